@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "apps/subcommands.hpp"
+#include "gradtool_version.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/interrupt.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool::app {
+namespace {
+
+std::string& stored_command_line() {
+  static std::string line;
+  return line;
+}
+
+/// The long flag of `parser` (or the subcommand of the root) that an unknown word was probably meant to be.
+std::string suggestion(const CLI::App& parser, const std::string& word) {
+  std::vector<std::string> names;
+  for (const auto* option : parser.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const auto* sub : parser.get_subcommands({})) names.push_back(sub->get_name());
+  return nearest(word.substr(0, word.find('=')), names);
+}
+
+int report_usage(const CLI::App& root, const CLI::ParseError& error) {
+  const auto chosen = root.get_subcommands();
+  const CLI::App& parser = chosen.empty() ? root : *chosen.front();
+  std::string message = error.what();
+  if (const auto extras = parser.remaining(true); !extras.empty()) {
+    message = fmt::format("unknown argument '{}'", extras.front());
+    if (const std::string near = suggestion(parser, extras.front()); !near.empty()) {
+      message += fmt::format("; did you mean '{}'?", near);
+    }
+  }
+  fmt::print(stderr, "gradtool: {}\nTry '{} --help'.\n", message,
+             chosen.empty() ? "gradtool" : "gradtool " + parser.get_name());
+  return static_cast<int>(Fault::usage);
+}
+
+int run(int argc, char** argv) {
+  CLI::App root{"The bench for gradient compression: capture real gradients, study them, and replay them through codecs "
+                "and a real all-reduce.",
+                "gradtool"};
+  root.set_version_flag("--version", "gradtool " GRADTOOL_VERSION " (" GRADTOOL_COMMIT ", " GRADTOOL_BUILD_TYPE ")");
+  root.require_subcommand(1);
+  root.footer("Exit status: 0 done, 1 a check failed, 2 usage, 3 bad data, 4 backend failure, 77 not available here.\n"
+              "Examples:\n"
+              "  gradtool capture --model lenet5 --dataset fashion-mnist --workers 2 --out lenet5.h5\n"
+              "  gradtool bench lenet5.h5 --codec qsgd:bits=4 --codec topk:ratio=0.01\n"
+              "  gradtool analyze lenet5.h5 --out analysis/");
+  const std::vector<Subcommand> commands{add_capture(root), add_info(root),  add_validate(root),
+                                         add_analyze(root), add_bench(root), add_list(root)};
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
+    return report_usage(root, error);
+  }
+  catch_interrupts();
+  for (const auto& command : commands) {
+    if (command.parser->parsed()) return command.run();
+  }
+  return static_cast<int>(Fault::usage);
+}
+
+}  // namespace
+
+const std::string& command_line() { return stored_command_line(); }
+
+}  // namespace gradtool::app
+
+int main(int argc, char** argv) {
+  try {
+    auto& line = gradtool::app::stored_command_line();
+    for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + std::string{i == 0 ? "gradtool" : argv[i]};
+    return gradtool::app::run(argc, argv);
+  } catch (const gradtool::Error& error) {
+    fmt::print(stderr, "gradtool: {}\n", error.what());
+    return static_cast<int>(error.fault());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "gradtool: out of memory\n");
+    return static_cast<int>(gradtool::Fault::backend);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gradtool: unexpected failure: {}\n", error.what());
+    return static_cast<int>(gradtool::Fault::backend);
+  }
+}

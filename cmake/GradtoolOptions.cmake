@@ -1,0 +1,54 @@
+# How everything of ours is compiled. Linked PRIVATE, so nothing of it reaches a consumer.
+include(CheckCXXCompilerFlag)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+
+option(GRADTOOL_TESTS "Build the tests" ON)
+option(GRADTOOL_WERROR "Treat warnings as errors" OFF)
+option(GRADTOOL_CHECKS "Count allocations in timed regions and fail on one" OFF)
+option(GRADTOOL_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(GRADTOOL_COVERAGE "Instrument for coverage" OFF)
+set(GRADTOOL_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
+
+find_program(GRADTOOL_CCACHE ccache)
+if(GRADTOOL_CCACHE)
+  foreach(language C CXX CUDA)
+    set(CMAKE_${language}_COMPILER_LAUNCHER "${GRADTOOL_CCACHE}" CACHE STRING "")
+  endforeach()
+endif()
+
+find_package(Threads REQUIRED)
+
+add_library(gradtool_options INTERFACE)
+target_link_libraries(gradtool_options INTERFACE Threads::Threads)
+# No contraction: a law must give the same bits on the CPU and, with -fmad=false, on the GPU.
+target_compile_options(gradtool_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast -ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CXX>:$<$<BOOL:${GRADTOOL_WERROR}>:-Werror>>
+  # CMake 3.25 drops CMAKE_CUDA_STANDARD 20 without a word, hence the flag by hand.
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Wno-deprecated-gpu-targets>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CUDA>:$<$<BOOL:${GRADTOOL_WERROR}>:-Werror=all-warnings>>)
+target_compile_definitions(gradtool_options INTERFACE $<$<BOOL:${GRADTOOL_CHECKS}>:GRADTOOL_CHECKS=1>)
+if(GRADTOOL_SANITIZE)
+  set(sanitize -fsanitize=${GRADTOOL_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(gradtool_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${sanitize};-fno-sanitize-recover=all>")
+  target_link_options(gradtool_options INTERFACE ${sanitize})
+  target_compile_definitions(gradtool_options INTERFACE GRADTOOL_SANITIZED=1)
+endif()
+if(GRADTOOL_FUZZ)
+  # Instrument the libraries too; only the fuzz targets bring libFuzzer's main.
+  target_compile_options(gradtool_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+if(GRADTOOL_COVERAGE)
+  target_compile_options(gradtool_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--coverage>)
+  target_link_options(gradtool_options INTERFACE --coverage)
+endif()

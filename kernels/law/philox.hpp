@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/law/hd.hpp"
+
+namespace gradtool::law {
+
+/// All that a random draw depends on. There is no generator state: element i of tensor `tensor` at step `step` on rank
+/// `rank` draws the same number on every backend, in any order.
+struct DrawKey {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;
+  std::uint32_t rank = 0;
+  std::uint32_t tensor = 0;
+};
+
+struct Draws {
+  std::uint32_t bits[4];
+};
+
+/// Philox-4x32-10 (Salmon et al., SC'11) for a raw counter and key.
+GT_HD inline Draws philox(std::uint32_t c0, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3, std::uint32_t k0,
+                          std::uint32_t k1) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
+    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c1 = static_cast<std::uint32_t>(p1);
+    c3 = static_cast<std::uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// The draws of elements 4*index .. 4*index+3. Counter: (index low, index high ^ tensor << 8, step, rank); key: seed.
+/// Indices stay below 2^40, so the tensor number never meets the high bits of an index.
+GT_HD inline Draws draw4(const DrawKey& key, std::uint64_t index) {
+  return philox(static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32) ^ (key.tensor << 8),
+                key.step, key.rank, static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32));
+}
+
+/// Uniform on [0, 1) with 24 bits: exact in float, and never 1.
+GT_HD inline float uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
+
+}  // namespace gradtool::law

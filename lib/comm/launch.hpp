@@ -1,0 +1,47 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/comm/communicator.hpp"
+
+namespace gradtool {
+
+/// How `bench` and the tests start ranks. One entry for each backend, present or not.
+struct BackendStatus {
+  std::string name;      ///< threads, mpi, nccl, loopback
+  bool available;        ///< built in, and the device it needs is here
+  std::string detail;    ///< why not, or what was found
+};
+[[nodiscard]] std::vector<BackendStatus> comm_backends();
+
+using HostBody = std::function<void(Communicator<Space::host>&)>;
+using CudaBody = std::function<void(Communicator<Space::cuda>&, Queue<Space::cuda>)>;
+
+/// Runs `body` on `ranks` threads of this process that share a communicator. The first exception of any rank stops the
+/// others at their next collective and is rethrown here. A rank that waits longer than `timeout_seconds` for another one
+/// throws Fault::backend naming it.
+void run_threads(int ranks, const HostBody& body, double timeout_seconds = 120.0);
+
+/// Runs `body` once in every process of MPI_COMM_WORLD (MPI is initialised on the first call and finalised at exit).
+/// An exception that leaves `body` aborts the whole job after printing it, so no process is left waiting.
+/// Throws Fault::unavailable when gradtool was built without MPI.
+void run_mpi(const HostBody& body);
+/// Rank and size in MPI_COMM_WORLD without running anything: {0, 1} when not under mpirun.
+struct MpiPlace {
+  int rank = 0;
+  int size = 1;
+};
+[[nodiscard]] MpiPlace mpi_place();
+
+/// `ranks` threads that share the GPU `device`, each with its own stream. Fault::unavailable without CUDA or a GPU.
+void run_loopback(int ranks, int device, const CudaBody& body, double timeout_seconds = 120.0);
+
+/// One process, one thread and one GPU for each of `gpus` ranks, NCCL between them.
+void run_nccl(int gpus, const CudaBody& body);
+/// One process per GPU, started by mpirun; NCCL bootstrapped over MPI. The GPU is the process's rank on its node.
+void run_nccl_mpi(const CudaBody& body);
+
+}  // namespace gradtool

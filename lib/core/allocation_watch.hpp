@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+namespace gradtool {
+
+/// Counts calls of operator new in the whole process, in builds that link gradtool_allocation_hooks (the conformance
+/// tests, and everything when GRADTOOL_CHECKS is on). Elsewhere `active()` is false and counts stay 0.
+class AllocationWatch {
+ public:
+  AllocationWatch();
+  /// Allocations by the calling thread since construction.
+  [[nodiscard]] std::uint64_t on_this_thread() const;
+  /// Allocations by any thread since construction.
+  [[nodiscard]] std::uint64_t in_process() const;
+  [[nodiscard]] static bool active();
+
+ private:
+  std::uint64_t thread_start_;
+  std::uint64_t process_start_;
+};
+
+namespace detail {
+void count_allocation() noexcept;
+void declare_allocation_hooks() noexcept;
+}  // namespace detail
+
+}  // namespace gradtool

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace gradtool {
+
+/// Why it failed, valued as the exit status that `gradtool` ends with.
+enum class Fault : std::uint8_t {
+  check = 1,         ///< a check that the user asked for did not hold
+  usage = 2,         ///< the command line, or a call, broke a documented precondition
+  data = 3,          ///< a file or a payload is not what it claims to be
+  backend = 4,       ///< CUDA, NCCL, MPI, HDF5 or the operating system reported an error; another rank failed
+  unavailable = 77,  ///< not built in, or no such device here; ctest counts it as skipped
+};
+
+/// The one exception type that gradtool throws. `what()` is one line that a user can act on: what, where, what is valid.
+///
+/// `file()` and `line()` are the throw site. std::source_location would say it better, but clang 14 lacks it and
+/// nvcc 13.0 crashes on it.
+class Error final : public std::runtime_error {
+ public:
+  Error(Fault fault, const std::string& what, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : std::runtime_error{what}, fault_{fault}, file_{file}, line_{line} {}
+
+  [[nodiscard]] Fault fault() const noexcept { return fault_; }
+  [[nodiscard]] const char* file() const noexcept { return file_; }
+  [[nodiscard]] int line() const noexcept { return line_; }
+
+ private:
+  Fault fault_;
+  const char* file_;
+  int line_;
+};
+
+/// Precondition of a public entry point; stays on in release builds. Throws Fault::usage.
+/// The message is a literal, so that a check that holds costs one comparison.
+inline void expects(bool condition, const char* message, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE()) {
+  if (!condition) throw Error{Fault::usage, message, file, line};
+}
+
+}  // namespace gradtool

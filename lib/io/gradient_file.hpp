@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/core/dtype.hpp"
+
+namespace gradtool {
+
+/// What one parameter tensor is. `shape` is the framework's own (OIHW for a convolution).
+struct TensorInfo {
+  std::string name;                 ///< unique in the file, e.g. "layer1.0.conv1.weight"
+  std::vector<std::int64_t> shape;  ///< product == elements; empty for a scalar
+  std::string kind = "other";       ///< conv, linear, embedding, recurrent, norm, bias, other
+  std::string layout;               ///< OIHW, OI, ... or empty when unknown
+  std::uint64_t elements = 0;       ///< n
+  Dtype dtype = Dtype::f32;         ///< how `gradient` is stored
+  bool has_second_moment = false;
+  bool has_weight = false;
+};
+
+/// Provenance at the root of the file. Attributes that are absent stay empty or 0.
+struct FileInfo {
+  int schema_version = 1;
+  bool complete = false;  ///< false: the writer ended before it closed the file
+  std::string producer, created, model, dataset, optimizer, command;
+  std::int64_t seed = 0;
+  std::int64_t workers = 0;        ///< W
+  std::int64_t batch_size = 0;     ///< per worker
+  std::int64_t micro_batches = 1;  ///< K
+};
+
+/// One captured step. Optional columns are NaN or empty when the file has none.
+struct StepInfo {
+  std::int64_t iteration = 0;
+  std::optional<double> epoch;
+  std::optional<double> learning_rate;
+  std::vector<float> loss;  ///< W values, or none
+};
+
+/// Reads a gradient file (docs/gradient-file.md). Everything is checked on opening, nothing is trusted: a file that does
+/// not conform throws Fault::data with one sentence naming file, object and problem. Memory does not depend on the size
+/// of the data sets. Not thread-safe (HDF5 is not); open one reader for each process, and read from one thread.
+class GradientReader {
+ public:
+  explicit GradientReader(std::string path);
+  ~GradientReader();
+  GradientReader(GradientReader&&) noexcept;
+  GradientReader& operator=(GradientReader&&) noexcept;
+
+  [[nodiscard]] const std::string& path() const;
+  [[nodiscard]] const FileInfo& info() const;
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const;  ///< in forward order
+  [[nodiscard]] const std::vector<StepInfo>& steps() const;      ///< S >= 1, only whole steps
+  [[nodiscard]] std::size_t workers() const;                     ///< W >= 1
+  [[nodiscard]] std::uint64_t elements() const;                  ///< sum over tensors
+
+  /// Worker `worker`'s gradient of `tensor` at captured step `step` (positions, from 0), converted to float32.
+  /// out.size() == elements of the tensor. f16 and bf16 convert exactly.
+  void read_gradient(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
+  /// Elements [first, first + out.size()) of the same, for tensors too large to hold.
+  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                          std::span<float> out) const;
+  /// The same for second_moment and weight. Throws Fault::usage when the tensor has none.
+  void read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
+  void read_weight(std::size_t tensor, std::size_t step, std::span<float> out) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What a writer needs to know before the first step.
+struct WriterOptions {
+  FileInfo info;                    ///< `workers` must be >= 1; `producer` and `created` are filled in when empty
+  std::vector<TensorInfo> tensors;  ///< forward order; name, shape, kind, layout, dtype and the two `has_` flags are used
+  bool with_epoch = true;
+  bool with_learning_rate = true;
+  bool with_loss = true;
+};
+
+/// Writes a gradient file step by step. Between `begin_step` and `end_step` every tensor of every worker is put once.
+/// After `end_step` returns, that step is readable even if the process is killed (the file is flushed; `complete` is 0
+/// until `close`). Memory does not grow with the number of steps. Not thread-safe.
+class GradientWriter {
+ public:
+  /// Creates `path`. Throws Fault::usage when it exists already, and Fault::backend when it cannot be made.
+  GradientWriter(std::string path, WriterOptions options);
+  ~GradientWriter();  ///< closes without setting `complete` when close() was not called
+  GradientWriter(GradientWriter&&) noexcept;
+  GradientWriter& operator=(GradientWriter&&) noexcept;
+
+  void begin_step(const StepInfo& step);
+  /// values.size() == elements of the tensor; rounded to nearest even when the tensor's dtype is f16 or bf16.
+  void put_gradient(std::size_t tensor, std::size_t worker, std::span<const float> values);
+  void put_second_moment(std::size_t tensor, std::size_t worker, std::span<const float> values);
+  void put_weight(std::size_t tensor, std::span<const float> values);
+  void end_step();
+
+  [[nodiscard]] std::size_t steps() const;          ///< whole steps written
+  [[nodiscard]] std::uint64_t bytes_written() const;  ///< raw bytes of data put so far
+  /// Marks the file complete and closes it. No call may follow.
+  void close();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Non-finite values in a file: where, and how many. Streams over the whole file with one tensor in memory.
+struct NonFinite {
+  std::size_t tensor;
+  std::uint64_t count;       ///< values that are NaN or infinite, over all steps and workers
+  std::size_t first_step;    ///< position of the first step that has one
+  std::size_t first_worker;  ///< and the first worker in it
+};
+/// One entry for each tensor that has non-finite gradients, in tensor order.
+[[nodiscard]] std::vector<NonFinite> find_non_finite(const GradientReader& reader);
+
+}  // namespace gradtool

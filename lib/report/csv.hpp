@@ -1,0 +1,20 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+#include "lib/report/table.hpp"
+
+namespace gradtool {
+
+/// RFC 4180 with "\n" line ends: one header line, no comments. A field is quoted when it holds a comma, quote or line end.
+void write_csv(std::ostream& out, const Table& table);
+
+/// Writes beside `path` and renames, so that a file of that name is always whole; "-" is standard output.
+/// Throws Fault::backend when it cannot be written. Parent folders are made.
+void save_csv(const std::string& path, const Table& table);
+
+/// The same rule (temporary file, then rename; "-" for standard output) for any text.
+void save_text(const std::string& path, const std::string& text);
+
+}  // namespace gradtool

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gradtool {
+
+/// A bar on stderr with an estimate of the time left, drawn only when stderr is a terminal, at most ten times a second.
+class Progress {
+ public:
+  /// `total` steps of work; `label` stands in front of the bar.
+  Progress(std::string label, std::uint64_t total);
+  ~Progress();  ///< clears the line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// `done` of `total`; `note` stands behind the bar ("loss 0.412").
+  void update(std::uint64_t done, std::string_view note = {});
+
+ private:
+  std::string label_;
+  std::uint64_t total_;
+  bool terminal_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point start_, last_;
+};
+
+}  // namespace gradtool

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace gradtool {
+
+/// One value of a table. `monostate` means "not measured" and is printed as nothing, never as 0.
+using Cell = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+
+/// A column: `name` is lower_snake with its unit at the end (`total_us_median`), `meaning` one line for the docs.
+struct Column {
+  std::string name;
+  std::string meaning;
+};
+
+/// Rows of cells under named columns. Independent variables come first. Rows are appended whole.
+class Table {
+ public:
+  Table(std::string name, std::vector<Column> columns) : name_{std::move(name)}, columns_{std::move(columns)} {}
+
+  /// Throws Fault::usage unless `row` has one cell for every column.
+  void add(std::vector<Cell> row);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::vector<Column>& columns() const { return columns_; }
+  [[nodiscard]] const std::vector<std::vector<Cell>>& rows() const { return rows_; }
+  /// Position of the column, or Fault::usage when there is none of that name.
+  [[nodiscard]] std::size_t index_of(std::string_view column) const;
+  [[nodiscard]] const Cell& at(std::size_t row, std::string_view column) const {
+    return rows_.at(row)[index_of(column)];
+  }
+  void set(std::size_t row, std::string_view column, Cell value) { rows_.at(row)[index_of(column)] = std::move(value); }
+
+ private:
+  std::string name_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+/// The shortest text that reads back to the same value; "inf", "nan" as pandas reads them; empty for monostate.
+[[nodiscard]] std::string to_text(const Cell& cell);
+
+}  // namespace gradtool

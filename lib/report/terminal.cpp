@@ -1,0 +1,34 @@
+#include "lib/report/terminal.hpp"
+
+#include <algorithm>
+
+namespace gradtool {
+
+std::string format_rows(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                        const std::vector<bool>& align_right, std::size_t max_cell) {
+  const auto shown = [max_cell](const std::string& cell) {
+    return cell.size() <= max_cell ? cell : cell.substr(0, max_cell - 3) + "...";
+  };
+  std::vector<std::size_t> width(header.size());
+  for (std::size_t c = 0; c < header.size(); ++c) width[c] = header[c].size();
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], shown(row[c]).size());
+  }
+  std::string out;
+  const auto append = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string cell = shown(row[c]);
+      const std::string pad(width[c] - cell.size(), ' ');
+      if (c > 0) line += "  ";
+      line += align_right[c] ? pad + cell : cell + pad;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + '\n';
+  };
+  append(header);
+  for (const auto& row : rows) append(row);
+  return out;
+}
+
+}  // namespace gradtool
