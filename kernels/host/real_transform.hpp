@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace gradtool::host {
+
+/// Real-to-complex transform of one length, unnormalised: X[k] = sum_n x[n] exp(-2 pi i k n / L) for k = 0 .. L/2, and
+/// its inverse, which returns L x. FFTW with FFTW_ESTIMATE: the plan, and so the rounding, does not depend on timing.
+///
+/// Buffers are 64-byte aligned; complex numbers are float pairs (re, im). Calls are thread-safe and allocate nothing.
+class RealTransform {
+ public:
+  explicit RealTransform(std::size_t length);  ///< takes a global lock: FFTW's planner is not thread-safe
+  ~RealTransform();
+  RealTransform(const RealTransform&) = delete;
+  RealTransform& operator=(const RealTransform&) = delete;
+
+  [[nodiscard]] std::size_t length() const { return length_; }
+  [[nodiscard]] std::size_t bins() const { return length_ / 2 + 1; }
+
+  void forward(float* real, float* spectrum) const;  ///< `real` is left as it was
+  void inverse(float* spectrum, float* real) const;  ///< `spectrum` is destroyed
+
+ private:
+  struct Plans;
+  std::size_t length_;
+  std::unique_ptr<Plans> plans_;
+};
+
+}  // namespace gradtool::host

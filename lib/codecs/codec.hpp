@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+
+#include "kernels/law/philox.hpp"
+#include "lib/core/view.hpp"
+
+namespace gradtool {
+
+/// Byte counts for a gradient of n elements: what must be allocated before the clock starts.
+struct Footprint {
+  std::size_t payload_bytes = 0;  ///< exact, or an upper bound when `exact` is false
+  std::size_t scratch_bytes = 0;  ///< enough for encode and for decode_add
+  bool exact = true;              ///< false: the payload's first 8 bytes are its own size, little-endian
+};
+
+/// What one encode may depend on besides the gradient itself.
+struct EncodeContext {
+  law::DrawKey key;                  ///< every random draw comes from here
+  std::int64_t iteration = 0;        ///< training iteration of the captured step, for schedules
+  double learning_rate_ratio = 1.0;  ///< learning rate now / at the first step (eta_t / eta_0), for schedules
+};
+
+/// What a codec promises about y = decode(encode(x)) for finite x. Infinity where it promises nothing.
+struct ErrorBound {
+  double nmse = std::numeric_limits<double>::infinity();         ///< sum (x-y)^2 <= nmse * sum x^2
+  double of_largest = std::numeric_limits<double>::infinity();   ///< max |x-y| <= of_largest * max |x| + absolute
+  double absolute = 0.0;
+};
+
+/// A gradient compressor: one method with its parameters. Immutable and free of per-rank state, so that one object
+/// serves every rank at once; residuals, factors and momentum belong to a Reducer.
+///
+/// `encode` and `decode_add` are the timed region: they allocate nothing, synchronise nothing and touch only the views.
+/// `plan` must have been called for a size before encode or decode_add is.
+///
+/// Non-finite input: it comes out as non-finite (how far it spreads is each codec's to say), never as a crash.
+template <Space S>
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  Codec(const Codec&) = delete;
+  Codec& operator=(const Codec&) = delete;
+
+  /// What n elements need. Builds and keeps what depends on n alone (transform plans). Thread-safe. Not timed.
+  [[nodiscard]] virtual Footprint plan(std::size_t n) const = 0;
+
+  /// Writes the payload of `gradient` into `payload` (at least plan(n).payload_bytes, 256-byte aligned). Every byte of
+  /// the payload is written. Deterministic in (gradient, context).
+  virtual void encode(Queue<S> queue, View<const float, S> gradient, const EncodeContext& context,
+                      View<std::byte, S> payload, View<std::byte, S> scratch) const = 0;
+
+  /// out += weight * decode(payload): aggregation, averaging and error feedback (weight -1) are one call. The payload is
+  /// exactly as long as it was written. On the host, throws Fault::data for a payload that this codec, with these
+  /// parameters, cannot have written for out.size() elements; on CUDA, such a payload never leaves the views.
+  virtual void decode_add(Queue<S> queue, View<const std::byte, S> payload, float weight, View<float, S> out,
+                          View<std::byte, S> scratch) const = 0;
+
+  /// out += weight * sum over payloads. The default decodes them one by one; linear transforms decode the sum once.
+  virtual void decode_add_all(Queue<S> queue, std::span<const View<const std::byte, S>> payloads, float weight,
+                              View<float, S> out, View<std::byte, S> scratch) const {
+    for (const auto& payload : payloads) decode_add(queue, payload, weight, out, scratch);
+  }
+
+  /// The promise for n elements. Sharp enough that a broken codec misses it.
+  [[nodiscard]] virtual ErrorBound bound(std::size_t n) const = 0;
+
+  /// Values (of whatever kind) that are sent for n elements in the first step, for the column element_ratio.
+  [[nodiscard]] virtual std::size_t values_sent(std::size_t n) const { return n; }
+
+ protected:
+  Codec() = default;
+};
+
+}  // namespace gradtool

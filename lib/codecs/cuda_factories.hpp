@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+#include "lib/codecs/codec.hpp"
+#include "lib/codecs/params.hpp"
+
+namespace gradtool {
+
+// Factories of the codecs that have a CUDA version, defined in lib/codecs/cuda/. They exist only in builds with CUDA;
+// GT_MAKE_CUDA in registry.hpp keeps them out of others.
+std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params);
+
+}  // namespace gradtool

@@ -1,0 +1,95 @@
+#include "lib/codecs/params.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+/// "one of max, l2" or "an integer from 2 to 8" or "a number from 0 to 1, or auto".
+std::string valid_values(const ParamInfo& info) {
+  std::string words;
+  for (const auto word : split(info.choices, '|')) words += fmt::format("{}{}", words.empty() ? "" : ", ", word);
+  if (info.kind == ParamInfo::Kind::choice) return "one of " + words;
+  const std::string range =
+      fmt::format("{} from {} to {}", info.kind == ParamInfo::Kind::integer ? "an integer" : "a number", info.min, info.max);
+  return words.empty() ? range : range + ", or " + words;
+}
+
+bool valid(const ParamInfo& info, std::string_view value) {
+  for (const auto word : split(info.choices, '|')) {
+    if (value == word) return true;
+  }
+  if (info.kind == ParamInfo::Kind::choice) return false;
+  double number = 0.0;
+  const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (status != std::errc{} || end != value.data() + value.size()) return false;
+  if (info.kind == ParamInfo::Kind::integer && number != std::floor(number)) return false;
+  return number >= info.min && number <= info.max;
+}
+
+}  // namespace
+
+Params::Params(std::string_view codec, std::span<const ParamInfo> infos, std::string_view text) {
+  for (const auto& info : infos) values_.emplace(info.name, info.default_value);
+  std::map<std::string_view, bool> given;
+  for (const auto part : split(text, ',')) {
+    const auto equals = part.find('=');
+    const std::string_view key = part.substr(0, equals);
+    const ParamInfo* found = nullptr;
+    std::vector<std::string> names;
+    for (const auto& info : infos) {
+      names.emplace_back(info.name);
+      if (info.name == key) found = &info;
+    }
+    if (found == nullptr || equals == std::string_view::npos) {
+      std::string message = fmt::format("codec {}: '{}' is not one of its parameters", codec, part);
+      if (found != nullptr) message = fmt::format("codec {}: parameter '{}' needs a value, {}", codec, key, valid_values(*found));
+      else if (names.empty()) message += "; it takes none";
+      else if (const auto near = nearest(key, names); !near.empty()) message += fmt::format("; did you mean '{}'?", near);
+      else message += fmt::format("; it takes {}", fmt::join(names, ", "));
+      throw Error{Fault::usage, message};
+    }
+    const std::string_view value = part.substr(equals + 1);
+    if (given[key]) throw Error{Fault::usage, fmt::format("codec {}: parameter '{}' is given twice", codec, key)};
+    given[key] = true;
+    if (!valid(*found, value)) {
+      throw Error{Fault::usage, fmt::format("codec {}: {}={} is not valid; {} is {}", codec, key, value, key, valid_values(*found))};
+    }
+    values_.find(key)->second = value;
+  }
+  for (const auto& info : infos) text_ += fmt::format("{}{}={}", text_.empty() ? "" : ",", info.name, word(info.name));
+}
+
+const std::string& Params::word(std::string_view name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) throw Error{Fault::usage, fmt::format("no parameter '{}' was declared", name)};
+  return found->second;
+}
+
+double Params::real(std::string_view name) const {
+  const std::string& value = word(name);
+  double number = std::nan("");
+  std::from_chars(value.data(), value.data() + value.size(), number);
+  return number;
+}
+
+std::int64_t Params::integer(std::string_view name) const { return static_cast<std::int64_t>(real(name)); }
+
+}  // namespace gradtool

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace gradtool {
+
+/// A parameter that a codec takes in `name:key=value,...`: what it is, what is valid, what it is when not given.
+struct ParamInfo {
+  enum class Kind : std::uint8_t { integer, real, choice };
+  std::string_view name;
+  Kind kind = Kind::real;
+  std::string_view default_value;
+  double min = 0.0;  ///< smallest valid number; unused for a choice
+  double max = 0.0;  ///< largest
+  std::string_view choices = {};  ///< "max|l2": valid words; for a number, words that are valid besides numbers ("auto")
+  std::string_view meaning = {};
+};
+
+/// The parameters of one codec, checked against its ParamInfo list, defaults filled in.
+class Params {
+ public:
+  /// `text` is what stands behind the colon. Throws Fault::usage with one sentence naming codec, key and valid values.
+  Params(std::string_view codec, std::span<const ParamInfo> infos, std::string_view text);
+
+  [[nodiscard]] std::int64_t integer(std::string_view name) const;
+  [[nodiscard]] double real(std::string_view name) const;
+  [[nodiscard]] const std::string& word(std::string_view name) const;
+  /// True when the value is the word `word` ("auto") and not a number.
+  [[nodiscard]] bool is(std::string_view name, std::string_view word) const { return this->word(name) == word; }
+
+  /// "bits=4,bucket=512": all parameters in declared order. Parsing it again gives the same values.
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  std::map<std::string, std::string, std::less<>> values_;
+  std::string text_;
+};
+
+}  // namespace gradtool

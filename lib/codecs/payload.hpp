@@ -1,0 +1,30 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <string_view>
+
+#include "lib/core/error.hpp"
+#include "lib/core/view.hpp"
+
+namespace gradtool {
+
+/// A payload view as an array of T. Payloads start 256-byte aligned and every section is a multiple of 4 bytes.
+template <class T>
+[[nodiscard]] T* section(HostView<std::byte> payload, std::size_t offset = 0) {
+  return reinterpret_cast<T*>(payload.data() + offset);
+}
+template <class T>
+[[nodiscard]] const T* section(HostView<const std::byte> payload, std::size_t offset = 0) {
+  return reinterpret_cast<const T*>(payload.data() + offset);
+}
+
+/// For payloads whose length follows from n and the parameters. Throws Fault::data.
+inline void expect_length(std::string_view codec, std::size_t bytes, std::size_t expected) {
+  if (bytes != expected) {
+    throw Error{Fault::data, fmt::format("{} payload: {} bytes, but this many elements make {}", codec, bytes, expected)};
+  }
+}
+
+}  // namespace gradtool

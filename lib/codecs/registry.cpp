@@ -1,0 +1,79 @@
+#include "lib/codecs/registry.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr ParamInfo kErrorFeedback{.name = "ef",
+                                   .kind = ParamInfo::Kind::choice,
+                                   .default_value = "default",
+                                   .choices = "default|on|off",
+                                   .meaning = "keep what was not sent and add it to the next step"};
+
+}  // namespace
+
+const CodecDescriptor& find_codec(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto* codec : codecs()) {
+    if (codec->name == name) return *codec;
+    names.emplace_back(codec->name);
+  }
+  const std::string near = nearest(name, names);
+  throw Error{Fault::usage, near.empty() ? fmt::format("unknown codec '{}'; there are {}", name, fmt::join(names, ", "))
+                                         : fmt::format("unknown codec '{}'; did you mean '{}'?", name, near)};
+}
+
+CodecSpec parse_codec(std::string_view text) {
+  const auto colon = text.find(':');
+  const CodecDescriptor& descriptor = find_codec(text.substr(0, colon));
+  std::string own;  // everything but ef=
+  std::string feedback;
+  std::string_view rest = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(','), rest.size());
+    auto& target = rest.substr(0, end).starts_with("ef=") || rest.substr(0, end) == "ef" ? feedback : own;
+    target += fmt::format("{}{}", target.empty() ? "" : ",", rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  const Params general{descriptor.name, std::span{&kErrorFeedback, 1}, feedback};
+  const bool on = general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on");
+  return {&descriptor, Params{descriptor.name, descriptor.params, own}, on};
+}
+
+std::string CodecSpec::params_text() const {
+  std::string text = params.text();
+  if (error_feedback != descriptor->error_feedback) {
+    text += fmt::format("{}ef={}", text.empty() ? "" : ",", error_feedback ? "on" : "off");
+  }
+  return text;
+}
+
+std::vector<CodecSpec> all_codecs() {
+  std::vector<CodecSpec> specs;
+  for (const auto* codec : codecs()) specs.push_back(parse_codec(codec->name));
+  return specs;
+}
+
+std::string_view name_of(Aggregation aggregation) {
+  return aggregation == Aggregation::sum ? "sum" : aggregation == Aggregation::gather ? "gather" : "none";
+}
+
+std::string_view name_of(Determinism determinism) {
+  switch (determinism) {
+    case Determinism::not_guaranteed:
+      return "not_guaranteed";
+    case Determinism::run_to_run:
+      return "run_to_run";
+    case Determinism::cross_backend:
+      return "cross_backend";
+  }
+  return "";
+}
+
+std::string spaces_of(const CodecDescriptor& codec) { return codec.make_cuda == nullptr ? "host" : "host,cuda"; }
+
+}  // namespace gradtool

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/codecs/registry.hpp"
+#include "lib/core/arena.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool::test {
+
+/// A codec with buffers for n elements, poisoned before every use, so that a byte it forgot to write shows.
+class CodecRun {
+ public:
+  CodecRun(const std::string& spec, std::size_t n, int threads = 1)
+      : spec_{parse_codec(spec)}, codec_{spec_.descriptor->make_host(spec_.params)}, footprint_{codec_->plan(n)},
+        n_{n}, pool_{threads}, queue_{threads > 1 ? &pool_ : nullptr},
+        arena_{Arena<Space::host>::padded_size(footprint_.payload_bytes) +
+               Arena<Space::host>::padded_size(footprint_.scratch_bytes)},
+        payload_{arena_.take_bytes(footprint_.payload_bytes)}, scratch_{arena_.take_bytes(footprint_.scratch_bytes)} {}
+
+  /// The payload's bytes, as long as they are.
+  std::vector<std::byte> encode(std::span<const float> x, const EncodeContext& context = {}, int poison = 0xA5) {
+    std::memset(payload_.data(), poison, payload_.size());
+    std::memset(scratch_.data(), poison, scratch_.size());
+    codec_->encode(queue_, {x.data(), x.size()}, context, payload_, scratch_);
+    std::size_t bytes = footprint_.payload_bytes;
+    if (!footprint_.exact) {
+      std::uint64_t stated = 0;
+      std::memcpy(&stated, payload_.data(), sizeof stated);
+      bytes = stated;
+    }
+    return {payload_.data(), payload_.data() + std::min(bytes, payload_.size())};
+  }
+
+  void decode_add(std::span<const std::byte> payload, float weight, std::span<float> out) {
+    // An own allocation of exactly this size, so that AddressSanitizer sees a read past its end.
+    Arena<Space::host> exact{payload.size()};
+    auto view = exact.take_bytes(payload.size());
+    if (!payload.empty()) std::memcpy(view.data(), payload.data(), payload.size());
+    std::memset(scratch_.data(), 0x5A, scratch_.size());
+    codec_->decode_add(queue_, view, weight, {out.data(), out.size()}, scratch_);
+  }
+
+  std::vector<float> decode(std::span<const std::byte> payload) {
+    std::vector<float> out(n_, 0.0F);
+    decode_add(payload, 1.0F, out);
+    return out;
+  }
+
+  [[nodiscard]] const Codec<Space::host>& codec() const { return *codec_; }
+  [[nodiscard]] const CodecSpec& spec() const { return spec_; }
+  [[nodiscard]] const Footprint& footprint() const { return footprint_; }
+  [[nodiscard]] Queue<Space::host> queue() const { return queue_; }
+  [[nodiscard]] HostView<std::byte> payload() const { return payload_; }
+  [[nodiscard]] HostView<std::byte> scratch() const { return scratch_; }
+
+ private:
+  CodecSpec spec_;
+  std::unique_ptr<Codec<Space::host>> codec_;
+  Footprint footprint_;
+  std::size_t n_;
+  TaskPool pool_;
+  Queue<Space::host> queue_;
+  Arena<Space::host> arena_;
+  HostView<std::byte> payload_, scratch_;
+};
+
+/// The specifications that suites run over: every registered codec with its defaults, and variants that take other paths.
+inline std::vector<std::string> specs_to_test() {
+  std::vector<std::string> specs;
+  const std::vector<std::string> variants{
+      "fp16:scale_log2=10",      "topk:ratio=0.3",          "topk:ratio=0.2,index=u32",
+      "topk:ratio=1",            "topk:ratio=0.01,index=bitmap",
+      "qsgd:bits=2,bucket=64",   "qsgd:bits=3,bucket=96",   "qsgd:bits=8",
+      "qsgd:bits=4,norm=l2",     "qsgd:bits=5,bucket=1024", "fft:theta=0,bits=32",
+      "fft:theta=0.9,bits=8",    "fft:theta=1",             "fft:theta=0.5,rounding=nearest,chunk=1024",
+      "fft:chunk=256,bits=13",   "fft:schedule=drop,drop_at=5,theta_end=0.3", "fft:schedule=sqrt_lr", "fft:range=1"};
+  const auto registered = [](std::string_view name) {
+    for (const auto* codec : codecs()) {
+      if (codec->name == name) return true;
+    }
+    return false;
+  };
+  for (const auto* codec : codecs()) specs.emplace_back(codec->name);
+  for (const auto& variant : variants) {
+    if (registered(variant.substr(0, variant.find(':')))) specs.push_back(variant);
+  }
+  return specs;
+}
+
+/// Readable test names: letters, digits and underscores.
+inline std::string test_name(std::string spec) {
+  for (auto& c : spec) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return spec;
+}
+
+}  // namespace gradtool::test

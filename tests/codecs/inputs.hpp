@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <vector>
+
+#include "kernels/law/philox.hpp"
+
+namespace gradtool::test {
+
+/// Draws that are the same everywhere: Philox and exact arithmetic, no library distribution.
+inline float uniform_at(std::uint32_t seed, std::uint64_t i) {
+  return law::uniform(law::draw4({.seed = seed, .step = 77}, i / 4).bits[i % 4]);
+}
+
+/// Bell-shaped (sum of four uniforms) with heteroscedastic scale, like gradients: about 1e-3, exact in any build.
+inline std::vector<float> gradient_like(std::size_t n, std::uint32_t seed = 1) {
+  std::vector<float> x(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const float bell = uniform_at(seed, 4 * i) + uniform_at(seed, 4 * i + 1) + uniform_at(seed, 4 * i + 2) +
+                       uniform_at(seed, 4 * i + 3) - 2.0F;
+    x[i] = bell * 0x1p-9F * (1.0F + static_cast<float>(i / 64 % 7));
+  }
+  return x;
+}
+
+/// Standard normal and Laplace draws for statistics (Box-Muller and inverse transform, in double).
+inline std::vector<double> normal(std::size_t n, std::uint32_t seed) {
+  std::vector<double> x(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const double u = (uniform_at(seed, 2 * i) + 0x1p-25);
+    const double v = uniform_at(seed, 2 * i + 1);
+    x[i] = std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+  }
+  return x;
+}
+
+inline double nmse(const std::vector<float>& x, const std::vector<float>& y) {
+  double error = 0.0;
+  double energy = 0.0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+    error += d * d;
+    energy += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  return energy == 0.0 ? (error == 0.0 ? 0.0 : HUGE_VAL) : error / energy;
+}
+
+}  // namespace gradtool::test
