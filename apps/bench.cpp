@@ -1,11 +1,111 @@
+#include "lib/bench/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
+#include "lib/report/csv.hpp"
 
 namespace gradtool::app {
+namespace {
+
+struct Options {
+  BenchOptions bench;
+  std::vector<std::string> codecs;
+  std::string granularity = "tensor";
+  std::string scheme = "auto";
+  std::string timing = "both";
+  std::string csv, json;
+  std::size_t iterations = 0;
+};
+
+Scheme parse_scheme(const std::string& text) {
+  for (const Scheme scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop}) {
+    if (text == name_of(scheme)) return scheme;
+  }
+  return Scheme::automatic;  // CLI11 has checked the word
+}
+
+int run(Options& o) {
+  BenchOptions& bench = o.bench;
+  for (const auto& text : o.codecs) {
+    if (text == "all") {
+      for (auto& spec : all_codecs()) bench.codecs.push_back(std::move(spec));
+    } else {
+      bench.codecs.push_back(parse_codec(text));
+    }
+  }
+  bench.granularity = Granularity::parse(o.granularity);
+  bench.scheme = parse_scheme(o.scheme);
+  bench.isolated = o.timing != "concurrent";
+  bench.concurrent = o.timing != "isolated";
+  if (o.iterations > 0) {  // exactly so many samples
+    bench.stop.min_samples = o.iterations;
+    bench.stop.max_noise = 1e300;
+    bench.stop.timeout_seconds = 1e9;
+  }
+  bench.command = command_line();
+  const BenchReport report = run_bench(bench);
+  if (!report.leads) return 0;
+  const bool data_on_stdout = o.csv == "-" || o.json == "-";
+  if (!data_on_stdout) fmt::print("{}", terminal_table(report));
+  for (std::size_t row = 0; row < report.rows.rows().size(); ++row) {
+    const std::string status = to_text(report.rows.at(row, "status"));
+    if (status == "ok") continue;
+    fmt::print(stderr, "{} {}: {}: {}\n", to_text(report.rows.at(row, "codec")), to_text(report.rows.at(row, "tensor")), status,
+               to_text(report.rows.at(row, "message")));
+  }
+  if (!o.csv.empty()) save_csv(o.csv, report.rows);
+  if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
+  for (const auto& path : {o.csv, o.json, bench.reconstruction}) {
+    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
+  }
+  if (o.csv.empty() && o.json.empty()) fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
+  return report.failed ? static_cast<int>(Fault::check) : 0;
+}
+
+}  // namespace
 
 Subcommand add_bench(CLI::App& root) {
-  auto* app = root.add_subcommand("bench", "");
-  return {app, []() -> int { throw Error{Fault::unavailable, "bench is not built in"}; }};
+  auto* app = root.add_subcommand("bench", "Replay a capture through codecs and a real all-reduce");
+  auto o = std::make_shared<Options>();
+  BenchOptions& b = o->bench;
+  app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->required();
+  app->add_option("--codec", o->codecs, "name:key=value,...; repeatable; 'all' for every codec (gradtool list codecs)")
+      ->default_val(std::vector<std::string>{"all"})->take_all()->expected(1);
+  app->add_option("--granularity", o->granularity, "tensor, bucket:25MB (filled as PyTorch DDP does) or model")->capture_default_str();
+  app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
+      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))->capture_default_str();
+  app->add_option("--comm", b.comm, "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback, nccl: GPUs")
+      ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}))->capture_default_str();
+  app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::PositiveNumber);
+  app->add_option("-t,--threads", b.threads, "Threads of each rank for encode and decode [all cores]")->check(CLI::Range(1, 1024));
+  app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
+  app->add_option("--timing", o->timing, "isolated (one rank encodes at a time), concurrent (all at once) or both")
+      ->check(CLI::IsMember({"isolated", "concurrent", "both"}))->capture_default_str();
+  app->add_option("-n,--iters", o->iterations, "Exactly so many timed steps, instead of sampling until the noise is low");
+  app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps, "Steps before sampling begins")->capture_default_str();
+  app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")->capture_default_str();
+  app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
+  app->add_option("--timeout", b.stop.timeout_seconds, "Seconds of sampling for a row at most")->capture_default_str();
+  app->add_option("--seed", b.seed, "Of the codecs' random draws")->capture_default_str();
+  app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")->capture_default_str();
+  app->add_option("--layers", b.layers, "Only tensors whose name matches this regular expression");
+  app->add_flag("--per-tensor", b.per_tensor, "Also a row with the errors of each tensor");
+  app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");
+  app->add_option("--reconstruction", b.reconstruction, "Write what the one --codec produced as a gradient file with one worker");
+  app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
+  app->add_option("--json", o->json, "Write the full record, every sample included; - for standard output");
+  app->footer("The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
+              "Columns: docs/measuring.md. Examples:\n"
+              "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
+              "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
+              "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
+              "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all");
+  return {app, [o] { return run(*o); }};
 }
 
 }  // namespace gradtool::app

@@ -37,6 +37,10 @@ target_compile_options(gradtool_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Wno-deprecated-gpu-targets>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:$<$<BOOL:${GRADTOOL_WERROR}>:-Werror=all-warnings>>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC bug 105651: std::string's operator+ with a literal is reported as an overlapping memcpy.
+  target_compile_options(gradtool_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
 target_compile_definitions(gradtool_options INTERFACE $<$<BOOL:${GRADTOOL_CHECKS}>:GRADTOOL_CHECKS=1>)
 if(GRADTOOL_SANITIZE)
   set(sanitize -fsanitize=${GRADTOOL_SANITIZE} -fno-omit-frame-pointer)

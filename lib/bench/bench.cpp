@@ -1,0 +1,262 @@
+#include "lib/bench/bench.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+
+#include "lib/bench/copy_rate.hpp"
+#include "lib/bench/reconstruction.hpp"
+#include "lib/bench/rows.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/interrupt.hpp"
+#include "lib/core/sha256.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/core/text.hpp"
+#include "lib/report/progress.hpp"
+
+namespace gradtool {
+namespace {
+
+/// The tensors that are replayed, and those that are not because their values are not finite.
+struct Selection {
+  std::vector<std::size_t> tensors;
+  std::vector<NonFinite> skipped;
+};
+
+Selection choose_tensors(const GradientReader& reader, const std::string& layers) {
+  Selection selection;
+  const auto bad = find_non_finite(reader);
+  bool any = false;
+  for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
+    if (!layers.empty() && !matches(layers, reader.tensors()[t].name)) continue;
+    any = true;
+    const auto found = std::find_if(bad.begin(), bad.end(), [t](const NonFinite& n) { return n.tensor == t; });
+    if (found == bad.end()) selection.tensors.push_back(t);
+    else selection.skipped.push_back(*found);
+  }
+  if (!any) throw Error{Fault::usage, fmt::format("--layers '{}' matches no tensor of {}", layers, reader.path())};
+  return selection;
+}
+
+int choose_ranks(const BenchOptions& options, const GradientReader& reader, const MpiPlace& place) {
+  const auto workers = static_cast<int>(reader.workers());
+  int ranks = options.ranks > 0 ? options.ranks : workers;
+  if (options.comm == "mpi") {
+    if (options.ranks > 0 && options.ranks != place.size) {
+      throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out", options.ranks, place.size)};
+    }
+    ranks = place.size;
+  }
+  if (ranks > workers) {
+    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", ranks, reader.path(), workers, workers)};
+  }
+  return ranks;
+}
+
+std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
+  std::vector<CodecSpec> specs{parse_codec("none"), parse_codec("noop")};
+  for (const auto& spec : wanted) {
+    if (spec.descriptor->name == "none" || spec.descriptor->name == "noop") continue;
+    const auto same = [&](const CodecSpec& s) { return s.name() == spec.name() && s.params_text() == spec.params_text(); };
+    if (std::none_of(specs.begin(), specs.end(), same)) specs.push_back(spec);
+  }
+  return specs;
+}
+
+/// Runs `plan` on the communicator that was asked for and fills `result` on the rank that leads.
+void launch(const BenchOptions& options, const ReplayPlan& plan, ReplayResult& result) {
+  std::size_t largest = 0;
+  for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
+  StepLoader loader{*plan.reader, plan.ranks, largest};
+  if (options.comm == "mpi") {
+    run_mpi([&](Communicator<Space::host>& comm) { replay_rank(plan, comm, loader, false, result); });
+    return;
+  }
+  std::vector<ReplayResult> others(static_cast<std::size_t>(plan.ranks));
+  run_threads(plan.ranks, [&](Communicator<Space::host>& comm) {
+    replay_rank(plan, comm, loader, true, comm.rank() == 0 ? result : others[static_cast<std::size_t>(comm.rank())]);
+  });
+}
+
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options)
+      : options_{options}, place_{options.comm == "mpi" ? mpi_place() : MpiPlace{}}, reader_{options.file},
+        selection_{choose_tensors(reader_, options.layers)},
+        units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
+        report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .file_sha256 = {}} {
+    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    facts_.options = &options_;
+    facts_.reader = &reader_;
+    facts_.run_id = fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid());
+    facts_.ranks = choose_ranks(options, reader_, place_);
+    facts_.threads = options.threads > 0 ? options.threads : cores;
+    for (const auto& unit : units_) facts_.elements += unit.elements;
+    if (!selection_.skipped.empty()) {
+      facts_.remark = fmt::format("{} of {} tensors left out: not finite", selection_.skipped.size(),
+                                  selection_.skipped.size() + selection_.tensors.size());
+    }
+    report_.leads = place_.rank == 0;
+  }
+
+  BenchReport run() {
+    const auto specs = with_baselines(options_.codecs);
+    for (const auto& spec : specs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
+    if (report_.leads) {
+      TaskPool pool{facts_.threads};
+      report_.file_sha256 = sha256_of_file(options_.file);
+      facts_.copy_rate = report_.copy_rate = measure_copy_rate({&pool}, 128U << 20);
+    }
+    const std::size_t runs = specs.size() * ((options_.isolated ? 1 : 0) + (options_.concurrent ? 1 : 0));
+    Progress progress{"bench", runs};
+    std::size_t done = 0;
+    for (const auto& spec : specs) {
+      if (interrupted()) break;
+      add_codec(spec, progress, done);
+    }
+    set_verdicts(report_.rows);
+    return std::move(report_);
+  }
+
+ private:
+  void add_codec(const CodecSpec& spec, Progress& progress, std::size_t& done) {
+    std::vector<Timing> timings;
+    if (options_.isolated) timings.push_back(Timing::isolated);
+    if (options_.concurrent) timings.push_back(Timing::concurrent);
+    for (const auto& bad : selection_.skipped) add_skipped(spec, timings, bad);
+    if (units_.empty()) {
+      for (const Timing timing : timings) {
+        auto row = start_row(report_.rows, facts_, spec, timing, "all", 0);
+        row.set("status", std::string{"skipped"}).set("message", std::string{"no tensor has only finite values"});
+        append(row, {});
+      }
+      return;
+    }
+    ReplayResult first;  // errors and bytes, the same for both timings
+    for (const Timing timing : timings) {
+      progress.update(done++, fmt::format("{} {}", spec.name(), timing == Timing::isolated ? "isolated" : "concurrent"));
+      const bool errors = timing == timings.front();
+      try {
+        ReplayResult result = replay(spec, timing, errors);
+        if (errors) first = result;
+        add_rows(spec, timing, first, result.samples, errors);
+      } catch (const Error& error) {
+        if (error.fault() == Fault::usage || options_.comm == "mpi") throw;
+        auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
+        row.set("status", std::string{error.fault() == Fault::unavailable ? "skipped" : "failed"}).set("message", std::string{error.what()});
+        append(row, {});
+        report_.failed = report_.failed || error.fault() != Fault::unavailable;
+      }
+    }
+  }
+
+  ReplayResult replay(const CodecSpec& spec, Timing timing, bool errors) {
+    ReplayPlan plan{.reader = &reader_,
+                    .units = &units_,
+                    .codec = spec,
+                    .scheme = options_.scheme_for(spec),
+                    .ranks = facts_.ranks,
+                    .threads = facts_.threads,
+                    .timing = timing,
+                    .stop = options_.stop,
+                    .seed = options_.seed,
+                    .warmup_steps = options_.warmup_steps,
+                    .errors = errors,
+                    .check = options_.check,
+                    .hot = options_.hot,
+                    .on_result = {},
+                    .on_step = {}};
+    std::unique_ptr<Reconstruction> reconstruction;
+    if (errors && report_.leads && !options_.reconstruction.empty() && is_wanted(spec)) {
+      reconstruction = std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, spec);
+      plan.on_result = [&](std::size_t step, const Unit& unit, std::span<const float> result) {
+        reconstruction->put(step, unit, result);
+      };
+    }
+    ReplayResult result;
+    launch(options_, plan, result);
+    if (reconstruction) reconstruction->close();
+    return result;
+  }
+
+  /// --reconstruction is for the one codec that was asked for, not for the baselines beside it.
+  [[nodiscard]] bool is_wanted(const CodecSpec& spec) const {
+    return spec.name() == options_.codecs.front().name() && spec.params_text() == options_.codecs.front().params_text();
+  }
+
+  void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed, const std::vector<PhaseTimes>& samples,
+                bool measure) {
+    if (!report_.leads) return;
+    if (measure) quality_ = measure_quality(reader_, units_, spec, options_.seed);
+    ErrorSums all;
+    double cumulative_error = 0.0;
+    double cumulative_energy = 0.0;
+    for (const std::size_t tensor : selection_.tensors) {
+      all.merge(replayed.tensor_errors[tensor]);
+      cumulative_error += replayed.cumulative_error[tensor];
+      cumulative_energy += replayed.cumulative_energy[tensor];
+    }
+    auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
+    set_errors(row, all, cumulative_error, cumulative_energy);
+    set_bytes(row, facts_, replayed);
+    set_times(row, facts_, replayed, samples, timing, resolve(options_.scheme_for(spec), spec));
+    set_quality(row, quality_);
+    append(row, samples);
+    if (!options_.per_tensor) return;
+    for (const std::size_t tensor : selection_.tensors) {
+      const TensorInfo& info = reader_.tensors()[tensor];
+      auto one = start_row(report_.rows, facts_, spec, timing, info.name, info.elements);
+      set_errors(one, replayed.tensor_errors[tensor], replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
+      append(one, {});
+    }
+  }
+
+  void add_skipped(const CodecSpec& spec, const std::vector<Timing>& timings, const NonFinite& bad) {
+    const TensorInfo& info = reader_.tensors()[bad.tensor];
+    for (const Timing timing : timings) {
+      auto row = start_row(report_.rows, facts_, spec, timing, info.name, info.elements);
+      row.set("status", std::string{"skipped"});
+      row.set("message", fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
+                                     reader_.steps()[bad.first_step].iteration, bad.first_worker));
+      append(row, {});
+    }
+  }
+
+  void append(RowBuilder& row, std::vector<PhaseTimes> samples) {
+    report_.rows.add(row.take());
+    report_.samples.push_back(std::move(samples));
+  }
+
+  const BenchOptions& options_;
+  MpiPlace place_;
+  GradientReader reader_;
+  Selection selection_;
+  std::vector<Unit> units_;
+  BenchReport report_;
+  RunFacts facts_;
+  CodecQuality quality_;
+};
+
+}  // namespace
+
+Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
+  // The baselines stay what they are, whatever scheme the others are put on.
+  return spec.descriptor->name == "none" || spec.descriptor->name == "noop" ? Scheme::automatic : scheme;
+}
+
+BenchReport run_bench(const BenchOptions& options) {
+  expects(!options.codecs.empty(), "bench: no codec given");
+  if (!options.reconstruction.empty() && options.codecs.size() != 1) {
+    throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
+  }
+  if (options.device != "cpu") {
+    throw Error{Fault::unavailable, fmt::format("--device {}: bench replays on the processor in this version", options.device)};
+  }
+  return Bench{options}.run();
+}
+
+}  // namespace gradtool

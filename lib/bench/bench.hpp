@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/bench/replay.hpp"
+#include "lib/report/table.hpp"
+
+namespace gradtool {
+
+/// A whole `gradtool bench`.
+struct BenchOptions {
+  std::string file;
+  std::vector<CodecSpec> codecs;  ///< `none` and `noop` are added in front when missing
+  Granularity granularity;
+  Scheme scheme = Scheme::automatic;
+  std::string comm = "threads";  ///< threads or mpi; the CUDA ones with device cuda
+  std::string device = "cpu";
+  int ranks = 0;                 ///< 0: as many as the file has workers
+  int threads = 0;               ///< 0: all cores
+  bool isolated = true, concurrent = true;
+  StopRule stop;
+  std::uint64_t seed = 1;
+  std::size_t warmup_steps = 2;
+  bool check = true, hot = false, per_tensor = false;
+  std::string layers;            ///< regular expression; empty: all tensors
+  std::string reconstruction;    ///< file to write; empty: none
+  std::string command;           ///< as given, for the record
+
+  /// `scheme`, but what they always ride for none and noop.
+  [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
+};
+
+struct BenchReport {
+  Table rows;
+  std::vector<std::vector<PhaseTimes>> samples;  ///< of each row; empty where a row was not timed
+  std::string file_sha256;
+  double copy_rate = 0.0;                        ///< bytes per second, measured in this run
+  bool leads = true;                             ///< false on the ranks of an MPI job that print nothing
+  bool failed = false;                           ///< a row has status `failed`
+};
+
+/// Columns of the rows, with their meaning: the schema that docs/measuring.md prints.
+[[nodiscard]] const std::vector<Column>& bench_columns();
+
+/// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the
+/// file, Fault::unavailable for what is not built in. A codec that fails makes a row with status `failed`.
+[[nodiscard]] BenchReport run_bench(const BenchOptions& options);
+
+/// The full record: options, machine, file and hash, every row and every sample.
+[[nodiscard]] nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report);
+
+/// For people: one line per codec, sorted by time, at most 100 characters wide.
+[[nodiscard]] std::string terminal_table(const BenchReport& report);
+
+}  // namespace gradtool

@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lib/bench/bench.hpp"
+#include "lib/report/json.hpp"
+#include "lib/report/terminal.hpp"
+
+namespace gradtool {
+namespace {
+
+std::string shown(const Table& table, std::size_t row, std::string_view column, const char* format) {
+  const Cell& cell = table.at(row, column);
+  if (const auto* value = std::get_if<double>(&cell)) return fmt::format(fmt::runtime(format), *value);
+  if (const auto* value = std::get_if<std::int64_t>(&cell)) return fmt::format(fmt::runtime(format), static_cast<double>(*value));
+  return "-";
+}
+
+double total_of(const Table& table, std::size_t row) {
+  const Cell& cell = table.at(row, "total_us_median");
+  const auto* value = std::get_if<double>(&cell);
+  return value == nullptr ? 1e300 : *value;
+}
+
+/// The short name under which a row stands in the terminal's table: only what differs from the defaults.
+std::string label(const Table& table, std::size_t row) {
+  const std::string codec = to_text(table.at(row, "codec"));
+  const std::string params = to_text(table.at(row, "params"));
+  const std::string defaults = parse_codec(codec).params_text();
+  if (params == defaults) return codec;
+  std::string changed;
+  std::size_t at = 0;
+  while (at < params.size()) {
+    const auto end = std::min(params.find(',', at), params.size());
+    const std::string part = params.substr(at, end - at);
+    if (("," + defaults + ",").find("," + part + ",") == std::string::npos) changed += (changed.empty() ? "" : ",") + part;
+    at = end + 1;
+  }
+  return codec + ":" + changed;
+}
+
+}  // namespace
+
+nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report) {
+  nlohmann::ordered_json out;
+  out["format"] = "gradtool.bench";
+  out["schema_version"] = 1;
+  out["command"] = options.command;
+  out["provenance"] = provenance();
+  out["file"] = {{"path", options.file}, {"sha256", report.file_sha256}};
+  out["copy_gbps"] = report.copy_rate / 1e9;
+  auto rows = to_json(report.rows);
+  for (std::size_t row = 0; row < report.samples.size(); ++row) {
+    if (report.samples[row].empty()) continue;
+    auto& samples = rows[row]["samples_us"];
+    const char* const names[] = {"encode", "comm", "decode"};
+    for (std::size_t phase = 0; phase < 3; ++phase) {
+      for (const auto& sample : report.samples[row]) samples[names[phase]].push_back(sample.phase[phase] * 1e6);
+    }
+    if (to_text(report.rows.at(row, "timing")) != "concurrent") continue;
+    for (const auto& sample : report.samples[row]) samples["total"].push_back(sample.total * 1e6);
+  }
+  out["rows"] = std::move(rows);
+  return out;
+}
+
+std::string terminal_table(const BenchReport& report) {
+  const Table& table = report.rows;
+  struct Line {
+    std::size_t isolated, concurrent;
+  };
+  std::vector<Line> lines;  // one for each codec; both rows where both were taken
+  const auto key = [&](std::size_t row) { return to_text(table.at(row, "codec")) + to_text(table.at(row, "params")); };
+  for (std::size_t row = 0; row < table.rows().size(); ++row) {
+    if (to_text(table.at(row, "tensor")) != "all") continue;
+    const bool concurrent = to_text(table.at(row, "timing")) == "concurrent";
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& l) { return key(l.isolated) == key(row); });
+    if (same == lines.end()) lines.push_back({row, row});
+    else (concurrent ? same->concurrent : same->isolated) = row;
+  }
+  std::stable_sort(lines.begin(), lines.end(), [&](const Line& a, const Line& b) {
+    return total_of(table, a.concurrent) < total_of(table, b.concurrent);
+  });
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [isolated, concurrent] : lines) {
+    const std::string status = to_text(table.at(isolated, "status"));
+    rows.push_back({label(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
+                    shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
+                    shown(table, isolated, "cumulative_nmse", "{:.3g}"), shown(table, isolated, "encode_gbps", "{:.2f}"),
+                    shown(table, isolated, "decode_gbps", "{:.2f}"), shown(table, concurrent, "total_us_median", "{:.0f}"),
+                    shown(table, concurrent, "speedup_vs_none", "{:.2f}"), shown(table, isolated, "breakeven_gbit_s", "{:.3g}"),
+                    status == "ok" ? "" : status});
+  }
+  return format_rows({"codec", "payload", "wire", "nmse", "cum.nmse", "enc", "dec", "total", "speedup", "wins below", ""},
+                     rows, {false, true, true, true, true, true, true, true, true, true, false}, 24) +
+         "payload, wire: times smaller than fp32 and than its ring all-reduce; enc, dec: GB/s of raw bytes,\n"
+         "one rank at a time; total: us a step, all ranks at once; wins below: Gbit/s network.\n";
+}
+
+}  // namespace gradtool

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace gradtool {
+
+/// Samples of one quantity in one row, summarised. Computed from all samples; none is thrown away.
+struct Summary {
+  std::size_t samples = 0;
+  double median = 0.0;
+  double p95 = 0.0;    ///< nearest rank
+  double min = 0.0;
+  double noise = 0.0;  ///< standard deviation / mean; 0 for fewer than two samples
+};
+[[nodiscard]] Summary summarise(std::span<const double> samples);
+
+/// Standard deviation of the mean / mean: what sampling goes on for until it is small enough.
+[[nodiscard]] double relative_error_of_mean(std::span<const double> samples);
+
+/// When to stop sampling. Names as in nvbench.
+struct StopRule {
+  std::size_t min_samples = 20;
+  double max_noise = 0.005;       ///< on relative_error_of_mean
+  double timeout_seconds = 15.0;  ///< for one row; never fewer than one pass over the file
+
+  [[nodiscard]] bool done(std::span<const double> samples, double elapsed_seconds) const;
+};
+
+}  // namespace gradtool

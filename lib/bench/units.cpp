@@ -1,0 +1,61 @@
+#include "lib/bench/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+
+Granularity Granularity::parse(const std::string& text) {
+  Granularity granularity;
+  granularity.text_ = text;
+  if (text == "tensor") {
+    granularity.kind = Kind::tensor;
+  } else if (text == "model") {
+    granularity.kind = Kind::model;
+  } else if (text.starts_with("bucket:")) {
+    granularity.kind = Kind::bucket;
+    granularity.bucket_bytes = parse_bytes(text.substr(7), "--granularity bucket");
+  } else {
+    throw Error{Fault::usage, fmt::format("--granularity '{}' is not valid; write tensor, model or bucket:25MB", text)};
+  }
+  return granularity;
+}
+
+std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::vector<std::size_t>& chosen,
+                             const Granularity& granularity) {
+  std::vector<Unit> units;
+  const auto append = [&](std::size_t tensor) {
+    Unit& unit = units.back();
+    const auto elements = static_cast<std::size_t>(tensors[tensor].elements);
+    unit.pieces.push_back({.tensor = tensor, .first = unit.elements, .elements = elements});
+    unit.elements += elements;
+  };
+  switch (granularity.kind) {
+    case Granularity::Kind::tensor:
+      for (const std::size_t tensor : chosen) {
+        units.emplace_back();
+        append(tensor);
+      }
+      break;
+    case Granularity::Kind::model:
+      if (!chosen.empty()) units.emplace_back();
+      for (const std::size_t tensor : chosen) append(tensor);
+      break;
+    case Granularity::Kind::bucket:
+      for (auto tensor = chosen.rbegin(); tensor != chosen.rend(); ++tensor) {
+        const std::uint64_t bytes = 4 * tensors[*tensor].elements;
+        if (units.empty() || (units.back().elements > 0 && 4 * units.back().elements + bytes > granularity.bucket_bytes)) {
+          units.emplace_back();
+        }
+        append(*tensor);
+      }
+      break;
+  }
+  return units;
+}
+
+}  // namespace gradtool

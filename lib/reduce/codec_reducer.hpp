@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "lib/reduce/ops.hpp"
+#include "lib/reduce/reducer.hpp"
+
+namespace gradtool {
+
+/// What the generic reducers share: the codec, its footprint, the residual.
+template <Space S>
+class CodecReducer : public Reducer<S> {
+ public:
+  CodecReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, bool error_feedback, Queue<S> queue)
+      : codec_{std::move(codec)}, n_{n}, ranks_{ranks}, footprint_{codec_->plan(n)},
+        state_{error_feedback ? n * sizeof(float) : 0}, residual_{state_.template take<float>(error_feedback ? n : 0)} {
+    fill_zero(queue, residual_);
+  }
+
+  void reset(Queue<S> queue) override { fill_zero(queue, residual_); }
+  [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
+  [[nodiscard]] View<const float, S> residual() const override { return residual_; }
+
+ protected:
+  /// Encodes gradient, or gradient + residual, and keeps in the residual what the payload does not say.
+  /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): u = g + e; send C(u); e = u - D(C(u)).
+  void encode_with_feedback(Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
+                            View<std::byte, S> payload, View<std::byte, S> scratch) {
+    if (residual_.empty()) {
+      codec_->encode(queue, gradient, context, payload, scratch);
+      return;
+    }
+    add(queue, gradient, residual_);
+    codec_->encode(queue, residual_, context, payload, scratch);
+    const std::size_t bytes = written(queue, payload, footprint_);
+    codec_->decode_add(queue, payload.first(bytes), -1.0F, residual_, scratch);
+  }
+
+  /// The length of a payload just written: known, or stated in its first 8 bytes.
+  [[nodiscard]] static std::size_t written(Queue<S> queue, View<std::byte, S> payload, const Footprint& footprint) {
+    if (footprint.exact) return footprint.payload_bytes;
+    std::uint64_t bytes = 0;
+    read_back(queue, payload.first(sizeof bytes), &bytes);
+    return static_cast<std::size_t>(bytes);
+  }
+
+  static constexpr std::size_t padded(std::size_t bytes) { return Arena<S>::padded_size(bytes); }
+
+  std::shared_ptr<const Codec<S>> codec_;
+  std::size_t n_;
+  int ranks_;
+  Footprint footprint_;
+  Arena<S> state_;
+  View<float, S> residual_;
+  std::uint64_t payload_bytes_ = 0;
+};
+
+/// Cuts a workspace into 256-byte aligned pieces.
+template <Space S>
+class Carver {
+ public:
+  explicit Carver(View<std::byte, S> view) : view_{view} {}
+  [[nodiscard]] View<std::byte, S> take(std::size_t bytes) {
+    expects(Arena<S>::padded_size(bytes) <= view_.size() - used_, "a reducer's workspace is too small");
+    const auto piece = view_.part(used_, bytes);
+    used_ += Arena<S>::padded_size(bytes);
+    return piece;
+  }
+
+ private:
+  View<std::byte, S> view_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace gradtool

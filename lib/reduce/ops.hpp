@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lib/core/view.hpp"
+
+namespace gradtool {
+
+// Vector operations that reducers need in both spaces. Work is put on `queue`; host work is done on return.
+
+/// view := 0.
+void fill_zero(Queue<Space::host> queue, View<float, Space::host> view);
+void fill_zero(Queue<Space::cuda> queue, View<float, Space::cuda> view);
+/// out += in, element by element.
+void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float, Space::host> out);
+void add(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<float, Space::cuda> out);
+/// view *= factor.
+void scale(Queue<Space::host> queue, View<float, Space::host> view, float factor);
+void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor);
+/// Copies to memory that the processor can read and waits for it: for payload sizes, which decide what is sent next.
+void read_back(Queue<Space::host> queue, View<const std::byte, Space::host> from, void* to);
+void read_back(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> from, void* to);
+
+}  // namespace gradtool

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "lib/codecs/registry.hpp"
+#include "lib/comm/communicator.hpp"
+#include "lib/core/arena.hpp"
+#include "lib/reduce/phase.hpp"
+
+namespace gradtool {
+
+/// One way to average a gradient over ranks: the collectives it drives, and what survives a step (residuals, momentum,
+/// factors). One reducer for each rank and each unit (tensor, bucket or model). All memory is taken on construction.
+template <Space S>
+class Reducer {
+ public:
+  virtual ~Reducer() = default;
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Bytes that `reduce` works in. The workspace may be shared by the reducers of one rank, one call at a time.
+  [[nodiscard]] virtual std::size_t workspace_bytes() const = 0;
+
+  /// gradient := mean over ranks, up to the method's error. gradient.size() is the n that the reducer was made for.
+  /// The timed region: allocates nothing. Every rank calls it, with the same step and tensor in context.key.
+  virtual void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
+                      View<std::byte, S> workspace, PhaseClock<S>& clock) = 0;
+
+  /// Forgets all state, as if newly made.
+  virtual void reset(Queue<S> queue) = 0;
+
+  /// Bytes that this rank's encoder produced in the last `reduce`.
+  [[nodiscard]] virtual std::uint64_t payload_bytes() const = 0;
+  /// What is held back for later steps; empty for a reducer without error feedback.
+  [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
+
+ protected:
+  Reducer() = default;
+};
+
+/// Which collective a plain codec rides on.
+enum class Scheme : std::uint8_t {
+  automatic,  ///< what the codec's descriptor says
+  sum,        ///< add the payloads on a ring
+  gather,     ///< all-gather the payloads, decode each
+  hop,        ///< ring reduce-scatter that decodes, adds and encodes again at every hop, then all-gather
+};
+[[nodiscard]] std::string_view name_of(Scheme scheme);
+/// The scheme that a codec will ride. Throws Fault::usage where codec and scheme do not go together.
+[[nodiscard]] Scheme resolve(Scheme scheme, const CodecSpec& spec);
+
+/// The codec of a specification for a space. Throws Fault::unavailable when it has no CUDA version in this build.
+template <Space S>
+[[nodiscard]] std::shared_ptr<const Codec<S>> make_codec(const CodecSpec& spec);
+
+/// A reducer for `codec` on n elements and `ranks` ranks. The codec is shared by the reducers of all ranks.
+template <Space S>
+[[nodiscard]] std::unique_ptr<Reducer<S>> make_reducer(const CodecSpec& spec, std::shared_ptr<const Codec<S>> codec,
+                                                       Scheme scheme, std::size_t n, int ranks, Queue<S> queue);
+
+}  // namespace gradtool
