@@ -1,0 +1,132 @@
+// Laws against what they are defined as: published vectors, exhaustive loops, simple arithmetic.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/host/select.hpp"
+#include "kernels/law/bitpack.hpp"
+#include "kernels/law/half.hpp"
+#include "kernels/law/philox.hpp"
+#include "kernels/law/qsgd.hpp"
+#include "lib/core/arena.hpp"
+#include "lib/core/sha256.hpp"
+#include "tests/codecs/inputs.hpp"
+
+namespace gradtool::test {
+namespace {
+
+TEST(Philox, KnownAnswers) {  // Random123's kat_vectors for philox4x32-10
+  const auto zero = law::philox(0, 0, 0, 0, 0, 0);
+  EXPECT_EQ(zero.bits[0], 0x6627e8d5U);
+  EXPECT_EQ(zero.bits[1], 0xe169c58dU);
+  EXPECT_EQ(zero.bits[2], 0xbc57ac4cU);
+  EXPECT_EQ(zero.bits[3], 0x9b00dbd8U);
+  const auto ones = law::philox(~0U, ~0U, ~0U, ~0U, ~0U, ~0U);
+  EXPECT_EQ(ones.bits[0], 0x408f276dU);
+  EXPECT_EQ(ones.bits[1], 0x41c83b0eU);
+  EXPECT_EQ(ones.bits[2], 0xa20bc7c6U);
+  EXPECT_EQ(ones.bits[3], 0x6d5451fdU);
+}
+
+TEST(Philox, UniformIsBelowOne) {
+  EXPECT_LT(law::uniform(0xffffffffU), 1.0F);
+  EXPECT_EQ(law::uniform(0), 0.0F);
+}
+
+TEST(Sha256, KnownAnswers) {  // FIPS 180-4 examples
+  Sha256 empty;
+  EXPECT_EQ(empty.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  Sha256 abc;
+  const std::string text = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+  for (const char c : text) abc.update(std::as_bytes(std::span{&c, 1}));
+  EXPECT_EQ(abc.hex(), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+}
+
+TEST(Half, EveryBinary16SurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float value = law::f32_from_f16(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(law::f32_from_f16(law::f16_from_f32(value))));
+    } else {
+      ASSERT_EQ(law::f16_from_f32(value), half) << bits;
+    }
+  }
+}
+
+TEST(Half, RoundsToNearestEven) {
+  for (std::uint32_t bits = 0; bits < 0x7bff; ++bits) {  // halfway between neighbours goes to the even one
+    const double low = static_cast<double>(law::f32_from_f16(static_cast<std::uint16_t>(bits)));
+    const double high = static_cast<double>(law::f32_from_f16(static_cast<std::uint16_t>(bits + 1)));
+    const auto middle = static_cast<float>((low + high) / 2.0);
+    ASSERT_EQ(law::f16_from_f32(middle), bits % 2 == 0 ? bits : bits + 1) << bits;
+    ASSERT_EQ(law::f16_from_f32(std::nextafter(middle, 0.0F)), bits);
+    ASSERT_EQ(law::f16_from_f32(std::nextafter(middle, 1e30F)), bits + 1);
+  }
+  EXPECT_EQ(law::f16_from_f32(65519.99F), 0x7bffU);
+  EXPECT_EQ(law::f16_from_f32(65520.0F), 0x7c00U);
+  EXPECT_EQ(law::f16_from_f32(-1e30F), 0xfc00U);
+}
+
+TEST(Half, Bfloat16RoundsToNearestEven) {
+  EXPECT_EQ(law::bf16_from_f32(law::float_of(0x3f808000)), 0x3f80U);
+  EXPECT_EQ(law::bf16_from_f32(law::float_of(0x3f818000)), 0x3f82U);
+  EXPECT_EQ(law::bf16_from_f32(law::float_of(0x3f808001)), 0x3f81U);
+  EXPECT_TRUE(std::isnan(law::f32_from_bf16(law::bf16_from_f32(NAN))));
+  EXPECT_TRUE(std::isinf(law::f32_from_bf16(law::bf16_from_f32(3.4e38F))));
+}
+
+TEST(Bitpack, CodesComeBackForEveryWidthAndCount) {
+  for (std::uint32_t bits = 1; bits <= 16; ++bits) {
+    for (const std::uint32_t count : {1U, 5U, 31U, 32U}) {
+      std::vector<std::uint32_t> codes(count);
+      for (std::uint32_t i = 0; i < count; ++i) codes[i] = (i * 2654435761U >> 7) & ((1U << bits) - 1);
+      std::vector<std::uint32_t> words(law::packed_words(count, bits));
+      for (std::uint32_t w = 0; w < words.size(); ++w) words[w] = law::packed_word(codes.data(), count, bits, w);
+      for (std::uint32_t i = 0; i < count; ++i) ASSERT_EQ(law::unpacked(words.data(), words.size(), bits, i), codes[i]);
+      EXPECT_EQ(law::unpacked(words.data(), 0, bits, count), 0U);  // reads nothing behind what is available
+    }
+  }
+}
+
+TEST(Selector, FindsTheCutThatSortingFinds) {
+  Arena<Space::host> scratch{host::Selector::scratch_bytes()};
+  const auto view = scratch.take_bytes(host::Selector::scratch_bytes());
+  TaskPool pool{3};
+  for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'000U}) {
+    std::vector<std::uint32_t> keys(n);
+    for (std::size_t i = 0; i < n; ++i) keys[i] = law::draw4({.seed = n}, i).bits[0] >> (i % 3 == 0 ? 28 : 1);  // many ties
+    auto sorted = keys;
+    std::sort(sorted.rbegin(), sorted.rend());
+    const auto key = [&](std::size_t i) { return keys[i]; };
+    for (const std::size_t k : {std::size_t{1}, n / 3 + 1, n}) {
+      for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
+        const host::Selector selector{queue, n, view};
+        const host::Cut cut = selector.find(k, key);
+        EXPECT_EQ(cut.threshold, sorted[k - 1]);
+        const auto above = static_cast<std::size_t>(std::count_if(keys.begin(), keys.end(), [&](auto v) { return v > cut.threshold; }));
+        EXPECT_EQ(cut.ties, k - above);
+      }
+    }
+  }
+}
+
+TEST(Qsgd, LevelsSitOnTheirValuesAndStaySorted) {
+  for (std::uint32_t bits = 2; bits <= 8; ++bits) {
+    const auto q = law::Qsgd::with_bits(bits);
+    const float norm = 0.75F;
+    const float step = q.decode_factor(norm);
+    for (std::uint32_t level = 0; level <= q.levels; ++level) {
+      const float value = step * static_cast<float>(level);
+      EXPECT_EQ(q.decode(step, level), value);
+      EXPECT_EQ(q.decode(step, level | 1U << (bits - 1)), -value);
+    }
+    EXPECT_EQ(q.encode(q.encode_factor(norm), norm, 0.9999999F) & q.levels, q.levels);  // never above the top level
+  }
+  EXPECT_TRUE(std::isnan(law::Qsgd::stored_norm(INFINITY)));
+  EXPECT_TRUE(std::isnan(law::Qsgd::stored_norm(NAN)));
+  EXPECT_EQ(law::Qsgd::stored_norm(1e-38F), 0.0F);
+}
+
+}  // namespace
+}  // namespace gradtool::test

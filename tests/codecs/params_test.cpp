@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include "lib/codecs/registry.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool::test {
+namespace {
+
+std::string failure(const std::string& spec) {
+  try {
+    const auto parsed = parse_codec(spec);
+    static_cast<void>(parsed.descriptor->make_host(parsed.params));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::usage);
+    return error.what();
+  }
+  return "taken";
+}
+
+TEST(CodecSpec, FillsInDefaultsAndReadsBack) {
+  const auto spec = parse_codec("qsgd:bits=3");
+  EXPECT_EQ(spec.params_text(), "bits=3,bucket=512,norm=max");
+  EXPECT_EQ(parse_codec("qsgd:" + spec.params_text()).params_text(), spec.params_text());
+  EXPECT_EQ(parse_codec("none").params_text(), "");
+}
+
+TEST(CodecSpec, ErrorFeedbackIsForEveryCodec) {
+  EXPECT_TRUE(parse_codec("topk").error_feedback);
+  EXPECT_FALSE(parse_codec("topk:ef=off").error_feedback);
+  EXPECT_EQ(parse_codec("topk:ratio=0.1,ef=off").params_text(), "ratio=0.1,index=auto,ef=off");
+  EXPECT_TRUE(parse_codec("qsgd:ef=on,bits=2").error_feedback);
+  EXPECT_EQ(parse_codec("topk:ef=on").params_text(), "ratio=0.01,index=auto");
+}
+
+TEST(CodecSpec, SaysWhatIsWrongAndWhatIsValid) {
+  EXPECT_NE(failure("qsdg").find("did you mean 'qsgd'"), std::string::npos);
+  EXPECT_NE(failure("qsgd:bit=4").find("did you mean 'bits'"), std::string::npos);
+  EXPECT_NE(failure("qsgd:bits=9").find("2 to 8"), std::string::npos);
+  EXPECT_NE(failure("qsgd:bits=3.5").find("integer"), std::string::npos);
+  EXPECT_NE(failure("qsgd:bits").find("needs a value"), std::string::npos);
+  EXPECT_NE(failure("qsgd:bits=4,bits=5").find("twice"), std::string::npos);
+  EXPECT_NE(failure("qsgd:norm=l3").find("max, l2"), std::string::npos);
+  EXPECT_NE(failure("qsgd:bucket=100").find("multiple of 32"), std::string::npos);
+  EXPECT_NE(failure("none:x=1").find("takes none"), std::string::npos);
+  EXPECT_NE(failure("topk:ratio=nan").find("0 to 1"), std::string::npos);
+  EXPECT_NE(failure("topk:ef=maybe").find("on"), std::string::npos);
+  EXPECT_NE(failure(""), "taken");
+}
+
+TEST(Registry, IsSortedAndDescribesItself) {
+  const auto all = codecs();
+  ASSERT_GE(all.size(), 5U);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i > 0) EXPECT_LT(all[i - 1]->name, all[i]->name);
+    EXPECT_FALSE(all[i]->summary.empty());
+    EXPECT_FALSE(all[i]->reference.empty());
+    EXPECT_FALSE(all[i]->payload.empty());
+    EXPECT_NE(all[i]->make_host, nullptr);
+    for (const auto& info : all[i]->params) {
+      EXPECT_FALSE(info.meaning.empty()) << all[i]->name << " " << info.name;
+      EXPECT_NO_THROW(static_cast<void>(parse_codec(std::string{all[i]->name} + ":" + std::string{info.name} + "=" + std::string{info.default_value})));
+    }
+  }
+}
+
+TEST(Text, SizesAndNearestWords) {
+  EXPECT_EQ(parse_bytes("25MB", "x"), 25'000'000U);
+  EXPECT_EQ(parse_bytes("4MiB", "x"), 4U << 20);
+  EXPECT_EQ(parse_bytes("512K", "x"), 512U << 10);
+  EXPECT_EQ(parse_bytes("100", "x"), 100U);
+  for (const char* bad : {"", "MB", "-1MB", "0", "3XB", "nan", "1e30GB"}) EXPECT_THROW(static_cast<void>(parse_bytes(bad, "x")), Error) << bad;
+  EXPECT_EQ(nearest("granularty", {"comm", "granularity", "codec"}), "granularity");
+  EXPECT_EQ(nearest("zzzzzzz", {"comm", "codec"}), "");
+}
+
+}  // namespace
+}  // namespace gradtool::test
