@@ -1,11 +1,201 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
 #include "apps/subcommands.hpp"
+#include "lib/analysis/analysis.hpp"
+#include "lib/analysis/study.hpp"
+#include "lib/analysis/summary.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/interrupt.hpp"
+#include "lib/core/sha256.hpp"
+#include "lib/core/text.hpp"
+#include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
+#include "lib/report/progress.hpp"
 
 namespace gradtool::app {
+namespace {
+
+struct Options {
+  std::string file, out = "analysis", layers, steps, json, csv;
+  std::vector<std::string> only;
+  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  std::size_t samples = 128, taps = 0;
+};
+
+constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
+const std::vector<std::string> kNames{"spectrum", "correlation", "variance"};
+
+/// "FIRST:LAST", both ends included and each may be left out; "N" is one step.
+void select_steps(const std::string& text, std::size_t steps, Scope& scope) {
+  scope.first_step = 0;
+  scope.last_step = steps - 1;
+  if (text.empty()) return;
+  const auto bad = [&] {
+    return Error{Fault::usage,
+                 fmt::format("--steps '{}': expected FIRST:LAST with 0 <= FIRST <= LAST <= {}, the positions of "
+                             "captured steps",
+                             text, steps - 1)};
+  };
+  const auto position = [&](const std::string& digits, std::size_t otherwise) {
+    if (digits.empty()) return otherwise;
+    if (digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) throw bad();
+    return static_cast<std::size_t>(std::stoull(digits));
+  };
+  const auto colon = text.find(':');
+  scope.first_step = position(text.substr(0, colon), 0);
+  scope.last_step = colon == std::string::npos ? scope.first_step : position(text.substr(colon + 1), steps - 1);
+  if (scope.first_step > scope.last_step || scope.last_step >= steps) throw bad();
+}
+
+std::vector<std::size_t> select_tensors(const GradientReader& reader, const std::string& layers, Scope& scope) {
+  std::vector<std::size_t> chosen;
+  for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
+    if (!layers.empty() && !matches(layers, reader.tensors()[t].name)) continue;
+    chosen.push_back(t);
+    scope.tensors.push_back(reader.tensors()[t]);
+  }
+  if (chosen.empty()) {
+    throw Error{Fault::usage,
+                fmt::format("--layers '{}' matches none of the {} tensors in {}; the first is '{}'", layers,
+                            reader.tensors().size(), reader.path(), reader.tensors().front().name)};
+  }
+  return chosen;
+}
+
+std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, const Scope& scope) {
+  const auto wanted = [&](const std::string& name) {
+    return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
+  };
+  std::vector<std::unique_ptr<Analysis>> analyses;
+  if (wanted("spectrum")) {
+    if (!spectrum_available()) {
+      const std::string missing = "frequency spectra are not available: this gradtool was built without FFTW";
+      if (!options.only.empty()) throw Error{Fault::unavailable, missing};
+      fmt::print(stderr, "gradtool: {}; spectrum.csv has the values' shares only\n", missing);
+    }
+    analyses.push_back(make_spectrum(scope));
+  }
+  if (wanted("correlation")) analyses.push_back(make_correlation(scope, options.samples, options.taps));
+  if (wanted("variance")) analyses.push_back(make_variance(scope));
+  return analyses;
+}
+
+std::string heading(const GradientReader& reader, const Scope& scope) {
+  const auto& info = reader.info();
+  std::string what = info.model.empty() ? "unnamed model" : info.model;
+  if (!info.dataset.empty()) what += " on " + info.dataset;
+  std::uint64_t elements = 0;
+  for (const auto& tensor : scope.tensors) elements += tensor.elements;
+  return fmt::format("{}: {}, {} worker{}, captured steps {}-{} (iterations {}-{}), {} tensors, {} elements\n",
+                     reader.path(), what, scope.workers, scope.workers == 1 ? "" : "s", scope.first_step,
+                     scope.last_step, reader.steps()[scope.first_step].iteration,
+                     reader.steps()[scope.last_step].iteration, scope.tensors.size(), elements);
+}
+
+void save_json(const std::string& path, const GradientReader& reader, const std::vector<Table>& tables,
+               const Table& summary) {
+  nlohmann::ordered_json record;
+  record["schema_version"] = 1;
+  record["command"] = command_line();
+  record["provenance"] = provenance();
+  record["file"] = reader.path();
+  record["file_sha256"] = sha256_of_file(reader.path());
+  record["summary"] = to_json(summary);
+  for (const auto& table : tables) record[table.name()] = to_json(table);
+  save_text(path, record.dump(2) + "\n");
+}
+
+int analyze(const Options& options) {
+  if (options.json == "-" && options.csv == "-") {
+    throw Error{Fault::usage, "--json - and --csv - would both write to standard output; give one of them a file"};
+  }
+  const GradientReader reader{options.file};
+  Scope scope;
+  scope.file = options.file;
+  scope.model = reader.info().model;
+  scope.workers = reader.workers();
+  scope.micro_batches = reader.info().micro_batches;
+  select_steps(options.steps, reader.steps().size(), scope);
+  const auto tensors = select_tensors(reader, options.layers, scope);
+  const auto analyses = make_analyses(options, scope);
+
+  StudyOptions study_options;
+  study_options.threads = options.threads;
+  {
+    Progress progress{"analyze", 100};
+    study_options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(static_cast<std::uint64_t>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
+      return !interrupted();
+    };
+    if (!study(reader, tensors, analyses, study_options)) {
+      fmt::print(stderr, "gradtool: interrupted before every tensor was analysed; nothing was written\n");
+      return kInterrupted;
+    }
+  }
+
+  std::vector<Table> tables;
+  for (const auto& analysis : analyses) {
+    for (auto& table : analysis->tables()) tables.push_back(std::move(table));
+  }
+  const Table summary = summarise(tables);
+  std::string wrote = fmt::format("wrote to {}:", options.out);
+  for (const auto& table : tables) {
+    const std::string name = table.name() + ".csv";
+    save_csv((std::filesystem::path{options.out} / name).string(), table);
+    wrote += " " + name;
+  }
+  if (!options.csv.empty()) save_csv(options.csv, summary);
+  if (!options.json.empty()) save_json(options.json, reader, tables, summary);
+  for (const auto& path : {options.csv, options.json}) {
+    if (!path.empty() && path != "-") wrote += "; and " + path;
+  }
+  // Data on standard output must stay alone there.
+  std::FILE* people = options.json == "-" || options.csv == "-" ? stderr : stdout;
+  fmt::print(people, "{}{}{}\n", heading(reader, scope), describe(summary), wrote);
+  return 0;
+}
+
+}  // namespace
 
 Subcommand add_analyze(CLI::App& root) {
-  auto* app = root.add_subcommand("analyze", "");
-  return {app, []() -> int { throw Error{Fault::unavailable, "analyze is not built in"}; }};
+  auto* app = root.add_subcommand("analyze", "Study a gradient file: spectra, correlations, variance");
+  auto options = std::make_shared<Options>();
+  app->add_option("FILE", options->file, "Gradient file (gradtool capture, or any tool that writes the format)")
+      ->required();
+  app->add_option("--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
+  app->add_option("--only", options->only, "Of spectrum, correlation, variance: those to run")
+      ->delimiter(',')
+      ->check(CLI::IsMember{kNames});
+  app->add_option("--layers", options->layers, "Only tensors whose name contains a match of this regular expression");
+  app->add_option("--steps", options->steps, "FIRST:LAST positions of captured steps, from 0, both included");
+  app->add_option("--threads,-t", options->threads, "Computing threads; results do not depend on it")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--samples", options->samples,
+                  "Steps that enter the eigenvalues at most: the first of those selected")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1024));
+  app->add_option("--taps", options->taps, "Taps of a convolution in one slice; 0: one row of its kernel")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--csv", options->csv, "Also write the summary, one row for each tensor, to this file or - (stdout)");
+  app->add_option("--json", options->json, "Also write the full record to this file or - (stdout)");
+  app->footer(
+      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv and variance.csv, whose columns\n"
+      "docs/analysis.md explains. Memory is bounded by the largest tensor, not by the file.\n"
+      "Examples:\n"
+      "  gradtool analyze lenet5.h5\n"
+      "  gradtool analyze resnet20.h5 --out analysis/ --layers 'conv' --steps 10:19\n"
+      "  gradtool analyze resnet20.h5 --only spectrum --csv - | column -s, -t");
+  return {app, [options] { return analyze(*options); }};
 }
 
 }  // namespace gradtool::app

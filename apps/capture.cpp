@@ -1,11 +1,173 @@
+#include "lib/capture/capture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
 #include "apps/subcommands.hpp"
-#include "lib/core/error.hpp"
+#include "lib/capture/dataset.hpp"
+#include "lib/core/text.hpp"
+#include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool::app {
+namespace {
+
+constexpr int kInterruptedStatus = 130;  // what a shell reports for a program that Ctrl-C ended
+
+void add_data_options(CLI::App& app, CaptureOptions& options) {
+  app.add_option("--model", options.model, fmt::format("Network to train: {}", fmt::join(model_names(), ", ")))
+      ->group("What is trained");
+  app.add_option("--dataset", options.dataset, fmt::format("Images: {}", fmt::join(dataset_names(), ", ")))
+      ->capture_default_str()
+      ->group("What is trained");
+  app.add_option("--data-dir", options.data_dir,
+                 fmt::format("Folder of the data set's files [fashion-mnist: {}, cifar10: {}]",
+                             default_data_dir("fashion-mnist"), default_data_dir("cifar10")))
+      ->group("What is trained");
+  app.add_option("--workers", options.workers, "Data-parallel workers, each with a shard of its own")
+      ->capture_default_str()
+      ->group("What is trained");
+  app.add_option("--batch-size", options.batch_size, "Images a step of each worker")
+      ->capture_default_str()
+      ->group("What is trained");
+  app.add_option("--micro-batches", options.micro_batches,
+                 "Split a worker's batch in K; with K above 1 the second moment is stored too")
+      ->capture_default_str()
+      ->group("What is trained");
+}
+
+void add_training_options(CLI::App& app, CaptureOptions& options) {
+  constexpr auto* kGroup = "How it is trained";
+  app.add_option("--steps", options.steps, "Training iterations [--end-step]")->group(kGroup);
+  app.add_option("--optimizer", options.optimizer, "Optimizer: sgd")->capture_default_str()->group(kGroup);
+  app.add_option("--learning-rate,--lr", options.learning_rate,
+                 fmt::format("Base learning rate [lenet5: {}, resnet20: {}]", default_learning_rate("lenet5"),
+                             default_learning_rate("resnet20")))
+      ->group(kGroup);
+  app.add_option("--lr-schedule", options.lr_schedule,
+                 "constant, cosine (to 0 at --steps), or step:ITERATIONS:FACTOR (times FACTOR every ITERATIONS)")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--momentum", options.momentum, "Momentum of SGD")->capture_default_str()->group(kGroup);
+  app.add_option("--weight-decay", options.weight_decay, "L2 penalty")->capture_default_str()->group(kGroup);
+  app.add_option("--device", options.device, "cpu or cuda")->capture_default_str()->group(kGroup);
+  app.add_option("-t,--threads", options.threads, "CPU threads of LibTorch")->capture_default_str()->group(kGroup);
+  app.add_option("--seed", options.seed, "Of the initial weights and the order of the images")
+      ->capture_default_str()
+      ->group(kGroup);
+}
+
+void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json) {
+  constexpr auto* kGroup = "What is captured, and where to";
+  app.add_option("--out", options.out, "Gradient file to write (HDF5)")->group(kGroup);
+  app.add_flag("--force", options.force, "Replace the file if it exists")->group(kGroup);
+  app.add_option("--start-step", options.start_step, "First iteration captured; iterations count from 0")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--end-step", options.end_step, "First iteration no longer captured [--steps, or 20 captured steps]")
+      ->group(kGroup);
+  app.add_option("--every", options.every, "Capture every N-th iteration from --start-step on")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--layers", options.layers, "Only tensors whose name this regular expression matches, e.g. 'conv|fc'")
+      ->group(kGroup);
+  app.add_option("--dtype", options.dtype, "How gradients are stored: f32, f16, bf16")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--with", options.with, "Store as well, separated by commas: weight, second_moment")
+      ->delimiter(',')
+      ->group(kGroup);
+  app.add_option("--train-log", options.train_log, "CSV with epoch, learning rate and loss of every iteration")
+      ->group(kGroup);
+  app.add_flag("--log-steps", options.log_steps,
+               "A line on stderr for every step once it is safe in the file, in the place of the progress bar")
+      ->group(kGroup);
+  app.add_option("--json", json, "Write the summary as JSON to this file, or to standard output for -")->group(kGroup);
+}
+
+double share_of_training(const CaptureReport& report) {
+  return report.train_seconds > 0.0 ? report.capture_seconds / report.train_seconds : 0.0;
+}
+
+void print_summary(const CaptureOptions& options, const CaptureReport& report) {
+  fmt::print("Trained {} on {}: {} iterations of {} workers x {} images, loss {:.3f} -> {:.3f}\n", options.model,
+             options.dataset, report.iterations, options.workers, options.batch_size, report.first_loss,
+             report.last_loss);
+  if (report.accuracy) {
+    fmt::print("Accuracy {:.1f} % on the first {} test images\n", 100.0 * *report.accuracy, report.tested);
+  }
+  fmt::print("Time: training {}, capturing {} on top ({:.1f} %), writing {} beside it\n",
+             human_seconds(report.train_seconds), human_seconds(report.capture_seconds),
+             100.0 * share_of_training(report), human_seconds(report.write_seconds));
+  if (report.steps == 0) {
+    fmt::print("Stopped before a step was captured: no file written\n");
+    return;
+  }
+  fmt::print("Wrote {}: {} steps{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
+             report.interrupted ? " (stopped early: not complete)" : "", report.tensors, report.elements,
+             options.workers, human_bytes(static_cast<double>(report.file_bytes)));
+}
+
+void save_json(const std::string& path, const CaptureOptions& options, const CaptureReport& report) {
+  nlohmann::ordered_json json{{"out", report.steps > 0 ? nlohmann::ordered_json(options.out) : nullptr},
+                              {"model", options.model},
+                              {"dataset", options.dataset},
+                              {"workers", options.workers},
+                              {"batch_size", options.batch_size},
+                              {"iterations", report.iterations},
+                              {"steps", report.steps},
+                              {"tensors", report.tensors},
+                              {"elements", report.elements},
+                              {"data_bytes", report.data_bytes},
+                              {"file_bytes", report.file_bytes},
+                              {"complete", !report.interrupted},
+                              {"first_loss", report.first_loss},
+                              {"last_loss", report.last_loss},
+                              {"accuracy", report.accuracy ? nlohmann::ordered_json(*report.accuracy) : nullptr},
+                              {"tested_images", report.tested},
+                              {"train_seconds", report.train_seconds},
+                              {"capture_seconds", report.capture_seconds},
+                              {"write_seconds", report.write_seconds},
+                              {"command", options.command},
+                              {"provenance", provenance()}};
+  save_text(path, json.dump(2) + "\n");
+}
+
+}  // namespace
 
 Subcommand add_capture(CLI::App& root) {
-  auto* app = root.add_subcommand("capture", "");
-  return {app, []() -> int { throw Error{Fault::unavailable, "capture is not built in"}; }};
+  auto* app = root.add_subcommand(
+      "capture",
+      "Train a model with several data-parallel workers and dump each worker's gradients to a gradient file.");
+  const auto options = std::make_shared<CaptureOptions>();
+  const auto json = std::make_shared<std::string>();
+  options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  add_data_options(*app, *options);
+  add_training_options(*app, *options);
+  add_file_options(*app, *options, *json);
+  app->footer(
+      "Each worker's gradient is dumped before averaging; training goes on with the exact mean. The same seed and "
+      "number\n"
+      "of threads give the same file. The file's attribute `complete` is 1 only when every scheduled step is in it; "
+      "after\n"
+      "Ctrl-C (exit status 130) it is a whole file all the same, and after kill -9 every step but the one being "
+      "written is\n"
+      "readable.\n"
+      "Examples:\n"
+      "  gradtool capture --model lenet5 --workers 2 --out lenet5.h5\n"
+      "  gradtool capture --model resnet20 --steps 2000 --start-step 100 --end-step 2000 --every 50 --out resnet20.h5\n"
+      "  gradtool capture --model resnet20 --dataset cifar10 --data-dir cifar-10-batches-bin --micro-batches 4 \\\n"
+      "      --with weight --dtype bf16 --layers 'layer3|fc' --out layers.h5");
+  return {app, [options, json]() -> int {
+            options->command = command_line();
+            const CaptureReport report = run_capture(*options);
+            if (*json != "-") print_summary(*options, report);
+            if (!json->empty()) save_json(*json, *options, report);
+            return report.interrupted ? kInterruptedStatus : 0;
+          }};
 }
 
 }  // namespace gradtool::app

@@ -1,11 +1,225 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+#include "lib/io/gradient_file.hpp"
+#include "lib/io/utf8.hpp"
+#include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
+#include "lib/report/progress.hpp"
+#include "lib/report/terminal.hpp"
 
 namespace gradtool::app {
+namespace {
+
+struct Options {
+  std::string file, json, csv;
+  bool quick = false;
+};
+
+/// What is said about a file, in whatever form.
+struct Summary {
+  const GradientReader& reader;
+  std::uintmax_t bytes = 0;
+  bool scanned = false;
+  std::vector<NonFinite> non_finite;
+
+  [[nodiscard]] std::uint64_t non_finite_count() const {
+    return std::accumulate(non_finite.begin(), non_finite.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const NonFinite& entry) { return sum + entry.count; });
+  }
+};
+
+Summary summarize(const GradientReader& reader, bool quick) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(reader.path(), error);
+  Summary summary{reader, error ? 0 : bytes, !quick, {}};
+  if (quick) return summary;
+  Progress progress{"reading", reader.elements() * reader.workers() * reader.steps().size()};
+  summary.non_finite = find_non_finite(reader, [&](std::uint64_t done, std::uint64_t) { progress.update(done); });
+  return summary;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape, "x"));
+}
+
+/// Everything of the tensors; the terminal shows some of these columns.
+Table tensor_table(const Summary& summary) {
+  Table table{"tensors",
+              {{"tensor", "position in forward order, from 0"},
+               {"name", "the parameter's name"},
+               {"kind", "conv, linear, embedding, recurrent, norm, bias or other"},
+               {"shape", "extents, separated by x"},
+               {"layout", "what the extents mean, e.g. OIHW"},
+               {"elements", "product of the shape"},
+               {"dtype", "how the gradient is stored"},
+               {"second_moment", "whether the file has it"},
+               {"weight", "whether the file has it"},
+               {"non_finite", "gradient values that are NaN or infinite, over all steps and workers"}}};
+  const auto& tensors = summary.reader.tensors();
+  std::vector<std::int64_t> counts(tensors.size());
+  for (const NonFinite& entry : summary.non_finite) counts[entry.tensor] = static_cast<std::int64_t>(entry.count);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    table.add({static_cast<std::int64_t>(t), tensors[t].name, tensors[t].kind, shape_text(tensors[t].shape),
+               tensors[t].layout, static_cast<std::int64_t>(tensors[t].elements),
+               std::string{name_of(tensors[t].dtype)}, tensors[t].has_second_moment, tensors[t].has_weight,
+               summary.scanned ? Cell{counts[t]} : Cell{}});
+  }
+  return table;
+}
+
+double mean_of(const std::vector<float>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+nlohmann::ordered_json steps_json(const std::vector<StepInfo>& steps) {
+  auto list = nlohmann::ordered_json::array();
+  for (const StepInfo& step : steps) {
+    nlohmann::ordered_json row{{"iteration", step.iteration}};
+    if (step.epoch) row["epoch"] = to_json(Cell{*step.epoch});
+    if (step.learning_rate) row["learning_rate"] = to_json(Cell{*step.learning_rate});
+    for (const float loss : step.loss) row["loss"].push_back(to_json(Cell{double{loss}}));
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+nlohmann::ordered_json summary_json(const Summary& summary) {
+  const FileInfo& info = summary.reader.info();
+  nlohmann::ordered_json json{{"file", summary.reader.path()},
+                              {"schema_version", info.schema_version},
+                              {"complete", info.complete},
+                              {"steps", summary.reader.steps().size()},
+                              {"workers", summary.reader.workers()},
+                              {"tensors", summary.reader.tensors().size()},
+                              {"elements", summary.reader.elements()},
+                              {"first_iteration", summary.reader.steps().front().iteration},
+                              {"last_iteration", summary.reader.steps().back().iteration},
+                              {"file_bytes", summary.bytes},
+                              {"non_finite", nullptr},
+                              {"producer", info.producer},
+                              {"created", info.created},
+                              {"model", info.model},
+                              {"dataset", info.dataset},
+                              {"optimizer", info.optimizer},
+                              {"seed", info.seed},
+                              {"batch_size", info.batch_size},
+                              {"micro_batches", info.micro_batches},
+                              {"command", info.command}};
+  if (summary.scanned) json["non_finite"] = summary.non_finite_count();
+  json["step_list"] = steps_json(summary.reader.steps());
+  json["tensor_list"] = to_json(tensor_table(summary));
+  for (std::size_t t = 0; t < summary.reader.tensors().size(); ++t) {
+    json["tensor_list"][t]["shape"] = summary.reader.tensors()[t].shape;
+  }
+  return json;
+}
+
+std::string or_unknown(const std::string& text) {
+  return text.empty() ? "not stated" : printable(text);
+}
+
+/// "f32", or "f32 and bf16".
+std::string dtypes_text(const std::vector<TensorInfo>& tensors) {
+  std::vector<std::string_view> names;
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    const auto has = [dtype](const TensorInfo& tensor) { return tensor.dtype == dtype; };
+    if (std::any_of(tensors.begin(), tensors.end(), has)) names.push_back(name_of(dtype));
+  }
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
+std::string loss_text(const std::vector<StepInfo>& steps) {
+  if (steps.front().loss.empty()) return "not stated";
+  return fmt::format("{:.4g} at the first step, {:.4g} at the last (mean over workers)", mean_of(steps.front().loss),
+                     mean_of(steps.back().loss));
+}
+
+std::string non_finite_text(const Summary& summary) {
+  if (!summary.scanned) return "not counted (--quick)";
+  if (summary.non_finite.empty()) return "none";
+  const NonFinite& first = summary.non_finite.front();
+  return fmt::format("{} values in {} tensors, first in {} at iteration {}, worker {}", summary.non_finite_count(),
+                     summary.non_finite.size(), summary.reader.tensors()[first.tensor].name,
+                     summary.reader.steps()[first.first_step].iteration, first.first_worker);
+}
+
+void print_summary(const Summary& summary) {
+  const GradientReader& reader = summary.reader;
+  const FileInfo& info = reader.info();
+  const auto& steps = reader.steps();
+  const auto line = [](const char* label, const std::string& text) { fmt::print("  {:<14}{}\n", label, text); };
+  fmt::print("{}\n", reader.path());
+  line("complete", info.complete ? "yes" : "NO: the writer ended before it closed the file; every step shown is whole");
+  line("schema", fmt::format("gradtool.gradients {}", info.schema_version));
+  line("producer", or_unknown(info.producer));
+  line("created", or_unknown(info.created));
+  line("model", or_unknown(info.model));
+  line("data set", or_unknown(info.dataset));
+  line("optimizer", or_unknown(info.optimizer));
+  line("seed", fmt::format("{}", info.seed));
+  line("command", or_unknown(info.command));
+  line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers, info.batch_size, info.micro_batches,
+                              info.micro_batches == 1 ? "" : "es"));
+  line("steps", fmt::format("{} (iteration {} to {})", steps.size(), steps.front().iteration, steps.back().iteration));
+  line("loss", loss_text(steps));
+  line("tensors", fmt::format("{} with {} elements in all, {}", reader.tensors().size(), reader.elements(),
+                              dtypes_text(reader.tensors())));
+  line("size on disk", human_bytes(static_cast<double>(summary.bytes)));
+  line("non-finite", non_finite_text(summary));
+
+  std::vector<std::vector<std::string>> rows;
+  const Table table = tensor_table(summary);
+  for (std::size_t t = 0; t < table.rows().size(); ++t) {
+    const auto text = [&](const char* column) { return to_text(table.at(t, column)); };
+    const TensorInfo& tensor = reader.tensors()[t];
+    std::string also = tensor.has_second_moment ? "second moment" : "";
+    if (tensor.has_weight) also += also.empty() ? "weight" : ", weight";
+    rows.push_back({text("tensor"), text("name"), text("kind"), text("shape"), text("layout"), text("elements"),
+                    text("dtype"), text("non_finite"), also});
+  }
+  fmt::print("\n{}", format_rows({"#", "name", "kind", "shape", "layout", "elements", "dtype", "non-finite", "also"},
+                                 rows, {true, false, false, false, false, true, false, true, false}));
+}
+
+int run(const Options& options) {
+  expects(options.json != "-" || options.csv != "-", "--json - and --csv - cannot both have standard output");
+  const GradientReader reader{options.file};
+  const Summary summary = summarize(reader, options.quick);
+  if (options.json != "-" && options.csv != "-") print_summary(summary);
+  if (!options.json.empty()) save_text(options.json, summary_json(summary).dump(2) + "\n");
+  if (!options.csv.empty()) save_csv(options.csv, tensor_table(summary));
+  for (const auto& path : {options.json, options.csv}) {
+    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
+  }
+  return 0;
+}
+
+}  // namespace
 
 Subcommand add_info(CLI::App& root) {
-  auto* app = root.add_subcommand("info", "");
-  return {app, []() -> int { throw Error{Fault::unavailable, "info is not built in"}; }};
+  auto* app = root.add_subcommand("info", "Says what a gradient file holds");
+  const auto options = std::make_shared<Options>();
+  app->add_option("FILE", options->file, "Gradient file (HDF5)")->required();
+  app->add_option("--json", options->json, "Write everything as one JSON object to this file; - is standard output");
+  app->add_option("--csv", options->csv, "Write the table of tensors as CSV to this file; - is standard output");
+  app->add_flag("--quick", options->quick, "Do not read the gradients: leave non-finite values uncounted");
+  app->footer(
+      "Examples:\n"
+      "  gradtool info lenet5.h5\n"
+      "  gradtool info lenet5.h5 --json - | jq .steps\n"
+      "  gradtool info lenet5.h5 --quick --csv tensors.csv");
+  return {app, [options] { return run(*options); }};
 }
 
 }  // namespace gradtool::app

@@ -1,11 +1,70 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <vector>
+
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
+#include "lib/io/gradient_file.hpp"
+#include "lib/report/progress.hpp"
 
 namespace gradtool::app {
+namespace {
+
+struct Options {
+  std::string file;
+  bool strict = false;
+};
+
+std::vector<NonFinite> scan(const GradientReader& reader) {
+  Progress progress{"reading", reader.elements() * reader.workers() * reader.steps().size()};
+  return find_non_finite(reader, [&](std::uint64_t done, std::uint64_t) { progress.update(done); });
+}
+
+/// What conforms, but is worth knowing before the file is used. Reads every value.
+std::vector<std::string> warnings(const GradientReader& reader) {
+  std::vector<std::string> found;
+  if (!reader.info().complete) {
+    found.push_back(
+        fmt::format("not complete: the writer ended before it closed the file; its {} whole steps can be used",
+                    reader.steps().size()));
+  }
+  for (const NonFinite& entry : scan(reader)) {
+    found.push_back(
+        fmt::format("tensor {} ({}): {} gradient values are NaN or infinite, first at iteration {}, worker {}",
+                    entry.tensor, reader.tensors()[entry.tensor].name, entry.count,
+                    reader.steps()[entry.first_step].iteration, entry.first_worker));
+  }
+  if (const std::uint64_t count = count_non_finite_state(reader); count > 0) {
+    found.push_back(fmt::format("{} values of second moments or weights are NaN or infinite", count));
+  }
+  return found;
+}
+
+int run(const Options& options) {
+  const GradientReader reader{options.file};
+  const auto found = warnings(reader);
+  fmt::print("{}: conforms to gradient file schema {}: {} steps, {} workers, {} tensors, {} elements\n", reader.path(),
+             reader.info().schema_version, reader.steps().size(), reader.workers(), reader.tensors().size(),
+             reader.elements());
+  for (const auto& warning : found) fmt::print("{}: warning: {}\n", reader.path(), warning);
+  return options.strict && !found.empty() ? static_cast<int>(Fault::check) : 0;
+}
+
+}  // namespace
 
 Subcommand add_validate(CLI::App& root) {
-  auto* app = root.add_subcommand("validate", "");
-  return {app, []() -> int { throw Error{Fault::unavailable, "validate is not built in"}; }};
+  auto* app = root.add_subcommand("validate", "Checks a gradient file against the schema, reading every value");
+  const auto options = std::make_shared<Options>();
+  app->add_option("FILE", options->file, "Gradient file (HDF5)")->required();
+  app->add_flag("--strict", options->strict, "Exit with 1 on a warning: an incomplete file, non-finite values");
+  app->footer(
+      "Exit status: 0 the file conforms, perhaps with warnings; 1 it does, but there are warnings and --strict is\n"
+      "given; 3 it does not conform, and one sentence says where and why.\n"
+      "Examples:\n"
+      "  gradtool validate lenet5.h5\n"
+      "  gradtool validate --strict lenet5.h5 && gradtool bench lenet5.h5");
+  return {app, [options] { return run(*options); }};
 }
 
 }  // namespace gradtool::app

@@ -203,7 +203,7 @@ class Bench {
     auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
     set_errors(row, all, cumulative_error, cumulative_energy);
     set_bytes(row, facts_, replayed);
-    set_times(row, facts_, replayed, samples, timing, resolve(options_.scheme_for(spec), spec));
+    set_times(row, facts_, replayed, samples, spec, timing);
     set_quality(row, quality_);
     append(row, samples);
     if (!options_.per_tensor) return;

@@ -33,6 +33,7 @@ class Rank {
     arena_ = std::make_unique<Arena<Space::host>>(workspace + Arena<Space::host>::padded_size(4 * largest));
     buffer_ = arena_->take<float>(largest);
     workspace_ = arena_->take_bytes(workspace);
+    if (leads() && !plan.hot) flusher_ = std::make_unique<CacheFlusher>();
     // Touched now, so that no page fault falls into a timed region.
     std::memset(workspace_.data(), 0, workspace_.size());
     std::memset(buffer_.data(), 0, buffer_.bytes());
@@ -148,7 +149,7 @@ class Rank {
 
   /// One sample: all units of a step, each as slow as its slowest rank.
   PhaseTimes timed_step(std::size_t step) {
-    if (!plan_.hot && leads()) flusher_.flush();
+    if (flusher_ != nullptr) flusher_->flush();
     for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
       const auto buffer = prepare(step, unit, false);
       clock_.start();
@@ -175,7 +176,7 @@ class Rank {
   Queue<Space::host> queue_;
   std::shared_ptr<const Codec<Space::host>> codec_;
   HostClock clock_;
-  CacheFlusher flusher_;
+  std::unique_ptr<CacheFlusher> flusher_;  ///< on rank 0, unless hot
   std::vector<std::unique_ptr<Reducer<Space::host>>> reducers_;
   std::unique_ptr<Arena<Space::host>> arena_;
   HostView<float> buffer_;

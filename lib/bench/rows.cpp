@@ -90,7 +90,7 @@ void set_bytes(RowBuilder& row, const RunFacts& facts, const ReplayResult& resul
 }
 
 void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes, const std::vector<PhaseTimes>& samples,
-               Timing timing, Scheme scheme) {
+               const CodecSpec& spec, Timing timing) {
   if (samples.empty()) return;
   set_phase(row, "encode", samples, 0);
   set_phase(row, "comm", samples, 1);
@@ -106,11 +106,12 @@ void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes
     if (p > 1.0) row.set("busbw_gbps", std::get<double>(algbw) * 2.0 * (p - 1.0) / p);
     return;
   }
-  // A codec that does nothing in a phase has no rate there: its phase is a few clock ticks.
+  // The baselines neither encode nor decode: a rate would be that of the clock.
   const double encode = median_of(samples, 0);
   const double decode = median_of(samples, 2);
-  const double payloads_decoded = scheme == Scheme::sum ? 1.0 : p;
-  if (bytes.payload_bytes <= 0.0) return;
+  const bool encodes = spec.descriptor->name != "none" && spec.descriptor->name != "noop";
+  const double payloads_decoded = resolve(facts.options->scheme_for(spec), spec) == Scheme::sum ? 1.0 : p;
+  if (!encodes) return;
   row.set("encode_gbps", rate(raw, encode)).set("decode_gbps", rate(raw, decode));
   row.set("encode_share", (raw + bytes.payload_bytes) / encode / (2.0 * facts.copy_rate));
   row.set("decode_share", (payloads_decoded * bytes.payload_bytes + 2.0 * raw) / decode / (2.0 * facts.copy_rate));

@@ -40,7 +40,7 @@ struct RunFacts {
 void set_errors(RowBuilder& row, const ErrorSums& sums, double cumulative_error, double cumulative_energy);
 void set_bytes(RowBuilder& row, const RunFacts& facts, const ReplayResult& result);
 void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes, const std::vector<PhaseTimes>& samples,
-               Timing timing, Scheme scheme);
+               const CodecSpec& spec, Timing timing);
 void set_quality(RowBuilder& row, const CodecQuality& quality);
 
 /// Columns that compare rows: speed-up, headroom, break-even, Pareto front. Needs the rows of none and noop.

@@ -11,25 +11,30 @@ namespace gradtool {
 
 /// How `bench` and the tests start ranks. One entry for each backend, present or not.
 struct BackendStatus {
-  std::string name;      ///< threads, mpi, nccl, loopback
-  bool available;        ///< built in, and the device it needs is here
-  std::string detail;    ///< why not, or what was found
+  std::string name;    ///< threads, mpi, nccl, loopback
+  bool available;      ///< built in, and the device it needs is here
+  std::string detail;  ///< why not, or what was found
 };
+/// All four, in the order above. Initialises nothing but the CUDA runtime.
 [[nodiscard]] std::vector<BackendStatus> comm_backends();
 
 using HostBody = std::function<void(Communicator<Space::host>&)>;
 using CudaBody = std::function<void(Communicator<Space::cuda>&, Queue<Space::cuda>)>;
 
 /// Runs `body` on `ranks` threads of this process that share a communicator. The first exception of any rank stops the
-/// others at their next collective and is rethrown here. A rank that waits longer than `timeout_seconds` for another one
-/// throws Fault::backend naming it.
+/// others at their next collective and is rethrown here, when all of them have ended. A rank that waits longer than
+/// `timeout_seconds` for another one throws Fault::backend naming it; one that waits for a rank whose body has returned
+/// does so at once.
 void run_threads(int ranks, const HostBody& body, double timeout_seconds = 120.0);
 
 /// Runs `body` once in every process of MPI_COMM_WORLD (MPI is initialised on the first call and finalised at exit).
-/// An exception that leaves `body` aborts the whole job after printing it, so no process is left waiting.
-/// Throws Fault::unavailable when gradtool was built without MPI.
+/// An exception that leaves `body` is printed as one line and ends the whole job with its fault as exit status, so no
+/// process is left waiting; with a single process it is simply rethrown. A process that exits with a failure anywhere
+/// else gives the others 10 s to end too, then ends them. Call it from one thread. Without mpirun it is a job of one
+/// rank. Throws Fault::unavailable when gradtool was built without MPI.
 void run_mpi(const HostBody& body);
-/// Rank and size in MPI_COMM_WORLD without running anything: {0, 1} when not under mpirun.
+/// Rank and size in MPI_COMM_WORLD, read from the launcher's environment without initialising MPI: {0, 1} when not
+/// under mpirun or srun.
 struct MpiPlace {
   int rank = 0;
   int size = 1;
@@ -39,9 +44,12 @@ struct MpiPlace {
 /// `ranks` threads that share the GPU `device`, each with its own stream. Fault::unavailable without CUDA or a GPU.
 void run_loopback(int ranks, int device, const CudaBody& body, double timeout_seconds = 120.0);
 
-/// One process, one thread and one GPU for each of `gpus` ranks, NCCL between them.
+/// One process, one thread and one GPU for each of `gpus` ranks, NCCL between them. A failing rank aborts the
+/// communicators of the others, which releases their streams; the first exception is rethrown. Bytes are counted by the
+/// ring formulas of docs/measuring.md; NCCL's own algorithm may send otherwise. Fault::unavailable with fewer GPUs.
 void run_nccl(int gpus, const CudaBody& body);
 /// One process per GPU, started by mpirun; NCCL bootstrapped over MPI. The GPU is the process's rank on its node.
+/// Failures as in run_mpi, bytes as in run_nccl.
 void run_nccl_mpi(const CudaBody& body);
 
 }  // namespace gradtool

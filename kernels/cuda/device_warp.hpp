@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/schedule/warp.hpp"
+
+#if !defined(__CUDACC__)
+#error "device_warp.hpp is for .cu files"
+#endif
+
+namespace gradtool::cuda {
+
+/// The Warp of kernels/schedule/warp.hpp on a GPU. Blocks are one-dimensional and whole warps, and no lane has left the
+/// kernel, so every operation here runs with all 32 lanes.
+class DeviceWarp {
+ public:
+  static constexpr unsigned kAll = 0xffffffffu;
+
+  template <class T>
+  class Own {
+   public:
+    __device__ T& operator[](std::uint32_t) { return value_; }
+    __device__ const T& operator[](std::uint32_t) const { return value_; }
+
+   private:
+    T value_;
+  };
+
+  __device__ DeviceWarp() : lane_{threadIdx.x % schedule::kLanes} {}
+
+  template <class F>
+  __device__ void each(const F& f) const {
+    f(lane_);
+    __syncwarp();
+  }
+  __device__ std::uint32_t max(const Own<std::uint32_t>& own) const { return __reduce_max_sync(kAll, own[lane_]); }
+  __device__ std::uint32_t sum(const Own<std::uint32_t>& own) const { return __reduce_add_sync(kAll, own[lane_]); }
+  __device__ Own<std::uint32_t> sum_before(const Own<std::uint32_t>& own) const {
+    std::uint32_t through = own[lane_];
+#pragma unroll
+    for (unsigned distance = 1; distance < schedule::kLanes; distance *= 2) {
+      const std::uint32_t below = __shfl_up_sync(kAll, through, distance);
+      if (lane_ >= distance) through += below;
+    }
+    Own<std::uint32_t> before;
+    before[lane_] = through - own[lane_];
+    return before;
+  }
+  __device__ std::uint32_t ballot(const Own<std::uint32_t>& own) const {
+    return __ballot_sync(kAll, own[lane_] != 0 ? 1 : 0);
+  }
+  __device__ float tree_sum(const Own<float>& own) const {
+    float sum = own[lane_];
+#pragma unroll
+    // Upper lanes add what does not belong to the tree; nothing of it reaches lane 0.
+    for (unsigned half = schedule::kLanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(kAll, sum, half);
+    return __shfl_sync(kAll, sum, 0);
+  }
+
+ private:
+  std::uint32_t lane_;
+};
+
+/// Number of this warp in the grid, and of warps in the grid: for loops that give every warp a bucket or a tile.
+__device__ inline std::size_t warp_in_grid() {
+  return (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) / schedule::kLanes;
+}
+__device__ inline std::size_t warps_in_grid() { return std::size_t{gridDim.x} * blockDim.x / schedule::kLanes; }
+
+}  // namespace gradtool::cuda

@@ -1,0 +1,105 @@
+#include "lib/comm/nccl.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <span>
+
+#include "kernels/cuda/runtime.hpp"
+#include "lib/comm/launch.hpp"
+#include "lib/comm/nccl_communicator.hpp"
+#include "lib/comm/threads.hpp"
+#ifdef GT_WITH_MPI
+#include "lib/comm/mpi.hpp"
+#endif
+
+namespace gradtool {
+namespace nccl {
+
+void check(ncclResult_t result, const char* call, const char* file, int line) {
+  if (result == ncclSuccess) return;
+  const char* detail = ncclGetLastError(nullptr);
+  const bool said = detail != nullptr && *detail != '\0';
+  throw Error{
+      Fault::backend,
+      fmt::format("NCCL: {} failed: {}{}{}", call, ncclGetErrorString(result), said ? ": " : "", said ? detail : ""),
+      file, line};
+}
+
+void throw_aborted() {
+  throw Error{Fault::backend, "NCCL: the communicator was aborted because another rank failed"};
+}
+
+}  // namespace nccl
+
+namespace {
+
+using nccl::Group;
+using nccl::Handle;
+using nccl::NcclCommunicator;
+
+/// The body, then the end of its work, on this thread and the current GPU.
+void run_rank(NcclCommunicator& communicator, const CudaBody& body) {
+  const cuda::Stream stream;
+  body(communicator, stream.queue());
+  communicator.await(stream.queue());
+}
+
+}  // namespace
+
+std::string nccl_library_version() {
+  int version = 0;
+  GT_NCCL(ncclGetVersion(&version));
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
+void run_nccl(int gpus, const CudaBody& body) {
+  expects(gpus >= 1, "NCCL needs at least one GPU");
+  cuda::require_device(gpus - 1, fmt::format("the NCCL communicator with {} rank{}", gpus, gpus == 1 ? "" : "s"));
+  // In one group, so that NCCL ends all of them when one cannot start; a thread on its own would wait for ever.
+  const auto handles = std::make_unique<Handle[]>(static_cast<std::size_t>(gpus));
+  ncclUniqueId id{};
+  GT_NCCL(ncclGetUniqueId(&id));
+  Group start;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    cuda::set_device(gpu);
+    GT_NCCL(ncclCommInitRank(handles[static_cast<std::size_t>(gpu)].address(), gpus, id, gpu));
+  }
+  start.end();
+
+  RankGroup group{gpus, 1e9};  // a stalled rank is the caller's to judge; a failed one is known at once
+  const auto abort_all = [&] {
+    for (int gpu = 0; gpu < gpus; ++gpu) handles[static_cast<std::size_t>(gpu)].abort();
+  };
+  run_ranks(
+      group,
+      [&](int rank) {
+        cuda::set_device(rank);
+        ThreadsCommunicator host{group, rank};
+        NcclCommunicator communicator{handles[static_cast<std::size_t>(rank)], host, [&group] { group.check(); }};
+        run_rank(communicator, body);
+      },
+      abort_all);
+  for (int gpu = 0; gpu < gpus; ++gpu) handles[static_cast<std::size_t>(gpu)].destroy();
+}
+
+#ifdef GT_WITH_MPI
+void run_nccl_mpi(const CudaBody& body) {
+  run_mpi_job([&](MpiCommunicator& host) {
+    const int gpu = host.rank_on_node();
+    cuda::require_device(gpu, fmt::format("rank {} of the NCCL communicator", host.rank()));
+    cuda::set_device(gpu);
+    ncclUniqueId id{};
+    if (host.rank() == 0) GT_NCCL(ncclGetUniqueId(&id));
+    host.share(std::as_writable_bytes(std::span{&id, 1}), 0);
+    Handle handle;
+    // A process that fails takes the whole job with it (run_mpi), so nobody is left waiting inside NCCL.
+    GT_NCCL(ncclCommInitRank(handle.address(), host.size(), id, host.rank()));
+    NcclCommunicator communicator{handle, host, [] {}};
+    run_rank(communicator, body);
+    handle.destroy();
+  });
+}
+#endif
+
+}  // namespace gradtool

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include "tests/comm/move_cases.hpp"
+
+/// Counted bytes, held to the formulas of docs/measuring.md, and calls that break a precondition.
+namespace gradtool::test {
+
+/// What one rank sent while `call` ran.
+template <Space S, class Call>
+std::uint64_t bytes_of(Communicator<S>& comm, Call&& call) {
+  comm.reset_traffic();
+  call();
+  return comm.traffic().bytes_sent;
+}
+
+/// Sum over ranks, by the backend's own gather (after the counter was read).
+template <Space S>
+std::uint64_t over_ranks(Rank<S>& rank, std::uint64_t mine) {
+  const auto all = rank.all_gather(std::vector<std::uint64_t>{mine});
+  return std::accumulate(all.begin(), all.end(), std::uint64_t{0});
+}
+
+inline void require_bytes(const std::string& what, std::uint64_t counted, std::uint64_t formula) {
+  require(counted == formula, fmt::format("{}: {} bytes counted, the formula says {}", what, counted, formula));
+}
+
+template <Space S>
+void counts_bytes_by_the_formulas(Communicator<S>& comm, Queue<S> queue) {
+  Rank<S> rank{comm, queue};
+  const auto p = static_cast<std::uint64_t>(rank.size());
+  for (const std::uint64_t n : {std::uint64_t{0}, p, 840 * p, 840 * p + 1, 840 * p + p - 1, std::uint64_t{1}}) {
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      const std::uint64_t bytes = n * size_of(dtype);
+      const std::uint64_t sent = bytes_of(comm, [&] {
+        if (dtype == Dtype::f32)
+          rank.all_reduce(std::vector<float>(n), dtype);
+        else
+          rank.all_reduce(std::vector<std::uint16_t>(n), dtype);
+      });
+      const std::string what = fmt::format("all-reduce of {} bytes on {} ranks", bytes, p);
+      require(comm.traffic().collectives == 1, what + " is not one collective");
+      if (n % p == 0) require_bytes(what, sent, 2 * (p - 1) * bytes / p);
+      // Not divisible: no rank is more than two elements off, and the ranks together send exactly 2(p-1)S.
+      const std::uint64_t share = 2 * (p - 1) * bytes / p;
+      require(sent + 2 * size_of(dtype) >= share && sent <= share + 2 * size_of(dtype),
+              what + ": more than two elements off");
+      require_bytes(what + ", all together", over_ranks(rank, sent), 2 * (p - 1) * bytes);
+    }
+  }
+  const std::uint64_t sent = bytes_of(comm, [&] { rank.all_gather(Bytes(1003)); });
+  require_bytes("all-gather", sent, (p - 1) * 1003);
+  require(comm.traffic().collectives == 1, "an all-gather is not one collective");
+  for (int root = 0; root < rank.size(); ++root) {
+    RankMemory<S> memory{600'001};
+    const std::uint64_t passed = bytes_of(comm, [&] { comm.broadcast(queue, memory.view(), root); });
+    require_bytes("broadcast", passed, (rank.rank() + 1) % rank.size() == root ? 0 : 600'001);
+  }
+}
+
+template <Space S>
+void counts_unequal_gathers_and_exchanges(Communicator<S>& comm, Queue<S> queue) {
+  Rank<S> rank{comm, queue};
+  const auto p = static_cast<std::size_t>(rank.size());
+  std::vector<std::uint64_t> sizes(p);
+  std::vector<std::uint64_t> offsets(p);
+  std::uint64_t total = 0;
+  for (std::size_t r = 0; r < p; ++r) {
+    sizes[r] = 100 * r + 7;
+    offsets[r] = total;
+    total += sizes[r];
+  }
+  RankMemory<S> mine{sizes[static_cast<std::size_t>(rank.rank())]};
+  RankMemory<S> all{total};
+  const std::uint64_t sent = bytes_of(comm, [&] { comm.all_gather_v(queue, mine.view(), sizes, offsets, all.view()); });
+  require_bytes("unequal all-gather", sent, total - sizes[(static_cast<std::size_t>(rank.rank()) + 1) % p]);
+  require_bytes("unequal all-gather, all together", over_ranks(rank, sent), (p - 1) * total);
+
+  const int next = (rank.rank() + 1) % rank.size();
+  const int previous = (rank.rank() + rank.size() - 1) % rank.size();
+  const std::uint64_t passed = bytes_of(comm, [&] { rank.exchange(next, Bytes(55), previous, 55); });
+  require_bytes("exchange", passed, p == 1 ? 0 : 55);
+  require(comm.traffic().messages_sent == (p == 1 ? 0u : 1u), "an exchange is not one message");
+
+  double values[2] = {1, 2};
+  const std::uint64_t harness = bytes_of(comm, [&] {
+    comm.barrier(queue);
+    comm.agree_max(values);
+  });
+  require_bytes("barrier and agree_max", harness, 0);
+  require(comm.traffic().collectives == 0, "the harness's own calls were counted");
+}
+
+/// All ranks break the same rule before anything is sent, so all of them can go on.
+template <Space S>
+void refuses_what_breaks_the_contract(Communicator<S>& comm, Queue<S> queue) {
+  const auto refused = [&](const char* what, auto&& call) {
+    bool usage = false;
+    try {
+      call();
+    } catch (const Error& error) {
+      usage = error.fault() == Fault::usage;
+    }
+    require(usage, fmt::format("{} was not refused as Fault::usage", what));
+  };
+  RankMemory<S> memory{4096};
+  RankMemory<S> scratch{4096};
+  const auto view = memory.view();
+  const auto p = static_cast<std::size_t>(comm.size());
+  refused("half an element", [&] { comm.all_reduce_sum(queue, view.first(7), Dtype::f32, scratch.view()); });
+  refused("a gather that does not fit",
+          [&] { comm.all_gather(queue, scratch.view().first(8), view.first(8 * p + 1)); });
+  refused("a broadcast from nobody", [&] { comm.broadcast(queue, view, comm.size()); });
+  std::vector<std::uint64_t> sizes(p, 8);
+  std::vector<std::uint64_t> offsets(p, 0);
+  refused("a part of another size", [&] { comm.all_gather_v(queue, scratch.view().first(9), sizes, offsets, view); });
+  offsets.back() = 4090;
+  refused("a part outside", [&] { comm.all_gather_v(queue, scratch.view().first(8), sizes, offsets, view); });
+  refused("a missing offset",
+          [&] { comm.all_gather_v(queue, scratch.view().first(8), sizes, std::span{offsets}.first(p - 1), view); });
+  if (comm.scratch_bytes(4096) > 0) {
+    refused("too little scratch", [&] { comm.all_reduce_sum(queue, view, Dtype::f32, scratch.view().first(1)); });
+  }
+  comm.barrier(queue);
+}
+
+}  // namespace gradtool::test

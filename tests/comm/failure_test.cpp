@@ -1,0 +1,163 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "lib/comm/launch.hpp"
+#include "tests/comm/rank_memory.hpp"
+
+/// Ranks that fail, stall or leave: the others are told, and soon.
+namespace gradtool::test {
+namespace {
+
+using Host = Communicator<Space::host>;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+/// A failure must be known long before the default timeout of two minutes.
+class Failure : public testing::Test {
+ protected:
+  void TearDown() override { EXPECT_LT(steady_clock::now() - start_, std::chrono::seconds{30}); }
+  steady_clock::time_point start_ = steady_clock::now();
+};
+
+/// The error that `run_threads` ends with.
+template <class Body>
+Error error_of(int ranks, Body&& body, double timeout_seconds = 120) {
+  try {
+    run_threads(ranks, body, timeout_seconds);
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error{Fault::check, "nothing was thrown"};
+}
+
+void reduce(Host& comm, std::size_t elements = 4096) {
+  Rank<Space::host> rank{comm, {}};
+  rank.all_reduce(std::vector<float>(elements, 1.0f), Dtype::f32);
+}
+
+TEST_F(Failure, BeforeTheFirstCollective) {
+  std::atomic<int> told{0};
+  const Error error = error_of(5, [&](Host& comm) {
+    if (comm.rank() == 2) throw Error{Fault::data, "the file ends here"};
+    try {
+      reduce(comm);
+    } catch (const Error& other) {
+      if (other.fault() == Fault::backend && std::string{other.what()} == "rank 2 failed: the file ends here") ++told;
+      throw;
+    }
+  });
+  EXPECT_EQ(error.fault(), Fault::data);
+  EXPECT_STREQ(error.what(), "the file ends here");
+  EXPECT_EQ(told, 4);
+}
+
+TEST_F(Failure, BetweenCollectivesInEveryKindOfWait) {
+  for (int kind = 0; kind < 5; ++kind) {
+    const Error error = error_of(4, [&](Host& comm) {
+      reduce(comm);
+      if (comm.rank() == 3) {
+        std::this_thread::sleep_for(milliseconds{20});  // let the others wait
+        throw Error{Fault::check, "no more"};
+      }
+      std::vector<std::byte> bytes(64);
+      const HostView<std::byte> view{bytes.data(), bytes.size()};
+      double value[1] = {0};
+      if (kind == 0) reduce(comm);
+      if (kind == 1) comm.barrier({});
+      if (kind == 2) comm.agree_max(value);
+      if (kind == 3) comm.broadcast({}, view, 3);
+      if (kind == 4 && comm.rank() == 0) comm.exchange({}, 3, view, 0, {});  // only sends
+      comm.barrier({});
+    });
+    EXPECT_EQ(error.fault(), Fault::check) << "kind " << kind;
+    EXPECT_STREQ(error.what(), "no more");
+  }
+}
+
+TEST_F(Failure, KeepsTheTypeOfTheFirstException) {
+  struct Odd : std::exception {
+    [[nodiscard]] const char* what() const noexcept override { return "odd"; }
+  };
+  const auto run = [] {
+    run_threads(3, [](Host& comm) {
+      if (comm.rank() == 1) throw Odd{};
+      comm.barrier({});
+    });
+  };
+  EXPECT_THROW(run(), Odd);
+  EXPECT_THROW(run_threads(2,
+                           [](Host& comm) {
+                             if (comm.rank() == 0) throw 7;
+                             comm.barrier({});
+                           }),
+               int);
+}
+
+TEST_F(Failure, AStalledRankIsNamed) {
+  for (const bool at_barrier : {false, true}) {
+    const Error error = error_of(
+        4,
+        [&](Host& comm) {
+          if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds{2500});
+          if (at_barrier)
+            comm.barrier({});
+          else
+            reduce(comm);
+        },
+        1.0);
+    EXPECT_EQ(error.fault(), Fault::backend);
+    EXPECT_NE(std::string{error.what()}.find("waited 1 s for rank 1"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Failure, ARankThatHasFinishedIsNamedAtOnce) {
+  for (const bool at_barrier : {false, true}) {
+    const Error error = error_of(3, [&](Host& comm) {
+      if (comm.rank() == 2) return;
+      if (at_barrier)
+        comm.barrier({});
+      else
+        comm.exchange({}, 2, {}, 2, {});
+      std::byte byte{};
+      comm.exchange({}, 0, {}, 2, HostView<std::byte>{&byte, 1});
+    });
+    EXPECT_EQ(error.fault(), Fault::backend);
+    EXPECT_NE(std::string{error.what()}.find("waits for rank 2, which has already finished"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(Failure, SizesThatDoNotMatch) {
+  const Error bytes = error_of(2, [](Host& comm) {
+    std::vector<std::byte> memory(200);
+    const HostView<std::byte> view{memory.data(), memory.size()};
+    comm.exchange({}, 1 - comm.rank(), view.first(100), 1 - comm.rank(), view.part(100, comm.rank() == 0 ? 100 : 96));
+  });
+  EXPECT_EQ(bytes.fault(), Fault::usage);
+  EXPECT_STREQ(bytes.what(), "rank 0 sent 100 bytes to rank 1, which expected 96: the ranks' calls do not match");
+  const Error values = error_of(3, [](Host& comm) {
+    std::vector<double> maxima(comm.rank() == 1 ? 2 : 3);
+    comm.agree_max(maxima);
+  });
+  EXPECT_EQ(values.fault(), Fault::usage);
+}
+
+// Whoever fails while a peer reads its memory must hold on until the peer is done; ASan and TSan watch the buffers
+// here.
+TEST_F(Failure, AtRandomMomentsUnderLoad) {
+  for (int round = 0; round < 40; ++round) {
+    const Error error = error_of(6, [&](Host& comm) {
+      for (int step = 0; step < 12; ++step) {
+        if (comm.rank() == round % 6 && step == round % 11) throw Error{Fault::data, "gone"};
+        reduce(comm, 20'000);
+      }
+    });
+    EXPECT_EQ(error.fault(), Fault::data);
+  }
+}
+
+}  // namespace
+}  // namespace gradtool::test
