@@ -137,7 +137,7 @@ TEST_P(Unbiased, MeanOverSeedsIsTheInput) {
       sum += d * (mean[i] - static_cast<double>(x[i]));
       variance += d * d * std::max(square[i] - mean[i] * mean[i], 0.0) / (kSeeds - 1);
     }
-    EXPECT_GT(variance, 0.0);
+    if (variance == 0.0) return std::abs(sum) <= 1e-12 ? 0.0 : HUGE_VAL;  // the same for every seed: then it must be exact
     return std::abs(sum) / std::sqrt(variance);
   };
   for (std::size_t first = 0; first < n; first += 256) {

@@ -1,0 +1,37 @@
+#include <cmath>
+
+#include "kernels/cuda/cast.hpp"
+#include "lib/codecs/cuda/twin.hpp"
+#include "lib/codecs/cuda_factories.hpp"
+#include "lib/codecs/payload.hpp"
+
+namespace gradtool {
+namespace {
+
+class CudaFp16 final : public CudaTwin {
+ public:
+  explicit CudaFp16(const Params& params)
+      : CudaTwin{"fp16", params}, scale_{std::ldexp(1.0F, static_cast<int>(params.integer("scale_log2")))} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = 2 * n}; }
+
+  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
+              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> /*scratch*/) const override {
+    cuda::to_half(queue, gradient, scale_, elements<std::uint16_t>(payload, 0, gradient.size()));
+  }
+
+  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
+                  View<float, Space::cuda> out, View<std::byte, Space::cuda> /*scratch*/) const override {
+    expect_length("fp16", payload.size(), 2 * out.size());
+    cuda::add_half(queue, elements<std::uint16_t>(payload, 0, out.size()), weight / scale_, out);
+  }
+
+ private:
+  float scale_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params) { return std::make_unique<CudaFp16>(params); }
+
+}  // namespace gradtool

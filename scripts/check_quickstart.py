@@ -1,0 +1,39 @@
+"""Checks that the quick start's outputs are there and have content. Usage: check_quickstart.py FOLDER"""
+import csv
+import json
+import pathlib
+import sys
+
+folder = pathlib.Path(sys.argv[1])
+
+
+def rows(name):
+    with open(folder / name, newline="") as file:
+        table = list(csv.DictReader(file))
+    assert table, f"{name} has no rows"
+    return table
+
+
+info = json.loads((folder / "info.json").read_text())
+for key in ("steps", "workers", "tensors", "elements", "complete"):
+    assert key in info, f"info.json lacks {key}"
+for name in ("bench.csv", "bench-model.csv"):
+    table = [r for r in rows(name) if r["tensor"] == "all"]
+    names = {r["codec"] for r in table}
+    assert {"none", "noop", "fp16", "topk", "qsgd", "fft"} <= names, f"{name}: only {names}"
+    for row in table:
+        where = f"{name} {row['codec']} {row['timing']}"
+        assert row["status"] == "ok", f"{where}: {row['status']} {row['message']}"
+        assert float(row["nmse"]) >= 0 and row["encode_us_median"], where
+        if row["codec"] == "qsgd":
+            assert 7 < float(row["payload_ratio"]) < 8, f"{where}: a 4-bit code cannot reach 8"
+        if row["codec"] == "none":
+            assert float(row["nmse"]) < 1e-10 and abs(float(row["wire_ratio"]) - 1) < 1e-3, where
+for name in ("bench.json", "bench-model.json"):
+    record = json.loads((folder / name).read_text())
+    assert record["rows"] and record["file"]["sha256"] and record["provenance"]["commit"], name
+analysis = sorted(p.name for p in (folder / "analysis").glob("*.csv"))
+assert {"spectrum.csv", "correlation.csv", "variance.csv"} <= set(analysis), analysis
+for name in analysis:
+    rows(f"analysis/{name}")
+print(f"{folder}: {len(analysis) + 5} reports, all with content")
