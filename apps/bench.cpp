@@ -18,7 +18,7 @@ struct Options {
   std::string granularity = "tensor";
   std::string scheme = "auto";
   std::string timing = "both";
-  std::string csv, json;
+  std::string comm, csv, json;
   std::size_t iterations = 0;
 };
 
@@ -39,6 +39,7 @@ int run(Options& o) {
     }
   }
   bench.granularity = Granularity::parse(o.granularity);
+  bench.comm = !o.comm.empty() ? o.comm : bench.device == "cpu" ? "threads" : "loopback";
   bench.scheme = parse_scheme(o.scheme);
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
@@ -79,8 +80,9 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--granularity", o->granularity, "tensor, bucket:25MB (filled as PyTorch DDP does) or model")->capture_default_str();
   app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
       ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))->capture_default_str();
-  app->add_option("--comm", b.comm, "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback, nccl: GPUs")
-      ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}))->capture_default_str();
+  app->add_option("--comm", o->comm, "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback: ranks share "
+                                     "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
+      ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}));
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::PositiveNumber);
   app->add_option("-t,--threads", b.threads, "Threads of each rank for encode and decode [all cores]")->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();

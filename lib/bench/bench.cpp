@@ -8,13 +8,12 @@
 #include <ctime>
 #include <thread>
 
-#include "lib/bench/copy_rate.hpp"
+#include "lib/bench/launch_replay.hpp"
 #include "lib/bench/reconstruction.hpp"
 #include "lib/bench/rows.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
-#include "lib/core/task_pool.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/progress.hpp"
 
@@ -42,10 +41,10 @@ Selection choose_tensors(const GradientReader& reader, const std::string& layers
   return selection;
 }
 
-int choose_ranks(const BenchOptions& options, const GradientReader& reader, const MpiPlace& place) {
+int choose_ranks(const BenchOptions& options, const ReplayDevice& device, const GradientReader& reader, const MpiPlace& place) {
   const auto workers = static_cast<int>(reader.workers());
   int ranks = options.ranks > 0 ? options.ranks : workers;
-  if (options.comm == "mpi") {
+  if (device.across_processes) {
     if (options.ranks > 0 && options.ranks != place.size) {
       throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out", options.ranks, place.size)};
     }
@@ -67,25 +66,11 @@ std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
   return specs;
 }
 
-/// Runs `plan` on the communicator that was asked for and fills `result` on the rank that leads.
-void launch(const BenchOptions& options, const ReplayPlan& plan, ReplayResult& result) {
-  std::size_t largest = 0;
-  for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
-  StepLoader loader{*plan.reader, plan.ranks, largest};
-  if (options.comm == "mpi") {
-    run_mpi([&](Communicator<Space::host>& comm) { replay_rank(plan, comm, loader, false, result); });
-    return;
-  }
-  std::vector<ReplayResult> others(static_cast<std::size_t>(plan.ranks));
-  run_threads(plan.ranks, [&](Communicator<Space::host>& comm) {
-    replay_rank(plan, comm, loader, true, comm.rank() == 0 ? result : others[static_cast<std::size_t>(comm.rank())]);
-  });
-}
-
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
-      : options_{options}, place_{options.comm == "mpi" ? mpi_place() : MpiPlace{}}, reader_{options.file},
+      : options_{options}, device_{choose_device(options)}, place_{device_.across_processes ? mpi_place() : MpiPlace{}},
+        reader_{options.file},
         selection_{choose_tensors(reader_, options.layers)},
         units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
         report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .file_sha256 = {}} {
@@ -93,7 +78,7 @@ class Bench {
     facts_.options = &options_;
     facts_.reader = &reader_;
     facts_.run_id = fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid());
-    facts_.ranks = choose_ranks(options, reader_, place_);
+    facts_.ranks = choose_ranks(options, device_, reader_, place_);
     facts_.threads = options.threads > 0 ? options.threads : cores;
     for (const auto& unit : units_) facts_.elements += unit.elements;
     if (!selection_.skipped.empty()) {
@@ -107,9 +92,8 @@ class Bench {
     const auto specs = with_baselines(options_.codecs);
     for (const auto& spec : specs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
     if (report_.leads) {
-      TaskPool pool{facts_.threads};
       report_.file_sha256 = sha256_of_file(options_.file);
-      facts_.copy_rate = report_.copy_rate = measure_copy_rate({&pool}, 128U << 20);
+      facts_.copy_rate = report_.copy_rate = copy_rate(device_, facts_.threads);
     }
     const std::size_t runs = specs.size() * ((options_.isolated ? 1 : 0) + (options_.concurrent ? 1 : 0));
     Progress progress{"bench", runs};
@@ -145,7 +129,7 @@ class Bench {
         if (errors) first = result;
         add_rows(spec, timing, first, result.samples, errors);
       } catch (const Error& error) {
-        if (error.fault() == Fault::usage || options_.comm == "mpi") throw;
+        if (error.fault() == Fault::usage || device_.across_processes) throw;
         auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
         row.set("status", std::string{error.fault() == Fault::unavailable ? "skipped" : "failed"}).set("message", std::string{error.what()});
         append(row, {});
@@ -178,7 +162,7 @@ class Bench {
       };
     }
     ReplayResult result;
-    launch(options_, plan, result);
+    launch_replay(device_, plan, result);
     if (reconstruction) reconstruction->close();
     return result;
   }
@@ -232,6 +216,7 @@ class Bench {
   }
 
   const BenchOptions& options_;
+  ReplayDevice device_;
   MpiPlace place_;
   GradientReader reader_;
   Selection selection_;
@@ -252,9 +237,6 @@ BenchReport run_bench(const BenchOptions& options) {
   expects(!options.codecs.empty(), "bench: no codec given");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
-  }
-  if (options.device != "cpu") {
-    throw Error{Fault::unavailable, fmt::format("--device {}: bench replays on the processor in this version", options.device)};
   }
   return Bench{options}.run();
 }

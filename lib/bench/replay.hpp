@@ -56,5 +56,8 @@ struct ReplayResult {
 /// Throws Fault::check when ranks end with different bits.
 void replay_rank(const ReplayPlan& plan, Communicator<Space::host>& comm, StepLoader& loader, bool shared_loader,
                  ReplayResult& result);
+/// The same on a GPU: gradients are copied there untimed, phases are timed with events. Only in builds with CUDA.
+void replay_rank(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, StepLoader& loader,
+                 bool shared_loader, ReplayResult& result);
 
 }  // namespace gradtool

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/runtime.hpp"
+#include "lib/bench/copy_rate.hpp"
+#include "lib/bench/replay_rank.hpp"
+
+namespace gradtool {
+namespace {
+
+/// Phases of one rank on its stream, between pairs of events. Isolated, a phase is waited for at its end, because the next
+/// rank's turn comes then; concurrent, nothing waits until the reduction is over.
+class CudaClock final : public PhaseClock<Space::cuda> {
+ public:
+  CudaClock(Communicator<Space::cuda>& comm, Timing timing, Queue<Space::cuda> queue)
+      : comm_{comm}, timing_{timing}, queue_{queue} {
+    // A reduction has at most a few phases for each hop of a ring.
+    for (int i = 0; i < 8 * comm.size() + 16; ++i) spans_.emplace_back();
+  }
+
+  void start() {
+    times_ = {};
+    used_ = 0;
+    comm_.barrier(queue_);
+    whole_.begin.record(queue_);
+  }
+  PhaseTimes stop() {
+    whole_.end.record(queue_);
+    cuda::synchronize(queue_);
+    collect();
+    times_.total = cuda::elapsed_seconds(whole_.begin, whole_.end);
+    return times_;
+  }
+
+  void begin(Phase phase, Queue<Space::cuda> queue) override {
+    if (timing_ == Timing::isolated) {
+      const int turns = phase == Phase::communicate ? 1 : 1 + comm_.rank();
+      for (int i = 0; i < turns; ++i) comm_.barrier(queue);
+    }
+    expects(used_ < spans_.size(), "a reducer has more phases than its clock has events");
+    spans_[used_].phase = phase;
+    spans_[used_].begin.record(queue);
+  }
+  void end(Phase phase, Queue<Space::cuda> queue) override {
+    spans_[used_++].end.record(queue);
+    if (timing_ == Timing::concurrent || phase == Phase::communicate) return;
+    for (int i = comm_.rank(); i < comm_.size(); ++i) comm_.barrier(queue);
+  }
+
+ private:
+  struct Span {
+    cuda::Event begin{cuda::Event::Timing::on};
+    cuda::Event end{cuda::Event::Timing::on};
+    Phase phase = Phase::encode;
+  };
+  void collect() {
+    for (std::size_t i = 0; i < used_; ++i) {
+      times_.phase[static_cast<std::size_t>(spans_[i].phase)] += cuda::elapsed_seconds(spans_[i].begin, spans_[i].end);
+    }
+  }
+
+  Communicator<Space::cuda>& comm_;
+  Timing timing_;
+  Queue<Space::cuda> queue_;
+  std::vector<Span> spans_;
+  std::size_t used_ = 0;
+  Span whole_;
+  PhaseTimes times_;
+};
+
+class CudaPlace {
+ public:
+  CudaPlace(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue)
+      : queue_{queue}, clock_{comm, plan.timing, queue} {
+    std::size_t largest = 0;
+    for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
+    staging_ = cuda::PinnedBuffer{4 * largest};
+    if (!plan.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
+  }
+  [[nodiscard]] Queue<Space::cuda> queue() const { return queue_; }
+  [[nodiscard]] CudaClock& clock() { return clock_; }
+  void upload(std::span<const float> from, View<float, Space::cuda> to) {
+    std::memcpy(staging_.bytes().data(), from.data(), from.size_bytes());
+    cuda::copy(queue_, as_writable_bytes(to), HostView<const std::byte>{staging_.bytes().data(), from.size_bytes()});
+    cuda::synchronize(queue_);
+  }
+  std::span<const float> download(View<const float, Space::cuda> from) {
+    cuda::copy(queue_, staging_.bytes().first(from.bytes()), as_bytes(from));
+    cuda::synchronize(queue_);
+    return {staging_.as<float>().data(), from.size()};
+  }
+  void flush() { cuda::fill(queue_, flush_.bytes(), 0x5A); }
+
+ private:
+  Queue<Space::cuda> queue_;
+  CudaClock clock_;
+  cuda::PinnedBuffer staging_;
+  cuda::DeviceBuffer flush_;
+};
+
+}  // namespace
+
+void replay_rank(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, StepLoader& loader,
+                 bool shared_loader, ReplayResult& result) {
+  CudaPlace place{plan, comm, queue};
+  Rank<Space::cuda, CudaPlace>{plan, comm, place, loader, shared_loader, result}.run();
+}
+
+double measure_device_copy_rate(int device, std::size_t bytes) {
+  cuda::set_device(device);
+  const cuda::Stream stream;
+  const cuda::DeviceBuffer from{bytes};
+  const cuda::DeviceBuffer to{bytes};
+  cuda::fill(stream.queue(), from.bytes(), 1);
+  const cuda::Event begin{cuda::Event::Timing::on};
+  const cuda::Event end{cuda::Event::Timing::on};
+  std::vector<double> rates;
+  for (int repeat = 0; repeat < 12; ++repeat) {
+    begin.record(stream.queue());
+    cuda::copy(stream.queue(), to.bytes(), View<const std::byte, Space::cuda>{from.bytes()});
+    end.record(stream.queue());
+    cuda::synchronize(stream.queue());
+    if (repeat > 1) rates.push_back(static_cast<double>(bytes) / cuda::elapsed_seconds(begin, end));
+  }
+  return summarise(rates).median;
+}
+
+}  // namespace gradtool

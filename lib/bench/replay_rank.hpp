@@ -1,0 +1,191 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "lib/bench/replay.hpp"
+#include "lib/bench/replay_state.hpp"
+#include "lib/core/allocation_watch.hpp"
+#include "lib/core/interrupt.hpp"
+#include "lib/reduce/ops.hpp"
+
+namespace gradtool {
+
+/// What a space needs beyond codecs and reducers: a queue, copies to and from it, a clock, something to flush caches with.
+/// HostPlace is in replay.cpp, CudaPlace in replay_cuda.cpp:
+///   Queue<S> queue(); Clock& clock(); void upload(std::span<const float>, View<float, S>);
+///   std::span<const float> download(View<const float, S>)  (valid until the next); void flush();
+
+/// One rank of one replay.
+template <Space S, class Place>
+class Rank {
+ public:
+  Rank(const ReplayPlan& plan, Communicator<S>& comm, Place& place, StepLoader& loader, bool shared_loader,
+       ReplayResult& result)
+      : plan_{plan}, comm_{comm}, place_{place}, queue_{place.queue()}, loader_{loader}, shared_loader_{shared_loader},
+        result_{result}, codec_{make_codec<S>(plan.codec)}, row_(4 * plan.units->size()) {
+    std::size_t workspace = 0;
+    std::size_t largest = 0;
+    for (const auto& unit : *plan.units) {
+      reducers_.push_back(make_reducer<S>(plan.codec, codec_, plan.scheme, unit.elements, plan.ranks, queue_));
+      workspace = std::max(workspace, reducers_.back()->workspace_bytes());
+      largest = std::max(largest, unit.elements);
+      result.values_sent += leads() ? codec_->values_sent(unit.elements) : 0;
+    }
+    arena_ = std::make_unique<Arena<S>>(Arena<S>::padded_size(workspace) + Arena<S>::padded_size(4 * largest));
+    buffer_ = arena_->template take<float>(largest);
+    workspace_ = arena_->take_bytes(workspace);
+    // Touched now, so that no page fault falls into a timed region.
+    fill_zero(queue_, {reinterpret_cast<float*>(workspace_.data()), workspace_.size() / sizeof(float)});
+    fill_zero(queue_, buffer_);
+  }
+
+  void run() {
+    if (plan_.errors) run_errors();
+    const auto start = std::chrono::steady_clock::now();
+    const std::size_t steps = plan_.reader->steps().size();
+    std::vector<double> watched;
+    const std::size_t warmup = plan_.errors ? 0 : plan_.warmup_steps;
+    for (std::size_t i = 0;; ++i) {
+      if (i % steps == 0) {
+        for (auto& reducer : reducers_) reducer->reset(queue_);
+      }
+      const PhaseTimes sample = timed_step(i % steps);
+      bool done = interrupted();
+      if (leads() && i >= warmup) {
+        result_.samples.push_back(sample);
+        watched.push_back(plan_.timing == Timing::concurrent ? sample.total : sample.phase[0] + sample.phase[1] + sample.phase[2]);
+        const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        done = done || plan_.stop.done(watched, elapsed);
+      }
+      if (leads() && plan_.on_step) plan_.on_step();
+      std::array<double, 1> verdict{done ? 1.0 : 0.0};
+      comm_.agree_max(verdict);
+      if (verdict[0] != 0.0) return;
+    }
+  }
+
+ private:
+  [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
+
+  [[nodiscard]] EncodeContext context(std::size_t step, std::size_t unit) const {
+    const auto& steps = plan_.reader->steps();
+    const double now = steps[step].learning_rate.value_or(1.0);
+    const double first = steps.front().learning_rate.value_or(1.0);
+    return {.key = {.seed = plan_.seed,
+                    .step = static_cast<std::uint32_t>(step),
+                    .rank = static_cast<std::uint32_t>(comm_.rank()),
+                    .tensor = static_cast<std::uint32_t>(unit)},
+            .iteration = steps[step].iteration,
+            .learning_rate_ratio = first > 0.0 ? now / first : 1.0};
+  }
+
+  /// Brings the rank's gradient of a unit into the buffer that is reduced. Not timed.
+  View<float, S> prepare(std::size_t step, std::size_t unit, bool all_ranks) {
+    if (shared_loader_) {
+      comm_.barrier(queue_);  // nobody still reads the unit before
+      if (leads()) loader_.load((*plan_.units)[unit], step);
+      comm_.barrier(queue_);
+    } else {
+      loader_.load((*plan_.units)[unit], step, all_ranks && leads() ? -1 : comm_.rank());
+    }
+    const auto gradient = loader_.gradient(comm_.rank());
+    place_.upload(gradient, buffer_.first(gradient.size()));
+    return buffer_.first(gradient.size());
+  }
+
+  void reduce(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
+    const AllocationWatch watch;
+    reducers_[unit]->reduce(comm_, queue_, buffer, context(step, unit), workspace_, clock);
+    if (AllocationWatch::active() && watch.on_this_thread() != 0) {
+      throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(), watch.on_this_thread())};
+    }
+  }
+
+  /// Every step once, untimed: errors, bytes, residuals, the same bits on every rank.
+  void run_errors() {
+    std::unique_ptr<ErrorKeeper> keeper = leads() ? std::make_unique<ErrorKeeper>(plan_, result_) : nullptr;
+    NoClock<S> clock;
+    const std::size_t steps = plan_.reader->steps().size();
+    double payload = 0.0;
+    for (std::size_t step = 0; step < steps; ++step) {
+      comm_.reset_traffic();
+      for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
+        const auto buffer = prepare(step, unit, true);
+        reduce(step, unit, buffer, clock);
+        const auto values = place_.download(buffer);
+        if (plan_.check) compare_ranks(step, unit, values);
+        payload += static_cast<double>(reducers_[unit]->payload_bytes());
+        if (!leads()) continue;
+        keeper->observe(unit, loader_.mean(), values);
+        if (plan_.on_result) plan_.on_result(step, (*plan_.units)[unit], values);
+        const auto residual = reducers_[unit]->residual();
+        result_.has_residual = result_.has_residual || !residual.empty();
+        if (!residual.empty()) result_.residual_energy += energy(place_.download(residual));
+        result_.gradient_energy += energy(loader_.gradient(0));
+      }
+      std::array<double, 2> sent{static_cast<double>(comm_.traffic().bytes_sent), static_cast<double>(comm_.traffic().messages_sent)};
+      comm_.agree_max(sent);
+      if (leads()) {
+        result_.wire_bytes += sent[0] / static_cast<double>(steps);
+        result_.messages += sent[1] / static_cast<double>(steps);
+        if (plan_.on_step) plan_.on_step();
+      }
+      if (interrupted()) throw Error{Fault::check, "interrupted"};
+    }
+    if (!leads()) return;
+    result_.payload_bytes = payload / static_cast<double>(steps);
+    keeper->finish();
+  }
+
+  void compare_ranks(std::size_t step, std::size_t unit, std::span<const float> values) {
+    const auto print = fingerprint(values);
+    std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
+    comm_.agree_max(both);
+    if (both[0] != -both[1] || both[2] != -both[3]) {
+      const auto& tensor = plan_.reader->tensors()[(*plan_.units)[unit].pieces.front().tensor];
+      throw Error{Fault::check, fmt::format("codec {}: ranks ended with different results at step {}, unit of {}",
+                                            plan_.codec.name(), plan_.reader->steps()[step].iteration, tensor.name)};
+    }
+  }
+
+  /// One sample: all units of a step, each as slow as its slowest rank.
+  PhaseTimes timed_step(std::size_t step) {
+    if (!plan_.hot) place_.flush();
+    for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
+      const auto buffer = prepare(step, unit, false);
+      place_.clock().start();
+      reduce(step, unit, buffer, place_.clock());
+      const PhaseTimes times = place_.clock().stop();
+      for (std::size_t i = 0; i < 3; ++i) row_[4 * unit + i] = times.phase[i];
+      row_[4 * unit + 3] = times.total;
+    }
+    comm_.agree_max(row_);
+    PhaseTimes sample;
+    for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
+      for (std::size_t i = 0; i < 3; ++i) sample.phase[i] += row_[4 * unit + i];
+      sample.total += row_[4 * unit + 3];
+    }
+    return sample;
+  }
+
+  const ReplayPlan& plan_;
+  Communicator<S>& comm_;
+  Place& place_;
+  Queue<S> queue_;
+  StepLoader& loader_;
+  bool shared_loader_;
+  ReplayResult& result_;
+  std::shared_ptr<const Codec<S>> codec_;
+  std::vector<std::unique_ptr<Reducer<S>>> reducers_;
+  std::unique_ptr<Arena<S>> arena_;
+  View<float, S> buffer_;
+  View<std::byte, S> workspace_;
+  std::vector<double> row_;
+};
+
+}  // namespace gradtool
