@@ -56,15 +56,16 @@ int run(Options& o) {
   for (std::size_t row = 0; row < report.rows.rows().size(); ++row) {
     const std::string status = to_text(report.rows.at(row, "status"));
     if (status == "ok") continue;
-    fmt::print(stderr, "{} {}: {}: {}\n", to_text(report.rows.at(row, "codec")), to_text(report.rows.at(row, "tensor")), status,
-               to_text(report.rows.at(row, "message")));
+    fmt::print(stderr, "{} {}: {}: {}\n", to_text(report.rows.at(row, "codec")), to_text(report.rows.at(row, "tensor")),
+               status, to_text(report.rows.at(row, "message")));
   }
   if (!o.csv.empty()) save_csv(o.csv, report.rows);
   if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
   for (const auto& path : {o.csv, o.json, bench.reconstruction}) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
   }
-  if (o.csv.empty() && o.json.empty()) fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
+  if (o.csv.empty() && o.json.empty())
+    fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
   return report.failed ? static_cast<int>(Fault::check) : 0;
 }
 
@@ -76,20 +77,30 @@ Subcommand add_bench(CLI::App& root) {
   BenchOptions& b = o->bench;
   app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->required();
   app->add_option("--codec", o->codecs, "name:key=value,...; repeatable; 'all' for every codec (gradtool list codecs)")
-      ->default_val(std::vector<std::string>{"all"})->take_all()->expected(1);
-  app->add_option("--granularity", o->granularity, "tensor, bucket:25MB (filled as PyTorch DDP does) or model")->capture_default_str();
-  app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
-      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))->capture_default_str();
-  app->add_option("--comm", o->comm, "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback: ranks share "
-                                     "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
+      ->default_val(std::vector<std::string>{"all"})
+      ->take_all()
+      ->expected(1);
+  app->add_option("--granularity", o->granularity, "tensor, bucket:25MB (filled as PyTorch DDP does) or model")
+      ->capture_default_str();
+  app->add_option("--reduce", o->scheme,
+                  "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
+      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
+      ->capture_default_str();
+  app->add_option("--comm", o->comm,
+                  "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback: ranks share "
+                  "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
       ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}));
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::PositiveNumber);
-  app->add_option("-t,--threads", b.threads, "Threads of each rank for encode and decode [all cores]")->check(CLI::Range(1, 1024));
+  app->add_option("-t,--threads", b.threads, "Threads of each rank for encode and decode [all cores]")
+      ->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
   app->add_option("--timing", o->timing, "isolated (one rank encodes at a time), concurrent (all at once) or both")
-      ->check(CLI::IsMember({"isolated", "concurrent", "both"}))->capture_default_str();
-  app->add_option("-n,--iters", o->iterations, "Exactly so many timed steps, instead of sampling until the noise is low");
-  app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps, "Steps before sampling begins")->capture_default_str();
+      ->check(CLI::IsMember({"isolated", "concurrent", "both"}))
+      ->capture_default_str();
+  app->add_option("-n,--iters", o->iterations,
+                  "Exactly so many timed steps, instead of sampling until the noise is low");
+  app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps, "Steps before sampling begins")
+      ->capture_default_str();
   app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")->capture_default_str();
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
   app->add_option("--timeout", b.stop.timeout_seconds, "Seconds of sampling for a row at most")->capture_default_str();
@@ -98,15 +109,17 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--layers", b.layers, "Only tensors whose name matches this regular expression");
   app->add_flag("--per-tensor", b.per_tensor, "Also a row with the errors of each tensor");
   app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");
-  app->add_option("--reconstruction", b.reconstruction, "Write what the one --codec produced as a gradient file with one worker");
+  app->add_option("--reconstruction", b.reconstruction,
+                  "Write what the one --codec produced as a gradient file with one worker");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
   app->add_option("--json", o->json, "Write the full record, every sample included; - for standard output");
-  app->footer("The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
-              "Columns: docs/measuring.md. Examples:\n"
-              "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
-              "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
-              "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
-              "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all");
+  app->footer(
+      "The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
+      "Columns: docs/measuring.md. Examples:\n"
+      "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
+      "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
+      "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
+      "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all");
   return {app, [o] { return run(*o); }};
 }
 

@@ -19,19 +19,28 @@ struct Options {
   std::string json, csv;
 };
 
-std::string parameter_text(const ParamInfo& info) { return fmt::format("{}={}", info.name, info.default_value); }
+std::string parameter_text(const ParamInfo& info) {
+  return fmt::format("{}={}", info.name, info.default_value);
+}
 
 Table codec_table() {
-  Table table{"codecs", {{"name", "as in --codec"}, {"parameters", "with their defaults"}, {"aggregation", "collective it rides on"},
-                         {"unbiased", "its expectation over seeds is the input"}, {"error_feedback", "keeps what was not sent"},
-                         {"determinism", "how far equal input gives equal bytes"}, {"spaces", "host, cuda"},
-                         {"payload", "size in bits"}, {"summary", "one line"}, {"reference", "paper"}}};
+  Table table{"codecs",
+              {{"name", "as in --codec"},
+               {"parameters", "with their defaults"},
+               {"aggregation", "collective it rides on"},
+               {"unbiased", "its expectation over seeds is the input"},
+               {"error_feedback", "keeps what was not sent"},
+               {"determinism", "how far equal input gives equal bytes"},
+               {"spaces", "host, cuda"},
+               {"payload", "size in bits"},
+               {"summary", "one line"},
+               {"reference", "paper"}}};
   for (const auto* codec : codecs()) {
     std::string parameters;
     for (const auto& info : codec->params) parameters += (parameters.empty() ? "" : ",") + parameter_text(info);
-    table.add({std::string{codec->name}, parameters, std::string{name_of(codec->aggregation)}, codec->unbiased, codec->error_feedback,
-               std::string{name_of(codec->determinism)}, spaces_of(*codec), std::string{codec->payload}, std::string{codec->summary},
-               std::string{codec->reference}});
+    table.add({std::string{codec->name}, parameters, std::string{name_of(codec->aggregation)}, codec->unbiased,
+               codec->error_feedback, std::string{name_of(codec->determinism)}, spaces_of(*codec),
+               std::string{codec->payload}, std::string{codec->summary}, std::string{codec->reference}});
   }
   return table;
 }
@@ -53,7 +62,8 @@ nlohmann::ordered_json codec_json() {
 }
 
 Table comm_table() {
-  Table table{"comm", {{"name", "as in --comm"}, {"available", "here and now"}, {"detail", "what was found or is missing"}}};
+  Table table{"comm",
+              {{"name", "as in --comm"}, {"available", "here and now"}, {"detail", "what was found or is missing"}}};
   for (const auto& backend : comm_backends()) table.add({backend.name, backend.available, backend.detail});
   return table;
 }
@@ -124,7 +134,9 @@ Subcommand add_list(CLI::App& root) {
   auto* app = root.add_subcommand("list", "What there is: codecs, communicators, report columns");
   auto o = std::make_shared<Options>();
   auto markdown = std::make_shared<bool>(false);
-  app->add_option("what", o->what, "codecs, comm or columns")->check(CLI::IsMember({"codecs", "comm", "columns"}))->capture_default_str();
+  app->add_option("what", o->what, "codecs, comm or columns")
+      ->check(CLI::IsMember({"codecs", "comm", "columns"}))
+      ->capture_default_str();
   app->add_option("--json", o->json, "Write as JSON; - for standard output");
   app->add_option("--csv", o->csv, "Write as CSV; - for standard output");
   app->add_flag("--markdown", *markdown, "Print codecs as the page docs/codecs.md");

@@ -44,16 +44,18 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App root{"The bench for gradient compression: capture real gradients, study them, and replay them through codecs "
-                "and a real all-reduce.",
-                "gradtool"};
+  CLI::App root{
+      "The bench for gradient compression: capture real gradients, study them, and replay them through codecs "
+      "and a real all-reduce.",
+      "gradtool"};
   root.set_version_flag("--version", "gradtool " GRADTOOL_VERSION " (" GRADTOOL_COMMIT ", " GRADTOOL_BUILD_TYPE ")");
   root.require_subcommand(1);
-  root.footer("Exit status: 0 done, 1 a check failed, 2 usage, 3 bad data, 4 backend failure, 77 not available here.\n"
-              "Examples:\n"
-              "  gradtool capture --model lenet5 --dataset fashion-mnist --workers 2 --out lenet5.h5\n"
-              "  gradtool bench lenet5.h5 --codec qsgd:bits=4 --codec topk:ratio=0.01\n"
-              "  gradtool analyze lenet5.h5 --out analysis/");
+  root.footer(
+      "Exit status: 0 done, 1 a check failed, 2 usage, 3 bad data, 4 backend failure, 77 not available here.\n"
+      "Examples:\n"
+      "  gradtool capture --model lenet5 --dataset fashion-mnist --workers 2 --out lenet5.h5\n"
+      "  gradtool bench lenet5.h5 --codec qsgd:bits=4 --codec topk:ratio=0.01\n"
+      "  gradtool analyze lenet5.h5 --out analysis/");
   const std::vector<Subcommand> commands{add_capture(root), add_info(root),  add_validate(root),
                                          add_analyze(root), add_bench(root), add_list(root)};
   try {
@@ -71,7 +73,9 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-const std::string& command_line() { return stored_command_line(); }
+const std::string& command_line() {
+  return stored_command_line();
+}
 
 }  // namespace gradtool::app
 

@@ -1,8 +1,9 @@
 // gradtool_microbench: encode and decode of every codec in the registry, on Google Benchmark.
 //
 // Counters: raw = raw fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second, measured first in the same run
-// with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients instead of synthetic
-// ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of all codecs).
+// with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients instead of
+// synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of all
+// codecs).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -52,7 +53,8 @@ std::vector<float> captured(const std::string& path, std::size_t n) {
     for (std::size_t t = 0; t < reader.tensors().size() && x.size() < n; ++t) {
       tensor.resize(reader.tensors()[t].elements);
       reader.read_gradient(t, step, round % reader.workers(), tensor);
-      x.insert(x.end(), tensor.begin(), tensor.begin() + static_cast<std::ptrdiff_t>(std::min(tensor.size(), n - x.size())));
+      x.insert(x.end(), tensor.begin(),
+               tensor.begin() + static_cast<std::ptrdiff_t>(std::min(tensor.size(), n - x.size())));
     }
   }
   return x;
@@ -61,9 +63,15 @@ std::vector<float> captured(const std::string& path, std::size_t n) {
 /// One codec with its buffers, shared by its encode and its decode benchmark.
 struct Setup {
   Setup(const CodecSpec& spec, const std::vector<float>& x, TaskPool& workers)
-      : gradient{x}, codec{spec.descriptor->make_host(spec.params)}, plan{codec->plan(x.size())}, pool{workers},
-        arena{Arena<Space::host>::padded_size(plan.payload_bytes) + Arena<Space::host>::padded_size(plan.scratch_bytes)},
-        payload{arena.take_bytes(plan.payload_bytes)}, scratch{arena.take_bytes(plan.scratch_bytes)}, out(x.size()) {
+      : gradient{x},
+        codec{spec.descriptor->make_host(spec.params)},
+        plan{codec->plan(x.size())},
+        pool{workers},
+        arena{Arena<Space::host>::padded_size(plan.payload_bytes) +
+              Arena<Space::host>::padded_size(plan.scratch_bytes)},
+        payload{arena.take_bytes(plan.payload_bytes)},
+        scratch{arena.take_bytes(plan.scratch_bytes)},
+        out(x.size()) {
     encode();
     if (!plan.exact) {
       std::uint64_t stated = 0;
@@ -100,17 +108,23 @@ void register_codec(const CodecSpec& spec, const std::vector<float>& x, TaskPool
   };
   const std::string params = spec.params_text();
   const std::string name = spec.name() + (params.empty() ? "" : ":" + params);
-  benchmark::RegisterBenchmark((name + "/encode").c_str(), [get, &x, copy_rate](benchmark::State& state) {
-    Setup& s = get();
-    for ([[maybe_unused]] auto _ : state) s.encode();
-    count(state, x.size(), copy_rate);
-  })->UseRealTime()->Unit(benchmark::kMillisecond);
-  benchmark::RegisterBenchmark((name + "/decode").c_str(), [get, setup, &x, copy_rate](benchmark::State& state) {
-    Setup& s = get();
-    for ([[maybe_unused]] auto _ : state) s.decode();
-    count(state, x.size(), copy_rate);
-    benchmark::ClobberMemory();
-  })->UseRealTime()->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark((name + "/encode").c_str(),
+                               [get, &x, copy_rate](benchmark::State& state) {
+                                 Setup& s = get();
+                                 for ([[maybe_unused]] auto _ : state) s.encode();
+                                 count(state, x.size(), copy_rate);
+                               })
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark((name + "/decode").c_str(),
+                               [get, setup, &x, copy_rate](benchmark::State& state) {
+                                 Setup& s = get();
+                                 for ([[maybe_unused]] auto _ : state) s.decode();
+                                 count(state, x.size(), copy_rate);
+                                 benchmark::ClobberMemory();
+                               })
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
 }
 
 Settings take_flags(int& argc, char** argv) {
@@ -119,11 +133,16 @@ Settings take_flags(int& argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const auto value = [&](const char* flag) { return argument.substr(std::strlen(flag)); };
-    if (argument.starts_with("--file=")) settings.file = value("--file=");
-    else if (argument.starts_with("--elements=")) settings.elements = parse_bytes(value("--elements="), "--elements");
-    else if (argument.starts_with("--threads=")) settings.threads = static_cast<int>(parse_bytes(value("--threads="), "--threads"));
-    else if (argument.starts_with("--codec=")) settings.codecs.push_back(parse_codec(value("--codec=")));
-    else argv[kept++] = argv[i];
+    if (argument.starts_with("--file="))
+      settings.file = value("--file=");
+    else if (argument.starts_with("--elements="))
+      settings.elements = parse_bytes(value("--elements="), "--elements");
+    else if (argument.starts_with("--threads="))
+      settings.threads = static_cast<int>(parse_bytes(value("--threads="), "--threads"));
+    else if (argument.starts_with("--codec="))
+      settings.codecs.push_back(parse_codec(value("--codec=")));
+    else
+      argv[kept++] = argv[i];
   }
   argc = kept;
   if (settings.codecs.empty()) settings.codecs = all_codecs();
@@ -134,7 +153,8 @@ int run(int argc, char** argv) {
   const Settings settings = take_flags(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
-  const std::vector<float> x = settings.file.empty() ? synthetic(settings.elements) : captured(settings.file, settings.elements);
+  const std::vector<float> x =
+      settings.file.empty() ? synthetic(settings.elements) : captured(settings.file, settings.elements);
   TaskPool pool{settings.threads};
   const double copy_rate = measure_copy_rate({&pool}, std::max<std::size_t>(4 * x.size(), 128U << 20));
   benchmark::AddCustomContext("memcpy_gbps", fmt::format("{:.2f}", copy_rate / 1e9));

@@ -12,6 +12,7 @@ for target in build/fuzz/tests/fuzz/fuzz_*; do
   work=build/fuzz/found/$name
   mkdir -p "$work" "$corpus"
   echo "$name: $seconds s"
-  "$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$work/" -print_final_stats=1 \
+  # libhdf5 asks for whatever size a file states; a null pointer, as outside the sanitizer, is the answer it expects.
+  ASAN_OPTIONS=allocator_may_return_null=1 "$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$work/" -print_final_stats=1 \
     "$work" "$corpus" 2>&1 | grep -E '^(stat::number_of_executed_units|==|SUMMARY|.*ERROR)' || { echo "$name failed" >&2; exit 1; }
 done

@@ -47,7 +47,8 @@ GT_SIMD_CLONES void quantise(const float* values, std::size_t first, std::size_t
     std::uint32_t* out = words + at / law::kPackGroup * format.bits;
     const std::size_t used = law::packed_words(count, format.bits);
     for (std::size_t w = 0; w < used; ++w) {
-      out[w] = law::packed_word(codes.data(), static_cast<std::uint32_t>(count), format.bits, static_cast<std::uint32_t>(w));
+      out[w] =
+          law::packed_word(codes.data(), static_cast<std::uint32_t>(count), format.bits, static_cast<std::uint32_t>(w));
     }
   }
 }
@@ -65,27 +66,28 @@ void select_bins(Queue<Space::host> queue, const PackWork& work, const law::FftL
   const auto key = [keys = work.keys](std::size_t i) { return keys[i]; };
   const Selector selector{queue, layout.bins, work.selector};
   const Cut cut = selector.find(layout.kept, key);
-  selector.for_each_part(cut, key, [&](std::size_t, std::size_t first, std::size_t last, std::size_t at, std::size_t ties) {
-    for (std::size_t word = first; word < last; word += 32) {
-      std::uint32_t status = 0;
-      const std::size_t end = std::min(last, word + 32);
-      for (std::size_t i = word; i < end; ++i) {
-        if (key(i) < cut.threshold || (key(i) == cut.threshold && ties == 0)) continue;
-        if (key(i) == cut.threshold) --ties;
-        status |= 1u << (i - word);
-        work.kept[2 * at] = work.spectrum[2 * i];
-        work.kept[2 * at + 1] = work.spectrum[2 * i + 1];
-        ++at;
-      }
-      bitmap[word / 32] = status;
-    }
-  });
+  selector.for_each_part(cut, key,
+                         [&](std::size_t, std::size_t first, std::size_t last, std::size_t at, std::size_t ties) {
+                           for (std::size_t word = first; word < last; word += 32) {
+                             std::uint32_t status = 0;
+                             const std::size_t end = std::min(last, word + 32);
+                             for (std::size_t i = word; i < end; ++i) {
+                               if (key(i) < cut.threshold || (key(i) == cut.threshold && ties == 0)) continue;
+                               if (key(i) == cut.threshold) --ties;
+                               status |= 1u << (i - word);
+                               work.kept[2 * at] = work.spectrum[2 * i];
+                               work.kept[2 * at + 1] = work.spectrum[2 * i + 1];
+                               ++at;
+                             }
+                             bitmap[word / 32] = status;
+                           }
+                         });
 }
 
 }  // namespace
 
-void pack_spectrum(Queue<Space::host> queue, const PackWork& work, law::FftHeader header,
-                   const law::RangeFloat& format, float unit, bool scaled, std::byte* payload) {
+void pack_spectrum(Queue<Space::host> queue, const PackWork& work, law::FftHeader header, const law::RangeFloat& format,
+                   float unit, bool scaled, std::byte* payload) {
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   auto* codes = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
   select_bins(queue, work, layout, reinterpret_cast<std::uint32_t*>(payload + sizeof header));
@@ -120,7 +122,8 @@ void pack_spectrum(Queue<Space::host> queue, const PackWork& work, law::FftHeade
 PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHeader& expected,
                              const law::FftShape& shape, std::span<std::uint32_t> offsets) {
   law::FftHeader header;
-  if (payload.size() < sizeof header) throw Error{Fault::data, fmt::format("fft payload: {} bytes are less than its header", payload.size())};
+  if (payload.size() < sizeof header)
+    throw Error{Fault::data, fmt::format("fft payload: {} bytes are less than its header", payload.size())};
   std::memcpy(&header, payload.data(), sizeof header);
   const auto differs = [](const char* field, auto is, auto should) {
     if (is != should) throw Error{Fault::data, fmt::format("fft payload: {} is {}, expected {}", field, is, should)};
@@ -130,7 +133,8 @@ PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHe
   differs("pbase", header.pbase, expected.pbase);
   differs("positives", header.positives, expected.positives);
   differs("bins", header.bins, expected.bins);
-  if (header.kept > header.bins) throw Error{Fault::data, fmt::format("fft payload: {} of {} bins kept", header.kept, header.bins)};
+  if (header.kept > header.bins)
+    throw Error{Fault::data, fmt::format("fft payload: {} of {} bins kept", header.kept, header.bins)};
   PackedSpectrum spectrum;
   spectrum.layout = {header.bins, header.kept, header.bits};
   differs("size", header.bytes, static_cast<std::uint64_t>(payload.size()));
@@ -149,7 +153,8 @@ PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHe
     const std::uint32_t bits = spectrum.bitmap[word];
     for (; chunk < shape.chunks && chunk * shape.bins_per_chunk() < 32 * (word + 1); ++chunk) {
       const auto inside = static_cast<std::uint32_t>(chunk * shape.bins_per_chunk() % 32);
-      offsets[chunk] = static_cast<std::uint32_t>(count) + static_cast<std::uint32_t>(std::popcount(bits & ((1u << inside) - 1u)));
+      offsets[chunk] =
+          static_cast<std::uint32_t>(count) + static_cast<std::uint32_t>(std::popcount(bits & ((1u << inside) - 1u)));
     }
     count += static_cast<std::size_t>(std::popcount(bits));
   }
@@ -168,7 +173,8 @@ void unpack_add(const PackedSpectrum& spectrum, std::size_t chunk, std::size_t b
   const auto add = [&](std::size_t bin) {
     for (std::size_t part = 0; part < 2; ++part, ++code) {
       const std::uint32_t pattern = law::unpacked(spectrum.codes, words, bits, code);
-      complex[2 * bin + part] += spectrum.scale * (bits == 32 ? law::float_of(pattern) : spectrum.format.decode(pattern));
+      complex[2 * bin + part] +=
+          spectrum.scale * (bits == 32 ? law::float_of(pattern) : spectrum.format.decode(pattern));
     }
   };
   const std::size_t first = chunk * bins_per_chunk;

@@ -25,10 +25,10 @@ struct PackWork {
 };
 
 /// Selects header.kept bins, quantises and writes the whole payload. `unit` = 1/sqrt(L) makes the transform unitary;
-/// `scaled` stretches the largest kept component to 1, which is the format's range. Given the same spectrum, CPU and GPU
-/// write the same bytes.
-void pack_spectrum(Queue<Space::host> queue, const PackWork& work, law::FftHeader header,
-                   const law::RangeFloat& format, float unit, bool scaled, std::byte* payload);
+/// `scaled` stretches the largest kept component to 1, which is the format's range. Given the same spectrum, CPU and
+/// GPU write the same bytes.
+void pack_spectrum(Queue<Space::host> queue, const PackWork& work, law::FftHeader header, const law::RangeFloat& format,
+                   float unit, bool scaled, std::byte* payload);
 
 /// A payload that has been checked: everything that unpack_add will touch lies inside it.
 struct PackedSpectrum {
@@ -40,8 +40,8 @@ struct PackedSpectrum {
   std::span<const std::uint32_t> offsets;  ///< kept bins before each chunk
 };
 
-/// Checks `payload` against the shape and `expected` (bits, mantissa, pbase, positives, bins), and counts the bitmap into
-/// `offsets`. Throws Fault::data saying what does not fit.
+/// Checks `payload` against the shape and `expected` (bits, mantissa, pbase, positives, bins), and counts the bitmap
+/// into `offsets`. Throws Fault::data saying what does not fit.
 [[nodiscard]] PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHeader& expected,
                                            const law::FftShape& shape, std::span<std::uint32_t> offsets);
 

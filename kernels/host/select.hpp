@@ -10,8 +10,8 @@
 
 namespace gradtool::host {
 
-/// Where exactly k of n keys are cut off: all keys above `threshold`, and of those equal to it the first `ties` in index
-/// order. So the choice does not depend on threads, and CPU and GPU agree.
+/// Where exactly k of n keys are cut off: all keys above `threshold`, and of those equal to it the first `ties` in
+/// index order. So the choice does not depend on threads, and CPU and GPU agree.
 struct Cut {
   std::uint32_t threshold = 0;
   std::size_t ties = 0;
@@ -28,7 +28,9 @@ class Selector {
   static constexpr std::size_t scratch_bytes() { return sizeof(std::uint32_t) * kMaxParts * kBins; }
 
   Selector(Queue<Space::host> queue, std::size_t n, HostView<std::byte> scratch)
-      : queue_{queue}, n_{n}, parts_{std::min(kMaxParts, part_count(queue, n, 1 << 15))},
+      : queue_{queue},
+        n_{n},
+        parts_{std::min(kMaxParts, part_count(queue, n, 1 << 15))},
         histograms_{reinterpret_cast<std::uint32_t*>(scratch.data())} {}
 
   /// The cut for the k largest of key(0) .. key(n-1); 1 <= k <= n.

@@ -11,7 +11,9 @@ namespace gradtool::law {
 /// the stream is bit b%32 of word b/32. Groups of 32 codes fill exactly `bits` words, so groups are independent.
 inline constexpr std::size_t kPackGroup = 32;
 
-GT_HD constexpr std::size_t packed_words(std::size_t codes, std::uint32_t bits) { return (codes * bits + 31) / 32; }
+GT_HD constexpr std::size_t packed_words(std::size_t codes, std::uint32_t bits) {
+  return (codes * bits + 31) / 32;
+}
 
 /// Word `w` of a group whose codes are codes[0 .. count); absent codes count as 0.
 GT_HD inline std::uint32_t packed_word(const std::uint32_t* codes, std::uint32_t count, std::uint32_t bits,

@@ -23,11 +23,11 @@ struct FftShape {
 /// bit b%32 of word b/32 for bin b, bins of all chunks in one row. Then 2 * kept codes of `bits` bits, packed
 /// little-endian: real, imaginary part of the kept bins in ascending order.
 struct FftHeader {
-  std::uint64_t bytes = 0;   ///< of the whole payload
-  std::uint32_t kept = 0;    ///< K
-  std::uint32_t bins = 0;    ///< B over all chunks
-  float scale = 0.0F;        ///< a decoded code times this is the unitary coefficient; NaN: the input was not finite
-  std::uint32_t pbase = 0;   ///< truncated pattern of eps; 0 when bits is 32
+  std::uint64_t bytes = 0;  ///< of the whole payload
+  std::uint32_t kept = 0;   ///< K
+  std::uint32_t bins = 0;   ///< B over all chunks
+  float scale = 0.0F;       ///< a decoded code times this is the unitary coefficient; NaN: the input was not finite
+  std::uint32_t pbase = 0;  ///< truncated pattern of eps; 0 when bits is 32
   std::uint32_t positives = 0;
   std::uint16_t bits = 0;      ///< N, or 32 for plain float32
   std::uint16_t mantissa = 0;  ///< m

@@ -8,8 +8,12 @@
 namespace gradtool::law {
 
 /// Bits of a float, and back; usable in host and device code.
-GT_HD inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
-GT_HD inline float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+GT_HD inline std::uint32_t bits_of(float x) {
+  return std::bit_cast<std::uint32_t>(x);
+}
+GT_HD inline float float_of(std::uint32_t bits) {
+  return std::bit_cast<float>(bits);
+}
 
 /// binary32 -> binary16, round to nearest even; overflow to infinity, NaN stays NaN (payload dropped). Branch-free
 /// selects, so that a loop over it vectorises.
@@ -47,6 +51,8 @@ GT_HD inline std::uint16_t bf16_from_f32(float x) {
 }
 
 /// bfloat16 -> binary32, exact.
-GT_HD inline float f32_from_bf16(std::uint16_t x) { return float_of(static_cast<std::uint32_t>(x) << 16); }
+GT_HD inline float f32_from_bf16(std::uint16_t x) {
+  return float_of(static_cast<std::uint32_t>(x) << 16);
+}
 
 }  // namespace gradtool::law

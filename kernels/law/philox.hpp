@@ -43,6 +43,8 @@ GT_HD inline Draws draw4(const DrawKey& key, std::uint64_t index) {
 }
 
 /// Uniform on [0, 1) with 24 bits: exact in float, and never 1.
-GT_HD inline float uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
+GT_HD inline float uniform(std::uint32_t bits) {
+  return static_cast<float>(bits >> 8) * 0x1p-24f;
+}
 
 }  // namespace gradtool::law

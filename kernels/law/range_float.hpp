@@ -8,13 +8,14 @@
 
 namespace gradtool::law {
 
-/// The N-bit range-based float of the FFT paper (Wang et al., HPDC 2020, section 3.1.2, Alg. 1): keep m mantissa bits of
-/// the binary32 pattern and number the patterns from that of eps on. Code 0 is zero, 1..P are the positives in ascending
-/// order (code 1 = eps), P+1 .. 2^N-1 the negatives, most negative last. Codes cover [min, max] and nothing outside.
+/// The N-bit range-based float of the FFT paper (Wang et al., HPDC 2020, section 3.1.2, Alg. 1): keep m mantissa bits
+/// of the binary32 pattern and number the patterns from that of eps on. Code 0 is zero, 1..P are the positives in
+/// ascending order (code 1 = eps), P+1 .. 2^N-1 the negatives, most negative last. Codes cover [min, max] and nothing
+/// outside.
 struct RangeFloat {
-  std::uint32_t bits = 0;   ///< N
-  std::uint32_t shift = 0;  ///< s = 23 - m, mantissa bits dropped
-  std::uint32_t pbase = 0;  ///< truncated pattern of eps
+  std::uint32_t bits = 0;       ///< N
+  std::uint32_t shift = 0;      ///< s = 23 - m, mantissa bits dropped
+  std::uint32_t pbase = 0;      ///< truncated pattern of eps
   std::uint32_t positives = 0;  ///< P
   std::uint32_t negatives = 0;  ///< 2^N - 1 - P
   std::uint32_t half_step = 0;  ///< 0: truncate, as in the paper; 1 << (s-1): round half up

@@ -34,24 +34,29 @@ Selection choose_tensors(const GradientReader& reader, const std::string& layers
     if (!layers.empty() && !matches(layers, reader.tensors()[t].name)) continue;
     any = true;
     const auto found = std::find_if(bad.begin(), bad.end(), [t](const NonFinite& n) { return n.tensor == t; });
-    if (found == bad.end()) selection.tensors.push_back(t);
-    else selection.skipped.push_back(*found);
+    if (found == bad.end())
+      selection.tensors.push_back(t);
+    else
+      selection.skipped.push_back(*found);
   }
   if (!any) throw Error{Fault::usage, fmt::format("--layers '{}' matches no tensor of {}", layers, reader.path())};
   return selection;
 }
 
-int choose_ranks(const BenchOptions& options, const ReplayDevice& device, const GradientReader& reader, const MpiPlace& place) {
+int choose_ranks(const BenchOptions& options, const ReplayDevice& device, const GradientReader& reader,
+                 const MpiPlace& place) {
   const auto workers = static_cast<int>(reader.workers());
   int ranks = options.ranks > 0 ? options.ranks : workers;
   if (device.across_processes) {
     if (options.ranks > 0 && options.ranks != place.size) {
-      throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out", options.ranks, place.size)};
+      throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out",
+                                            options.ranks, place.size)};
     }
     ranks = place.size;
   }
   if (ranks > workers) {
-    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", ranks, reader.path(), workers, workers)};
+    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", ranks,
+                                          reader.path(), workers, workers)};
   }
   return ranks;
 }
@@ -60,7 +65,9 @@ std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
   std::vector<CodecSpec> specs{parse_codec("none"), parse_codec("noop")};
   for (const auto& spec : wanted) {
     if (spec.descriptor->name == "none" || spec.descriptor->name == "noop") continue;
-    const auto same = [&](const CodecSpec& s) { return s.name() == spec.name() && s.params_text() == spec.params_text(); };
+    const auto same = [&](const CodecSpec& s) {
+      return s.name() == spec.name() && s.params_text() == spec.params_text();
+    };
     if (std::none_of(specs.begin(), specs.end(), same)) specs.push_back(spec);
   }
   return specs;
@@ -69,7 +76,9 @@ std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
-      : options_{options}, device_{choose_device(options)}, place_{device_.across_processes ? mpi_place() : MpiPlace{}},
+      : options_{options},
+        device_{choose_device(options)},
+        place_{device_.across_processes ? mpi_place() : MpiPlace{}},
         reader_{options.file},
         selection_{choose_tensors(reader_, options.layers)},
         units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
@@ -122,7 +131,8 @@ class Bench {
     }
     ReplayResult first;  // errors and bytes, the same for both timings
     for (const Timing timing : timings) {
-      progress.update(done++, fmt::format("{} {}", spec.name(), timing == Timing::isolated ? "isolated" : "concurrent"));
+      progress.update(done++,
+                      fmt::format("{} {}", spec.name(), timing == Timing::isolated ? "isolated" : "concurrent"));
       const bool errors = timing == timings.front();
       try {
         ReplayResult result = replay(spec, timing, errors);
@@ -131,7 +141,8 @@ class Bench {
       } catch (const Error& error) {
         if (error.fault() == Fault::usage || device_.across_processes) throw;
         auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
-        row.set("status", std::string{error.fault() == Fault::unavailable ? "skipped" : "failed"}).set("message", std::string{error.what()});
+        row.set("status", std::string{error.fault() == Fault::unavailable ? "skipped" : "failed"})
+            .set("message", std::string{error.what()});
         append(row, {});
         report_.failed = report_.failed || error.fault() != Fault::unavailable;
       }
@@ -172,8 +183,8 @@ class Bench {
     return spec.name() == options_.codecs.front().name() && spec.params_text() == options_.codecs.front().params_text();
   }
 
-  void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed, const std::vector<PhaseTimes>& samples,
-                bool measure) {
+  void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed,
+                const std::vector<PhaseTimes>& samples, bool measure) {
     if (!report_.leads) return;
     if (measure) quality_ = measure_quality(reader_, units_, spec, options_.seed);
     ErrorSums all;
@@ -194,7 +205,8 @@ class Bench {
     for (const std::size_t tensor : selection_.tensors) {
       const TensorInfo& info = reader_.tensors()[tensor];
       auto one = start_row(report_.rows, facts_, spec, timing, info.name, info.elements);
-      set_errors(one, replayed.tensor_errors[tensor], replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
+      set_errors(one, replayed.tensor_errors[tensor], replayed.cumulative_error[tensor],
+                 replayed.cumulative_energy[tensor]);
       append(one, {});
     }
   }

@@ -18,16 +18,16 @@ struct BenchOptions {
   Scheme scheme = Scheme::automatic;
   std::string comm = "threads";  ///< threads or mpi; the CUDA ones with device cuda
   std::string device = "cpu";
-  int ranks = 0;                 ///< 0: as many as the file has workers
-  int threads = 0;               ///< 0: all cores
+  int ranks = 0;    ///< 0: as many as the file has workers
+  int threads = 0;  ///< 0: all cores
   bool isolated = true, concurrent = true;
   StopRule stop;
   std::uint64_t seed = 1;
   std::size_t warmup_steps = 2;
   bool check = true, hot = false, per_tensor = false;
-  std::string layers;            ///< regular expression; empty: all tensors
-  std::string reconstruction;    ///< file to write; empty: none
-  std::string command;           ///< as given, for the record
+  std::string layers;          ///< regular expression; empty: all tensors
+  std::string reconstruction;  ///< file to write; empty: none
+  std::string command;         ///< as given, for the record
 
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
@@ -37,9 +37,9 @@ struct BenchReport {
   Table rows;
   std::vector<std::vector<PhaseTimes>> samples;  ///< of each row; empty where a row was not timed
   std::string file_sha256;
-  double copy_rate = 0.0;                        ///< bytes per second, measured in this run
-  bool leads = true;                             ///< false on the ranks of an MPI job that print nothing
-  bool failed = false;                           ///< a row has status `failed`
+  double copy_rate = 0.0;  ///< bytes per second, measured in this run
+  bool leads = true;       ///< false on the ranks of an MPI job that print nothing
+  bool failed = false;     ///< a row has status `failed`
 };
 
 /// Columns of the rows, with their meaning: the schema that docs/measuring.md prints.

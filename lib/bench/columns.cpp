@@ -37,7 +37,8 @@ std::vector<Column> make_columns() {
       {"timing", "isolated: one rank encodes at a time; concurrent: all at once"},
       {"raw_bytes", "4 x elements"},
       {"payload_bytes", "what one rank's encoder wrote in a step, mean over steps"},
-      {"wire_bytes_per_rank", "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps"},
+      {"wire_bytes_per_rank",
+       "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps"},
       {"element_ratio", "elements / values sent"},
       {"payload_ratio", "raw_bytes / payload_bytes"},
       {"wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes_per_rank"},
@@ -72,7 +73,8 @@ std::vector<Column> make_columns() {
            {"decode_share", "(payloads + twice the raw bytes) in the decode time, as a share of what memcpy moves"},
            {"speedup_vs_none", "total time of none / total time of this row"},
            {"headroom_vs_noop", "total time of this row / total time of noop"},
-           {"breakeven_gbit_s", "network speed below which the codec beats none, encode and decode counted, latency not"},
+           {"breakeven_gbit_s",
+            "network speed below which the codec beats none, encode and decode counted, latency not"},
            {"pareto", "no other row with this timing has both a smaller nmse and a smaller time"}}) {
     c.push_back({name, meaning});
   }

@@ -39,7 +39,9 @@ CacheFlusher::CacheFlusher() {
   block_ = new unsigned char[bytes_]{};
 }
 
-CacheFlusher::~CacheFlusher() { delete[] block_; }
+CacheFlusher::~CacheFlusher() {
+  delete[] block_;
+}
 
 void CacheFlusher::flush() {
   for (std::size_t i = 0; i < bytes_; i += 64) ++block_[i];

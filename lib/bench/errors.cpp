@@ -50,7 +50,9 @@ double ErrorSums::nmse() const {
   return error == 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
 }
 
-double ErrorSums::snr_db() const { return -10.0 * std::log10(nmse()); }
+double ErrorSums::snr_db() const {
+  return -10.0 * std::log10(nmse());
+}
 
 std::optional<double> ErrorSums::cosine() const {
   if (xx == 0.0 || yy == 0.0) return std::nullopt;

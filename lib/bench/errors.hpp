@@ -10,10 +10,10 @@ namespace gradtool {
 /// tensors or steps add their sums. Definitions: docs/measuring.md, section 2.
 struct ErrorSums {
   std::uint64_t elements = 0;
-  double xx = 0.0;          ///< sum x^2
-  double yy = 0.0;          ///< sum y^2
-  double xy = 0.0;          ///< sum x y
-  double error = 0.0;       ///< sum (x-y)^2
+  double xx = 0.0;     ///< sum x^2
+  double yy = 0.0;     ///< sum y^2
+  double xy = 0.0;     ///< sum x y
+  double error = 0.0;  ///< sum (x-y)^2
   double largest_error = 0.0;
   double x_min = 0.0, x_max = 0.0;
   std::uint64_t sign_agreements = 0;  ///< y != 0 and sign(x) == sign(y)

@@ -41,9 +41,10 @@ ReplayDevice choose_device(const BenchOptions& options) {
   if (device.cuda) device.index = gpu_index(options.device);
   const bool for_cuda = options.comm == "loopback" || options.comm == "nccl";
   if (device.cuda != for_cuda) {
-    throw Error{Fault::usage, for_cuda ? fmt::format("--comm {} needs --device cuda", options.comm)
-                                       : fmt::format("--device {} needs --comm loopback (ranks share a GPU) or nccl, not {}",
-                                                     options.device, options.comm)};
+    throw Error{Fault::usage, for_cuda
+                                  ? fmt::format("--comm {} needs --device cuda", options.comm)
+                                  : fmt::format("--device {} needs --comm loopback (ranks share a GPU) or nccl, not {}",
+                                                options.device, options.comm)};
   }
   for (const auto& backend : comm_backends()) {
     if (backend.name == options.comm && !backend.available) {
@@ -74,9 +75,12 @@ void launch_replay(const ReplayDevice& device, const ReplayPlan& plan, ReplayRes
   const CudaBody body = [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
     replay_rank(plan, comm, queue, loader, shared, shared ? results.of(comm.rank()) : result);
   };
-  if (device.comm == "loopback") run_loopback(plan.ranks, device.index, body);
-  else if (shared) run_nccl(plan.ranks, body);
-  else run_nccl_mpi(body);
+  if (device.comm == "loopback")
+    run_loopback(plan.ranks, device.index, body);
+  else if (shared)
+    run_nccl(plan.ranks, body);
+  else
+    run_nccl_mpi(body);
 #endif
 }
 

@@ -8,7 +8,7 @@ namespace gradtool {
 
 /// Where a replay runs: the communicator, and for CUDA which GPU.
 struct ReplayDevice {
-  std::string comm;               ///< threads, mpi, loopback, nccl
+  std::string comm;  ///< threads, mpi, loopback, nccl
   bool cuda = false;
   int index = 0;                  ///< of the GPU that loopback uses
   bool across_processes = false;  ///< ranks are processes of mpirun

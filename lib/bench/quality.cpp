@@ -22,9 +22,13 @@ struct Sums {
 class UnitProbe {
  public:
   UnitProbe(const Codec<Space::host>& codec, std::size_t n)
-      : codec_{codec}, plan_{codec.plan(n)}, arena_{Arena<Space::host>::padded_size(plan_.payload_bytes) +
-                                                   Arena<Space::host>::padded_size(plan_.scratch_bytes)},
-        payload_{arena_.take_bytes(plan_.payload_bytes)}, scratch_{arena_.take_bytes(plan_.scratch_bytes)}, out_(n) {}
+      : codec_{codec},
+        plan_{codec.plan(n)},
+        arena_{Arena<Space::host>::padded_size(plan_.payload_bytes) +
+               Arena<Space::host>::padded_size(plan_.scratch_bytes)},
+        payload_{arena_.take_bytes(plan_.payload_bytes)},
+        scratch_{arena_.take_bytes(plan_.scratch_bytes)},
+        out_(n) {}
 
   std::span<const float> round_trip(std::span<const float> x, const EncodeContext& context) {
     codec_.encode({}, {x.data(), x.size()}, context, payload_, scratch_);

@@ -32,7 +32,8 @@ WriterOptions writer_options(const BenchOptions& options, const GradientReader& 
 
 Reconstruction::Reconstruction(const BenchOptions& options, const GradientReader& source,
                                std::vector<std::size_t> tensors, const CodecSpec& spec)
-    : source_{source}, tensors_{std::move(tensors)},
+    : source_{source},
+      tensors_{std::move(tensors)},
       writer_{options.reconstruction, writer_options(options, source, tensors_, spec)} {}
 
 void Reconstruction::put(std::size_t step, const Unit& unit, std::span<const float> result) {
@@ -52,6 +53,8 @@ void Reconstruction::put(std::size_t step, const Unit& unit, std::span<const flo
   }
 }
 
-void Reconstruction::close() { writer_.close(); }
+void Reconstruction::close() {
+  writer_.close();
+}
 
 }  // namespace gradtool

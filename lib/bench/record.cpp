@@ -13,7 +13,8 @@ namespace {
 std::string shown(const Table& table, std::size_t row, std::string_view column, const char* format) {
   const Cell& cell = table.at(row, column);
   if (const auto* value = std::get_if<double>(&cell)) return fmt::format(fmt::runtime(format), *value);
-  if (const auto* value = std::get_if<std::int64_t>(&cell)) return fmt::format(fmt::runtime(format), static_cast<double>(*value));
+  if (const auto* value = std::get_if<std::int64_t>(&cell))
+    return fmt::format(fmt::runtime(format), static_cast<double>(*value));
   return "-";
 }
 
@@ -34,7 +35,8 @@ std::string label(const Table& table, std::size_t row) {
   while (at < params.size()) {
     const auto end = std::min(params.find(',', at), params.size());
     const std::string part = params.substr(at, end - at);
-    if (("," + defaults + ",").find("," + part + ",") == std::string::npos) changed += (changed.empty() ? "" : ",") + part;
+    if (("," + defaults + ",").find("," + part + ",") == std::string::npos)
+      changed += (changed.empty() ? "" : ",") + part;
     at = end + 1;
   }
   return codec + ":" + changed;
@@ -75,9 +77,12 @@ std::string terminal_table(const BenchReport& report) {
   for (std::size_t row = 0; row < table.rows().size(); ++row) {
     if (to_text(table.at(row, "tensor")) != "all") continue;
     const bool concurrent = to_text(table.at(row, "timing")) == "concurrent";
-    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& l) { return key(l.isolated) == key(row); });
-    if (same == lines.end()) lines.push_back({row, row});
-    else (concurrent ? same->concurrent : same->isolated) = row;
+    const auto same =
+        std::find_if(lines.begin(), lines.end(), [&](const Line& l) { return key(l.isolated) == key(row); });
+    if (same == lines.end())
+      lines.push_back({row, row});
+    else
+      (concurrent ? same->concurrent : same->isolated) = row;
   }
   std::stable_sort(lines.begin(), lines.end(), [&](const Line& a, const Line& b) {
     return total_of(table, a.concurrent) < total_of(table, b.concurrent);
@@ -87,13 +92,15 @@ std::string terminal_table(const BenchReport& report) {
     const std::string status = to_text(table.at(isolated, "status"));
     rows.push_back({label(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
                     shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
-                    shown(table, isolated, "cumulative_nmse", "{:.3g}"), shown(table, isolated, "encode_gbps", "{:.2f}"),
-                    shown(table, isolated, "decode_gbps", "{:.2f}"), shown(table, concurrent, "total_us_median", "{:.0f}"),
-                    shown(table, concurrent, "speedup_vs_none", "{:.2f}"), shown(table, isolated, "breakeven_gbit_s", "{:.3g}"),
-                    status == "ok" ? "" : status});
+                    shown(table, isolated, "cumulative_nmse", "{:.3g}"),
+                    shown(table, isolated, "encode_gbps", "{:.2f}"), shown(table, isolated, "decode_gbps", "{:.2f}"),
+                    shown(table, concurrent, "total_us_median", "{:.0f}"),
+                    shown(table, concurrent, "speedup_vs_none", "{:.2f}"),
+                    shown(table, isolated, "breakeven_gbit_s", "{:.3g}"), status == "ok" ? "" : status});
   }
-  return format_rows({"codec", "payload", "wire", "nmse", "cum.nmse", "enc", "dec", "total", "speedup", "wins below", ""},
-                     rows, {false, true, true, true, true, true, true, true, true, true, false}, 24) +
+  return format_rows(
+             {"codec", "payload", "wire", "nmse", "cum.nmse", "enc", "dec", "total", "speedup", "wins below", ""}, rows,
+             {false, true, true, true, true, true, true, true, true, true, false}, 24) +
          "payload, wire: times smaller than fp32 and than its ring all-reduce; enc, dec: GB/s of raw bytes,\n"
          "one rank at a time; total: us a step, all ranks at once; wins below: Gbit/s network.\n";
 }

@@ -17,7 +17,9 @@ class HostPlace {
   }
   [[nodiscard]] Queue<Space::host> queue() const { return queue_; }
   [[nodiscard]] HostClock& clock() { return clock_; }
-  static void upload(std::span<const float> from, HostView<float> to) { std::copy(from.begin(), from.end(), to.data()); }
+  static void upload(std::span<const float> from, HostView<float> to) {
+    std::copy(from.begin(), from.end(), to.data());
+  }
   static std::span<const float> download(HostView<const float> from) { return from.span(); }
   void flush() {
     if (flusher_ != nullptr) flusher_->flush();

@@ -15,22 +15,22 @@
 
 namespace gradtool {
 
-/// One replay of a file through one codec: every captured step in order, every unit, all ranks, the codec's state carried
-/// from step to step.
+/// One replay of a file through one codec: every captured step in order, every unit, all ranks, the codec's state
+/// carried from step to step.
 struct ReplayPlan {
   const GradientReader* reader = nullptr;
   const std::vector<Unit>* units = nullptr;
   CodecSpec codec;
   Scheme scheme = Scheme::automatic;
   int ranks = 1;
-  int threads = 1;            ///< of each rank, for encode and decode
+  int threads = 1;  ///< of each rank, for encode and decode
   Timing timing = Timing::isolated;
   StopRule stop;
   std::uint64_t seed = 0;
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first
-  bool errors = true;         ///< begin with an untimed pass that compares every result with the exact mean
-  bool check = true;          ///< in that pass, compare the result's bits across ranks
-  bool hot = false;           ///< leave the caches as they are between steps
+  bool errors = true;            ///< begin with an untimed pass that compares every result with the exact mean
+  bool check = true;             ///< in that pass, compare the result's bits across ranks
+  bool hot = false;              ///< leave the caches as they are between steps
   /// Called on rank 0 in the pass for the errors with every unit's result.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result;
   /// Called on rank 0 after every step.
@@ -39,17 +39,17 @@ struct ReplayPlan {
 
 /// What a replay came to, on rank 0.
 struct ReplayResult {
-  std::vector<PhaseTimes> samples;       ///< one for each timed step: per unit the slowest rank, added over units
-  std::vector<ErrorSums> tensor_errors;  ///< by position in the file, pooled over steps
-  std::vector<double> cumulative_error;  ///< by tensor: sum over elements of (sum over steps of x-y)^2
-  std::vector<double> cumulative_energy; ///< by tensor: sum over elements of (sum over steps of x)^2
-  double residual_energy = 0.0;          ///< rank 0, added over steps; 0 without error feedback
+  std::vector<PhaseTimes> samples;        ///< one for each timed step: per unit the slowest rank, added over units
+  std::vector<ErrorSums> tensor_errors;   ///< by position in the file, pooled over steps
+  std::vector<double> cumulative_error;   ///< by tensor: sum over elements of (sum over steps of x-y)^2
+  std::vector<double> cumulative_energy;  ///< by tensor: sum over elements of (sum over steps of x)^2
+  double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;            ///< one rank, mean over steps
-  double wire_bytes = 0.0;               ///< largest over ranks, mean over steps
+  double payload_bytes = 0.0;  ///< one rank, mean over steps
+  double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
   double messages = 0.0;
-  std::uint64_t values_sent = 0;         ///< one rank, first step
+  std::uint64_t values_sent = 0;  ///< one rank, first step
 };
 
 /// Runs in every rank: with threads the loader is shared and rank 0 reads; with processes each has its own.

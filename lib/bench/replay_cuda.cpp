@@ -9,8 +9,8 @@
 namespace gradtool {
 namespace {
 
-/// Phases of one rank on its stream, between pairs of events. Isolated, a phase is waited for at its end, because the next
-/// rank's turn comes then; concurrent, nothing waits until the reduction is over.
+/// Phases of one rank on its stream, between pairs of events. Isolated, a phase is waited for at its end, because the
+/// next rank's turn comes then; concurrent, nothing waits until the reduction is over.
 class CudaClock final : public PhaseClock<Space::cuda> {
  public:
   CudaClock(Communicator<Space::cuda>& comm, Timing timing, Queue<Space::cuda> queue)

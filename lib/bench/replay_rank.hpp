@@ -15,8 +15,8 @@
 
 namespace gradtool {
 
-/// What a space needs beyond codecs and reducers: a queue, copies to and from it, a clock, something to flush caches with.
-/// HostPlace is in replay.cpp, CudaPlace in replay_cuda.cpp:
+/// What a space needs beyond codecs and reducers: a queue, copies to and from it, a clock, something to flush caches
+/// with. HostPlace is in replay.cpp, CudaPlace in replay_cuda.cpp:
 ///   Queue<S> queue(); Clock& clock(); void upload(std::span<const float>, View<float, S>);
 ///   std::span<const float> download(View<const float, S>)  (valid until the next); void flush();
 
@@ -26,8 +26,15 @@ class Rank {
  public:
   Rank(const ReplayPlan& plan, Communicator<S>& comm, Place& place, StepLoader& loader, bool shared_loader,
        ReplayResult& result)
-      : plan_{plan}, comm_{comm}, place_{place}, queue_{place.queue()}, loader_{loader}, shared_loader_{shared_loader},
-        result_{result}, codec_{make_codec<S>(plan.codec)}, row_(4 * plan.units->size()) {
+      : plan_{plan},
+        comm_{comm},
+        place_{place},
+        queue_{place.queue()},
+        loader_{loader},
+        shared_loader_{shared_loader},
+        result_{result},
+        codec_{make_codec<S>(plan.codec)},
+        row_(4 * plan.units->size()) {
     std::size_t workspace = 0;
     std::size_t largest = 0;
     for (const auto& unit : *plan.units) {
@@ -58,7 +65,8 @@ class Rank {
       bool done = interrupted();
       if (leads() && i >= warmup) {
         result_.samples.push_back(sample);
-        watched.push_back(plan_.timing == Timing::concurrent ? sample.total : sample.phase[0] + sample.phase[1] + sample.phase[2]);
+        watched.push_back(plan_.timing == Timing::concurrent ? sample.total
+                                                             : sample.phase[0] + sample.phase[1] + sample.phase[2]);
         const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         done = done || plan_.stop.done(watched, elapsed);
       }
@@ -102,7 +110,8 @@ class Rank {
     const AllocationWatch watch;
     reducers_[unit]->reduce(comm_, queue_, buffer, context(step, unit), workspace_, clock);
     if (AllocationWatch::active() && watch.on_this_thread() != 0) {
-      throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(), watch.on_this_thread())};
+      throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
+                                            watch.on_this_thread())};
     }
   }
 
@@ -128,7 +137,8 @@ class Rank {
         if (!residual.empty()) result_.residual_energy += energy(place_.download(residual));
         result_.gradient_energy += energy(loader_.gradient(0));
       }
-      std::array<double, 2> sent{static_cast<double>(comm_.traffic().bytes_sent), static_cast<double>(comm_.traffic().messages_sent)};
+      std::array<double, 2> sent{static_cast<double>(comm_.traffic().bytes_sent),
+                                 static_cast<double>(comm_.traffic().messages_sent)};
       comm_.agree_max(sent);
       if (leads()) {
         result_.wire_bytes += sent[0] / static_cast<double>(steps);

@@ -9,8 +9,12 @@
 namespace gradtool {
 namespace {
 
-Cell optional_cell(std::optional<double> value) { return value ? Cell{*value} : Cell{}; }
-Cell integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+Cell optional_cell(std::optional<double> value) {
+  return value ? Cell{*value} : Cell{};
+}
+Cell integer(std::uint64_t value) {
+  return static_cast<std::int64_t>(value);
+}
 
 /// A mean over steps: whole where every step had the same, so that it prints as a count.
 Cell bytes_cell(double bytes) {
@@ -21,7 +25,8 @@ Cell bytes_cell(double bytes) {
 void set_phase(RowBuilder& row, const std::string& name, const std::vector<PhaseTimes>& samples, int phase) {
   std::vector<double> seconds;
   seconds.reserve(samples.size());
-  for (const auto& sample : samples) seconds.push_back(phase < 3 ? sample.phase[static_cast<std::size_t>(phase)] : sample.total);
+  for (const auto& sample : samples)
+    seconds.push_back(phase < 3 ? sample.phase[static_cast<std::size_t>(phase)] : sample.total);
   const Summary s = summarise(seconds);
   row.set(name + "_us_median", s.median * 1e6).set(name + "_us_p95", s.p95 * 1e6);
   row.set(name + "_us_min", s.min * 1e6).set(name + "_noise", s.noise);
@@ -29,12 +34,15 @@ void set_phase(RowBuilder& row, const std::string& name, const std::vector<Phase
 
 double median_of(const std::vector<PhaseTimes>& samples, int phase) {
   std::vector<double> seconds;
-  for (const auto& sample : samples) seconds.push_back(phase < 3 ? sample.phase[static_cast<std::size_t>(phase)] : sample.total);
+  for (const auto& sample : samples)
+    seconds.push_back(phase < 3 ? sample.phase[static_cast<std::size_t>(phase)] : sample.total);
   return summarise(seconds).median;
 }
 
 /// raw / seconds in 1e9 bytes a second; empty when nothing was done that a clock could see.
-Cell rate(double bytes, double seconds) { return seconds > 0.0 && bytes > 0.0 ? Cell{bytes / seconds / 1e9} : Cell{}; }
+Cell rate(double bytes, double seconds) {
+  return seconds > 0.0 && bytes > 0.0 ? Cell{bytes / seconds / 1e9} : Cell{};
+}
 
 }  // namespace
 
@@ -71,7 +79,7 @@ void set_errors(RowBuilder& row, const ErrorSums& sums, double cumulative_error,
   row.set("relative_bias", optional_cell(sums.relative_bias())).set("max_abs_error", sums.largest_error);
   row.set("sign_agreement", optional_cell(sums.sign_agreement())).set("zeroed_fraction", sums.zeroed_fraction());
   row.set("psnr_db", optional_cell(sums.psnr_db())).set("nrmse", optional_cell(sums.nrmse()));
-  row.set("cumulative_nmse", cumulative_energy > 0.0 ? cumulative_error / cumulative_energy
+  row.set("cumulative_nmse", cumulative_energy > 0.0   ? cumulative_error / cumulative_energy
                              : cumulative_error == 0.0 ? 0.0
                                                        : std::numeric_limits<double>::infinity());
 }
@@ -81,7 +89,8 @@ void set_bytes(RowBuilder& row, const RunFacts& facts, const ReplayResult& resul
   const double p = facts.ranks;
   row.set("payload_bytes", bytes_cell(result.payload_bytes)).set("wire_bytes_per_rank", bytes_cell(result.wire_bytes));
   row.set("bits_per_element", 8.0 * result.payload_bytes / static_cast<double>(facts.elements));
-  if (result.values_sent > 0) row.set("element_ratio", static_cast<double>(facts.elements) / static_cast<double>(result.values_sent));
+  if (result.values_sent > 0)
+    row.set("element_ratio", static_cast<double>(facts.elements) / static_cast<double>(result.values_sent));
   if (result.payload_bytes > 0.0) row.set("payload_ratio", raw / result.payload_bytes);
   if (result.wire_bytes > 0.0) row.set("wire_ratio", 2.0 * (p - 1.0) / p * raw / result.wire_bytes);
   if (result.has_residual && result.gradient_energy > 0.0) {
@@ -89,8 +98,8 @@ void set_bytes(RowBuilder& row, const RunFacts& facts, const ReplayResult& resul
   }
 }
 
-void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes, const std::vector<PhaseTimes>& samples,
-               const CodecSpec& spec, Timing timing) {
+void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes,
+               const std::vector<PhaseTimes>& samples, const CodecSpec& spec, Timing timing) {
   if (samples.empty()) return;
   set_phase(row, "encode", samples, 0);
   set_phase(row, "comm", samples, 1);

@@ -31,7 +31,7 @@ struct RunFacts {
   int threads = 1;
   std::uint64_t elements = 0;  ///< of the tensors that are replayed
   double copy_rate = 0.0;
-  std::string remark;          ///< for the `all` rows: tensors left out
+  std::string remark;  ///< for the `all` rows: tensors left out
 };
 
 /// Independent columns of a row of `spec`; `tensor` is a name or "all".
@@ -39,8 +39,8 @@ struct RunFacts {
                                    const std::string& tensor, std::uint64_t elements);
 void set_errors(RowBuilder& row, const ErrorSums& sums, double cumulative_error, double cumulative_energy);
 void set_bytes(RowBuilder& row, const RunFacts& facts, const ReplayResult& result);
-void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes, const std::vector<PhaseTimes>& samples,
-               const CodecSpec& spec, Timing timing);
+void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes,
+               const std::vector<PhaseTimes>& samples, const CodecSpec& spec, Timing timing);
 void set_quality(RowBuilder& row, const CodecQuality& quality);
 
 /// Columns that compare rows: speed-up, headroom, break-even, Pareto front. Needs the rows of none and noop.

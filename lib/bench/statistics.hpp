@@ -9,7 +9,7 @@ namespace gradtool {
 struct Summary {
   std::size_t samples = 0;
   double median = 0.0;
-  double p95 = 0.0;    ///< nearest rank
+  double p95 = 0.0;  ///< nearest rank
   double min = 0.0;
   double noise = 0.0;  ///< standard deviation / mean; 0 for fewer than two samples
 };

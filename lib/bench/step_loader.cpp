@@ -21,7 +21,9 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only) {
   }
 }
 
-std::span<const float> StepLoader::gradient(int rank) const { return gradients_.at(static_cast<std::size_t>(rank)); }
+std::span<const float> StepLoader::gradient(int rank) const {
+  return gradients_.at(static_cast<std::size_t>(rank));
+}
 
 std::span<const double> StepLoader::mean() {
   mean_.assign(elements_, 0.0);

@@ -48,7 +48,8 @@ std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::
     case Granularity::Kind::bucket:
       for (auto tensor = chosen.rbegin(); tensor != chosen.rend(); ++tensor) {
         const std::uint64_t bytes = 4 * tensors[*tensor].elements;
-        if (units.empty() || (units.back().elements > 0 && 4 * units.back().elements + bytes > granularity.bucket_bytes)) {
+        if (units.empty() ||
+            (units.back().elements > 0 && 4 * units.back().elements + bytes > granularity.bucket_bytes)) {
           units.emplace_back();
         }
         append(*tensor);

@@ -25,17 +25,17 @@ struct Granularity {
 /// A unit: tensors that lie one behind the other in one buffer.
 struct Unit {
   struct Piece {
-    std::size_t tensor = 0;     ///< position in the file
-    std::size_t first = 0;      ///< where it starts in the unit
+    std::size_t tensor = 0;  ///< position in the file
+    std::size_t first = 0;   ///< where it starts in the unit
     std::size_t elements = 0;
   };
   std::vector<Piece> pieces;
   std::size_t elements = 0;
 };
 
-/// Cuts the tensors (positions in the file) into units. Buckets are filled in reverse forward order, as gradients become
-/// ready in the backward pass and as PyTorch DDP fills them; a tensor larger than a bucket has one of its own.
-[[nodiscard]] std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::vector<std::size_t>& chosen,
-                                           const Granularity& granularity);
+/// Cuts the tensors (positions in the file) into units. Buckets are filled in reverse forward order, as gradients
+/// become ready in the backward pass and as PyTorch DDP fills them; a tensor larger than a bucket has one of its own.
+[[nodiscard]] std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors,
+                                           const std::vector<std::size_t>& chosen, const Granularity& granularity);
 
 }  // namespace gradtool

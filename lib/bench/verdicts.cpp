@@ -12,13 +12,15 @@ std::optional<double> number(const Table& table, std::size_t row, std::string_vi
   return std::nullopt;
 }
 
-std::string text(const Table& table, std::size_t row, std::string_view column) { return to_text(table.at(row, column)); }
+std::string text(const Table& table, std::size_t row, std::string_view column) {
+  return to_text(table.at(row, column));
+}
 
 /// The row of `codec` for the same timing that covers all tensors.
 std::optional<std::size_t> find_row(const Table& table, const std::string& codec, const std::string& timing) {
   for (std::size_t row = 0; row < table.rows().size(); ++row) {
-    if (text(table, row, "codec") == codec && text(table, row, "timing") == timing && text(table, row, "tensor") == "all" &&
-        text(table, row, "status") == "ok") {
+    if (text(table, row, "codec") == codec && text(table, row, "timing") == timing &&
+        text(table, row, "tensor") == "all" && text(table, row, "status") == "ok") {
       return row;
     }
   }
@@ -55,9 +57,12 @@ void set_verdicts(Table& table) {
     const auto none = find_row(table, "none", timing);
     const auto noop = find_row(table, "noop", timing);
     for (std::size_t row = 0; row < table.rows().size(); ++row) {
-      if (text(table, row, "timing") != timing || text(table, row, "tensor") != "all" || text(table, row, "status") != "ok") continue;
+      if (text(table, row, "timing") != timing || text(table, row, "tensor") != "all" ||
+          text(table, row, "status") != "ok")
+        continue;
       if (timing == "isolated") {
-        if (none && row != *none && text(table, row, "codec") != "noop") table.set(row, "breakeven_gbit_s", breakeven(table, row, *none));
+        if (none && row != *none && text(table, row, "codec") != "noop")
+          table.set(row, "breakeven_gbit_s", breakeven(table, row, *none));
         continue;
       }
       const auto total = number(table, row, "total_us_median");

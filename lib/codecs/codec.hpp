@@ -27,8 +27,8 @@ struct EncodeContext {
 
 /// What a codec promises about y = decode(encode(x)) for finite x. Infinity where it promises nothing.
 struct ErrorBound {
-  double nmse = std::numeric_limits<double>::infinity();         ///< sum (x-y)^2 <= nmse * sum x^2
-  double of_largest = std::numeric_limits<double>::infinity();   ///< max |x-y| <= of_largest * max |x| + absolute
+  double nmse = std::numeric_limits<double>::infinity();        ///< sum (x-y)^2 <= nmse * sum x^2
+  double of_largest = std::numeric_limits<double>::infinity();  ///< max |x-y| <= of_largest * max |x| + absolute
   double absolute = 0.0;
 };
 
@@ -54,8 +54,8 @@ class Codec {
   virtual void encode(Queue<S> queue, View<const float, S> gradient, const EncodeContext& context,
                       View<std::byte, S> payload, View<std::byte, S> scratch) const = 0;
 
-  /// out += weight * decode(payload): aggregation, averaging and error feedback (weight -1) are one call. The payload is
-  /// exactly as long as it was written. On the host, throws Fault::data for a payload that this codec, with these
+  /// out += weight * decode(payload): aggregation, averaging and error feedback (weight -1) are one call. The payload
+  /// is exactly as long as it was written. On the host, throws Fault::data for a payload that this codec, with these
   /// parameters, cannot have written for out.size() elements; on CUDA, such a payload never leaves the views.
   virtual void decode_add(Queue<S> queue, View<const std::byte, S> payload, float weight, View<float, S> out,
                           View<std::byte, S> scratch) const = 0;

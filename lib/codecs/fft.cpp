@@ -19,7 +19,9 @@ namespace {
 
 constexpr std::size_t kMaxSummed = 16;  // payloads that share one inverse transform
 
-constexpr std::size_t padded(std::size_t floats) { return (floats + 63) / 64 * 64; }
+constexpr std::size_t padded(std::size_t floats) {
+  return (floats + 63) / 64 * 64;
+}
 
 /// Transform, keep the strongest bins, quantise, pack (Wang et al., HPDC 2020, section 3.1).
 class Fft final : public Codec<Space::host> {
@@ -30,7 +32,9 @@ class Fft final : public Codec<Space::host> {
     if (n < law::kFftSmallest) return {.payload_bytes = 4 * n, .exact = true};
     const law::FftShape shape = options_.shape(n);
     plans_.make(shape.length);
-    return {.payload_bytes = options_.payload_bound(n), .scratch_bytes = Scratch::bytes(shape), .exact = options_.constant()};
+    return {.payload_bytes = options_.payload_bound(n),
+            .scratch_bytes = Scratch::bytes(shape),
+            .exact = options_.constant()};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
@@ -81,8 +85,8 @@ class Fft final : public Codec<Space::host> {
   }
 
   /// Dropping the smallest theta of the bins leaves at most theta of the energy, counted once a bin; inner bins count
-  /// twice and the first and last once, hence the factor 2. Quantising adds 2^-m of each component, and eps of the largest
-  /// to those that underflow.
+  /// twice and the first and last once, hence the factor 2. Quantising adds 2^-m of each component, and eps of the
+  /// largest to those that underflow.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
     if (n < law::kFftSmallest) return {.nmse = 0.0, .of_largest = 0.0};
     if (!options_.scaled()) return {};  // a fixed range clips what it does not cover
@@ -142,18 +146,19 @@ class Fft final : public Codec<Space::host> {
   static void forward(Queue<Space::host> queue, const host::RealTransform& transform, HostView<const float> gradient,
                       const law::FftShape& shape, const Scratch& at) {
     const std::size_t bins = shape.bins_per_chunk();
-    parallel_parts(queue, shape.chunks, chunk_parts(queue, shape), 1, [&](std::size_t part, std::size_t chunk, std::size_t last) {
-      float* real = at.real + part * padded(shape.length);
-      float* complex = at.complex + part * padded(2 * bins);
-      for (; chunk < last; ++chunk) {
-        const std::size_t first = chunk * shape.length;
-        const std::size_t count = std::min(shape.length, gradient.size() - first);
-        std::memcpy(real, gradient.data() + first, count * sizeof(float));
-        std::fill(real + count, real + shape.length, 0.0F);
-        transform.forward(real, complex);
-        host::keep_keys(complex, bins, at.spectrum + 2 * chunk * bins, at.keys + chunk * bins);
-      }
-    });
+    parallel_parts(queue, shape.chunks, chunk_parts(queue, shape), 1,
+                   [&](std::size_t part, std::size_t chunk, std::size_t last) {
+                     float* real = at.real + part * padded(shape.length);
+                     float* complex = at.complex + part * padded(2 * bins);
+                     for (; chunk < last; ++chunk) {
+                       const std::size_t first = chunk * shape.length;
+                       const std::size_t count = std::min(shape.length, gradient.size() - first);
+                       std::memcpy(real, gradient.data() + first, count * sizeof(float));
+                       std::fill(real + count, real + shape.length, 0.0F);
+                       transform.forward(real, complex);
+                       host::keep_keys(complex, bins, at.spectrum + 2 * chunk * bins, at.keys + chunk * bins);
+                     }
+                   });
   }
 
   static void inverse(Queue<Space::host> queue, const host::RealTransform& transform,
@@ -161,20 +166,21 @@ class Fft final : public Codec<Space::host> {
                       const Scratch& at, HostView<float> out) {
     const std::size_t bins = shape.bins_per_chunk();
     const auto unit = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.length)));
-    parallel_parts(queue, shape.chunks, chunk_parts(queue, shape), 1, [&](std::size_t part, std::size_t chunk, std::size_t last) {
-      float* real = at.real + part * padded(shape.length);
-      float* complex = at.complex + part * padded(2 * bins);
-      for (; chunk < last; ++chunk) {
-        std::fill_n(complex, 2 * bins, 0.0F);
-        for (const auto& spectrum : spectra) host::unpack_add(spectrum, chunk, bins, complex);
-        complex[1] = 0.0F;  // the ends of a real signal's spectrum are real
-        if (shape.length % 2 == 0) complex[2 * bins - 1] = 0.0F;
-        transform.inverse(complex, real);
-        const std::size_t first = chunk * shape.length;
-        const std::size_t count = std::min(shape.length, out.size() - first);
-        host::add_scaled(real, count, weight * unit, out.data() + first);
-      }
-    });
+    parallel_parts(queue, shape.chunks, chunk_parts(queue, shape), 1,
+                   [&](std::size_t part, std::size_t chunk, std::size_t last) {
+                     float* real = at.real + part * padded(shape.length);
+                     float* complex = at.complex + part * padded(2 * bins);
+                     for (; chunk < last; ++chunk) {
+                       std::fill_n(complex, 2 * bins, 0.0F);
+                       for (const auto& spectrum : spectra) host::unpack_add(spectrum, chunk, bins, complex);
+                       complex[1] = 0.0F;  // the ends of a real signal's spectrum are real
+                       if (shape.length % 2 == 0) complex[2 * bins - 1] = 0.0F;
+                       transform.inverse(complex, real);
+                       const std::size_t first = chunk * shape.length;
+                       const std::size_t count = std::min(shape.length, out.size() - first);
+                       host::add_scaled(real, count, weight * unit, out.data() + first);
+                     }
+                   });
   }
 
   FftOptions options_;
@@ -182,23 +188,61 @@ class Fft final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "theta", .kind = ParamInfo::Kind::real, .default_value = "0.85", .min = 0.0, .max = 1.0,
+    {.name = "theta",
+     .kind = ParamInfo::Kind::real,
+     .default_value = "0.85",
+     .min = 0.0,
+     .max = 1.0,
      .meaning = "share of the frequencies that is dropped"},
-    {.name = "bits", .kind = ParamInfo::Kind::integer, .default_value = "10", .min = 4, .max = 32,
+    {.name = "bits",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "10",
+     .min = 4,
+     .max = 32,
      .meaning = "bits per real number sent, 4 to 16; 32 sends float32"},
-    {.name = "mantissa", .kind = ParamInfo::Kind::integer, .default_value = "auto", .min = 0, .max = 15, .choices = "auto",
+    {.name = "mantissa",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "auto",
+     .min = 0,
+     .max = 15,
+     .choices = "auto",
      .meaning = "mantissa bits of the range-based float; auto is bits-4, eight octaves"},
-    {.name = "range", .kind = ParamInfo::Kind::real, .default_value = "auto", .min = 1e-30, .max = 1e30, .choices = "auto",
+    {.name = "range",
+     .kind = ParamInfo::Kind::real,
+     .default_value = "auto",
+     .min = 1e-30,
+     .max = 1e30,
+     .choices = "auto",
      .meaning = "largest unitary coefficient that has a code; auto scales each payload to fit"},
-    {.name = "rounding", .kind = ParamInfo::Kind::choice, .default_value = "truncate", .choices = "truncate|nearest",
+    {.name = "rounding",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "truncate",
+     .choices = "truncate|nearest",
      .meaning = "truncate as in the paper, or round half up"},
-    {.name = "chunk", .kind = ParamInfo::Kind::integer, .default_value = "65536", .min = 64, .max = 1 << 26, .choices = "whole",
+    {.name = "chunk",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "65536",
+     .min = 64,
+     .max = 1 << 26,
+     .choices = "whole",
      .meaning = "longest transform; larger tensors are cut, the last piece padded with zeros"},
-    {.name = "schedule", .kind = ParamInfo::Kind::choice, .default_value = "constant", .choices = "constant|sqrt_lr|drop",
-     .meaning = "theta over training: constant; falling with the square root of the learning rate; theta_end from drop_at on"},
-    {.name = "theta_end", .kind = ParamInfo::Kind::real, .default_value = "0", .min = 0.0, .max = 1.0,
+    {.name = "schedule",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "constant",
+     .choices = "constant|sqrt_lr|drop",
+     .meaning =
+         "theta over training: constant; falling with the square root of the learning rate; theta_end from drop_at on"},
+    {.name = "theta_end",
+     .kind = ParamInfo::Kind::real,
+     .default_value = "0",
+     .min = 0.0,
+     .max = 1.0,
      .meaning = "theta from iteration drop_at on, with schedule=drop"},
-    {.name = "drop_at", .kind = ParamInfo::Kind::integer, .default_value = "0", .min = 0, .max = 1e15,
+    {.name = "drop_at",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "0",
+     .min = 0,
+     .max = 1e15,
      .meaning = "first training iteration with theta_end"}};
 
 }  // namespace

@@ -10,21 +10,28 @@
 namespace gradtool {
 
 FftOptions::FftOptions(const Params& params)
-    : theta_{params.real("theta")}, theta_end_{params.real("theta_end")},
+    : theta_{params.real("theta")},
+      theta_end_{params.real("theta_end")},
       schedule_{params.is("schedule", "constant") ? Schedule::constant
                 : params.is("schedule", "drop")   ? Schedule::drop
                                                   : Schedule::sqrt_lr},
-      drop_at_{params.integer("drop_at")}, bits_{static_cast<std::uint32_t>(params.integer("bits"))},
+      drop_at_{params.integer("drop_at")},
+      bits_{static_cast<std::uint32_t>(params.integer("bits"))},
       scaled_{params.is("range", "auto")},
-      chunk_{params.is("chunk", "whole") ? std::size_t{0x7fffffff} : static_cast<std::size_t>(params.integer("chunk"))} {
+      chunk_{params.is("chunk", "whole") ? std::size_t{0x7fffffff}
+                                         : static_cast<std::size_t>(params.integer("chunk"))} {
   if (bits_ == 32) return;
-  if (bits_ > 16) throw Error{Fault::usage, fmt::format("codec fft: bits={} is not valid; bits is 4 to 16, or 32 for no quantiser", bits_)};
+  if (bits_ > 16)
+    throw Error{Fault::usage,
+                fmt::format("codec fft: bits={} is not valid; bits is 4 to 16, or 32 for no quantiser", bits_)};
   mantissa_ = params.is("mantissa", "auto") ? bits_ - 4 : static_cast<std::uint32_t>(params.integer("mantissa"));
   const auto range = static_cast<float>(scaled_ ? 1.0 : params.real("range"));
   const auto made = law::RangeFloat::make(bits_, mantissa_, range, range, params.is("rounding", "nearest"));
   if (!made.valid) {
-    throw Error{Fault::usage, fmt::format("codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near "
-                                          "bits-4 fits", bits_, mantissa_, range)};
+    throw Error{Fault::usage,
+                fmt::format("codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near "
+                            "bits-4 fits",
+                            bits_, mantissa_, range)};
   }
   format_ = made.format;
 }
@@ -35,7 +42,8 @@ double FftOptions::theta(const EncodeContext& context) const {
       return theta_;
     case Schedule::drop:  // the paper's runs: theta until the learning rate drops, then less (section 4.1)
       return context.iteration < drop_at_ ? theta_ : theta_end_;
-    case Schedule::sqrt_lr:  // theta_t^2 = L eta_t (theorem 3.5), with the constant chosen so that the first step has theta
+    case Schedule::sqrt_lr:  // theta_t^2 = L eta_t (theorem 3.5), with the constant chosen so that the first step has
+                             // theta
       return std::min(theta_, theta_ * std::sqrt(std::max(0.0, context.learning_rate_ratio)));
   }
   return theta_;

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "lib/codecs/cuda_factories.hpp"
 #include "kernels/law/half.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
@@ -51,9 +51,12 @@ class Fp16 final : public Codec<Space::host> {
   float scale_;
 };
 
-constexpr ParamInfo kParams[] = {
-    {.name = "scale_log2", .kind = ParamInfo::Kind::integer, .default_value = "0", .min = -24, .max = 24,
-     .meaning = "multiply by 2^scale_log2 before the cast, against underflow below 6e-8"}};
+constexpr ParamInfo kParams[] = {{.name = "scale_log2",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "0",
+                                  .min = -24,
+                                  .max = 24,
+                                  .meaning = "multiply by 2^scale_log2 before the cast, against underflow below 6e-8"}};
 
 }  // namespace
 

@@ -27,8 +27,8 @@ std::string valid_values(const ParamInfo& info) {
   std::string words;
   for (const auto word : split(info.choices, '|')) words += fmt::format("{}{}", words.empty() ? "" : ", ", word);
   if (info.kind == ParamInfo::Kind::choice) return "one of " + words;
-  const std::string range =
-      fmt::format("{} from {} to {}", info.kind == ParamInfo::Kind::integer ? "an integer" : "a number", info.min, info.max);
+  const std::string range = fmt::format(
+      "{} from {} to {}", info.kind == ParamInfo::Kind::integer ? "an integer" : "a number", info.min, info.max);
   return words.empty() ? range : range + ", or " + words;
 }
 
@@ -60,17 +60,22 @@ Params::Params(std::string_view codec, std::span<const ParamInfo> infos, std::st
     }
     if (found == nullptr || equals == std::string_view::npos) {
       std::string message = fmt::format("codec {}: '{}' is not one of its parameters", codec, part);
-      if (found != nullptr) message = fmt::format("codec {}: parameter '{}' needs a value, {}", codec, key, valid_values(*found));
-      else if (names.empty()) message += "; it takes none";
-      else if (const auto near = nearest(key, names); !near.empty()) message += fmt::format("; did you mean '{}'?", near);
-      else message += fmt::format("; it takes {}", fmt::join(names, ", "));
+      if (found != nullptr)
+        message = fmt::format("codec {}: parameter '{}' needs a value, {}", codec, key, valid_values(*found));
+      else if (names.empty())
+        message += "; it takes none";
+      else if (const auto near = nearest(key, names); !near.empty())
+        message += fmt::format("; did you mean '{}'?", near);
+      else
+        message += fmt::format("; it takes {}", fmt::join(names, ", "));
       throw Error{Fault::usage, message};
     }
     const std::string_view value = part.substr(equals + 1);
     if (given[key]) throw Error{Fault::usage, fmt::format("codec {}: parameter '{}' is given twice", codec, key)};
     given[key] = true;
     if (!valid(*found, value)) {
-      throw Error{Fault::usage, fmt::format("codec {}: {}={} is not valid; {} is {}", codec, key, value, key, valid_values(*found))};
+      throw Error{Fault::usage,
+                  fmt::format("codec {}: {}={} is not valid; {} is {}", codec, key, value, key, valid_values(*found))};
     }
     values_.find(key)->second = value;
   }
@@ -90,6 +95,8 @@ double Params::real(std::string_view name) const {
   return number;
 }
 
-std::int64_t Params::integer(std::string_view name) const { return static_cast<std::int64_t>(real(name)); }
+std::int64_t Params::integer(std::string_view name) const {
+  return static_cast<std::int64_t>(real(name));
+}
 
 }  // namespace gradtool

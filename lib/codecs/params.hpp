@@ -16,7 +16,8 @@ struct ParamInfo {
   std::string_view default_value;
   double min = 0.0;  ///< smallest valid number; unused for a choice
   double max = 0.0;  ///< largest
-  std::string_view choices = {};  ///< "max|l2": valid words; for a number, words that are valid besides numbers ("auto")
+  std::string_view choices =
+      {};  ///< "max|l2": valid words; for a number, words that are valid besides numbers ("auto")
   std::string_view meaning = {};
 };
 

@@ -23,7 +23,8 @@ template <class T>
 /// For payloads whose length follows from n and the parameters. Throws Fault::data.
 inline void expect_length(std::string_view codec, std::size_t bytes, std::size_t expected) {
   if (bytes != expected) {
-    throw Error{Fault::data, fmt::format("{} payload: {} bytes, but this many elements make {}", codec, bytes, expected)};
+    throw Error{Fault::data,
+                fmt::format("{} payload: {} bytes, but this many elements make {}", codec, bytes, expected)};
   }
 }
 

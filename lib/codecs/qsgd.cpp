@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 
-#include "lib/codecs/cuda_factories.hpp"
 #include "kernels/law/bitpack.hpp"
 #include "kernels/law/philox.hpp"
 #include "kernels/law/qsgd_layout.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
@@ -71,7 +71,8 @@ GT_SIMD_CLONES void encode_groups(const float* x, std::size_t first, std::size_t
 }
 
 template <std::uint32_t Bits>
-GT_SIMD_CLONES void decode_groups(const std::uint32_t* words, std::size_t count, float factor, float weight, float* out) {
+GT_SIMD_CLONES void decode_groups(const std::uint32_t* words, std::size_t count, float factor, float weight,
+                                  float* out) {
   const auto qsgd = law::Qsgd::with_bits(Bits);
   std::size_t at = 0;
   for (; at + kGroup <= count; at += kGroup, words += Bits) {
@@ -102,15 +103,16 @@ class QsgdCodec final : public Codec<Space::host> {
     auto* norms = section<float>(payload);
     auto* words = section<std::uint32_t>(payload, at.codes_offset());
     constexpr auto kLaw = law::Qsgd{Bits, (1u << (Bits - 1)) - 1u};
-    parallel_for(queue, at.buckets(), 1, std::max<std::size_t>(1, 16384 / bucket_), [&](std::size_t b, std::size_t last) {
-      for (; b < last; ++b) {
-        const std::size_t first = b * bucket_;
-        const std::size_t count = std::min(bucket_, gradient.size() - first);
-        const float* x = gradient.data() + first;
-        norms[b] = law::Qsgd::stored_norm(l2_ ? l2_norm(x, count) : max_norm(x, count));
-        encode_groups<Bits>(x, first, count, kLaw.encode_factor(norms[b]), context.key, words + at.first_word(b));
-      }
-    });
+    parallel_for(
+        queue, at.buckets(), 1, std::max<std::size_t>(1, 16384 / bucket_), [&](std::size_t b, std::size_t last) {
+          for (; b < last; ++b) {
+            const std::size_t first = b * bucket_;
+            const std::size_t count = std::min(bucket_, gradient.size() - first);
+            const float* x = gradient.data() + first;
+            norms[b] = law::Qsgd::stored_norm(l2_ ? l2_norm(x, count) : max_norm(x, count));
+            encode_groups<Bits>(x, first, count, kLaw.encode_factor(norms[b]), context.key, words + at.first_word(b));
+          }
+        });
   }
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
@@ -120,13 +122,14 @@ class QsgdCodec final : public Codec<Space::host> {
     const auto* norms = section<float>(payload);
     const auto* words = section<std::uint32_t>(payload, at.codes_offset());
     constexpr auto kLaw = law::Qsgd{Bits, (1u << (Bits - 1)) - 1u};
-    parallel_for(queue, at.buckets(), 1, std::max<std::size_t>(1, 16384 / bucket_), [&](std::size_t b, std::size_t last) {
-      for (; b < last; ++b) {
-        const std::size_t first = b * bucket_;
-        decode_groups<Bits>(words + at.first_word(b), std::min(bucket_, out.size() - first),
-                            kLaw.decode_factor(norms[b]), weight, out.data() + first);
-      }
-    });
+    parallel_for(queue, at.buckets(), 1, std::max<std::size_t>(1, 16384 / bucket_),
+                 [&](std::size_t b, std::size_t last) {
+                   for (; b < last; ++b) {
+                     const std::size_t first = b * bucket_;
+                     decode_groups<Bits>(words + at.first_word(b), std::min(bucket_, out.size() - first),
+                                         kLaw.decode_factor(norms[b]), weight, out.data() + first);
+                   }
+                 });
   }
 
   /// An element moves by less than one level. With the max norm a level is max|x|/s of its bucket.
@@ -148,17 +151,30 @@ template <std::uint32_t... Bits>
 std::unique_ptr<Codec<Space::host>> make_for_bits(const Params& params, std::integer_sequence<std::uint32_t, Bits...>) {
   std::unique_ptr<Codec<Space::host>> codec;
   const auto wanted = static_cast<std::uint32_t>(params.integer("bits"));
-  ((Bits + 2 == wanted ? (codec = std::make_unique<QsgdCodec<Bits + 2>>(params), true) : false) || ...);
+  const auto make = [&]<std::uint32_t B>() {
+    if (B == wanted) codec = std::make_unique<QsgdCodec<B>>(params);
+  };
+  (make.template operator()<Bits + 2>(), ...);
   return codec;
 }
 
-constexpr ParamInfo kParams[] = {
-    {.name = "bits", .kind = ParamInfo::Kind::integer, .default_value = "4", .min = 2, .max = 8,
-     .meaning = "bits per element with its sign; 2^(bits-1)-1 levels"},
-    {.name = "bucket", .kind = ParamInfo::Kind::integer, .default_value = "512", .min = 32, .max = 1 << 20,
-     .meaning = "elements that share a norm, a multiple of 32"},
-    {.name = "norm", .kind = ParamInfo::Kind::choice, .default_value = "max", .choices = "max|l2",
-     .meaning = "what a bucket is divided by; l2 is the paper's, max loses less"}};
+constexpr ParamInfo kParams[] = {{.name = "bits",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "4",
+                                  .min = 2,
+                                  .max = 8,
+                                  .meaning = "bits per element with its sign; 2^(bits-1)-1 levels"},
+                                 {.name = "bucket",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "512",
+                                  .min = 32,
+                                  .max = 1 << 20,
+                                  .meaning = "elements that share a norm, a multiple of 32"},
+                                 {.name = "norm",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "max",
+                                  .choices = "max|l2",
+                                  .meaning = "what a bucket is divided by; l2 is the paper's, max loses less"}};
 
 }  // namespace
 

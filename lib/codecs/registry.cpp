@@ -74,6 +74,8 @@ std::string_view name_of(Determinism determinism) {
   return "";
 }
 
-std::string spaces_of(const CodecDescriptor& codec) { return codec.make_cuda == nullptr ? "host" : "host,cuda"; }
+std::string spaces_of(const CodecDescriptor& codec) {
+  return codec.make_cuda == nullptr ? "host" : "host,cuda";
+}
 
 }  // namespace gradtool

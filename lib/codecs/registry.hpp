@@ -41,7 +41,8 @@ struct CodecDescriptor {
   Determinism determinism = Determinism::cross_backend;
   std::string_view payload;  ///< payload formula, for the docs
   std::unique_ptr<Codec<Space::host>> (*make_host)(const Params&);
-  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(const Params&);  ///< null when there is no CUDA version in this build
+  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(
+      const Params&);  ///< null when there is no CUDA version in this build
 };
 
 /// All codecs, sorted by name. A constant table that CMake generates from the list in lib/codecs/CMakeLists.txt.

@@ -33,27 +33,28 @@ class TopK final : public Codec<Space::host> {
     auto* values = section<float>(payload);
     auto* where = section<std::uint32_t>(payload, 4 * k);
     const bool bitmap = uses_bitmap(n);
-    selector.for_each_part(cut, key, [&](std::size_t, std::size_t first, std::size_t last, std::size_t at, std::size_t ties) {
-      for (std::size_t word = first; word < last; word += 32) {  // parts start at multiples of 32
-        std::uint32_t kept = 0;
-        const std::size_t end = std::min<std::size_t>(32, last - word);
-        for (std::size_t bit = 0; bit < end; ++bit) kept |= (key(word + bit) >= cut.threshold ? 1u : 0u) << bit;
-        if (kept == 0 && !bitmap) continue;
-        for (std::uint32_t rest = kept; rest != 0; rest &= rest - 1) {
-          const auto bit = static_cast<std::size_t>(std::countr_zero(rest));
-          const std::size_t i = word + bit;
-          if (key(i) == cut.threshold && ties-- == 0) {
-            ties = 0;
-            kept &= ~(1u << bit);
-            continue;
+    selector.for_each_part(
+        cut, key, [&](std::size_t, std::size_t first, std::size_t last, std::size_t at, std::size_t ties) {
+          for (std::size_t word = first; word < last; word += 32) {  // parts start at multiples of 32
+            std::uint32_t kept = 0;
+            const std::size_t end = std::min<std::size_t>(32, last - word);
+            for (std::size_t bit = 0; bit < end; ++bit) kept |= (key(word + bit) >= cut.threshold ? 1u : 0u) << bit;
+            if (kept == 0 && !bitmap) continue;
+            for (std::uint32_t rest = kept; rest != 0; rest &= rest - 1) {
+              const auto bit = static_cast<std::size_t>(std::countr_zero(rest));
+              const std::size_t i = word + bit;
+              if (key(i) == cut.threshold && ties-- == 0) {
+                ties = 0;
+                kept &= ~(1u << bit);
+                continue;
+              }
+              values[at] = x[i];
+              if (!bitmap) where[at] = static_cast<std::uint32_t>(i);
+              ++at;
+            }
+            if (bitmap) where[word / 32] = kept;
           }
-          values[at] = x[i];
-          if (!bitmap) where[at] = static_cast<std::uint32_t>(i);
-          ++at;
-        }
-        if (bitmap) where[word / 32] = kept;
-      }
-    });
+        });
   }
 
   void decode_add(Queue<Space::host> /*queue*/, HostView<const std::byte> payload, float weight, HostView<float> out,
@@ -74,7 +75,8 @@ class TopK final : public Codec<Space::host> {
     for (std::size_t word = 0; word < (n + 31) / 32; ++word) {
       for (std::uint32_t rest = where[word]; rest != 0; rest &= rest - 1) {
         const std::size_t i = 32 * word + static_cast<std::size_t>(std::countr_zero(rest));
-        if (i >= n || at == k) throw Error{Fault::data, fmt::format("topk payload: bitmap does not mark {} of {} elements", k, n)};
+        if (i >= n || at == k)
+          throw Error{Fault::data, fmt::format("topk payload: bitmap does not mark {} of {} elements", k, n)};
         out[i] += weight * values[at++];
       }
     }
@@ -107,11 +109,17 @@ class TopK final : public Codec<Space::host> {
   std::string index_;
 };
 
-constexpr ParamInfo kParams[] = {
-    {.name = "ratio", .kind = ParamInfo::Kind::real, .default_value = "0.01", .min = 0.0, .max = 1.0,
-     .meaning = "share of the elements that is sent; at least one is"},
-    {.name = "index", .kind = ParamInfo::Kind::choice, .default_value = "auto", .choices = "auto|u32|bitmap",
-     .meaning = "how positions are written; auto takes the smaller"}};
+constexpr ParamInfo kParams[] = {{.name = "ratio",
+                                  .kind = ParamInfo::Kind::real,
+                                  .default_value = "0.01",
+                                  .min = 0.0,
+                                  .max = 1.0,
+                                  .meaning = "share of the elements that is sent; at least one is"},
+                                 {.name = "index",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "auto",
+                                  .choices = "auto|u32|bitmap",
+                                  .meaning = "how positions are written; auto takes the smaller"}};
 
 }  // namespace
 

@@ -15,7 +15,8 @@ enum class Fault : std::uint8_t {
   unavailable = 77,  ///< not built in, or no such device here; ctest counts it as skipped
 };
 
-/// The one exception type that gradtool throws. `what()` is one line that a user can act on: what, where, what is valid.
+/// The one exception type that gradtool throws. `what()` is one line that a user can act on: what, where, what is
+/// valid.
 ///
 /// `file()` and `line()` are the throw site. std::source_location would say it better, but clang 14 lacks it and
 /// nvcc 13.0 crashes on it.

@@ -17,6 +17,8 @@ void catch_interrupts() {
   std::signal(SIGTERM, on_signal);
 }
 
-bool interrupted() noexcept { return requested != 0; }
+bool interrupted() noexcept {
+  return requested != 0;
+}
 
 }  // namespace gradtool

@@ -33,7 +33,9 @@ std::string format(const char* pattern, double value, const char* unit) {
   return buffer.data();
 }
 
-const char* three_digits(double value) { return value < 9.995 ? "%.2f %s" : value < 99.95 ? "%.1f %s" : "%.0f %s"; }
+const char* three_digits(double value) {
+  return value < 9.995 ? "%.2f %s" : value < 99.95 ? "%.1f %s" : "%.0f %s";
+}
 
 }  // namespace
 
@@ -55,13 +57,14 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view what) {
     std::string_view name;
     double bytes;
   };
-  constexpr std::array kUnits{Unit{"", 1.0},       Unit{"B", 1.0},      Unit{"K", 0x1p10},   Unit{"M", 0x1p20},
-                              Unit{"G", 0x1p30},   Unit{"KB", 1e3},     Unit{"kB", 1e3},     Unit{"MB", 1e6},
-                              Unit{"GB", 1e9},     Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30}};
+  constexpr std::array kUnits{Unit{"", 1.0},     Unit{"B", 1.0},      Unit{"K", 0x1p10},   Unit{"M", 0x1p20},
+                              Unit{"G", 0x1p30}, Unit{"KB", 1e3},     Unit{"kB", 1e3},     Unit{"MB", 1e6},
+                              Unit{"GB", 1e9},   Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30}};
   const auto* found = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == unit; });
   const double bytes = found == kUnits.end() ? -1.0 : number * found->bytes;
   if (status != std::errc{} || !(bytes >= 1.0) || bytes > 0x1p62) {
-    throw Error{Fault::usage, std::string{what} + ": '" + std::string{text} + "' is not a size; write for example 25MB, 4MiB or 65536"};
+    throw Error{Fault::usage, std::string{what} + ": '" + std::string{text} +
+                                  "' is not a size; write for example 25MB, 4MiB or 65536"};
   }
   return static_cast<std::uint64_t>(bytes);
 }

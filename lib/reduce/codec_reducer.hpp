@@ -14,8 +14,12 @@ template <Space S>
 class CodecReducer : public Reducer<S> {
  public:
   CodecReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, bool error_feedback, Queue<S> queue)
-      : codec_{std::move(codec)}, n_{n}, ranks_{ranks}, footprint_{codec_->plan(n)},
-        state_{error_feedback ? n * sizeof(float) : 0}, residual_{state_.template take<float>(error_feedback ? n : 0)} {
+      : codec_{std::move(codec)},
+        n_{n},
+        ranks_{ranks},
+        footprint_{codec_->plan(n)},
+        state_{error_feedback ? n * sizeof(float) : 0},
+        residual_{state_.template take<float>(error_feedback ? n : 0)} {
     fill_zero(queue, residual_);
   }
 

@@ -12,8 +12,10 @@ template <Space S>
 class GatherReducer final : public CodecReducer<S> {
  public:
   GatherReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, bool error_feedback, Queue<S> queue)
-      : CodecReducer<S>{std::move(codec), n, ranks, error_feedback, queue}, sizes_(static_cast<std::size_t>(ranks)),
-        offsets_(static_cast<std::size_t>(ranks)), parts_(static_cast<std::size_t>(ranks)) {}
+      : CodecReducer<S>{std::move(codec), n, ranks, error_feedback, queue},
+        sizes_(static_cast<std::size_t>(ranks)),
+        offsets_(static_cast<std::size_t>(ranks)),
+        parts_(static_cast<std::size_t>(ranks)) {}
 
   /// A slot for every rank's payload, the codec's scratch, and the sizes.
   [[nodiscard]] std::size_t workspace_bytes() const override {
@@ -30,8 +32,7 @@ class GatherReducer final : public CodecReducer<S> {
     const auto me = static_cast<std::size_t>(comm.rank());
     const auto mine = all.part(me * slot(), this->footprint_.payload_bytes);  // gathered in place
 
-    in_phase(clock, Phase::encode, queue,
-             [&] { this->encode_with_feedback(queue, gradient, context, mine, scratch); });
+    in_phase(clock, Phase::encode, queue, [&] { this->encode_with_feedback(queue, gradient, context, mine, scratch); });
     in_phase(clock, Phase::communicate, queue, [&] {
       if (this->footprint_.exact) {
         std::fill(sizes_.begin(), sizes_.end(), this->footprint_.payload_bytes);

@@ -6,14 +6,17 @@
 
 namespace gradtool {
 
-/// Ring reduce-scatter on payloads: at every hop a rank decodes what it received onto its own segment and encodes the sum
-/// again; then the finished segments are all-gathered encoded. Costs 2(p-1)/p payloads like a dense ring, but the error
-/// of p-1 encodings adds up. Every rank decodes the same final payloads, so all end with the same bits.
+/// Ring reduce-scatter on payloads: at every hop a rank decodes what it received onto its own segment and encodes the
+/// sum again; then the finished segments are all-gathered encoded. Costs 2(p-1)/p payloads like a dense ring, but the
+/// error of p-1 encodings adds up. Every rank decodes the same final payloads, so all end with the same bits.
 template <Space S>
 class HopReducer final : public Reducer<S> {
  public:
   HopReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks)
-      : codec_{std::move(codec)}, n_{n}, ranks_{ranks}, sizes_(static_cast<std::size_t>(ranks)),
+      : codec_{std::move(codec)},
+        n_{n},
+        ranks_{ranks},
+        sizes_(static_cast<std::size_t>(ranks)),
         offsets_(static_cast<std::size_t>(ranks)) {
     for (int i = 0; i < ranks; ++i) {
       footprints_.push_back(codec_->plan(ring_segment(n, i, ranks).count));
@@ -23,7 +26,8 @@ class HopReducer final : public Reducer<S> {
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override {
-    return (sizes_.size() + 2) * slot_ + Arena<S>::padded_size(scratch_) + Arena<S>::padded_size(8 * sizes_.size()) + 1024;
+    return (sizes_.size() + 2) * slot_ + Arena<S>::padded_size(scratch_) + Arena<S>::padded_size(8 * sizes_.size()) +
+           1024;
   }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
@@ -39,7 +43,10 @@ class HopReducer final : public Reducer<S> {
     const int me = comm.rank();
     const int next = (me + 1) % p;
     const int previous = (me + p - 1) % p;
-    const auto part = [&](int i) { const Segment s = ring_segment(n_, i, p); return gradient.part(s.first, s.count); };
+    const auto part = [&](int i) {
+      const Segment s = ring_segment(n_, i, p);
+      return gradient.part(s.first, s.count);
+    };
     payload_bytes_ = 0;
 
     for (int hop = 0; hop + 1 < p; ++hop) {
@@ -48,7 +55,8 @@ class HopReducer final : public Reducer<S> {
       const Footprint& take_plan = footprints_[static_cast<std::size_t>(take)];
       std::size_t bytes = 0;
       std::size_t expected = take_plan.payload_bytes;
-      in_phase(clock, Phase::encode, queue, [&] { bytes = encode(queue, part(give), give, context, hop, outgoing, scratch); });
+      in_phase(clock, Phase::encode, queue,
+               [&] { bytes = encode(queue, part(give), give, context, hop, outgoing, scratch); });
       in_phase(clock, Phase::communicate, queue, [&] {
         if (!take_plan.exact || !footprints_[static_cast<std::size_t>(give)].exact) {
           comm.exchange(queue, next, outgoing.first(8), previous, in_size);
@@ -59,16 +67,16 @@ class HopReducer final : public Reducer<S> {
         }
         comm.exchange(queue, next, outgoing.first(bytes), previous, incoming.first(expected));
       });
-      in_phase(clock, Phase::decode, queue, [&] { codec_->decode_add(queue, incoming.first(expected), 1.0F, part(take), scratch); });
+      in_phase(clock, Phase::decode, queue,
+               [&] { codec_->decode_add(queue, incoming.first(expected), 1.0F, part(take), scratch); });
     }
 
     const int own = (me + 1) % p;  // the segment that is complete here
     const auto own_slot = all.part(static_cast<std::size_t>(own) * slot_, slot_);
     std::size_t bytes = 0;
-    in_phase(clock, Phase::encode, queue, [&] { bytes = encode(queue, part(own), own, context, p, own_slot, scratch); });
-    in_phase(clock, Phase::communicate, queue, [&] {
-      gather(comm, queue, own_slot.first(bytes), all, size_row);
-    });
+    in_phase(clock, Phase::encode, queue,
+             [&] { bytes = encode(queue, part(own), own, context, p, own_slot, scratch); });
+    in_phase(clock, Phase::communicate, queue, [&] { gather(comm, queue, own_slot.first(bytes), all, size_row); });
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
       for (int i = 0; i < p; ++i) {

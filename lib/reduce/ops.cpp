@@ -22,9 +22,8 @@ GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {
 }  // namespace
 
 void fill_zero(Queue<Space::host> queue, View<float, Space::host> view) {
-  parallel_for(queue, view.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
-    std::fill(view.data() + first, view.data() + last, 0.0F);
-  });
+  parallel_for(queue, view.size(), 16, kGrain,
+               [&](std::size_t first, std::size_t last) { std::fill(view.data() + first, view.data() + last, 0.0F); });
 }
 
 void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float, Space::host> out) {
@@ -34,9 +33,8 @@ void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float
 }
 
 void scale(Queue<Space::host> queue, View<float, Space::host> view, float factor) {
-  parallel_for(queue, view.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
-    scale_range(view.data() + first, last - first, factor);
-  });
+  parallel_for(queue, view.size(), 16, kGrain,
+               [&](std::size_t first, std::size_t last) { scale_range(view.data() + first, last - first, factor); });
 }
 
 void read_back(Queue<Space::host> /*queue*/, View<const std::byte, Space::host> from, void* to) {

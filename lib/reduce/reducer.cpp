@@ -26,11 +26,14 @@ Scheme resolve(Scheme scheme, const CodecSpec& spec) {
     return codec.aggregation == Aggregation::sum ? Scheme::sum : Scheme::gather;
   }
   if (scheme == Scheme::sum && codec.aggregation != Aggregation::sum) {
-    throw Error{Fault::usage, fmt::format("codec {} cannot ride on a sum: its payloads do not add; use gather or hop", codec.name)};
+    throw Error{Fault::usage,
+                fmt::format("codec {} cannot ride on a sum: its payloads do not add; use gather or hop", codec.name)};
   }
   if (scheme == Scheme::hop && spec.error_feedback) {
-    throw Error{Fault::usage, fmt::format("codec {} keeps a residual, which has no meaning when every hop encodes again; "
-                                          "add ef=off to the codec, or use gather", codec.name)};
+    throw Error{Fault::usage,
+                fmt::format("codec {} keeps a residual, which has no meaning when every hop encodes again; "
+                            "add ef=off to the codec, or use gather",
+                            codec.name)};
   }
   return scheme;
 }
@@ -41,8 +44,9 @@ std::shared_ptr<const Codec<Space::host>> make_codec(const CodecSpec& spec) {
 }
 
 template <>
-std::unique_ptr<Reducer<Space::host>> make_reducer(const CodecSpec& spec, std::shared_ptr<const Codec<Space::host>> codec,
-                                                   Scheme scheme, std::size_t n, int ranks, Queue<Space::host> queue) {
+std::unique_ptr<Reducer<Space::host>> make_reducer(const CodecSpec& spec,
+                                                   std::shared_ptr<const Codec<Space::host>> codec, Scheme scheme,
+                                                   std::size_t n, int ranks, Queue<Space::host> queue) {
   return detail::build_reducer<Space::host>(spec, std::move(codec), scheme, n, ranks, queue);
 }
 

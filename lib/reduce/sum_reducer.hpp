@@ -47,9 +47,8 @@ class DenseReducer final : public Reducer<S> {
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& /*context*/,
               View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     in_phase(clock, Phase::encode, queue, [] {});
-    in_phase(clock, Phase::communicate, queue, [&] {
-      comm.all_reduce_sum(queue, as_writable_bytes(gradient), Dtype::f32, workspace);
-    });
+    in_phase(clock, Phase::communicate, queue,
+             [&] { comm.all_reduce_sum(queue, as_writable_bytes(gradient), Dtype::f32, workspace); });
     in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(comm.size())); });
   }
   void reset(Queue<S> /*queue*/) override {}

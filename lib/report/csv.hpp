@@ -7,7 +7,8 @@
 
 namespace gradtool {
 
-/// RFC 4180 with "\n" line ends: one header line, no comments. A field is quoted when it holds a comma, quote or line end.
+/// RFC 4180 with "\n" line ends: one header line, no comments. A field is quoted when it holds a comma, quote or line
+/// end.
 void write_csv(std::ostream& out, const Table& table);
 
 /// Writes beside `path` and renames, so that a file of that name is always whole; "-" is standard output.

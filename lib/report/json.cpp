@@ -68,9 +68,10 @@ nlohmann::ordered_json provenance() {
   out["cores"] = std::thread::hardware_concurrency();
   out["memory"] = proc_value("/proc/meminfo", "MemTotal");
   auto environment = nlohmann::ordered_json::object();
-  constexpr std::array kAllowed{"OMP_NUM_THREADS",      "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
-                                "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO",            "NCCL_PROTO",      "NCCL_DEBUG",
-                                "NCCL_P2P_DISABLE",     "NCCL_IB_DISABLE",      "SLURM_NTASKS",    "OMPI_COMM_WORLD_SIZE"};
+  constexpr std::array kAllowed{"OMP_NUM_THREADS",      "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+                                "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO",
+                                "NCCL_PROTO",           "NCCL_DEBUG",           "NCCL_P2P_DISABLE",
+                                "NCCL_IB_DISABLE",      "SLURM_NTASKS",         "OMPI_COMM_WORLD_SIZE"};
   for (const char* name : kAllowed) {
     if (const char* value = std::getenv(name)) environment[name] = value;
   }

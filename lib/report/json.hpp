@@ -6,7 +6,8 @@
 
 namespace gradtool {
 
-/// One cell: null for "not measured"; infinities and NaN become the strings "inf", "-inf", "nan", which JSON cannot say.
+/// One cell: null for "not measured"; infinities and NaN become the strings "inf", "-inf", "nan", which JSON cannot
+/// say.
 [[nodiscard]] nlohmann::ordered_json to_json(const Cell& cell);
 
 /// An array with one object per row, keys in column order.

@@ -11,7 +11,9 @@
 namespace gradtool {
 
 Progress::Progress(std::string label, std::uint64_t total)
-    : label_{std::move(label)}, total_{std::max<std::uint64_t>(total, 1)}, terminal_{isatty(STDERR_FILENO) == 1},
+    : label_{std::move(label)},
+      total_{std::max<std::uint64_t>(total, 1)},
+      terminal_{isatty(STDERR_FILENO) == 1},
       start_{std::chrono::steady_clock::now()} {}
 
 Progress::~Progress() {
@@ -28,7 +30,10 @@ void Progress::update(std::uint64_t done, std::string_view note) {
   const auto filled = static_cast<std::size_t>(std::min(kWidth, done * kWidth / total_));
   const double elapsed = std::chrono::duration<double>(now - start_).count();
   const std::string left =
-      done == 0 ? "" : human_seconds(elapsed / static_cast<double>(done) * static_cast<double>(total_ - std::min(done, total_))) + " left";
+      done == 0
+          ? ""
+          : human_seconds(elapsed / static_cast<double>(done) * static_cast<double>(total_ - std::min(done, total_))) +
+                " left";
   const std::string line = fmt::format("\r\033[K{} [{}{}] {}/{} {} {}", label_, std::string(filled, '='),
                                        std::string(kWidth - filled, ' '), done, total_, left, note);
   std::fputs(line.c_str(), stderr);

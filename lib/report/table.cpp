@@ -8,7 +8,8 @@ namespace gradtool {
 
 void Table::add(std::vector<Cell> row) {
   if (row.size() != columns_.size()) {
-    throw Error{Fault::usage, fmt::format("table {}: a row has {} cells for {} columns", name_, row.size(), columns_.size())};
+    throw Error{Fault::usage,
+                fmt::format("table {}: a row has {} cells for {} columns", name_, row.size(), columns_.size())};
   }
   rows_.push_back(std::move(row));
 }

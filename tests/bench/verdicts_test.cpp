@@ -8,10 +8,14 @@ namespace {
 /// Rows as run_bench makes them, with the few columns that verdicts need.
 class Verdicts : public testing::Test {
  protected:
-  void add(const std::string& codec, const std::string& timing, std::int64_t wire, double encode, double decode, double total, double nmse) {
+  void add(const std::string& codec, const std::string& timing, std::int64_t wire, double encode, double decode,
+           double total, double nmse) {
     RowBuilder row{table_};
     row.set("codec", codec).set("timing", timing).set("tensor", std::string{"all"}).set("status", std::string{"ok"});
-    row.set("wire_bytes_per_rank", wire).set("encode_us_median", encode).set("decode_us_median", decode).set("nmse", nmse);
+    row.set("wire_bytes_per_rank", wire)
+        .set("encode_us_median", encode)
+        .set("decode_us_median", decode)
+        .set("nmse", nmse);
     if (timing == "concurrent") row.set("total_us_median", total);
     table_.add(row.take());
   }
@@ -29,7 +33,7 @@ TEST_F(Verdicts, BreakEvenIsWhereBothTakeTheSameTime) {
   EXPECT_DOUBLE_EQ(gbit, 40.0);
   const double bytes_per_us = gbit * 1e9 / 8.0 / 1e6;
   EXPECT_NEAR(1e6 / bytes_per_us + 10.0, 5e5 / bytes_per_us + 110.0, 1e-9);
-  EXPECT_EQ(std::get<double>(table_.at(2, "breakeven_gbit_s")), 0.0);          // sends more: never
+  EXPECT_EQ(std::get<double>(table_.at(2, "breakeven_gbit_s")), 0.0);                     // sends more: never
   EXPECT_TRUE(std::holds_alternative<std::monostate>(table_.at(3, "breakeven_gbit_s")));  // faster to compute: always
 }
 

@@ -15,11 +15,16 @@ namespace gradtool::test {
 class CodecRun {
  public:
   CodecRun(const std::string& spec, std::size_t n, int threads = 1)
-      : spec_{parse_codec(spec)}, codec_{spec_.descriptor->make_host(spec_.params)}, footprint_{codec_->plan(n)},
-        n_{n}, pool_{threads}, queue_{threads > 1 ? &pool_ : nullptr},
+      : spec_{parse_codec(spec)},
+        codec_{spec_.descriptor->make_host(spec_.params)},
+        footprint_{codec_->plan(n)},
+        n_{n},
+        pool_{threads},
+        queue_{threads > 1 ? &pool_ : nullptr},
         arena_{Arena<Space::host>::padded_size(footprint_.payload_bytes) +
                Arena<Space::host>::padded_size(footprint_.scratch_bytes)},
-        payload_{arena_.take_bytes(footprint_.payload_bytes)}, scratch_{arena_.take_bytes(footprint_.scratch_bytes)} {}
+        payload_{arena_.take_bytes(footprint_.payload_bytes)},
+        scratch_{arena_.take_bytes(footprint_.scratch_bytes)} {}
 
   /// The payload's bytes, as long as they are.
   std::vector<std::byte> encode(std::span<const float> x, const EncodeContext& context = {}, int poison = 0xA5) {
@@ -68,16 +73,28 @@ class CodecRun {
   HostView<std::byte> payload_, scratch_;
 };
 
-/// The specifications that suites run over: every registered codec with its defaults, and variants that take other paths.
+/// The specifications that suites run over: every registered codec with its defaults, and variants that take other
+/// paths.
 inline std::vector<std::string> specs_to_test() {
   std::vector<std::string> specs;
-  const std::vector<std::string> variants{
-      "fp16:scale_log2=10",      "topk:ratio=0.3",          "topk:ratio=0.2,index=u32",
-      "topk:ratio=1",            "topk:ratio=0.01,index=bitmap",
-      "qsgd:bits=2,bucket=64",   "qsgd:bits=3,bucket=96",   "qsgd:bits=8",
-      "qsgd:bits=4,norm=l2",     "qsgd:bits=5,bucket=1024", "fft:theta=0,bits=32",
-      "fft:theta=0.9,bits=8",    "fft:theta=1",             "fft:theta=0.5,rounding=nearest,chunk=1024",
-      "fft:chunk=256,bits=13",   "fft:schedule=drop,drop_at=5,theta_end=0.3", "fft:schedule=sqrt_lr", "fft:range=1"};
+  const std::vector<std::string> variants{"fp16:scale_log2=10",
+                                          "topk:ratio=0.3",
+                                          "topk:ratio=0.2,index=u32",
+                                          "topk:ratio=1",
+                                          "topk:ratio=0.01,index=bitmap",
+                                          "qsgd:bits=2,bucket=64",
+                                          "qsgd:bits=3,bucket=96",
+                                          "qsgd:bits=8",
+                                          "qsgd:bits=4,norm=l2",
+                                          "qsgd:bits=5,bucket=1024",
+                                          "fft:theta=0,bits=32",
+                                          "fft:theta=0.9,bits=8",
+                                          "fft:theta=1",
+                                          "fft:theta=0.5,rounding=nearest,chunk=1024",
+                                          "fft:chunk=256,bits=13",
+                                          "fft:schedule=drop,drop_at=5,theta_end=0.3",
+                                          "fft:schedule=sqrt_lr",
+                                          "fft:range=1"};
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
       if (codec->name == name) return true;

@@ -11,8 +11,10 @@
 namespace gradtool::test {
 namespace {
 
-const std::vector<std::size_t> kSizes{0, 1, 7, 31, 32, 33, 511, 512, 513, 1023, 1024, 1025, 65535, 65536, 65537, 100'003};
-const EncodeContext kContext{.key = {.seed = 42, .step = 3, .rank = 1, .tensor = 9}, .iteration = 3, .learning_rate_ratio = 0.5};
+const std::vector<std::size_t> kSizes{0,   1,    7,    31,   32,    33,    511,   512,
+                                      513, 1023, 1024, 1025, 65535, 65536, 65537, 100'003};
+const EncodeContext kContext{
+    .key = {.seed = 42, .step = 3, .rank = 1, .tensor = 9}, .iteration = 3, .learning_rate_ratio = 0.5};
 
 class Conformance : public testing::TestWithParam<std::string> {};
 
@@ -127,8 +129,8 @@ TEST_P(Unbiased, MeanOverSeedsIsTheInput) {
       square[i] += static_cast<double>(y[i]) * static_cast<double>(y[i]) / kSeeds;
     }
   }
-  // z-tests on sums of many independent errors: blocks of 256 elements (plainly, and along the sign of x, where a bias of
-  // the magnitude would show), 5 sigma each; and all of them along x, 4 sigma.
+  // z-tests on sums of many independent errors: blocks of 256 elements (plainly, and along the sign of x, where a bias
+  // of the magnitude would show), 5 sigma each; and all of them along x, 4 sigma.
   const auto z_score = [&](std::size_t first, std::size_t last, auto direction) {
     double sum = 0.0;
     double variance = 0.0;
@@ -137,7 +139,8 @@ TEST_P(Unbiased, MeanOverSeedsIsTheInput) {
       sum += d * (mean[i] - static_cast<double>(x[i]));
       variance += d * d * std::max(square[i] - mean[i] * mean[i], 0.0) / (kSeeds - 1);
     }
-    if (variance == 0.0) return std::abs(sum) <= 1e-12 ? 0.0 : HUGE_VAL;  // the same for every seed: then it must be exact
+    if (variance == 0.0)
+      return std::abs(sum) <= 1e-12 ? 0.0 : HUGE_VAL;  // the same for every seed: then it must be exact
     return std::abs(sum) / std::sqrt(variance);
   };
   for (std::size_t first = 0; first < n; first += 256) {
@@ -163,7 +166,8 @@ TEST_P(Conformance, DamagedPayloadsThrowOrStayInBounds) {
     }
   };
   for (std::size_t length = 0; length < payload.size(); length += 1 + length / 16) {
-    EXPECT_FALSE(attempt({payload.data(), length})) << "a payload cut to " << length << " of " << payload.size() << " was taken";
+    EXPECT_FALSE(attempt({payload.data(), length}))
+        << "a payload cut to " << length << " of " << payload.size() << " was taken";
   }
   auto longer = payload;
   longer.resize(payload.size() + 4);

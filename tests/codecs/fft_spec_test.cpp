@@ -33,8 +33,9 @@ TEST(RangeFloat, ClosedFormMatchesTheTableForRangeOne) {
     std::uint32_t bits, mantissa, pbase;
     double eps;
   };
-  for (const Row& row : {Row{8, 2, 382, 3.49e-10}, Row{8, 3, 890, 1.91e-5}, Row{8, 4, 1906, 4.39e-3}, Row{8, 5, 3938, 6.64e-2},
-                         Row{10, 4, 1522, 2.62e-10}, Row{10, 5, 3554, 1.62e-5}, Row{10, 6, 7618, 4.03e-3}, Row{10, 7, 15746, 6.35e-2}}) {
+  for (const Row& row :
+       {Row{8, 2, 382, 3.49e-10}, Row{8, 3, 890, 1.91e-5}, Row{8, 4, 1906, 4.39e-3}, Row{8, 5, 3938, 6.64e-2},
+        Row{10, 4, 1522, 2.62e-10}, Row{10, 5, 3554, 1.62e-5}, Row{10, 6, 7618, 4.03e-3}, Row{10, 7, 15746, 6.35e-2}}) {
     const auto made = RangeFloat::make(row.bits, row.mantissa, 1.0F, 1.0F, false);
     ASSERT_TRUE(made.valid);
     EXPECT_EQ(made.format.pbase, row.pbase);
@@ -70,14 +71,16 @@ TEST(RangeFloat, ClosedFormCoversTheRangeForEveryFormat) {
 }
 
 TEST(RangeFloat, EncodingADecodedCodeIsTheCode) {
-  for (const auto& [bits, mantissa] : std::map<std::uint32_t, std::uint32_t>{{4, 0}, {8, 3}, {10, 6}, {13, 9}, {16, 12}}) {
+  for (const auto& [bits, mantissa] :
+       std::map<std::uint32_t, std::uint32_t>{{4, 0}, {8, 3}, {10, 6}, {13, 9}, {16, 12}}) {
     for (const bool nearest : {false, true}) {
       const auto f = RangeFloat::make(bits, mantissa, 1.0F, 1.0F, nearest).format;
       float previous = 0.0F;
       for (std::uint32_t code = 0; code < 1U << bits; ++code) {
         const float value = f.decode(code);
         ASSERT_EQ(f.encode(value), code) << bits << " bits";
-        if (code > 1 && code != f.positives + 1) ASSERT_GT(std::abs(value), std::abs(previous));  // monotone in both halves
+        if (code > 1 && code != f.positives + 1)
+          ASSERT_GT(std::abs(value), std::abs(previous));  // monotone in both halves
         previous = value;
       }
     }
@@ -160,7 +163,8 @@ TEST(FftCodec, ScheduleFollowsIterationAndLearningRate) {
 }
 
 TEST(FftCodec, RefusesFormatsThatDoNotExist) {
-  for (const std::string spec : {"fft:bits=10,mantissa=1", "fft:bits=20", "fft:bits=10,mantissa=2", "fft:theta=1.5", "fft:bits=3"}) {
+  for (const std::string spec :
+       {"fft:bits=10,mantissa=1", "fft:bits=20", "fft:bits=10,mantissa=2", "fft:theta=1.5", "fft:bits=3"}) {
     try {
       const CodecRun run{spec, 100};
       FAIL() << spec << " was taken";

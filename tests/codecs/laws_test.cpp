@@ -95,7 +95,8 @@ TEST(Selector, FindsTheCutThatSortingFinds) {
   TaskPool pool{3};
   for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'000U}) {
     std::vector<std::uint32_t> keys(n);
-    for (std::size_t i = 0; i < n; ++i) keys[i] = law::draw4({.seed = n}, i).bits[0] >> (i % 3 == 0 ? 28 : 1);  // many ties
+    for (std::size_t i = 0; i < n; ++i)
+      keys[i] = law::draw4({.seed = n}, i).bits[0] >> (i % 3 == 0 ? 28 : 1);  // many ties
     auto sorted = keys;
     std::sort(sorted.rbegin(), sorted.rend());
     const auto key = [&](std::size_t i) { return keys[i]; };
@@ -104,7 +105,8 @@ TEST(Selector, FindsTheCutThatSortingFinds) {
         const host::Selector selector{queue, n, view};
         const host::Cut cut = selector.find(k, key);
         EXPECT_EQ(cut.threshold, sorted[k - 1]);
-        const auto above = static_cast<std::size_t>(std::count_if(keys.begin(), keys.end(), [&](auto v) { return v > cut.threshold; }));
+        const auto above = static_cast<std::size_t>(
+            std::count_if(keys.begin(), keys.end(), [&](auto v) { return v > cut.threshold; }));
         EXPECT_EQ(cut.ties, k - above);
       }
     }

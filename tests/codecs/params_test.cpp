@@ -59,7 +59,8 @@ TEST(Registry, IsSortedAndDescribesItself) {
     EXPECT_NE(all[i]->make_host, nullptr);
     for (const auto& info : all[i]->params) {
       EXPECT_FALSE(info.meaning.empty()) << all[i]->name << " " << info.name;
-      EXPECT_NO_THROW(static_cast<void>(parse_codec(std::string{all[i]->name} + ":" + std::string{info.name} + "=" + std::string{info.default_value})));
+      EXPECT_NO_THROW(static_cast<void>(parse_codec(std::string{all[i]->name} + ":" + std::string{info.name} + "=" +
+                                                    std::string{info.default_value})));
     }
   }
 }
@@ -69,7 +70,8 @@ TEST(Text, SizesAndNearestWords) {
   EXPECT_EQ(parse_bytes("4MiB", "x"), 4U << 20);
   EXPECT_EQ(parse_bytes("512K", "x"), 512U << 10);
   EXPECT_EQ(parse_bytes("100", "x"), 100U);
-  for (const char* bad : {"", "MB", "-1MB", "0", "3XB", "nan", "1e30GB"}) EXPECT_THROW(static_cast<void>(parse_bytes(bad, "x")), Error) << bad;
+  for (const char* bad : {"", "MB", "-1MB", "0", "3XB", "nan", "1e30GB"})
+    EXPECT_THROW(static_cast<void>(parse_bytes(bad, "x")), Error) << bad;
   EXPECT_EQ(nearest("granularty", {"comm", "granularity", "codec"}), "granularity");
   EXPECT_EQ(nearest("zzzzzzz", {"comm", "codec"}), "");
 }

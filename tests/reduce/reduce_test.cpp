@@ -13,9 +13,9 @@ namespace gradtool::test {
 namespace {
 
 struct Outcome {
-  std::vector<std::vector<std::vector<float>>> results;   ///< [rank][step]
-  std::vector<std::vector<float>> residuals;              ///< [rank], after the last step
-  std::vector<std::uint64_t> bytes, payload;              ///< [rank], of the last step
+  std::vector<std::vector<std::vector<float>>> results;  ///< [rank][step]
+  std::vector<std::vector<float>> residuals;             ///< [rank], after the last step
+  std::vector<std::uint64_t> bytes, payload;             ///< [rank], of the last step
 };
 
 std::vector<float> input(std::size_t n, int rank, int step) {
@@ -40,9 +40,11 @@ Outcome run(const std::string& codec, Scheme scheme, int ranks, std::size_t n, i
     for (int step = 0; step < steps; ++step) {
       comm.reset_traffic();
       auto gradient = input(n, comm.rank(), step);
-      reducer->reduce(comm, queue, {gradient.data(), n},
-                      {.key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)}, .iteration = step},
-                      workspace, clock);
+      reducer->reduce(
+          comm, queue, {gradient.data(), n},
+          {.key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)},
+           .iteration = step},
+          workspace, clock);
       out.results[me].push_back(gradient);
       out.bytes[me] = comm.traffic().bytes_sent;
       out.payload[me] = reducer->payload_bytes();
@@ -83,13 +85,18 @@ TEST(Reduce, UncompressedIsTheMeanAndAllRanksAgree) {
 }
 
 TEST(Reduce, EverySchemeGivesEveryRankTheSameBits) {
-  for (const std::string codec : {"fp16", "qsgd:bits=6", "topk:ratio=0.5,ef=off", "fft:theta=0.3,bits=12", "fft:schedule=drop,drop_at=1"}) {
-    if (codec.starts_with("fft") && std::none_of(codecs().begin(), codecs().end(), [](auto* c) { return c->name == "fft"; })) continue;
+  for (const std::string codec :
+       {"fp16", "qsgd:bits=6", "topk:ratio=0.5,ef=off", "fft:theta=0.3,bits=12", "fft:schedule=drop,drop_at=1"}) {
+    if (codec.starts_with("fft") &&
+        std::none_of(codecs().begin(), codecs().end(), [](auto* c) { return c->name == "fft"; }))
+      continue;
     for (const Scheme scheme : {Scheme::gather, Scheme::hop}) {
       const auto out = run(codec, scheme, 4, 1003, 2);
       for (int step = 0; step < 2; ++step) {
-        for (const auto& rank : out.results) EXPECT_EQ(rank[step], out.results[0][step]) << codec << " " << name_of(scheme);
-        EXPECT_LT(relative_error(out.results[0][step], exact_mean(1003, 4, step)), 0.9) << codec << " " << name_of(scheme);
+        for (const auto& rank : out.results)
+          EXPECT_EQ(rank[step], out.results[0][step]) << codec << " " << name_of(scheme);
+        EXPECT_LT(relative_error(out.results[0][step], exact_mean(1003, 4, step)), 0.9)
+            << codec << " " << name_of(scheme);
       }
     }
   }
@@ -148,7 +155,8 @@ TEST(Reduce, BytesAreThoseOfTheFormulas) {
 }
 
 TEST(Reduce, SizeExchangeIsCounted) {
-  if (std::none_of(codecs().begin(), codecs().end(), [](auto* c) { return c->name == "fft"; })) GTEST_SKIP() << "built without FFTW";
+  if (std::none_of(codecs().begin(), codecs().end(), [](auto* c) { return c->name == "fft"; }))
+    GTEST_SKIP() << "built without FFTW";
   const auto out = run("fft:schedule=drop,drop_at=1000,theta=0.9", Scheme::automatic, 4, 5000, 1);
   for (std::size_t r = 0; r < 4; ++r) EXPECT_EQ(out.bytes[r], 3 * out.payload[r] + 3 * 8);
 }

@@ -11,10 +11,12 @@ int main() {
   double first = 0.0;
   run_threads(4, [&](Communicator<Space::host>& comm) {
     std::vector<float> gradient(1000, static_cast<float>(comm.rank()));
-    auto reducer = make_reducer<Space::host>(spec, make_codec<Space::host>(spec), Scheme::automatic, gradient.size(), 4, {});
+    auto reducer =
+        make_reducer<Space::host>(spec, make_codec<Space::host>(spec), Scheme::automatic, gradient.size(), 4, {});
     Arena<Space::host> arena{reducer->workspace_bytes()};
     NoClock<Space::host> clock;
-    reducer->reduce(comm, {}, {gradient.data(), gradient.size()}, {}, arena.take_bytes(reducer->workspace_bytes()), clock);
+    reducer->reduce(comm, {}, {gradient.data(), gradient.size()}, {}, arena.take_bytes(reducer->workspace_bytes()),
+                    clock);
     if (comm.rank() == 0) first = static_cast<double>(gradient[0]);
   });
   std::printf("mean of 0, 1, 2, 3 is %g\n", first);

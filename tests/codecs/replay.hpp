@@ -1,0 +1,180 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "kernels/law/fft_payload.hpp"
+#include "kernels/law/qsgd_layout.hpp"
+#include "kernels/schedule/fft_codes.hpp"
+#include "kernels/schedule/fft_select.hpp"
+#include "kernels/schedule/qsgd_bucket.hpp"
+#include "kernels/schedule/warp.hpp"
+#include "tests/codecs/inputs.hpp"
+
+/// What the .cu files launch, played on the CPU: the same schedules over the same buckets and tiles, lanes and tiles in
+/// an order of choice. Memory is as large as it must be and no larger, so that sanitizers see a step outside.
+namespace gradtool::test {
+
+using schedule::HostWarp;
+
+/// 0: forward, 1: backward, above: shuffled.
+template <class T>
+void reorder(std::span<T> items, std::uint32_t order) {
+  if (order == 1) std::reverse(items.begin(), items.end());
+  for (std::size_t i = items.size(); order > 1 && i > 1; --i) {
+    std::swap(items[i - 1], items[static_cast<std::size_t>(uniform_at(order, i) * static_cast<float>(i))]);
+  }
+}
+inline HostWarp::Order lane_order(std::uint32_t order) {
+  HostWarp::Order lanes{};
+  std::iota(lanes.begin(), lanes.end(), std::uint8_t{0});
+  reorder(std::span<std::uint8_t>{lanes}, order);
+  return lanes;
+}
+inline std::vector<std::size_t> item_order(std::size_t items, std::uint32_t order) {
+  std::vector<std::size_t> all(items);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  reorder(std::span<std::size_t>{all}, order);
+  return all;
+}
+
+template <class T>
+T* at_byte(std::vector<std::byte>& bytes, std::size_t offset) {
+  return reinterpret_cast<T*>(bytes.data() + offset);
+}
+template <class T>
+const T* at_byte(const std::vector<std::byte>& bytes, std::size_t offset) {
+  return reinterpret_cast<const T*>(bytes.data() + offset);
+}
+inline bool sixteen(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+/// kernels/cuda/qsgd.cu: qsgd_encode.
+template <std::uint32_t Bits>
+std::vector<std::byte> replay_qsgd_encode(std::span<const float> x, std::size_t bucket, bool l2,
+                                          const law::DrawKey& key, std::uint32_t order) {
+  const law::QsgdLayout layout{x.size(), bucket, Bits};
+  std::vector<std::byte> payload(layout.bytes(), std::byte{0xA5});
+  const HostWarp warp{lane_order(order)};
+  const bool aligned = sixteen(x.data());
+  for (const std::size_t b : item_order(layout.buckets(), order)) {
+    const std::size_t count = std::min(bucket, x.size() - b * bucket);
+    at_byte<float>(payload, 0)[b] = schedule::bucket_norm(warp, x.data() + b * bucket, count, l2, aligned);
+  }
+  for (const std::size_t p : item_order(schedule::QsgdPiece::pieces(layout), order)) {
+    const schedule::QsgdPiece piece{layout, p};
+    if (piece.count == 0) continue;
+    alignas(16) std::array<std::uint32_t, schedule::kWindow> codes;
+    codes.fill(0xA5A5A5A5u);
+    const float norm = at_byte<float>(payload, 0)[piece.bucket];
+    schedule::encode_elements<Bits>(warp, x.data() + piece.first, piece.first, piece.count, aligned,
+                                    law::Qsgd::with_bits(Bits).encode_factor(norm), key, codes.data(),
+                                    at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word);
+  }
+  return payload;
+}
+
+/// kernels/cuda/qsgd.cu: qsgd_decode_add.
+template <std::uint32_t Bits>
+void replay_qsgd_decode(const std::vector<std::byte>& payload, std::size_t bucket, float weight, std::span<float> out,
+                        std::uint32_t order) {
+  const law::QsgdLayout layout{out.size(), bucket, Bits};
+  const HostWarp warp{lane_order(order)};
+  for (const std::size_t p : item_order(schedule::QsgdPiece::pieces(layout), order)) {
+    const schedule::QsgdPiece piece{layout, p};
+    if (piece.count == 0) continue;
+    const float factor = law::Qsgd::with_bits(Bits).decode_factor(at_byte<float>(payload, 0)[piece.bucket]);
+    schedule::decode_elements<Bits>(warp, at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word,
+                                    piece.count, factor, weight, out.data() + piece.first, sixteen(out.data()));
+  }
+}
+
+/// kernels/cuda/fft_pack.cu: pack_spectrum. `spectrum` holds header.bins pairs.
+inline std::vector<std::byte> replay_fft_pack(const std::vector<float>& spectrum, law::FftHeader header,
+                                              const law::RangeFloat& format, float unit, bool scaled,
+                                              std::uint32_t order) {
+  const law::FftLayout layout{header.bins, header.kept, header.bits};
+  const HostWarp warp{lane_order(order)};
+  std::vector<std::byte> payload(layout.bytes(), std::byte{0xA5});
+  std::vector<float> kept(2 * layout.kept, -7.0F);
+  std::uint32_t largest = 0;
+  if (!layout.has_bitmap()) {
+    kept = spectrum;
+    for (const float value : spectrum) largest = std::max(largest, law::bits_of(value) & 0x7fffffffu);
+  } else if (layout.kept == 0) {
+    std::fill_n(at_byte<std::uint32_t>(payload, sizeof header), layout.bitmap_words(), 0u);
+  } else {
+    std::vector<std::uint32_t> keys(layout.bins);
+    for (std::size_t i = 0; i < layout.bins; ++i) keys[i] = schedule::fft_key(spectrum[2 * i], spectrum[2 * i + 1]);
+    schedule::Digits cut{0, header.kept};
+    for (std::uint32_t digit = 0; digit < schedule::kDigits; ++digit) {
+      std::vector<std::uint32_t> histogram(std::size_t{1} << schedule::digit_width(digit), 0);
+      for (const std::uint32_t key : keys) {
+        if (schedule::has_prefix(key, digit, cut.prefix)) ++histogram[schedule::digit_of(key, digit)];
+      }
+      schedule::find_digit(warp, histogram.data(), digit, cut, &cut);
+    }
+    const std::size_t tiles = schedule::tiles_of(layout.bins);
+    std::vector<std::uint64_t> before(tiles);
+    for (const std::size_t tile : item_order(tiles, order)) {
+      before[tile] = schedule::count_tile(warp, keys.data(), layout.bins, tile, cut.prefix);
+    }
+    std::exclusive_scan(before.begin(), before.end(), before.begin(), std::uint64_t{0});
+    const schedule::Compaction at{
+        keys.data(), spectrum.data(), layout.bins, cut, at_byte<std::uint32_t>(payload, sizeof header), kept.data()};
+    for (const std::size_t tile : item_order(tiles, order)) {
+      largest = std::max(largest, schedule::compact_tile(warp, at, tile, before[tile]));
+    }
+  }
+  const bool quantised = header.bits != 32;
+  const schedule::Scaling scaling = schedule::scaling_of(largest, unit, quantised, scaled);
+  header.scale = scaling.scale;
+  std::memcpy(payload.data(), &header, sizeof header);
+  auto* words = at_byte<std::uint32_t>(payload, layout.codes_offset());
+  for (std::size_t i = 0; !quantised && i < kept.size(); ++i)
+    words[i] = law::bits_of(law::times(kept[i], scaling.factor));
+  const std::size_t windows = (kept.size() + schedule::kCodeWindow - 1) / schedule::kCodeWindow;
+  for (const std::size_t window : item_order(quantised ? windows : 0, order)) {
+    std::array<std::uint32_t, schedule::kCodeWindow> codes;
+    codes.fill(0xA5A5A5A5u);
+    schedule::quantise_window(warp, kept.data(), window * schedule::kCodeWindow, kept.size(), scaling.factor, format,
+                              codes.data(), words);
+  }
+  return payload;
+}
+
+/// kernels/cuda/fft_pack.cu: unpack_spectra. Returns expected.bins pairs.
+inline std::vector<float> replay_fft_unpack(const std::vector<std::vector<std::byte>>& payloads,
+                                            const law::FftHeader& expected, const law::RangeFloat& format,
+                                            const law::FftShape& shape, std::uint32_t order) {
+  const HostWarp warp{lane_order(order)};
+  const std::size_t tiles = schedule::tiles_of(expected.bins);
+  std::vector<float> spectrum(2 * std::size_t{expected.bins}, -7.0F);
+  std::vector<std::uint32_t> offsets(payloads.size() * tiles + 1, 0xA5A5A5A5u);
+  schedule::Unpacking at{};
+  for (const auto& payload : payloads) at.payloads[at.count++] = {payload.data(), payload.size()};
+  at.expected = expected;
+  at.format = format;
+  at.chunk_bins = static_cast<std::uint32_t>(shape.bins_per_chunk());
+  at.real_end = shape.length % 2 == 0;
+  at.offsets = offsets.data();
+  at.spectrum = spectrum.data();
+  for (const std::size_t i : item_order(payloads.size() * tiles, order)) {
+    schedule::count_marked(warp, at, static_cast<std::uint32_t>(i / tiles), i % tiles);
+  }
+  offsets.back() = 0;
+  std::exclusive_scan(offsets.begin(), offsets.end(), offsets.begin(), 0u);
+  schedule::TileWork work;
+  std::memset(&work, 0xA5, sizeof work);
+  schedule::open_payloads(warp, at, work);
+  for (const std::size_t tile : item_order(tiles, order)) schedule::unpack_tile(warp, at, tile, work);
+  return spectrum;
+}
+
+}  // namespace gradtool::test
