@@ -1,0 +1,66 @@
+#include "lib/analysis/analysis.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace gradtool {
+namespace {
+
+constexpr std::int64_t kSchemaVersion = 1;
+
+}  // namespace
+
+std::vector<Column> Analysis::leading_columns() {
+  return {{"schema_version", "version of this table's columns; columns are only ever added"},
+          {"file", "the gradient file as named on the command line"},
+          {"model", "the model as the file names it"},
+          {"tensor", "name of the parameter tensor, or `all`"},
+          {"kind", "conv, linear, embedding, recurrent, norm, bias or other; empty for `all`"},
+          {"elements", "elements of the tensor; for `all` the sum over the tensors that were not skipped"},
+          {"workers", "data-parallel workers W in the file"},
+          {"first_step", "position of the first captured step that was studied, from 0"},
+          {"last_step", "position of the last one, included"},
+          {"status", "`ok`, `skipped` (non-finite values) or `unavailable` (a part is not built in)"},
+          {"message", "why the status is not `ok`, or what else to know; empty otherwise"}};
+}
+
+std::vector<Cell> Analysis::leading_cells(const TensorInfo* tensor, std::string_view status, std::string_view message) {
+  std::string text{message};
+  if (tensor != nullptr) {
+    if (status == "skipped") {
+      ++skipped_;
+    } else {
+      finished_elements_ += tensor->elements;
+    }
+  } else if (skipped_ > 0) {
+    text += fmt::format("{}{} of {} tensors skipped", text.empty() ? "" : "; ", skipped_, scope_.tensors.size());
+  }
+  const auto integer = [](auto value) { return Cell{static_cast<std::int64_t>(value)}; };
+  return {kSchemaVersion,
+          scope_.file,
+          scope_.model,
+          tensor != nullptr ? tensor->name : std::string{"all"},
+          tensor != nullptr ? Cell{tensor->kind} : Cell{},
+          integer(tensor != nullptr ? tensor->elements : finished_elements_),
+          integer(scope_.workers),
+          integer(scope_.first_step),
+          integer(scope_.last_step),
+          std::string{status},
+          text.empty() ? Cell{} : Cell{text}};
+}
+
+void Analysis::add_skipped(Table& table, std::size_t tensor, std::uint64_t non_finite) {
+  const auto& info = scope_.tensors.at(tensor);
+  const std::uint64_t values = info.elements * scope_.steps() * scope_.workers;
+  auto row = leading_cells(&info, "skipped", fmt::format("{} of {} values are not finite", non_finite, values));
+  row.resize(table.columns().size());
+  table.add(std::move(row));
+}
+
+Cell ratio_cell(double numerator, double denominator) {
+  if (denominator == 0.0 || !std::isfinite(denominator)) return {};
+  return numerator / denominator;
+}
+
+}  // namespace gradtool

@@ -1,0 +1,208 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/analysis/analysis.hpp"
+#include "lib/analysis/pearson.hpp"
+#include "lib/analysis/slice_study.hpp"
+
+namespace gradtool {
+namespace {
+
+class CorrelationAccumulator final : public Accumulator {
+ public:
+  CorrelationAccumulator(const Scope& scope, const Part& part, const Slicing& slicing, std::size_t samples)
+      : workers_{scope.workers},
+        pearson_{scope.workers, part.steps},
+        grams_{slicing, samples, part.first, static_cast<std::size_t>(part.count)} {}
+
+  void observe(const Slice& slice) override {
+    const auto values = slice.gradient;
+    const auto bad = std::count_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+    non_finite_ += static_cast<std::uint64_t>(bad);
+    if (non_finite_ > 0) return;
+    const std::size_t n = values.size();
+    rows_.resize((workers_ + 1) * n);
+    std::transform(values.begin(), values.end(), rows_.begin() + static_cast<std::ptrdiff_t>(slice.worker * n),
+                   [](float x) { return static_cast<double>(x); });
+    if (slice.worker + 1 < workers_) return;
+    double* mean = rows_.data() + workers_ * n;
+    std::copy(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(n), mean);
+    for (std::size_t w = 1; w < workers_; ++w) {
+      for (std::size_t i = 0; i < n; ++i) mean[i] += rows_[w * n + i];
+    }
+    for (std::size_t i = 0; i < n; ++i) mean[i] /= static_cast<double>(workers_);
+    grams_.add_sample({mean, n});
+    pearson_.add_step(rows_);
+  }
+
+  void close() override {
+    rows_ = {};
+    pearson_.close();
+    if (non_finite_ == 0) grams_.close();
+  }
+
+  void merge(const Accumulator& other) override {
+    const auto& theirs = dynamic_cast<const CorrelationAccumulator&>(other);
+    non_finite_ += theirs.non_finite_;
+    if (non_finite_ > 0) return;
+    pearson_.merge(theirs.pearson_);
+    grams_.merge(theirs.grams_);
+  }
+
+  [[nodiscard]] const PearsonSums& pearson() const { return pearson_; }
+  [[nodiscard]] const SliceGrams& grams() const { return grams_; }
+
+ private:
+  std::size_t workers_;
+  std::vector<double> rows_;  ///< the current step: W gradients and their mean, of this part
+  PearsonSums pearson_;
+  SliceGrams grams_;
+};
+
+std::vector<Column> correlation_columns(std::vector<Column> columns) {
+  columns.insert(
+      columns.end(),
+      {{"worker_pearson_mean",
+        "Pearson correlation of two workers' gradients of one step, mean over the pairs, "
+        "averaged over steps; empty with one worker"},
+       {"worker_pearson_min", "the least over the pairs, averaged over steps"},
+       {"step_pearson_mean_gradient",
+        "Pearson correlation of the mean gradient over the workers with that of the "
+        "captured step before, averaged over steps; empty with one step"},
+       {"step_pearson_per_worker", "the same of each worker's own gradient, averaged over workers and steps"},
+       {"slice_order",
+        "order of the elements before slicing: `HWIO` (convolutions: taps, input, output channels) or "
+        "`contiguous`"},
+       {"slice_elements", "K: elements of a slice"},
+       {"slices", "number of slices; the last one of a tensor may be short"},
+       {"samples", "M: captured steps whose mean gradient over the workers entered the eigenvalues"}});
+  for (const std::size_t k : kExplained) {
+    columns.push_back(
+        {fmt::format("explained_{}", k),
+         fmt::format("share of the slices' variance over the samples in their first {} principal component{}", k,
+                     k == 1 ? "" : "s")});
+  }
+  columns.insert(
+      columns.end(),
+      {{"effective_rank",
+        "exp of the entropy of the eigenvalues' shares, mean over slices: how many equally strong components "
+        "would be as spread out"},
+       {"components_99", "d: components that hold 99 % of the variance (GradiVeQ, lambda = 0.01), mean over slices"},
+       {"components_limit", "min(K, M - 1), mean over slices: d cannot be larger, whatever the data"},
+       {"gradiveq_ratio",
+        "sum of K over sum of d: the compression that GradiVeQ would claim on these samples; large whenever M "
+        "is small, so read it with holdout_nmse"},
+       {"holdout_nmse",
+        "the loss on steps the basis has not seen: components that hold 99 % of the first half's variance, applied "
+        "to the second half, squared error over squared norm; empty with fewer than 4 samples"}});
+  return columns;
+}
+
+std::vector<Column> eigenvalue_columns() {
+  return {{"schema_version", "version of this table's columns"},
+          {"file", "the gradient file as named on the command line"},
+          {"tensor", "name of the parameter tensor; tensors that were skipped have no rows"},
+          {"slice", "number of the slice, from 0"},
+          {"component", "number of the eigenvalue, from 1, in descending order"},
+          {"eigenvalue", "of the covariance over the samples (divisor M - 1): the variance along the component"},
+          {"share", "of the slice's variance; empty when it has none"},
+          {"cumulative_share", "of this and all larger ones"}};
+}
+
+Cell cell(std::optional<double> value) {
+  return value ? Cell{*value} : Cell{};
+}
+
+class Correlation final : public Analysis {
+ public:
+  Correlation(Scope studied, std::size_t samples, std::size_t taps)
+      : Analysis{std::move(studied)},
+        samples_{std::min(samples, scope().steps())},
+        taps_{taps},
+        table_{"correlation", correlation_columns(leading_columns())},
+        eigenvalues_{"eigenvalues", eigenvalue_columns()},
+        total_pearson_{scope().workers, scope().steps()} {}
+
+  [[nodiscard]] std::string_view name() const override { return "correlation"; }
+  [[nodiscard]] Unit unit() const override { return Unit::elements; }
+  // Samples, the columns they go to and their mean; this step's rows and those of the step before.
+  [[nodiscard]] std::size_t bytes_per_element() const override {
+    return sizeof(double) * (samples_ + 1 + 2 * (scope().workers + 1)) + sizeof(std::uint32_t);
+  }
+
+  [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
+    const Slicing slicing{scope().tensors.at(part.tensor), taps_};
+    return std::make_unique<CorrelationAccumulator>(scope(), part, slicing, samples_);
+  }
+
+  void finish(std::size_t tensor, const Accumulator& whole) override {
+    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
+    const auto& seen = dynamic_cast<const CorrelationAccumulator&>(whole);
+    const auto& info = scope().tensors.at(tensor);
+    const Slicing slicing{info, taps_};
+    SliceTotals totals;
+    for (const auto& [number, slice] : seen.grams().slices()) {
+      const auto coordinates = static_cast<std::size_t>(slicing.elements_of(number));
+      const auto components = principal_components(slice.gram, slice.square_norms, coordinates);
+      totals.add(coordinates, components, holdout(slice.gram, slice.square_norms, kGradiveqShare));
+      add_eigenvalues(info.name, number, components);
+    }
+    add_row(&info, &slicing, seen.pearson(), totals);
+    total_pearson_.merge(seen.pearson());
+    total_slices_ += totals;
+  }
+
+  [[nodiscard]] std::vector<Table> tables() override {
+    add_row(nullptr, nullptr, total_pearson_, total_slices_);
+    return {std::move(table_), std::move(eigenvalues_)};
+  }
+
+ private:
+  void add_row(const TensorInfo* tensor, const Slicing* slicing, const PearsonSums& pearson,
+               const SliceTotals& totals) {
+    const auto number = [](auto x) { return static_cast<double>(x); };
+    auto row = leading_cells(tensor, "ok", scope().steps() < 2 ? "one captured step: nothing between steps" : "");
+    row.push_back(cell(pearson.between_workers_mean()));
+    row.push_back(cell(pearson.between_workers_min()));
+    row.push_back(cell(pearson.between_steps_of_mean()));
+    row.push_back(cell(pearson.between_steps_of_workers()));
+    row.push_back(slicing != nullptr ? Cell{std::string{slicing->transposed() ? "HWIO" : "contiguous"}} : Cell{});
+    row.push_back(slicing != nullptr ? Cell{static_cast<std::int64_t>(slicing->slice_elements())} : Cell{});
+    row.emplace_back(static_cast<std::int64_t>(totals.slices));
+    row.emplace_back(static_cast<std::int64_t>(samples_));
+    for (const double explained : totals.explained) row.push_back(ratio_cell(explained, totals.variance));
+    row.push_back(ratio_cell(totals.effective_rank, number(totals.varying)));
+    const bool several = samples_ >= 2;
+    row.push_back(several ? ratio_cell(number(totals.components), number(totals.slices)) : Cell{});
+    row.push_back(several ? ratio_cell(number(totals.limit), number(totals.slices)) : Cell{});
+    row.push_back(ratio_cell(number(totals.elements), number(totals.components)));
+    row.push_back(ratio_cell(totals.holdout.residual, totals.holdout.energy));
+    table_.add(std::move(row));
+  }
+
+  void add_eigenvalues(const std::string& tensor, std::size_t slice, const PrincipalComponents& components) {
+    double sum = 0;
+    for (std::size_t k = 0; k < components.eigenvalues.size(); ++k) {
+      const double value = components.eigenvalues[k];
+      sum += value;
+      eigenvalues_.add({std::int64_t{1}, scope().file, tensor, static_cast<std::int64_t>(slice),
+                        static_cast<std::int64_t>(k + 1), value, ratio_cell(value, components.total),
+                        ratio_cell(sum, components.total)});
+    }
+  }
+
+  std::size_t samples_, taps_;
+  Table table_, eigenvalues_;
+  PearsonSums total_pearson_;
+  SliceTotals total_slices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Analysis> make_correlation(Scope scope, std::size_t samples, std::size_t taps) {
+  return std::make_unique<Correlation>(std::move(scope), samples, taps);
+}
+
+}  // namespace gradtool
