@@ -44,7 +44,7 @@ std::vector<std::string> warnings(const GradientReader& reader) {
 int run(const Options& options) {
   const GradientReader reader{options.file};
   const auto found = warnings(reader);
-  fmt::print("{}: conforms to gradient file schema {}: {} steps, {} workers, {} tensors, {} elements\n", reader.path(),
+  fmt::print("{}: conforms to gradient file schema {}: steps {}, workers {}, tensors {}, elements {}\n", reader.path(),
              reader.info().schema_version, reader.steps().size(), reader.workers(), reader.tensors().size(),
              reader.elements());
   for (const auto& warning : found) fmt::print("{}: warning: {}\n", reader.path(), warning);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,12 +14,12 @@ namespace gradtool {
 
 /// What one parameter tensor is. `shape` is the framework's own (OIHW for a convolution).
 struct TensorInfo {
-  std::string name;                 ///< unique in the file, e.g. "layer1.0.conv1.weight"
-  std::vector<std::int64_t> shape;  ///< product == elements; empty for a scalar
-  std::string kind = "other";       ///< conv, linear, embedding, recurrent, norm, bias, other
-  std::string layout;               ///< OIHW, OI, ... or empty when unknown
-  std::uint64_t elements = 0;       ///< n
-  Dtype dtype = Dtype::f32;         ///< how `gradient` is stored
+  std::string name{};                 ///< unique in the file, e.g. "layer1.0.conv1.weight"
+  std::vector<std::int64_t> shape{};  ///< product == elements; empty for a scalar
+  std::string kind = "other";         ///< conv, linear, embedding, recurrent, norm, bias, other
+  std::string layout{};               ///< OIHW, OI, ... or empty when unknown
+  std::uint64_t elements = 0;         ///< n
+  Dtype dtype = Dtype::f32;           ///< how `gradient` is stored
   bool has_second_moment = false;
   bool has_weight = false;
 };
@@ -38,14 +38,14 @@ struct FileInfo {
 /// One captured step. Optional columns are NaN or empty when the file has none.
 struct StepInfo {
   std::int64_t iteration = 0;
-  std::optional<double> epoch;
-  std::optional<double> learning_rate;
-  std::vector<float> loss;  ///< W values, or none
+  std::optional<double> epoch{};
+  std::optional<double> learning_rate{};
+  std::vector<float> loss{};  ///< W values, or none
 };
 
-/// Reads a gradient file (docs/gradient-file.md). Everything is checked on opening, nothing is trusted: a file that does
-/// not conform throws Fault::data with one sentence naming file, object and problem. Memory does not depend on the size
-/// of the data sets. Not thread-safe (HDF5 is not); open one reader for each process, and read from one thread.
+/// Reads a gradient file (docs/gradient-file.md). Everything is checked on opening, nothing is trusted: a file that
+/// does not conform throws Fault::data with one sentence naming file, object and problem. Memory does not depend on the
+/// size of the data sets. Not thread-safe (HDF5 is not); open one reader for each process, and read from one thread.
 class GradientReader {
  public:
   explicit GradientReader(std::string path);
@@ -68,7 +68,10 @@ class GradientReader {
                           std::span<float> out) const;
   /// The same for second_moment and weight. Throws Fault::usage when the tensor has none.
   void read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
+  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                               std::span<float> out) const;
   void read_weight(std::size_t tensor, std::size_t step, std::span<float> out) const;
+  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const;
 
  private:
   struct Impl;
@@ -77,8 +80,9 @@ class GradientReader {
 
 /// What a writer needs to know before the first step.
 struct WriterOptions {
-  FileInfo info;                    ///< `workers` must be >= 1; `producer` and `created` are filled in when empty
-  std::vector<TensorInfo> tensors;  ///< forward order; name, shape, kind, layout, dtype and the two `has_` flags are used
+  FileInfo info;  ///< `workers` must be >= 1; `producer` and `created` are filled in when empty
+  std::vector<TensorInfo>
+      tensors;  ///< forward order; name, shape, kind, layout, dtype and the two `has_` flags are used
   bool with_epoch = true;
   bool with_learning_rate = true;
   bool with_loss = true;
@@ -102,7 +106,7 @@ class GradientWriter {
   void put_weight(std::size_t tensor, std::span<const float> values);
   void end_step();
 
-  [[nodiscard]] std::size_t steps() const;          ///< whole steps written
+  [[nodiscard]] std::size_t steps() const;            ///< whole steps written
   [[nodiscard]] std::uint64_t bytes_written() const;  ///< raw bytes of data put so far
   /// Marks the file complete and closes it. No call may follow.
   void close();
@@ -112,14 +116,18 @@ class GradientWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Non-finite values in a file: where, and how many. Streams over the whole file with one tensor in memory.
+/// Non-finite values in a file: where, and how many.
 struct NonFinite {
   std::size_t tensor;
   std::uint64_t count;       ///< values that are NaN or infinite, over all steps and workers
   std::size_t first_step;    ///< position of the first step that has one
   std::size_t first_worker;  ///< and the first worker in it
 };
-/// One entry for each tensor that has non-finite gradients, in tensor order.
-[[nodiscard]] std::vector<NonFinite> find_non_finite(const GradientReader& reader);
+/// One entry for each tensor that has non-finite gradients, in tensor order. Reads every gradient once, in parts of at
+/// most 4 MiB; `progress`, when given, is called with (values read, values in all) after each tensor of a step.
+using ReadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
+[[nodiscard]] std::vector<NonFinite> find_non_finite(const GradientReader& reader, const ReadProgress& progress = {});
+/// How many values of the second moments and weights are NaN or infinite; reads all of them.
+[[nodiscard]] std::uint64_t count_non_finite_state(const GradientReader& reader);
 
 }  // namespace gradtool

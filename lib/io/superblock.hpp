@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gradtool::hdf5 {
+
+/// The checksum of HDF5 metadata: Bob Jenkins' lookup3 `hashlittle` with initial value 0 (HDF5 file format
+/// specification 3.0, section II.A; the hash is in the public domain).
+[[nodiscard]] std::uint32_t metadata_checksum(std::span<const std::byte> bytes);
+
+/// A version 3 superblock with 8-byte addresses and lengths: the first bytes of a file in HDF5 1.10's format.
+class Superblock {
+ public:
+  static constexpr std::size_t kBytes = 48;
+
+  /// False, and nothing changed, when `bytes` are no such superblock.
+  bool assign(std::span<const std::byte> bytes);
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  /// How long the file claims to be; 0 before `assign`.
+  [[nodiscard]] std::uint64_t end_of_file() const;
+
+  void set_end_of_file(std::uint64_t address);
+  /// Takes the mark of a writer away ("file consistency flags").
+  void clear_flags();
+
+ private:
+  void renew_checksum();
+
+  std::array<std::byte, kBytes> bytes_{};
+};
+
+}  // namespace gradtool::hdf5

@@ -1,0 +1,20 @@
+// libFuzzer target: arbitrary text as a codec specification. It parses and reads back the same, or is refused as usage.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "lib/codecs/registry.hpp"
+#include "lib/core/error.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text{reinterpret_cast<const char*>(data), size};
+  try {
+    const auto spec = gradtool::parse_codec(text);
+    const auto again = gradtool::parse_codec(spec.name() + ":" + spec.params_text());
+    if (again.params_text() != spec.params_text() || again.error_feedback != spec.error_feedback) std::abort();
+    static_cast<void>(spec.descriptor->make_host(spec.params)->plan(100));
+  } catch (const gradtool::Error& error) {
+    if (error.fault() != gradtool::Fault::usage || std::string{error.what()}.empty()) std::abort();
+  }
+  return 0;
+}

@@ -1,0 +1,240 @@
+#include "lib/io/gradient_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+
+#include "kernels/law/half.hpp"
+#include "lib/core/error.hpp"
+#include "tests/io/sample.hpp"
+
+namespace gradtool {
+namespace {
+
+using namespace test;
+
+float rounded(float x, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16:
+      return law::f32_from_f16(law::f16_from_f32(x));
+    case Dtype::bf16:
+      return law::f32_from_bf16(law::bf16_from_f32(x));
+    case Dtype::f32:
+      break;
+  }
+  return x;
+}
+
+class RoundTrip : public testing::TestWithParam<Dtype> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, RoundTrip, testing::Values(Dtype::f32, Dtype::f16, Dtype::bf16),
+                         [](const auto& info) { return std::string{name_of(info.param)}; });
+
+TEST_P(RoundTrip, KeepsProvenanceAndSteps) {
+  TempFile file;
+  write_sample(file.path(), GetParam());
+  const GradientReader reader{file.path()};
+  const FileInfo& info = reader.info();
+  EXPECT_TRUE(info.complete);
+  EXPECT_EQ(info.schema_version, 1);
+  EXPECT_EQ(info.model, "sample");
+  EXPECT_EQ(info.command, "gradtool capture \u2026");
+  EXPECT_EQ(info.created, "2025-01-02T03:04:05Z");
+  EXPECT_TRUE(info.producer.starts_with("gradtool "));
+  EXPECT_EQ(info.seed, -7);
+  EXPECT_EQ(info.batch_size, 32);
+  EXPECT_EQ(info.micro_batches, 4);
+  EXPECT_EQ(reader.workers(), kWorkers);
+  EXPECT_EQ(reader.elements(), 1200U + 1U + 70'001U);
+  ASSERT_EQ(reader.tensors().size(), 3U);
+  EXPECT_EQ(reader.tensors()[0].name, "conv");
+  EXPECT_EQ(reader.tensors()[0].shape, (std::vector<std::int64_t>{16, 3, 5, 5}));
+  EXPECT_EQ(reader.tensors()[0].layout, "OIHW");
+  EXPECT_TRUE(reader.tensors()[1].shape.empty());
+  EXPECT_EQ(reader.tensors()[2].kind, "linear");
+  EXPECT_EQ(reader.tensors()[2].dtype, GetParam());
+  EXPECT_FALSE(reader.tensors()[2].has_weight);
+  ASSERT_EQ(reader.steps().size(), kSteps);
+  EXPECT_EQ(reader.steps()[3].iteration, 103);
+  EXPECT_EQ(reader.steps()[3].epoch, 0.75);
+  EXPECT_EQ(reader.steps()[3].loss, std::vector<float>(kWorkers, 0.5F));
+}
+
+TEST_P(RoundTrip, KeepsEveryValue) {
+  TempFile file;
+  write_sample(file.path(), GetParam());
+  const GradientReader reader{file.path()};
+  for (std::size_t t = 0; t < 3; ++t) {
+    std::vector<float> values(kElements[t]);
+    for (std::size_t s = 0; s < kSteps; ++s) {
+      for (std::size_t w = 0; w < kWorkers; ++w) {
+        reader.read_gradient(t, s, w, values);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i], rounded(sample_value(t, s, w, i), GetParam())) << t << " " << s << " " << w << " " << i;
+        }
+      }
+    }
+  }
+  // Second moments and weights stay float32 whatever the gradient is.
+  std::vector<float> values(kElements[0]);
+  reader.read_second_moment(0, 2, 1, values);
+  EXPECT_EQ(values, sample_values(8, 2, 1, kElements[0]));
+  reader.read_weight(0, 4, values);
+  EXPECT_EQ(values, sample_values(9, 4, 0, kElements[0]));
+}
+
+TEST_P(RoundTrip, PartsJoinToTheWhole) {
+  TempFile file;
+  write_sample(file.path(), GetParam());
+  const GradientReader reader{file.path()};
+  std::vector<float> whole(kElements[2]), part;
+  reader.read_gradient(2, 1, 2, whole);
+  for (const std::size_t size : {1, 255, 256, 257, 9999}) {
+    for (std::size_t first = 0; first < whole.size(); first += size * 7) {
+      part.resize(std::min(size, whole.size() - first));
+      reader.read_gradient_part(2, 1, 2, first, part);
+      ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(first)));
+    }
+  }
+  std::vector<float> few(10), all(kElements[0]);
+  reader.read_second_moment(0, 1, 1, all);
+  reader.read_second_moment_part(0, 1, 1, 77, few);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin() + 77));
+  reader.read_weight(0, 1, all);
+  reader.read_weight_part(0, 1, 1190, few);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin() + 1190));
+}
+
+TEST_P(RoundTrip, KeepsSpecialValues) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> specials{0.0F,  -0.0F, kInf,     -kInf, std::numeric_limits<float>::quiet_NaN(),
+                                    1e-8F, 6e-5F, 65504.0F, 1e6F,  std::numeric_limits<float>::denorm_min()};
+  TempFile file;
+  WriterOptions options;
+  options.info.workers = 1;
+  options.tensors = {{.name = "x", .shape = {10}, .dtype = GetParam()}};
+  GradientWriter writer{file.path(), options};
+  writer.begin_step({});
+  writer.put_gradient(0, 0, specials);
+  writer.end_step();
+  writer.close();
+  const GradientReader reader{file.path()};
+  std::vector<float> values(10);
+  reader.read_gradient(0, 0, 0, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(rounded(specials[i], GetParam())));
+  }
+  EXPECT_TRUE(std::isnan(reader.steps()[0].epoch.value()));
+  EXPECT_TRUE(std::isnan(reader.steps()[0].loss.at(0)));
+}
+
+TEST(GradientFile, ColumnsAreOptional) {
+  TempFile file;
+  WriterOptions options = sample_options(Dtype::f32);
+  options.with_epoch = options.with_learning_rate = options.with_loss = false;
+  {
+    GradientWriter writer{file.path(), options};
+    write_sample_step(writer, 0);
+    writer.close();
+  }
+  const GradientReader reader{file.path()};
+  EXPECT_FALSE(reader.steps()[0].epoch.has_value());
+  EXPECT_FALSE(reader.steps()[0].learning_rate.has_value());
+  EXPECT_TRUE(reader.steps()[0].loss.empty());
+}
+
+TEST(GradientFile, IsReadableWhileItIsWrittenAndIncompleteWhenAbandoned) {
+  TempFile file;
+  {
+    GradientWriter writer{file.path(), sample_options(Dtype::f32)};
+    EXPECT_THROW(GradientReader{file.path()}, Error);  // no step yet
+    for (std::size_t s = 0; s < kSteps; ++s) {
+      write_sample_step(writer, s);
+      std::filesystem::copy_file(file.path(), file.path() + ".copy", std::filesystem::copy_options::overwrite_existing);
+      const GradientReader reader{file.path() + ".copy"};
+      ASSERT_EQ(reader.steps().size(), s + 1);
+      std::vector<float> values(kElements[2]);
+      reader.read_gradient(2, s, 1, values);
+      EXPECT_EQ(values, sample_values(2, s, 1, kElements[2]));
+    }
+    // A step that is begun and not ended does not count.
+    writer.begin_step({});
+    writer.put_gradient(0, 0, sample_values(0, 9, 9, kElements[0]));
+  }
+  std::filesystem::remove(file.path() + ".copy");
+  const GradientReader reader{file.path()};
+  EXPECT_FALSE(reader.info().complete);
+  EXPECT_EQ(reader.steps().size(), kSteps);
+}
+
+TEST(GradientFile, ManyStepsKeepTheirPlaces) {
+  // Far beyond the first blocks of HDF5's chunk index, and across many shared chunks.
+  constexpr std::size_t kMany = 1500;
+  TempFile file;
+  WriterOptions options;
+  options.info.workers = 2;
+  options.tensors = {{.name = "a", .shape = {5}}, {.name = "b", .shape = {300}, .dtype = Dtype::f16}};
+  {
+    GradientWriter writer{file.path(), options};
+    for (std::size_t s = 0; s < kMany; ++s) {
+      writer.begin_step({.iteration = static_cast<std::int64_t>(s)});
+      for (std::size_t w = 0; w < 2; ++w) {
+        writer.put_gradient(0, w, std::vector<float>(5, static_cast<float>(s * 2 + w)));
+        writer.put_gradient(1, w, std::vector<float>(300, static_cast<float>(s % 1000 + w)));
+      }
+      writer.end_step();
+    }
+    EXPECT_EQ(writer.steps(), kMany);
+    EXPECT_EQ(writer.bytes_written(), kMany * 2 * (5 + 300) * 4);
+    writer.close();
+  }
+  const GradientReader reader{file.path()};
+  ASSERT_EQ(reader.steps().size(), kMany);
+  std::vector<float> a(5), b(300);
+  for (std::size_t s = 0; s < kMany; ++s) {
+    EXPECT_EQ(reader.steps()[s].iteration, static_cast<std::int64_t>(s));
+    reader.read_gradient(0, s, 1, a);
+    reader.read_gradient(1, s, 0, b);
+    ASSERT_EQ(a, std::vector<float>(5, static_cast<float>(s * 2 + 1)));
+    ASSERT_EQ(b, std::vector<float>(300, static_cast<float>(s % 1000)));
+  }
+}
+
+TEST(GradientFile, NonFiniteValuesAreFound) {
+  TempFile file;
+  WriterOptions options;
+  options.info.workers = 2;
+  options.tensors = {{.name = "clean", .shape = {3}}, {.name = "bad", .shape = {4}}};
+  options.tensors[1].has_weight = true;
+  {
+    GradientWriter writer{file.path(), options};
+    for (int s = 0; s < 3; ++s) {
+      writer.begin_step({.iteration = s});
+      for (std::size_t w = 0; w < 2; ++w) {
+        writer.put_gradient(0, w, std::vector<float>(3, 1.0F));
+        std::vector<float> x(4, std::numeric_limits<float>::max());
+        if (s == 1 && w == 1) x = {0.0F, INFINITY, NAN, -INFINITY};
+        if (s == 2) x[3] = NAN;
+        writer.put_gradient(1, w, x);
+      }
+      writer.put_weight(1, std::vector<float>{0.0F, 0.0F, s == 0 ? NAN : 1.0F, 0.0F});
+      writer.end_step();
+    }
+    writer.close();
+  }
+  const GradientReader reader{file.path()};
+  std::uint64_t last = 0, whole = 0;
+  const auto found =
+      find_non_finite(reader, [&](std::uint64_t done, std::uint64_t total) { last = done, whole = total; });
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].tensor, 1U);
+  EXPECT_EQ(found[0].count, 5U);
+  EXPECT_EQ(found[0].first_step, 1U);
+  EXPECT_EQ(found[0].first_worker, 1U);
+  EXPECT_EQ(last, 42U);
+  EXPECT_EQ(whole, 42U);
+  EXPECT_EQ(count_non_finite_state(reader), 1U);
+}
+
+}  // namespace
+}  // namespace gradtool
