@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "apps/subcommands.hpp"
 #include "lib/capture/dataset.hpp"
@@ -54,7 +52,8 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
   app.add_option("--momentum", options.momentum, "Momentum of SGD")->capture_default_str()->group(kGroup);
   app.add_option("--weight-decay", options.weight_decay, "L2 penalty")->capture_default_str()->group(kGroup);
   app.add_option("--device", options.device, "cpu or cuda")->capture_default_str()->group(kGroup);
-  app.add_option("-t,--threads", options.threads, "CPU threads of LibTorch")->capture_default_str()->group(kGroup);
+  app.add_option("-t,--threads", options.threads, "CPU threads [as many as the machine has, at most --workers]")
+      ->group(kGroup);
   app.add_option("--seed", options.seed, "Of the initial weights and the order of the images")
       ->capture_default_str()
       ->group(kGroup);
@@ -106,9 +105,9 @@ void print_summary(const CaptureOptions& options, const CaptureReport& report) {
     fmt::print("Stopped before a step was captured: no file written\n");
     return;
   }
-  fmt::print("Wrote {}: {} steps{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
-             report.interrupted ? " (stopped early: not complete)" : "", report.tensors, report.elements,
-             options.workers, human_bytes(static_cast<double>(report.file_bytes)));
+  fmt::print("Wrote {}: {} step{}{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
+             report.steps == 1 ? "" : "s", report.interrupted ? " (stopped early: not complete)" : "", report.tensors,
+             report.elements, options.workers, human_bytes(static_cast<double>(report.file_bytes)));
 }
 
 void save_json(const std::string& path, const CaptureOptions& options, const CaptureReport& report) {
@@ -144,7 +143,6 @@ Subcommand add_capture(CLI::App& root) {
       "Train a model with several data-parallel workers and dump each worker's gradients to a gradient file.");
   const auto options = std::make_shared<CaptureOptions>();
   const auto json = std::make_shared<std::string>();
-  options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   add_data_options(*app, *options);
   add_training_options(*app, *options);
   add_file_options(*app, *options, *json);

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/core/dtype.hpp"
+
+namespace gradtool {
+
+/// What `gradtool capture` was asked for. Text is checked by check_options().
+struct CaptureOptions {
+  std::string model;
+  std::string dataset = "fashion-mnist";
+  std::string data_dir;  ///< empty: default_data_dir(dataset)
+  std::string out;
+  bool force = false;  ///< replace `out` if it exists
+
+  std::int64_t workers = 4;
+  std::int64_t batch_size = 32;  ///< per worker
+  std::int64_t micro_batches = 1;
+  std::vector<std::string> with;  ///< weight, second_moment (which needs micro_batches >= 2, and then is stored anyway)
+
+  std::int64_t start_step = 0;
+  std::optional<std::int64_t> end_step;  ///< first iteration not captured; default: see check_options()
+  std::int64_t every = 1;
+  std::optional<std::int64_t> steps;  ///< iterations trained; default: end_step
+  std::string layers;                 ///< regular expression on tensor names; empty: all
+  std::string dtype = "f32";
+
+  std::string optimizer = "sgd";
+  std::optional<double> learning_rate;  ///< default: default_learning_rate(model)
+  std::string lr_schedule = "constant";
+  double momentum = 0.9;
+  double weight_decay = 1e-4;
+
+  std::string device = "cpu";
+  std::optional<int> threads;  ///< default: the machine's, at most `workers`
+  std::int64_t seed = 1;
+
+  bool log_steps = false;
+  std::string train_log;  ///< CSV with one row for each iteration; empty: none
+  std::string command;    ///< for the file's `command` attribute
+};
+
+/// What came of it. Seconds of wall clock.
+struct CaptureReport {
+  std::size_t iterations = 0;  ///< trained
+  std::size_t steps = 0;       ///< captured, and readable in the file
+  std::size_t tensors = 0;
+  std::uint64_t elements = 0;  ///< of one worker's gradient as captured
+  std::uint64_t data_bytes = 0, file_bytes = 0;
+  double first_loss = 0.0, last_loss = 0.0;  ///< mean over workers, first and last iteration
+  double train_seconds = 0.0;                ///< training itself: batches, forward, backward, update
+  double capture_seconds = 0.0;              ///< what capturing added to that: copying, and waiting for the disk
+  double write_seconds = 0.0;                ///< spent by the writing thread, beside the training
+  std::optional<double> accuracy;            ///< on the first `tested` test images, with the final weights
+  std::size_t tested = 0;
+  bool interrupted = false;  ///< the user stopped it before the last iteration
+};
+
+[[nodiscard]] const std::vector<std::string>& model_names();
+/// 0.1 for resnet20 (He et al. 2016), 0.02 for lenet5.
+[[nodiscard]] double default_learning_rate(const std::string& model);
+[[nodiscard]] Dtype parse_dtype(const std::string& text);
+
+/// Checks every option that needs no data, fills in data_dir, learning_rate, threads, steps and end_step, and returns
+/// the result. Without --steps and --end-step 20 steps are captured; training ends with the last captured step unless
+/// --steps says more. Throws Fault::usage with one sentence for the first thing that is wrong.
+[[nodiscard]] CaptureOptions check_options(CaptureOptions options);
+
+/// Trains and captures. `complete` in the file is 1 only if every scheduled step was captured; after an interrupt the
+/// file is whole and closed, but not complete. A file without a single step is removed. Draws progress on stderr.
+/// Throws Fault::unavailable without LibTorch, Fault::usage as check_options(), Fault::data for a bad data set.
+[[nodiscard]] CaptureReport run_capture(const CaptureOptions& options);
+
+}  // namespace gradtool

@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <thread>
+
+#include "lib/capture/capture.hpp"
+#include "lib/capture/dataset.hpp"
+#include "lib/capture/schedule.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr std::int64_t kDefaultCapturedSteps = 20;
+constexpr std::int64_t kMost = 1'000'000'000;
+
+[[noreturn]] void refuse(const std::string& sentence) {
+  throw Error{Fault::usage, sentence};
+}
+
+void check_choice(const char* flag, const std::string& value, const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  const std::string near = nearest(value, choices);
+  refuse(fmt::format("{} '{}' is not known; {}it is one of {}", flag, value,
+                     near.empty() ? "" : fmt::format("did you mean '{}'? ", near), fmt::join(choices, ", ")));
+}
+
+void check_range(const char* flag, std::int64_t value, std::int64_t least, std::int64_t most = kMost) {
+  if (value < least || value > most) refuse(fmt::format("{} {} is not between {} and {}", flag, value, least, most));
+}
+
+void check_rate(const char* flag, double value, bool positive, double below) {
+  if (!(positive ? value > 0.0 : value >= 0.0) || !(value < below)) {
+    refuse(fmt::format("{} {} is not {} 0 and below {}", flag, value, positive ? "above" : "at least", below));
+  }
+}
+
+void check_steps(CaptureOptions& options) {
+  check_range("--start-step", options.start_step, 0);
+  check_range("--every", options.every, 1);
+  if (options.steps) check_range("--steps", *options.steps, 1);
+  if (!options.end_step) {
+    options.end_step = options.steps.value_or(options.start_step + (kDefaultCapturedSteps - 1) * options.every + 1);
+    if (options.start_step >= *options.end_step) {
+      refuse(fmt::format("--start-step {} is not below --steps {}: no step would be captured", options.start_step,
+                         *options.end_step));
+    }
+  }
+  check_range("--end-step", *options.end_step, 1);
+  if (options.start_step >= *options.end_step) {
+    refuse(fmt::format("--start-step {} is not below --end-step {}, the first step that is not captured",
+                       options.start_step, *options.end_step));
+  }
+  if (!options.steps) options.steps = options.end_step;
+  if (*options.steps < *options.end_step) {
+    refuse(fmt::format("--steps {} ends the training before --end-step {}", *options.steps, *options.end_step));
+  }
+}
+
+void check_batches(const CaptureOptions& options) {
+  check_range("--workers", options.workers, 1, 4096);
+  check_range("--batch-size", options.batch_size, 1, 1'000'000);
+  check_range("--micro-batches", options.micro_batches, 1, options.batch_size);
+  if (options.batch_size % options.micro_batches != 0) {
+    refuse(
+        fmt::format("--micro-batches {} does not divide --batch-size {}", options.micro_batches, options.batch_size));
+  }
+  if (options.model == "resnet20" && options.batch_size == options.micro_batches && options.batch_size > 1) {
+    refuse(fmt::format("--micro-batches {} leaves one image in each, too few for batch normalisation; take at most {}",
+                       options.micro_batches, options.batch_size / 2));
+  }
+  for (const auto& extra : options.with) check_choice("--with", extra, {"weight", "second_moment"});
+  const bool second_moment = std::find(options.with.begin(), options.with.end(), "second_moment") != options.with.end();
+  if (second_moment && options.micro_batches == 1) {
+    refuse("--with second_moment needs --micro-batches K with K at least 2: it is a sum over micro-batches");
+  }
+}
+
+void check_out(const CaptureOptions& options) {
+  namespace fs = std::filesystem;
+  if (options.out.empty()) refuse("--out FILE is missing: where the gradients are written");
+  if (fs::is_directory(options.out)) refuse(fmt::format("--out '{}' is a folder; name a file in it", options.out));
+  if (fs::exists(options.out) && !options.force) {
+    refuse(fmt::format("--out '{}' exists already; --force replaces it", options.out));
+  }
+  if (!options.train_log.empty() &&
+      fs::path{options.train_log}.lexically_normal() == fs::path{options.out}.lexically_normal()) {
+    refuse("--train-log and --out name the same file");
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names{"lenet5", "resnet20"};
+  return names;
+}
+
+double default_learning_rate(const std::string& model) {
+  return model == "resnet20" ? 0.1 : 0.02;
+}
+
+Dtype parse_dtype(const std::string& text) {
+  check_choice("--dtype", text, {"f32", "f16", "bf16"});
+  return text == "f16" ? Dtype::f16 : text == "bf16" ? Dtype::bf16 : Dtype::f32;
+}
+
+CaptureOptions check_options(CaptureOptions options) {
+  if (options.model.empty()) refuse(fmt::format("--model is missing: one of {}", fmt::join(model_names(), ", ")));
+  check_choice("--model", options.model, model_names());
+  check_choice("--dataset", options.dataset, dataset_names());
+  check_choice("--optimizer", options.optimizer, {"sgd"});
+  check_choice("--device", options.device, {"cpu", "cuda"});
+  static_cast<void>(parse_dtype(options.dtype));
+  check_batches(options);
+  check_steps(options);
+  if (options.threads) check_range("--threads", *options.threads, 1, 1024);
+  if (!options.threads) {
+    const std::int64_t here = std::max(1U, std::thread::hardware_concurrency());
+    options.threads = static_cast<int>(std::min(here, options.workers));
+  }
+  check_range("--seed", options.seed, 0, std::numeric_limits<std::int64_t>::max());
+  if (!options.learning_rate) options.learning_rate = default_learning_rate(options.model);
+  check_rate("--learning-rate", *options.learning_rate, true, 1e6);
+  check_rate("--momentum", options.momentum, false, 1.0);
+  check_rate("--weight-decay", options.weight_decay, false, 1.0);
+  static_cast<void>(LearningRate{*options.learning_rate, options.lr_schedule, *options.steps});
+  if (!options.layers.empty()) static_cast<void>(matches(options.layers, ""));
+  check_out(options);
+  if (options.data_dir.empty()) options.data_dir = default_data_dir(options.dataset);
+  return options;
+}
+
+}  // namespace gradtool

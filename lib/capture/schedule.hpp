@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gradtool {
+
+/// Which training iterations are captured: first, first + every, ... below `end`. Iterations count from 0.
+struct CaptureSchedule {
+  std::int64_t first = 0;
+  std::int64_t end = 0;  ///< the first iteration that is not captured
+  std::int64_t every = 1;
+
+  [[nodiscard]] constexpr bool captures(std::int64_t iteration) const {
+    return iteration >= first && iteration < end && (iteration - first) % every == 0;
+  }
+  [[nodiscard]] constexpr std::int64_t count() const { return end <= first ? 0 : (end - first - 1) / every + 1; }
+};
+
+/// The learning rate of every iteration.
+///
+/// constant                the base rate
+/// step:ITERATIONS:FACTOR  base x FACTOR^floor(iteration / ITERATIONS)
+/// cosine                  base x (1 + cos(pi iteration / total)) / 2   (Loshchilov and Hutter 2017, one period)
+class LearningRate {
+ public:
+  /// `total` is the number of training iterations. Throws Fault::usage for text that is none of the three forms.
+  LearningRate(double base, const std::string& schedule, std::int64_t total);
+
+  [[nodiscard]] double at(std::int64_t iteration) const;
+
+ private:
+  enum class Kind : std::uint8_t { constant, step, cosine };
+
+  double base_;
+  Kind kind_ = Kind::constant;
+  std::int64_t period_ = 1;
+  double factor_ = 1.0;
+  std::int64_t total_;
+};
+
+}  // namespace gradtool

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Bad input: one sentence and the right exit status, and nothing left behind. Usage: command_line_test.py GRADTOOL"""
+import os
+import sys
+import tempfile
+
+from synthetic import check, run, write_images
+
+program = os.path.abspath(sys.argv[1])
+
+with tempfile.TemporaryDirectory() as folder:
+    write_images(folder, 64)
+    write_images(folder, 32, prefix="t10k")
+    out = os.path.join(folder, "out.h5")
+    good = ["--model", "lenet5", "--workers", "2", "--batch-size", "8", "--steps", "2", "--threads", "1",
+            "--data-dir", folder, "--out", out]
+
+    def refused(status, says, *arguments, keep=()):
+        options = dict(zip(good[::2], good[1::2]))
+        done = run(program, "capture", *[word for pair in options.items() for word in pair if pair[0] not in keep],
+                   *arguments)
+        check(done.returncode == status, f"{arguments}: exit {done.returncode}, not {status}: {done.stderr}")
+        sentences = [line for line in done.stderr.splitlines() if not line.startswith("Try '")]
+        check(len(sentences) == 1 and says in sentences[0], f"{arguments}: {done.stderr!r} does not say {says!r} once")
+        check(not os.path.exists(out), f"{arguments}: left a file behind")
+
+    help_text = run(program, "capture", "--help")
+    check(help_text.returncode == 0, "--help")
+    for word in ("--model", "--micro-batches", "--lr-schedule", "--layers", "--log-steps", "resnet20", "Examples:"):
+        check(word in help_text.stdout, f"--help does not mention {word}")
+
+    refused(2, "--worker", "--workerz", "3")
+    refused(2, "lenet5", "--model", "lenet", keep=("--model",))
+    refused(2, "--layers 'nothing' matches none of the 10 tensors", "--layers", "nothing")
+    refused(2, "64", "--batch-size", "64", keep=("--batch-size",))
+    refused(2, "--with second_moment needs --micro-batches", "--with", "weight,second_moment")
+    refused(2, "--every", "--every", "0")
+    refused(3, "dataset-fashion-mnist", "--data-dir", "/nonexistent", keep=("--data-dir",))
+    refused(3, "cifar-10-binary.tar.gz", "--dataset", "cifar10")
+    refused(4, "--train-log", "--train-log", "/nonexistent/log.csv")
+
+    labels = os.path.join(folder, "train-labels-idx1-ubyte")
+    original = open(labels, "rb").read()
+    for damaged, says in ((original[:-1], "truncated"), (b"\0\0\x08\x02" + original[4:], "magic number"),
+                          (original[:-1] + b"\x0a", "label 10"), (original[:7] + b"\x3f" + original[8:], "63 labels")):
+        with open(labels, "wb") as file:
+            file.write(damaged)
+        refused(3, says)
+    with open(labels, "wb") as file:
+        file.write(original)
+
+    log = os.path.join(folder, "log.csv")
+    done = run(program, "capture", *good, "--train-log", log, "--end-step", "1")
+    check(done.returncode == 0, done.stderr)
+    check(done.stderr == "", f"noise on standard error: {done.stderr}")
+    for word in ("Trained lenet5", "on the first 32 test images", "1 step,", "10 tensors", "61706 elements", out):
+        check(word in done.stdout, f"the summary lacks {word}: {done.stdout}")
+    lines = open(log).read().splitlines()
+    check(lines[0] == "iteration,epoch,learning_rate,loss,captured", lines[0])
+    check([line.split(",")[0] + line.split(",")[4] for line in lines[1:]] == ["01", "10"], f"{lines}")
+
+    before = os.stat(out).st_mtime_ns
+    again = run(program, "capture", *good)
+    check(again.returncode == 2 and "--force" in again.stderr, f"overwriting: {again.returncode} {again.stderr}")
+    check(os.stat(out).st_mtime_ns == before, "the existing file was touched")
+    check(run(program, "capture", *good, "--force").returncode == 0, "--force")
+print("ok")

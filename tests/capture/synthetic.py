@@ -1,0 +1,53 @@
+"""What the tests of capture share: a tiny data set in IDX files, and running the program."""
+import gzip
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+
+
+def write_images(folder, count=512, prefix="train", seed=0):
+    """`count` images of 28 x 28 pixels whose brightest two rows tell their label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, count).astype(np.uint8)
+    pixels = rng.integers(0, 96, (count, 28, 28)).astype(np.uint8)
+    for image, label in zip(pixels, labels):
+        image[2 * label:2 * label + 2] += 150
+    with gzip.open(os.path.join(folder, f"{prefix}-images-idx3-ubyte.gz"), "wb", compresslevel=1) as file:
+        file.write(struct.pack(">4I", 0x803, count, 28, 28) + pixels.tobytes())
+    with open(os.path.join(folder, f"{prefix}-labels-idx1-ubyte"), "wb") as file:
+        file.write(struct.pack(">2I", 0x801, count) + labels.tobytes())
+
+
+def run(program, *arguments, **options):
+    """The finished process; ends the test as skipped when capture is not built in."""
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=200, **options)
+    if done.returncode == 77:
+        print(done.stderr.strip())
+        sys.exit(77)
+    return done
+
+
+def check(condition, message):
+    if not condition:
+        sys.exit(f"FAILED: {message}")
+
+
+def contents(path):
+    """Everything in a gradient file but when it was made: {name of data set or attribute: value}."""
+    import h5py
+    found = {}
+
+    def visit(name, item):
+        for key, value in item.attrs.items():
+            found[f"{name}@{key}"] = np.asarray(value)
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[...]
+
+    with h5py.File(path, "r") as file:
+        visit("/", file)
+        file.visititems(visit)
+    found.pop("/@created")
+    return found

@@ -1,0 +1,151 @@
+#include "lib/capture/trainer.hpp"
+
+#include <cmath>
+
+#include "tests/capture/trainer_fixture.hpp"
+
+namespace gradtool {
+namespace {
+
+using test::relative_distance;
+
+class TrainerGradient : public test::TrainerTest, public testing::WithParamInterface<const char*> {};
+
+// Along the gradient's own direction d: (loss(w + h d) - loss(w - h d)) / 2h = |g|. Uses no derivative of the
+// library's.
+TEST_P(TrainerGradient, IsTheSlopeOfTheLoss) {
+  const Dataset images = test::striped_images(16, 1, 28);
+  const auto trainer = make_trainer(options(GetParam(), 1, 16), images);
+  const auto samples = first_samples(16);
+  trainer->compute(samples, false);
+  const auto gradient = copy(trainer->gradient(0));
+  const auto weights = copy(trainer->weights());
+  double norm = 0.0;
+  for (const float g : gradient) norm += double{g} * g;
+  norm = std::sqrt(norm);
+  ASSERT_GT(norm, 0.0);
+  const double h = 1e-2 / norm;  // the loss changes by about 0.01
+  const auto loss_at = [&](double shift) {
+    std::vector<float> moved(weights.size());
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      moved[i] = static_cast<float>(weights[i] + shift * gradient[i] / norm);
+    }
+    trainer->set_weights(moved);
+    trainer->compute(samples, false);
+    return double{trainer->losses()[0]};
+  };
+  EXPECT_NEAR((loss_at(h) - loss_at(-h)) / (2.0 * h), norm, 0.02 * norm);
+}
+
+// Without batch normalisation: the mean of two workers' gradients is the gradient of the mean loss over both batches.
+TEST_F(TrainerGradient, TheMeanOverWorkersIsTheGradientOfTheWholeBatch) {
+  const Dataset images = test::striped_images(32, 1, 28);
+  const auto apart = make_trainer(options("lenet5", 2, 16), images);
+  const auto together = make_trainer(options("lenet5", 1, 32), images);
+  const auto samples = first_samples(32);
+  apart->compute(samples, false);
+  together->compute(samples, false);
+  const auto zero = apart->gradient(0), one = apart->gradient(1);
+  std::vector<double> mean(zero.size());
+  for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = (double{zero[i]} + one[i]) / 2.0;
+  EXPECT_LT(relative_distance(together->gradient(0), mean), 1e-5);
+  EXPECT_NEAR((apart->losses()[0] + apart->losses()[1]) / 2.0, together->losses()[0], 1e-5);
+  EXPECT_GT(relative_distance(zero, mean), 0.05) << "workers with images of their own must differ";
+}
+
+// Four micro-batches of one worker are the batches of four workers: their gradients, squared and added by hand.
+TEST_P(TrainerGradient, MicroBatchesGiveTheirMeanAndTheSecondMoment) {
+  const Dataset images = test::striped_images(32, 1, 28);
+  const auto split = make_trainer(options(GetParam(), 1, 32, 4), images);
+  const auto parts = make_trainer(options(GetParam(), 4, 8), images);
+  const auto samples = first_samples(32);
+  split->compute(samples, true);
+  parts->compute(samples, false);
+  std::vector<double> mean(parts->elements()), second_moment(parts->elements());
+  double loss = 0.0;
+  for (std::size_t part = 0; part < 4; ++part) {
+    const auto gradient = parts->gradient(part);
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      mean[i] += gradient[i] / 4.0;
+      second_moment[i] += (gradient[i] / 4.0) * (gradient[i] / 4.0);
+    }
+    loss += parts->losses()[part] / 4.0;
+  }
+  EXPECT_LT(relative_distance(split->gradient(0), mean), 1e-6);
+  EXPECT_LT(relative_distance(split->second_moment(0), second_moment), 1e-6);
+  EXPECT_NEAR(split->losses()[0], loss, 1e-6);
+}
+
+TEST_P(TrainerGradient, SecondMomentsChangeNothingElse) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  std::vector<std::vector<float>> weights;
+  for (const bool with_second_moments : {false, true}) {
+    const auto trainer = make_trainer(options(GetParam(), 2, 16, 2), images);
+    for (int step = 0; step < 3; ++step) {
+      trainer->compute(first_samples(32), with_second_moments);
+      trainer->update(0.05);
+    }
+    weights.push_back(copy(trainer->weights()));
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TrainerGradient, testing::Values("lenet5", "resnet20"),
+                         [](const auto& info) { return std::string{info.param}; });
+
+class TrainerUpdate : public test::TrainerTest {};
+
+TEST_F(TrainerUpdate, IsSgdWithMomentumAndWeightDecayOnTheMeanGradient) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  const auto trainer = make_trainer(options("lenet5", 2, 16), images);
+  std::vector<double> expected(trainer->weights().begin(), trainer->weights().end());
+  std::vector<double> velocity(expected.size());
+  for (const double rate : {0.1, 0.03}) {
+    trainer->compute(first_samples(32), false);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double mean = (double{trainer->gradient(0)[i]} + trainer->gradient(1)[i]) / 2.0;
+      velocity[i] = 0.9 * velocity[i] + mean + 1e-4 * expected[i];
+      expected[i] -= rate * velocity[i];
+    }
+    trainer->update(rate);
+    EXPECT_LT(relative_distance(trainer->weights(), expected), 1e-6);
+  }
+}
+
+// A gradient must not leak into the next step's, nor from one worker to another.
+TEST_F(TrainerUpdate, EveryStepStartsFromZeroGradients) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  const auto trainer = make_trainer(options("lenet5", 2, 16), images);
+  trainer->compute(first_samples(32), false);
+  const auto first = copy(trainer->gradient(1));
+  trainer->compute(first_samples(32), false);
+  EXPECT_EQ(copy(trainer->gradient(1)), first);
+}
+
+// PyTorch's DistributedDataParallel keeps rank 0's running statistics; another worker's images must not enter them.
+TEST_F(TrainerUpdate, OnlyWorkerZeroFeedsTheRunningStatistics) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  auto samples = first_samples(32);
+  std::vector<double> losses;
+  for (const bool change_worker_one : {false, true}) {
+    const auto trainer = make_trainer(options("resnet20", 2, 16), images);
+    if (change_worker_one) {
+      for (std::size_t i = 16; i < 32; ++i) samples[i] += 16;
+    }
+    trainer->compute(samples, false);  // no update: the weights stay as they are
+    losses.push_back(trainer->evaluate(images, 64).loss);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST_F(TrainerUpdate, SaysWhatItWasCalledWrongWith) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  const auto trainer = make_trainer(options("lenet5", 2, 16), images);
+  test::sentence_of(Fault::usage, [&] { trainer->compute(first_samples(31), false); });
+  trainer->compute(first_samples(32), false);
+  test::sentence_of(Fault::usage, [&] { (void)trainer->second_moment(0); });
+  test::sentence_of(Fault::usage, [&] { (void)make_trainer(options("lenet5", 2, 16, 3), images); });
+}
+
+}  // namespace
+}  // namespace gradtool
