@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Runs every fuzz target on its corpus under ASan and UBSan. Usage: scripts/fuzz.sh [SECONDS_EACH]      (default: 60)
+# Runs fuzz targets on their corpus under ASan and UBSan. Usage: scripts/fuzz.sh [SECONDS_EACH] [TARGET...]
+# Default: 60 seconds, and every target but fuzz_gradient_bytes: arbitrary bytes as a file find libhdf5's own faults (1.10 reads
+# past damaged attribute messages) faster than ours. fuzz_gradient_file builds almost-conforming files instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
-scripts/build.sh fuzz -- fuzz_targets | tail -n 1
-for target in build/fuzz/tests/fuzz/fuzz_*; do
-  [ -x "$target" ] && [ -f "$target" ] || continue
-  name=$(basename "$target")
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- fuzz_gradient_file fuzz_payload fuzz_codec_spec
+scripts/build.sh fuzz -- "$@" | tail -n 1
+for name in "$@"; do
+  target=build/fuzz/tests/fuzz/$name
   corpus=tests/fuzz/corpus/${name#fuzz_}
   work=build/fuzz/found/$name
   mkdir -p "$work" "$corpus"
