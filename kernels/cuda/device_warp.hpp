@@ -20,7 +20,7 @@ class DeviceWarp {
   class Own {
    public:
     __device__ T& operator[](std::uint32_t) { return value_; }
-    __device__ const T& operator[](std::uint32_t) const { return value_; }
+    const __device__ T& operator[](std::uint32_t) const { return value_; }
 
    private:
     T value_;
@@ -50,9 +50,8 @@ class DeviceWarp {
     return __ballot_sync(kAll, own[lane_] != 0 ? 1 : 0);
   }
   __device__ float tree_sum(const Own<float>& own) const {
-    float sum = own[lane_];
+    float sum = own[lane_];  // upper lanes add what does not belong to the tree; nothing of it reaches lane 0
 #pragma unroll
-    // Upper lanes add what does not belong to the tree; nothing of it reaches lane 0.
     for (unsigned half = schedule::kLanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(kAll, sum, half);
     return __shfl_sync(kAll, sum, 0);
   }
@@ -61,10 +60,18 @@ class DeviceWarp {
   std::uint32_t lane_;
 };
 
-/// Number of this warp in the grid, and of warps in the grid: for loops that give every warp a bucket or a tile.
-__device__ inline std::size_t warp_in_grid() {
-  return (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) / schedule::kLanes;
+// For grid-stride loops, over elements by thread and over buckets or tiles by warp.
+__device__ inline std::size_t thread_in_grid() {
+  return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
-__device__ inline std::size_t warps_in_grid() { return std::size_t{gridDim.x} * blockDim.x / schedule::kLanes; }
+__device__ inline std::size_t threads_in_grid() {
+  return std::size_t{gridDim.x} * blockDim.x;
+}
+__device__ inline std::size_t warp_in_grid() {
+  return thread_in_grid() / schedule::kLanes;
+}
+__device__ inline std::size_t warps_in_grid() {
+  return threads_in_grid() / schedule::kLanes;
+}
 
 }  // namespace gradtool::cuda

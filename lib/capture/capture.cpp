@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "lib/capture/monitor.hpp"
@@ -82,17 +83,18 @@ void fill(RecordedStep& step, Trainer& trainer, const Selection& selection, std:
   step.info.loss.assign(losses.begin(), losses.end());
 }
 
-void train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, const Selection& selection,
-           Recorder& recorder, Monitor& monitor, CaptureReport& report) {
+// Returns whether every step of the schedule was captured.
+bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, const Selection& selection,
+           Recorder& recorder, Monitor& monitor, TrainLog& log, CaptureReport& report) {
   const CaptureSchedule schedule{options.start_step, *options.end_step, options.every};
   const LearningRate learning_rate{*options.learning_rate, options.lr_schedule, *options.steps};
   const auto workers = static_cast<std::size_t>(options.workers);
-  TrainLog log{options.train_log};
+  std::int64_t captured = 0;
   Stopwatch watch;
   for (std::int64_t iteration = 0; iteration < *options.steps; ++iteration) {
     if (interrupted()) {
       report.interrupted = true;
-      return;
+      break;
     }
     const bool capture = schedule.captures(iteration);
     const double epoch = static_cast<double>(iteration) / static_cast<double>(sampler.iterations_per_epoch());
@@ -105,6 +107,7 @@ void train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
       step.info.learning_rate = learning_rate.at(iteration);
       fill(step, trainer, selection, workers);
       recorder.submit();
+      ++captured;
       report.capture_seconds += watch.lap();
     }
     trainer.update(learning_rate.at(iteration));
@@ -116,21 +119,34 @@ void train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
     log.add(iteration, epoch, learning_rate.at(iteration), report.last_loss, capture);
     monitor.trained(iteration + 1, report.last_loss);
   }
+  return captured == schedule.count();
 }
 
-// A file without steps is not a gradient file; leaving one behind would only puzzle the next command.
-class RemoveIfEmpty {
+// A new file for --out: its folder is made, and what --force replaces is removed.
+void make_room(const CaptureOptions& options) {
+  std::error_code status;
+  if (const auto parent = fs::path{options.out}.parent_path(); !parent.empty()) fs::create_directories(parent, status);
+  if (!status && options.force) fs::remove(options.out, status);
+  if (status)
+    throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", options.out, status.message())};
+}
+
+// However capturing ends, closes the file; and removes it when it has no step, for then it is no gradient file.
+class FileGuard {
  public:
-  RemoveIfEmpty(const std::string& path, const CaptureReport& report) : path_{path}, report_{report} {}
-  ~RemoveIfEmpty() {
+  FileGuard(const std::string& path, std::optional<Recorder>& recorder, const CaptureReport& report)
+      : path_{path}, recorder_{recorder}, report_{report} {}
+  ~FileGuard() {
+    recorder_.reset();
     std::error_code ignored;
     if (report_.steps == 0) fs::remove(path_, ignored);
   }
-  RemoveIfEmpty(const RemoveIfEmpty&) = delete;
-  RemoveIfEmpty& operator=(const RemoveIfEmpty&) = delete;
+  FileGuard(const FileGuard&) = delete;
+  FileGuard& operator=(const FileGuard&) = delete;
 
  private:
   const std::string& path_;
+  std::optional<Recorder>& recorder_;
   const CaptureReport& report_;
 };
 
@@ -146,24 +162,26 @@ CaptureReport run_capture(const CaptureOptions& given) {
   const auto trainer = make_trainer(trainer_options(options), training_set);
   const Selection selection = select_tensors(trainer->parameters(), options.layers);
 
-  if (const auto parent = fs::path{options.out}.parent_path(); !parent.empty()) fs::create_directories(parent);
-  if (options.force) fs::remove(options.out);
+  TrainLog log{options.train_log};
+  make_room(options);
   CaptureReport report;
   report.tensors = selection.tensors.size();
   report.elements = selection.elements;
   {
     Monitor monitor{"capture", *options.steps, options.log_steps};
-    const RemoveIfEmpty cleanup{options.out, report};  // acts after the recorder has closed the file
-    Recorder recorder{options.out, writer_options(options, selection), [&](const StepInfo& step) {
-                        ++report.steps;
-                        monitor.captured(step);
-                      }};
-    train(options, *trainer, sampler, selection, recorder, monitor, report);
+    std::optional<Recorder> recorder;
+    recorder.emplace(options.out, writer_options(options, selection), [&](const StepInfo& step) {
+      ++report.steps;
+      monitor.captured(step);
+    });
+    const FileGuard guard{options.out, recorder, report};
+    const bool complete = train(options, *trainer, sampler, selection, *recorder, monitor, log, report);
     Stopwatch watch;
-    recorder.finish(!report.interrupted);
+    recorder->finish(complete);
+    report.complete = complete;
     report.capture_seconds += watch.lap();
-    report.data_bytes = recorder.bytes();
-    report.write_seconds = recorder.write_seconds();
+    report.data_bytes = recorder->bytes();
+    report.write_seconds = recorder->write_seconds();
   }
   std::error_code ignored;
   if (report.steps > 0) report.file_bytes = fs::file_size(options.out, ignored);

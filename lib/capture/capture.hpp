@@ -57,6 +57,7 @@ struct CaptureReport {
   double write_seconds = 0.0;                ///< spent by the writing thread, beside the training
   std::optional<double> accuracy;            ///< on the first `tested` test images, with the final weights
   std::size_t tested = 0;
+  bool complete = false;     ///< every scheduled step is in the file
   bool interrupted = false;  ///< the user stopped it before the last iteration
 };
 

@@ -57,7 +57,7 @@ class BasicBlock final : public nn::Module {
  private:
   [[nodiscard]] torch::Tensor shortcut(const torch::Tensor& x) const {
     if (stride_ == 1 && added_channels_ == 0) return x;
-    const torch::Tensor kept = x.slice(2, 0, c10::nullopt, stride_).slice(3, 0, c10::nullopt, stride_);
+    const torch::Tensor kept = x.slice(2, 0, x.size(2), stride_).slice(3, 0, x.size(3), stride_);
     return torch::constant_pad_nd(kept, {0, 0, 0, 0, added_channels_ / 2, added_channels_ - added_channels_ / 2});
   }
 

@@ -86,9 +86,12 @@ void check_out(const CaptureOptions& options) {
   if (fs::exists(options.out) && !options.force) {
     refuse(fmt::format("--out '{}' exists already; --force replaces it", options.out));
   }
-  if (!options.train_log.empty() &&
-      fs::path{options.train_log}.lexically_normal() == fs::path{options.out}.lexically_normal()) {
+  if (options.train_log.empty()) return;
+  if (fs::path{options.train_log}.lexically_normal() == fs::path{options.out}.lexically_normal()) {
     refuse("--train-log and --out name the same file");
+  }
+  if (fs::exists(options.train_log) && !options.force) {
+    refuse(fmt::format("--train-log '{}' exists already; --force replaces it", options.train_log));
   }
 }
 

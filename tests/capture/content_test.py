@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""capture writes what it says: the same content for the same seed, the tensors asked for, and steps that agree with each
-other however they were selected. Usage: content_test.py GRADTOOL"""
+"""capture writes what it says: the same content for the same seed, the tensors asked for, and steps that agree with
+each other however they were selected. Usage: content_test.py GRADTOOL"""
 import os
 import sys
 import tempfile
@@ -26,7 +26,7 @@ def equal(one, other):
 
 
 def by_name(found, what):
-    names = {key[:-len("@name")]: str(found[key]) for key in found if key.startswith("tensors/") and key.endswith("@name")}
+    names = {key[:-len("@name")]: str(value) for key, value in found.items() if key.endswith("@name")}
     return {name: found[f"{group}/{what}"] for group, name in names.items()}
 
 
@@ -47,8 +47,8 @@ with tempfile.TemporaryDirectory() as root:
         check(not np.array_equal(first["steps/loss"], other["steps/loss"]), f"{model}: the seed changes nothing")
 
         # Which steps are captured, and which tensors, must not change the training or the values.
-        part = capture(os.path.join(root, f"{model}-4"), *common, "--start-step", "1", "--every", "2", "--layers", "conv1",
-                       "--with", "weight")
+        part = capture(os.path.join(root, f"{model}-4"), *common, "--start-step", "1", "--every", "2",
+                       "--layers", "conv1", "--with", "weight")
         check(part["steps/iteration"].tolist() == [1, 3, 5], f"iterations {part['steps/iteration']}")
         check(np.array_equal(part["steps/loss"], first["steps/loss"][1::2]), "losses differ between selections")
         whole = by_name(first, "gradient")
@@ -61,8 +61,8 @@ with tempfile.TemporaryDirectory() as root:
         check(str(first["/@model"]) == model and "momentum=0.9" in str(first["/@optimizer"]), "attributes")
 
     # The gradients, averaged by NumPy and followed by SGD, lead from each stored weight to the next one.
-    steps = capture(os.path.join(root, "sgd"), "--model", "lenet5", "--workers", "3", "--steps", "5", "--with", "weight",
-                    "--learning-rate", "0.05", "--lr-schedule", "step:2:0.5")
+    steps = capture(os.path.join(root, "sgd"), "--model", "lenet5", "--workers", "3", "--steps", "5",
+                    "--with", "weight", "--learning-rate", "0.05", "--lr-schedule", "step:2:0.5")
     check(np.allclose(steps["steps/learning_rate"], [0.05, 0.05, 0.025, 0.025, 0.0125]), "learning rates")
     check(np.allclose(steps["steps/epoch"], np.arange(5) / (512 // 3 // 16)), "epochs")
     weights, gradients = by_name(steps, "weight"), by_name(steps, "gradient")
@@ -75,11 +75,10 @@ with tempfile.TemporaryDirectory() as root:
             check(np.allclose(weight[step + 1], expected, rtol=1e-5, atol=1e-7), f"{name}: SGD at step {step}")
 
     # Two bytes an element, rounded to nearest even; second moments that are what they are called.
-    full = capture(os.path.join(root, "f32"), "--model", "lenet5", "--workers", "2", "--steps", "2", "--micro-batches", "4")
-    half = capture(os.path.join(root, "f16"), "--model", "lenet5", "--workers", "2", "--steps", "2", "--micro-batches", "4",
-                   "--dtype", "f16")
-    brain = capture(os.path.join(root, "bf16"), "--model", "lenet5", "--workers", "2", "--steps", "2", "--dtype", "bf16",
-                    "--micro-batches", "4")
+    split = ("--model", "lenet5", "--workers", "2", "--steps", "2", "--micro-batches", "4")
+    full = capture(os.path.join(root, "f32"), *split)
+    half = capture(os.path.join(root, "f16"), *split, "--dtype", "f16")
+    brain = capture(os.path.join(root, "bf16"), *split, "--dtype", "bf16")
     for name, gradient in by_name(full, "gradient").items():
         check(np.array_equal(by_name(half, "gradient")[name], gradient.astype(np.float16)), f"{name} in f16")
         bits = gradient.view(np.uint32).astype(np.uint64)

@@ -16,6 +16,7 @@ import numpy as np
 from synthetic import check, contents, run, write_images
 
 KILLS = 8
+COMMON = ("--model", "lenet5", "--workers", "2", "--batch-size", "8", "--threads", "1")
 program = os.path.abspath(sys.argv[1])
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 20240229
 chance = random.Random(seed)
@@ -24,9 +25,8 @@ chance = random.Random(seed)
 def start(folder, out, *arguments):
     """Capture in the background, and its standard error."""
     log = open(os.path.join(folder, "log"), "w+")
-    process = subprocess.Popen([program, "capture", "--model", "lenet5", "--workers", "2", "--batch-size", "8", "--threads",
-                                "1", "--data-dir", folder, "--log-steps", "--out", out, *arguments],
-                               stderr=log, stdout=subprocess.DEVNULL)
+    command = [program, "capture", *COMMON, "--data-dir", folder, "--log-steps", "--out", out, *arguments]
+    process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
     return process, log
 
 
@@ -46,8 +46,7 @@ def wait_for_steps(process, log, steps):
 with tempfile.TemporaryDirectory() as folder:
     write_images(folder)
     whole_path = os.path.join(folder, "whole.h5")
-    done = run(program, "capture", "--model", "lenet5", "--workers", "2", "--batch-size", "8", "--threads", "1",
-               "--data-dir", folder, "--steps", "40", "--out", whole_path)
+    done = run(program, "capture", *COMMON, "--data-dir", folder, "--steps", "40", "--out", whole_path)
     check(done.returncode == 0, done.stderr)
     whole = contents(whole_path)
 
@@ -88,4 +87,13 @@ with tempfile.TemporaryDirectory() as folder:
         check(int(file.attrs["complete"]) == 0, "an interrupted capture is marked complete")
         check(file["steps/iteration"][:].tolist() == reported(log), "steps after SIGINT")
     check(run(program, "validate", out).returncode == 0, "an interrupted file is not valid")
+
+    # All that was asked for is in the file when the training that follows is stopped.
+    out = os.path.join(folder, "trained_on.h5")
+    process, log = start(folder, out, "--end-step", "3", "--steps", "1000000")
+    wait_for_steps(process, log, 3)
+    process.send_signal(signal.SIGINT)
+    check(process.wait(timeout=60) == 130, f"exit status {process.returncode} after SIGINT")
+    with h5py.File(out, "r") as file:
+        check(int(file.attrs["complete"]) == 1, "a finished schedule is not marked complete")
 print("ok")

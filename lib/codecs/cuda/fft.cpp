@@ -127,8 +127,9 @@ class CudaFft final : public CudaTwin {
     const std::size_t bound = options_.payload_bound(n);
     if (n < law::kFftSmallest || options_.constant()) return expect_length("fft", bytes, bound);
     if (bytes < sizeof(law::FftHeader) || bytes > bound || bytes % 4 != 0) {
-      throw Error{Fault::data, fmt::format("fft payload: {} bytes, but this many elements make a multiple of 4 from {} to {}",
-                                           bytes, sizeof(law::FftHeader), bound)};
+      throw Error{Fault::data,
+                  fmt::format("fft payload: {} bytes, but this many elements make a multiple of 4 from {} to {}", bytes,
+                              sizeof(law::FftHeader), bound)};
     }
   }
 
@@ -138,6 +139,8 @@ class CudaFft final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params) { return std::make_unique<CudaFft>(params); }
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params) {
+  return std::make_unique<CudaFft>(params);
+}
 
 }  // namespace gradtool

@@ -14,8 +14,8 @@
 
 namespace gradtool {
 
-/// cuFFT's plans by GPU and shape, as FftPlans on the host. One codec serves ranks on several GPUs; `make` and `get` mean
-/// the calling thread's.
+/// cuFFT's plans by GPU and shape, as FftPlans on the host. One codec serves ranks on several GPUs; `make` and `get`
+/// mean the calling thread's.
 class CudaFftPlans {
  public:
   const cuda::RealTransforms& make(const law::FftShape& shape) const {

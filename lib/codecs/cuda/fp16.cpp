@@ -32,6 +32,8 @@ class CudaFp16 final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params) { return std::make_unique<CudaFp16>(params); }
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params) {
+  return std::make_unique<CudaFp16>(params);
+}
 
 }  // namespace gradtool

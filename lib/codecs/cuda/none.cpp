@@ -30,8 +30,9 @@ class CudaNoop final : public CudaTwin {
   explicit CudaNoop(const Params& params) : CudaTwin{"noop", params} {}
 
   [[nodiscard]] Footprint plan(std::size_t /*n*/) const override { return {}; }
-  void encode(Queue<Space::cuda> /*queue*/, View<const float, Space::cuda> /*gradient*/, const EncodeContext& /*context*/,
-              View<std::byte, Space::cuda> /*payload*/, View<std::byte, Space::cuda> /*scratch*/) const override {}
+  void encode(Queue<Space::cuda> /*queue*/, View<const float, Space::cuda> /*gradient*/,
+              const EncodeContext& /*context*/, View<std::byte, Space::cuda> /*payload*/,
+              View<std::byte, Space::cuda> /*scratch*/) const override {}
   void decode_add(Queue<Space::cuda> /*queue*/, View<const std::byte, Space::cuda> payload, float /*weight*/,
                   View<float, Space::cuda> /*out*/, View<std::byte, Space::cuda> /*scratch*/) const override {
     expect_length("noop", payload.size(), 0);
@@ -40,7 +41,11 @@ class CudaNoop final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params) { return std::make_unique<CudaNone>(params); }
-std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params) { return std::make_unique<CudaNoop>(params); }
+std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params) {
+  return std::make_unique<CudaNone>(params);
+}
+std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params) {
+  return std::make_unique<CudaNoop>(params);
+}
 
 }  // namespace gradtool

@@ -10,8 +10,10 @@ namespace {
 class CudaQsgd final : public CudaTwin {
  public:
   explicit CudaQsgd(const Params& params)
-      : CudaTwin{"qsgd", params}, bucket_{static_cast<std::size_t>(params.integer("bucket"))},
-        bits_{static_cast<std::uint32_t>(params.integer("bits"))}, l2_{params.is("norm", "l2")} {}
+      : CudaTwin{"qsgd", params},
+        bucket_{static_cast<std::size_t>(params.integer("bucket"))},
+        bits_{static_cast<std::uint32_t>(params.integer("bits"))},
+        l2_{params.is("norm", "l2")} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = layout(n).bytes()}; }
 
@@ -36,6 +38,8 @@ class CudaQsgd final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params) { return std::make_unique<CudaQsgd>(params); }
+std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params) {
+  return std::make_unique<CudaQsgd>(params);
+}
 
 }  // namespace gradtool

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/law/fft_payload.hpp"
+#include "kernels/law/range_float.hpp"
+#include "lib/core/view.hpp"
+
+/// What the fft codec does between transform and wire, on the GPU: given the same spectrum, the bytes and sums of
+/// kernels/host/fft_pack.hpp. Everything is enqueued, allocates nothing and keeps its state in the work memory given.
+namespace gradtool::cuda {
+
+/// Bytes of PackMemory::work for up to `bins` bins. Asks the current GPU, so call it before the clock starts.
+[[nodiscard]] std::size_t pack_work_bytes(std::size_t bins);
+
+struct PackMemory {
+  const float* spectrum;              ///< header.bins pairs, unnormalised; 8-byte aligned
+  std::uint32_t* keys;                ///< room for header.bins keys
+  float* kept;                        ///< room for header.kept pairs; 8-byte aligned
+  View<std::byte, Space::cuda> work;  ///< pack_work_bytes, 256-byte aligned
+};
+
+/// Selects header.kept bins, quantises and writes the whole payload (8-byte aligned). `unit` = 1/sqrt(L) and `scaled`
+/// as in host::pack_spectrum. Reads the spectrum once, the keys four times.
+void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
+                   const law::RangeFloat& format, float unit, bool scaled, std::byte* payload);
+
+/// Payloads that unpack_spectra takes at once.
+inline constexpr std::size_t kMostUnpacked = 16;
+
+/// Bytes of work memory for unpack_spectra, as pack_work_bytes.
+[[nodiscard]] std::size_t unpack_work_bytes(std::size_t bins);
+
+/// spectrum := sum of the payloads' spectra, in their order; unitary, the imaginary parts of real bins 0. Payloads are
+/// 8-byte aligned and hold at least a header (Fault::usage otherwise). One that does not fit `expected` (bits,
+/// mantissa, pbase, positives, bins) or whose sections contradict each other makes the whole spectrum NaN; nothing is
+/// read behind its end.
+void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
+                    const law::FftHeader& expected, const law::RangeFloat& format, const law::FftShape& shape,
+                    float* spectrum, View<std::byte, Space::cuda> work);
+
+}  // namespace gradtool::cuda

@@ -1,0 +1,116 @@
+#include "kernels/cuda/qsgd.hpp"
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device_warp.hpp"
+#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/schedule/qsgd_bucket.hpp"
+
+namespace gradtool::cuda {
+namespace {
+
+constexpr unsigned kWarps = kThreads / schedule::kLanes;
+
+using Piece = schedule::QsgdPiece;
+
+__global__ void norm_kernel(law::QsgdLayout layout, const float* gradient, bool l2, bool aligned, float* norms) {
+  const DeviceWarp warp;
+  for (std::size_t b = warp_in_grid(); b < layout.buckets(); b += warps_in_grid()) {
+    const std::size_t first = b * layout.bucket;
+    const std::size_t count = layout.n - first < layout.bucket ? layout.n - first : layout.bucket;
+    const float norm = schedule::bucket_norm(warp, gradient + first, count, l2, aligned);
+    warp.each([&](std::uint32_t lane) {
+      if (lane == 0) norms[b] = norm;
+    });
+  }
+}
+
+/// `Whole`: a bucket is one piece, and its norm is found here, while the bucket is in the cache.
+template <std::uint32_t Bits, bool Whole>
+__global__ void encode_kernel(law::QsgdLayout layout, const float* gradient, bool l2, bool aligned, law::DrawKey key,
+                              float* norms, std::uint32_t* words) {
+  __shared__ alignas(16) std::uint32_t codes[kWarps][schedule::kWindow];
+  const DeviceWarp warp;
+  const std::size_t pieces = Piece::pieces(layout);
+  for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
+    const Piece piece{layout, p};
+    const float* x = gradient + piece.first;
+    float norm;
+    if constexpr (Whole) {
+      norm = schedule::bucket_norm(warp, x, piece.count, l2, aligned);
+      warp.each([&](std::uint32_t lane) {
+        if (lane == 0) norms[piece.bucket] = norm;
+      });
+    } else {
+      norm = norms[piece.bucket];
+    }
+    schedule::encode_elements<Bits>(warp, x, piece.first, piece.count, aligned,
+                                    law::Qsgd::with_bits(Bits).encode_factor(norm), key,
+                                    codes[threadIdx.x / schedule::kLanes], words + piece.first_word);
+  }
+}
+
+template <std::uint32_t Bits>
+__global__ void decode_kernel(law::QsgdLayout layout, const float* norms, const std::uint32_t* words, float weight,
+                              float* out, bool aligned) {
+  const DeviceWarp warp;
+  const std::size_t pieces = Piece::pieces(layout);
+  for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
+    const Piece piece{layout, p};
+    schedule::decode_elements<Bits>(warp, words + piece.first_word, piece.count,
+                                    law::Qsgd::with_bits(Bits).decode_factor(norms[piece.bucket]), weight,
+                                    out + piece.first, aligned);
+  }
+}
+
+/// Calls f.operator()<Bits>() for the layout's bits.
+template <std::uint32_t Bits = 2, class F>
+void with_bits(std::uint32_t bits, const F& f) {
+  if constexpr (Bits > 8) {
+    expects(false, "qsgd: bits is 2 to 8");
+  } else if (bits == Bits) {
+    f.template operator()<Bits>();
+  } else {
+    with_bits<Bits + 1>(bits, f);
+  }
+}
+
+unsigned blocks_for_pieces(const law::QsgdLayout& layout) {
+  return blocks_for(Piece::pieces(layout), kWarps);
+}
+
+}  // namespace
+
+void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2,
+                 const law::DrawKey& key, std::byte* payload) {
+  if (layout.n == 0) return;
+  auto* norms = reinterpret_cast<float*>(payload);
+  auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
+  const bool aligned = aligned_to(gradient, 16);
+  const bool whole = Piece::per_bucket(layout) == 1;
+  if (!whole) {
+    norm_kernel<<<blocks_for(layout.buckets(), kWarps), kThreads, 0, queue.stream>>>(layout, gradient, l2, aligned,
+                                                                                     norms);
+    check_launch("qsgd norm");
+  }
+  with_bits(layout.bits, [&]<std::uint32_t Bits>() {
+    const auto kernel = whole ? encode_kernel<Bits, true> : encode_kernel<Bits, false>;
+    kernel<<<blocks_for_pieces(layout), kThreads, 0, queue.stream>>>(layout, gradient, l2, aligned, key, norms, words);
+    check_launch("qsgd encode");
+  });
+}
+
+void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const std::byte* payload, float weight,
+                     float* out) {
+  if (layout.n == 0) return;
+  const auto* norms = reinterpret_cast<const float*>(payload);
+  const auto* words = reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset());
+  with_bits(layout.bits, [&]<std::uint32_t Bits>() {
+    decode_kernel<Bits><<<blocks_for_pieces(layout), kThreads, 0, queue.stream>>>(layout, norms, words, weight, out,
+                                                                                  aligned_to(out, 16));
+    check_launch("qsgd decode");
+  });
+}
+
+}  // namespace gradtool::cuda

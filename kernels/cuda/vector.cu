@@ -1,0 +1,63 @@
+#include "kernels/cuda/vector.hpp"
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/schedule/warp.hpp"
+
+namespace gradtool::cuda {
+namespace {
+
+using schedule::Four;
+
+/// The first 4 * fours elements by fours, the rest one by one.
+__global__ void scale_kernel(float* x, float factor, std::size_t count, std::size_t fours) {
+  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  auto* packs = reinterpret_cast<Four<float>*>(x);
+  for (std::size_t i = thread; i < fours; i += stride) {
+    Four<float> four = packs[i];
+#pragma unroll
+    for (float& value : four.value) value *= factor;
+    packs[i] = four;
+  }
+  for (std::size_t i = 4 * fours + thread; i < count; i += stride) x[i] *= factor;
+}
+
+__global__ void add_scaled_kernel(const float* in, float factor, float* out, std::size_t count, std::size_t fours) {
+  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  const auto* addends = reinterpret_cast<const Four<float>*>(in);
+  auto* sums = reinterpret_cast<Four<float>*>(out);
+  for (std::size_t i = thread; i < fours; i += stride) {
+    const Four<float> addend = addends[i];
+    Four<float> sum = sums[i];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sum.value[k] += factor * addend.value[k];
+    sums[i] = sum;
+  }
+  for (std::size_t i = 4 * fours + thread; i < count; i += stride) out[i] += factor * in[i];
+}
+
+}  // namespace
+
+void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor) {
+  if (view.empty()) return;
+  const std::size_t fours = aligned_to(view.data(), 16) ? view.size() / 4 : 0;
+  scale_kernel<<<blocks_for(view.size(), 4 * kThreads), kThreads, 0, queue.stream>>>(view.data(), factor, view.size(),
+                                                                                     fours);
+  check_launch("scale");
+}
+
+void add_scaled(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float factor,
+                View<float, Space::cuda> out) {
+  expects(in.size() == out.size(), "a scaled sum needs two views of the same size");
+  if (out.empty()) return;
+  const std::size_t fours = aligned_to(in.data(), 16) && aligned_to(out.data(), 16) ? out.size() / 4 : 0;
+  add_scaled_kernel<<<blocks_for(out.size(), 4 * kThreads), kThreads, 0, queue.stream>>>(in.data(), factor, out.data(),
+                                                                                         out.size(), fours);
+  check_launch("add_scaled");
+}
+
+}  // namespace gradtool::cuda

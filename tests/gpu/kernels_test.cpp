@@ -1,0 +1,217 @@
+// The kernels below the codecs, where the codec alone cannot show that the bytes are the host's, and at sizes that need
+// every loop of a grid.
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "kernels/cuda/cast.hpp"
+#include "kernels/cuda/fft_pack.hpp"
+#include "kernels/cuda/fft_transform.hpp"
+#include "kernels/cuda/vector.hpp"
+#include "tests/codecs/codec_run.hpp"
+#include "tests/codecs/fft_case.hpp"
+#include "tests/codecs/inputs.hpp"
+#include "tests/gpu/cuda_run.hpp"
+
+namespace gradtool::test {
+namespace {
+
+class GpuKernels : public NeedsGpu<testing::Test> {};
+
+std::vector<std::byte> pack_on_gpu(const FftCase& test, const std::vector<float>& spectrum) {
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  const std::size_t bins = test.header.bins;
+  const Guarded input{queue, bytes_of(spectrum)};
+  const Guarded keys{queue, 4 * bins};
+  const Guarded kept{queue, 8 * std::size_t{test.header.kept}};
+  const Guarded work{queue, cuda::pack_work_bytes(bins)};
+  const Guarded payload{queue, test.layout().bytes()};
+  cuda::pack_spectrum(
+      queue, {input.as<float>().data(), keys.as<std::uint32_t>().data(), kept.as<float>().data(), work.bytes()},
+      test.header, test.format, test.unit, test.scaled, payload.bytes().data());
+  static_cast<void>(keys.download());
+  static_cast<void>(kept.download());
+  static_cast<void>(work.download());
+  return payload.download();
+}
+
+std::vector<float> unpack_on_gpu(const FftCase& test, const std::vector<std::vector<std::byte>>& payloads) {
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  std::vector<Guarded> sources;
+  std::vector<View<const std::byte, Space::cuda>> views;
+  for (const auto& payload : payloads) {
+    views.emplace_back(sources.emplace_back(queue, std::span<const std::byte>{payload}).bytes());
+  }
+  const Guarded work{queue, cuda::unpack_work_bytes(test.header.bins)};
+  const Guarded spectrum{queue, 8 * std::size_t{test.header.bins}};
+  cuda::unpack_spectra(queue, views, test.header, test.format, test.shape, spectrum.as<float>().data(), work.bytes());
+  static_cast<void>(work.download());
+  return spectrum.download_floats();
+}
+
+void check_fft(const FftCase& test, const std::vector<float>& spectrum) {
+  const auto payload = test.pack(spectrum);
+  ASSERT_EQ(pack_on_gpu(test, spectrum), payload) << test.name();
+  const auto other = test.pack(gradient_like(spectrum.size(), 5));
+  expect_same(unpack_on_gpu(test, {payload, other, payload}), test.unpack({payload, other, payload}), test.name());
+}
+
+TEST_F(GpuKernels, FftPacksTheHostsBytes) {
+  for (const law::FftShape shape :
+       {law::FftShape{4, 1}, law::FftShape{63, 1}, law::FftShape{2048, 1}, law::FftShape{256, 20},
+        law::FftShape{4099, 3}, law::FftShape{65536, 7}, law::FftShape{(1 << 21) + 1, 1}}) {
+    const std::size_t bins = shape.bins();
+    const auto spectrum = gradient_like(2 * bins);
+    for (const std::size_t kept : {std::size_t{0}, std::size_t{1}, bins / 7, bins - 1, bins}) {
+      for (const std::uint32_t bits : {4u, 9u, 10u, 16u, 32u})
+        check_fft(FftCase{shape, kept, bits, bits % 2 == 0}, spectrum);
+    }
+  }
+}
+
+TEST_F(GpuKernels, FftBreaksTiesInIndexOrder) {
+  const law::FftShape shape{65536, 9};
+  auto spectrum = gradient_like(2 * shape.bins());
+  for (std::size_t i = 0; i < spectrum.size(); ++i) spectrum[i] = i / 2 % 3 == 0 ? 0.5F : spectrum[i];
+  for (const std::size_t kept : {std::size_t{1}, shape.bins() / 5, shape.bins() / 2}) {
+    check_fft(FftCase{shape, kept, 10, true}, spectrum);
+    check_fft(FftCase{shape, kept, 10, true}, std::vector<float>(spectrum.size(), 0.25F));
+    check_fft(FftCase{shape, kept, 10, true}, std::vector<float>(spectrum.size(), 0.0F));
+  }
+}
+
+TEST_F(GpuKernels, FftPacksTheHostsBytesForDegenerateSpectra) {
+  const law::FftShape shape{3000, 1};
+  for (const float value : {-0.0F, 1e-40F, 0x1p-101F, 1e30F, INFINITY, NAN, -NAN}) {
+    for (const std::uint32_t bits : {7u, 32u}) {
+      for (const std::size_t kept : {shape.bins() / 4, shape.bins()}) {
+        auto spectrum = gradient_like(2 * shape.bins());
+        spectrum[700] = value;
+        spectrum[1401] = value;
+        for (const bool scaled : {false, true}) {
+          check_fft(FftCase{shape, kept, bits, scaled}, spectrum);
+          check_fft(FftCase{shape, kept, bits, scaled}, std::vector<float>(spectrum.size(), value));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuKernels, DamagedFftPayloadsAreNaNWhereTheHostRefuses) {
+  const FftCase test{{260, 5}, 200, 10, true};
+  const auto good = test.pack(gradient_like(2 * test.shape.bins()));
+  for (std::size_t flip = 0; flip < good.size() * 8; flip += flip < 300 ? 3 : 101) {
+    auto damaged = good;
+    damaged[flip / 8] ^= static_cast<std::byte>(1U << flip % 8);
+    const auto sum = unpack_on_gpu(test, {good, damaged});
+    try {
+      expect_same(sum, test.unpack({good, damaged}), "flip " + std::to_string(flip));
+    } catch (const Error&) {
+      for (std::size_t i = 0; i < sum.size(); i += 2)
+        ASSERT_TRUE(std::isnan(sum[i])) << "flip " << flip << " bin " << i / 2;
+    }
+  }
+}
+
+/// Against a transform in double, at lengths of every kind; rows behind one another, back again.
+TEST_F(GpuKernels, TransformsThereAndBack) {
+  for (const auto& [length, batch] :
+       {std::pair<std::size_t, std::size_t>{4, 1}, {7, 3}, {1009, 1}, {4096, 5}, {60, 1000}}) {
+    const cuda::Stream stream;
+    const auto queue = stream.queue();
+    const std::size_t bins = length / 2 + 1;
+    const cuda::RealTransforms transforms{length, batch};
+    const auto x = gradient_like(length * batch);
+    const Guarded real{queue, bytes_of(x)};
+    const Guarded spectrum{queue, 8 * bins * batch};
+    const Guarded back{queue, 4 * length * batch};
+    const Guarded work{queue, transforms.work_bytes() + 256};
+    transforms.forward(queue, real.as<float>().data(), spectrum.as<float>().data(), work.bytes().data());
+    const auto found = spectrum.download_floats();
+    for (const std::size_t row : {std::size_t{0}, batch - 1}) {
+      for (const std::size_t k : {std::size_t{0}, std::size_t{1}, bins / 2, bins - 1}) {
+        double re = 0.0;
+        double im = 0.0;
+        double norm = 0.0;
+        for (std::size_t i = 0; i < length; ++i) {
+          const double value = static_cast<double>(x[row * length + i]);
+          const double angle =
+              -2.0 * std::numbers::pi * static_cast<double>(k * i % length) / static_cast<double>(length);
+          re += value * std::cos(angle);
+          im += value * std::sin(angle);
+          norm += value * value;
+        }
+        const double tolerance = 1e-5 * std::sqrt(norm);
+        ASSERT_NEAR(static_cast<double>(found[2 * (row * bins + k)]), re, tolerance)
+            << length << " x " << batch << " bin " << k;
+        ASSERT_NEAR(static_cast<double>(found[2 * (row * bins + k) + 1]), im, tolerance)
+            << length << " x " << batch << " bin " << k;
+      }
+    }
+    transforms.inverse(queue, spectrum.as<float>().data(), back.as<float>().data(), work.bytes().data());
+    const auto again = back.download_floats();
+    for (std::size_t i = 0; i < x.size(); ++i)
+      ASSERT_NEAR(again[i] / static_cast<float>(length), x[i], 1e-7F) << length << " x " << batch;
+  }
+}
+
+TEST_F(GpuKernels, VectorLoopsRoundAsTheHost) {
+  const cuda::Stream stream;
+  for (const std::size_t n : {1, 3, 4, 5, 1023, 100'003, 9'000'001}) {
+    for (const std::size_t shift : {0, 4}) {
+      const auto x = gradient_like(n);
+      const auto y = gradient_like(n, 2);
+      const Guarded in{stream.queue(), bytes_of(x)};
+      const Guarded out{stream.queue(), bytes_of(y), shift};
+      cuda::add_scaled(stream.queue(), in.as<float>(), -0.3F, out.as<float>());
+      cuda::scale(stream.queue(), out.as<float>(), 1.7F);
+      std::vector<float> expected = y;
+      for (std::size_t i = 0; i < n; ++i) expected[i] += -0.3F * x[i];
+      for (float& value : expected) value *= 1.7F;
+      expect_same(out.download_floats(), expected, "n " + std::to_string(n) + " shift " + std::to_string(shift));
+    }
+  }
+}
+
+/// More buckets than there are warps in the grid, and pieces of large ones.
+TEST_F(GpuKernels, LargeQsgdIsTheHosts) {
+  for (const char* spec : {"qsgd:bits=4,bucket=32", "qsgd:bits=3,bucket=512,norm=l2", "qsgd:bits=8,bucket=1048576"}) {
+    const std::size_t n = 4'200'001;
+    CodecRun host{spec, n};
+    CudaRun gpu{spec, n};
+    const auto x = gradient_like(n);
+    const auto payload = host.encode(x, {});
+    ASSERT_EQ(gpu.encode(x, {}), payload) << spec;
+    expect_same(gpu.decode(payload), host.decode(payload), spec);
+  }
+}
+
+TEST_F(GpuKernels, EveryHalfDecodesAsOnTheHost) {
+  const cuda::Stream stream;
+  std::vector<std::uint16_t> halves(65536);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> values(halves.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = law::f32_from_f16(halves[i]);
+  const Guarded in{stream.queue(), std::as_bytes(std::span{halves})};
+  const std::vector<float> zeros(values.size(), 0.0F);
+  const Guarded out{stream.queue(), bytes_of(zeros)};
+  cuda::add_half(stream.queue(), in.as<const std::uint16_t>(), 1.0F, out.as<float>());
+  std::vector<float> sums = zeros;
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += 1.0F * values[i];
+  expect_same(out.download_floats(), sums, "half");
+
+  const Guarded source{stream.queue(), bytes_of(values)};
+  const Guarded again{stream.queue(), 2 * values.size()};
+  cuda::to_half(stream.queue(), source.as<float>(), 1.0F, again.as<std::uint16_t>());
+  const auto bytes = again.download();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t is = 0;
+    std::memcpy(&is, bytes.data() + 2 * i, 2);
+    ASSERT_EQ(is, law::f16_from_f32(values[i])) << i;
+  }
+}
+
+}  // namespace
+}  // namespace gradtool::test
