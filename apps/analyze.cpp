@@ -31,7 +31,7 @@ struct Options {
 };
 
 constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
-const std::vector<std::string> kNames{"spectrum", "correlation", "variance"};
+const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance"};
 
 /// "FIRST:LAST", both ends included and each may be left out; "N" is one step.
 void select_steps(const std::string& text, std::size_t steps, Scope& scope) {
@@ -173,7 +173,7 @@ Subcommand add_analyze(CLI::App& root) {
   app->add_option("--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
   app->add_option("--only", options->only, "Of spectrum, correlation, variance: those to run")
       ->delimiter(',')
-      ->check(CLI::IsMember{kNames});
+      ->check(CLI::IsMember{analysis_names});
   app->add_option("--layers", options->layers, "Only tensors whose name contains a match of this regular expression");
   app->add_option("--steps", options->steps, "FIRST:LAST positions of captured steps, from 0, both included");
   app->add_option("--threads,-t", options->threads, "Computing threads; results do not depend on it")

@@ -62,7 +62,7 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
 void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json) {
   constexpr auto* kGroup = "What is captured, and where to";
   app.add_option("--out", options.out, "Gradient file to write (HDF5)")->group(kGroup);
-  app.add_flag("--force", options.force, "Replace the file if it exists")->group(kGroup);
+  app.add_flag("--force", options.force, "Replace files that exist")->group(kGroup);
   app.add_option("--start-step", options.start_step, "First iteration captured; iterations count from 0")
       ->capture_default_str()
       ->group(kGroup);
@@ -106,7 +106,7 @@ void print_summary(const CaptureOptions& options, const CaptureReport& report) {
     return;
   }
   fmt::print("Wrote {}: {} step{}{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
-             report.steps == 1 ? "" : "s", report.interrupted ? " (stopped early: not complete)" : "", report.tensors,
+             report.steps == 1 ? "" : "s", report.complete ? "" : " (stopped early: not complete)", report.tensors,
              report.elements, options.workers, human_bytes(static_cast<double>(report.file_bytes)));
 }
 
@@ -122,7 +122,7 @@ void save_json(const std::string& path, const CaptureOptions& options, const Cap
                               {"elements", report.elements},
                               {"data_bytes", report.data_bytes},
                               {"file_bytes", report.file_bytes},
-                              {"complete", !report.interrupted},
+                              {"complete", report.complete},
                               {"first_loss", report.first_loss},
                               {"last_loss", report.last_loss},
                               {"accuracy", report.accuracy ? nlohmann::ordered_json(*report.accuracy) : nullptr},

@@ -13,16 +13,13 @@ function(gradtool_library name)
 endfunction()
 
 # gradtool_codecs(<target> <name>...)
-# Codec <name> is lib/codecs/<name>.cpp with its descriptor `<name>_codec` and, where there is one, kernels/cuda/<name>.cu,
-# which must define `make_cuda_<name>`. The registry is generated: a static registrar would vanish from a static library.
+# Codec <name> is lib/codecs/<name>.cpp with its descriptor `<name>_codec`. The registry is generated: a static registrar
+# would vanish from a static library.
 function(gradtool_codecs target)
   set(names ${ARGN})
   list(SORT names)
   foreach(name IN LISTS names)
     target_sources(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${name}.cpp)
-    if(GRADTOOL_HAS_CUDA AND EXISTS ${PROJECT_SOURCE_DIR}/kernels/cuda/${name}.cu)
-      target_compile_definitions(${target} PRIVATE GT_CUDA_CODEC_${name}=1)
-    endif()
     string(APPEND GT_CODEC_EXTERNS "extern const CodecDescriptor ${name}_codec;\n")
     list(APPEND table "&${name}_codec")
   endforeach()

@@ -9,6 +9,7 @@
 #include "lib/core/error.hpp"
 
 // LAPACK's own calling convention: column-major, 32-bit integers, everything by address.
+// NOLINTNEXTLINE(readability-identifier-naming)
 extern "C" void dsyev_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w,
                        double* work, const int* lwork, int* info);
 

@@ -75,6 +75,7 @@ Table summarise(const std::vector<Table>& tables) {
   const std::size_t rows = sources.empty() ? 0 : sources.front()->rows().size();
   for (std::size_t r = 0; r < rows; ++r) {
     std::vector<Cell> row;
+    row.reserve(from.size());
     for (const auto& source : from) row.push_back(source.table->rows()[r][source.column]);
     summary.add(std::move(row));
   }

@@ -26,7 +26,7 @@ double total_of(const Table& table, std::size_t row) {
 
 /// The short name under which a row stands in the terminal's table: only what differs from the defaults.
 std::string label(const Table& table, std::size_t row) {
-  const std::string codec = to_text(table.at(row, "codec"));
+  std::string codec = to_text(table.at(row, "codec"));
   const std::string params = to_text(table.at(row, "params"));
   const std::string defaults = parse_codec(codec).params_text();
   if (params == defaults) return codec;

@@ -1,5 +1,6 @@
 #include "lib/bench/rows.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -22,21 +23,22 @@ Cell bytes_cell(double bytes) {
   return bytes;
 }
 
-void set_phase(RowBuilder& row, const std::string& name, const std::vector<PhaseTimes>& samples, int phase) {
-  std::vector<double> seconds;
-  seconds.reserve(samples.size());
-  for (const auto& sample : samples)
-    seconds.push_back(phase < 3 ? sample.phase[static_cast<std::size_t>(phase)] : sample.total);
-  const Summary s = summarise(seconds);
-  row.set(name + "_us_median", s.median * 1e6).set(name + "_us_p95", s.p95 * 1e6);
-  row.set(name + "_us_min", s.min * 1e6).set(name + "_noise", s.noise);
+/// Seconds of one phase (0 to 2) or of the whole (3), sample by sample.
+std::vector<double> seconds_of(const std::vector<PhaseTimes>& samples, std::size_t phase) {
+  std::vector<double> seconds(samples.size());
+  std::transform(samples.begin(), samples.end(), seconds.begin(),
+                 [phase](const PhaseTimes& sample) { return phase < 3 ? sample.phase[phase] : sample.total; });
+  return seconds;
 }
 
-double median_of(const std::vector<PhaseTimes>& samples, int phase) {
-  std::vector<double> seconds;
-  for (const auto& sample : samples)
-    seconds.push_back(phase < 3 ? sample.phase[static_cast<std::size_t>(phase)] : sample.total);
-  return summarise(seconds).median;
+double median_of(const std::vector<PhaseTimes>& samples, std::size_t phase) {
+  return summarise(seconds_of(samples, phase)).median;
+}
+
+void set_phase(RowBuilder& row, const std::string& name, const std::vector<PhaseTimes>& samples, std::size_t phase) {
+  const Summary s = summarise(seconds_of(samples, phase));
+  row.set(name + "_us_median", s.median * 1e6).set(name + "_us_p95", s.p95 * 1e6);
+  row.set(name + "_us_min", s.min * 1e6).set(name + "_noise", s.noise);
 }
 
 /// raw / seconds in 1e9 bytes a second; empty when nothing was done that a clock could see.

@@ -46,13 +46,13 @@ std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::
       for (const std::size_t tensor : chosen) append(tensor);
       break;
     case Granularity::Kind::bucket:
-      for (auto tensor = chosen.rbegin(); tensor != chosen.rend(); ++tensor) {
-        const std::uint64_t bytes = 4 * tensors[*tensor].elements;
+      for (std::size_t i = chosen.size(); i-- > 0;) {
+        const std::uint64_t bytes = 4 * tensors[chosen[i]].elements;
         if (units.empty() ||
             (units.back().elements > 0 && 4 * units.back().elements + bytes > granularity.bucket_bytes)) {
           units.emplace_back();
         }
-        append(*tensor);
+        append(chosen[i]);
       }
       break;
   }

@@ -45,8 +45,10 @@ LearningRate::LearningRate(double base, const std::string& schedule, std::int64_
 
 double LearningRate::at(std::int64_t iteration) const {
   switch (kind_) {
-    case Kind::step:
-      return base_ * std::pow(factor_, static_cast<double>(iteration / period_));
+    case Kind::step: {
+      const std::int64_t drops = iteration / period_;
+      return base_ * std::pow(factor_, static_cast<double>(drops));
+    }
     case Kind::cosine:
       return base_ * 0.5 *
              (1.0 + std::cos(std::numbers::pi * static_cast<double>(iteration) / static_cast<double>(total_)));

@@ -70,7 +70,7 @@ struct CodecSpec {
 /// "host" or "host,cuda".
 [[nodiscard]] std::string spaces_of(const CodecDescriptor& codec);
 
-// In a descriptor: GT_MAKE_CUDA(make_cuda_qsgd) is the factory where kernels/cuda/qsgd.cu is part of the build, null
+// In a descriptor: GT_MAKE_CUDA(make_cuda_qsgd) is the factory of lib/codecs/cuda/qsgd.cpp in builds with CUDA, null
 // elsewhere. CMake sets GT_HAS_CUDA.
 #if GT_HAS_CUDA
 #define GT_MAKE_CUDA(factory) &(factory)

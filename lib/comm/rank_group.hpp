@@ -64,7 +64,9 @@ class RankGroup {
     State state = State::empty;
   };
 
-  [[nodiscard]] Mailbox& mailbox(int from, int to) { return mailboxes_[static_cast<std::size_t>(from * size_ + to)]; }
+  [[nodiscard]] Mailbox& mailbox(int from, int to) {
+    return mailboxes_[static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(to)];
+  }
   [[nodiscard]] bool has_left(int rank) const noexcept {
     return left_[static_cast<std::size_t>(rank)].load(std::memory_order_acquire);
   }

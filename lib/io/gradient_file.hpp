@@ -94,7 +94,7 @@ struct WriterOptions {
 class GradientWriter {
  public:
   /// Creates `path`. Throws Fault::usage when it exists already, and Fault::backend when it cannot be made.
-  GradientWriter(std::string path, WriterOptions options);
+  GradientWriter(std::string path, const WriterOptions& options);
   ~GradientWriter();  ///< closes without setting `complete` when close() was not called
   GradientWriter(GradientWriter&&) noexcept;
   GradientWriter& operator=(GradientWriter&&) noexcept;

@@ -90,7 +90,7 @@ void GradientWriter::Impl::append_columns() {
   }
 }
 
-GradientWriter::GradientWriter(std::string path, WriterOptions options) : impl_{std::make_unique<Impl>()} {
+GradientWriter::GradientWriter(std::string path, const WriterOptions& options) : impl_{std::make_unique<Impl>()} {
   hdf5::be_quiet();
   hdf5::check_options(options);
   impl_->path = std::move(path);

@@ -107,7 +107,7 @@ herr_t truncate_under(DriverFile& file, hid_t transfer, hbool_t closing) {
 
 /// The file made as long as HDF5 has planned it, then the superblock that says so.
 void write_superblock(DriverFile& file, hid_t transfer) {
-  truncate_under(file, transfer, 0);
+  truncate_under(file, transfer, false);
   const auto bytes = file.superblock.bytes();
   write_under(file, H5FD_MEM_SUPER, transfer, 0, bytes.size(), bytes.data());
 }

@@ -62,7 +62,7 @@ nlohmann::ordered_json provenance() {
   out["commit"] = GRADTOOL_COMMIT;
   out["build_type"] = GRADTOOL_BUILD_TYPE;
   out["compiler"] = GRADTOOL_COMPILER;
-  if (std::string_view{GRADTOOL_CUDA_COMPILER} != "") out["cuda_compiler"] = GRADTOOL_CUDA_COMPILER;
+  if (!std::string_view{GRADTOOL_CUDA_COMPILER}.empty()) out["cuda_compiler"] = GRADTOOL_CUDA_COMPILER;
   out["created"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   out["cpu"] = proc_value("/proc/cpuinfo", "model name");
   out["cores"] = std::thread::hardware_concurrency();

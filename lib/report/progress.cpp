@@ -30,7 +30,7 @@ void Progress::update(std::uint64_t done, std::string_view note) {
   const auto filled = static_cast<std::size_t>(std::min(kWidth, done * kWidth / total_));
   const double elapsed = std::chrono::duration<double>(now - start_).count();
   const std::string left =
-      done == 0
+      done == 0 || done >= total_
           ? ""
           : human_seconds(elapsed / static_cast<double>(done) * static_cast<double>(total_ - std::min(done, total_))) +
                 " left";
