@@ -84,8 +84,8 @@ std::vector<Column> make_columns() {
 }  // namespace
 
 const std::vector<Column>& bench_columns() {
-  static const std::vector<Column> kColumns = make_columns();
-  return kColumns;
+  static const std::vector<Column> columns = make_columns();
+  return columns;
 }
 
 }  // namespace gradtool
