@@ -1,0 +1,127 @@
+"""The command line as a user meets it: help, mistakes, data on stdout, skipped tensors. Usage: check_cli.py GRADTOOL SOURCE_DIR"""
+import csv
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import h5py
+import numpy as np
+
+GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+SAMPLE = str(ROOT / "datasets/lenet5-fashion-mnist.h5")
+
+
+def run(*arguments):
+    done = subprocess.run([GRADTOOL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def one_sentence(arguments, status, *words):
+    code, out, err = run(*arguments)
+    lines = [line for line in err.splitlines() if not line.startswith("Try ")]
+    assert code == status, f"{arguments}: exit {code}, expected {status}: {err}"
+    assert len(lines) == 1 and lines[0].startswith("gradtool: "), f"{arguments}: not one sentence: {err!r}"
+    assert out == "", f"{arguments}: wrote to stdout: {out[:100]!r}"
+    for word in words:
+        assert word in err, f"{arguments}: {err!r} does not say {word!r}"
+
+
+def check_help():
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("capture", "info", "validate", "analyze", "bench", "list"):
+        assert command in out
+        code, text, _ = run(command, "--help")
+        assert code == 0 and "xample" in text, f"{command} --help has no example"
+        assert max(len(line) for line in text.splitlines()) < 400
+    assert run("--version")[0] == 0
+
+
+def check_mistakes(folder):
+    one_sentence(["bench", SAMPLE, "--granularty", "model"], 2, "--granularity")
+    one_sentence(["bnech", SAMPLE], 2, "bench")
+    one_sentence(["bench"], 2, "file")
+    one_sentence([], 2)
+    one_sentence(["bench", SAMPLE, "--codec", "qsdg"], 2, "qsgd")
+    one_sentence(["bench", SAMPLE, "--codec", "qsgd:bits=99"], 2, "2 to 8")
+    one_sentence(["bench", SAMPLE, "--ranks", "3"], 2, "2 workers")
+    one_sentence(["bench", SAMPLE, "--device", "gpu"], 2, "cuda:INDEX")
+    one_sentence(["bench", SAMPLE, "--device", "cuda", "--comm", "threads"], 2, "loopback")
+    one_sentence(["bench", SAMPLE, "--reduce", "sum", "--codec", "qsgd"], 2, "gather")
+    one_sentence(["bench", SAMPLE, "--layers", "["], 2, "regular expression")
+    one_sentence(["bench", "/no/such/file.h5"], 3, "/no/such/file.h5")
+    one_sentence(["bench", str(ROOT / "README.md")], 3, "README.md")
+    one_sentence(["info", str(ROOT / "README.md")], 3, "HDF5")
+    taken = os.path.join(folder, "taken.h5")
+    shutil.copy(SAMPLE, taken)
+    before = pathlib.Path(taken).read_bytes()
+    one_sentence(["bench", SAMPLE, "--codec", "topk", "-n", "1", "--reconstruction", taken], 2, "taken.h5")
+    assert pathlib.Path(taken).read_bytes() == before, "a failed command changed a file"
+
+
+def check_data_on_stdout():
+    code, out, _ = run("info", SAMPLE, "--json", "-")
+    info = json.loads(out)
+    assert code == 0 and {"steps", "workers", "tensors", "elements", "complete"} <= set(info)
+    assert info["elements"] == 61706
+    code, out, _ = run("list", "codecs", "--json", "-")
+    for codec in json.loads(out):
+        assert {"name", "parameters", "aggregation", "spaces"} <= set(codec)
+    code, out, err = run("bench", SAMPLE, "--codec", "qsgd", "--csv", "-", "-n", "2")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0 and {r["codec"] for r in rows} == {"none", "noop", "qsgd"}, err
+    assert len({tuple(r[c] for c in ("codec", "params", "tensor", "timing")) for r in rows}) == len(rows)
+    for row in rows:
+        assert None not in row and row["status"] == "ok" and int(row["samples"]) == 2
+        assert (row["total_us_median"] == "") == (row["timing"] == "isolated"), "only concurrent rows have a total"
+        assert row["nmse"] != "" and row["network"] == ""
+    code, out, _ = run("bench", SAMPLE, "--codec", "fp16", "--json", "-", "-n", "3")
+    record = json.loads(out)
+    assert len(record["file"]["sha256"]) == 64 and record["provenance"]["cores"] > 0
+    assert all(len(r["samples_us"]["encode"]) == 3 for r in record["rows"])
+    assert not set(record["provenance"]["environment"]) & {"HOME", "USER", "PATH"}
+    code, out, _ = run("bench", SAMPLE, "-n", "1")
+    assert max(len(line) for line in out.splitlines()) <= 100, "the table is wider than 100 columns"
+
+
+def check_same_seed():
+    def errors(*flags):
+        out = run("bench", SAMPLE, "--codec", "qsgd", "--csv", "-", "-n", "1", "--timing", "isolated", *flags)[1]
+        return [r["nmse"] for r in csv.DictReader(io.StringIO(out)) if r["codec"] == "qsgd"]
+    assert errors("--seed", "5") == errors("--seed", "5", "--threads", "1") != errors("--seed", "6")
+
+
+def check_not_finite(folder):
+    path = os.path.join(folder, "nan.h5")
+    shutil.copy(SAMPLE, path)
+    with h5py.File(path, "r+") as f:
+        group = f["tensors/0001"]
+        name = group.attrs["name"]
+        values = group["gradient"][...]
+        values[1, 0, 2] = np.nan
+        values[2, 1, 0] = np.inf
+        group["gradient"][...] = values
+    code, out, err = run("bench", path, "--codec", "topk", "--csv", "-", "-n", "1", "--per-tensor")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    skipped = [r for r in rows if r["status"] == "skipped"]
+    assert code == 0, err
+    assert {r["tensor"] for r in skipped} == {name} and all("2 values are not finite" in r["message"] for r in skipped)
+    assert {r["codec"] for r in skipped} == {"none", "noop", "topk"}
+    everything = [r for r in rows if r["tensor"] == "all"]
+    assert all(r["status"] == "ok" and "left out" in r["message"] for r in everything)
+    assert json.loads(run("info", path, "--json", "-")[1])["elements"] == 61706
+    assert run("validate", path)[0] == 0 and run("validate", path, "--strict")[0] == 1
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    check_help()
+    check_mistakes(scratch)
+    check_data_on_stdout()
+    check_same_seed()
+    check_not_finite(scratch)
+print("the command line behaves")

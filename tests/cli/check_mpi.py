@@ -1,0 +1,31 @@
+"""bench under mpirun gives the numbers that threads give. Usage: check_mpi.py GRADTOOL SOURCE_DIR MPIEXEC"""
+import csv
+import io
+import pathlib
+import subprocess
+import sys
+
+gradtool, root, mpiexec = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+listed = subprocess.run([gradtool, "list", "comm", "--csv", "-"], check=True, stdout=subprocess.PIPE, text=True).stdout
+if not mpiexec or not any(r["name"] == "mpi" and r["available"] == "true" for r in csv.DictReader(io.StringIO(listed))):
+    print("skipped: built without MPI")
+    sys.exit(77)
+sample = str(root / "datasets/lenet5-fashion-mnist.h5")
+
+
+def rows(launch, *flags):
+    out = subprocess.run([*launch, gradtool, "bench", sample, "--codec", "all", "--csv", "-", "-n", "2", "--threads", "1", *flags],
+                         check=True, stdout=subprocess.PIPE, text=True).stdout
+    return list(csv.DictReader(io.StringIO(out)))
+
+
+version = subprocess.run([mpiexec, "--version"], stdout=subprocess.PIPE, text=True).stdout
+more = ["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []
+threads = rows([])
+mpi = rows([mpiexec, "-n", "2", *more], "--comm", "mpi")
+assert len(threads) == len(mpi) > 4
+for a, b in zip(threads, mpi):
+    for column in ("codec", "params", "timing", "status", "ranks", "nmse", "cosine", "cumulative_nmse", "payload_bytes", "wire_bytes_per_rank"):
+        assert a[column] == b[column], f"{a['codec']} {column}: {a[column]} with threads, {b[column]} with MPI"
+    assert b["comm"] == "mpi"
+print("threads and MPI agree in every error and byte")
