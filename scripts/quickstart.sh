@@ -30,7 +30,7 @@ say "2/5 capture: ResNet-20 on Fashion-MNIST, 4 workers, every second step until
 rm -f "$capture"
 "$gradtool" capture --model resnet20 --dataset fashion-mnist --workers 4 --batch-size 32 --micro-batches 2 \
   --with second_moment --every 2 --end-step $((2 * captured - 1)) --seed 1 --out "$capture"
-"$gradtool" info "$capture" --json "$out/info.json"
+"$gradtool" info "$capture" --json "$out/info.json" | sed -n '1,/^$/p'
 
 say "3/5 analyze"
 "$gradtool" analyze "$capture" --out "$out/analysis"
