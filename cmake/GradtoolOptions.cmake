@@ -29,11 +29,17 @@ find_package(Threads REQUIRED)
 
 add_library(gradtool_options INTERFACE)
 target_link_libraries(gradtool_options INTERFACE Threads::Threads)
+# Instrumented code confuses GCC 12's flow warnings (overflow, maybe uninitialised): only plain builds are held to them.
+set(errors ${GRADTOOL_WERROR})
+if(GRADTOOL_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(errors OFF)
+endif()
+
 # No contraction: a law must give the same bits on the CPU and, with -fmad=false, on the GPU. Without trapping math GCC
 # vectorises selects between computed floats (8 times on the binary16 conversion); the values do not change.
 target_compile_options(gradtool_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast -ffp-contract=off -fno-trapping-math>
-  $<$<COMPILE_LANGUAGE:CXX>:$<$<BOOL:${GRADTOOL_WERROR}>:-Werror>>
+  $<$<COMPILE_LANGUAGE:CXX>:$<$<BOOL:${errors}>:-Werror>>
   # CMake 3.25 drops CMAKE_CUDA_STANDARD 20 without a word, hence the flag by hand.
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Wno-deprecated-gpu-targets>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-ffp-contract=off>
@@ -47,8 +53,6 @@ if(GRADTOOL_SANITIZE)
   set(sanitize -fsanitize=${GRADTOOL_SANITIZE} -fno-omit-frame-pointer)
   target_compile_options(gradtool_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${sanitize};-fno-sanitize-recover=all>")
   target_link_options(gradtool_options INTERFACE ${sanitize})
-  # GCC 12 reports std::regex and std::string as maybe uninitialised under sanitizers.
-  target_compile_options(gradtool_options INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
   target_compile_definitions(gradtool_options INTERFACE GRADTOOL_SANITIZED=1)
 endif()
 if(GRADTOOL_FUZZ)
