@@ -12,6 +12,8 @@
 namespace gradtool::app {
 namespace {
 
+constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
+
 struct Options {
   BenchOptions bench;
   std::vector<std::string> codecs;
@@ -33,6 +35,7 @@ int run(Options& o) {
   BenchOptions& bench = o.bench;
   for (const auto& text : o.codecs) {
     if (text == "all") {
+      bench.all_codecs = true;
       for (auto& spec : all_codecs()) bench.codecs.push_back(std::move(spec));
     } else {
       bench.codecs.push_back(parse_codec(text));
@@ -49,6 +52,7 @@ int run(Options& o) {
     bench.stop.timeout_seconds = 1e9;
   }
   bench.command = command_line();
+  if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
   const BenchReport report = run_bench(bench);
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
@@ -66,6 +70,10 @@ int run(Options& o) {
   }
   if (o.csv.empty() && o.json.empty())
     fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
+  if (report.interrupted) {
+    fmt::print(stderr, "interrupted: what was not reached is marked skipped\n");
+    return kInterrupted;
+  }
   return report.failed ? static_cast<int>(Fault::check) : 0;
 }
 
@@ -90,20 +98,23 @@ Subcommand add_bench(CLI::App& root) {
                   "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback: ranks share "
                   "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
       ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}));
-  app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::PositiveNumber);
-  app->add_option("-t,--threads", b.threads, "Threads of each rank for encode and decode [all cores]")
+  app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
+  app->add_option("-t,--threads", b.threads,
+                  "Threads of each rank for encode and decode [all cores; concurrent: shared by the ranks]")
       ->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
   app->add_option("--timing", o->timing, "isolated (one rank encodes at a time), concurrent (all at once) or both")
       ->check(CLI::IsMember({"isolated", "concurrent", "both"}))
       ->capture_default_str();
   app->add_option("-n,--iters", o->iterations,
-                  "Exactly so many timed steps, instead of sampling until the noise is low");
+                  "Exactly so many timed steps, instead of sampling until the noise is low")
+      ->check(CLI::Range(1, 1000000000));
   app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps, "Steps before sampling begins")
       ->capture_default_str();
   app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")->capture_default_str();
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
-  app->add_option("--timeout", b.stop.timeout_seconds, "Seconds of sampling for a row at most")->capture_default_str();
+  app->add_option("--timeout", b.stop.timeout_seconds,
+                  "Seconds of sampling for a row at most [30 steps' time, 0.25 to 15 s]");
   app->add_option("--seed", b.seed, "Of the codecs' random draws")->capture_default_str();
   app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")->capture_default_str();
   app->add_option("--layers", b.layers, "Only tensors whose name matches this regular expression");

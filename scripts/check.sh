@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format and lint: exactly what CI demands. Usage: scripts/check.sh [format|tidy|all]      (default: all)
+# Format and lint. CI demands the format; clang-tidy takes some ten minutes and is run before a change goes in. Usage: scripts/check.sh [format|tidy|all]      (default: all)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

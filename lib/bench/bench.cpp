@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "lib/bench/launch_replay.hpp"
@@ -83,34 +85,43 @@ class Bench {
         selection_{choose_tensors(reader_, options.layers)},
         units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
         report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .file_sha256 = {}} {
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     facts_.options = &options_;
     facts_.reader = &reader_;
     facts_.run_id = fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid());
     facts_.ranks = choose_ranks(options, device_, reader_, place_);
-    facts_.threads = options.threads > 0 ? options.threads : cores;
     for (const auto& unit : units_) facts_.elements += unit.elements;
     if (!selection_.skipped.empty()) {
       facts_.remark = fmt::format("{} of {} tensors left out: not finite", selection_.skipped.size(),
                                   selection_.skipped.size() + selection_.tensors.size());
+    }
+    if (options.comm == "mpi" && facts_.ranks == 1 && reader_.workers() > 1) {
+      facts_.remark += fmt::format("{}one process: mpirun -n {} replays all workers", facts_.remark.empty() ? "" : "; ",
+                                   reader_.workers());
     }
     report_.leads = place_.rank == 0;
   }
 
   BenchReport run() {
     const auto specs = with_baselines(options_.codecs);
-    for (const auto& spec : specs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
+    for (const auto& spec : specs) {
+      if (!options_.all_codecs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
+    }
     if (report_.leads) {
+      if (!options_.reconstruction.empty()) {
+        if (units_.empty())
+          throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
+        reconstruction_ =
+            std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, options_.codecs.front());
+      }
       report_.file_sha256 = sha256_of_file(options_.file);
-      facts_.copy_rate = report_.copy_rate = copy_rate(device_, facts_.threads);
+      facts_.copy_rate = report_.copy_rate = copy_rate(device_, threads_for(Timing::isolated));
     }
     const std::size_t runs = specs.size() * ((options_.isolated ? 1 : 0) + (options_.concurrent ? 1 : 0));
     Progress progress{"bench", runs};
     std::size_t done = 0;
-    for (const auto& spec : specs) {
-      if (interrupted()) break;
-      add_codec(spec, progress, done);
-    }
+    for (const auto& spec : specs) add_codec(spec, progress, done);
+    if (reconstruction_) reconstruction_->close();
+    report_.interrupted = interrupted();
     set_verdicts(report_.rows);
     return std::move(report_);
   }
@@ -121,32 +132,56 @@ class Bench {
     if (options_.isolated) timings.push_back(Timing::isolated);
     if (options_.concurrent) timings.push_back(Timing::concurrent);
     for (const auto& bad : selection_.skipped) add_skipped(spec, timings, bad);
-    if (units_.empty()) {
-      for (const Timing timing : timings) {
-        auto row = start_row(report_.rows, facts_, spec, timing, "all", 0);
-        row.set("status", std::string{"skipped"}).set("message", std::string{"no tensor has only finite values"});
-        append(row, {});
-      }
+    if (const std::string reason = reason_to_skip(spec); !reason.empty()) {
+      for (const Timing timing : timings) add_unmeasured(spec, timing, "skipped", reason);
       return;
     }
-    ReplayResult first;  // errors and bytes, the same for both timings
+    std::optional<ReplayResult> first;  // errors and bytes, the same for both timings: from the first that succeeds
     for (const Timing timing : timings) {
       progress.update(done++,
                       fmt::format("{} {}", spec.name(), timing == Timing::isolated ? "isolated" : "concurrent"));
-      const bool errors = timing == timings.front();
+      const bool errors = !first.has_value();
       try {
-        ReplayResult result = replay(spec, timing, errors);
+        const ReplayResult result = replay(spec, timing, errors);
         if (errors) first = result;
-        add_rows(spec, timing, first, result.samples, errors);
+        add_rows(spec, timing, *first, result.samples, errors);
       } catch (const Error& error) {
         if (error.fault() == Fault::usage || device_.across_processes) throw;
-        auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
-        row.set("status", std::string{error.fault() == Fault::unavailable ? "skipped" : "failed"})
-            .set("message", std::string{error.what()});
-        append(row, {});
-        report_.failed = report_.failed || error.fault() != Fault::unavailable;
+        const bool skipped = error.fault() == Fault::unavailable || interrupted();
+        add_unmeasured(spec, timing, skipped ? "skipped" : "failed", error.what());
+        report_.failed = report_.failed || !skipped;
       }
     }
+  }
+
+  /// Why a codec is not replayed at all; empty when it is.
+  [[nodiscard]] std::string reason_to_skip(const CodecSpec& spec) const {
+    if (interrupted()) return "interrupted";
+    if (units_.empty()) return "no tensor has only finite values";
+    try {
+      static_cast<void>(resolve(options_.scheme_for(spec), spec));
+    } catch (const Error& error) {
+      return error.what();  // `--codec all` with a scheme that this one cannot ride
+    }
+    return {};
+  }
+
+  void add_unmeasured(const CodecSpec& spec, Timing timing, const std::string& status, const std::string& message) {
+    auto row = start_row(report_.rows, facts(timing), spec, timing, "all", facts_.elements);
+    row.set("status", status).set("message", message);
+    append(row, {});
+  }
+
+  /// Ranks that compute one at a time have all cores; together they share them.
+  [[nodiscard]] int threads_for(Timing timing) const {
+    if (options_.threads > 0) return options_.threads;
+    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    return timing == Timing::isolated ? cores : std::max(1, cores / facts_.ranks);
+  }
+  [[nodiscard]] RunFacts facts(Timing timing) const {
+    RunFacts facts = facts_;
+    facts.threads = threads_for(timing);
+    return facts;
   }
 
   ReplayResult replay(const CodecSpec& spec, Timing timing, bool errors) {
@@ -155,7 +190,7 @@ class Bench {
                     .codec = spec,
                     .scheme = options_.scheme_for(spec),
                     .ranks = facts_.ranks,
-                    .threads = facts_.threads,
+                    .threads = threads_for(timing),
                     .timing = timing,
                     .stop = options_.stop,
                     .seed = options_.seed,
@@ -165,16 +200,13 @@ class Bench {
                     .hot = options_.hot,
                     .on_result = {},
                     .on_step = {}};
-    std::unique_ptr<Reconstruction> reconstruction;
-    if (errors && report_.leads && !options_.reconstruction.empty() && is_wanted(spec)) {
-      reconstruction = std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, spec);
-      plan.on_result = [&](std::size_t step, const Unit& unit, std::span<const float> result) {
-        reconstruction->put(step, unit, result);
+    if (errors && reconstruction_ && is_wanted(spec)) {
+      plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
+        reconstruction_->put(step, unit, result);
       };
     }
     ReplayResult result;
     launch_replay(device_, plan, result);
-    if (reconstruction) reconstruction->close();
     return result;
   }
 
@@ -195,7 +227,7 @@ class Bench {
       cumulative_error += replayed.cumulative_error[tensor];
       cumulative_energy += replayed.cumulative_energy[tensor];
     }
-    auto row = start_row(report_.rows, facts_, spec, timing, "all", facts_.elements);
+    auto row = start_row(report_.rows, facts(timing), spec, timing, "all", facts_.elements);
     set_errors(row, all, cumulative_error, cumulative_energy);
     set_bytes(row, facts_, replayed);
     set_times(row, facts_, replayed, samples, spec, timing);
@@ -204,7 +236,7 @@ class Bench {
     if (!options_.per_tensor) return;
     for (const std::size_t tensor : selection_.tensors) {
       const TensorInfo& info = reader_.tensors()[tensor];
-      auto one = start_row(report_.rows, facts_, spec, timing, info.name, info.elements);
+      auto one = start_row(report_.rows, facts(timing), spec, timing, info.name, info.elements);
       set_errors(one, replayed.tensor_errors[tensor], replayed.cumulative_error[tensor],
                  replayed.cumulative_energy[tensor]);
       append(one, {});
@@ -214,7 +246,7 @@ class Bench {
   void add_skipped(const CodecSpec& spec, const std::vector<Timing>& timings, const NonFinite& bad) {
     const TensorInfo& info = reader_.tensors()[bad.tensor];
     for (const Timing timing : timings) {
-      auto row = start_row(report_.rows, facts_, spec, timing, info.name, info.elements);
+      auto row = start_row(report_.rows, facts(timing), spec, timing, info.name, info.elements);
       row.set("status", std::string{"skipped"});
       row.set("message", fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
                                      reader_.steps()[bad.first_step].iteration, bad.first_worker));
@@ -236,6 +268,7 @@ class Bench {
   BenchReport report_;
   RunFacts facts_;
   CodecQuality quality_;
+  std::unique_ptr<Reconstruction> reconstruction_;
 };
 
 }  // namespace
@@ -247,6 +280,8 @@ Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
 
 BenchReport run_bench(const BenchOptions& options) {
   expects(!options.codecs.empty(), "bench: no codec given");
+  expects(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
+  expects(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
   }

@@ -18,8 +18,9 @@ struct BenchOptions {
   Scheme scheme = Scheme::automatic;
   std::string comm = "threads";  ///< threads or mpi; the CUDA ones with device cuda
   std::string device = "cpu";
-  int ranks = 0;    ///< 0: as many as the file has workers
-  int threads = 0;  ///< 0: all cores
+  int ranks = 0;            ///< 0: as many as the file has workers
+  int threads = 0;          ///< of each rank; 0: all cores isolated, cores shared by the ranks concurrent
+  bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
   bool isolated = true, concurrent = true;
   StopRule stop;
   std::uint64_t seed = 1;
@@ -37,9 +38,10 @@ struct BenchReport {
   Table rows;
   std::vector<std::vector<PhaseTimes>> samples;  ///< of each row; empty where a row was not timed
   std::string file_sha256;
-  double copy_rate = 0.0;  ///< bytes per second, measured in this run
-  bool leads = true;       ///< false on the ranks of an MPI job that print nothing
-  bool failed = false;     ///< a row has status `failed`
+  double copy_rate = 0.0;    ///< bytes per second, measured in this run
+  bool leads = true;         ///< false on the ranks of an MPI job that print nothing
+  bool failed = false;       ///< a row has status `failed`
+  bool interrupted = false;  ///< the user stopped it; rows not reached are `skipped`
 };
 
 /// Columns of the rows, with their meaning: the schema that docs/measuring.md prints.

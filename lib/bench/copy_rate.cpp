@@ -1,6 +1,8 @@
 #include "lib/bench/copy_rate.hpp"
 
-#include <unistd.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -32,19 +34,17 @@ double measure_copy_rate(Queue<Space::host> queue, std::size_t bytes) {
   return summarise(rates).median;
 }
 
-CacheFlusher::CacheFlusher() {
-  const long reported = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  // Twice the cache, within reason: virtual machines report the whole socket's.
-  bytes_ = std::clamp<std::size_t>(reported > 0 ? 2 * static_cast<std::size_t>(reported) : 0, 16U << 20, 64U << 20);
-  block_ = new unsigned char[bytes_]{};
-}
-
-CacheFlusher::~CacheFlusher() {
-  delete[] block_;
-}
-
-void CacheFlusher::flush() {
-  for (std::size_t i = 0; i < bytes_; i += 64) ++block_[i];
+void evict_from_caches(HostView<const std::byte> view) {
+#if defined(__x86_64__)
+  constexpr std::size_t kLine = 64;
+  for (std::size_t i = 0; i < view.size(); i += kLine) _mm_clflush(view.data() + i);
+  if (!view.empty()) _mm_clflush(view.data() + view.size() - 1);
+  _mm_mfence();
+#else
+  static_cast<void>(view);
+  thread_local std::vector<unsigned char> block(64U << 20);
+  for (std::size_t i = 0; i < block.size(); i += 64) ++block[i];
+#endif
 }
 
 }  // namespace gradtool

@@ -13,16 +13,8 @@ namespace gradtool {
 /// The same between two buffers of a GPU. Only in builds with CUDA.
 [[nodiscard]] double measure_device_copy_rate(int device, std::size_t bytes);
 
-/// Reads and writes a block larger than the last-level cache, so that what follows finds its input in memory.
-class CacheFlusher {
- public:
-  CacheFlusher();
-  ~CacheFlusher();
-  void flush();
-
- private:
-  std::size_t bytes_;
-  unsigned char* block_;
-};
+/// Drives `view` out of all caches, so that the next reader finds it in memory. Exact on x86-64 (one CLFLUSH for each
+/// line); elsewhere a block of 64 MB is written over the caches.
+void evict_from_caches(HostView<const std::byte> view);
 
 }  // namespace gradtool

@@ -12,24 +12,19 @@ namespace {
 class HostPlace {
  public:
   HostPlace(const ReplayPlan& plan, Communicator<Space::host>& comm)
-      : pool_{plan.threads}, queue_{plan.threads > 1 ? &pool_ : nullptr}, clock_{comm, plan.timing} {
-    if (comm.rank() == 0 && !plan.hot) flusher_ = std::make_unique<CacheFlusher>();
-  }
+      : pool_{plan.threads}, queue_{plan.threads > 1 ? &pool_ : nullptr}, clock_{comm, plan.timing} {}
   [[nodiscard]] Queue<Space::host> queue() const { return queue_; }
   [[nodiscard]] HostClock& clock() { return clock_; }
   static void upload(std::span<const float> from, HostView<float> to) {
     std::copy(from.begin(), from.end(), to.data());
   }
   static std::span<const float> download(HostView<const float> from) { return from.span(); }
-  void flush() {
-    if (flusher_ != nullptr) flusher_->flush();
-  }
+  static void evict(HostView<float> buffer) { evict_from_caches(as_bytes(buffer)); }
 
  private:
   TaskPool pool_;
   Queue<Space::host> queue_;
   HostClock clock_;
-  std::unique_ptr<CacheFlusher> flusher_;  ///< on rank 0: ranks of one machine share the last-level cache
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace gradtool {
 /// What a space needs beyond codecs and reducers: a queue, copies to and from it, a clock, something to flush caches
 /// with. HostPlace is in replay.cpp, CudaPlace in replay_cuda.cpp:
 ///   Queue<S> queue(); Clock& clock(); void upload(std::span<const float>, View<float, S>);
-///   std::span<const float> download(View<const float, S>)  (valid until the next); void flush();
+///   std::span<const float> download(View<const float, S>)  (valid until the next); void evict(View<float, S>).
 
 /// One rank of one replay.
 template <Space S, class Place>
@@ -55,20 +55,25 @@ class Rank {
     if (plan_.errors) run_errors();
     const auto start = std::chrono::steady_clock::now();
     const std::size_t steps = plan_.reader->steps().size();
+    double limit = 0.0;
     std::vector<double> watched;
-    const std::size_t warmup = plan_.errors ? 0 : plan_.warmup_steps;
+    const std::size_t warmup = plan_.errors ? 0 : plan_.warmup_steps;  // the pass for the errors warms up too
     for (std::size_t i = 0;; ++i) {
       if (i % steps == 0) {
         for (auto& reducer : reducers_) reducer->reset(queue_);
       }
       const PhaseTimes sample = timed_step(i % steps);
       bool done = interrupted();
-      if (leads() && i >= warmup) {
-        result_.samples.push_back(sample);
-        watched.push_back(plan_.timing == Timing::concurrent ? sample.total
-                                                             : sample.phase[0] + sample.phase[1] + sample.phase[2]);
+      if (leads()) {
         const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        done = done || plan_.stop.done(watched, elapsed);
+        if (i == 0) limit = plan_.stop.limit(elapsed);
+        // Warm-up steps are left out, unless the time is over before they are.
+        if (i >= warmup || elapsed >= limit) {
+          result_.samples.push_back(sample);
+          watched.push_back(plan_.timing == Timing::concurrent ? sample.total
+                                                               : sample.phase[0] + sample.phase[1] + sample.phase[2]);
+          done = done || plan_.stop.done(watched, elapsed, limit);
+        }
       }
       if (leads() && plan_.on_step) plan_.on_step();
       std::array<double, 1> verdict{done ? 1.0 : 0.0};
@@ -165,9 +170,9 @@ class Rank {
 
   /// One sample: all units of a step, each as slow as its slowest rank.
   PhaseTimes timed_step(std::size_t step) {
-    if (!plan_.hot) place_.flush();
     for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
       const auto buffer = prepare(step, unit, false);
+      if (!plan_.hot) place_.evict(buffer);
       place_.clock().start();
       reduce(step, unit, buffer, place_.clock());
       const PhaseTimes times = place_.clock().stop();

@@ -53,7 +53,8 @@ RowBuilder start_row(const Table& table, const RunFacts& facts, const CodecSpec&
   const GradientReader& reader = *facts.reader;
   const BenchOptions& options = *facts.options;
   RowBuilder row{table};
-  const Scheme scheme = resolve(options.scheme_for(spec), spec);
+  Scheme scheme = options.scheme_for(spec);  // kept as asked for where the codec cannot ride it: that row is skipped
+  if (scheme == Scheme::automatic) scheme = resolve(scheme, spec);
   const bool silent = spec.descriptor->aggregation == Aggregation::none;
   row.set("schema_version", std::int64_t{1}).set("run_id", facts.run_id).set("status", std::string{"ok"});
   if (tensor == "all" && !facts.remark.empty()) row.set("message", facts.remark);
@@ -121,7 +122,9 @@ void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes
   const double encode = median_of(samples, 0);
   const double decode = median_of(samples, 2);
   const bool encodes = spec.descriptor->name != "none" && spec.descriptor->name != "noop";
-  const double payloads_decoded = resolve(facts.options->scheme_for(spec), spec) == Scheme::sum ? 1.0 : p;
+  // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end.
+  const Scheme scheme = resolve(facts.options->scheme_for(spec), spec);
+  const double payloads_decoded = scheme == Scheme::sum ? 1.0 : scheme == Scheme::gather ? p : (2.0 * p - 1.0) / p;
   if (!encodes) return;
   row.set("encode_gbps", rate(raw, encode)).set("decode_gbps", rate(raw, decode));
   row.set("encode_share", (raw + bytes.payload_bytes) / encode / (2.0 * facts.copy_rate));

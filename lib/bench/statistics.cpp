@@ -42,8 +42,12 @@ double relative_error_of_mean(std::span<const double> samples) {
   return m.mean > 0.0 ? m.deviation / m.mean / std::sqrt(static_cast<double>(samples.size())) : 0.0;
 }
 
-bool StopRule::done(std::span<const double> samples, double elapsed_seconds) const {
-  if (elapsed_seconds >= timeout_seconds) return true;
+double StopRule::limit(double first_sample_seconds) const {
+  return timeout_seconds > 0.0 ? timeout_seconds : std::clamp(30.0 * first_sample_seconds, 0.25, 15.0);
+}
+
+bool StopRule::done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const {
+  if (elapsed_seconds >= limit_seconds) return true;
   return samples.size() >= min_samples && relative_error_of_mean(samples) <= max_noise;
 }
 

@@ -21,10 +21,13 @@ struct Summary {
 /// When to stop sampling. Names as in nvbench.
 struct StopRule {
   std::size_t min_samples = 20;
-  double max_noise = 0.005;       ///< on relative_error_of_mean
-  double timeout_seconds = 15.0;  ///< for one row; never fewer than one pass over the file
+  double max_noise = 0.005;      ///< on relative_error_of_mean
+  double timeout_seconds = 0.0;  ///< for one row; at least one sample is taken. 0: see limit()
 
-  [[nodiscard]] bool done(std::span<const double> samples, double elapsed_seconds) const;
+  /// The time limit, given how long the first sample took with everything around it. Without a limit of its own a row
+  /// may take 30 such samples, but at least 0.25 s and at most 15 s: many for a small capture, a few for a large one.
+  [[nodiscard]] double limit(double first_sample_seconds) const;
+  [[nodiscard]] bool done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const;
 };
 
 }  // namespace gradtool

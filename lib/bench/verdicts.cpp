@@ -1,3 +1,4 @@
+#include <limits>
 #include <optional>
 
 #include "lib/bench/rows.hpp"
@@ -35,8 +36,8 @@ std::optional<double> compute_us(const Table& table, std::size_t row) {
   return *encode + *decode;
 }
 
-/// B with W_none/B + T_none = W/B + T: below it the codec wins. 0 when it sends no less than none; empty when it is not
-/// even slower to compute, for then it wins on any network.
+/// B with W_none/B + T_none = W/B + T: below it the codec wins. 0 when it sends no less than none; infinite when it
+/// sends less and is no slower to compute, for then it wins on any network.
 Cell breakeven(const Table& table, std::size_t row, std::size_t none) {
   const auto sent = number(table, row, "wire_bytes_per_rank");
   const auto sent_none = number(table, none, "wire_bytes_per_rank");
@@ -46,7 +47,7 @@ Cell breakeven(const Table& table, std::size_t row, std::size_t none) {
   const double saved_bytes = *sent_none - *sent;
   const double added_us = *compute - *compute_none;
   if (saved_bytes <= 0.0) return 0.0;
-  if (added_us <= 0.0) return {};
+  if (added_us <= 0.0) return std::numeric_limits<double>::infinity();
   return saved_bytes * 8.0 / (added_us * 1e3);  // bits per nanosecond are Gbit/s
 }
 

@@ -22,6 +22,11 @@ void read_back(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> from
   cuda::synchronize(queue);
 }
 
+void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Space::cuda> to) {
+  // From pageable memory: staged before the call returns, so the argument need not outlive it.
+  cuda::copy(queue, to, HostView<const std::byte>{reinterpret_cast<const std::byte*>(&size), sizeof size});
+}
+
 template <>
 std::shared_ptr<const Codec<Space::cuda>> make_codec(const CodecSpec& spec) {
   if (spec.descriptor->make_cuda == nullptr) {

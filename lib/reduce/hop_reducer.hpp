@@ -22,6 +22,7 @@ class HopReducer final : public Reducer<S> {
       footprints_.push_back(codec_->plan(ring_segment(n, i, ranks).count));
       slot_ = std::max(slot_, Arena<S>::padded_size(footprints_.back().payload_bytes));
       scratch_ = std::max(scratch_, footprints_.back().scratch_bytes);
+      exact_ = exact_ && footprints_.back().exact;  // the same on every rank, unlike what one hop's two segments say
     }
   }
 
@@ -38,6 +39,7 @@ class HopReducer final : public Reducer<S> {
     const auto all = carve.take(slot_ * sizes_.size());
     const auto scratch = carve.take(scratch_);
     const auto size_row = carve.take(8 * sizes_.size());
+    const auto out_size = carve.take(8);
     const auto in_size = carve.take(8);
     const int p = comm.size();
     const int me = comm.rank();
@@ -52,14 +54,14 @@ class HopReducer final : public Reducer<S> {
     for (int hop = 0; hop + 1 < p; ++hop) {
       const int give = (me - hop + p) % p;
       const int take = (give + p - 1) % p;
-      const Footprint& take_plan = footprints_[static_cast<std::size_t>(take)];
       std::size_t bytes = 0;
-      std::size_t expected = take_plan.payload_bytes;
+      std::size_t expected = footprints_[static_cast<std::size_t>(take)].payload_bytes;
       in_phase(clock, Phase::encode, queue,
                [&] { bytes = encode(queue, part(give), give, context, hop, outgoing, scratch); });
       in_phase(clock, Phase::communicate, queue, [&] {
-        if (!take_plan.exact || !footprints_[static_cast<std::size_t>(give)].exact) {
-          comm.exchange(queue, next, outgoing.first(8), previous, in_size);
+        if (!exact_) {
+          write_size(queue, bytes, out_size);
+          comm.exchange(queue, next, out_size, previous, in_size);
           std::uint64_t stated = 0;
           read_back(queue, in_size, &stated);
           expected = static_cast<std::size_t>(stated);
@@ -76,7 +78,10 @@ class HopReducer final : public Reducer<S> {
     std::size_t bytes = 0;
     in_phase(clock, Phase::encode, queue,
              [&] { bytes = encode(queue, part(own), own, context, p, own_slot, scratch); });
-    in_phase(clock, Phase::communicate, queue, [&] { gather(comm, queue, own_slot.first(bytes), all, size_row); });
+    in_phase(clock, Phase::communicate, queue, [&] {
+      write_size(queue, bytes, out_size);
+      gather(comm, queue, own_slot.first(bytes), out_size, all, size_row);
+    });
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
       for (int i = 0; i < p; ++i) {
@@ -103,18 +108,16 @@ class HopReducer final : public Reducer<S> {
     return static_cast<std::size_t>(bytes);
   }
 
-  void gather(Communicator<S>& comm, Queue<S> queue, View<const std::byte, S> mine, View<std::byte, S> all,
-              View<std::byte, S> size_row) {
+  void gather(Communicator<S>& comm, Queue<S> queue, View<const std::byte, S> mine, View<const std::byte, S> mine_size,
+              View<std::byte, S> all, View<std::byte, S> size_row) {
     const int p = comm.size();
-    bool exact = true;
     for (int r = 0; r < p; ++r) {
       const auto segment = static_cast<std::size_t>((r + 1) % p);
       sizes_[static_cast<std::size_t>(r)] = footprints_[segment].payload_bytes;
       offsets_[static_cast<std::size_t>(r)] = segment * slot_;
-      exact = exact && footprints_[segment].exact;
     }
-    if (!exact) {
-      comm.all_gather(queue, mine.first(8), size_row);
+    if (!exact_) {
+      comm.all_gather(queue, mine_size, size_row);
       read_back(queue, size_row, sizes_.data());
     }
     comm.all_gather_v(queue, mine, sizes_, offsets_, all);
@@ -124,6 +127,7 @@ class HopReducer final : public Reducer<S> {
   std::size_t n_;
   int ranks_;
   std::vector<Footprint> footprints_;
+  bool exact_ = true;
   std::size_t slot_ = 0;
   std::size_t scratch_ = 0;
   std::vector<std::uint64_t> sizes_, offsets_;

@@ -41,4 +41,8 @@ void read_back(Queue<Space::host> /*queue*/, View<const std::byte, Space::host> 
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }
 
+void write_size(Queue<Space::host> /*queue*/, std::uint64_t size, View<std::byte, Space::host> to) {
+  std::memcpy(to.data(), &size, sizeof size);
+}
+
 }  // namespace gradtool

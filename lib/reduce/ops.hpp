@@ -21,4 +21,8 @@ void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor
 void read_back(Queue<Space::host> queue, View<const std::byte, Space::host> from, void* to);
 void read_back(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> from, void* to);
 
+/// Writes a number that the processor knows into a view, in the order of the queue: a payload's size, to be sent.
+void write_size(Queue<Space::host> queue, std::uint64_t size, View<std::byte, Space::host> to);
+void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Space::cuda> to);
+
 }  // namespace gradtool

@@ -25,10 +25,14 @@ TEST(StopRule, NeedsSamplesAndQuietOrTime) {
   const StopRule rule{.min_samples = 4, .max_noise = 0.01, .timeout_seconds = 10.0};
   const std::vector<double> quiet{1.0, 1.0, 1.0, 1.0};
   const std::vector<double> loud{1.0, 2.0, 1.0, 2.0};
-  EXPECT_TRUE(rule.done(quiet, 1.0));
-  EXPECT_FALSE(rule.done(std::span{quiet}.first(3), 1.0));
-  EXPECT_FALSE(rule.done(loud, 1.0));
-  EXPECT_TRUE(rule.done(loud, 10.0));
+  EXPECT_TRUE(rule.done(quiet, 1.0, 10.0));
+  EXPECT_FALSE(rule.done(std::span{quiet}.first(3), 1.0, 10.0));
+  EXPECT_FALSE(rule.done(loud, 1.0, 10.0));
+  EXPECT_TRUE(rule.done(loud, 10.0, 10.0));
+  EXPECT_EQ(rule.limit(0.001), 10.0);
+  EXPECT_EQ(StopRule{}.limit(0.001), 0.25);
+  EXPECT_EQ(StopRule{}.limit(0.1), 3.0);
+  EXPECT_EQ(StopRule{}.limit(60.0), 15.0);
 }
 
 }  // namespace

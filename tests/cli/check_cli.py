@@ -5,9 +5,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import h5py
 import numpy as np
@@ -57,6 +59,11 @@ def check_mistakes(folder):
     one_sentence(["bench", "/no/such/file.h5"], 3, "/no/such/file.h5")
     one_sentence(["bench", str(ROOT / "README.md")], 3, "README.md")
     one_sentence(["info", str(ROOT / "README.md")], 3, "HDF5")
+    one_sentence(["bench", SAMPLE, "-n", "0"], 2, "--iters")
+    one_sentence(["bench", SAMPLE, "--max-noise", "nan"], 2, "--max-noise")
+    one_sentence(["bench", SAMPLE, "--timeout", "-1"], 2, "--timeout")
+    one_sentence(["bench", SAMPLE, "--csv", "-", "--json", "-"], 2, "standard output")
+    one_sentence(["bench", SAMPLE, "--codec", "qsgd", "--reconstruction", os.path.join(folder, "no/such/folder/r.h5")], 4, "r.h5")
     taken = os.path.join(folder, "taken.h5")
     shutil.copy(SAMPLE, taken)
     before = pathlib.Path(taken).read_bytes()
@@ -87,6 +94,30 @@ def check_data_on_stdout():
     assert not set(record["provenance"]["environment"]) & {"HOME", "USER", "PATH"}
     code, out, _ = run("bench", SAMPLE, "-n", "1")
     assert max(len(line) for line in out.splitlines()) <= 100, "the table is wider than 100 columns"
+
+
+def check_all_with_a_scheme():
+    """`all` keeps what cannot ride the scheme as skipped rows; a codec asked for by name is refused (above)."""
+    code, out, err = run("bench", SAMPLE, "--reduce", "hop", "--csv", "-", "-n", "1")
+    status = {r["codec"]: r["status"] for r in csv.DictReader(io.StringIO(out))}
+    assert code == 0 and status["topk"] == "skipped" and status["qsgd"] == "ok", (code, status, err)
+
+
+def check_interrupt():
+    """Ctrl-C: the table is whole, what was not reached says so, the status is a shell's."""
+    process = subprocess.Popen([GRADTOOL, "bench", SAMPLE, "--timeout", "60", "--csv", "-"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert process.returncode == 130 and "interrupted" in err, (process.returncode, err)
+    assert {r["codec"] for r in rows} >= {"none", "noop", "topk"} and any(r["message"] == "interrupted" for r in rows)
+
+
+def check_quick_answer():
+    """Without any flag the sample is answered in seconds. No timed test: a wide margin, against sampling without end."""
+    subprocess.run([GRADTOOL, "bench", SAMPLE], check=True, timeout=60, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def check_same_seed():
@@ -122,6 +153,9 @@ with tempfile.TemporaryDirectory() as scratch:
     check_help()
     check_mistakes(scratch)
     check_data_on_stdout()
+    check_all_with_a_scheme()
+    check_interrupt()
+    check_quick_answer()
     check_same_seed()
     check_not_finite(scratch)
 print("the command line behaves")

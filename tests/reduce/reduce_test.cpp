@@ -102,6 +102,24 @@ TEST(Reduce, EverySchemeGivesEveryRankTheSameBits) {
   }
 }
 
+TEST(Reduce, TinySegmentsOfEverySize) {
+  // Segments shorter than a transform mix exact payloads with ones that state their size.
+  for (const std::string codec : {"qsgd:bits=8", "fft:theta=0,schedule=drop,theta_end=0.5,drop_at=1", "fp16"}) {
+    if (codec.starts_with("fft") &&
+        std::none_of(codecs().begin(), codecs().end(), [](auto* c) { return c->name == "fft"; }))
+      continue;
+    for (const std::size_t n : {1U, 2U, 7U, 10U, 13U}) {
+      for (const int ranks : {2, 3, 4}) {
+        for (const Scheme scheme : {Scheme::gather, Scheme::hop}) {
+          const auto out = run(codec, scheme, ranks, n, 2);
+          for (const auto& rank : out.results) EXPECT_EQ(rank, out.results[0]) << codec << " n " << n << " p " << ranks;
+          EXPECT_LT(relative_error(out.results[0][0], exact_mean(n, ranks, 0)), 0.02) << codec << " n " << n;
+        }
+      }
+    }
+  }
+}
+
 TEST(Reduce, HopLosesMoreThanGatherButLittle) {
   const auto gather = run("qsgd:bits=8", Scheme::gather, 4, 20'000, 1);
   const auto hop = run("qsgd:bits=8", Scheme::hop, 4, 20'000, 1);
