@@ -5,7 +5,8 @@ import pathlib
 import subprocess
 import sys
 
-gradtool, root, mpiexec = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+gradtool, root = sys.argv[1], pathlib.Path(sys.argv[2])
+mpiexec = sys.argv[3] if len(sys.argv) > 3 else ""  # CMake drops an empty argument
 listed = subprocess.run([gradtool, "list", "comm", "--csv", "-"], check=True, stdout=subprocess.PIPE, text=True).stdout
 if not mpiexec or not any(r["name"] == "mpi" and r["available"] == "true" for r in csv.DictReader(io.StringIO(listed))):
     print("skipped: built without MPI")
