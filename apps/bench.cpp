@@ -109,7 +109,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("-n,--iters", o->iterations,
                   "Exactly so many timed steps, instead of sampling until the noise is low")
       ->check(CLI::Range(1, 1000000000));
-  app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps, "Steps before sampling begins")
+  app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps,
+                  "Steps before sampling begins; the comparison pass already warms up the first timing")
       ->capture_default_str();
   app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")->capture_default_str();
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();

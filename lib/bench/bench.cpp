@@ -198,8 +198,7 @@ class Bench {
                     .errors = errors,
                     .check = options_.check,
                     .hot = options_.hot,
-                    .on_result = {},
-                    .on_step = {}};
+                    .on_result = {}};
     if (errors && reconstruction_ && is_wanted(spec)) {
       plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
         reconstruction_->put(step, unit, result);

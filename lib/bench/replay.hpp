@@ -33,8 +33,6 @@ struct ReplayPlan {
   bool hot = false;              ///< leave the caches as they are between steps
   /// Called on rank 0 in the pass for the errors with every unit's result.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result;
-  /// Called on rank 0 after every step.
-  std::function<void()> on_step;
 };
 
 /// What a replay came to, on rank 0.
@@ -46,9 +44,8 @@ struct ReplayResult {
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;  ///< one rank, mean over steps
-  double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
-  double messages = 0.0;
+  double payload_bytes = 0.0;     ///< one rank, mean over steps
+  double wire_bytes = 0.0;        ///< largest over ranks, mean over steps
   std::uint64_t values_sent = 0;  ///< one rank, first step
 };
 

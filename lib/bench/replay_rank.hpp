@@ -75,7 +75,6 @@ class Rank {
           done = done || plan_.stop.done(watched, elapsed, limit);
         }
       }
-      if (leads() && plan_.on_step) plan_.on_step();
       std::array<double, 1> verdict{done ? 1.0 : 0.0};
       comm_.agree_max(verdict);
       if (verdict[0] != 0.0) return;
@@ -142,13 +141,10 @@ class Rank {
         if (!residual.empty()) result_.residual_energy += energy(place_.download(residual));
         result_.gradient_energy += energy(loader_.gradient(0));
       }
-      std::array<double, 2> sent{static_cast<double>(comm_.traffic().bytes_sent),
-                                 static_cast<double>(comm_.traffic().messages_sent)};
+      std::array<double, 1> sent{static_cast<double>(comm_.traffic().bytes_sent)};
       comm_.agree_max(sent);
       if (leads()) {
         result_.wire_bytes += sent[0] / static_cast<double>(steps);
-        result_.messages += sent[1] / static_cast<double>(steps);
-        if (plan_.on_step) plan_.on_step();
       }
       if (interrupted()) throw Error{Fault::check, "interrupted"};
     }
