@@ -90,9 +90,13 @@ std::string codec_pages() {
   std::string out = "# Codecs\n\nPrinted by `gradtool list codecs --markdown`; do not edit.\n";
   for (const auto* codec : codecs()) {
     out += fmt::format("\n## {}\n\n{}. {}.\n\n", codec->name, codec->summary, codec->reference);
+    if (!codec->description.empty()) out += fmt::format("{}\n\n", codec->description);
     out += fmt::format("- payload: {}\n- aggregation: {}\n- {}\n- error feedback: {}\n- determinism: {}\n",
                        codec->payload, name_of(codec->aggregation), codec->unbiased ? "unbiased" : "biased",
-                       codec->error_feedback ? "on by default" : "off by default", name_of(codec->determinism));
+                       codec->memory           ? "a memory of its own"
+                       : codec->error_feedback ? "on by default"
+                                               : "off by default",
+                       name_of(codec->determinism));
     if (codec->params.empty()) continue;
     out += "\n| parameter | default | valid | meaning |\n| --- | --- | --- | --- |\n";
     for (const auto& info : codec->params) {
@@ -121,7 +125,7 @@ int run(const Options& o, bool markdown) {
                  name_of(codec->aggregation));
       for (const auto& info : codec->params) fmt::print("         {:<18} {}\n", parameter_text(info), info.meaning);
     }
-    fmt::print("Every codec also takes ef=on|off: error feedback.\n");
+    fmt::print("Codecs without a memory of their own also take ef=on|off: error feedback.\n");
   } else {
     fmt::print("{}", for_people(table, table.columns().size()));
   }

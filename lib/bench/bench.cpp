@@ -227,6 +227,9 @@ class Bench {
       cumulative_energy += replayed.cumulative_energy[tensor];
     }
     auto row = start_row(report_.rows, facts(timing), spec, timing, "all", facts_.elements);
+    if (!replayed.note.empty()) {
+      row.set("message", facts_.remark + (facts_.remark.empty() ? "" : "; ") + replayed.note);
+    }
     set_errors(row, all, cumulative_error, cumulative_energy);
     set_bytes(row, facts_, replayed);
     set_times(row, facts_, replayed, samples, spec, timing);

@@ -58,7 +58,9 @@ ReplayDevice choose_device(const BenchOptions& options) {
 void launch_replay(const ReplayDevice& device, const ReplayPlan& plan, ReplayResult& result) {
   std::size_t largest = 0;
   for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
-  StepLoader loader{*plan.reader, plan.ranks, largest};
+  const CodecDescriptor& codec = *plan.codec.descriptor;
+  StepLoader loader{
+      *plan.reader, plan.ranks, largest, {.weight = codec.needs_weight, .second_moment = codec.needs_second_moment}};
   Results results{plan.ranks, result};
   if (device.comm == "threads") {
     run_threads(plan.ranks, [&](Communicator<Space::host>& comm) {

@@ -21,8 +21,10 @@ struct Sums {
 
 class UnitProbe {
  public:
-  UnitProbe(const Codec<Space::host>& codec, std::size_t n)
+  UnitProbe(const Codec<Space::host>& codec, std::size_t n, const SideInputs<Space::host>& side)
       : codec_{codec},
+        encoder_{codec.make_encoder(n, 1, {})},
+        side_{side},
         plan_{codec.plan(n)},
         arena_{Arena<Space::host>::padded_size(plan_.payload_bytes) +
                Arena<Space::host>::padded_size(plan_.scratch_bytes)},
@@ -31,7 +33,12 @@ class UnitProbe {
         out_(n) {}
 
   std::span<const float> round_trip(std::span<const float> x, const EncodeContext& context) {
-    codec_.encode({}, {x.data(), x.size()}, context, payload_, scratch_);
+    if (encoder_) {
+      encoder_->reset({});
+      encoder_->encode({}, {x.data(), x.size()}, side_, context, payload_, scratch_);
+    } else {
+      codec_.encode({}, {x.data(), x.size()}, context, payload_, scratch_);
+    }
     std::uint64_t bytes = plan_.payload_bytes;
     if (!plan_.exact) std::memcpy(&bytes, payload_.data(), sizeof bytes);
     std::fill(out_.begin(), out_.end(), 0.0F);
@@ -41,14 +48,17 @@ class UnitProbe {
 
  private:
   const Codec<Space::host>& codec_;
+  std::unique_ptr<Encoder<Space::host>> encoder_;  ///< always in its first step
+  SideInputs<Space::host> side_;
   Footprint plan_;
   Arena<Space::host> arena_;
   HostView<std::byte> payload_, scratch_;
   std::vector<float> out_;
 };
 
-void probe(const Codec<Space::host>& codec, std::span<const float> x, EncodeContext context, int seeds, Sums& sums) {
-  UnitProbe unit{codec, x.size()};
+void probe(const Codec<Space::host>& codec, std::span<const float> x, const SideInputs<Space::host>& side,
+           EncodeContext context, int seeds, Sums& sums) {
+  UnitProbe unit{codec, x.size(), side};
   std::vector<double> mean(x.size(), 0.0);
   std::vector<double> spread(x.size(), 0.0);  // Welford: sum of squared distances from the running mean
   const std::uint64_t base = context.key.seed;
@@ -79,17 +89,21 @@ void probe(const Codec<Space::host>& codec, std::span<const float> x, EncodeCont
 
 CodecQuality measure_quality(const GradientReader& reader, const std::vector<Unit>& units, const CodecSpec& spec,
                              std::uint64_t seed) {
-  const auto codec = make_codec<Space::host>(spec);
+  const CodecDescriptor& descriptor = *spec.descriptor;
+  if (!has_codec(descriptor)) return {};
   std::size_t largest = 0;
   for (const auto& unit : units) largest = std::max(largest, unit.elements);
-  StepLoader loader{reader, 1, largest};
+  StepLoader loader{
+      reader, 1, largest, {.weight = descriptor.needs_weight, .second_moment = descriptor.needs_second_moment}};
   Sums sums;
   const int seeds = spec.descriptor->unbiased ? kSeeds : 1;
   for (std::size_t u = 0; u < units.size(); ++u) {
+    const auto codec = make_codec<Space::host>(spec, layout_of(units[u], reader.tensors()));
     loader.load(units[u], 0);
+    const SideInputs<Space::host> side{.weight = loader.weight(), .second_moment = loader.second_moment(0)};
     const EncodeContext context{.key = {.seed = seed, .tensor = static_cast<std::uint32_t>(u)},
                                 .iteration = reader.steps().front().iteration};
-    probe(*codec, loader.gradient(0), context, seeds, sums);
+    probe(*codec, loader.gradient(0), side, context, seeds, sums);
   }
   CodecQuality quality;
   if (sums.energy <= 0.0) return quality;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "lib/bench/clocks.hpp"
@@ -44,9 +45,10 @@ struct ReplayResult {
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;     ///< one rank, mean over steps
-  double wire_bytes = 0.0;        ///< largest over ranks, mean over steps
-  std::uint64_t values_sent = 0;  ///< one rank, first step
+  double payload_bytes = 0.0;  ///< one rank, mean over steps
+  double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
+  double values_sent = 0.0;    ///< one rank, mean over steps
+  std::string note;            ///< what reducers say about this replay
 };
 
 /// Runs in every rank: with threads the loader is shared and rank 0 reads; with processes each has its own.

@@ -33,18 +33,25 @@ class Rank {
         loader_{loader},
         shared_loader_{shared_loader},
         result_{result},
-        codec_{make_codec<S>(plan.codec)},
         row_(4 * plan.units->size()) {
     std::size_t workspace = 0;
     std::size_t largest = 0;
+    std::shared_ptr<const Codec<S>> codec;
+    const CodecDescriptor& descriptor = *plan.codec.descriptor;
     for (const auto& unit : *plan.units) {
-      reducers_.push_back(make_reducer<S>(plan.codec, codec_, plan.scheme, unit.elements, plan.ranks, queue_));
+      const Layout layout = layout_of(unit, plan.reader->tensors());
+      if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
+      reducers_.push_back(make_reducer<S>(plan.codec, codec, plan.scheme, layout, plan.ranks, queue_));
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, unit.elements);
-      result.values_sent += leads() ? codec_->values_sent(unit.elements) : 0;
     }
-    arena_ = std::make_unique<Arena<S>>(Arena<S>::padded_size(workspace) + Arena<S>::padded_size(4 * largest));
+    const std::size_t weights = descriptor.needs_weight ? largest : 0;
+    const std::size_t moments = descriptor.needs_second_moment ? largest : 0;
+    arena_ = std::make_unique<Arena<S>>(Arena<S>::padded_size(workspace) + Arena<S>::padded_size(4 * largest) +
+                                        Arena<S>::padded_size(4 * weights) + Arena<S>::padded_size(4 * moments));
     buffer_ = arena_->template take<float>(largest);
+    weight_ = arena_->template take<float>(weights);
+    second_moment_ = arena_->template take<float>(moments);
     workspace_ = arena_->take_bytes(workspace);
     // Touched now, so that no page fault falls into a timed region.
     fill_zero(queue_, {reinterpret_cast<float*>(workspace_.data()), workspace_.size() / sizeof(float)});
@@ -107,12 +114,17 @@ class Rank {
     }
     const auto gradient = loader_.gradient(comm_.rank());
     place_.upload(gradient, buffer_.first(gradient.size()));
+    const auto weight = loader_.weight();
+    const auto moment = loader_.second_moment(comm_.rank());
+    if (!weight.empty()) place_.upload(weight, weight_.first(weight.size()));
+    if (!moment.empty()) place_.upload(moment, second_moment_.first(moment.size()));
+    side_ = {.weight = weight_.first(weight.size()), .second_moment = second_moment_.first(moment.size())};
     return buffer_.first(gradient.size());
   }
 
   void reduce(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     const AllocationWatch watch;
-    reducers_[unit]->reduce(comm_, queue_, buffer, context(step, unit), workspace_, clock);
+    reducers_[unit]->reduce(comm_, queue_, buffer, side_, context(step, unit), workspace_, clock);
     if (AllocationWatch::active() && watch.on_this_thread() != 0) {
       throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
                                             watch.on_this_thread())};
@@ -125,6 +137,7 @@ class Rank {
     NoClock<S> clock;
     const std::size_t steps = plan_.reader->steps().size();
     double payload = 0.0;
+    double values_sent = 0.0;
     for (std::size_t step = 0; step < steps; ++step) {
       comm_.reset_traffic();
       for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
@@ -133,6 +146,7 @@ class Rank {
         const auto values = place_.download(buffer);
         if (plan_.check) compare_ranks(step, unit, values);
         payload += static_cast<double>(reducers_[unit]->payload_bytes());
+        values_sent += static_cast<double>(reducers_[unit]->values_sent(queue_));
         if (!leads()) continue;
         keeper->observe(unit, loader_.mean(), values);
         if (plan_.on_result) plan_.on_result(step, (*plan_.units)[unit], values);
@@ -150,6 +164,13 @@ class Rank {
     }
     if (!leads()) return;
     result_.payload_bytes = payload / static_cast<double>(steps);
+    result_.values_sent = values_sent / static_cast<double>(steps);
+    for (const auto& reducer : reducers_) {
+      const std::string note = reducer->note();
+      if (!note.empty() && result_.note.find(note) == std::string::npos) {
+        result_.note += (result_.note.empty() ? "" : "; ") + note;
+      }
+    }
     keeper->finish();
   }
 
@@ -191,10 +212,10 @@ class Rank {
   StepLoader& loader_;
   bool shared_loader_;
   ReplayResult& result_;
-  std::shared_ptr<const Codec<S>> codec_;
   std::vector<std::unique_ptr<Reducer<S>>> reducers_;
   std::unique_ptr<Arena<S>> arena_;
-  View<float, S> buffer_;
+  View<float, S> buffer_, weight_, second_moment_;
+  SideInputs<S> side_;
   View<std::byte, S> workspace_;
   std::vector<double> row_;
 };

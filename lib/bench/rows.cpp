@@ -92,8 +92,7 @@ void set_bytes(RowBuilder& row, const RunFacts& facts, const ReplayResult& resul
   const double p = facts.ranks;
   row.set("payload_bytes", bytes_cell(result.payload_bytes)).set("wire_bytes_per_rank", bytes_cell(result.wire_bytes));
   row.set("bits_per_element", 8.0 * result.payload_bytes / static_cast<double>(facts.elements));
-  if (result.values_sent > 0)
-    row.set("element_ratio", static_cast<double>(facts.elements) / static_cast<double>(result.values_sent));
+  if (result.values_sent > 0.0) row.set("element_ratio", static_cast<double>(facts.elements) / result.values_sent);
   if (result.payload_bytes > 0.0) row.set("payload_ratio", raw / result.payload_bytes);
   if (result.wire_bytes > 0.0) row.set("wire_ratio", 2.0 * (p - 1.0) / p * raw / result.wire_bytes);
   if (result.has_residual && result.gradient_energy > 0.0) {
@@ -124,7 +123,7 @@ void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes
   const bool encodes = spec.descriptor->name != "none" && spec.descriptor->name != "noop";
   // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end.
   const Scheme scheme = resolve(facts.options->scheme_for(spec), spec);
-  const double payloads_decoded = scheme == Scheme::sum ? 1.0 : scheme == Scheme::gather ? p : (2.0 * p - 1.0) / p;
+  const double payloads_decoded = scheme == Scheme::gather ? p : scheme == Scheme::hop ? (2.0 * p - 1.0) / p : 1.0;
   if (!encodes) return;
   row.set("encode_gbps", rate(raw, encode)).set("decode_gbps", rate(raw, decode));
   row.set("encode_share", (raw + bytes.payload_bytes) / encode / (2.0 * facts.copy_rate));

@@ -59,4 +59,23 @@ std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::
   return units;
 }
 
+Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors) {
+  double all = 0.0;
+  for (const auto& tensor : tensors) all += static_cast<double>(tensor.elements);
+  Layout layout{.tensors = {}, .elements = unit.elements};
+  for (const auto& piece : unit.pieces) {
+    const TensorInfo& tensor = tensors[piece.tensor];
+    double before = 0.0;
+    for (std::size_t t = 0; t < piece.tensor; ++t) before += static_cast<double>(tensors[t].elements);
+    layout.tensors.push_back({.name = tensor.name,
+                              .shape = {tensor.shape.begin(), tensor.shape.end()},
+                              .kind = tensor.kind,
+                              .layout = tensor.layout,
+                              .first = piece.first,
+                              .elements = piece.elements,
+                              .depth = all > 0.0 ? before / all : 0.0});
+  }
+  return layout;
+}
+
 }  // namespace gradtool

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/codecs/layout.hpp"
 #include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
@@ -37,5 +38,8 @@ struct Unit {
 /// become ready in the backward pass and as PyTorch DDP fills them; a tensor larger than a bucket has one of its own.
 [[nodiscard]] std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors,
                                            const std::vector<std::size_t>& chosen, const Granularity& granularity);
+
+/// What codecs are told about a unit.
+[[nodiscard]] Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors);
 
 }  // namespace gradtool

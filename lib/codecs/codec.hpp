@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/law/philox.hpp"
+#include "lib/codecs/encoder.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
@@ -33,7 +34,8 @@ struct ErrorBound {
 };
 
 /// A gradient compressor: one method with its parameters. Immutable and free of per-rank state, so that one object
-/// serves every rank at once; residuals, factors and momentum belong to a Reducer.
+/// serves every rank at once. What survives a step belongs to an Encoder (memory of one rank) or to a Reducer (memory
+/// that ranks agree on).
 ///
 /// `encode` and `decode_add` are the timed region: they allocate nothing, synchronise nothing and touch only the views.
 /// `plan` must have been called for a size before encode or decode_add is.
@@ -69,8 +71,19 @@ class Codec {
   /// The promise for n elements. Sharp enough that a broken codec misses it.
   [[nodiscard]] virtual ErrorBound bound(std::size_t n) const = 0;
 
-  /// Values (of whatever kind) that are sent for n elements in the first step, for the column element_ratio.
+  /// Values (of whatever kind) that are sent for n elements in the first step, at most.
   [[nodiscard]] virtual std::size_t values_sent(std::size_t n) const { return n; }
+  /// Values in a payload that was just written, for the column element_ratio. Not timed.
+  [[nodiscard]] virtual std::size_t values_in(View<const std::byte, S> /*payload*/, std::size_t n) const {
+    return values_sent(n);
+  }
+
+  /// The memory of one rank for n elements; null where the method has none of its own. Descriptors of codecs that
+  /// return one say `memory`. `ranks`: how many there are, for methods whose clipping depends on it.
+  [[nodiscard]] virtual std::unique_ptr<Encoder<S>> make_encoder(std::size_t /*n*/, int /*ranks*/,
+                                                                 Queue<S> /*queue*/) const {
+    return nullptr;
+  }
 
  protected:
   Codec() = default;

@@ -255,7 +255,9 @@ extern constinit const CodecDescriptor fft_codec{
     .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,
     .payload = "256 + B + 2 bits K bits, B = L/2+1 bins a chunk, K = round((1-theta) B)",
-    .make_host = [](const Params& p) -> std::unique_ptr<Codec<Space::host>> { return std::make_unique<Fft>(p); },
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Fft>(p);
+    },
     .make_cuda = GT_MAKE_CUDA(make_cuda_fft),
 };
 

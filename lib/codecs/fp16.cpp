@@ -68,7 +68,9 @@ extern constinit const CodecDescriptor fp16_codec{
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::f16,
     .payload = "16 n bits",
-    .make_host = [](const Params& p) -> std::unique_ptr<Codec<Space::host>> { return std::make_unique<Fp16>(p); },
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Fp16>(p);
+    },
     .make_cuda = GT_MAKE_CUDA(make_cuda_fp16),
 };
 

@@ -43,7 +43,9 @@ extern constinit const CodecDescriptor none_codec{
     .aggregation = Aggregation::sum,
     .unbiased = true,
     .payload = "32 n bits",
-    .make_host = [](const Params&) -> std::unique_ptr<Codec<Space::host>> { return std::make_unique<None>(); },
+    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<None>();
+    },
     .make_cuda = GT_MAKE_CUDA(make_cuda_none),
 };
 

@@ -28,7 +28,9 @@ extern constinit const CodecDescriptor noop_codec{
     .params = {},
     .aggregation = Aggregation::none,
     .payload = "0 bits",
-    .make_host = [](const Params&) -> std::unique_ptr<Codec<Space::host>> { return std::make_unique<Noop>(); },
+    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Noop>();
+    },
     .make_cuda = GT_MAKE_CUDA(make_cuda_noop),
 };
 

@@ -186,7 +186,8 @@ extern constinit const CodecDescriptor qsgd_codec{
     .aggregation = Aggregation::gather,
     .unbiased = true,
     .payload = "bits n + 32 ceil(n/bucket) bits",
-    .make_host = [](const Params& p) { return make_for_bits(p, std::make_integer_sequence<std::uint32_t, 7>{}); },
+    .make_host = [](const Params& p,
+                    const Layout&) { return make_for_bits(p, std::make_integer_sequence<std::uint32_t, 7>{}); },
     .make_cuda = GT_MAKE_CUDA(make_cuda_qsgd),
 };
 

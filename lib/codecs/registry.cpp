@@ -40,6 +40,10 @@ CodecSpec parse_codec(std::string_view text) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   const Params general{descriptor.name, std::span{&kErrorFeedback, 1}, feedback};
+  if (descriptor.memory && !general.is("ef", "default")) {
+    throw Error{Fault::usage,
+                fmt::format("codec {} keeps a memory of its own; ef does not apply, leave it out", descriptor.name)};
+  }
   const bool on = general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on");
   return {&descriptor, Params{descriptor.name, descriptor.params, own}, on};
 }
@@ -59,7 +63,17 @@ std::vector<CodecSpec> all_codecs() {
 }
 
 std::string_view name_of(Aggregation aggregation) {
-  return aggregation == Aggregation::sum ? "sum" : aggregation == Aggregation::gather ? "gather" : "none";
+  switch (aggregation) {
+    case Aggregation::sum:
+      return "sum";
+    case Aggregation::gather:
+      return "gather";
+    case Aggregation::own:
+      return "own";
+    case Aggregation::none:
+      return "none";
+  }
+  return "";
 }
 
 std::string_view name_of(Determinism determinism) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/codecs/codec.hpp"
+#include "lib/codecs/layout.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/dtype.hpp"
 
@@ -16,6 +17,7 @@ namespace gradtool {
 enum class Aggregation : std::uint8_t {
   sum,     ///< payloads are arrays of `sum_dtype` that a ring may add on the way
   gather,  ///< all-gather the payloads, decode each
+  own,     ///< several collectives or an agreement between ranks: a reducer of its own in lib/reduce
   none,    ///< nothing is sent
 };
 
@@ -31,18 +33,24 @@ struct CodecDescriptor {
   std::string_view name;
   std::string_view summary;    ///< one line
   std::string_view reference;  ///< paper, section
+  /// Some five sentences for docs/codecs.md: how it works, what we decided where the paper is silent, when it pays.
+  std::string_view description = {};
   std::span<const ParamInfo> params;
   Aggregation aggregation = Aggregation::gather;
-  Dtype sum_dtype = Dtype::f32;  ///< for Aggregation::sum
-  bool unbiased = false;         ///< E[decode(encode(x))] = x over keys
-  bool error_feedback = false;   ///< by default the reducer keeps what was not sent and adds it to the next step
-  bool needs_weight = false;
-  bool needs_second_moment = false;
+  Dtype sum_dtype = Dtype::f32;      ///< for Aggregation::sum
+  bool unbiased = false;             ///< E[decode(encode(x))] = x over keys
+  bool error_feedback = false;       ///< by default the reducer keeps what was not sent and adds it to the next step
+  bool memory = false;               ///< the codec makes encoders with a memory of their own; `ef` does not apply
+  bool by_layout = false;            ///< tensors' shapes matter: it works on whole units only, not on segments of them
+  bool needs_weight = false;         ///< uses captured weights where the file has them
+  bool needs_second_moment = false;  ///< uses captured second moments where the file has them
   Determinism determinism = Determinism::cross_backend;
   std::string_view payload;  ///< payload formula, for the docs
-  std::unique_ptr<Codec<Space::host>> (*make_host)(const Params&);
-  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(
-      const Params&);  ///< null when there is no CUDA version in this build
+  /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
+  /// (Aggregation::own).
+  std::unique_ptr<Codec<Space::host>> (*make_host)(const Params&, const Layout&) = nullptr;
+  /// Null when there is no CUDA version in this build.
+  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(const Params&) = nullptr;
 };
 
 /// All codecs, sorted by name. A constant table that CMake generates from the list in lib/codecs/CMakeLists.txt.
@@ -62,6 +70,10 @@ struct CodecSpec {
   [[nodiscard]] std::string params_text() const;
 };
 [[nodiscard]] CodecSpec parse_codec(std::string_view text);
+/// True when some build of it can be made for one rank alone: encode, decode_add.
+[[nodiscard]] inline bool has_codec(const CodecDescriptor& codec) {
+  return codec.make_host != nullptr;
+}
 /// Every registered codec with its default parameters.
 [[nodiscard]] std::vector<CodecSpec> all_codecs();
 

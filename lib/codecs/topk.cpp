@@ -131,7 +131,9 @@ extern constinit const CodecDescriptor topk_codec{
     .aggregation = Aggregation::gather,
     .error_feedback = true,
     .payload = "32 k + min(32 k, n) bits, k = round(ratio n)",
-    .make_host = [](const Params& p) -> std::unique_ptr<Codec<Space::host>> { return std::make_unique<TopK>(p); },
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<TopK>(p);
+    },
     .make_cuda = nullptr,
 };
 

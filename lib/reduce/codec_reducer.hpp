@@ -19,19 +19,30 @@ class CodecReducer : public Reducer<S> {
         ranks_{ranks},
         footprint_{codec_->plan(n)},
         state_{error_feedback ? n * sizeof(float) : 0},
-        residual_{state_.template take<float>(error_feedback ? n : 0)} {
+        residual_{state_.template take<float>(error_feedback ? n : 0)},
+        encoder_{codec_->make_encoder(n, ranks, queue)} {
     fill_zero(queue, residual_);
   }
 
-  void reset(Queue<S> queue) override { fill_zero(queue, residual_); }
+  void reset(Queue<S> queue) override {
+    fill_zero(queue, residual_);
+    if (encoder_) encoder_->reset(queue);
+  }
   [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
-  [[nodiscard]] View<const float, S> residual() const override { return residual_; }
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return codec_->values_in(last_, n_); }
+  [[nodiscard]] View<const float, S> residual() const override { return encoder_ ? encoder_->residual() : residual_; }
+  [[nodiscard]] std::string note() const override { return encoder_ ? encoder_->note() : std::string{}; }
 
  protected:
-  /// Encodes gradient, or gradient + residual, and keeps in the residual what the payload does not say.
+  /// Encodes through the codec's own memory where it has one. Else encodes gradient, or gradient + residual, and keeps
+  /// in the residual what the payload does not say.
   /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): u = g + e; send C(u); e = u - D(C(u)).
-  void encode_with_feedback(Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
-                            View<std::byte, S> payload, View<std::byte, S> scratch) {
+  void encode_with_memory(Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
+                          const EncodeContext& context, View<std::byte, S> payload, View<std::byte, S> scratch) {
+    if (encoder_) {
+      encoder_->encode(queue, gradient, side, context, payload, scratch);
+      return;
+    }
     if (residual_.empty()) {
       codec_->encode(queue, gradient, context, payload, scratch);
       return;
@@ -58,6 +69,8 @@ class CodecReducer : public Reducer<S> {
   Footprint footprint_;
   Arena<S> state_;
   View<float, S> residual_;
+  std::unique_ptr<Encoder<S>> encoder_;
+  View<const std::byte, S> last_;  ///< the payload of the last reduce, in the workspace
   std::uint64_t payload_bytes_ = 0;
 };
 

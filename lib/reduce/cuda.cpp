@@ -1,6 +1,4 @@
 // The CUDA side of reducer.hpp and ops.hpp, compiled only in builds with CUDA.
-#include <fmt/format.h>
-
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/sum.hpp"
 #include "kernels/cuda/vector.hpp"
@@ -28,19 +26,17 @@ void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Sp
 }
 
 template <>
-std::shared_ptr<const Codec<Space::cuda>> make_codec(const CodecSpec& spec) {
-  if (spec.descriptor->make_cuda == nullptr) {
-    throw Error{Fault::unavailable,
-                fmt::format("codec {} has no CUDA version in this build; use --device cpu", spec.name())};
-  }
+std::shared_ptr<const Codec<Space::cuda>> make_codec(const CodecSpec& spec, const Layout& /*layout*/) {
+  if (!has_codec(*spec.descriptor)) return nullptr;
+  if (spec.descriptor->make_cuda == nullptr) detail::throw_no_cuda(spec.name());
   return spec.descriptor->make_cuda(spec.params);
 }
 
 template <>
 std::unique_ptr<Reducer<Space::cuda>> make_reducer(const CodecSpec& spec,
                                                    std::shared_ptr<const Codec<Space::cuda>> codec, Scheme scheme,
-                                                   std::size_t n, int ranks, Queue<Space::cuda> queue) {
-  return detail::build_reducer<Space::cuda>(spec, std::move(codec), scheme, n, ranks, queue);
+                                                   const Layout& layout, int ranks, Queue<Space::cuda> queue) {
+  return detail::build_reducer<Space::cuda>(spec, std::move(codec), scheme, layout, ranks, queue);
 }
 
 }  // namespace gradtool

@@ -23,8 +23,8 @@ class GatherReducer final : public CodecReducer<S> {
            this->padded(8 * sizes_.size()) + 256;
   }
 
-  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
-              View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
+              const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     Carver<S> carve{workspace};
     const auto all = carve.take(slot() * sizes_.size());
     const auto scratch = carve.take(this->footprint_.scratch_bytes);
@@ -32,7 +32,8 @@ class GatherReducer final : public CodecReducer<S> {
     const auto me = static_cast<std::size_t>(comm.rank());
     const auto mine = all.part(me * slot(), this->footprint_.payload_bytes);  // gathered in place
 
-    in_phase(clock, Phase::encode, queue, [&] { this->encode_with_feedback(queue, gradient, context, mine, scratch); });
+    in_phase(clock, Phase::encode, queue,
+             [&] { this->encode_with_memory(queue, gradient, side, context, mine, scratch); });
     in_phase(clock, Phase::communicate, queue, [&] {
       if (this->footprint_.exact) {
         std::fill(sizes_.begin(), sizes_.end(), this->footprint_.payload_bytes);
@@ -54,6 +55,7 @@ class GatherReducer final : public CodecReducer<S> {
       this->codec_->decode_add_all(queue, parts_, 1.0F / static_cast<float>(comm.size()), gradient, scratch);
     });
     this->payload_bytes_ = sizes_[me];
+    this->last_ = mine.first(sizes_[me]);
   }
 
  private:

@@ -31,8 +31,8 @@ class HopReducer final : public Reducer<S> {
            1024;
   }
 
-  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
-              View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
+              const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     Carver<S> carve{workspace};
     const auto outgoing = carve.take(slot_);
     const auto incoming = carve.take(slot_);
@@ -50,6 +50,7 @@ class HopReducer final : public Reducer<S> {
       return gradient.part(s.first, s.count);
     };
     payload_bytes_ = 0;
+    values_ = 0;
 
     for (int hop = 0; hop + 1 < p; ++hop) {
       const int give = (me - hop + p) % p;
@@ -94,6 +95,8 @@ class HopReducer final : public Reducer<S> {
 
   void reset(Queue<S> /*queue*/) override {}
   [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
+  /// In all hops and the last payload.
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return values_; }
 
  private:
   /// Draws of different hops must not repeat: the hop enters the seed.
@@ -105,6 +108,7 @@ class HopReducer final : public Reducer<S> {
     std::uint64_t bytes = plan.payload_bytes;
     if (!plan.exact) read_back(queue, payload.first(8), &bytes);
     payload_bytes_ += bytes;
+    values_ += codec_->values_sent(segment.size());
     return static_cast<std::size_t>(bytes);
   }
 
@@ -132,6 +136,7 @@ class HopReducer final : public Reducer<S> {
   std::size_t scratch_ = 0;
   std::vector<std::uint64_t> sizes_, offsets_;
   std::uint64_t payload_bytes_ = 0;
+  std::uint64_t values_ = 0;
 };
 
 }  // namespace gradtool

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "lib/reduce/make_reducer.hpp"
 
 namespace gradtool {
@@ -16,18 +18,41 @@ std::string_view name_of(Scheme scheme) {
       return "gather";
     case Scheme::hop:
       return "hop";
+    case Scheme::own:
+      return "own";
   }
   return "";
 }
 
+const OwnReducer& find_own_reducer(std::string_view codec) {
+  for (const auto* own : own_reducers()) {
+    if (own->codec == codec) return *own;
+  }
+  throw std::logic_error{fmt::format("codec {} has no reducer in lib/reduce/CMakeLists.txt", codec)};
+}
+
+void detail::throw_no_cuda(std::string_view codec) {
+  throw Error{Fault::unavailable, fmt::format("codec {} has no CUDA version in this build; use --device cpu", codec)};
+}
+
 Scheme resolve(Scheme scheme, const CodecSpec& spec) {
   const CodecDescriptor& codec = *spec.descriptor;
-  if (scheme == Scheme::automatic || codec.aggregation == Aggregation::none) {
+  if (scheme == Scheme::automatic || scheme == Scheme::own || codec.aggregation == Aggregation::none) {
+    if (codec.aggregation == Aggregation::own) return Scheme::own;
     return codec.aggregation == Aggregation::sum ? Scheme::sum : Scheme::gather;
+  }
+  if (!has_codec(codec)) {
+    throw Error{Fault::usage, fmt::format("codec {} is a reducer of its own; leave --reduce at auto", codec.name)};
   }
   if (scheme == Scheme::sum && codec.aggregation != Aggregation::sum) {
     throw Error{Fault::usage,
                 fmt::format("codec {} cannot ride on a sum: its payloads do not add; use gather or hop", codec.name)};
+  }
+  if (scheme == Scheme::hop && (codec.memory || codec.by_layout)) {
+    throw Error{Fault::usage,
+                fmt::format("codec {} works on whole tensors with what it kept of earlier steps, which has no meaning "
+                            "for the segments of hop; use gather",
+                            codec.name)};
   }
   if (scheme == Scheme::hop && spec.error_feedback) {
     throw Error{Fault::usage,
@@ -39,15 +64,16 @@ Scheme resolve(Scheme scheme, const CodecSpec& spec) {
 }
 
 template <>
-std::shared_ptr<const Codec<Space::host>> make_codec(const CodecSpec& spec) {
-  return spec.descriptor->make_host(spec.params);
+std::shared_ptr<const Codec<Space::host>> make_codec(const CodecSpec& spec, const Layout& layout) {
+  if (!has_codec(*spec.descriptor)) return nullptr;
+  return spec.descriptor->make_host(spec.params, layout);
 }
 
 template <>
 std::unique_ptr<Reducer<Space::host>> make_reducer(const CodecSpec& spec,
                                                    std::shared_ptr<const Codec<Space::host>> codec, Scheme scheme,
-                                                   std::size_t n, int ranks, Queue<Space::host> queue) {
-  return detail::build_reducer<Space::host>(spec, std::move(codec), scheme, n, ranks, queue);
+                                                   const Layout& layout, int ranks, Queue<Space::host> queue) {
+  return detail::build_reducer<Space::host>(spec, std::move(codec), scheme, layout, ranks, queue);
 }
 
 }  // namespace gradtool

@@ -17,20 +17,21 @@ class SumReducer final : public CodecReducer<S> {
     return 2 * this->padded(this->footprint_.payload_bytes) + this->padded(this->footprint_.scratch_bytes) + 256;
   }
 
-  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& context,
-              View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
+              const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     Carver<S> carve{workspace};
     const auto payload = carve.take(this->footprint_.payload_bytes);
     const auto scratch = carve.take(this->footprint_.scratch_bytes);
     const auto segment = carve.take(comm.scratch_bytes(payload.size()));
     in_phase(clock, Phase::encode, queue,
-             [&] { this->encode_with_feedback(queue, gradient, context, payload, scratch); });
+             [&] { this->encode_with_memory(queue, gradient, side, context, payload, scratch); });
     in_phase(clock, Phase::communicate, queue, [&] { comm.all_reduce_sum(queue, payload, dtype_, segment); });
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
       this->codec_->decode_add(queue, payload, 1.0F / static_cast<float>(comm.size()), gradient, scratch);
     });
     this->payload_bytes_ = payload.size();
+    this->last_ = payload;  // the sum by now, of payloads of one size
   }
 
  private:
@@ -44,8 +45,8 @@ class DenseReducer final : public Reducer<S> {
   explicit DenseReducer(std::size_t n) : n_{n} {}
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Arena<S>::padded_size(4 * n_) + 256; }
-  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const EncodeContext& /*context*/,
-              View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
+              const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     in_phase(clock, Phase::encode, queue, [] {});
     in_phase(clock, Phase::communicate, queue,
              [&] { comm.all_reduce_sum(queue, as_writable_bytes(gradient), Dtype::f32, workspace); });
@@ -53,6 +54,7 @@ class DenseReducer final : public Reducer<S> {
   }
   void reset(Queue<S> /*queue*/) override {}
   [[nodiscard]] std::uint64_t payload_bytes() const override { return 4 * n_; }
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return n_; }
 
  private:
   std::size_t n_;
@@ -63,14 +65,15 @@ template <Space S>
 class SilentReducer final : public Reducer<S> {
  public:
   [[nodiscard]] std::size_t workspace_bytes() const override { return 0; }
-  void reduce(Communicator<S>& /*comm*/, Queue<S> queue, View<float, S> gradient, const EncodeContext& /*context*/,
-              View<std::byte, S> /*workspace*/, PhaseClock<S>& clock) override {
+  void reduce(Communicator<S>& /*comm*/, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
+              const EncodeContext& /*context*/, View<std::byte, S> /*workspace*/, PhaseClock<S>& clock) override {
     in_phase(clock, Phase::encode, queue, [] {});
     in_phase(clock, Phase::communicate, queue, [] {});
     in_phase(clock, Phase::decode, queue, [&] { fill_zero(queue, gradient); });
   }
   void reset(Queue<S> /*queue*/) override {}
   [[nodiscard]] std::uint64_t payload_bytes() const override { return 0; }
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return 0; }
 };
 
 }  // namespace gradtool

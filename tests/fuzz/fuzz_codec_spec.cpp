@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto spec = gradtool::parse_codec(text);
     const auto again = gradtool::parse_codec(spec.name() + ":" + spec.params_text());
     if (again.params_text() != spec.params_text() || again.error_feedback != spec.error_feedback) std::abort();
-    static_cast<void>(spec.descriptor->make_host(spec.params)->plan(100));
+    if (has_codec(*spec.descriptor))
+      static_cast<void>(spec.descriptor->make_host(spec.params, gradtool::Layout::flat(100))->plan(100));
   } catch (const gradtool::Error& error) {
     if (error.fault() != gradtool::Fault::usage || std::string{error.what()}.empty()) std::abort();
   }

@@ -33,7 +33,8 @@ Outcome run(const std::string& codec, Scheme scheme, int ranks, std::size_t n, i
   run_threads(ranks, [&](Communicator<Space::host>& comm) {
     const auto me = static_cast<std::size_t>(comm.rank());
     const Queue<Space::host> queue;
-    auto reducer = make_reducer<Space::host>(spec, make_codec<Space::host>(spec), scheme, n, ranks, queue);
+    auto reducer = make_reducer<Space::host>(spec, make_codec<Space::host>(spec, Layout::flat(n)), scheme,
+                                             Layout::flat(n), ranks, queue);
     Arena<Space::host> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     NoClock<Space::host> clock;
@@ -41,7 +42,7 @@ Outcome run(const std::string& codec, Scheme scheme, int ranks, std::size_t n, i
       comm.reset_traffic();
       auto gradient = input(n, comm.rank(), step);
       reducer->reduce(
-          comm, queue, {gradient.data(), n},
+          comm, queue, {gradient.data(), n}, {},
           {.key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)},
            .iteration = step},
           workspace, clock);

@@ -11,11 +11,12 @@ int main() {
   double first = 0.0;
   run_threads(4, [&](Communicator<Space::host>& comm) {
     std::vector<float> gradient(1000, static_cast<float>(comm.rank()));
+    const Layout layout = Layout::flat(gradient.size());
     auto reducer =
-        make_reducer<Space::host>(spec, make_codec<Space::host>(spec), Scheme::automatic, gradient.size(), 4, {});
+        make_reducer<Space::host>(spec, make_codec<Space::host>(spec, layout), Scheme::automatic, layout, 4, {});
     Arena<Space::host> arena{reducer->workspace_bytes()};
     NoClock<Space::host> clock;
-    reducer->reduce(comm, {}, {gradient.data(), gradient.size()}, {}, arena.take_bytes(reducer->workspace_bytes()),
+    reducer->reduce(comm, {}, {gradient.data(), gradient.size()}, {}, {}, arena.take_bytes(reducer->workspace_bytes()),
                     clock);
     if (comm.rank() == 0) first = static_cast<double>(gradient[0]);
   });

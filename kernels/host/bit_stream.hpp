@@ -1,0 +1,114 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace gradtool::host {
+
+/// Writes codes of any length into a stream of bits: bit j of the stream is bit j mod 8 of byte j div 8.
+class BitWriter {
+ public:
+  explicit BitWriter(std::byte* out) : out_{out} {}
+
+  /// The low `count` bits of `bits`; count <= 56, and the bits above are zero.
+  void put(std::uint64_t bits, unsigned count) {
+    held_ |= bits << have_;
+    have_ += count;
+    while (have_ >= 8) {
+      *out_++ = static_cast<std::byte>(held_);
+      held_ >>= 8;
+      have_ -= 8;
+      ++bytes_;
+    }
+  }
+
+  /// Pads the last byte with zeros; the number of bytes written in all.
+  std::size_t finish() {
+    if (have_ > 0) put(0, 8 - have_);
+    return bytes_;
+  }
+
+ private:
+  std::byte* out_;
+  std::uint64_t held_ = 0;
+  unsigned have_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+/// Reads what BitWriter wrote. Behind the end come zeros, and `overrun` says that some were asked for.
+class BitReader {
+ public:
+  BitReader(const std::byte* in, std::size_t bytes) : in_{in}, left_{bytes} {}
+
+  /// The next `count` bits, count <= 56.
+  [[nodiscard]] std::uint64_t peek(unsigned count) {
+    if (have_ < count) fill();
+    return held_ & ((std::uint64_t{1} << count) - 1);
+  }
+  void skip(unsigned count) {
+    held_ >>= count;
+    overrun_ = overrun_ || count > have_;
+    have_ -= count < have_ ? count : have_;
+  }
+  [[nodiscard]] std::uint64_t take(unsigned count) {
+    const std::uint64_t bits = peek(count);
+    skip(count);
+    return bits;
+  }
+  [[nodiscard]] bool overrun() const { return overrun_; }
+
+ private:
+  void fill() {
+    if (left_ >= 8) {  // eight bytes at once; those that do not fit are read again next time
+      std::uint64_t next = 0;
+      std::memcpy(&next, in_, 8);
+      held_ |= next << have_;
+      const unsigned bytes = (63 - have_) / 8;
+      in_ += bytes;
+      left_ -= bytes;
+      have_ += 8 * bytes;
+      held_ &= have_ == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << have_) - 1;
+      return;
+    }
+    while (have_ <= 56 && left_ > 0) {
+      held_ |= static_cast<std::uint64_t>(*in_++) << have_;
+      have_ += 8;
+      --left_;
+    }
+  }
+
+  const std::byte* in_;
+  std::size_t left_;
+  std::uint64_t held_ = 0;
+  unsigned have_ = 0;
+  bool overrun_ = false;
+};
+
+/// Bits of the Elias delta code of x >= 1 (Elias 1975): floor(log2 x) + 2 floor(log2(floor(log2 x) + 1)) + 1.
+[[nodiscard]] constexpr unsigned elias_delta_bits(std::uint32_t x) {
+  const auto n = static_cast<unsigned>(std::bit_width(x)) - 1;
+  return n + 2 * (static_cast<unsigned>(std::bit_width(n + 1)) - 1) + 1;
+}
+
+/// With N = floor(log2 x) and L = floor(log2(N + 1)): L zeros, a one, the low L bits of N + 1, the low N bits of x.
+inline void put_elias_delta(BitWriter& out, std::uint32_t x) {
+  const auto n = static_cast<unsigned>(std::bit_width(x)) - 1;
+  const auto l = static_cast<unsigned>(std::bit_width(n + 1)) - 1;
+  const std::uint64_t length = (std::uint64_t{1} << l) | ((n + 1 - (1U << l)) * (std::uint64_t{2} << l));
+  out.put(length, 2 * l + 1);
+  out.put(x - (std::uint64_t{1} << n), n);
+}
+
+/// 0 where the bits are no such code of a number below 2^32.
+[[nodiscard]] inline std::uint32_t take_elias_delta(BitReader& in) {
+  const auto l = static_cast<unsigned>(std::countr_zero(in.peek(12) | 0x800U));
+  if (l > 5) return 0;
+  in.skip(l + 1);
+  const auto n = static_cast<unsigned>((1U << l) + in.take(l)) - 1;
+  if (n > 31) return 0;
+  return static_cast<std::uint32_t>((std::uint64_t{1} << n) + in.take(n));
+}
+
+}  // namespace gradtool::host

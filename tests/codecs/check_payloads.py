@@ -1,0 +1,42 @@
+"""Reads every codec's payloads with the independent decoders of scripts/payloads and compares with gradtool's own.
+
+A decoder may be off by rounding only: its tolerance is 2e-6 of the largest decoded value, unless its module states
+another TOLERANCE. Every registered codec must have a decoder.
+Usage: check_payloads.py PAYLOAD_DUMP
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import payloads  # noqa: E402
+
+failures = []
+checked = 0
+with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder)
+    subprocess.run([sys.argv[1], str(folder)], check=True)
+    for case in json.loads((folder / "manifest.json").read_text()):
+        payload = (folder / f"{case['stem']}.payload").read_bytes()
+        expected = np.fromfile(folder / f"{case['stem']}.decoded", dtype="<f4")
+        name = f"{case['text']} n={case['n']}"
+        try:
+            module = payloads.module(case["codec"])
+            decoded = module.decode(payloads.parameters(case["params"]), case["n"], payload)
+        except Exception as error:  # noqa: BLE001  whatever it is, it belongs to this case
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        assert decoded.shape == expected.shape, f"{name}: {decoded.shape} instead of {expected.shape}"
+        largest = float(np.max(np.abs(expected), initial=0.0))
+        off = float(np.max(np.abs(decoded.astype(np.float64) - expected), initial=0.0))
+        if not off <= getattr(module, "TOLERANCE", 2e-6) * largest:
+            failures.append(f"{name}: off by {off:.3g} of {largest:.3g}")
+        checked += 1
+print(f"{checked} payloads read")
+if failures:
+    print("\n".join(failures), file=sys.stderr)
+    sys.exit(1)

@@ -1,0 +1,85 @@
+// Runs every codec between three ranks for a few steps on a small model and writes down, as JSON and raw files, what
+// each rank put in, said in every collective, and ended with. Read by tests/reduce/check_messages.py.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/codecs/codec_run.hpp"
+#include "tests/reduce/model_run.hpp"
+
+namespace gradtool::test {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kSteps = 6;
+
+/// Codecs that are reducers of their own, with parameters that reach every phase within the steps.
+std::vector<std::string> dumped_specs() {
+  const std::vector<std::string> variants{};
+  std::vector<std::string> specs;
+  const auto own = [](std::string_view name) {
+    for (const auto* codec : codecs()) {
+      if (codec->name == name) return codec->aggregation == Aggregation::own;
+    }
+    return false;
+  };
+  for (const auto* codec : codecs()) {
+    if (own(codec->name)) specs.emplace_back(codec->name);
+  }
+  for (const auto& variant : variants) {
+    if (own(std::string_view{variant}.substr(0, variant.find(':')))) specs.push_back(variant);
+  }
+  return specs;
+}
+
+template <class T>
+std::string save(const std::filesystem::path& folder, const std::vector<T>& values, int& files) {
+  std::string name = std::to_string(files++);
+  std::ofstream out{folder / name, std::ios::binary};
+  out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(sizeof(T) * values.size()));
+  return name;
+}
+
+int run(const std::filesystem::path& folder) {
+  int files = 0;
+  auto manifest = nlohmann::ordered_json::array();
+  for (const auto& text : dumped_specs()) {
+    const ModelSetup setup{.codec = text, .ranks = kRanks, .steps = kSteps};
+    const auto out = run_model(setup);
+    const auto spec = parse_codec(text);
+    nlohmann::ordered_json one{
+        {"text", text}, {"codec", spec.name()},     {"params", spec.params.text()}, {"ranks", kRanks},
+        {"seed", 9},    {"ef", spec.error_feedback}};
+    for (const auto& tensor : setup.layout.tensors) {
+      one["tensors"].push_back({{"name", tensor.name},
+                                {"shape", tensor.shape},
+                                {"kind", tensor.kind},
+                                {"first", tensor.first},
+                                {"elements", tensor.elements}});
+    }
+    one["weight"] = save(folder, model_weight(setup.layout.elements), files);
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      nlohmann::ordered_json row;
+      row["result"] = save(folder, out.results[0][step], files);
+      for (std::size_t rank = 0; rank < kRanks; ++rank) {
+        nlohmann::ordered_json said;
+        said["input"] = save(folder, out.inputs[rank][step], files);
+        said["messages"] = nlohmann::ordered_json::array();
+        for (const auto& message : out.messages[rank][step])
+          said["messages"].push_back({{"call", message.call}, {"bytes", save(folder, message.bytes, files)}});
+        row["ranks"].push_back(said);
+      }
+      one["steps"].push_back(row);
+    }
+    manifest.push_back(one);
+  }
+  std::ofstream{folder / "manifest.json"} << manifest.dump(1);
+  return 0;
+}
+
+}  // namespace
+}  // namespace gradtool::test
+
+int main(int argc, char** argv) {
+  return argc == 2 ? gradtool::test::run(argv[1]) : 2;
+}

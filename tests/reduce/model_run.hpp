@@ -1,0 +1,164 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/comm/launch.hpp"
+#include "lib/core/allocation_watch.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/reduce/reducer.hpp"
+#include "tests/codecs/inputs.hpp"
+#include "tests/reduce/recording.hpp"
+
+namespace gradtool::test {
+
+/// A small network's gradient as one unit: tensors of every kind that methods treat apart.
+inline Layout small_model() {
+  Layout layout;
+  const auto add = [&](std::string name, std::vector<std::int64_t> shape, std::string kind, std::string order) {
+    std::size_t elements = 1;
+    for (const auto extent : shape) elements *= static_cast<std::size_t>(extent);
+    layout.tensors.push_back({.name = std::move(name),
+                              .shape = std::move(shape),
+                              .kind = std::move(kind),
+                              .layout = std::move(order),
+                              .first = layout.elements,
+                              .elements = elements});
+    layout.elements += elements;
+  };
+  add("conv1.weight", {16, 3, 3, 3}, "conv", "OIHW");
+  add("bn1.weight", {16}, "norm", "");
+  add("bn1.bias", {16}, "bias", "");
+  add("conv2.weight", {16, 16, 3, 3}, "conv", "OIHW");
+  add("down.weight", {32, 16, 1, 1}, "conv", "OIHW");
+  add("fc.weight", {10, 129}, "linear", "OI");
+  add("fc.bias", {10}, "bias", "");
+  for (auto& tensor : layout.tensors)
+    tensor.depth = static_cast<double>(tensor.first) / static_cast<double>(layout.elements);
+  return layout;
+}
+
+/// What a run gave, on every rank and in every step.
+struct ModelOutcome {
+  std::vector<std::vector<std::vector<float>>> inputs, results;  ///< [rank][step]
+  std::vector<std::vector<std::vector<Message>>> messages;       ///< [rank][step]
+  std::vector<std::vector<float>> residuals;                     ///< [rank], after the last step
+  std::vector<std::vector<std::uint64_t>> payload, wire;         ///< [rank][step]
+  std::uint64_t allocations = 0;                                 ///< in all reduces; counted where hooks are linked
+  std::string note;
+};
+
+using GradientOf = std::function<std::vector<float>(int rank, int step)>;
+
+/// Gradients of a network: correlated over steps and ranks, so that methods that learn have something to learn.
+inline std::vector<float> model_gradient(std::size_t n, int rank, int step) {
+  const auto common = gradient_like(n, 17);
+  const auto drift = gradient_like(n, 1000U + static_cast<std::uint32_t>(step));
+  const auto own = gradient_like(n, 5000U + static_cast<std::uint32_t>(100 * step + rank));
+  std::vector<float> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = common[i] + 0.25F * drift[i] + 0.5F * own[i];
+  return x;
+}
+inline std::vector<float> model_weight(std::size_t n) {
+  auto w = gradient_like(n, 77);
+  for (auto& value : w) value *= 8.0F;
+  return w;
+}
+/// As if the mean gradient came from 4 micro-batches that differ.
+inline std::vector<float> model_second_moment(const std::vector<float>& gradient, std::uint32_t seed) {
+  const auto noise = gradient_like(gradient.size(), seed);
+  std::vector<float> v(gradient.size());
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = 0.25F * gradient[i] * gradient[i] + noise[i] * noise[i];
+  return v;
+}
+
+struct ModelSetup {
+  std::string codec;
+  int ranks = 3;
+  int steps = 3;
+  int threads = 1;
+  bool side_inputs = true;
+  Scheme scheme = Scheme::automatic;
+  Layout layout = small_model();
+  GradientOf gradient = nullptr;  ///< model_gradient when null
+  int resets_at = -1;             ///< reset before this step
+};
+
+inline ModelOutcome run_model(const ModelSetup& setup) {
+  ModelOutcome out;
+  const auto p = static_cast<std::size_t>(setup.ranks);
+  const std::size_t n = setup.layout.elements;
+  out.inputs.resize(p);
+  out.results.resize(p);
+  out.messages.resize(p);
+  out.residuals.resize(p);
+  out.payload.resize(p);
+  out.wire.resize(p);
+  std::vector<std::uint64_t> allocations(p, 0);
+  const auto spec = parse_codec(setup.codec);
+  run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
+    Recording comm{threads};
+    const auto me = static_cast<std::size_t>(threads.rank());
+    TaskPool pool{setup.threads};
+    const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
+    auto reducer = make_reducer<Space::host>(spec, make_codec<Space::host>(spec, setup.layout), setup.scheme,
+                                             setup.layout, setup.ranks, queue);
+    Arena<Space::host> arena{reducer->workspace_bytes()};
+    const auto workspace = arena.take_bytes(reducer->workspace_bytes());
+    std::memset(workspace.data(), 0xA5, workspace.size());
+    NoClock<Space::host> clock;
+    const auto weight = model_weight(n);
+    for (int step = 0; step < setup.steps; ++step) {
+      if (step == setup.resets_at) reducer->reset(queue);
+      auto x = setup.gradient ? setup.gradient(threads.rank(), step) : model_gradient(n, threads.rank(), step);
+      out.inputs[me].push_back(x);
+      const auto moment = model_second_moment(x, 9000U + static_cast<std::uint32_t>(10 * step + threads.rank()));
+      SideInputs<Space::host> side;
+      if (setup.side_inputs) side = {.weight = {weight.data(), n}, .second_moment = {moment.data(), n}};
+      const EncodeContext context{
+          .key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)},
+          .iteration = step};
+      threads.reset_traffic();
+      if (AllocationWatch::active()) {  // the recording allocates, so not while it records
+        const AllocationWatch watch;
+        reducer->reduce(threads, queue, {x.data(), n}, side, context, workspace, clock);
+        allocations[me] += watch.on_this_thread();
+      } else {
+        comm.messages.clear();
+        reducer->reduce(comm, queue, {x.data(), n}, side, context, workspace, clock);
+        out.messages[me].push_back(comm.messages);
+      }
+      out.results[me].push_back(x);
+      out.payload[me].push_back(reducer->payload_bytes());
+      out.wire[me].push_back(threads.traffic().bytes_sent);
+    }
+    const auto residual = reducer->residual();
+    out.residuals[me].assign(residual.data(), residual.data() + residual.size());
+    if (me == 0) out.note = reducer->note();
+  });
+  for (const auto count : allocations) out.allocations += count;
+  return out;
+}
+
+/// sum (x-y)^2 / sum x^2 for the means over ranks, of one step or of the sums over all steps.
+inline double model_nmse(const ModelOutcome& out, int step = -1) {
+  const std::size_t n = out.inputs[0][0].size();
+  const std::size_t first = step < 0 ? 0 : static_cast<std::size_t>(step);
+  const std::size_t last = step < 0 ? out.inputs[0].size() : first + 1;
+  double error = 0.0;
+  double energy = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    double x = 0.0;
+    double y = 0.0;
+    for (std::size_t s = first; s < last; ++s) {
+      for (const auto& rank : out.inputs) x += static_cast<double>(rank[s][i]) / static_cast<double>(out.inputs.size());
+      y += static_cast<double>(out.results[0][s][i]);
+    }
+    error += (x - y) * (x - y);
+    energy += x * x;
+  }
+  return energy == 0.0 ? (error == 0.0 ? 0.0 : HUGE_VAL) : error / energy;
+}
+
+}  // namespace gradtool::test
