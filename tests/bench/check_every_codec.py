@@ -1,0 +1,50 @@
+"""Replays a real capture through every codec over several steps: every row is ok or says why not, no figure beats theory,
+and methods that feed back what they did not send converge.
+
+Usage: check_every_codec.py GRADTOOL CAPTURE
+"""
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+
+gradtool, capture = sys.argv[1:]
+
+
+def say(*arguments):
+    return subprocess.run([gradtool, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+codecs = {codec["name"]: codec for codec in json.loads(say("list", "codecs", "--json", "-"))}
+info = json.loads(say("info", capture, "--json", "-"))
+ranks, elements = info["workers"], info["elements"]
+
+for granularity in ("tensor", "model"):
+    table = list(csv.DictReader(io.StringIO(
+        say("bench", capture, "--codec", "all", "--granularity", granularity, "-n", "2", "--csv", "-"))))
+    rows = {row["codec"]: row for row in table if row["timing"] == "isolated" and row["tensor"] == "all"}
+    assert set(rows) == set(codecs), set(rows) ^ set(codecs)
+    for name, row in rows.items():
+        where = f"{name}, {granularity}"
+        if row["status"] != "ok":
+            assert row["message"], f"{where}: {row['status']} without a reason"
+            continue
+        nmse, cumulative = float(row["nmse"]), float(row["cumulative_nmse"])
+        assert math.isfinite(nmse) and math.isfinite(cumulative), where
+        if name != "noop":
+            assert float(row["payload_bytes"]) > 0 and float(row["wire_bytes_per_rank"]) > 0, where
+            sent = float(row["element_ratio"]) if row["element_ratio"] else 1.0
+            # A value takes at least a bit; fewer only where the elements are not sent at all.
+            assert float(row["payload_ratio"]) <= 32.5 * max(sent, 1.0), f"{where}: {row['payload_ratio']}"
+        feeds_back = codecs[name]["error_feedback"]
+        if feeds_back and nmse > 1e-4:
+            # What is held back now comes later, so the sums over steps are closer than the steps.
+            assert cumulative < nmse, f"{where}: cumulative {cumulative} against {nmse} per step"
+        if row["residual_ratio"]:
+            assert float(row["residual_ratio"]) < 60, f"{where}: residual {row['residual_ratio']} times the gradient"
+    lossless = [name for name in ("none", "zstd") if name in rows]
+    for name in lossless:
+        assert float(rows[name]["nmse"]) < 1e-12, name
+print(f"{len(codecs)} codecs on {ranks} ranks, {elements} elements")
