@@ -88,8 +88,11 @@ std::string terminal_table(const BenchReport& report) {
     return total_of(table, a.concurrent) < total_of(table, b.concurrent);
   });
   std::vector<std::vector<std::string>> rows;
+  std::string notes;
   for (const auto& [isolated, concurrent] : lines) {
     const std::string status = to_text(table.at(isolated, "status"));
+    const std::string message = to_text(table.at(isolated, "message"));
+    if (status == "ok" && !message.empty()) notes += fmt::format("{}: {}\n", label(table, isolated), message);
     rows.push_back({label(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
                     shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
                     shown(table, isolated, "cumulative_nmse", "{:.3g}"),
@@ -100,9 +103,10 @@ std::string terminal_table(const BenchReport& report) {
   }
   return format_rows(
              {"codec", "payload", "wire", "nmse", "cum.nmse", "enc", "dec", "total", "speedup", "wins below", ""}, rows,
-             {false, true, true, true, true, true, true, true, true, true, false}, 24) +
+             {false, true, true, true, true, true, true, true, true, true, false}, 32) +
          "payload, wire: times smaller than fp32 and than its ring all-reduce; enc, dec: GB/s of raw bytes,\n"
-         "one rank at a time; total: us a step, all ranks at once; wins below: Gbit/s network.\n";
+         "one rank at a time; total: us a step, all ranks at once; wins below: Gbit/s network.\n" +
+         notes;
 }
 
 }  // namespace gradtool
