@@ -65,7 +65,7 @@ int run(Options& o) {
   }
   if (!o.csv.empty()) save_csv(o.csv, report.rows);
   if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
-  for (const auto& path : {o.csv, o.json, bench.reconstruction}) {
+  for (const auto& path : {o.csv, o.json, bench.reconstruction, bench.payloads}) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
   }
   if (o.csv.empty() && o.json.empty())
@@ -123,6 +123,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");
   app->add_option("--reconstruction", b.reconstruction,
                   "Write what the one --codec produced as a gradient file with one worker");
+  app->add_option("--payloads", b.payloads,
+                  "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
   app->add_option("--json", o->json, "Write the full record, every sample included; - for standard output");
   app->footer(

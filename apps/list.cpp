@@ -57,6 +57,14 @@ nlohmann::ordered_json codec_json() {
       parameters.push_back(std::move(p));
     }
     rows[i]["parameters"] = std::move(parameters);
+    const CodecDescriptor& codec = *codecs()[i];
+    rows[i]["spaces"] = nlohmann::ordered_json::array({"host"});
+    if (codec.make_cuda != nullptr) rows[i]["spaces"].push_back("cuda");
+    rows[i]["description"] = codec.description;
+    rows[i]["memory"] = codec.memory;
+    rows[i]["by_layout"] = codec.by_layout;
+    rows[i]["needs_weight"] = codec.needs_weight;
+    rows[i]["needs_second_moment"] = codec.needs_second_moment;
   }
   return rows;
 }

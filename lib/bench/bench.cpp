@@ -198,7 +198,9 @@ class Bench {
                     .errors = errors,
                     .check = options_.check,
                     .hot = options_.hot,
+                    .payloads = {},
                     .on_result = {}};
+    if (errors && is_wanted(spec)) plan.payloads = options_.payloads;
     if (errors && reconstruction_ && is_wanted(spec)) {
       plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
         reconstruction_->put(step, unit, result);
@@ -286,6 +288,9 @@ BenchReport run_bench(const BenchOptions& options) {
   expects(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
+  }
+  if (!options.payloads.empty() && (options.codecs.size() != 1 || options.device != "cpu")) {
+    throw Error{Fault::usage, "--payloads writes one codec's messages: give exactly one --codec, and --device cpu"};
   }
   return Bench{options}.run();
 }

@@ -28,6 +28,7 @@ struct BenchOptions {
   bool check = true, hot = false, per_tensor = false;
   std::string layers;          ///< regular expression; empty: all tensors
   std::string reconstruction;  ///< file to write; empty: none
+  std::string payloads;        ///< folder to write the codec's payloads to; empty: none
   std::string command;         ///< as given, for the record
 
   /// `scheme`, but what they always ride for none and noop.

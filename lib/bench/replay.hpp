@@ -32,6 +32,7 @@ struct ReplayPlan {
   bool errors = true;            ///< begin with an untimed pass that compares every result with the exact mean
   bool check = true;             ///< in that pass, compare the result's bits across ranks
   bool hot = false;              ///< leave the caches as they are between steps
+  std::string payloads;  ///< folder: in the pass for the errors, write down what each rank puts into each collective
   /// Called on rank 0 in the pass for the errors with every unit's result.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result;
 };

@@ -7,8 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "lib/bench/payload_log.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/replay_state.hpp"
+#include "lib/comm/recording.hpp"
 #include "lib/core/allocation_watch.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/reduce/ops.hpp"
@@ -122,18 +124,33 @@ class Rank {
     return buffer_.first(gradient.size());
   }
 
-  void reduce(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
+  void reduce(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     const AllocationWatch watch;
-    reducers_[unit]->reduce(comm_, queue_, buffer, side_, context(step, unit), workspace_, clock);
+    reducers_[unit]->reduce(comm, queue_, buffer, side_, context(step, unit), workspace_, clock);
     if (AllocationWatch::active() && watch.on_this_thread() != 0) {
       throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
                                             watch.on_this_thread())};
     }
   }
 
+  /// Payloads can be written down where the processor can read them.
+  void reduce_logged(PayloadLog* log, std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
+    if constexpr (S == Space::host) {
+      if (log != nullptr) {
+        RecordingCommunicator recording{
+            comm_, [&](std::string_view call, HostView<const std::byte> bytes) { log->put(step, unit, call, bytes); }};
+        reduce(recording, step, unit, buffer, clock);
+        return;
+      }
+    }
+    reduce(comm_, step, unit, buffer, clock);
+  }
+
   /// Every step once, untimed: errors, bytes, residuals, the same bits on every rank.
   void run_errors() {
     std::unique_ptr<ErrorKeeper> keeper = leads() ? std::make_unique<ErrorKeeper>(plan_, result_) : nullptr;
+    std::unique_ptr<PayloadLog> log;
+    if (!plan_.payloads.empty()) log = std::make_unique<PayloadLog>(plan_, comm_.rank());
     NoClock<S> clock;
     const std::size_t steps = plan_.reader->steps().size();
     double payload = 0.0;
@@ -142,7 +159,7 @@ class Rank {
       comm_.reset_traffic();
       for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
         const auto buffer = prepare(step, unit, true);
-        reduce(step, unit, buffer, clock);
+        reduce_logged(log.get(), step, unit, buffer, clock);
         const auto values = place_.download(buffer);
         if (plan_.check) compare_ranks(step, unit, values);
         payload += static_cast<double>(reducers_[unit]->payload_bytes());
@@ -162,6 +179,7 @@ class Rank {
       }
       if (interrupted()) throw Error{Fault::check, "interrupted"};
     }
+    if (log) log->close();
     if (!leads()) return;
     result_.payload_bytes = payload / static_cast<double>(steps);
     result_.values_sent = values_sent / static_cast<double>(steps);
@@ -191,7 +209,7 @@ class Rank {
       const auto buffer = prepare(step, unit, false);
       if (!plan_.hot) place_.evict(buffer);
       place_.clock().start();
-      reduce(step, unit, buffer, place_.clock());
+      reduce(comm_, step, unit, buffer, place_.clock());
       const PhaseTimes times = place_.clock().stop();
       for (std::size_t i = 0; i < 3; ++i) row_[4 * unit + i] = times.phase[i];
       row_[4 * unit + 3] = times.total;

@@ -98,7 +98,8 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
   std::vector<std::uint64_t> allocations(p, 0);
   const auto spec = parse_codec(setup.codec);
   run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
-    Recording comm{threads};
+    std::vector<Message> messages;
+    RecordingCommunicator comm{threads, keep_in(messages)};
     const auto me = static_cast<std::size_t>(threads.rank());
     TaskPool pool{setup.threads};
     const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
@@ -125,9 +126,9 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
         reducer->reduce(threads, queue, {x.data(), n}, side, context, workspace, clock);
         allocations[me] += watch.on_this_thread();
       } else {
-        comm.messages.clear();
+        messages.clear();
         reducer->reduce(comm, queue, {x.data(), n}, side, context, workspace, clock);
-        out.messages[me].push_back(comm.messages);
+        out.messages[me].push_back(messages);
       }
       out.results[me].push_back(x);
       out.payload[me].push_back(reducer->payload_bytes());
