@@ -42,6 +42,12 @@ GT_HD inline Draws draw4(const DrawKey& key, std::uint64_t index) {
                 key.step, key.rank, static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32));
 }
 
+/// The key of draws that all ranks share: that of a rank that there is not.
+GT_HD inline DrawKey shared_by_ranks(DrawKey key) {
+  key.rank = 0xffffffffu;
+  return key;
+}
+
 /// Uniform on [0, 1) with 24 bits: exact in float, and never 1.
 GT_HD inline float uniform(std::uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;

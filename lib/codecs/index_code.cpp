@@ -51,9 +51,11 @@ std::size_t IndexCoding::bound(std::size_t k, std::size_t n) const {
   if (automatic_) return std::min(4 * k, bitmap_bytes(n));  // elias only where it is smaller
   if (fixed_ == IndexCode::bitmap) return bitmap_bytes(n);
   if (fixed_ == IndexCode::u32) return 4 * k;
-  // A gap is below 2^w, w the width of n, so each code has at most the bits of 2^w - 1; all k gaps together are n.
+  // A gap is below 2^w, w the width of n, so each code has at most the bits of 2^w - 1. All gaps together are at most
+  // n, and no code has more than two bits for each unit of its gap (4 bits for a gap of 2).
   const auto widest = static_cast<std::uint32_t>((std::uint64_t{1} << std::bit_width(n)) - 1);
-  return (k * host::elias_delta_bits(std::max(widest, 1U)) + 31) / 32 * 4;
+  const std::size_t bits = std::min(k * host::elias_delta_bits(std::max(widest, 1U)), 2 * n);
+  return (bits + 31) / 32 * 4;
 }
 
 IndexCoding::Choice IndexCoding::choose(HostView<const std::uint32_t> positions, std::size_t n) const {

@@ -1,6 +1,7 @@
 #include "lib/reduce/ops.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/law/hd.hpp"
@@ -19,7 +20,48 @@ GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {
   for (std::size_t i = 0; i < count; ++i) view[i] *= factor;
 }
 
+/// Eight running sums, so that a vector holds them and every instruction set adds in the same order.
+GT_SIMD_CLONES Moments moments_of_range(const float* in, std::size_t count) {
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> sum{};
+  std::array<double, kLanes> squares{};
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) {
+      const auto x = static_cast<double>(in[i + j]);
+      sum[j] += x;
+      squares[j] += x * x;
+    }
+  }
+  for (std::size_t j = 0; i + j < count; ++j) {
+    const auto x = static_cast<double>(in[i + j]);
+    sum[j] += x;
+    squares[j] += x * x;
+  }
+  Moments total;
+  for (std::size_t j = 0; j < kLanes; ++j) {
+    total.sum += sum[j];
+    total.squares += squares[j];
+  }
+  return total;
+}
+
 }  // namespace
+
+Moments moments(Queue<Space::host> queue, View<const float, Space::host> view) {
+  constexpr std::size_t kParts = 32;  // the same cut for any number of threads
+  std::array<Moments, kParts> partial{};
+  const std::size_t parts = view.size() < kGrain ? 1 : kParts;
+  parallel_parts(queue, view.size(), parts, 8, [&](std::size_t part, std::size_t first, std::size_t last) {
+    partial[part] = moments_of_range(view.data() + first, last - first);
+  });
+  Moments total;
+  for (std::size_t part = 0; part < parts; ++part) {
+    total.sum += partial[part].sum;
+    total.squares += partial[part].squares;
+  }
+  return total;
+}
 
 void fill_zero(Queue<Space::host> queue, View<float, Space::host> view) {
   parallel_for(queue, view.size(), 16, kGrain,

@@ -25,4 +25,11 @@ void read_back(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> from
 void write_size(Queue<Space::host> queue, std::uint64_t size, View<std::byte, Space::host> to);
 void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Space::cuda> to);
 
+/// Sum and sum of squares in double, in an order that does not depend on threads.
+struct Moments {
+  double sum = 0.0;
+  double squares = 0.0;
+};
+[[nodiscard]] Moments moments(Queue<Space::host> queue, View<const float, Space::host> view);
+
 }  // namespace gradtool

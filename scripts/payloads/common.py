@@ -71,8 +71,11 @@ def sparse(payload, n):
     return out
 
 
-def philox(seed, step, rank, tensor, elements):
-    """The uniform draws in [0, 1) of elements 0 to `elements` - 1 (docs/payload-format.md, random numbers)."""
+SHARED = 0xFFFFFFFF  # the rank in the key of draws that all ranks share
+
+
+def philox_bits(seed, step, rank, tensor, elements):
+    """The 32-bit draws of elements 0 to `elements` - 1 (docs/payload-format.md, random numbers)."""
     quads = np.arange((elements + 3) // 4, dtype=np.uint64)
     mask = np.uint64(0xFFFFFFFF)
     c = [quads & mask, (quads >> np.uint64(32)) ^ np.uint64((tensor << 8) & 0xFFFFFFFF),
@@ -83,5 +86,10 @@ def philox(seed, step, rank, tensor, elements):
         c = [(b >> np.uint64(32)) ^ c[1] ^ np.uint64(key[0]), b & mask,
              (a >> np.uint64(32)) ^ c[3] ^ np.uint64(key[1]), a & mask]
         key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    words = np.stack(c, axis=1).reshape(-1)[:elements]
+    return np.stack(c, axis=1).reshape(-1)[:elements]
+
+
+def philox(seed, step, rank, tensor, elements):
+    """The uniform draws in [0, 1) of elements 0 to `elements` - 1."""
+    words = philox_bits(seed, step, rank, tensor, elements)
     return ((words >> np.uint64(8)).astype(np.float32) * np.float32(2.0 ** -24)).astype(np.float32)

@@ -15,7 +15,13 @@ constexpr int kSteps = 6;
 
 /// Codecs that are reducers of their own, with parameters that reach every phase within the steps.
 std::vector<std::string> dumped_specs() {
-  const std::vector<std::string> variants{};
+  const std::vector<std::string> variants{
+      "iwp:policy=mean_std,k=1,density=0.05,roots=3",
+      "iwp:policy=fixed,threshold=0.5,mask=bitmap,roots=1",
+      "iwp:policy=dispersion,threshold=0.05,limit=0.4,mask=elias",
+      "iwp:mu=0.9,clip=0.5,warmup=1",
+      "iwp:density=0.1,bernoulli=0.5,mask=u32,mu=0.5,masking=off",
+  };
   std::vector<std::string> specs;
   const auto own = [](std::string_view name) {
     for (const auto* codec : codecs()) {

@@ -1,0 +1,371 @@
+#include "kernels/law/iwp.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/host/select.hpp"
+#include "kernels/law/half.hpp"
+#include "lib/codecs/index_code.hpp"
+#include "lib/reduce/host_reducer.hpp"
+#include "lib/reduce/marks.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr std::size_t kGrain = 1 << 14;
+constexpr float kAbsoluteFloor = 1e-8F;
+
+/// u := mu u + c g; a += u. Without momentum u is null.
+GT_SIMD_CLONES void accumulate(const float* g, float factor, float mu, float* u, float* a, std::size_t count) {
+  if (u == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) a[i] += factor * g[i];
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    u[i] = mu * u[i] + factor * g[i];
+    a[i] += u[i];
+  }
+}
+
+GT_SIMD_CLONES void importances(const float* a, const float* w, float floor, float* out, std::size_t count) {
+  if (w == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = law::importance(a[i], 0.0F, 1.0F);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) out[i] = law::importance(a[i], w[i], floor);
+}
+
+/// Bit i of word i / 32 for i in [0, 32 words).
+GT_SIMD_CLONES void mark_range(const float* importance, float threshold, std::uint32_t* out, std::size_t words) {
+  for (std::size_t w = 0; w < words; ++w) {
+    std::uint32_t word = 0;
+    for (std::uint32_t bit = 0; bit < 32; ++bit) {
+      word |= (law::is_important(importance[32 * w + bit], threshold) ? 1U : 0U) << bit;
+    }
+    out[w] = word;
+  }
+}
+
+/// One tensor, and where its threshold stands on this rank.
+struct Layer {
+  std::size_t first = 0;
+  std::size_t elements = 0;
+  bool dense = false;
+  bool started = false;
+  float threshold = 0.0F;
+  double k = 0.0;
+};
+
+/// What precedes a mask.
+struct MaskHeader {
+  std::uint64_t bytes = 0;  ///< of the positions behind it
+  std::uint32_t count = 0;
+  std::uint32_t code = 0;
+};
+
+/// Importance-weighted pruning (Cheng and Xu 2019), as reconstructed in docs/payload-format.md, iwp.
+class IwpReducer final : public HostReducer {
+ public:
+  explicit IwpReducer(const ReducerSetup<Space::host>& setup)
+      : HostReducer{setup.layout.elements, setup.ranks},
+        policy_{setup.spec.params.word("policy")},
+        fixed_{setup.spec.params.real("threshold")},
+        limit_{std::max(fixed_, setup.spec.params.real("limit"))},
+        k_{setup.spec.params.real("k")},
+        density_{setup.spec.params.real("density")},
+        eps_{setup.spec.params.real("eps")},
+        mu_{static_cast<float>(setup.spec.params.real("mu"))},
+        masking_{setup.spec.params.is("masking", "on")},
+        clip_{setup.spec.params.real("clip")},
+        warmup_{setup.spec.params.integer("warmup")},
+        bernoulli_{static_cast<float>(setup.spec.params.real("bernoulli"))},
+        coding_{setup.spec.params.word("mask")},
+        roots_(std::min(static_cast<std::size_t>(setup.spec.params.integer("roots")), ranks_)),
+        ranks_left_(ranks_),
+        sizes_(ranks_),
+        offsets_(ranks_),
+        state_{2 * padded(4 * n_) + padded(4 * mark_words(n_))},
+        held_{state_.take<float>(n_)},
+        momentum_{state_.take<float>(mu_ > 0.0F ? n_ : 0)},
+        dense_{state_.take<std::uint32_t>(mark_words(n_))} {
+    std::fill(dense_.span().begin(), dense_.span().end(), 0U);
+    for (const auto& tensor : setup.layout.tensors) {
+      const bool dense = tensor.shape.size() < 2 && tensor.kind != "other";
+      layers_.push_back({.first = tensor.first, .elements = tensor.elements, .dense = dense});
+      for (std::size_t i = 0; dense && i < tensor.elements; ++i)
+        dense_[(tensor.first + i) / 32] |= 1U << (tensor.first + i) % 32;
+    }
+    IwpReducer::reset(setup.queue);
+  }
+
+  void reset(Queue<Space::host> queue) override {
+    fill_zero(queue, held_);
+    fill_zero(queue, momentum_);
+    for (auto& layer : layers_) {
+      layer.started = false;
+      layer.k = k_;
+    }
+    step_ = 0;
+  }
+
+  [[nodiscard]] HostView<const float> residual() const override { return held_; }
+  [[nodiscard]] std::string note() const override {
+    return without_weight_ ? "no weights in the file: importance is the accumulated magnitude" : "";
+  }
+
+  [[nodiscard]] std::size_t workspace_bytes() const override {
+    return 3 * padded(4 * n_) + 2 * padded(4 * mark_words(n_)) + roots_.size() * padded(coding_.bound(n_, n_)) +
+           padded(sizeof(MaskHeader) * roots_.size()) + host::Selector::scratch_bytes() + 256;
+  }
+
+  void reduce(Communicator<Space::host>& comm, Queue<Space::host> queue, HostView<float> gradient,
+              const SideInputs<Space::host>& side, const EncodeContext& context, HostView<std::byte> workspace,
+              PhaseClock<Space::host>& clock) override {
+    Carver<Space::host> carve{workspace};
+    const auto values = take<float>(carve, n_);  // importances first, then the values that travel
+    const auto positions = take<std::uint32_t>(carve, n_);
+    const auto mine = take<std::uint32_t>(carve, mark_words(n_));
+    const auto marks = take<std::uint32_t>(carve, mark_words(n_));
+    const auto masks = carve.take(roots_.size() * padded(coding_.bound(n_, n_)));
+    const auto headers = take<MaskHeader>(carve, roots_.size());
+    const auto selector = carve.take(host::Selector::scratch_bytes());
+    const auto segment = carve.take(comm.scratch_bytes(4 * n_));
+
+    const auto me = static_cast<std::size_t>(comm.rank());
+    draw_roots(context);
+    const auto found = std::find(roots_.begin(), roots_.end(), me);
+    const bool marks_for_all = found != roots_.end();
+    const auto slot = static_cast<std::size_t>(found - roots_.begin());
+    without_weight_ = side.weight.empty() && n_ > 0;
+
+    IndexCoding::Choice choice;
+    in_phase(clock, Phase::encode, queue, [&] {
+      hold(queue, gradient);
+      if (!marks_for_all) return;
+      std::fill(mine.span().begin(), mine.span().end(), 0U);
+      for (auto& layer : layers_) {
+        if (!layer.dense) mark(queue, layer, side.weight, context, values, selector, mine);
+      }
+      const std::size_t count =
+          for_each_mark(queue, mine, [&](std::size_t at, std::size_t i) { positions[at] = to_u32(i); });
+      choice = coding_.choose(positions.first(count), n_);
+      headers[slot] = {choice.bytes, to_u32(count), static_cast<std::uint32_t>(choice.code)};
+      IndexCoding::write(queue, choice, positions.first(count), n_, masks.data() + slot * mask_slot());
+    });
+
+    in_phase(clock, Phase::communicate, queue, [&] { gather_masks(comm, queue, headers, masks); });
+
+    std::size_t count = 0;
+    in_phase(clock, Phase::encode, queue, [&] {
+      std::copy(dense_.span().begin(), dense_.span().end(), marks.data());
+      for (std::size_t r = 0; r < roots_.size(); ++r) add_mask(queue, headers[r], masks, r, positions, marks);
+      count = for_each_mark(queue, marks, [&](std::size_t at, std::size_t i) {
+        values[at] = held_[i];
+        held_[i] = 0.0F;
+        if (!momentum_.empty() && masking_ && (dense_[i / 32] >> i % 32 & 1U) == 0) momentum_[i] = 0.0F;
+      });
+    });
+    in_phase(clock, Phase::communicate, queue,
+             [&] { comm.all_reduce_sum(queue, as_writable_bytes(values.first(count)), Dtype::f32, segment); });
+    in_phase(clock, Phase::decode, queue, [&] {
+      const float share = 1.0F / static_cast<float>(comm.size());
+      fill_zero(queue, gradient);
+      for_each_mark(queue, marks, [&](std::size_t at, std::size_t i) { gradient[i] = values[at] * share; });
+    });
+    payload_bytes_ = 4 * count + (marks_for_all ? sizeof(MaskHeader) + choice.bytes : 0);
+    values_sent_ = count;
+    ++step_;
+  }
+
+ private:
+  [[nodiscard]] static std::uint32_t to_u32(std::size_t i) { return static_cast<std::uint32_t>(i); }
+  [[nodiscard]] std::size_t mask_slot() const { return padded(coding_.bound(n_, n_)); }
+
+  /// The first roots of a Fisher-Yates shuffle of the ranks, drawn alike everywhere.
+  void draw_roots(const EncodeContext& context) {
+    const auto key = law::shared_by_ranks(context.key);
+    for (std::size_t r = 0; r < ranks_; ++r) ranks_left_[r] = r;
+    law::Draws draws{};
+    for (std::size_t j = 0; j < roots_.size(); ++j) {
+      if (j % 4 == 0) draws = law::draw4(key, j / 4);
+      std::swap(ranks_left_[j], ranks_left_[j + static_cast<std::size_t>(draws.bits[j % 4] * (ranks_ - j) >> 32)]);
+      roots_[j] = ranks_left_[j];
+    }
+  }
+
+  /// The local part of every step: clipping, momentum correction, accumulation.
+  void hold(Queue<Space::host> queue, HostView<const float> gradient) {
+    float factor = 1.0F;
+    if (clip_ > 0.0) {
+      const double norm = std::sqrt(moments(queue, gradient).squares);
+      const double most = clip_ / std::sqrt(static_cast<double>(ranks_));
+      if (norm > most) factor = static_cast<float>(most / norm);
+    }
+    parallel_for(queue, n_, 16, kGrain, [&](std::size_t first, std::size_t last) {
+      accumulate(gradient.data() + first, factor, mu_, momentum_.empty() ? nullptr : momentum_.data() + first,
+                 held_.data() + first, last - first);
+    });
+  }
+
+  /// This rank's mask for one layer; moves the layer's threshold.
+  void mark(Queue<Space::host> queue, Layer& layer, HostView<const float> weight, const EncodeContext& context,
+            HostView<float> all, HostView<std::byte> selector, HostView<std::uint32_t> mine) {
+    if (layer.elements == 0) return;
+    const auto importance = all.part(layer.first, layer.elements);
+    float floor = 0.0F;
+    if (!weight.empty()) {
+      const double squares = moments(queue, weight.part(layer.first, layer.elements)).squares;
+      floor = static_cast<float>(eps_ * std::sqrt(squares / static_cast<double>(layer.elements))) + kAbsoluteFloor;
+    }
+    parallel_for(queue, layer.elements, 16, kGrain, [&](std::size_t first, std::size_t last) {
+      importances(held_.data() + layer.first + first, weight.empty() ? nullptr : weight.data() + layer.first + first,
+                  floor, importance.data() + first, last - first);
+    });
+    const float threshold = threshold_for(queue, layer, importance, selector);
+    const std::size_t first_word = layer.first / 32;
+    const std::size_t last_word = mark_words(layer.first + layer.elements);
+    // Its first word may already have marks of the layer before.
+    const std::size_t before = count_marks(mine.part(first_word, last_word - first_word));
+    parallel_for(queue, last_word - first_word, 1, kGrain / 32, [&](std::size_t from, std::size_t to) {
+      mark_words_of(layer, all, threshold, context, first_word + from, first_word + to, mine);
+    });
+    const auto marked = count_marks(mine.part(first_word, last_word - first_word)) - before;
+    steer(layer, static_cast<double>(marked) / static_cast<double>(layer.elements));
+  }
+
+  void mark_words_of(const Layer& layer, HostView<const float> all, float threshold, const EncodeContext& context,
+                     std::size_t from, std::size_t to, HostView<std::uint32_t> mine) const {
+    const std::size_t end = layer.first + layer.elements;
+    for (std::size_t word = from; word < to; ++word) {
+      const std::size_t first = std::max(layer.first, 32 * word);
+      const std::size_t last = std::min(end, 32 * word + 32);
+      if (last - first == 32 && bernoulli_ == 0.0F) {  // as many whole words as there are
+        const std::size_t whole = std::min(to, end / 32) - word;
+        mark_range(all.data() + first, threshold, mine.data() + word, whole);
+        word += whole - 1;
+        continue;
+      }
+      for (std::size_t i = first; i < last; ++i) {
+        bool sent = law::is_important(all[i], threshold);
+        if (!sent && bernoulli_ > 0.0F) {
+          const float draw = law::uniform(law::draw4(context.key, i / 4).bits[i % 4]);
+          sent = draw * threshold < bernoulli_ * all[i];
+        }
+        mine[word] |= (sent ? 1U : 0U) << i % 32;
+      }
+    }
+  }
+
+  [[nodiscard]] bool warming_up() const { return step_ < 5 * warmup_; }
+
+  float threshold_for(Queue<Space::host> queue, Layer& layer, HostView<const float> importance,
+                      HostView<std::byte> selector) {
+    if (warming_up()) return quantile(queue, importance, std::pow(0.25, 1 + step_ / warmup_), selector);
+    if (policy_ == "fixed") return static_cast<float>(fixed_);
+    if (policy_ == "target_density") {
+      if (!layer.started || !(layer.threshold > 0.0F)) {  // a threshold of 0 would never move
+        layer.threshold = quantile(queue, importance, density_, selector);
+      }
+      layer.started = true;
+      return layer.threshold;
+    }
+    const Moments sums = moments(queue, importance);
+    const double mean = sums.sum / static_cast<double>(importance.size());
+    const double variance = std::max(0.0, sums.squares / static_cast<double>(importance.size()) - mean * mean);
+    if (policy_ == "mean_std") return static_cast<float>(mean + layer.k * std::sqrt(variance));
+    return static_cast<float>(
+        std::clamp(fixed_ * (1.0 + variance / (mean + static_cast<double>(kAbsoluteFloor))), fixed_, limit_));
+  }
+
+  /// The largest importance that is not among the round(density m) largest, at least one; -1 where all of them are.
+  [[nodiscard]] static float quantile(Queue<Space::host> queue, HostView<const float> importance, double density,
+                                      HostView<std::byte> scratch) {
+    const std::size_t m = importance.size();
+    const auto wanted = static_cast<std::size_t>(std::llround(density * static_cast<double>(m)));
+    const std::size_t k = std::max<std::size_t>(wanted, 1);
+    if (k >= m) return -1.0F;
+    const float* x = importance.data();
+    const host::Selector selector{queue, m, scratch};
+    return law::float_of(
+        selector.find(k + 1, [x](std::size_t i) { return law::bits_of(x[i]) & 0x7fffffffU; }).threshold);
+  }
+
+  /// Moves the threshold of the next mask towards the density asked for.
+  void steer(Layer& layer, double reached) const {
+    if (warming_up()) return;
+    const double factor = reached > 1.25 * density_ ? 1.05 : reached < 0.8 * density_ ? 1.0 / 1.05 : 1.0;
+    if (policy_ == "target_density") layer.threshold *= static_cast<float>(factor);
+    if (policy_ == "mean_std") layer.k *= factor;
+  }
+
+  /// Headers, then masks, from the roots to all. The other ranks put in nothing.
+  void gather_masks(Communicator<Space::host>& comm, Queue<Space::host> queue, HostView<MaskHeader> headers,
+                    HostView<std::byte> masks) {
+    const auto me = static_cast<std::size_t>(comm.rank());
+    const auto gather = [&](HostView<std::byte> all) {
+      comm.all_gather_v(queue, all.part(offsets_[me], sizes_[me]), sizes_, offsets_, all);
+    };
+    std::fill(sizes_.begin(), sizes_.end(), 0U);
+    std::fill(offsets_.begin(), offsets_.end(), 0U);
+    for (std::size_t r = 0; r < roots_.size(); ++r) {
+      sizes_[roots_[r]] = sizeof(MaskHeader);
+      offsets_[roots_[r]] = r * sizeof(MaskHeader);
+    }
+    gather(as_writable_bytes(headers));
+    for (std::size_t r = 0; r < roots_.size(); ++r) {
+      if (headers[r].bytes > mask_slot() || headers[r].count > n_ || headers[r].code > 2)
+        throw Error{Fault::data, "iwp: a rank states a mask that cannot be one"};
+      sizes_[roots_[r]] = headers[r].bytes;
+      offsets_[roots_[r]] = r * mask_slot();
+    }
+    gather(masks);
+  }
+
+  void add_mask(Queue<Space::host> queue, const MaskHeader& header, HostView<const std::byte> masks, std::size_t r,
+                HostView<std::uint32_t> positions, HostView<std::uint32_t> marks) const {
+    const auto section = masks.part(r * mask_slot(), static_cast<std::size_t>(header.bytes));
+    const auto code = static_cast<IndexCode>(header.code);
+    if (code == IndexCode::bitmap && header.bytes == 4 * marks.size()) {
+      const auto* words = reinterpret_cast<const std::uint32_t*>(section.data());
+      if (n_ % 32 != 0 && words[marks.size() - 1] >> n_ % 32 != 0)
+        throw Error{Fault::data, "iwp: a rank's mask goes past the end"};
+      parallel_for(queue, marks.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
+        for (std::size_t i = first; i < last; ++i) marks[i] |= words[i];
+      });
+      return;
+    }
+    const auto marked = positions.first(header.count);
+    IndexCoding::read("iwp", code, section, n_, marked);
+    for (const std::uint32_t i : marked.span()) marks[i / 32] |= 1U << i % 32;
+  }
+
+  std::string policy_;
+  double fixed_, limit_, k_, density_, eps_;
+  float mu_;
+  bool masking_;
+  double clip_;
+  std::int64_t warmup_;
+  float bernoulli_;
+  IndexCoding coding_;
+  std::vector<std::size_t> roots_, ranks_left_;
+  std::vector<std::uint64_t> sizes_, offsets_;
+  std::vector<Layer> layers_;
+  Arena<Space::host> state_;
+  HostView<float> held_, momentum_;
+  HostView<std::uint32_t> dense_;
+  std::int64_t step_ = 0;
+  bool without_weight_ = false;
+};
+
+}  // namespace
+
+extern constinit const OwnReducer iwp_reducer{
+    .codec = "iwp",
+    .make_host = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
+      return std::make_unique<IwpReducer>(setup);
+    },
+};
+
+}  // namespace gradtool
