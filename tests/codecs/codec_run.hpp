@@ -83,6 +83,7 @@ inline std::vector<std::string> specs_to_test() {
       "topk:ratio=0.2,index=u32",
       "topk:ratio=1",
       "topk:ratio=0.01,index=bitmap",
+      "topk:ratio=0.001,index=elias",
       "qsgd:bits=2,bucket=64",
       "qsgd:bits=3,bucket=96",
       "qsgd:bits=8",

@@ -1,8 +1,11 @@
 // Laws against what they are defined as: published vectors, exhaustive loops, simple arithmetic.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "kernels/host/largest.hpp"
 #include "kernels/host/select.hpp"
 #include "kernels/law/bitpack.hpp"
 #include "kernels/law/half.hpp"
@@ -108,6 +111,35 @@ TEST(Selector, FindsTheCutThatSortingFinds) {
         const auto above = static_cast<std::size_t>(
             std::count_if(keys.begin(), keys.end(), [&](auto v) { return v > cut.threshold; }));
         EXPECT_EQ(cut.ties, k - above);
+      }
+    }
+  }
+}
+
+TEST(Largest, TakesWhatSortingTakes) {
+  TaskPool pool{3};
+  for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'003U}) {
+    std::vector<float> x(n);
+    for (std::size_t i = 0; i < n; ++i) {  // signs, ties inside a bin and across, subnormals, infinities and NaN
+      const std::uint32_t bits = law::draw4({.seed = n}, i).bits[0];
+      x[i] = law::float_of(i % 5 == 0 ? bits & 0x80700000U : i % 5 == 1 ? bits & 0xbfffffffU : bits & 0xbf000fffU);
+      if (i % 997 == 3) x[i] = i % 2 == 0 ? INFINITY : NAN;
+    }
+    const auto magnitude = [&](std::size_t i) { return law::bits_of(x[i]) & 0x7fffffffU; };
+    std::vector<std::uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return magnitude(a) > magnitude(b); });
+    Arena<Space::host> arena{host::Largest::scratch_bytes(n) + 256};
+    const auto scratch = arena.take_bytes(host::Largest::scratch_bytes(n));
+    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, n / 100, n / 3 + 1, n}) {
+      std::vector<std::uint32_t> expected(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+      std::sort(expected.begin(), expected.end());
+      for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
+        std::vector<std::uint32_t> positions(k);
+        std::vector<float> values(k);
+        host::Largest{queue, {x.data(), n}, scratch}.select({positions.data(), k}, values.data());
+        ASSERT_EQ(positions, expected) << k << " of " << n;
+        for (std::size_t i = 0; i < k; ++i) ASSERT_EQ(law::bits_of(values[i]), law::bits_of(x[positions[i]]));
       }
     }
   }
