@@ -74,13 +74,6 @@ struct Setup {
         scratch{arena.take_bytes(plan.scratch_bytes)},
         out(x.size()) {
     encode();
-    if (!plan.exact) {
-      std::uint64_t stated = 0;
-      std::memcpy(&stated, payload.data(), sizeof stated);
-      bytes = stated;
-    } else {
-      bytes = plan.payload_bytes;
-    }
   }
   void encode() const {
     if (encoder)
@@ -88,7 +81,12 @@ struct Setup {
     else
       codec->encode({&pool}, {gradient.data(), gradient.size()}, {}, payload, scratch);
   }
-  void decode() { codec->decode_add({&pool}, payload.first(bytes), 1.0F, {out.data(), out.size()}, scratch); }
+  /// The payload of the last encode; codecs with a memory write another one each time.
+  void decode() {
+    std::uint64_t bytes = plan.payload_bytes;
+    if (!plan.exact) std::memcpy(&bytes, payload.data(), sizeof bytes);
+    codec->decode_add({&pool}, payload.first(bytes), 1.0F, {out.data(), out.size()}, scratch);
+  }
 
   const std::vector<float>& gradient;
   std::unique_ptr<Codec<Space::host>> codec;
@@ -98,7 +96,6 @@ struct Setup {
   Arena<Space::host> arena;
   HostView<std::byte> payload, scratch;
   std::vector<float> out;
-  std::size_t bytes = 0;
 };
 
 void count(benchmark::State& state, std::size_t elements, double copy_rate) {

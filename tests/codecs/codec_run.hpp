@@ -105,6 +105,9 @@ inline std::vector<std::string> specs_to_test() {
       "fft:schedule=drop,drop_at=5,theta_end=0.3",
       "fft:schedule=sqrt_lr",
       "fft:range=1",
+      "vgc:alpha=0.5",
+      "vgc:alpha=0.5,dropped=keep,largest=all",
+      "vgc:alpha=0.5,tau=0.002",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {

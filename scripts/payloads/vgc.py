@@ -1,0 +1,31 @@
+"""Sign, power of two and index in 32 bits, tensor by tensor; decode() is for a unit of one tensor."""
+import numpy as np
+
+
+def decode(parameters, n, payload):
+    if n == 0:
+        return np.zeros(0, dtype=np.float32)
+    return decode_groups(parameters, [n], payload)
+
+
+def decode_groups(parameters, elements, payload):
+    """elements: how many each group (tensor, or section of one) has."""
+    tau = 0.0 if parameters["tau"] == "off" else float(np.float32(parameters["tau"]))
+    groups = [sum(elements)] if tau > 0 else elements
+    size = int(np.frombuffer(payload, dtype="<u8", count=1)[0])
+    assert size == len(payload)
+    counts = np.frombuffer(payload, dtype="<u4", offset=8, count=len(groups))
+    exponents = np.frombuffer(payload, dtype=np.uint8, offset=8 + 4 * len(groups), count=len(groups))
+    at = 8 + 4 * len(groups) + (len(groups) + 3) // 4 * 4
+    parts = []
+    for group, count, exponent in zip(groups, counts, exponents):
+        words = np.frombuffer(payload, dtype="<u4", offset=at, count=count)
+        at += 4 * int(count)
+        out = np.zeros(group)
+        index = words & np.uint32(0x7FFFFFFF if tau > 0 else 0x0FFFFFFF)
+        assert count == 0 or (np.all(np.diff(index.astype(np.int64)) > 0) and index[-1] < group)
+        magnitude = tau if tau > 0 else 2.0 ** (float(exponent) - 127.0 - (words >> 28 & 7).astype(np.float64))
+        out[index] = np.nan if exponent == 255 else np.where(words >> 31, -1.0, 1.0) * magnitude
+        parts.append(out)
+    assert at == size
+    return np.concatenate(parts).astype(np.float32)
