@@ -108,6 +108,8 @@ inline std::vector<std::string> specs_to_test() {
       "vgc:alpha=0.5",
       "vgc:alpha=0.5,dropped=keep,largest=all",
       "vgc:alpha=0.5,tau=0.002",
+      "int8:block=96,rounding=stochastic",
+      "int8:block=4128",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
