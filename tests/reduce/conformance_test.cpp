@@ -11,7 +11,10 @@ namespace {
 
 std::vector<std::string> reducer_specs() {
   std::vector<std::string> specs;
-  for (const auto* codec : codecs()) specs.emplace_back(codec->name);
+  for (const auto* codec : codecs()) {
+    if (codec->aggregation != Aggregation::own) specs.emplace_back(codec->name);
+  }
+  for (const auto& spec : own_specs()) specs.push_back(spec);
   return specs;
 }
 

@@ -13,31 +13,6 @@ namespace {
 constexpr int kRanks = 3;
 constexpr int kSteps = 6;
 
-/// Codecs that are reducers of their own, with parameters that reach every phase within the steps.
-std::vector<std::string> dumped_specs() {
-  const std::vector<std::string> variants{
-      "iwp:policy=mean_std,k=1,density=0.05,roots=3",
-      "iwp:policy=fixed,threshold=0.5,mask=bitmap,roots=1",
-      "iwp:policy=dispersion,threshold=0.05,limit=0.4,mask=elias",
-      "iwp:mu=0.9,clip=0.5,warmup=1",
-      "iwp:density=0.1,bernoulli=0.5,mask=u32,mu=0.5,masking=off",
-  };
-  std::vector<std::string> specs;
-  const auto own = [](std::string_view name) {
-    for (const auto* codec : codecs()) {
-      if (codec->name == name) return codec->aggregation == Aggregation::own;
-    }
-    return false;
-  };
-  for (const auto* codec : codecs()) {
-    if (own(codec->name)) specs.emplace_back(codec->name);
-  }
-  for (const auto& variant : variants) {
-    if (own(std::string_view{variant}.substr(0, variant.find(':')))) specs.push_back(variant);
-  }
-  return specs;
-}
-
 template <class T>
 std::string save(const std::filesystem::path& folder, const std::vector<T>& values, int& files) {
   std::string name = std::to_string(files++);
@@ -49,7 +24,7 @@ std::string save(const std::filesystem::path& folder, const std::vector<T>& valu
 int run(const std::filesystem::path& folder) {
   int files = 0;
   auto manifest = nlohmann::ordered_json::array();
-  for (const auto& text : dumped_specs()) {
+  for (const auto& text : own_specs()) {
     const ModelSetup setup{.codec = text, .ranks = kRanks, .steps = kSteps};
     const auto out = run_model(setup);
     const auto spec = parse_codec(text);

@@ -39,6 +39,36 @@ inline Layout small_model() {
   return layout;
 }
 
+/// Codecs that are reducers of their own: their defaults, and variants that take other paths, with parameters that reach
+/// every phase within the six steps of message_dump.
+inline std::vector<std::string> own_specs() {
+  const std::vector<std::string> variants{
+      "iwp:policy=mean_std,k=1,density=0.05,roots=3",
+      "iwp:policy=fixed,threshold=0.5,mask=bitmap,roots=1",
+      "iwp:policy=dispersion,threshold=0.05,limit=0.4,mask=elias",
+      "iwp:mu=0.9,clip=0.5,warmup=1",
+      "iwp:density=0.1,bernoulli=0.5,mask=u32,mu=0.5,masking=off",
+      "gradiveq:lt=3,lc=2",
+      "gradiveq:lt=2,lc=10,sampling=raw,mean=shared,warmup=1,lambda=0.2",
+      "gradiveq:lt=4,lc=9,slice=2,min_ratio=0,vote=on,vote_every=1,vote_c=0.5",
+      "gradiveq:lt=3,lc=9,sampling=raw,slice=4,max_slice=1100,lambda=0",
+  };
+  const auto own = [](std::string_view name) {
+    for (const auto* codec : codecs()) {
+      if (codec->name == name) return codec->aggregation == Aggregation::own;
+    }
+    return false;
+  };
+  std::vector<std::string> specs;
+  for (const auto* codec : codecs()) {
+    if (own(codec->name)) specs.emplace_back(codec->name);
+  }
+  for (const auto& variant : variants) {
+    if (own(std::string_view{variant}.substr(0, variant.find(':')))) specs.push_back(variant);
+  }
+  return specs;
+}
+
 /// What a run gave, on every rank and in every step.
 struct ModelOutcome {
   std::vector<std::vector<std::vector<float>>> inputs, results;  ///< [rank][step]
