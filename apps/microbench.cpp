@@ -7,19 +7,18 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <thread>
 
-#include "kernels/law/philox.hpp"
+#include "apps/microbench_feed.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/core/text.hpp"
-#include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
 namespace {
@@ -31,55 +30,51 @@ struct Settings {
   std::vector<CodecSpec> codecs;
 };
 
-/// Heavy-tailed values of both signs, about 1e-3: the product of a bell and a lognormal, like a real gradient.
-std::vector<float> synthetic(std::size_t n) {
-  std::vector<float> x(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto draws = law::draw4({.seed = 1}, i);
-    const float bell = law::uniform(draws.bits[0]) + law::uniform(draws.bits[1]) + law::uniform(draws.bits[2]) - 1.5F;
-    x[i] = 1e-3F * bell * std::exp(2.0F * law::uniform(draws.bits[3]) - 1.0F);
-  }
-  return x;
-}
-
-/// The gradients of a capture, worker after worker, step after step, repeated until n are there.
-std::vector<float> captured(const std::string& path, std::size_t n) {
-  const GradientReader reader{path};
-  std::vector<float> x;
-  x.reserve(n);
-  std::vector<float> tensor;
-  for (std::size_t round = 0; x.size() < n; ++round) {
-    const std::size_t step = round / reader.workers() % reader.steps().size();
-    for (std::size_t t = 0; t < reader.tensors().size() && x.size() < n; ++t) {
-      tensor.resize(reader.tensors()[t].elements);
-      reader.read_gradient(t, step, round % reader.workers(), tensor);
-      x.insert(x.end(), tensor.begin(),
-               tensor.begin() + static_cast<std::ptrdiff_t>(std::min(tensor.size(), n - x.size())));
+/// A capture starts each turn at another step, so that codecs with a memory see what they see in training.
+class Feeds {
+ public:
+  static constexpr std::size_t kTurns = 4;
+  explicit Feeds(const Settings& settings) : settings_{settings} {}
+  /// Made when first asked for: only codecs with a memory go beyond turn 0.
+  const Feed& turn(std::size_t t) {
+    while (feeds_.size() <= t) {
+      feeds_.push_back(settings_.file.empty()
+                           ? synthetic_feed(settings_.elements, static_cast<std::uint32_t>(feeds_.size()))
+                           : captured_feed(settings_.file, settings_.elements, feeds_.size()));
     }
+    return feeds_[t];
   }
-  return x;
-}
+
+ private:
+  const Settings& settings_;
+  std::deque<Feed> feeds_;  // references stay valid
+};
 
 /// One codec with its buffers, shared by its encode and its decode benchmark.
 struct Setup {
-  Setup(const CodecSpec& spec, const std::vector<float>& x, TaskPool& workers)
-      : gradient{x},
-        codec{spec.descriptor->make_host(spec.params, Layout::flat(x.size()))},
-        encoder{codec->make_encoder(x.size(), 1, {&workers})},
-        plan{codec->plan(x.size())},
+  Setup(const CodecSpec& spec, Feeds& all, std::size_t n, TaskPool& workers)
+      : feeds{all},
+        codec{spec.descriptor->make_host(spec.params, Layout::flat(n))},
+        encoder{codec->make_encoder(n, 1, {&workers})},
+        plan{codec->plan(n)},
         pool{workers},
         arena{Arena<Space::host>::padded_size(plan.payload_bytes) +
               Arena<Space::host>::padded_size(plan.scratch_bytes)},
         payload{arena.take_bytes(plan.payload_bytes)},
         scratch{arena.take_bytes(plan.scratch_bytes)},
-        out(x.size()) {
-    encode();
+        out(n) {
+    for (std::size_t t = 0; t < (encoder ? 2 * Feeds::kTurns : 1); ++t) encode();
   }
-  void encode() const {
-    if (encoder)
-      encoder->encode({&pool}, {gradient.data(), gradient.size()}, {}, {}, payload, scratch);
-    else
-      codec->encode({&pool}, {gradient.data(), gradient.size()}, {}, payload, scratch);
+  void encode() {
+    const Feed& feed = feeds.turn(encoder ? turn++ % Feeds::kTurns : 0);
+    const HostView<const float> gradient{feed.gradient.data(), feed.gradient.size()};
+    if (encoder == nullptr) {
+      codec->encode({&pool}, gradient, {}, payload, scratch);
+      return;
+    }
+    const SideInputs<Space::host> side{.weight = {feed.weight.data(), feed.weight.size()},
+                                       .second_moment = {feed.second_moment.data(), feed.second_moment.size()}};
+    encoder->encode({&pool}, gradient, side, {.key = {.step = static_cast<std::uint32_t>(turn)}}, payload, scratch);
   }
   /// The payload of the last encode; codecs with a memory write another one each time.
   void decode() {
@@ -88,7 +83,8 @@ struct Setup {
     codec->decode_add({&pool}, payload.first(bytes), 1.0F, {out.data(), out.size()}, scratch);
   }
 
-  const std::vector<float>& gradient;
+  Feeds& feeds;
+  std::size_t turn = 0;
   std::unique_ptr<Codec<Space::host>> codec;
   std::unique_ptr<Encoder<Space::host>> encoder;
   Footprint plan;
@@ -104,27 +100,27 @@ void count(benchmark::State& state, std::size_t elements, double copy_rate) {
   state.counters["of_memcpy"] = benchmark::Counter(raw / copy_rate, benchmark::Counter::kIsRate);
 }
 
-void register_codec(const CodecSpec& spec, const std::vector<float>& x, TaskPool& pool, double copy_rate) {
+void register_codec(const CodecSpec& spec, Feeds& feeds, std::size_t n, TaskPool& pool, double copy_rate) {
   auto setup = std::make_shared<std::unique_ptr<Setup>>();  // made when first run, so that a filter costs nothing
-  const auto get = [setup, &spec, &x, &pool]() -> Setup& {
-    if (*setup == nullptr) *setup = std::make_unique<Setup>(spec, x, pool);
+  const auto get = [setup, &spec, &feeds, n, &pool]() -> Setup& {
+    if (*setup == nullptr) *setup = std::make_unique<Setup>(spec, feeds, n, pool);
     return **setup;
   };
   const std::string params = spec.params_text();
   const std::string name = spec.name() + (params.empty() ? "" : ":" + params);
   benchmark::RegisterBenchmark((name + "/encode").c_str(),
-                               [get, &x, copy_rate](benchmark::State& state) {
+                               [get, n, copy_rate](benchmark::State& state) {
                                  Setup& s = get();
                                  for ([[maybe_unused]] auto _ : state) s.encode();
-                                 count(state, x.size(), copy_rate);
+                                 count(state, n, copy_rate);
                                })
       ->UseRealTime()
       ->Unit(benchmark::kMillisecond);
   benchmark::RegisterBenchmark((name + "/decode").c_str(),
-                               [get, setup, &x, copy_rate](benchmark::State& state) {
+                               [get, setup, n, copy_rate](benchmark::State& state) {
                                  Setup& s = get();
                                  for ([[maybe_unused]] auto _ : state) s.decode();
-                                 count(state, x.size(), copy_rate);
+                                 count(state, n, copy_rate);
                                  benchmark::ClobberMemory();
                                })
       ->UseRealTime()
@@ -157,16 +153,15 @@ int run(int argc, char** argv) {
   const Settings settings = take_flags(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
-  const std::vector<float> x =
-      settings.file.empty() ? synthetic(settings.elements) : captured(settings.file, settings.elements);
+  Feeds feeds{settings};
   TaskPool pool{settings.threads};
   // Of the same size, so that caches help memcpy as much as they help a codec.
-  const double copy_rate = measure_copy_rate({&pool}, 4 * x.size());
+  const double copy_rate = measure_copy_rate({&pool}, 4 * settings.elements);
   benchmark::AddCustomContext("memcpy_gbps", fmt::format("{:.2f}", copy_rate / 1e9));
   benchmark::AddCustomContext("codec_threads", fmt::format("{}", settings.threads));
   benchmark::AddCustomContext("gradients", settings.file.empty() ? "synthetic" : settings.file);
   for (const auto& spec : settings.codecs) {
-    if (has_codec(*spec.descriptor)) register_codec(spec, x, pool, copy_rate);
+    if (has_codec(*spec.descriptor)) register_codec(spec, feeds, settings.elements, pool, copy_rate);
   }
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
