@@ -78,6 +78,10 @@ class CodecRun {
 inline std::vector<std::string> specs_to_test() {
   std::vector<std::string> specs;
   const std::vector<std::string> variants{
+      "dlcp:model=iid,loss=0.2,packet=64,bound=0.1",
+      "dlcp:model=gilbert,bad=0.2,packet=128,bound=1",
+      "dlcp:model=none,packet=8192",
+      "dlcp:drain=0.5,queue=2,packet=256,bound=0",
       "fp16:scale_log2=10",
       "topk:ratio=0.3",
       "topk:ratio=0.2,index=u32",

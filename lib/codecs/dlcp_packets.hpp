@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lib/codecs/layout.hpp"
+
+namespace gradtool {
+
+/// What every packet begins with: enough to place it in any order.
+struct PacketHeader {
+  static constexpr std::uint32_t kMagic = 0x31504c44;  // "DLP1"
+  static constexpr std::uint8_t kImportant = 1;
+  static constexpr std::uint8_t kRetransmitted = 2;
+
+  std::uint32_t magic = kMagic;
+  std::uint32_t iteration = 0;
+  std::uint32_t tensor = 0;
+  std::uint32_t packet = 0;  ///< in the tensor
+  std::uint16_t bytes = 0;   ///< behind the header
+  std::uint8_t layer_class = 0;
+  std::uint8_t flags = 0;
+  std::uint32_t packets = 0;  ///< of the tensor
+};
+static_assert(sizeof(PacketHeader) == 24);
+
+/// How a unit is cut into packets: each tensor on its own, the last packet of one short.
+class Packets {
+ public:
+  struct Tensor {
+    std::size_t first = 0;  ///< element
+    std::size_t elements = 0;
+    std::size_t packets = 0;
+    std::size_t before = 0;  ///< packets of the tensors before it
+    std::size_t offset = 0;  ///< bytes of those, headers included
+    std::uint8_t layer_class = 0;
+    bool back = false;  ///< in the last third of the model
+  };
+
+  Packets(const Layout& layout, std::size_t elements_each) : each_{elements_each} {
+    constexpr double kClasses = 7.0;  // eight queues of a switch, one of them for control
+    for (const auto& shape : layout.tensors) {
+      const std::size_t count = (shape.elements + each_ - 1) / each_;
+      tensors_.push_back({shape.first, shape.elements, count, count_, bytes_,
+                          static_cast<std::uint8_t>(shape.depth < 1.0 ? shape.depth * kClasses : kClasses - 1.0),
+                          shape.depth >= 2.0 / 3.0});
+      count_ += count;
+      bytes_ += count * sizeof(PacketHeader) + 4 * shape.elements;
+    }
+  }
+
+  [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
+  [[nodiscard]] std::size_t count() const { return count_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }  ///< of all packets, once
+  [[nodiscard]] std::size_t elements_each() const { return each_; }
+  [[nodiscard]] std::size_t elements_in(const Tensor& tensor, std::size_t packet) const {
+    return packet + 1 < tensor.packets ? each_ : tensor.elements - packet * each_;
+  }
+  /// Where a packet lies among all of them.
+  [[nodiscard]] std::size_t offset(const Tensor& tensor, std::size_t packet) const {
+    return tensor.offset + packet * (sizeof(PacketHeader) + 4 * each_);
+  }
+
+ private:
+  std::size_t each_;
+  std::vector<Tensor> tensors_;
+  std::size_t count_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace gradtool
