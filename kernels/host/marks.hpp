@@ -28,6 +28,11 @@ inline constexpr std::size_t kPiece = 8192;
   return (n + kPiece - 1) / kPiece;
 }
 
+/// Bytes of the words of n elements.
+[[nodiscard]] constexpr std::size_t mark_bytes(std::size_t n) {
+  return 4 * ((n + 31) / 32);
+}
+
 /// Calls body(i) for every i in [0, pieces), each on whatever thread is free; on the calling one where there is little
 /// to do.
 template <class Body>
@@ -36,17 +41,6 @@ void for_pieces(Queue<Space::host> queue, std::size_t pieces, std::size_t elemen
   parallel_parts(queue, pieces, pieces, 1, [&](std::size_t i, std::size_t first, std::size_t last) {
     if (first < last) body(i);
   });
-}
-
-/// Turns counts into places: counts[i] becomes the sum of those before it; the sum of all is returned.
-[[nodiscard]] inline std::size_t places_of(std::uint32_t* counts, std::size_t size) {
-  std::uint32_t sum = 0;
-  for (std::size_t i = 0; i < size; ++i) {
-    const std::uint32_t count = counts[i];
-    counts[i] = sum;
-    sum += count;
-  }
-  return sum;
 }
 
 /// Calls emit(index) for the marked ones of `count` elements, ascending.

@@ -114,6 +114,12 @@ inline std::vector<std::string> specs_to_test() {
       "vgc:alpha=0.5,tau=0.002",
       "int8:block=96,rounding=stochastic",
       "int8:block=4128",
+      "strom:tau=0.002",
+      "strom:tau=0.004,index=words",
+      "strom:tau=0.004,index=elias",
+      "strom:tau=0.004,index=u32",
+      "strom:tau=0.004,index=bitmap",
+      "strom:tau=0.004,form=dense",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
