@@ -14,11 +14,12 @@ namespace gradtool::test {
 /// A codec with buffers for n elements, poisoned before every use, so that a byte it forgot to write shows.
 class CodecRun {
  public:
-  CodecRun(const std::string& spec, std::size_t n, int threads = 1)
+  CodecRun(const std::string& spec, std::size_t n, int threads = 1) : CodecRun{spec, Layout::flat(n), threads} {}
+  CodecRun(const std::string& spec, const Layout& layout, int threads = 1)
       : spec_{parse_codec(spec)},
-        codec_{spec_.descriptor->make_host(spec_.params, Layout::flat(n))},
-        footprint_{codec_->plan(n)},
-        n_{n},
+        codec_{spec_.descriptor->make_host(spec_.params, layout)},
+        footprint_{codec_->plan(layout.elements)},
+        n_{layout.elements},
         pool_{threads},
         queue_{threads > 1 ? &pool_ : nullptr},
         arena_{Arena<Space::host>::padded_size(footprint_.payload_bytes) +
@@ -120,6 +121,7 @@ inline std::vector<std::string> specs_to_test() {
       "strom:tau=0.004,index=u32",
       "strom:tau=0.004,index=bitmap",
       "strom:tau=0.004,form=dense",
+      "terngrad:clip=off,pack=base3",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradtool::host {
+
+/// Sums that go into payloads are taken over chunks of so many elements, and chunks are added in order: the bits do not
+/// depend on threads. A multiple of 32 and of 20, so that a chunk's codes of 1, 2 or 8/5 bits are whole words.
+inline constexpr std::size_t kSumChunk = 7680;
+/// Partial sum j of a chunk, in float64, adds elements j, j+16, ...; then halves are added: 8, 4, 2, 1.
+inline constexpr std::size_t kSumLanes = 16;
+
+struct Moments {
+  double sum = 0.0;
+  double squares = 0.0;
+  std::uint32_t largest = 0;  ///< pattern of the largest magnitude, NaN above infinity
+};
+[[nodiscard]] Moments moments_of(const float* x, std::size_t count);
+
+/// Sum of magnitudes.
+[[nodiscard]] double magnitudes_of(const float* x, std::size_t count);
+
+/// Bit i mod 32 of word i div 32 := the sign bit of x[i]; the last word is padded with zeros.
+void write_signs(const float* x, std::size_t count, std::uint32_t* words);
+
+}  // namespace gradtool::host
