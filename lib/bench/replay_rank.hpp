@@ -183,13 +183,31 @@ class Rank {
     if (!leads()) return;
     result_.payload_bytes = payload / static_cast<double>(steps);
     result_.values_sent = values_sent / static_cast<double>(steps);
+    collect_notes();
+    keeper->finish();
+  }
+
+  /// What rank 0's reducers say: every note once, tallies added over units.
+  void collect_notes() {
+    std::vector<Tally> tallies;
+    std::vector<std::string> notes;
     for (const auto& reducer : reducers_) {
-      const std::string note = reducer->note();
-      if (!note.empty() && result_.note.find(note) == std::string::npos) {
-        result_.note += (result_.note.empty() ? "" : "; ") + note;
+      std::string note = reducer->note();
+      if (!note.empty() && std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
+      for (const auto& tally : reducer->tallies()) {
+        const auto same = std::find_if(tallies.begin(), tallies.end(), [&](auto& t) { return t.what == tally.what; });
+        if (same == tallies.end()) {
+          tallies.push_back(tally);
+        } else {
+          same->part += tally.part;
+          same->whole += tally.whole;
+        }
       }
     }
-    keeper->finish();
+    for (const auto& tally : tallies) {
+      if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
+    }
+    result_.note = fmt::format("{}", fmt::join(notes, "; "));
   }
 
   void compare_ranks(std::size_t step, std::size_t unit, std::span<const float> values) {

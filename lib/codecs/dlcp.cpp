@@ -323,18 +323,13 @@ class DlcpEncoder final : public Encoder<Space::host> {
     std::fill(running_.begin(), running_.end(), Running{});
     delivery_ = {};
   }
-  /// In coarse steps, so that the notes of many tensors are few.
-  [[nodiscard]] std::string note() const override {
-    const auto share = [&](int important) {
-      const double sent = static_cast<double>(std::max<std::uint64_t>(delivery_.sent[important], 1));
-      const double percent = 100.0 * static_cast<double>(delivery_.arrived[important]) / sent;
-      return delivery_.arrived[important] == delivery_.sent[important]
-                 ? std::string{"all"}
-                 : fmt::format("over {} %", static_cast<int>(percent / 5.0) * 5);
+  [[nodiscard]] std::vector<Tally> tallies() const override {
+    const auto tally = [](const char* what, std::uint64_t part, std::uint64_t whole) {
+      return Tally{what, static_cast<double>(part), static_cast<double>(whole)};
     };
-    if (delivery_.sent[0] + delivery_.sent[1] == 0) return {};
-    return fmt::format("delivered {} of the important and {} of the droppable bytes{}", share(1), share(0),
-                       delivery_.resent > 0 ? ", some of them sent again" : "");
+    return {tally("important bytes delivered", delivery_.arrived[1], delivery_.sent[1]),
+            tally("droppable bytes delivered", delivery_.arrived[0], delivery_.sent[0]),
+            tally("bytes sent again", delivery_.resent, delivery_.sent[0] + delivery_.sent[1])};
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/core/view.hpp"
 
@@ -15,6 +16,14 @@ template <Space S>
 struct SideInputs {
   View<const float, S> weight{};         ///< the parameter before the update, the same on every rank
   View<const float, S> second_moment{};  ///< sum over this rank's K micro-batches of (their mean gradient / K)^2
+};
+
+/// A share that a method reports beside its payload: delivered bytes of those sent, layers compressed of all.
+/// Counted since the last reset; reports add them over units and print `what: 97.3 %`.
+struct Tally {
+  std::string what;
+  double part = 0.0;
+  double whole = 0.0;
 };
 
 /// One rank's sending side of a codec whose choice of what to send depends on earlier steps: accumulated gradients,
@@ -36,6 +45,7 @@ class Encoder {
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
   /// What the reader of a row must know: a missing input, a phase that was not reached. One clause, no full stop.
   [[nodiscard]] virtual std::string note() const { return {}; }
+  [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }
 
  protected:
   Encoder() = default;

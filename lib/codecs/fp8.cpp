@@ -140,7 +140,7 @@ extern constinit const CodecDescriptor fp8_codec{
         "a block that holds a value that is not finite decodes to NaN. Rounding the largest magnitude to the end of "
         "the range, and the float32 scale, are our choice: training frameworks differ. It pays wherever fp16 does, at "
         "half "
-        "the bytes, but sums do not stay in the format: payloads are gathered, or encoded again at every hop",
+        "the bytes, but sums do not stay in the format: payloads are gathered, or encoded again at every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "8 n + 32 ceil(n/block) bits",

@@ -229,7 +229,7 @@ extern constinit const CodecDescriptor mx_codec{
         "finite gets scale 255 and decodes to NaN. Four bits (e2m1) need ef=on or rounding=stochastic to be usable for "
         "gradients. The formats pay where hardware has them; sums do not stay in the format, so payloads are gathered "
         "or "
-        "encoded again at every hop",
+        "encoded again at every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "bits n + 8 ceil(n/32) bits; bits = 8, 6 or 4",

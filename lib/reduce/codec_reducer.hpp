@@ -32,6 +32,9 @@ class CodecReducer : public Reducer<S> {
   [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return codec_->values_in(last_, n_); }
   [[nodiscard]] View<const float, S> residual() const override { return encoder_ ? encoder_->residual() : residual_; }
   [[nodiscard]] std::string note() const override { return encoder_ ? encoder_->note() : std::string{}; }
+  [[nodiscard]] std::vector<Tally> tallies() const override {
+    return encoder_ ? encoder_->tallies() : std::vector<Tally>{};
+  }
 
  protected:
   /// Encodes through the codec's own memory where it has one. Else encodes gradient, or gradient + residual, and keeps

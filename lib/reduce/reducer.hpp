@@ -43,6 +43,7 @@ class Reducer {
   /// What the reader of a row must know, for the steps reduced so far: a missing input, a phase that was not reached.
   /// One clause, no full stop; the same on every rank.
   [[nodiscard]] virtual std::string note() const { return {}; }
+  [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }
 
  protected:
   Reducer() = default;

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lib/codecs/registry.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
@@ -56,6 +58,9 @@ TEST(Registry, IsSortedAndDescribesItself) {
     EXPECT_FALSE(all[i]->summary.empty());
     EXPECT_FALSE(all[i]->reference.empty());
     EXPECT_FALSE(all[i]->payload.empty());
+    const auto sentences = std::count(all[i]->description.begin(), all[i]->description.end(), '.');
+    EXPECT_GE(sentences, 3) << all[i]->name << ": docs/codecs.md needs how it works, what was decided, when it pays";
+    EXPECT_TRUE(all[i]->description.ends_with(".")) << all[i]->name;
     EXPECT_TRUE(has_codec(*all[i]) || all[i]->aggregation == Aggregation::own) << all[i]->name;
     for (const auto& info : all[i]->params) {
       EXPECT_FALSE(info.meaning.empty()) << all[i]->name << " " << info.name;
