@@ -22,6 +22,9 @@ namespace gradtool {
   return count;
 }
 
+/// words := a bitmap of the values that are neither 0 nor smaller than the threshold in magnitude; NaN is marked.
+void mark_large(Queue<Space::host> queue, HostView<const float> values, float threshold, HostView<std::uint32_t> words);
+
 /// body(at, i) for every marked element i, where `at` counts the marked ones before it; returns how many there are.
 /// Runs on the queue's threads, so calls come in any order.
 template <class F>

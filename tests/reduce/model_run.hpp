@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -39,8 +40,8 @@ inline Layout small_model() {
   return layout;
 }
 
-/// Codecs that are reducers of their own: their defaults, and variants that take other paths, with parameters that reach
-/// every phase within the six steps of message_dump.
+/// Codecs that are reducers of their own: their defaults, and variants that take other paths, with parameters that
+/// reach every phase within the six steps of message_dump.
 inline std::vector<std::string> own_specs() {
   const std::vector<std::string> variants{
       "iwp:policy=mean_std,k=1,density=0.05,roots=3",
@@ -48,6 +49,9 @@ inline std::vector<std::string> own_specs() {
       "iwp:policy=dispersion,threshold=0.05,limit=0.4,mask=elias",
       "iwp:mu=0.9,clip=0.5,warmup=1",
       "iwp:density=0.1,bernoulli=0.5,mask=u32,mu=0.5,masking=off",
+      "oktopk:ratio=0.2,period=2,regions=3,index=bitmap",
+      "oktopk:ratio=0.05,period=3,regions=2,index=elias,warmup=1",
+      "oktopk:ratio=1,index=u32",
       "gradiveq:lt=3,lc=2",
       "gradiveq:lt=2,lc=10,sampling=raw,mean=shared,warmup=1,lambda=0.2",
       "gradiveq:lt=4,lc=9,slice=2,min_ratio=0,vote=on,vote_every=1,vote_c=0.5",
