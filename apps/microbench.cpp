@@ -1,9 +1,9 @@
 // gradtool_microbench: encode and decode of every codec in the registry, on Google Benchmark.
 //
 // Counters: raw = raw fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second, measured first in the same run
-// with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients instead of
-// synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of all
-// codecs).
+// with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients and tensors
+// instead of synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of
+// all codecs), --settle=N (104): steps that a method between ranks makes before it is measured.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "apps/microbench_feed.hpp"
+#include "apps/microbench_reducers.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
@@ -26,6 +27,7 @@ namespace {
 struct Settings {
   std::string file;
   std::size_t elements = 16U << 20;
+  std::size_t settling = 104;  // more than the sampling steps of gradiveq
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::vector<CodecSpec> codecs;
 };
@@ -52,17 +54,17 @@ class Feeds {
 
 /// One codec with its buffers, shared by its encode and its decode benchmark.
 struct Setup {
-  Setup(const CodecSpec& spec, Feeds& all, std::size_t n, TaskPool& workers)
+  Setup(const CodecSpec& spec, Feeds& all, const Layout& layout, TaskPool& workers)
       : feeds{all},
-        codec{spec.descriptor->make_host(spec.params, Layout::flat(n))},
-        encoder{codec->make_encoder(n, 1, {&workers})},
-        plan{codec->plan(n)},
+        codec{spec.descriptor->make_host(spec.params, layout)},
+        encoder{codec->make_encoder(layout.elements, 1, {&workers})},
+        plan{codec->plan(layout.elements)},
         pool{workers},
         arena{Arena<Space::host>::padded_size(plan.payload_bytes) +
               Arena<Space::host>::padded_size(plan.scratch_bytes)},
         payload{arena.take_bytes(plan.payload_bytes)},
         scratch{arena.take_bytes(plan.scratch_bytes)},
-        out(n) {
+        out(layout.elements) {
     for (std::size_t t = 0; t < (encoder ? 2 * Feeds::kTurns : 1); ++t) encode();
   }
   void encode() {
@@ -100,10 +102,11 @@ void count(benchmark::State& state, std::size_t elements, double copy_rate) {
   state.counters["of_memcpy"] = benchmark::Counter(raw / copy_rate, benchmark::Counter::kIsRate);
 }
 
-void register_codec(const CodecSpec& spec, Feeds& feeds, std::size_t n, TaskPool& pool, double copy_rate) {
+void register_codec(const CodecSpec& spec, Feeds& feeds, const Layout& layout, TaskPool& pool, double copy_rate) {
+  const std::size_t n = layout.elements;
   auto setup = std::make_shared<std::unique_ptr<Setup>>();  // made when first run, so that a filter costs nothing
-  const auto get = [setup, &spec, &feeds, n, &pool]() -> Setup& {
-    if (*setup == nullptr) *setup = std::make_unique<Setup>(spec, feeds, n, pool);
+  const auto get = [setup, &spec, &feeds, &layout, &pool]() -> Setup& {
+    if (*setup == nullptr) *setup = std::make_unique<Setup>(spec, feeds, layout, pool);
     return **setup;
   };
   const std::string params = spec.params_text();
@@ -139,6 +142,8 @@ Settings take_flags(int& argc, char** argv) {
       settings.elements = parse_bytes(value("--elements="), "--elements");
     else if (argument.starts_with("--threads="))
       settings.threads = static_cast<int>(parse_bytes(value("--threads="), "--threads"));
+    else if (argument.starts_with("--settle="))
+      settings.settling = parse_bytes(value("--settle="), "--settle");
     else if (argument.starts_with("--codec="))
       settings.codecs.push_back(parse_codec(value("--codec=")));
     else
@@ -154,6 +159,7 @@ int run(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
   Feeds feeds{settings};
+  const Layout layout = benchmark_layout(settings.file, settings.elements);
   TaskPool pool{settings.threads};
   // Of the same size, so that caches help memcpy as much as they help a codec.
   const double copy_rate = measure_copy_rate({&pool}, 4 * settings.elements);
@@ -161,7 +167,10 @@ int run(int argc, char** argv) {
   benchmark::AddCustomContext("codec_threads", fmt::format("{}", settings.threads));
   benchmark::AddCustomContext("gradients", settings.file.empty() ? "synthetic" : settings.file);
   for (const auto& spec : settings.codecs) {
-    if (has_codec(*spec.descriptor)) register_codec(spec, feeds, settings.elements, pool, copy_rate);
+    if (has_codec(*spec.descriptor))
+      register_codec(spec, feeds, layout, pool, copy_rate);
+    else
+      register_reducer({spec, feeds.turn(0), layout, pool, copy_rate, settings.settling});
   }
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

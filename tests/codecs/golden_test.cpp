@@ -43,6 +43,8 @@ TEST(Golden, EveryCodecIsInTheTable) {
   std::ifstream table{GRADTOOL_GOLDEN_TABLE};
   const std::string text{std::istreambuf_iterator<char>{table}, {}};
   for (const auto* codec : codecs()) {
+    // Messages between ranks have tests of their own, and what LAPACK computes differs from processor to processor.
+    if (!has_codec(*codec) || codec->determinism != Determinism::cross_backend) continue;
     EXPECT_TRUE(text.find("\n" + std::string{codec->name} + " ") != std::string::npos ||
                 text.find("\n" + std::string{codec->name} + ":") != std::string::npos)
         << codec->name;
