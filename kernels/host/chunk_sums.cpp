@@ -50,16 +50,45 @@ GT_SIMD_CLONES double magnitudes_of(const float* x, std::size_t count) {
   return folded(sum);
 }
 
-GT_SIMD_CLONES void write_signs(const float* x, std::size_t count, std::uint32_t* words) {
+GT_SIMD_CLONES SignedSums signed_sums_of(const float* x, std::size_t count) {
+  Lanes negative{};
+  Lanes other{};
+  const auto add = [&](std::size_t i, std::size_t j) {
+    const float value = x[i + j];
+    negative[j] += static_cast<double>(value < 0.0F ? value : 0.0F);
+    other[j] += static_cast<double>(value < 0.0F ? 0.0F : value);
+  };
+  std::size_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    for (std::size_t j = 0; j < kSumLanes; ++j) add(i, j);
+  }
+  for (std::size_t j = 0; i + j < count; ++j) add(i, j);
+  return {folded(negative), folded(other)};
+}
+
+namespace {
+
+template <class Flag>
+inline void write_flags(const float* x, std::size_t count, std::uint32_t* words, const Flag& flag) {
   for (; count >= 32; count -= 32, x += 32) {
     std::uint32_t word = 0;
-    for (std::uint32_t j = 0; j < 32; ++j) word |= law::bits_of(x[j]) >> 31 << j;
+    for (std::uint32_t j = 0; j < 32; ++j) word |= flag(x[j]) << j;
     *words++ = word;
   }
   if (count == 0) return;
   std::uint32_t word = 0;
-  for (std::uint32_t j = 0; j < count; ++j) word |= law::bits_of(x[j]) >> 31 << j;
+  for (std::uint32_t j = 0; j < count; ++j) word |= flag(x[j]) << j;
   *words = word;
+}
+
+}  // namespace
+
+GT_SIMD_CLONES void write_signs(const float* x, std::size_t count, std::uint32_t* words) {
+  write_flags(x, count, words, [](float value) { return law::bits_of(value) >> 31; });
+}
+
+GT_SIMD_CLONES void write_negatives(const float* x, std::size_t count, std::uint32_t* words) {
+  write_flags(x, count, words, [](float value) { return value < 0.0F ? 1U : 0U; });
 }
 
 }  // namespace gradtool::host

@@ -52,6 +52,7 @@ inline std::vector<std::string> own_specs() {
       "oktopk:ratio=0.2,period=2,regions=3,index=bitmap",
       "oktopk:ratio=0.05,period=3,regions=2,index=elias,warmup=1",
       "oktopk:ratio=1,index=u32",
+      "signsgd:momentum=0.9",
       "gradiveq:lt=3,lc=2",
       "gradiveq:lt=2,lc=10,sampling=raw,mean=shared,warmup=1,lambda=0.2",
       "gradiveq:lt=4,lc=9,slice=2,min_ratio=0,vote=on,vote_every=1,vote_c=0.5",

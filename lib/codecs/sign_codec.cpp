@@ -1,0 +1,65 @@
+#include "lib/codecs/sign_codec.hpp"
+
+#include "kernels/law/bitpack.hpp"
+#include "kernels/law/half.hpp"
+#include "lib/codecs/payload.hpp"
+
+namespace gradtool {
+namespace {
+
+/// out += value, or -value where the bit is set.
+GT_SIMD_CLONES void add_signs(const std::uint32_t* words, std::size_t count, float value, float* out) {
+  const std::uint32_t pattern = law::bits_of(value);
+  for (; count >= 32; count -= 32, out += 32) {
+    const std::uint32_t word = *words++;
+    for (std::uint32_t j = 0; j < 32; ++j) out[j] += law::float_of(pattern ^ (word >> j & 1U) << 31);
+  }
+  for (std::uint32_t j = 0; j < count; ++j) out[j] += law::float_of(pattern ^ (*words >> j & 1U) << 31);
+}
+
+}  // namespace
+
+SignCodec::SignCodec(std::string_view name, const Layout& layout, bool scaled)
+    : name_{name}, scaled_{scaled}, pieces_{layout, [](std::size_t count) { return law::packed_words(count, 1); }} {}
+
+Footprint SignCodec::plan(std::size_t n) const {
+  expects(n == pieces_.elements(), "a codec of signs works on the layout that it was made for");
+  return {.payload_bytes = 4 * (means() + words()), .scratch_bytes = scaled_ ? sizeof(double) * pieces_.count() : 0};
+}
+
+void SignCodec::encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+                       HostView<std::byte> payload, HostView<std::byte> scratch) const {
+  auto* sums = section<double>(scratch);
+  auto* signs = section<std::uint32_t>(payload, 4 * means());
+  pieces_.each(queue, [&](std::size_t i, const host::Piece& piece) {
+    const float* x = gradient.data() + piece.first;
+    host::write_negatives(x, piece.count, signs + piece.word);
+    if (scaled_) sums[i] = host::magnitudes_of(x, piece.count);
+  });
+  auto* mean = section<float>(payload);
+  for (std::size_t t = 0; t < means(); ++t) {
+    double sum = 0.0;
+    for (std::size_t i = pieces_.first_piece(t); i < pieces_.first_piece(t + 1); ++i) sum += sums[i];
+    const auto count = static_cast<double>(std::max<std::size_t>(pieces_.elements_of(t), 1));
+    mean[t] = static_cast<float>(sum / count);
+  }
+}
+
+void SignCodec::decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight,
+                           HostView<float> out, HostView<std::byte> /*scratch*/) const {
+  expect_length(name_, payload.size(), 4 * (means() + words()));
+  const auto* mean = section<float>(payload);
+  const auto* signs = section<std::uint32_t>(payload, 4 * means());
+  pieces_.each(queue, [&](std::size_t, const host::Piece& piece) {
+    const float value = scaled_ ? weight * mean[piece.group] : weight;
+    add_signs(signs + piece.word, piece.count, value, out.data() + piece.first);
+  });
+}
+
+/// sum (|x| - mean)^2 <= sum x^2, and the mean is at most the largest magnitude.
+ErrorBound SignCodec::bound(std::size_t /*n*/) const {
+  if (!scaled_) return {};
+  return {.nmse = 1.0 + 1e-6, .of_largest = 1.0 + 1e-6};
+}
+
+}  // namespace gradtool
