@@ -65,7 +65,7 @@ class GradiVeqReducer final : public HostReducer {
   }
 
   [[nodiscard]] std::string note() const override {
-    if (compressor_.layers().empty()) return "no convolution to compress";
+    if (compressor_.layers().empty()) return {};
     if (sample_steps_ == 0) return fmt::format("warm-up only: {} steps before iteration {}", warmup_steps_, warmup_);
     if (compressed_steps_ == 0) return fmt::format("sampling only: {} steps of lt={}", sample_steps_, samples_);
     std::size_t bypassed = 0;
@@ -76,6 +76,14 @@ class GradiVeqReducer final : public HostReducer {
     if (restarts_ > 0) text += fmt::format(", {} restarts by vote", restarts_);
     if (disagreements_ > 0) text += fmt::format(", rank 0's bases broadcast {} times", disagreements_);
     return text;
+  }
+  [[nodiscard]] std::vector<Tally> tallies() const override {
+    double compressed = 0.0;
+    for (std::size_t l = 0; l < compressor_.layers().size(); ++l) {
+      const auto& layer = compressor_.layers()[l];
+      if (compressor_.components(l) > 0) compressed += static_cast<double>(layer.sliced());
+    }
+    return {{"elements under a basis", compressed, static_cast<double>(n_)}};
   }
 
  private:

@@ -1,6 +1,7 @@
 """The methods of the papers that gradtool stands on, written here once more in NumPy from the papers, step by step with
 their state, against what gradtool bench reduces: variance-based compression (Tsuzuku et al. 2018), its hybrid with Strom's
-threshold, and importance-weighted pruning (Cheng and Xu 2019). On a capture with weights and second moments.
+threshold, importance-weighted pruning (Cheng and Xu 2019), and GradiVeQ (Yu et al. 2018). On a capture with weights and
+second moments.
 
 Usage: check_seed_papers.py GRADTOOL [CAPTURE]      (without a capture: a synthetic one)
 """
@@ -89,6 +90,29 @@ def iwp(group, threshold):
         a[:, mask] = 0
 
 
+def gradiveq(group, lt, lc, taps, variance):
+    """Equations 3 to 6 on the mean over ranks, sampled uncompressed: slices of `taps` taps in HWIO order, the basis of the
+    first slice for all of them, a mean for each."""
+    x, shape = group["gradient"][...].astype(np.float64).mean(axis=1), tuple(group.attrs["shape"])
+    if len(shape) != 4 or shape[2] * shape[3] % taps != 0:
+        yield from x
+        return
+    steps, (filters, depth, height, width) = x.shape[0], shape
+    slices = x.reshape(steps, filters, depth, height, width).transpose(0, 3, 4, 2, 1).reshape(steps, -1, taps * depth * filters)
+    out = slices.copy()
+    for start in range(0, steps - lt, lt + lc):
+        sample = slices[start:start + lt]
+        mean = sample.mean(axis=0)
+        centred = sample[:, 0] - mean[0]
+        power, vectors = np.linalg.eigh(centred @ centred.T)
+        power, vectors = np.maximum(power[::-1], 0), vectors[:, ::-1]
+        d = min(int(np.searchsorted(np.cumsum(power) / power.sum(), 1 - variance) + 1), lt - 1)
+        basis = centred.T @ vectors[:, :d] / np.sqrt(power[:d])
+        for step in range(start + lt, min(steps, start + lt + lc)):
+            out[step] = (slices[step] - mean) @ basis @ basis.T + mean
+    yield from out.reshape(steps, height, width, depth, filters).transpose(0, 4, 3, 1, 2).reshape(steps, -1)
+
+
 def check(capture, folder, spec, method):
     result = folder / "result.h5"
     result.unlink(missing_ok=True)
@@ -122,3 +146,6 @@ with tempfile.TemporaryDirectory() as folder:
     for threshold in (0.05, 1.0):
         check(capture, folder, f"iwp:policy=fixed,threshold={threshold},roots={ranks}",
               lambda group, threshold=threshold: iwp(group, threshold))
+    for taps, variance in ((1, 0.01), (3, 0.3)):
+        check(capture, folder, f"gradiveq:lt=3,lc=2,slice={taps},lambda={variance},sampling=raw,min_ratio=1",
+              lambda group, taps=taps, variance=variance: gradiveq(group, 3, 2, taps, variance))
