@@ -28,6 +28,23 @@ inline constexpr std::size_t kPiece = 8192;
   return (n + kPiece - 1) / kPiece;
 }
 
+/// A list of pieces, or those of n elements of one kind.
+class Pieces {
+ public:
+  explicit Pieces(std::size_t n) : elements_{n}, size_{pieces_of(n)} {}
+  Pieces(const Piece* list, std::size_t size, std::size_t elements) : list_{list}, elements_{elements}, size_{size} {}
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  /// Of all pieces together.
+  [[nodiscard]] std::size_t elements() const { return elements_; }
+  [[nodiscard]] Piece operator[](std::size_t i) const { return list_ != nullptr ? list_[i] : piece_of(i, elements_); }
+
+ private:
+  const Piece* list_ = nullptr;
+  std::size_t elements_;
+  std::size_t size_;
+};
+
 /// Bytes of the words of n elements.
 [[nodiscard]] constexpr std::size_t mark_bytes(std::size_t n) {
   return 4 * ((n + 31) / 32);

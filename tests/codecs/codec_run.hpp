@@ -122,6 +122,9 @@ inline std::vector<std::string> specs_to_test() {
       "strom:tau=0.004,index=bitmap",
       "strom:tau=0.004,form=dense",
       "terngrad:clip=off,pack=base3",
+      "dgc:ratio=0.1,nesterov=on",
+      "dgc:ratio=0.05,over=scale,clip=0.01,index=bitmap",
+      "dgc:warmup=8",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
