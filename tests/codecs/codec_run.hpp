@@ -125,6 +125,7 @@ inline std::vector<std::string> specs_to_test() {
       "dgc:ratio=0.1,nesterov=on",
       "dgc:ratio=0.05,over=scale,clip=0.01,index=bitmap",
       "dgc:warmup=8",
+      "onebit:means=tensor",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
