@@ -3,16 +3,21 @@
 // Counters: raw = raw fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second, measured first in the same run
 // with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients and tensors
 // instead of synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of
-// all codecs), --settle=N (104): steps that a method between ranks makes before it is measured.
+// all codecs), --settle=N (104): steps that a method between ranks makes before it is measured. With the fft codec comes
+// FFTW alone, fftw/forward+inverse.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <thread>
 
 #include "apps/microbench_feed.hpp"
+#if GT_HAS_FFTW
+#include "apps/microbench_fftw.hpp"
+#endif
 #include "apps/microbench_reducers.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/codecs/registry.hpp"
@@ -172,6 +177,13 @@ int run(int argc, char** argv) {
     else
       register_reducer({spec, feeds.turn(0), layout, pool, copy_rate, settings.settling});
   }
+#if GT_HAS_FFTW
+  const auto is_fft = [](const CodecSpec& spec) { return spec.name() == "fft"; };
+  if (std::any_of(settings.codecs.begin(), settings.codecs.end(), is_fft)) {
+    register_fftw(feeds.turn(0).gradient, pool,
+                  [&](benchmark::State& state) { count(state, settings.elements, copy_rate); });
+  }
+#endif
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -57,6 +57,7 @@ void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::by
   at.format = format;
   at.chunk_bins = static_cast<std::uint32_t>(shape.bins_per_chunk());
   at.real_end = shape.length % 2 == 0;
+  at.real_tail = shape.tail != 0 && shape.tail % 2 == 0;
   at.offsets = reinterpret_cast<std::uint32_t*>(work.data());
   at.spectrum = spectrum;
   const std::size_t count = at.count * tiles + 1;

@@ -8,20 +8,20 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/host/select.hpp"
+#include "kernels/host/largest.hpp"
 #include "kernels/law/bitpack.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool::host {
 
-GT_SIMD_CLONES void keep_keys(const float* complex, std::size_t bins, float* spectrum, std::uint32_t* keys) {
+GT_SIMD_CLONES void keep_power(const float* complex, std::size_t bins, float factor, float* spectrum, float* power) {
   for (std::size_t i = 0; i < bins; ++i) {
-    const float re = complex[2 * i];
-    const float im = complex[2 * i + 1];
+    const float re = factor * complex[2 * i];
+    const float im = factor * complex[2 * i + 1];
     spectrum[2 * i] = re;
     spectrum[2 * i + 1] = im;
-    keys[i] = law::bits_of(re * re + im * im) & 0x7fffffffu;
+    power[i] = re * re + im * im;
   }
 }
 
@@ -53,70 +53,103 @@ GT_SIMD_CLONES void quantise(const float* values, std::size_t first, std::size_t
   }
 }
 
-/// Writes the bitmap and collects the components of the kept bins in ascending order.
-void select_bins(Queue<Space::host> queue, const PackWork& work, const law::FftLayout& layout, std::uint32_t* bitmap) {
-  if (!layout.has_bitmap()) {
-    std::memcpy(work.kept, work.spectrum, 8 * layout.bins);
+constexpr std::size_t kUnpacked = 512;  // bins that unpack_add decodes at a time
+
+/// values[i] := what code first + i stands for, times the scale. Two words hold every code; where there is no second
+/// one, nothing of it is needed.
+GT_SIMD_CLONES void decode_codes(const PackedSpectrum& spectrum, std::size_t first, std::size_t count, float* values) {
+  const std::uint32_t* codes = spectrum.codes;
+  const std::size_t available = spectrum.layout.code_words();
+  const std::uint32_t bits = spectrum.layout.bits;
+  const law::RangeFloat format = spectrum.format;
+  const float scale = spectrum.scale;
+  if (bits == 32) {
+    for (std::size_t i = 0; i < count; ++i) values[i] = scale * law::float_of(codes[first + i]);
     return;
   }
-  if (layout.kept == 0) {
-    std::fill_n(bitmap, layout.bitmap_words(), 0u);
-    return;
+  const std::uint32_t* words = codes + first * bits / 32;
+  const auto shift = static_cast<std::uint32_t>(first * bits % 32);
+  const std::size_t left = available - first * bits / 32;
+  const std::uint32_t mask = (1U << bits) - 1U;
+  // Codes up to here have a second word. left * 32 is far below 2^31 for the few codes of one call.
+  const std::size_t inner =
+      left < 2 ? 0 : std::min(count, (32 * std::min<std::size_t>(left - 1, 1U << 20) - shift) / bits);
+  for (std::size_t i = 0; i < inner; ++i) {
+    const std::uint32_t at = shift + static_cast<std::uint32_t>(i) * bits;
+    const std::uint32_t low = words[at / 32] >> at % 32;
+    const std::uint32_t high = words[at / 32 + 1] << 1 << (31 - at % 32);
+    values[i] = scale * format.decode((low | high) & mask);
   }
-  const auto key = [keys = work.keys](std::size_t i) { return keys[i]; };
-  const Selector selector{queue, layout.bins, work.selector};
-  const Cut cut = selector.find(layout.kept, key);
-  selector.for_each_part(cut, key,
-                         [&](std::size_t, std::size_t first, std::size_t last, std::size_t at, std::size_t ties) {
-                           for (std::size_t word = first; word < last; word += 32) {
-                             std::uint32_t status = 0;
-                             const std::size_t end = std::min(last, word + 32);
-                             for (std::size_t i = word; i < end; ++i) {
-                               if (key(i) < cut.threshold || (key(i) == cut.threshold && ties == 0)) continue;
-                               if (key(i) == cut.threshold) --ties;
-                               status |= 1u << (i - word);
-                               work.kept[2 * at] = work.spectrum[2 * i];
-                               work.kept[2 * at + 1] = work.spectrum[2 * i + 1];
-                               ++at;
-                             }
-                             bitmap[word / 32] = status;
-                           }
-                         });
+  for (std::size_t i = inner; i < count; ++i)
+    values[i] = scale * format.decode(law::unpacked(codes, available, bits, first + i));
+}
+
+/// Bit b mod 32 of word b div 32 for the positions b.
+void write_bitmap(Queue<Space::host> queue, HostView<const std::uint32_t> positions, std::size_t words,
+                  std::uint32_t* bitmap) {
+  parallel_for(queue, words, 1, 1 << 12, [&](std::size_t first, std::size_t last) {
+    std::fill(bitmap + first, bitmap + last, 0U);
+    const std::uint32_t* end = positions.data() + positions.size();
+    const std::uint32_t* at = std::lower_bound(positions.data(), end, 32 * first);
+    for (; at != end && *at < 32 * last; ++at) bitmap[*at / 32] |= 1U << *at % 32;
+  });
 }
 
 }  // namespace
 
-void pack_spectrum(Queue<Space::host> queue, const PackWork& work, law::FftHeader header, const law::RangeFloat& format,
-                   float unit, bool scaled, std::byte* payload) {
-  const law::FftLayout layout{header.bins, header.kept, header.bits};
-  auto* codes = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
-  select_bins(queue, work, layout, reinterpret_cast<std::uint32_t*>(payload + sizeof header));
-
-  const std::size_t values = 2 * layout.kept;
+KeptBins take_bins(Queue<Space::host> queue, const float* spectrum, std::size_t bins,
+                   HostView<const std::uint32_t> positions, bool all, float* values) {
+  const std::size_t kept = all ? bins : positions.size();
   std::atomic<std::uint32_t> largest{0};
-  parallel_for(queue, values, law::kPackGroup, 1 << 14, [&](std::size_t first, std::size_t last) {
-    const std::uint32_t here = largest_pattern(work.kept + first, last - first);
+  parallel_for(queue, kept, law::kPackGroup, 1 << 13, [&](std::size_t first, std::size_t last) {
+    if (all) {
+      std::memcpy(values + 2 * first, spectrum + 2 * first, 8 * (last - first));
+    } else {
+      for (std::size_t i = first; i < last; ++i) std::memcpy(values + 2 * i, spectrum + 2 * positions[i], 8);
+    }
+    const std::uint32_t here = largest_pattern(values + 2 * first, 2 * (last - first));
     for (std::uint32_t seen = largest.load(); seen < here && !largest.compare_exchange_weak(seen, here);) {
     }
   });
-  const float peak = law::float_of(largest.load());
-  const bool finite = largest.load() < 0x7f800000u;
-  const bool quantised = header.bits != 32;
-  float factor = unit;  // plain floats and a fixed range: the unitary coefficient itself
-  header.scale = finite ? 1.0F : law::float_of(0x7fc00000u);
-  if (quantised && scaled && finite) {
-    const bool zero = peak < law::kSmallestScale;
-    factor = zero ? 0.0F : 1.0F / peak;
-    header.scale = zero ? 0.0F : peak * unit;
-  }
+  return {all ? HostView<const std::uint32_t>{} : positions, {values, 2 * kept}, largest.load()};
+}
+
+FftScaling scaling_of(std::uint32_t largest, float unit, bool quantised, bool scaled) {
+  const bool finite = largest < 0x7f800000U;
+  if (!quantised || !scaled || !finite) return {unit, finite ? 1.0F : law::float_of(0x7fc00000U)};
+  const float peak = law::float_of(largest);
+  if (peak < law::kSmallestScale) return {0.0F, 0.0F};
+  return {1.0F / peak, peak * unit};
+}
+
+void write_payload(Queue<Space::host> queue, const KeptBins& kept, law::FftHeader header, const law::RangeFloat& format,
+                   const FftScaling& scaling, std::byte* payload) {
+  const law::FftLayout layout{header.bins, header.kept, header.bits};
+  header.bytes = layout.bytes();
+  header.scale = scaling.scale;
   std::memcpy(payload, &header, sizeof header);
-  parallel_for(queue, values, law::kPackGroup, 1 << 13, [&](std::size_t first, std::size_t last) {
-    if (quantised) {
-      quantise(work.kept, first, last, factor, format, codes);
+  if (layout.has_bitmap()) {
+    write_bitmap(queue, kept.positions, layout.bitmap_words(),
+                 reinterpret_cast<std::uint32_t*>(payload + sizeof header));
+  }
+  auto* codes = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
+  const float* values = kept.values.data();
+  parallel_for(queue, kept.values.size(), law::kPackGroup, 1 << 13, [&](std::size_t first, std::size_t last) {
+    if (header.bits != 32) {
+      quantise(values, first, last, scaling.factor, format, codes);
     } else {
-      for (std::size_t i = first; i < last; ++i) codes[i] = law::bits_of(work.kept[i] * factor);
+      for (std::size_t i = first; i < last; ++i) codes[i] = law::bits_of(values[i] * scaling.factor);
     }
   });
+}
+
+void pack_spectrum(Queue<Space::host> queue, const PackWork& work, const law::FftHeader& header,
+                   const law::RangeFloat& format, float unit, bool scaled, std::byte* payload) {
+  const bool all = header.kept == header.bins;
+  const HostView<std::uint32_t> positions{work.positions, header.kept};
+  if (!all) Largest{queue, {work.power, header.bins}, work.selector}.select(positions, nullptr);
+  const KeptBins kept = take_bins(queue, work.spectrum, header.bins, positions, all, work.values);
+  write_payload(queue, kept, header, format, scaling_of(kept.largest, unit, header.bits != 32, scaled), payload);
 }
 
 PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHeader& expected,
@@ -143,17 +176,17 @@ PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHe
   spectrum.codes = reinterpret_cast<const std::uint32_t*>(payload.data() + spectrum.layout.codes_offset());
   spectrum.offsets = offsets;
   if (!spectrum.layout.has_bitmap()) {
-    for (std::size_t c = 0; c < shape.chunks; ++c) offsets[c] = static_cast<std::uint32_t>(c * shape.bins_per_chunk());
+    for (std::size_t p = 0; p < shape.pieces(); ++p) offsets[p] = static_cast<std::uint32_t>(shape.first_bin(p));
     return spectrum;
   }
   spectrum.bitmap = reinterpret_cast<const std::uint32_t*>(payload.data() + sizeof header);
   std::size_t count = 0;
-  std::size_t chunk = 0;
+  std::size_t piece = 0;
   for (std::size_t word = 0; word < spectrum.layout.bitmap_words(); ++word) {
     const std::uint32_t bits = spectrum.bitmap[word];
-    for (; chunk < shape.chunks && chunk * shape.bins_per_chunk() < 32 * (word + 1); ++chunk) {
-      const auto inside = static_cast<std::uint32_t>(chunk * shape.bins_per_chunk() % 32);
-      offsets[chunk] =
+    for (; piece < shape.pieces() && shape.first_bin(piece) < 32 * (word + 1); ++piece) {
+      const auto inside = static_cast<std::uint32_t>(shape.first_bin(piece) % 32);
+      offsets[piece] =
           static_cast<std::uint32_t>(count) + static_cast<std::uint32_t>(std::popcount(bits & ((1u << inside) - 1u)));
     }
     count += static_cast<std::size_t>(std::popcount(bits));
@@ -166,21 +199,26 @@ PackedSpectrum open_spectrum(HostView<const std::byte> payload, const law::FftHe
   return spectrum;
 }
 
-void unpack_add(const PackedSpectrum& spectrum, std::size_t chunk, std::size_t bins_per_chunk, float* complex) {
-  const std::size_t words = spectrum.layout.code_words();
-  const std::uint32_t bits = spectrum.layout.bits;
-  std::size_t code = 2 * std::size_t{spectrum.offsets[chunk]};
+void unpack_add(const PackedSpectrum& spectrum, std::size_t piece, const law::FftShape& shape, float* complex) {
+  const std::size_t first = shape.first_bin(piece);
+  const std::size_t last = first + shape.piece_bins(piece);
+  std::array<float, 2 * kUnpacked> values;
+  std::size_t held = 0;  // values that were decoded, and the next of them
+  std::size_t next = 0;
+  std::size_t code = 2 * std::size_t{spectrum.offsets[piece]};
   const auto add = [&](std::size_t bin) {
-    for (std::size_t part = 0; part < 2; ++part, ++code) {
-      const std::uint32_t pattern = law::unpacked(spectrum.codes, words, bits, code);
-      complex[2 * bin + part] +=
-          spectrum.scale * (bits == 32 ? law::float_of(pattern) : spectrum.format.decode(pattern));
+    if (next == held) {
+      held = std::min(values.size(), 2 * spectrum.layout.kept - code);
+      next = 0;
+      decode_codes(spectrum, code, held, values.data());
+      code += held;
     }
+    complex[2 * bin] += values[next];
+    complex[2 * bin + 1] += values[next + 1];
+    next += 2;
   };
-  const std::size_t first = chunk * bins_per_chunk;
-  const std::size_t last = first + bins_per_chunk;
   if (spectrum.bitmap == nullptr) {
-    for (std::size_t bin = 0; bin < bins_per_chunk; ++bin) add(bin);
+    for (std::size_t bin = 0; bin < last - first; ++bin) add(bin);
     return;
   }
   for (std::size_t word = first / 32; word * 32 < last; ++word) {

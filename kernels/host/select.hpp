@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,15 +9,16 @@
 
 namespace gradtool::host {
 
-/// Where exactly k of n keys are cut off: all keys above `threshold`, and of those equal to it the first `ties` in
-/// index order. So the choice does not depend on threads, and CPU and GPU agree.
+/// Where exactly k of n keys are cut off: all keys above `threshold`, and of those equal to it `ties`. Codecs that take
+/// the first ones in index order choose the same whatever the threads.
 struct Cut {
   std::uint32_t threshold = 0;
   std::size_t ties = 0;
 };
 
 /// Radix select over 31-bit keys in three digits of 11, 11 and 9 bits: n reads per digit, no copy of the keys.
-/// Keys are patterns of non-negative floats, which order like the floats (NaN above infinity).
+/// Keys are patterns of non-negative floats, which order like the floats (NaN above infinity). For thresholds and
+/// quantiles of keys that are computed on the fly; the k largest themselves are host::Largest's.
 class Selector {
  public:
   static constexpr std::size_t kMaxParts = 64;
@@ -66,40 +66,6 @@ class Selector {
     }
     return {prefix, left};
   }
-
-  /// Calls emit(part, first, last, position, ties) for ranges that cover [0, n): `position` is the number of selected
-  /// keys before `first`, `ties` how many keys equal to the threshold this range may still take, in index order.
-  template <class Key, class Emit>
-  void for_each_part(const Cut& cut, const Key& key, const Emit& emit) const {
-    std::array<std::size_t, kMaxParts> above{};
-    std::array<std::size_t, kMaxParts> equal{};
-    parallel_parts(queue_, n_, parts_, 32, [&](std::size_t part, std::size_t first, std::size_t last) {
-      std::size_t more = 0;
-      std::size_t same = 0;
-      for (std::size_t i = first; i < last; ++i) {
-        const std::uint32_t bits = key(i);
-        more += bits > cut.threshold ? 1 : 0;
-        same += bits == cut.threshold ? 1 : 0;
-      }
-      above[part] = more;
-      equal[part] = same;
-    });
-    std::array<std::size_t, kMaxParts> position{};
-    std::array<std::size_t, kMaxParts> ties{};
-    std::size_t done = 0;
-    std::size_t left = cut.ties;
-    for (std::size_t part = 0; part < parts_; ++part) {
-      ties[part] = std::min(left, equal[part]);
-      position[part] = done;
-      left -= ties[part];
-      done += above[part] + ties[part];
-    }
-    parallel_parts(queue_, n_, parts_, 32, [&](std::size_t part, std::size_t first, std::size_t last) {
-      emit(part, first, last, position[part], ties[part]);
-    });
-  }
-
-  [[nodiscard]] std::size_t parts() const { return parts_; }
 
  private:
   Queue<Space::host> queue_;

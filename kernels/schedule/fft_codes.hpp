@@ -64,6 +64,7 @@ struct Unpacking {
   law::RangeFloat format;    ///< unless bits is 32
   std::uint32_t chunk_bins;  ///< bins of a chunk
   bool real_end;             ///< the last bin of a chunk is real too, as the first one always is
+  bool real_tail;            ///< there is a tail, and its last bin is real
   std::uint32_t* offsets;    ///< count * tiles + 1: marked bins in a tile, then (summed) in front of it
   float* spectrum;
 };
@@ -170,7 +171,8 @@ GT_SCHEDULE void unpack_tile(const Warp& warp, const Unpacking& at, std::size_t 
         }
       }
       const auto in_chunk = static_cast<std::uint32_t>(bin) % at.chunk_bins;
-      if (in_chunk == 0 || (at.real_end && in_chunk + 1 == at.chunk_bins)) sum.im = 0.0f;
+      const bool last = at.real_end && in_chunk + 1 == at.chunk_bins;
+      if (in_chunk == 0 || last || (at.real_tail && bin + 1 == bins)) sum.im = 0.0f;
       reinterpret_cast<Pair*>(at.spectrum)[bin] = sum;
     }
   });

@@ -17,23 +17,29 @@ FftOptions::FftOptions(const Params& params)
                                                   : Schedule::sqrt_lr},
       drop_at_{params.integer("drop_at")},
       bits_{static_cast<std::uint32_t>(params.integer("bits"))},
-      scaled_{params.is("range", "auto")},
+      best_mantissa_{params.is("mantissa", "auto")},
+      range_{params.is("range", "auto")         ? Range::own
+             : params.is("range", "calibrated") ? Range::calibrated
+                                                : Range::fixed},
+      calibrate_{static_cast<std::size_t>(params.integer("calibrate"))},
+      by_piece_{params.is("select", "chunk")},
+      half_{params.is("precision", "fp16")},
       chunk_{params.is("chunk", "whole") ? std::size_t{0x7fffffff}
                                          : static_cast<std::size_t>(params.integer("chunk"))} {
   if (bits_ == 32) return;
   if (bits_ > 16)
     throw Error{Fault::usage,
                 fmt::format("codec fft: bits={} is not valid; bits is 4 to 16, or 32 for no quantiser", bits_)};
-  mantissa_ = params.is("mantissa", "auto") ? bits_ - 4 : static_cast<std::uint32_t>(params.integer("mantissa"));
-  const auto range = static_cast<float>(scaled_ ? 1.0 : params.real("range"));
-  const auto made = law::RangeFloat::make(bits_, mantissa_, range, range, params.is("rounding", "nearest"));
-  if (!made.valid) {
+  mantissa_ = best_mantissa_ ? bits_ - 4 : static_cast<std::uint32_t>(params.integer("mantissa"));
+  const auto range = static_cast<float>(scaled() ? 1.0 : params.real("range"));
+  for (std::uint32_t m = 0; m < kMantissas; ++m)
+    formats_[m] = law::RangeFloat::make(bits_, m, range, range, params.is("rounding", "nearest"));
+  if (!formats_[mantissa_].valid) {
     throw Error{Fault::usage,
                 fmt::format("codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near "
                             "bits-4 fits",
                             bits_, mantissa_, range)};
   }
-  format_ = made.format;
 }
 
 double FftOptions::theta(const EncodeContext& context) const {
@@ -49,30 +55,52 @@ double FftOptions::theta(const EncodeContext& context) const {
   return theta_;
 }
 
-std::size_t FftOptions::kept(double theta, std::size_t bins) {
+double FftOptions::least_theta() const {
+  switch (schedule_) {
+    case Schedule::constant:
+      return theta_;
+    case Schedule::drop:
+      return std::min(theta_, theta_end_);
+    case Schedule::sqrt_lr:
+      return 0.0;
+  }
+  return 0.0;
+}
+
+std::size_t FftOptions::kept_of(double theta, std::size_t bins) const {
   const auto wanted = static_cast<std::size_t>(std::llround((1.0 - theta) * static_cast<double>(bins)));
-  return std::min(wanted, bins);
+  return std::clamp<std::size_t>(wanted, by_piece_ && theta < 1.0 ? 1 : 0, bins);
+}
+
+std::size_t FftOptions::kept(double theta, const law::FftShape& shape) const {
+  if (!by_piece_) return kept_of(theta, shape.bins());
+  return shape.chunks * kept_of(theta, shape.bins_per_chunk()) +
+         (shape.tail == 0 ? 0 : kept_of(theta, shape.tail_bins()));
 }
 
 std::size_t FftOptions::payload_bound(std::size_t n) const {
   if (n < law::kFftSmallest) return 4 * n;
-  const std::size_t bins = shape(n).bins();
-  const auto bytes = [&](double theta) { return law::FftLayout{bins, kept(theta, bins), bits_}.bytes(); };
-  if (schedule_ == Schedule::constant) return bytes(theta_);
+  const law::FftShape cut = shape(n);
+  const std::size_t bytes = law::FftLayout{cut.bins(), most_kept(cut), bits_}.bytes();
+  if (schedule_ == Schedule::constant) return bytes;
   // Keeping all but one bin still needs the bitmap, so the bound is not simply the payload at theta 0.
-  const double least = schedule_ == Schedule::drop ? std::min(theta_, theta_end_) : 0.0;
-  return bytes(least) + 4 * ((bins + 31) / 32);
+  return bytes + 4 * ((cut.bins() + 31) / 32);
 }
 
-law::FftHeader FftOptions::header(std::size_t bins, std::size_t kept, float scale) const {
+law::FftHeader FftOptions::header(std::size_t bins, std::size_t kept) const {
+  return header(bins, kept, mantissa_);
+}
+
+law::FftHeader FftOptions::header(std::size_t bins, std::size_t kept, std::uint32_t mantissa) const {
+  const law::RangeFloat& format = formats_[mantissa].format;
   return {.bytes = law::FftLayout{bins, kept, bits_}.bytes(),
           .kept = static_cast<std::uint32_t>(kept),
           .bins = static_cast<std::uint32_t>(bins),
-          .scale = scale,
-          .pbase = format_.pbase,
-          .positives = format_.positives,
+          .scale = 0.0F,
+          .pbase = format.pbase,
+          .positives = format.positives,
           .bits = static_cast<std::uint16_t>(bits_),
-          .mantissa = static_cast<std::uint16_t>(mantissa_)};
+          .mantissa = static_cast<std::uint16_t>(mantissa)};
 }
 
 }  // namespace gradtool

@@ -30,28 +30,29 @@ class CodecReducer : public Reducer<S> {
   }
   [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
   [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return codec_->values_in(last_, n_); }
-  [[nodiscard]] View<const float, S> residual() const override { return encoder_ ? encoder_->residual() : residual_; }
+  [[nodiscard]] View<const float, S> residual() const override {
+    return encoder_ && residual_.empty() ? encoder_->residual() : residual_;
+  }
   [[nodiscard]] std::string note() const override { return encoder_ ? encoder_->note() : std::string{}; }
   [[nodiscard]] std::vector<Tally> tallies() const override {
     return encoder_ ? encoder_->tallies() : std::vector<Tally>{};
   }
 
  protected:
-  /// Encodes through the codec's own memory where it has one. Else encodes gradient, or gradient + residual, and keeps
-  /// in the residual what the payload does not say.
+  /// Encodes the gradient, through the codec's own memory where it has one. With error feedback, which codecs of
+  /// descriptors with `memory` do not take, encodes gradient + residual and keeps what the payload does not say.
   /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): u = g + e; send C(u); e = u - D(C(u)).
   void encode_with_memory(Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
                           const EncodeContext& context, View<std::byte, S> payload, View<std::byte, S> scratch) {
-    if (encoder_) {
-      encoder_->encode(queue, gradient, side, context, payload, scratch);
-      return;
-    }
-    if (residual_.empty()) {
-      codec_->encode(queue, gradient, context, payload, scratch);
-      return;
-    }
+    const auto encode = [&](View<const float, S> values) {
+      if (encoder_)
+        encoder_->encode(queue, values, side, context, payload, scratch);
+      else
+        codec_->encode(queue, values, context, payload, scratch);
+    };
+    if (residual_.empty()) return encode(gradient);
     add(queue, gradient, residual_);
-    codec_->encode(queue, residual_, context, payload, scratch);
+    encode(residual_);
     const std::size_t bytes = written(queue, payload, footprint_);
     codec_->decode_add(queue, payload.first(bytes), -1.0F, residual_, scratch);
   }

@@ -126,6 +126,10 @@ inline std::vector<std::string> specs_to_test() {
       "dgc:ratio=0.05,over=scale,clip=0.01,index=bitmap",
       "dgc:warmup=8",
       "onebit:means=tensor",
+      "fft:range=calibrated,calibrate=2",
+      "fft:range=calibrated,calibrate=1,mantissa=5",
+      "fft:select=chunk,chunk=1000",
+      "fft:precision=fp16,chunk=32768",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/host/fft_pack.hpp"
-#include "kernels/host/select.hpp"
+#include "kernels/host/largest.hpp"
 #include "kernels/law/half.hpp"
 #include "lib/core/error.hpp"
 
@@ -51,35 +51,37 @@ struct FftCase {
   }
   [[nodiscard]] law::FftLayout layout() const { return {header.bins, header.kept, header.bits}; }
   [[nodiscard]] std::string name() const {
-    return fmt::format("length {} chunks {} kept {} bits {} scaled {}", shape.length, shape.chunks, header.kept,
-                       header.bits, scaled);
+    return fmt::format("length {} chunks {} tail {} kept {} bits {} scaled {}", shape.length, shape.chunks, shape.tail,
+                       header.kept, header.bits, scaled);
   }
 
   [[nodiscard]] std::vector<std::byte> pack(const std::vector<float>& spectrum) const {
     std::vector<float> copy(spectrum.size());
-    std::vector<std::uint32_t> keys(spectrum.size() / 2);
-    host::keep_keys(spectrum.data(), keys.size(), copy.data(), keys.data());
-    std::vector<float> kept(2 * std::max<std::size_t>(header.kept, 1));
-    std::vector<std::byte> selector(host::Selector::scratch_bytes());
+    std::vector<float> power(spectrum.size() / 2);
+    host::keep_power(spectrum.data(), power.size(), 1.0F, copy.data(), power.data());
+    std::vector<std::uint32_t> positions(std::max<std::size_t>(header.kept, 1));
+    std::vector<float> values(2 * positions.size());
+    std::vector<std::byte> selector(host::Largest::scratch_bytes(power.size()));
     std::vector<std::byte> payload(layout().bytes(), std::byte{0x3C});
-    host::pack_spectrum({}, {copy.data(), keys.data(), kept.data(), {selector.data(), selector.size()}}, header, format,
-                        unit, scaled, payload.data());
+    host::pack_spectrum(
+        {}, {copy.data(), power.data(), positions.data(), values.data(), {selector.data(), selector.size()}}, header,
+        format, unit, scaled, payload.data());
     return payload;
   }
 
   /// The sum that the host makes; throws what it throws.
   [[nodiscard]] std::vector<float> unpack(const std::vector<std::vector<std::byte>>& payloads) const {
-    const std::size_t bins = shape.bins_per_chunk();
     std::vector<float> spectrum(2 * shape.bins(), 0.0F);
     for (const auto& payload : payloads) {
-      std::vector<std::uint32_t> offsets(shape.chunks);
+      std::vector<std::uint32_t> offsets(shape.pieces());
       auto opened = host::open_spectrum({payload.data(), payload.size()}, header, shape, offsets);
       opened.format = format;
-      for (std::size_t c = 0; c < shape.chunks; ++c) host::unpack_add(opened, c, bins, spectrum.data() + 2 * c * bins);
+      for (std::size_t p = 0; p < shape.pieces(); ++p)
+        host::unpack_add(opened, p, shape, spectrum.data() + 2 * shape.first_bin(p));
     }
-    for (std::size_t c = 0; c < shape.chunks; ++c) {
-      spectrum[2 * c * bins + 1] = 0.0F;
-      if (shape.length % 2 == 0) spectrum[2 * (c + 1) * bins - 1] = 0.0F;
+    for (std::size_t p = 0; p < shape.pieces(); ++p) {
+      spectrum[2 * shape.first_bin(p) + 1] = 0.0F;
+      if (shape.piece_length(p) % 2 == 0) spectrum[2 * (shape.first_bin(p) + shape.piece_bins(p)) - 1] = 0.0F;
     }
     return spectrum;
   }

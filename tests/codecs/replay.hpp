@@ -163,6 +163,7 @@ inline std::vector<float> replay_fft_unpack(const std::vector<std::vector<std::b
   at.format = format;
   at.chunk_bins = static_cast<std::uint32_t>(shape.bins_per_chunk());
   at.real_end = shape.length % 2 == 0;
+  at.real_tail = shape.tail != 0 && shape.tail % 2 == 0;
   at.offsets = offsets.data();
   at.spectrum = spectrum.data();
   for (const std::size_t i : item_order(payloads.size() * tiles, order)) {

@@ -87,7 +87,8 @@ void check_fft(const FftCase& test, const std::vector<float>& spectrum) {
 TEST(FftSchedule, GivesTheHostsBytesInAnyOrder) {
   for (const law::FftShape shape :
        {law::FftShape{4, 1}, law::FftShape{63, 1}, law::FftShape{65, 1}, law::FftShape{2046, 1}, law::FftShape{2048, 1},
-        law::FftShape{256, 20}, law::FftShape{4099, 3}}) {
+        law::FftShape{256, 20}, law::FftShape{4099, 3}, law::FftShape{256, 3, 100}, law::FftShape{65, 2, 64},
+        law::FftShape{4099, 1, 7}}) {
     const std::size_t bins = shape.bins();
     for (const std::size_t kept : {std::size_t{0}, std::size_t{1}, bins / 7, bins / 2, bins - 1, bins}) {
       for (const std::uint32_t bits : {4u, 9u, 10u, 16u, 32u}) {

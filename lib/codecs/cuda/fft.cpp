@@ -20,14 +20,23 @@ using DeviceBytes = View<std::byte, Space::cuda>;
 /// kind of GPU; everything behind the transform gives the host's bytes.
 class CudaFft final : public CudaTwin {
  public:
-  explicit CudaFft(const Params& params) : CudaTwin{"fft", params}, options_{params} {}
+  /// Throws Fault::unavailable for what only the host has.
+  explicit CudaFft(const Params& params) : CudaTwin{"fft", params}, options_{params} {
+    const auto refuse = [](bool asked, std::string_view what) {
+      if (asked) throw Error{Fault::unavailable, fmt::format("codec fft: {} runs on the host only, not on CUDA", what)};
+    };
+    refuse(options_.by_piece(), "select=chunk");
+    refuse(options_.half(), "precision=fp16");
+    refuse(options_.calibrated(), "range=calibrated");
+  }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     if (n < law::kFftSmallest) return {.payload_bytes = 4 * n};
     const law::FftShape shape = options_.shape(n);
-    const cuda::RealTransforms& transforms = plans_.make(shape);
+    plans_.make(shape.length, shape.chunks);
+    if (shape.tail > 0) plans_.make(shape.tail, 1);
     return {.payload_bytes = options_.payload_bound(n),
-            .scratch_bytes = Scratch::bytes(shape, transforms),
+            .scratch_bytes = Scratch::bytes(shape, transforms(shape)),
             .exact = options_.constant()};
   }
 
@@ -36,12 +45,22 @@ class CudaFft final : public CudaTwin {
     const std::size_t n = gradient.size();
     if (n < law::kFftSmallest) return cuda::copy(queue, payload.first(gradient.bytes()), as_bytes(gradient));
     const law::FftShape shape = options_.shape(n);
-    const cuda::RealTransforms& transforms = plans_.get(shape);
-    const Scratch at{shape, transforms, scratch};
-    transforms.forward(queue, whole_rows(queue, gradient, shape, at), at.spectrum, at.transform);
-    const std::size_t kept = FftOptions::kept(options_.theta(context), shape.bins());
-    cuda::pack_spectrum(queue, {at.spectrum, at.keys, at.real, at.work}, options_.header(shape.bins(), kept, 0.0F),
-                        options_.format(), unit(shape), options_.scaled(), payload.data());
+    const Transforms transform = transforms(shape);
+    const Scratch at{shape, transform, scratch};
+    transform.chunks->forward(queue, aligned_rows(queue, gradient, shape, at), at.spectrum, at.transform);
+    if (shape.tail > 0) {
+      const std::size_t first = shape.length * shape.chunks;
+      const auto left = gradient.part(first, gradient.size() - first);
+      const View<float, Space::cuda> row{at.tail, shape.tail};
+      cuda::copy(queue, as_writable_bytes(row.first(left.size())), as_bytes(left));
+      cuda::fill(queue, as_writable_bytes(row.part(left.size(), shape.tail - left.size())), 0);
+      transform.tail->forward(queue, row.data(), at.tail_spectrum(shape), at.transform);
+      // As if the tail had the length of the others, so that bins compare by their unitary coefficients.
+      cuda::scale(queue, {at.tail_spectrum(shape), 2 * shape.tail_bins()}, unit(shape.tail) / unit(shape.length));
+    }
+    const std::size_t kept = options_.kept(options_.theta(context), shape);
+    cuda::pack_spectrum(queue, {at.spectrum, at.keys, at.real, at.work}, options_.header(shape.bins(), kept),
+                        options_.format(), unit(shape.length), options_.scaled(), payload.data());
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
@@ -59,21 +78,38 @@ class CudaFft final : public CudaTwin {
       return;
     }
     const law::FftShape shape = options_.shape(n);
-    const cuda::RealTransforms& transforms = plans_.get(shape);
-    const Scratch at{shape, transforms, scratch};
+    const Transforms transform = transforms(shape);
+    const Scratch at{shape, transform, scratch};
+    const std::size_t whole = std::min(n, shape.length * shape.chunks);
     for (std::size_t first = 0; first < payloads.size(); first += cuda::kMostUnpacked) {
       const auto batch = payloads.subspan(first, std::min(cuda::kMostUnpacked, payloads.size() - first));
-      cuda::unpack_spectra(queue, batch, options_.header(shape.bins(), 0, 0.0F), options_.format(), shape, at.spectrum,
+      cuda::unpack_spectra(queue, batch, options_.header(shape.bins(), 0), options_.format(), shape, at.spectrum,
                            at.work);
-      transforms.inverse(queue, at.spectrum, at.real, at.transform);
-      cuda::add_scaled(queue, {at.real, n}, weight * unit(shape), out);
+      transform.chunks->inverse(queue, at.spectrum, at.real, at.transform);
+      cuda::add_scaled(queue, {at.real, whole}, weight * unit(shape.length), out.first(whole));
+      if (shape.tail == 0) continue;
+      transform.tail->inverse(queue, at.tail_spectrum(shape), at.tail, at.transform);
+      cuda::add_scaled(queue, {at.tail, n - whole}, weight * unit(shape.tail), out.part(whole, n - whole));
     }
   }
 
  private:
+  /// cuFFT's plans for the rows of one length, and for the tail where there is one.
+  struct Transforms {
+    const cuda::RealTransforms* chunks;
+    const cuda::RealTransforms* tail;
+    [[nodiscard]] std::size_t work_bytes() const {
+      return std::max(chunks->work_bytes(), tail == nullptr ? 0 : tail->work_bytes());
+    }
+  };
+  [[nodiscard]] Transforms transforms(const law::FftShape& shape) const {
+    return {&plans_.get(shape.length, shape.chunks), shape.tail == 0 ? nullptr : &plans_.get(shape.tail, 1)};
+  }
+
   /// Pieces of the scratch view, each 256-byte aligned; encode and decode use them differently.
   struct Scratch {
-    float* real;           ///< rows, the last one padded; later the kept components
+    float* real;           ///< rows of the chunks; later the kept components
+    float* tail;           ///< the shorter row
     float* spectrum;       ///< bins (re, im), chunks in a row
     std::uint32_t* keys;   ///< for selection
     std::byte* transform;  ///< cuFFT's work area
@@ -84,20 +120,23 @@ class CudaFft final : public CudaTwin {
       return padded(4 * std::max(shape.length * shape.chunks, 2 * shape.bins()));
     }
     /// What lies in front of `work`.
-    static std::size_t front_bytes(const law::FftShape& shape, const cuda::RealTransforms& transforms) {
-      return real_bytes(shape) + padded(8 * shape.bins()) + padded(4 * shape.bins()) + padded(transforms.work_bytes());
+    static std::size_t front_bytes(const law::FftShape& shape, const Transforms& transforms) {
+      return real_bytes(shape) + padded(4 * shape.tail) + padded(8 * shape.bins()) + padded(4 * shape.bins()) +
+             padded(transforms.work_bytes());
     }
-    static std::size_t bytes(const law::FftShape& shape, const cuda::RealTransforms& transforms) {
+    static std::size_t bytes(const law::FftShape& shape, const Transforms& transforms) {
       return front_bytes(shape, transforms) +
              std::max(cuda::pack_work_bytes(shape.bins()), cuda::unpack_work_bytes(shape.bins()));
     }
 
-    Scratch(const law::FftShape& shape, const cuda::RealTransforms& transforms, DeviceBytes view) {
+    Scratch(const law::FftShape& shape, const Transforms& transforms, DeviceBytes view) {
       const std::size_t front = front_bytes(shape, transforms);
       expects(view.size() > front, "fft: scratch is smaller than planned");
       std::byte* next = view.data();
       real = reinterpret_cast<float*>(next);
       next += real_bytes(shape);
+      tail = reinterpret_cast<float*>(next);
+      next += padded(4 * shape.tail);
       spectrum = reinterpret_cast<float*>(next);
       next += padded(8 * shape.bins());
       keys = reinterpret_cast<std::uint32_t*>(next);
@@ -105,20 +144,19 @@ class CudaFft final : public CudaTwin {
       transform = next;
       work = view.part(front, view.size() - front);
     }
+    [[nodiscard]] float* tail_spectrum(const law::FftShape& shape) const {
+      return spectrum + 2 * shape.first_bin(shape.chunks);
+    }
   };
 
-  static float unit(const law::FftShape& shape) {
-    return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.length)));
-  }
+  static float unit(std::size_t length) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(length))); }
 
-  /// The gradient as whole rows for the transform: itself where it is, else a copy padded with zeros.
-  static const float* whole_rows(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient,
-                                 const law::FftShape& shape, const Scratch& at) {
-    const std::size_t padding = shape.length * shape.chunks - gradient.size();
-    if (padding == 0 && reinterpret_cast<std::uintptr_t>(gradient.data()) % 16 == 0) return gradient.data();
-    const View<float, Space::cuda> rows{at.real, gradient.size() + padding};
-    cuda::copy(queue, as_writable_bytes(rows.first(gradient.size())), as_bytes(gradient));
-    cuda::fill(queue, as_writable_bytes(rows.part(gradient.size(), padding)), 0);
+  /// The chunks' elements as rows for the transform: themselves where they are, else a copy.
+  static const float* aligned_rows(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient,
+                                   const law::FftShape& shape, const Scratch& at) {
+    if (reinterpret_cast<std::uintptr_t>(gradient.data()) % 16 == 0) return gradient.data();
+    const View<float, Space::cuda> rows{at.real, shape.length * shape.chunks};
+    cuda::copy(queue, as_writable_bytes(rows), as_bytes(gradient.first(rows.size())));
     return rows.data();
   }
 
