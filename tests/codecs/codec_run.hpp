@@ -130,6 +130,8 @@ inline std::vector<std::string> specs_to_test() {
       "fft:range=calibrated,calibrate=1,mantissa=5",
       "fft:select=chunk,chunk=1000",
       "fft:precision=fp16,chunk=32768",
+      "adacomp:other=50",
+      "adacomp:s=1,other=77",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
