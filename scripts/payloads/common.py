@@ -93,3 +93,20 @@ def philox(seed, step, rank, tensor, elements):
     """The uniform draws in [0, 1) of elements 0 to `elements` - 1."""
     words = philox_bits(seed, step, rank, tensor, elements)
     return ((words >> np.uint64(8)).astype(np.float32) * np.float32(2.0 ** -24)).astype(np.float32)
+
+
+def ring_sum(parts):
+    """The float32 sum of equally long arrays, one for each rank, as the ring adds: segment s in the order of ranks s, s+1, ..."""
+    p, n = len(parts), len(parts[0])
+    out = np.empty(n, np.float32)
+    for s in range(p):
+        part = slice(n * s // p, n * (s + 1) // p)
+        out[part] = parts[s][part]
+        for hop in range(1, p):
+            out[part] += parts[(s + hop) % p][part]
+    return out
+
+
+def largest(values, count):
+    """Where the `count` largest magnitudes are, ascending; of equal ones those with the lower index."""
+    return np.sort(np.argsort(-np.abs(values), kind="stable")[:count])

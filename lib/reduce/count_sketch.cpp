@@ -1,0 +1,136 @@
+#include "lib/reduce/count_sketch.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/law/half.hpp"
+#include "kernels/law/philox.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr std::size_t kLanes = CountSketch::kLanes;
+
+inline float with_sign(float x, std::uint32_t signs, std::size_t lane) {
+  return law::float_of(law::bits_of(x) ^ (signs >> lane << 31));
+}
+
+GT_SIMD_CLONES void add_row(const float* x, std::size_t n, const std::uint32_t* buckets, const std::uint16_t* signs,
+                            float* row) {
+  const std::size_t whole = n / kLanes;
+  for (std::size_t b = 0; b < whole; ++b) {
+    float* cell = row + buckets[b];
+    const std::uint32_t sign = signs[b];
+    for (std::size_t l = 0; l < kLanes; ++l) cell[l] += with_sign(x[kLanes * b + l], sign, l);
+  }
+  for (std::size_t l = 0; kLanes * whole + l < n; ++l) {
+    row[buckets[whole] + l] += with_sign(x[kLanes * whole + l], signs[whole], l);
+  }
+}
+
+/// Estimates are made for so many blocks at once: loops as short as a block would be unrolled instead of vectorised.
+constexpr std::size_t kBatch = 8;
+using Lanes = std::array<float, kBatch * kLanes>;
+
+/// Each lane's smaller number to `a`, its larger one to `b`. Two loops: one with both results becomes branches.
+inline void order(Lanes& a, Lanes& b) {
+  Lanes low;
+  for (std::size_t l = 0; l < low.size(); ++l) low[l] = b[l] < a[l] ? b[l] : a[l];
+  for (std::size_t l = 0; l < low.size(); ++l) b[l] = b[l] < a[l] ? a[l] : b[l];
+  a = low;
+}
+
+/// The median of Rows numbers in each lane comes to the middle, by a sorting network of neighbours.
+template <std::size_t Rows>
+inline void median(std::array<Lanes, Rows>& v) {
+  for (std::size_t pass = 0; pass < Rows; ++pass) {
+    for (std::size_t r = pass % 2; r + 1 < Rows; r += 2) order(v[r], v[r + 1]);
+  }
+}
+
+template <std::size_t Rows>
+GT_SIMD_CLONES void estimate_blocks(const float* cells, std::size_t stride, const std::uint32_t* buckets,
+                                    const std::uint16_t* signs, std::size_t blocks, std::size_t first, std::size_t last,
+                                    float* out, std::size_t n) {
+  std::array<Lanes, Rows> v{};
+  for (std::size_t batch = first; batch < last; batch += kBatch) {
+    const std::size_t count = std::min(kBatch, last - batch);
+    for (std::size_t r = 0; r < Rows; ++r) {
+      for (std::size_t b = 0; b < count; ++b) {
+        const float* cell = cells + r * stride + buckets[r * blocks + batch + b];
+        const std::uint32_t sign = signs[r * blocks + batch + b];
+        for (std::size_t l = 0; l < kLanes; ++l) v[r][kLanes * b + l] = with_sign(cell[l], sign, l);
+      }
+    }
+    median(v);
+    std::copy_n(v[Rows / 2].data(), std::min(kLanes * count, n - kLanes * batch), out + kLanes * batch);
+  }
+}
+
+}  // namespace
+
+CountSketch::CountSketch(Queue<Space::host> queue, std::size_t n, std::size_t rows, std::size_t columns,
+                         std::uint64_t seed)
+    : n_{n},
+      blocks_{(n + kLanes - 1) / kLanes},
+      rows_{rows},
+      columns_{columns},
+      state_{Arena<Space::host>::padded_size(4 * blocks_ * rows) + Arena<Space::host>::padded_size(2 * blocks_ * rows)},
+      buckets_{state_.take<std::uint32_t>(blocks_ * rows)},
+      signs_{state_.take<std::uint16_t>(blocks_ * rows)} {
+  expects(rows % 2 == 1 && rows <= kMaxRows, "a count sketch has 1, 3, 5 or 7 rows");
+  expects(columns >= kLanes && columns < (std::size_t{1} << 32), "a count sketch has from 16 to 2^32 - 1 columns");
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto key = law::shared_by_ranks({.seed = seed, .step = static_cast<std::uint32_t>(row)});
+    parallel_for(queue, blocks_, 1, 1 << 10, [&](std::size_t first, std::size_t last) {
+      for (std::size_t b = first; b < last; ++b) {
+        const law::Draws draws = law::draw4(key, b);
+        buckets_[row * blocks_ + b] = static_cast<std::uint32_t>(std::uint64_t{draws.bits[0]} * columns >> 32);
+        signs_[row * blocks_ + b] = static_cast<std::uint16_t>(draws.bits[1]);
+      }
+    });
+  }
+}
+
+/// A row is one thread's, so that its cells add in the order of the elements whatever the number of threads; what went
+/// past the end is added to the beginning last.
+void CountSketch::add_up(Queue<Space::host> queue, HostView<const float> x, HostView<float> cells,
+                         HostView<float> scratch) const {
+  parallel_for(queue, rows_, 1, 1, [&](std::size_t first, std::size_t last) {
+    for (std::size_t row = first; row < last; ++row) {
+      float* to = scratch.data() + row * stride();
+      std::fill_n(to, stride(), 0.0F);
+      add_row(x.data(), n_, buckets_.data() + row * blocks_, signs_.data() + row * blocks_, to);
+      for (std::size_t l = 0; l + 1 < kLanes; ++l) to[l] += to[columns_ + l];
+      std::copy_n(to, columns_, cells.data() + row * columns_);
+    }
+  });
+}
+
+void CountSketch::estimate(Queue<Space::host> queue, HostView<const float> cells, HostView<float> out,
+                           HostView<float> scratch) const {
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const float* from = cells.data() + row * columns_;
+    float* to = std::copy_n(from, columns_, scratch.data() + row * stride());
+    std::copy_n(from, kLanes - 1, to);
+  }
+  const auto run = [&]<std::size_t Rows>(std::integral_constant<std::size_t, Rows>) {
+    parallel_for(queue, blocks_, 1, 1 << 10, [&](std::size_t first, std::size_t last) {
+      estimate_blocks<Rows>(scratch.data(), stride(), buckets_.data(), signs_.data(), blocks_, first, last, out.data(),
+                            n_);
+    });
+  };
+  switch (rows_) {
+    case 1:
+      return run(std::integral_constant<std::size_t, 1>{});
+    case 3:
+      return run(std::integral_constant<std::size_t, 3>{});
+    case 5:
+      return run(std::integral_constant<std::size_t, 5>{});
+    default:
+      return run(std::integral_constant<std::size_t, 7>{});
+  }
+}
+
+}  // namespace gradtool
