@@ -1,54 +1,94 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/law/bitpack.hpp"
 #include "kernels/law/hd.hpp"
 
 namespace gradtool::host {
 
-// The packed codes of law/bitpack.hpp from and to codes of one byte each, for widths below 8.
+// The packed codes of law/bitpack.hpp from and to codes of one byte each, for widths up to 8: eight codes fill `Bits`
+// bytes. On little-endian processors, as all of this.
 
-/// Whole groups of 32 codes; the last is padded with zeros by the caller.
+/// Eight codes, one a byte, as 8 Bits bits: neighbours move together in three steps.
 template <std::uint32_t Bits>
-GT_SIMD_CLONES void pack_codes(const std::uint8_t* codes, std::size_t groups, std::uint32_t* words) {
-  for (std::size_t g = 0; g < groups; ++g, codes += law::kPackGroup, words += Bits) {
-    std::array<std::uint32_t, law::kPackGroup> wide;
-    for (std::size_t i = 0; i < law::kPackGroup; ++i) wide[i] = codes[i];
-    for (std::uint32_t w = 0; w < Bits; ++w) words[w] = law::packed_word(wide.data(), law::kPackGroup, Bits, w);
+[[nodiscard]] constexpr std::uint64_t squeezed(std::uint64_t codes) {
+  constexpr std::uint64_t kBytes = 0x00ff00ff00ff00ff;
+  constexpr std::uint64_t kPairs = 0x0000ffff0000ffff;
+  const std::uint64_t pairs = (codes & kBytes) | (codes >> 8 & kBytes) << Bits;
+  const std::uint64_t fours = (pairs & kPairs) | (pairs >> 16 & kPairs) << 2 * Bits;
+  return Bits == 8 ? codes : (fours & 0xffffffff) | fours >> 32 << (4 * Bits % 64);
+}
+/// The inverse.
+template <std::uint32_t Bits>
+[[nodiscard]] constexpr std::uint64_t spread(std::uint64_t packed) {
+  if constexpr (Bits == 8) {
+    return packed;
+  } else {
+    constexpr std::uint64_t kFour = (std::uint64_t{1} << 4 * Bits) - 1;
+    constexpr std::uint64_t kTwo = (std::uint64_t{1} << 2 * Bits) - 1;
+    constexpr std::uint64_t kOne = (std::uint64_t{1} << Bits) - 1;
+    const std::uint64_t fours = (packed & kFour) | (packed >> 4 * Bits & kFour) << 32;
+    const std::uint64_t pairs = (fours & (kTwo | kTwo << 32)) | (fours >> 2 * Bits & (kTwo | kTwo << 32)) << 16;
+    constexpr std::uint64_t kOnes = kOne | kOne << 16 | kOne << 32 | kOne << 48;
+    return (pairs & kOnes) | (pairs >> Bits & kOnes) << 8;
+  }
+}
+
+template <std::uint32_t Bits>
+GT_SIMD_CLONES void pack_octets(const std::uint8_t* codes, std::size_t octets, std::byte* out) {
+  for (std::size_t i = 0; i < octets; ++i) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, codes + 8 * i, 8);
+    eight = squeezed<Bits>(eight);
+    std::memcpy(out + Bits * i, &eight, Bits);
   }
 }
 template <std::uint32_t Bits>
-GT_SIMD_CLONES void unpack_codes(const std::uint32_t* words, std::size_t groups, std::uint8_t* codes) {
-  for (std::size_t g = 0; g < groups; ++g, codes += law::kPackGroup, words += Bits) {
-    for (std::size_t i = 0; i < law::kPackGroup; ++i)
-      codes[i] = static_cast<std::uint8_t>(law::unpacked(words, Bits, Bits, i));
+GT_SIMD_CLONES void unpack_octets(const std::byte* in, std::size_t octets, std::uint8_t* codes) {
+  constexpr std::size_t kReach =
+      (8 + Bits - 1) / Bits;  // octets that eight bytes touch: read whole while there are so many
+  std::size_t i = 0;
+  for (; i + kReach <= octets; ++i) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, in + Bits * i, Bits == 4 || Bits == 2 || Bits == 1 ? Bits : 8);
+    eight = spread<Bits>(eight);
+    std::memcpy(codes + 8 * i, &eight, 8);
+  }
+  for (; i < octets; ++i) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, in + Bits * i, Bits);
+    eight = spread<Bits>(eight);
+    std::memcpy(codes + 8 * i, &eight, 8);
   }
 }
 
-/// `count` codes as words at `words`, exactly law::packed_words(count, Bits) of them; `codes` holds up to 31 more.
+/// `count` codes as words at `words`, exactly law::packed_words(count, Bits) of them, the last padded with zeros. Bits
+/// of a code above its width are zero.
 template <std::uint32_t Bits>
-void write_codes(std::uint8_t* codes, std::size_t count, std::uint32_t* words) {
+void write_codes(const std::uint8_t* codes, std::size_t count, std::uint32_t* words) {
   const std::size_t whole = count / law::kPackGroup;
-  pack_codes<Bits>(codes, whole, words);
+  pack_octets<Bits>(codes, 4 * whole, reinterpret_cast<std::byte*>(words));
   if (const std::size_t rest = count % law::kPackGroup; rest != 0) {
+    std::array<std::uint8_t, law::kPackGroup> padded{};
     std::array<std::uint32_t, Bits> last{};
-    std::fill_n(codes + count, law::kPackGroup - rest, std::uint8_t{0});
-    pack_codes<Bits>(codes + whole * law::kPackGroup, 1, last.data());
-    std::copy_n(last.data(), law::packed_words(rest, Bits), words + whole * Bits);
+    std::memcpy(padded.data(), codes + whole * law::kPackGroup, rest);
+    pack_octets<Bits>(padded.data(), 4, reinterpret_cast<std::byte*>(last.data()));
+    std::memcpy(words + whole * Bits, last.data(), 4 * law::packed_words(rest, Bits));
   }
 }
+/// Writes up to 31 codes more than there are: `codes` has room for whole groups of 32.
 template <std::uint32_t Bits>
 void read_codes(const std::uint32_t* words, std::size_t count, std::uint8_t* codes) {
   const std::size_t whole = count / law::kPackGroup;
-  unpack_codes<Bits>(words, whole, codes);
+  unpack_octets<Bits>(reinterpret_cast<const std::byte*>(words), 4 * whole, codes);
   if (const std::size_t rest = count % law::kPackGroup; rest != 0) {
     std::array<std::uint32_t, Bits> last{};
-    std::copy_n(words + whole * Bits, law::packed_words(rest, Bits), last.data());
-    unpack_codes<Bits>(last.data(), 1, codes + whole * law::kPackGroup);
+    std::memcpy(last.data(), words + whole * Bits, 4 * law::packed_words(rest, Bits));
+    unpack_octets<Bits>(reinterpret_cast<const std::byte*>(last.data()), 4, codes + whole * law::kPackGroup);
   }
 }
 

@@ -33,15 +33,18 @@ namespace detail {
 /// Elements whose draws and codes are held on the stack at a time.
 inline constexpr std::size_t kBlockTile = 2048;
 
+/// Patterns without sign order like the values, NaN above all. Becomes part of the loops that use it.
+[[gnu::always_inline]] inline float largest_of(const float* x, std::size_t count) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, law::bits_of(x[i]) & 0x7fffffffu);
+  return law::float_of(largest);
+}
+
 template <class Format>
 GT_SIMD_CLONES void block_scales(const Format& format, const float* x, std::size_t count, std::size_t block,
                                  typename Format::Scale* scales) {
   for (std::size_t first = 0; first < count; first += block, ++scales) {
-    const float* from = x + first;
-    const std::size_t here = std::min(block, count - first);
-    std::uint32_t largest = 0;  // patterns without sign order like the values, NaN above all
-    for (std::size_t i = 0; i < here; ++i) largest = std::max(largest, law::bits_of(from[i]) & 0x7fffffffu);
-    *scales = format.scale(law::float_of(largest));
+    *scales = format.scale(x + first, std::min(block, count - first));
   }
 }
 
@@ -83,7 +86,7 @@ GT_SIMD_CLONES void decode_blocks(const Format& format, const std::uint8_t* code
 /// Elements of at most 8 bits in blocks that share a scale. A Format says
 ///   Scale                      what is stored for a block,
 ///   Element                    a law: kBits, encode(y), encode(y, draw), decode(code),
-///   scale(largest)             the scale of a block by its largest magnitude,
+///   scale(x, count)            the scale of a block,
 ///   encode_factor(scale)       what elements are multiplied by before Element::encode,
 ///   decode_factor(scale)       what decoded elements are multiplied by.
 template <class Format>
@@ -174,9 +177,11 @@ template <class ElementLaw>
 struct FloatScaled {
   using Scale = float;
   using Element = ElementLaw;
-  [[nodiscard]] GT_HD static Scale scale(float largest) { return law::BlockScale::stored(largest, Element::kMax); }
-  [[nodiscard]] GT_HD static float encode_factor(Scale scale) { return law::BlockScale::encode_factor(scale); }
-  [[nodiscard]] GT_HD static float decode_factor(Scale scale) { return scale; }
+  [[nodiscard, gnu::always_inline]] static Scale scale(const float* x, std::size_t count) {
+    return law::BlockScale::stored(detail::largest_of(x, count), Element::kMax);
+  }
+  [[nodiscard]] static float encode_factor(Scale scale) { return law::BlockScale::encode_factor(scale); }
+  [[nodiscard]] static float decode_factor(Scale scale) { return scale; }
 };
 
 }  // namespace gradtool

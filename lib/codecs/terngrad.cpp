@@ -77,7 +77,7 @@ class TernGrad final : public Codec<Space::host> {
     const auto* scales = section<float>(payload);
     const auto* words = section<std::uint32_t>(payload, codes_offset());
     pieces_.each(queue, [&](std::size_t, const Piece& piece) {
-      alignas(64) std::array<std::uint8_t, kRoom> codes;
+      alignas(64) std::array<std::uint8_t, host::kSumChunk + 32> codes;
       if (base3_) {
         const auto* bytes = reinterpret_cast<const std::uint8_t*>(words + piece.word);
         if (largest_of(bytes, (piece.count + 4) / 5) > Ternary::kLargestByte)
@@ -98,9 +98,9 @@ class TernGrad final : public Codec<Space::host> {
   }
 
  private:
-  /// A chunk's codes, what reading and packing write past them, and draws that begin at a multiple of four elements.
-  static constexpr std::size_t kRoom = host::kSumChunk + 2 * host::kDrawGroup;
-  static_assert(host::kSumChunk % 20 == 0 && host::kSumChunk % 32 == 0);
+  /// What is drawn and packed at a time: whole words of either packing, and small enough for the nearest cache.
+  static constexpr std::size_t kTile = host::kSumChunk / 4;
+  static_assert(kTile % 20 == 0 && kTile % 32 == 0);
 
   [[nodiscard]] std::size_t words_of(std::size_t count) const {
     return base3_ ? (count + 19) / 20 : law::packed_words(count, 2);
@@ -129,15 +129,19 @@ class TernGrad final : public Codec<Space::host> {
 
   void encode_piece(const float* x, const Piece& piece, float scale, const law::DrawKey& key,
                     std::uint32_t* words) const {
-    alignas(64) std::array<std::uint32_t, kRoom> draws;
-    alignas(64) std::array<std::uint8_t, kRoom> codes;
-    const std::size_t lead = piece.first % 4;
-    host::draw_tile(key, piece.first - lead, lead + piece.count, draws.data());
-    to_codes(x, draws.data() + lead, piece.count, scale, codes.data());
-    if (base3_)
-      write_trits(codes.data(), piece.count, reinterpret_cast<std::uint8_t*>(words));
-    else
-      host::write_codes<2>(codes.data(), piece.count, words);
+    alignas(64) std::array<std::uint32_t, kTile + 2 * host::kDrawGroup> draws;
+    alignas(64) std::array<std::uint8_t, kTile + 32> codes;
+    for (std::size_t at = 0; at < piece.count; at += kTile) {
+      const std::size_t count = std::min(kTile, piece.count - at);
+      const std::size_t lead = (piece.first + at) % 4;
+      host::draw_tile(key, piece.first + at - lead, lead + count, draws.data());
+      to_codes(x + at, draws.data() + lead, count, scale, codes.data());
+      if (base3_)
+        write_trits(codes.data(), count, reinterpret_cast<std::uint8_t*>(words));
+      else
+        host::write_codes<2>(codes.data(), count, words);
+      words += words_of(count);
+    }
   }
 
   double clip_;
