@@ -1,9 +1,11 @@
 #include "lib/bench/bench.hpp"
+#include "lib/bench/modelled.hpp"
 
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
@@ -21,6 +23,10 @@ struct Options {
   std::string scheme = "auto";
   std::string timing = "both";
   std::string comm, csv, json;
+  std::vector<std::string> networks;
+  std::string nodes;
+  bool advise = false;
+  std::optional<double> max_nmse;
   std::size_t iterations = 0;
 };
 
@@ -51,12 +57,19 @@ int run(Options& o) {
     bench.stop.max_noise = 1e300;
     bench.stop.timeout_seconds = 1e9;
   }
+  for (const auto& text : o.networks) bench.networks.push_back(Network::parse(text));
+  if (!o.nodes.empty()) bench.nodes = parse_node_counts(o.nodes);
+  if (o.networks.empty() && (!o.nodes.empty() || o.advise || o.max_nmse)) {
+    throw Error{Fault::usage,
+                "--nodes, --advise and --max-nmse are about a modelled network: give --network, such as 10gbe"};
+  }
   bench.command = command_line();
   if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
   const BenchReport report = run_bench(bench);
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
-  if (!data_on_stdout) fmt::print("{}", terminal_table(report));
+  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report), modelled_table(report.rows));
+  if (o.advise) fmt::print(data_on_stdout ? stderr : stdout, "\n{}", advise(report.rows, o.max_nmse));
   for (std::size_t row = 0; row < report.rows.rows().size(); ++row) {
     const std::string status = to_text(report.rows.at(row, "status"));
     if (status == "ok") continue;
@@ -123,6 +136,14 @@ Subcommand add_bench(CLI::App& root) {
   app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");
   app->add_option("--reconstruction", b.reconstruction,
                   "Write what the one --codec produced as a gradient file with one worker");
+  app->add_option("--network", o->networks,
+                  "Also model this network: wan, 1gbe, 10gbe, 25gbe, 100gbe, 200gbe, 400gbe, ndr, nvlink, "
+                  "NAME:alpha=5us,beta=12.5GBps; two levels: 100gbe:node=8,inner=nvlink; repeatable")
+      ->take_all()
+      ->expected(1);
+  app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
+  app->add_flag("--advise", o->advise, "Say which codec is fastest on each modelled network, if any is worth it");
+  app->add_option("--max-nmse", o->max_nmse, "Largest error that --advise accepts");
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
@@ -133,6 +154,7 @@ Subcommand add_bench(CLI::App& root) {
       "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
       "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
+      "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
       "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all");
   return {app, [o] { return run(*o); }};
 }

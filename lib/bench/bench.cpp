@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lib/bench/launch_replay.hpp"
+#include "lib/bench/modelled.hpp"
 #include "lib/bench/reconstruction.hpp"
 #include "lib/bench/rows.hpp"
 #include "lib/core/error.hpp"
@@ -123,6 +124,7 @@ class Bench {
     if (reconstruction_) reconstruction_->close();
     report_.interrupted = interrupted();
     set_verdicts(report_.rows);
+    if (report_.leads && !options_.networks.empty()) model_networks();
     return std::move(report_);
   }
 
@@ -236,6 +238,10 @@ class Bench {
     set_bytes(row, facts_, replayed);
     set_times(row, facts_, replayed, samples, spec, timing);
     set_quality(row, quality_);
+    if (timing == Timing::isolated) {
+      const Scheme scheme = resolve(options_.scheme_for(spec), spec);
+      bases_.push_back({.row = report_.rows.rows().size(), .spec = spec, .scheme = scheme, .uses = replayed.uses});
+    }
     append(row, samples);
     if (!options_.per_tensor) return;
     for (const std::size_t tensor : selection_.tensors) {
@@ -245,6 +251,12 @@ class Bench {
                  replayed.cumulative_energy[tensor]);
       append(one, {});
     }
+  }
+
+  void model_networks() {
+    std::vector<int> nodes = options_.nodes;
+    if (nodes.empty()) nodes.push_back(facts_.ranks);
+    add_modelled(report_.rows, bases_, options_.networks, nodes);
   }
 
   void add_skipped(const CodecSpec& spec, const std::vector<Timing>& timings, const NonFinite& bad) {
@@ -272,6 +284,7 @@ class Bench {
   BenchReport report_;
   RunFacts facts_;
   CodecQuality quality_;
+  std::vector<ModelBasis> bases_;
   std::unique_ptr<Reconstruction> reconstruction_;
 };
 
@@ -288,6 +301,11 @@ BenchReport run_bench(const BenchOptions& options) {
   expects(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
+  }
+  if (!options.networks.empty() && (!options.isolated || options.device != "cpu")) {
+    throw Error{Fault::usage,
+                "--network models from isolated times and counted collectives: leave --timing at both or isolated, and "
+                "--device at cpu"};
   }
   if (!options.payloads.empty() && (options.codecs.size() != 1 || options.device != "cpu")) {
     throw Error{Fault::usage, "--payloads writes one codec's messages: give exactly one --codec, and --device cpu"};

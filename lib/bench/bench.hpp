@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/bench/network.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/report/table.hpp"
 
@@ -26,10 +27,12 @@ struct BenchOptions {
   std::uint64_t seed = 1;
   std::size_t warmup_steps = 2;
   bool check = true, hot = false, per_tensor = false;
-  std::string layers;          ///< regular expression; empty: all tensors
-  std::string reconstruction;  ///< file to write; empty: none
-  std::string payloads;        ///< folder to write the codec's payloads to; empty: none
-  std::string command;         ///< as given, for the record
+  std::string layers;             ///< regular expression; empty: all tensors
+  std::vector<Network> networks;  ///< to model
+  std::vector<int> nodes;         ///< of each; empty: as many as were measured
+  std::string reconstruction;     ///< file to write; empty: none
+  std::string payloads;           ///< folder to write the codec's payloads to; empty: none
+  std::string command;            ///< as given, for the record
 
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
@@ -54,6 +57,9 @@ struct BenchReport {
 
 /// The full record: options, machine, file and hash, every row and every sample.
 [[nodiscard]] nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report);
+
+/// The name under which a row stands in tables for people: the codec, and only those parameters that are not defaults.
+[[nodiscard]] std::string short_name(const Table& table, std::size_t row);
 
 /// For people: one line per codec, sorted by time, at most 100 characters wide.
 [[nodiscard]] std::string terminal_table(const BenchReport& report);

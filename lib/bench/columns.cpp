@@ -18,7 +18,7 @@ std::vector<Column> make_columns() {
       {"message", "why, when it is not ok; else a remark"},
       {"codec", "bare name"},
       {"params", "key=value,... with defaults filled in"},
-      {"aggregation", "collective used: sum, gather, hop, none"},
+      {"aggregation", "collective used: sum, gather, hop, own (several), none"},
       {"file", "input file, its name without folders"},
       {"model", "from the file"},
       {"tensor", "a tensor's name, or all"},
@@ -27,12 +27,15 @@ std::vector<Column> make_columns() {
       {"first_step", "training iteration of the first step replayed"},
       {"last_step", "and of the last"},
       {"ranks", "ranks that were averaged"},
-      {"comm", "threads, mpi, nccl, loopback"},
+      {"comm", "threads, mpi, nccl, loopback; model for modelled rows"},
       {"device", "cpu or cuda:i"},
       {"threads", "threads of one rank for encode and decode"},
       {"dtype", "of the gradients as captured"},
       {"seed", "of the random draws"},
       {"network", "name of the network, for modelled rows"},
+      {"alpha_us", "latency of a message in that network"},
+      {"link_gbit_s", "rate of a link in that network, each way"},
+      {"node", "ranks that share a link, in that network"},
       {"time_source", "measured or modelled"},
       {"timing", "isolated: one rank encodes at a time; concurrent: all at once"},
       {"raw_bytes", "4 x elements"},
@@ -75,7 +78,7 @@ std::vector<Column> make_columns() {
            {"headroom_vs_noop", "total time of this row / total time of noop"},
            {"breakeven_gbit_s",
             "network speed below which the codec beats none, encode and decode counted, latency not"},
-           {"pareto", "no other row with this timing has both a smaller nmse and a smaller time"}}) {
+           {"pareto", "no other row with this timing, network and ranks has both a smaller nmse and a smaller time"}}) {
     c.push_back({name, meaning});
   }
   return c;

@@ -24,8 +24,9 @@ double total_of(const Table& table, std::size_t row) {
   return value == nullptr ? 1e300 : *value;
 }
 
-/// The short name under which a row stands in the terminal's table: only what differs from the defaults.
-std::string label(const Table& table, std::size_t row) {
+}  // namespace
+
+std::string short_name(const Table& table, std::size_t row) {
   std::string codec = to_text(table.at(row, "codec"));
   const std::string params = to_text(table.at(row, "params"));
   const std::string defaults = parse_codec(codec).params_text();
@@ -41,8 +42,6 @@ std::string label(const Table& table, std::size_t row) {
   }
   return codec + ":" + changed;
 }
-
-}  // namespace
 
 nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report) {
   nlohmann::ordered_json out;
@@ -75,7 +74,7 @@ std::string terminal_table(const BenchReport& report) {
   std::vector<Line> lines;  // one for each codec; both rows where both were taken
   const auto key = [&](std::size_t row) { return to_text(table.at(row, "codec")) + to_text(table.at(row, "params")); };
   for (std::size_t row = 0; row < table.rows().size(); ++row) {
-    if (to_text(table.at(row, "tensor")) != "all") continue;
+    if (to_text(table.at(row, "tensor")) != "all" || to_text(table.at(row, "time_source")) == "modelled") continue;
     const bool concurrent = to_text(table.at(row, "timing")) == "concurrent";
     const auto same =
         std::find_if(lines.begin(), lines.end(), [&](const Line& l) { return key(l.isolated) == key(row); });
@@ -92,8 +91,8 @@ std::string terminal_table(const BenchReport& report) {
   for (const auto& [isolated, concurrent] : lines) {
     const std::string status = to_text(table.at(isolated, "status"));
     const std::string message = to_text(table.at(isolated, "message"));
-    if (status == "ok" && !message.empty()) notes += fmt::format("{}: {}\n", label(table, isolated), message);
-    rows.push_back({label(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
+    if (status == "ok" && !message.empty()) notes += fmt::format("{}: {}\n", short_name(table, isolated), message);
+    rows.push_back({short_name(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
                     shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
                     shown(table, isolated, "cumulative_nmse", "{:.3g}"),
                     shown(table, isolated, "encode_gbps", "{:.2f}"), shown(table, isolated, "decode_gbps", "{:.2f}"),

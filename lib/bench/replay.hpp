@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "lib/bench/clocks.hpp"
+#include "lib/bench/cost_model.hpp"
 #include "lib/bench/errors.hpp"
 #include "lib/bench/statistics.hpp"
 #include "lib/bench/step_loader.hpp"
@@ -46,10 +48,11 @@ struct ReplayResult {
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;  ///< one rank, mean over steps
-  double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
-  double values_sent = 0.0;    ///< one rank, mean over steps
-  std::string note;            ///< what reducers say about this replay
+  double payload_bytes = 0.0;                     ///< one rank, mean over steps
+  double wire_bytes = 0.0;                        ///< largest over ranks, mean over steps
+  double values_sent = 0.0;                       ///< one rank, mean over steps
+  std::string note;                               ///< what reducers say about this replay
+  std::array<CollectiveUse, 4> uses = no_uses();  ///< by kind, mean over steps; all zero on a GPU, where none is seen
 };
 
 /// Runs in every rank: with threads the loader is shared and rank 0 reads; with processes each has its own.

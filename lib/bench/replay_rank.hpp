@@ -133,17 +133,18 @@ class Rank {
     }
   }
 
-  /// Payloads can be written down where the processor can read them.
-  void reduce_logged(PayloadLog* log, std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
+  /// Counts the collectives, and writes payloads down when asked to, where the processor can see them.
+  void reduce_observed(PayloadLog* log, std::size_t step, std::size_t unit, View<float, S> buffer,
+                       PhaseClock<S>& clock) {
     if constexpr (S == Space::host) {
-      if (log != nullptr) {
-        RecordingCommunicator recording{
-            comm_, [&](std::string_view call, HostView<const std::byte> bytes) { log->put(step, unit, call, bytes); }};
-        reduce(recording, step, unit, buffer, clock);
-        return;
-      }
+      RecordingCommunicator recording{comm_, [&](const RecordingCommunicator::Call& call) {
+                                        add_use(result_.uses, call.name, call.mean_bytes);
+                                        if (log != nullptr) log->put(step, unit, call.name, call.bytes);
+                                      }};
+      reduce(recording, step, unit, buffer, clock);
+    } else {
+      reduce(comm_, step, unit, buffer, clock);
     }
-    reduce(comm_, step, unit, buffer, clock);
   }
 
   /// Every step once, untimed: errors, bytes, residuals, the same bits on every rank.
@@ -159,7 +160,7 @@ class Rank {
       comm_.reset_traffic();
       for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
         const auto buffer = prepare(step, unit, true);
-        reduce_logged(log.get(), step, unit, buffer, clock);
+        reduce_observed(log.get(), step, unit, buffer, clock);
         const auto values = place_.download(buffer);
         if (plan_.check) compare_ranks(step, unit, values);
         payload += static_cast<double>(reducers_[unit]->payload_bytes());
@@ -183,6 +184,10 @@ class Rank {
     if (!leads()) return;
     result_.payload_bytes = payload / static_cast<double>(steps);
     result_.values_sent = values_sent / static_cast<double>(steps);
+    for (auto& use : result_.uses) {
+      use.calls /= static_cast<double>(steps);
+      use.bytes /= static_cast<double>(steps);
+    }
     collect_notes();
     keeper->finish();
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <utility>
 
 #include "lib/comm/communicator.hpp"
@@ -12,8 +11,12 @@ namespace gradtool {
 /// of several collectives says. Traffic is counted by the inner communicator alone.
 class RecordingCommunicator final : public Communicator<Space::host> {
  public:
-  /// `call` names the collective; an all-reduce also its type: all_reduce_f32. On broadcast only the root puts in.
-  using Sink = std::function<void(std::string_view call, HostView<const std::byte> bytes)>;
+  struct Call {
+    std::string_view name;            ///< of the collective; an all-reduce also its type: all_reduce_f32
+    HostView<const std::byte> bytes;  ///< what this rank puts in; on broadcast only the root does
+    double mean_bytes = 0.0;          ///< what a rank puts in on average; of a broadcast, the view; own for exchange
+  };
+  using Sink = std::function<void(const Call&)>;
 
   RecordingCommunicator(Communicator<Space::host>& inner, Sink sink) : inner_{inner}, sink_{std::move(sink)} {}
 
@@ -23,25 +26,31 @@ class RecordingCommunicator final : public Communicator<Space::host> {
 
   void exchange(Queue<Space::host> queue, int to, HostView<const std::byte> out, int from,
                 HostView<std::byte> in) override {
-    sink_("exchange", out);
+    sink_({"exchange", out, static_cast<double>(to == rank() ? 0 : out.size())});
     inner_.exchange(queue, to, out, from, in);
   }
   void all_reduce_sum(Queue<Space::host> queue, HostView<std::byte> inout, Dtype dtype,
                       HostView<std::byte> scratch) override {
-    sink_("all_reduce_" + std::string{name_of(dtype)}, inout);
+    const std::string_view name = dtype == Dtype::f32   ? "all_reduce_f32"
+                                  : dtype == Dtype::f16 ? "all_reduce_f16"
+                                                        : "all_reduce_bf16";
+    sink_({name, inout, static_cast<double>(inout.size())});
     inner_.all_reduce_sum(queue, inout, dtype, scratch);
   }
   void all_gather(Queue<Space::host> queue, HostView<const std::byte> mine, HostView<std::byte> all) override {
-    sink_("all_gather", mine);
+    sink_({"all_gather", mine, static_cast<double>(mine.size())});
     inner_.all_gather(queue, mine, all);
   }
   void all_gather_v(Queue<Space::host> queue, HostView<const std::byte> mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, HostView<std::byte> all) override {
-    sink_("all_gather_v", mine);
+    double sum = 0.0;
+    for (const std::uint64_t bytes : sizes) sum += static_cast<double>(bytes);
+    sink_({"all_gather_v", mine, sum / static_cast<double>(size())});
     inner_.all_gather_v(queue, mine, sizes, offsets, all);
   }
   void broadcast(Queue<Space::host> queue, HostView<std::byte> view, int root) override {
-    sink_("broadcast", root == rank() ? HostView<const std::byte>{view} : HostView<const std::byte>{});
+    sink_({"broadcast", root == rank() ? HostView<const std::byte>{view} : HostView<const std::byte>{},
+           static_cast<double>(view.size())});
     inner_.broadcast(queue, view, root);
   }
   [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override { return inner_.scratch_bytes(bytes); }

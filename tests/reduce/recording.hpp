@@ -14,8 +14,8 @@ struct Message {
 };
 
 [[nodiscard]] inline RecordingCommunicator::Sink keep_in(std::vector<Message>& messages) {
-  return [&messages](std::string_view call, HostView<const std::byte> bytes) {
-    messages.push_back({std::string{call}, {bytes.data(), bytes.data() + bytes.size()}});
+  return [&messages](const RecordingCommunicator::Call& call) {
+    messages.push_back({std::string{call.name}, {call.bytes.data(), call.bytes.data() + call.bytes.size()}});
   };
 }
 

@@ -1,0 +1,96 @@
+#include "lib/bench/cost_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gradtool {
+namespace {
+
+double steps_of_doubling(double p) {
+  return p <= 1.0 ? 0.0 : std::ceil(std::log2(p) - 1e-9);
+}
+
+/// One all-reduce of `bytes` among p.
+double all_reduce(const Link& link, double p, double bytes) {
+  if (p <= 1.0) return 0.0;
+  const double ring = 2.0 * (p - 1.0) * link.alpha + 2.0 * (p - 1.0) / p * bytes / link.beta;
+  const double tree = 2.0 * steps_of_doubling(p) * link.alpha + 2.0 * bytes / link.beta;
+  return std::min(ring, tree);
+}
+
+/// One all-gather, or one reduce-scatter, among p, of `part` bytes each.
+double all_gather(const Link& link, double p, double part) {
+  return steps_of_doubling(p) * link.alpha + (p - 1.0) * part / link.beta;
+}
+
+double seconds_of_call(const CollectiveUse& use, const Network& net, double measured, double p) {
+  const double bytes = use.bytes / use.calls;
+  const double g = std::min<double>(net.node, p);  // ranks of a machine
+  const double m = std::ceil(p / g);               // machines
+  switch (use.kind) {
+    case CollectiveUse::Kind::all_reduce:
+      // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
+      return (g > 1.0 ? 2.0 * all_gather(net.inner, g, bytes / g) : 0.0) + all_reduce(net.link, m, bytes);
+    case CollectiveUse::Kind::all_gather:
+      // Across, each machine hands on the parts of its ranks; inside, each rank hands on what it got for all machines.
+      return all_gather(net.link, m, g * bytes) + (g > 1.0 ? all_gather(net.inner, g, m * bytes) : 0.0);
+    case CollectiveUse::Kind::broadcast:
+      return (m > 1.0 ? steps_of_doubling(m) * net.link.alpha + bytes / net.link.beta : 0.0) +
+             (g > 1.0 ? steps_of_doubling(g) * net.inner.alpha + bytes / net.inner.beta : 0.0);
+    case CollectiveUse::Kind::exchange: {
+      if (p <= 1.0 || measured <= 1.0) return 0.0;
+      const double messages = (p - 1.0) / (measured - 1.0);
+      const double sent = bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
+      const double across = (p - g) / (p - 1.0);  // share of a rank's partners on other machines
+      return messages * (across * net.link.alpha + (1.0 - across) * net.inner.alpha) +
+             g * sent * across / net.link.beta + (g > 1.0 ? sent * (1.0 - across) / net.inner.beta : 0.0);
+    }
+  }
+  return 0.0;
+}
+
+double wire_of(const CollectiveUse& use, double measured, double p) {
+  if (p <= 1.0) return 0.0;
+  switch (use.kind) {
+    case CollectiveUse::Kind::all_reduce:
+      return 2.0 * (p - 1.0) / p * use.bytes;
+    case CollectiveUse::Kind::all_gather:
+      return (p - 1.0) * use.bytes;
+    case CollectiveUse::Kind::broadcast:
+      return use.bytes;
+    case CollectiveUse::Kind::exchange:
+      return measured <= 1.0 ? 0.0 : use.bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
+  }
+  return 0.0;
+}
+
+}  // namespace
+
+std::array<CollectiveUse, 4> no_uses() {
+  using Kind = CollectiveUse::Kind;
+  return {{{Kind::all_reduce}, {Kind::all_gather}, {Kind::broadcast}, {Kind::exchange}}};
+}
+
+void add_use(std::array<CollectiveUse, 4>& uses, std::string_view call, double bytes) {
+  using Kind = CollectiveUse::Kind;
+  const Kind kind = call.starts_with("all_reduce")   ? Kind::all_reduce
+                    : call.starts_with("all_gather") ? Kind::all_gather
+                    : call == "broadcast"            ? Kind::broadcast
+                                                     : Kind::exchange;
+  if (kind == Kind::exchange && bytes == 0.0) return;
+  auto& use = uses[static_cast<std::size_t>(kind)];
+  use.calls += 1.0;
+  use.bytes += bytes;
+}
+
+ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& network, int measured_ranks, int ranks) {
+  ModelledStep step;
+  for (const auto& use : uses) {
+    if (use.calls <= 0.0) continue;
+    step.seconds += use.calls * seconds_of_call(use, network, measured_ranks, ranks);
+    step.wire_bytes += wire_of(use, measured_ranks, ranks);
+  }
+  return step;
+}
+
+}  // namespace gradtool

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "lib/bench/network.hpp"
+
+namespace gradtool {
+
+/// The collectives of one kind that one rank takes part in during a step, added up.
+struct CollectiveUse {
+  enum class Kind : std::uint8_t {
+    all_reduce,  ///< bytes: of the vector
+    all_gather,  ///< bytes: of one rank's part, mean over ranks
+    broadcast,   ///< bytes: of the view
+    exchange,    ///< bytes: that one rank sends to others, as in an all-to-all
+  };
+  Kind kind = Kind::all_reduce;
+  double calls = 0.0;  ///< a step
+  double bytes = 0.0;  ///< a step, of all calls
+};
+
+/// One of each kind, unused.
+[[nodiscard]] std::array<CollectiveUse, 4> no_uses();
+/// Adds a call, by the name that RecordingCommunicator gives it. An empty exchange is no message.
+void add_use(std::array<CollectiveUse, 4>& uses, std::string_view call, double bytes);
+
+/// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model:
+///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
+///     2 ceil(log2 p) alpha + 2 S / beta (Thakur et al. 2005; Sanders et al. 2009), for the mean size of its calls;
+///   all-gather of parts s: recursive doubling, ceil(log2 p) alpha + (p-1) s / beta;
+///   broadcast of S: ceil(log2 p) alpha + S / beta;
+///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1.
+/// With two levels the ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a
+/// reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.
+struct ModelledStep {
+  double seconds = 0.0;
+  double wire_bytes = 0.0;  ///< sent by one rank
+};
+[[nodiscard]] ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& network, int measured_ranks,
+                                      int ranks);
+
+}  // namespace gradtool

@@ -1,0 +1,154 @@
+#include "lib/bench/network.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+// Ethernet carries 1448 bytes of data in 1538 on the wire (MTU 1500, TCP with time stamps): 94 % of its rate. Latencies
+// are those of TCP through a kernel up to 25 Gbit/s, of RDMA beyond.
+constexpr double ethernet(double gbit) {
+  return gbit * 1e9 / 8.0 * 0.94;
+}
+constexpr std::array<NetworkProfile, 9> kProfiles{
+    {{"wan", {20e-3, ethernet(1)}, "1 Gbit/s over a long distance: 20 ms, 94 % of the rate"},
+     {"1gbe", {50e-6, ethernet(1)}, "1 Gbit/s Ethernet, TCP: 50 us, 94 % of the rate"},
+     {"10gbe", {30e-6, ethernet(10)}, "10 Gbit/s Ethernet, TCP: 30 us, 94 %"},
+     {"25gbe", {20e-6, ethernet(25)}, "25 Gbit/s Ethernet, TCP: 20 us, 94 %"},
+     {"100gbe", {5e-6, ethernet(100)}, "100 Gbit/s Ethernet, RoCE: 5 us, 94 %"},
+     {"200gbe", {5e-6, ethernet(200)}, "200 Gbit/s Ethernet, RoCE: 5 us, 94 %"},
+     {"400gbe", {5e-6, ethernet(400)}, "400 Gbit/s Ethernet, RoCE: 5 us, 94 %"},
+     {"ndr", {2e-6, 48e9}, "InfiniBand NDR, 400 Gbit/s: 2 us, 48 GB/s"},
+     {"nvlink", {2e-6, 360e9}, "NVLink 4 through a switch, one GPU: 2 us, 360 of 450 GB/s each way"}}};
+
+[[noreturn]] void bad(const std::string& text, const std::string& why) {
+  std::string names;
+  for (const auto& profile : kProfiles) names += fmt::format("{}{}", names.empty() ? "" : ", ", profile.name);
+  throw Error{Fault::usage,
+              fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps", text, why, names)};
+}
+
+const NetworkProfile* find_profile(std::string_view name) {
+  for (const auto& profile : kProfiles) {
+    if (profile.name == name) return &profile;
+  }
+  return nullptr;
+}
+
+/// A number and what stands behind it; NaN when there is no number.
+std::pair<double, std::string> split_unit(std::string_view text) {
+  double value = std::numeric_limits<double>::quiet_NaN();
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  return {value, std::string{result.ptr, text.data() + text.size()}};
+}
+
+double seconds_in(const std::string& network, std::string_view text) {
+  const auto [value, unit] = split_unit(text);
+  const double scale = unit == "ns" ? 1e-9 : unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : unit == "s" ? 1.0 : 0.0;
+  if (!(value >= 0.0) || !std::isfinite(value) || scale == 0.0)
+    bad(network, fmt::format("'{}' is no latency, such as 5us or 0.2ms", text));
+  return value * scale;
+}
+
+double bytes_per_second_in(const std::string& network, std::string_view text) {
+  const auto [value, unit] = split_unit(text);
+  const double scale = unit == "MBps"   ? 1e6
+                       : unit == "GBps" ? 1e9
+                       : unit == "Mbps" ? 1e6 / 8.0
+                       : unit == "Gbps" ? 1e9 / 8.0
+                                        : 0.0;
+  if (!(value > 0.0) || !std::isfinite(value) || scale == 0.0)
+    bad(network, fmt::format("'{}' is no rate, such as 12.5GBps (bytes) or 100Gbps (bits)", text));
+  return value * scale;
+}
+
+}  // namespace
+
+std::span<const NetworkProfile> network_profiles() {
+  return kProfiles;
+}
+
+Network Network::parse(const std::string& text) {
+  Network network;
+  const auto colon = text.find(':');
+  network.name = text.substr(0, colon);
+  const auto* profile = find_profile(network.name);
+  if (profile != nullptr) network.link = profile->link;
+  bool alpha = profile != nullptr;
+  bool beta = profile != nullptr;
+  bool inner = false;
+  std::string_view rest = colon == std::string::npos ? std::string_view{} : std::string_view{text}.substr(colon + 1);
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) bad(text, fmt::format("'{}' is not key=value", item));
+    const std::string_view key = item.substr(0, equals);
+    const std::string_view value = item.substr(equals + 1);
+    if (key == "alpha") {
+      network.link.alpha = seconds_in(text, value);
+      alpha = true;
+    } else if (key == "beta") {
+      network.link.beta = bytes_per_second_in(text, value);
+      beta = true;
+    } else if (key == "node") {
+      const auto [number, unit] = split_unit(value);
+      if (!(number >= 1.0 && number <= 1024.0) || number != std::floor(number) || !unit.empty())
+        bad(text, "node is the ranks of one machine, 1 to 1024");
+      network.node = static_cast<int>(number);
+    } else if (key == "inner") {
+      const auto* known = find_profile(value);
+      if (known == nullptr) bad(text, fmt::format("inner '{}' is no profile", value));
+      network.inner = known->link;
+      inner = true;
+    } else {
+      bad(text, fmt::format("unknown key '{}'; there are alpha, beta, node, inner", key));
+    }
+  }
+  if (network.name.empty() || !alpha || !beta) bad(text, "no such profile, and alpha and beta are not both given");
+  if (network.node > 1 && !inner) network.inner = find_profile("nvlink")->link;
+  network.name = text;
+  return network;
+}
+
+std::vector<int> parse_node_counts(const std::string& text) {
+  const auto fail = [&](std::string_view why) {
+    throw Error{Fault::usage, fmt::format("--nodes '{}': {}; write 2,4,8 or 2,4,...,4096", text, why)};
+  };
+  std::vector<int> counts;
+  bool doubling = false;
+  std::string_view rest = text;
+  do {
+    const auto end = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (item == "...") {
+      if (counts.empty()) fail("it cannot begin with ...");
+      doubling = true;
+      continue;
+    }
+    int count = 0;
+    const auto result = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (result.ptr != item.data() + item.size() || count < 1 || count > (1 << 20))
+      fail(fmt::format("'{}' is no number from 1 to 1048576", item));
+    if (doubling) {
+      for (int next = counts.back() * 2; next < count; next *= 2) counts.push_back(next);
+      doubling = false;
+    }
+    if (!counts.empty() && count <= counts.back()) fail("the numbers must ascend");
+    counts.push_back(count);
+  } while (!rest.empty());
+  if (doubling) fail("a number must follow ...");
+  return counts;
+}
+
+}  // namespace gradtool

@@ -1,0 +1,95 @@
+// The alpha-beta model against its closed forms, and what may be written after --network and --nodes.
+#include <gtest/gtest.h>
+
+#include "lib/bench/cost_model.hpp"
+#include "lib/core/error.hpp"
+
+namespace gradtool::test {
+namespace {
+
+using Kind = CollectiveUse::Kind;
+
+double seconds(Kind kind, double calls, double bytes, const Network& network, int measured, int p) {
+  const std::array<CollectiveUse, 1> uses{{{kind, calls, bytes}}};
+  return model_step(uses, network, measured, p).seconds;
+}
+double wire(Kind kind, double bytes, int measured, int p) {
+  const std::array<CollectiveUse, 1> uses{{{kind, 1.0, bytes}}};
+  return model_step(uses, Network::parse("1gbe"), measured, p).wire_bytes;
+}
+
+const Network kFlat = Network::parse("lab:alpha=10us,beta=1GBps");
+
+TEST(CostModel, LargeVectorsRideARingAndSmallOnesATree) {
+  // 1 GB on 8 ranks: 2 * 7/8 s and 14 messages; a tree would take 2 s.
+  EXPECT_NEAR(seconds(Kind::all_reduce, 1, 1e9, kFlat, 4, 8), 1.75 + 14 * 10e-6, 1e-12);
+  // 1 kB on 1024 ranks: 20 messages and 2 us, not 2046 messages.
+  EXPECT_NEAR(seconds(Kind::all_reduce, 1, 1e3, kFlat, 4, 1024), 20 * 10e-6 + 2e-6, 1e-12);
+  EXPECT_EQ(seconds(Kind::all_reduce, 1, 1e9, kFlat, 4, 1), 0.0);
+}
+
+TEST(CostModel, CallsAreAddedNotMerged) {
+  // A hundred small all-reduces cost a hundred latencies.
+  EXPECT_NEAR(seconds(Kind::all_reduce, 100, 100e3, kFlat, 4, 2), 100 * (2 * 10e-6 + 1e-6), 1e-12);
+}
+
+TEST(CostModel, AGatherBeatsTheDenseRingAboveARatioOfHalfTheRanks) {
+  const Network no_latency = Network::parse("lab:alpha=0us,beta=1GBps");
+  for (const int p : {2, 8, 32, 256}) {
+    const double dense = seconds(Kind::all_reduce, 1, 4e6, no_latency, 4, p);
+    EXPECT_NEAR(seconds(Kind::all_gather, 1, 4e6 / (p / 2.0), no_latency, 4, p), dense, 1e-12 * dense) << p;
+  }
+  EXPECT_DOUBLE_EQ(wire(Kind::all_gather, 1000, 4, 16), 15000);
+  EXPECT_DOUBLE_EQ(wire(Kind::all_reduce, 1000, 4, 16), 2 * 15.0 / 16 * 1000);
+}
+
+TEST(CostModel, ExchangesScaleAsAnAllToAll) {
+  // Counted on 4 ranks: 3 messages of n/4 each. On 16 there are 15 of n/16.
+  EXPECT_NEAR(seconds(Kind::exchange, 3, 750e3, kFlat, 4, 16), 15 * 10e-6 + 15.0 / 16 * 1e6 / 1e9, 1e-12);
+  EXPECT_NEAR(seconds(Kind::exchange, 3, 750e3, kFlat, 4, 4), 3 * 10e-6 + 750e3 / 1e9, 1e-12);
+  EXPECT_DOUBLE_EQ(wire(Kind::exchange, 750e3, 4, 16), 15.0 / 16 * 1e6);
+}
+
+TEST(CostModel, TwoLevelsCombineInsideFirst) {
+  Network two = Network::parse("lab:alpha=10us,beta=1GBps,node=4,inner=nvlink");
+  two.inner = {1e-6, 100e9};
+  // 1 GB on 2 machines of 4: reduce-scatter and all-gather inside, 3/4 of it each, then a ring of two.
+  const double inside = 2 * (2 * 1e-6 + 0.75 * 1e9 / 100e9);
+  EXPECT_NEAR(seconds(Kind::all_reduce, 1, 1e9, two, 4, 8), inside + 2 * 10e-6 + 1.0, 1e-9);
+  // Parts of 1 MB on 2 machines of 4: 4 MB cross the link, 3 x 2 MB move inside.
+  EXPECT_NEAR(seconds(Kind::all_gather, 1, 1e6, two, 4, 8), 10e-6 + 4e-3 + 2 * 1e-6 + 6e6 / 100e9, 1e-12);
+  // One machine uses no link.
+  EXPECT_NEAR(seconds(Kind::all_reduce, 1, 1e9, two, 4, 4), inside, 1e-9);
+}
+
+TEST(Network, ReadsProfilesAndOnesOfYourOwn) {
+  EXPECT_NEAR(Network::parse("10gbe").link.beta, 1.175e9, 1e3);
+  const Network lab = Network::parse("lab:alpha=5us,beta=100Gbps");
+  EXPECT_DOUBLE_EQ(lab.link.alpha, 5e-6);
+  EXPECT_DOUBLE_EQ(lab.link.beta, 12.5e9);
+  EXPECT_EQ(lab.name, "lab:alpha=5us,beta=100Gbps");
+  EXPECT_DOUBLE_EQ(Network::parse("10gbe:alpha=1ms").link.alpha, 1e-3);
+  EXPECT_EQ(Network::parse("100gbe:node=8").node, 8);
+  for (const char* wrong :
+       {"", "10gb", "lab", "lab:alpha=5us", "lab:beta=1GBps", "lab:alpha=5,beta=1GBps", "10gbe:beta=0GBps",
+        "10gbe:beta=fast", "10gbe:node=0", "10gbe:node=2.5", "10gbe:inner=x", "10gbe:speed=1", "10gbe:alpha"}) {
+    try {
+      static_cast<void>(Network::parse(wrong));
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::usage);
+      EXPECT_NE(std::string{error.what()}.find("25gbe"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Network, ReadsNodeCounts) {
+  EXPECT_EQ(parse_node_counts("2,4,8"), (std::vector<int>{2, 4, 8}));
+  EXPECT_EQ(parse_node_counts("2,...,16"), (std::vector<int>{2, 4, 8, 16}));
+  EXPECT_EQ(parse_node_counts("3,...,20"), (std::vector<int>{3, 6, 12, 20}));
+  for (const char* wrong : {"", "0", "4,2", "...", "2,...", "two", "2,2", "-4"})
+    EXPECT_THROW(static_cast<void>(parse_node_counts(wrong)), Error) << wrong;
+}
+
+}  // namespace
+}  // namespace gradtool::test
