@@ -135,6 +135,8 @@ inline std::vector<std::string> specs_to_test() {
       "fft:precision=fp16,chunk=32768",
       "adacomp:other=50",
       "adacomp:s=1,other=77",
+      "dct:ratio=0.3,index=elias",
+      "dct:ratio=1",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {
