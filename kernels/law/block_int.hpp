@@ -29,18 +29,21 @@ struct SymmetricInt {
   static constexpr std::uint32_t kTop = (1u << (Bits - 1)) - 1u;
   static constexpr float kMax = static_cast<float>(kTop);
 
-  /// Nearest, ties to even: adding 1.5 2^23 leaves the integer in the low mantissa bits.
-  GT_HD static std::uint32_t encode(float y) {
-    const float above = y < kMax ? y : kMax;  // also NaN
+  /// Nearest, ties to even: adding 1.5 2^23 leaves the integer in the low mantissa bits. A factor of 0 gives code 0,
+  /// whatever x is.
+  GT_HD static std::uint32_t encode(float factor, float x) {
+    const float y = factor > 0.0f ? x * factor : 0.0f;
+    const float above = y < kMax ? y : kMax;
     const float inside = above > -kMax ? above : -kMax;
     return bits_of(inside + 0x1.8p23f) & kMask;
   }
-  /// Stochastic: floor(|y| + u) with y's sign.
-  GT_HD static std::uint32_t encode(float y, std::uint32_t draw) {
-    const float magnitude = float_of(bits_of(y) & 0x7fffffffu) + uniform(draw);
+  /// Stochastic: floor(|y| + u) with x's sign.
+  GT_HD static std::uint32_t encode(float factor, float x, std::uint32_t draw) {
+    const float y = factor > 0.0f ? float_of(bits_of(x) & 0x7fffffffu) * factor : 0.0f;
+    const float magnitude = y + uniform(draw);
     const float inside = magnitude < kMax ? magnitude : kMax;
     const auto whole = static_cast<std::uint32_t>(static_cast<std::int32_t>(inside));
-    return (bits_of(y) >> 31 != 0 ? 0u - whole : whole) & kMask;
+    return (bits_of(x) >> 31 != 0 ? 0u - whole : whole) & kMask;
   }
   GT_HD static float decode(std::uint32_t code) {
     return static_cast<float>(static_cast<std::int32_t>(code << (32 - Bits)) >> (32 - Bits));

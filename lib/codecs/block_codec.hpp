@@ -59,10 +59,10 @@ GT_SIMD_CLONES void encode_blocks(const Format& format, const float* x, std::siz
     const std::size_t end = std::min(count, (b + 1) * block - first);
     const float factor = format.encode_factor(scales[b]);
     if (draws == nullptr) {
-      for (std::size_t i = at; i < end; ++i) codes[i] = static_cast<std::uint8_t>(Element::encode(x[i] * factor));
+      for (std::size_t i = at; i < end; ++i) codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i]));
     } else {
       for (std::size_t i = at; i < end; ++i)
-        codes[i] = static_cast<std::uint8_t>(Element::encode(x[i] * factor, draws[i]));
+        codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i], draws[i]));
     }
     at = end;
   }
@@ -85,9 +85,9 @@ GT_SIMD_CLONES void decode_blocks(const Format& format, const std::uint8_t* code
 
 /// Elements of at most 8 bits in blocks that share a scale. A Format says
 ///   Scale                      what is stored for a block,
-///   Element                    a law: kBits, encode(y), encode(y, draw), decode(code),
+///   Element                    a law: kBits, encode(factor, x), encode(factor, x, draw), decode(code),
 ///   scale(x, count)            the scale of a block,
-///   encode_factor(scale)       what elements are multiplied by before Element::encode,
+///   encode_factor(scale)       what elements are multiplied by,
 ///   decode_factor(scale)       what decoded elements are multiplied by.
 template <class Format>
 class BlockCodec : public Codec<Space::host> {

@@ -17,11 +17,10 @@ struct QsgdFormat {
     static constexpr std::uint32_t kBits = Bits;
     static constexpr law::Qsgd kLaw{Bits, (1u << (Bits - 1)) - 1u};
 
-    /// y is in levels.
-    [[nodiscard]] static std::uint32_t encode(float y, std::uint32_t draw) {
-      return kLaw.encode(1.0F, y, law::uniform(draw));
+    [[nodiscard]] static std::uint32_t encode(float factor, float x, std::uint32_t draw) {
+      return kLaw.encode(factor, x, law::uniform(draw));
     }
-    [[nodiscard]] static std::uint32_t encode(float y) { return kLaw.encode(1.0F, y, 0.5F); }
+    [[nodiscard]] static std::uint32_t encode(float factor, float x) { return kLaw.encode(factor, x, 0.5F); }
     [[nodiscard]] static float decode(std::uint32_t code) { return kLaw.decode(1.0F, code); }
   };
 

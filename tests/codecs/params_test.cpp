@@ -22,7 +22,7 @@ std::string failure(const std::string& spec) {
 
 TEST(CodecSpec, FillsInDefaultsAndReadsBack) {
   const auto spec = parse_codec("qsgd:bits=3");
-  EXPECT_EQ(spec.params_text(), "bits=3,bucket=512,norm=max");
+  EXPECT_EQ(spec.params_text(), "bits=3,bucket=512,norm=max,code=fixed");
   EXPECT_EQ(parse_codec("qsgd:" + spec.params_text()).params_text(), spec.params_text());
   EXPECT_EQ(parse_codec("none").params_text(), "");
 }
