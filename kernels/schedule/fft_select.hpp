@@ -7,7 +7,7 @@
 #include "kernels/schedule/warp.hpp"
 
 /// Selection of the K strongest bins by warps: the digits, the threshold and the order among equals are those of
-/// kernels/host/select.hpp, so CPU and GPU keep the same bins.
+/// kernels/host/largest.hpp, so CPU and GPU keep the same bins.
 namespace gradtool::schedule {
 
 /// Keys are 31-bit patterns, looked at in digits of 11, 11 and 9 bits from the top.

@@ -7,6 +7,10 @@ see tests/reduce/check_messages.py.
 import importlib
 
 
+class Missing(Exception):
+    """A decoder needs a library that this machine does not have."""
+
+
 def parameters(text):
     """'a=1,b=x' as a dict of strings."""
     return dict(item.split("=", 1) for item in text.split(",")) if text else {}
