@@ -60,6 +60,9 @@ inline std::vector<std::string> own_specs() {
       "gradiveq:lt=2,lc=10,sampling=raw,mean=shared,warmup=1,lambda=0.2",
       "gradiveq:lt=4,lc=9,slice=2,min_ratio=0,vote=on,vote_every=1,vote_c=0.5",
       "gradiveq:lt=3,lc=9,sampling=raw,slice=4,max_slice=1100,lambda=0",
+      "powersgd:rank=1",
+      "powersgd:rank=5,min_compression_rate=1,start_iteration=2",
+      "powersgd:rank=4,min_compression_rate=0,warm_start=off",
   };
   const auto own = [](std::string_view name) {
     for (const auto* codec : codecs()) {

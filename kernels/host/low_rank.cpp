@@ -1,0 +1,194 @@
+#include "kernels/host/low_rank.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/law/hd.hpp"
+
+namespace gradtool::host {
+namespace {
+
+constexpr std::size_t kLanes = 16;
+constexpr std::size_t kColumns = 4;  ///< of a factor, at once
+constexpr std::size_t kRows = 4;     ///< of the matrix, at once
+constexpr double kDependent = 1e-8;  ///< the paper's epsilon, relative to the column
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+
+template <std::size_t J>
+GT_SIMD_CLONES void dot_row(const float* row, std::size_t columns, const float* q, std::size_t q_stride, float* out,
+                            std::size_t out_stride) {
+  Lanes sum[J] = {};
+  std::size_t k = 0;
+  const auto take = [&](std::size_t count) {
+    Lanes x = {};
+    std::memcpy(&x, row + k, 4 * count);
+    for (std::size_t j = 0; j < J; ++j) {
+      Lanes factor = {};
+      std::memcpy(&factor, q + j * q_stride + k, 4 * count);
+      sum[j] += x * factor;
+    }
+  };
+  for (; k + kLanes <= columns; k += kLanes) take(kLanes);
+  if (k < columns) take(columns - k);
+  for (std::size_t j = 0; j < J; ++j) {
+    float lane[kLanes];
+    std::memcpy(lane, &sum[j], sizeof lane);
+    for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (std::size_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+    }
+    out[j * out_stride] = lane[0];
+  }
+}
+
+GT_SIMD_CLONES void add_row(const float* from, std::size_t count, float* to) {
+  for (std::size_t k = 0; k < count; ++k) to[k] += from[k];
+}
+
+/// q += the sum of four rows, weighted.
+GT_SIMD_CLONES void add_rows(const float* row, std::size_t stride, std::size_t columns, const float* weight, float* q) {
+  const float* r1 = row + stride;
+  const float* r2 = row + 2 * stride;
+  const float* r3 = row + 3 * stride;
+  const float a = weight[0];
+  const float b = weight[1];
+  const float c = weight[2];
+  const float d = weight[3];
+  for (std::size_t k = 0; k < columns; ++k) q[k] += (a * row[k] + b * r1[k]) + (c * r2[k] + d * r3[k]);
+}
+GT_SIMD_CLONES void add_row_times(const float* row, std::size_t columns, float weight, float* q) {
+  for (std::size_t k = 0; k < columns; ++k) q[k] += weight * row[k];
+}
+
+/// out (+)= the sum of J columns of q, weighted.
+template <std::size_t J, bool Add>
+GT_SIMD_CLONES void combine(const float* weight, const float* q, std::size_t q_stride, std::size_t columns,
+                            float* out) {
+  float w[J];
+  for (std::size_t j = 0; j < J; ++j) w[j] = weight[j];
+  for (std::size_t k = 0; k < columns; ++k) {
+    float sum = w[0] * q[k];
+    for (std::size_t j = 1; j < J; ++j) sum += w[j] * q[j * q_stride + k];
+    if constexpr (Add)
+      out[k] += sum;
+    else
+      out[k] = sum;
+  }
+}
+GT_SIMD_CLONES void subtract_row(const float* from, std::size_t count, float* to) {
+  for (std::size_t k = 0; k < count; ++k) to[k] -= from[k];
+}
+
+template <bool Add>
+void combine_any(std::size_t count, const float* weight, const float* q, std::size_t q_stride, std::size_t columns,
+                 float* out) {
+  switch (count) {
+    case 1:
+      return combine<1, Add>(weight, q, q_stride, columns, out);
+    case 2:
+      return combine<2, Add>(weight, q, q_stride, columns, out);
+    case 3:
+      return combine<3, Add>(weight, q, q_stride, columns, out);
+    default:
+      return combine<4, Add>(weight, q, q_stride, columns, out);
+  }
+}
+
+constexpr std::size_t kDoubles = 8;
+GT_SIMD_CLONES double dot(const float* a, const double* b, std::size_t count) {
+  std::array<double, kDoubles> lane{};
+  std::size_t i = 0;
+  for (; i + kDoubles <= count; i += kDoubles) {
+    for (std::size_t j = 0; j < kDoubles; ++j) lane[j] += static_cast<double>(a[i + j]) * b[i + j];
+  }
+  for (std::size_t j = 0; i + j < count; ++j) lane[j] += static_cast<double>(a[i + j]) * b[i + j];
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+GT_SIMD_CLONES double square(const double* a, std::size_t count) {
+  std::array<double, kDoubles> lane{};
+  std::size_t i = 0;
+  for (; i + kDoubles <= count; i += kDoubles) {
+    for (std::size_t j = 0; j < kDoubles; ++j) lane[j] += a[i + j] * a[i + j];
+  }
+  for (std::size_t j = 0; i + j < count; ++j) lane[j] += a[i + j] * a[i + j];
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+}  // namespace
+
+void project_rows(const MatrixTile& tile, float* matrix, const float* gradient, std::size_t rank, const float* q,
+                  std::size_t q_stride, float* p) {
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    float* row = matrix + i * tile.stride;
+    if (gradient != nullptr) add_row(gradient + i * tile.stride, tile.columns, row);
+    for (std::size_t j = 0; j < rank; j += kColumns) {
+      const float* factor = q + j * q_stride;
+      float* out = p + j * tile.rows + i;
+      switch (std::min(kColumns, rank - j)) {
+        case 1:
+          dot_row<1>(row, tile.columns, factor, q_stride, out, tile.rows);
+          break;
+        case 2:
+          dot_row<2>(row, tile.columns, factor, q_stride, out, tile.rows);
+          break;
+        case 3:
+          dot_row<3>(row, tile.columns, factor, q_stride, out, tile.rows);
+          break;
+        default:
+          dot_row<4>(row, tile.columns, factor, q_stride, out, tile.rows);
+      }
+    }
+  }
+}
+
+void project_columns(const MatrixTile& tile, const float* matrix, std::size_t rank, const float* p,
+                     std::size_t p_stride, float* q) {
+  std::fill_n(q, rank * tile.columns, 0.0F);
+  std::size_t i = 0;
+  for (; i + kRows <= tile.rows; i += kRows) {
+    for (std::size_t j = 0; j < rank; ++j)
+      add_rows(matrix + i * tile.stride, tile.stride, tile.columns, p + j * p_stride + i, q + j * tile.columns);
+  }
+  for (; i < tile.rows; ++i) {
+    for (std::size_t j = 0; j < rank; ++j)
+      add_row_times(matrix + i * tile.stride, tile.columns, p[j * p_stride + i], q + j * tile.columns);
+  }
+}
+
+void rebuild_low_rank(const MatrixTile& tile, std::size_t rank, const float* p, std::size_t p_stride, const float* q,
+                      std::size_t q_stride, float* out, float* left) {
+  std::array<float, kColumns> weight{};
+  for (std::size_t i = 0; i < tile.rows; ++i) {
+    float* row = out + i * tile.stride;
+    for (std::size_t j = 0; j < rank; j += kColumns) {
+      const std::size_t count = std::min(kColumns, rank - j);
+      for (std::size_t l = 0; l < count; ++l) weight[l] = p[(j + l) * p_stride + i];
+      if (j == 0)
+        combine_any<false>(count, weight.data(), q, q_stride, tile.columns, row);
+      else
+        combine_any<true>(count, weight.data(), q + j * q_stride, q_stride, tile.columns, row);
+    }
+    if (left != nullptr) subtract_row(row, tile.columns, left + i * tile.stride);
+  }
+}
+
+void orthonormalise(float* p, std::size_t rows, std::size_t rank, double* scratch) {
+  for (std::size_t j = 0; j < rank; ++j) {
+    float* column = p + j * rows;
+    for (std::size_t i = 0; i < rows; ++i) scratch[i] = static_cast<double>(column[i]);
+    const double before = std::sqrt(square(scratch, rows));
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t l = 0; l < j; ++l) {
+        const float* other = p + l * rows;
+        const double share = dot(other, scratch, rows);
+        for (std::size_t i = 0; i < rows; ++i) scratch[i] -= share * static_cast<double>(other[i]);
+      }
+    }
+    const double after = std::sqrt(square(scratch, rows));
+    const double factor = after <= kDependent * before ? 0.0 : 1.0 / after;  // a NaN goes on
+    for (std::size_t i = 0; i < rows; ++i) column[i] = factor == 0.0 ? 0.0F : static_cast<float>(scratch[i] * factor);
+  }
+}
+
+}  // namespace gradtool::host
