@@ -160,7 +160,9 @@ class Zfp final : public Codec<Space::host> {
 
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override {
     if (fixed_rate_) return {};  // relative to each block's largest value, and for rates of a few bits not even that
-    return {.of_largest = tolerance_ * (1.0 + 1e-6) + 0x1p-22, .absolute = 0x1p-126};
+    // The library's scale for a block overflows where its largest value is below 2^-97; what comes out is that small
+    // too.
+    return {.of_largest = tolerance_ * (1.0 + 1e-6) + 0x1p-22, .absolute = 0x1p-96};
   }
 
  private:
@@ -279,7 +281,8 @@ extern constinit const CodecDescriptor zfp_codec{
         "block, or as many planes as an absolute error asks for. With mode=accuracy the tolerance is ours to relate: "
         "it is a share of the largest magnitude of the gradient, so that it means the same for every tensor. Tensors "
         "are taken as one dimension, chunks of 8192 values have bit streams of their own, and a gradient that is not "
-        "finite decodes to NaN. It pays where neighbours are alike, as in simulation data; the values of gradients "
+        "finite decodes to NaN; the library garbles values below 2^-97. It pays where neighbours are alike, as in "
+        "simulation data; the values of gradients "
         "hardly are, and it is here as a point of reference.",
     .params = kParams,
     .aggregation = Aggregation::gather,
