@@ -124,10 +124,14 @@ class PowerSgdReducer final : public HostReducer {
   }
   [[nodiscard]] View<const float, Space::host> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {
-    if (matrices_.empty()) return "no matrix to compress";
     if (dense_steps_ == 0) return {};
     return fmt::format("{} of {} steps compressed, the others before iteration {}", steps_, steps_ + dense_steps_,
                        start_);
+  }
+  [[nodiscard]] std::vector<Tally> tallies() const override {
+    double factored = 0.0;
+    for (const Matrix& matrix : matrices_) factored += static_cast<double>(matrix.rows * matrix.columns);
+    return {{"elements in factors", factored, static_cast<double>(n_)}};
   }
 
  private:
