@@ -53,4 +53,23 @@ struct SymmetricInt {
   static constexpr std::uint32_t kMask = Bits == 32 ? 0xffffffffu : (1u << Bits) - 1u;
 };
 
+/// Integers of `Bits` bits in two's complement with all their codes, as ZeRO++ quantises: the largest magnitude is
+/// 2^(Bits-1) units, which only a negative element can reach.
+template <std::uint32_t Bits>
+struct TwosComplement {
+  static constexpr std::uint32_t kBits = Bits;
+  static constexpr float kMax = static_cast<float>(1u << (Bits - 1));
+
+  /// Nearest, ties to even, clamped. A factor of 0 gives code 0, whatever x is.
+  GT_HD static std::uint32_t encode(float factor, float x) {
+    const float y = factor > 0.0f ? x * factor : 0.0f;
+    const float above = y < kMax - 1.0f ? y : kMax - 1.0f;
+    const float inside = above > -kMax ? above : -kMax;
+    return bits_of(inside + 0x1.8p23f) & ((1u << Bits) - 1u);
+  }
+  /// Not drawn.
+  GT_HD static std::uint32_t encode(float factor, float x, std::uint32_t /*draw*/) { return encode(factor, x); }
+  GT_HD static float decode(std::uint32_t code) { return SymmetricInt<Bits>::decode(code); }
+};
+
 }  // namespace gradtool::law

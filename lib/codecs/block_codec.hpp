@@ -101,6 +101,7 @@ class BlockCodec : public Codec<Space::host> {
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
               HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
+    if (gradient.empty()) return;
     const BlockLayout at = layout(gradient.size());
     auto* scales = section<Scale>(payload);
     std::memset(payload.data() + at.blocks() * sizeof(Scale), 0, at.codes_offset() - at.blocks() * sizeof(Scale));

@@ -37,6 +37,7 @@ class NaturalCodec final : public Codec<Space::host> {
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
               HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
     const std::size_t n = gradient.size();
+    if (n == 0) return;
     auto* exponents = section<std::uint8_t>(payload);
     auto* signs = section<std::uint32_t>(payload, signs_offset(n));
     std::memset(exponents + n, 0, signs_offset(n) - n);

@@ -125,6 +125,7 @@ inline std::vector<std::string> specs_to_test() {
       "strom:tau=0.004,index=bitmap",
       "strom:tau=0.004,form=dense",
       "terngrad:clip=off,pack=base3",
+      "qgz:bits=8,block=96",
       "dgc:ratio=0.1,nesterov=on",
       "dgc:ratio=0.05,over=scale,clip=0.01,index=bitmap",
       "dgc:warmup=8",

@@ -53,6 +53,8 @@ inline std::vector<std::string> own_specs() {
       "oktopk:ratio=0.05,period=3,regions=2,index=elias,warmup=1",
       "oktopk:ratio=1,index=u32",
       "signsgd:momentum=0.9",
+      "qgz:node=2,block=96,gather=4",
+      "qgz:bits=8",
       "sketch:rows=3,compression=4,candidates=2,ratio=0.05,mu=0.5",
       "sketch:rows=1,compression=2,candidates=10",
       "sketch:rows=7,compression=1",
