@@ -58,6 +58,8 @@ inline std::vector<std::string> own_specs() {
       "sketch:rows=3,compression=4,candidates=2,ratio=0.05,mu=0.5",
       "sketch:rows=1,compression=2,candidates=10",
       "sketch:rows=7,compression=1",
+      "thc:bits=4",
+      "thc:bits=4,table=uniform,seed=7,ef=off",
       "gradiveq:lt=3,lc=2",
       "gradiveq:lt=2,lc=10,sampling=raw,mean=shared,warmup=1,lambda=0.2",
       "gradiveq:lt=4,lc=9,slice=2,min_ratio=0,vote=on,vote_every=1,vote_c=0.5",
