@@ -120,7 +120,8 @@ GT_SIMD_CLONES std::uint32_t write_words(const Chosen& piece, const std::uint32_
         }
       }
     }
-    for (std::uint32_t rest = marked & fits; rest != 0; rest &= rest - 1) *out++ = words[std::countr_zero(rest)];
+    for (std::uint32_t rest = marked & fits; rest != 0; rest &= rest - 1)
+      *out++ = words[static_cast<std::size_t>(std::countr_zero(rest))];
   }
   return static_cast<std::uint32_t>(out - begin);
 }

@@ -145,6 +145,9 @@ inline std::vector<std::string> specs_to_test() {
       "adacomp:s=1,other=77",
       "dct:ratio=0.3,index=elias",
       "dct:ratio=1",
+      "sidco:ratio=0.1,fit=gamma",
+      "sidco:ratio=0.001,fit=pareto,index=elias",
+      "sidco:ratio=0.2,stages=1",
   };
   const auto registered = [](std::string_view name) {
     for (const auto* codec : codecs()) {

@@ -1,0 +1,6 @@
+"""Values that reach a fitted threshold and where they belong."""
+from payloads.common import sparse
+
+
+def decode(parameters, n, payload):
+    return sparse(payload, n)
