@@ -221,7 +221,7 @@ class ThcReducer final : public HostReducer {
         host::draw_tile(key, first, size, draws.data());
         quantise(table_, x.data(), static_cast<float>(steps / root), draws.data(), size, code.data());
         std::fill(code.data() + size, code.data() + (size + kGroup - 1) / kGroup * kGroup, std::uint8_t{0});
-        host::pack_codes<Bits>(code.data(), (size + kGroup - 1) / kGroup, words + Bits * (first / kGroup));
+        host::write_codes<Bits>(code.data(), (size + kGroup - 1) / kGroup * kGroup, words + Bits * (first / kGroup));
         if (residual_.empty()) continue;
         rotate(x.data(), size);
         scale_range(x.data(), steps == 0.0 ? 0.0F : static_cast<float>(1.0 / (steps * root)), size);
@@ -245,7 +245,7 @@ class ThcReducer final : public HostReducer {
         const auto* words = reinterpret_cast<const std::uint32_t*>(from);
         std::array<std::uint8_t, kGroup> code;
         for (std::size_t g = from_group; g < to_group; ++g) {
-          host::unpack_codes<Bits>(words + Bits * g, 1, code.data());
+          host::read_codes<Bits>(words + Bits * g, kGroup, code.data());
           Lane* sum = sums + kGroup * g;
           if (first_of_all) {
             for (std::size_t i = 0; i < kGroup; ++i) sum[i] = values[code[i]];
