@@ -66,17 +66,27 @@ GT_SIMD_CLONES void unpack_octets(const std::byte* in, std::size_t octets, std::
   }
 }
 
+/// Whole groups of 32 codes.
+template <std::uint32_t Bits>
+void pack_codes(const std::uint8_t* codes, std::size_t groups, std::uint32_t* words) {
+  pack_octets<Bits>(codes, 4 * groups, reinterpret_cast<std::byte*>(words));
+}
+template <std::uint32_t Bits>
+void unpack_codes(const std::uint32_t* words, std::size_t groups, std::uint8_t* codes) {
+  unpack_octets<Bits>(reinterpret_cast<const std::byte*>(words), 4 * groups, codes);
+}
+
 /// `count` codes as words at `words`, exactly law::packed_words(count, Bits) of them, the last padded with zeros. Bits
 /// of a code above its width are zero.
 template <std::uint32_t Bits>
 void write_codes(const std::uint8_t* codes, std::size_t count, std::uint32_t* words) {
   const std::size_t whole = count / law::kPackGroup;
-  pack_octets<Bits>(codes, 4 * whole, reinterpret_cast<std::byte*>(words));
+  pack_codes<Bits>(codes, whole, words);
   if (const std::size_t rest = count % law::kPackGroup; rest != 0) {
     std::array<std::uint8_t, law::kPackGroup> padded{};
     std::array<std::uint32_t, Bits> last{};
     std::memcpy(padded.data(), codes + whole * law::kPackGroup, rest);
-    pack_octets<Bits>(padded.data(), 4, reinterpret_cast<std::byte*>(last.data()));
+    pack_codes<Bits>(padded.data(), 1, last.data());
     std::memcpy(words + whole * Bits, last.data(), 4 * law::packed_words(rest, Bits));
   }
 }
@@ -84,11 +94,11 @@ void write_codes(const std::uint8_t* codes, std::size_t count, std::uint32_t* wo
 template <std::uint32_t Bits>
 void read_codes(const std::uint32_t* words, std::size_t count, std::uint8_t* codes) {
   const std::size_t whole = count / law::kPackGroup;
-  unpack_octets<Bits>(reinterpret_cast<const std::byte*>(words), 4 * whole, codes);
+  unpack_codes<Bits>(words, whole, codes);
   if (const std::size_t rest = count % law::kPackGroup; rest != 0) {
     std::array<std::uint32_t, Bits> last{};
     std::memcpy(last.data(), words + whole * Bits, 4 * law::packed_words(rest, Bits));
-    unpack_octets<Bits>(reinterpret_cast<const std::byte*>(last.data()), 4, codes + whole * law::kPackGroup);
+    unpack_codes<Bits>(last.data(), 1, codes + whole * law::kPackGroup);
   }
 }
 
