@@ -320,17 +320,14 @@ extern constinit const CodecDescriptor adacomp_codec{
     .reference = "Chen et al., AdaComp, AAAI 2018, arXiv 1712.02679",
     .description =
         "Each tensor is cut into bins, 50 elements for convolutions and 500 for everything else. G = residue + "
-        "gradient; "
-        "an element is sent when |G + (s-1) gradient| reaches the largest |G| of its bin, so that the number sent "
-        "adapts "
-        "to how fast residues grow, without any ratio to choose. A sent element is the sign of G times one scale per "
-        "tensor, the mean over bins of their largest, and the difference stays in the residue. Wire format, our "
-        "reconstruction from the entry sizes that the paper gives: a count per bin, and for each element 8 bits (6 of "
-        "index, 2 of ternary code) in bins of up to 64, else 16 bits; counts are as wide as entries. Our decisions: "
-        "the "
-        "last bin of a tensor is short and counts like the others, an element whose G is zero is not sent, and a scale "
-        "that is not finite clears the residue of what it was sent for. Pays on layers whose activity is local, and "
-        "needs an all-gather.",
+        "gradient; an element is sent when |G + (s-1) gradient| reaches the largest |G| of its bin, so that the "
+        "number sent adapts to how fast residues grow, without any ratio to choose. A sent element is the sign of G "
+        "times one scale per tensor, the mean over bins of their largest, and the difference stays in the residue. "
+        "Wire format, our reconstruction from the entry sizes that the paper gives: a count per bin, and for each "
+        "element 8 bits (6 of index, 2 of ternary code) in bins of up to 64, else 16 bits; counts are as wide as "
+        "entries. Our decisions: the last bin of a tensor is short and counts like the others, an element whose G is "
+        "zero is not sent, and a scale that is not finite clears the residue of what it was sent for. Pays on layers "
+        "whose activity is local, and needs an all-gather.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

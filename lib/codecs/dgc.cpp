@@ -76,6 +76,8 @@ struct Run {
 
 class DgcCodec final : public Codec<Space::host> {
  public:
+  [[nodiscard]] float momentum() const { return momentum_; }
+
   DgcCodec(const Params& params, const Layout& layout)
       : ratio_{params.real("ratio")},
         momentum_{static_cast<float>(params.real("momentum"))},
@@ -357,6 +359,10 @@ class DgcEncoder final : public Encoder<Space::host> {
     std::fill(v_.span().begin(), v_.span().end(), 0.0F);
   }
   [[nodiscard]] HostView<const float> residual() const override { return v_; }
+  [[nodiscard]] std::string note() const override {
+    if (codec_.momentum() == 0.0F) return {};
+    return "what is sent carries momentum, so errors against plain gradients are large; momentum=0 compares";
+  }
 
  private:
   const DgcCodec& codec_;
@@ -418,18 +424,15 @@ extern constinit const CodecDescriptor dgc_codec{
     .summary = "top-k of accumulated velocity by a sampled threshold: momentum correction, factor masking, clipping",
     .reference = "Lin et al., Deep Gradient Compression, ICLR 2018, arXiv 1712.01887",
     .description =
-        "Each rank runs momentum locally (u = m u + g) and accumulates the velocity (v = v + u); the k largest of |v| "
-        "are "
-        "sent as float32 with their positions, and u and v are zeroed there. The threshold is the top-k quantile of a "
-        "strided 1 % sample with a random start; where fewer than 0.8 k pass it is lowered by 0.8, at most ten times, "
-        "and of more than k the k largest are sent, so that the count is at most k. Compare results with a plain "
-        "optimiser behind it: what is sent already carries the momentum. Our decisions: the threshold is that of the "
-        "unit (reduce by tensors for the paper's selection per layer); the final cut is an exact top-k, where "
-        "published "
-        "code keeps the first k in index order; the sample holds at least 2 / ratio elements; zeros are never sent; "
-        "clipping is off unless asked for; one-dimensional tensors of a larger unit go whole, carrying velocity. It "
-        "pays "
-        "at densities of 0.1 % and few ranks, because the gather grows with their number.",
+        "Each rank runs momentum locally (u = m u + g) and accumulates the velocity (v = v + u); the k largest of "
+        "|v| are sent as float32 with their positions, and u and v are zeroed there. The threshold is the top-k "
+        "quantile of a strided 1 % sample with a random start; where fewer than 0.8 k pass it is lowered by 0.8, at "
+        "most ten times, and of more than k the k largest are sent, so that the count is at most k. Compare results "
+        "with a plain optimiser behind it: what is sent already carries the momentum. Our decisions: the threshold "
+        "is that of the unit (reduce by tensors for the paper's selection per layer); the final cut is an exact "
+        "top-k, where published code keeps the first k in index order; the sample holds at least 2 / ratio elements; "
+        "zeros are never sent; clipping is off unless asked for; one-dimensional tensors of a larger unit go whole, "
+        "carrying velocity. It pays at densities of 0.1 % and few ranks, because the gather grows with their number.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

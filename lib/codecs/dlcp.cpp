@@ -393,18 +393,16 @@ extern constinit const CodecDescriptor dlcp_codec{
     .summary = "packets over a channel that may lose a bounded share, the unimportant ones first",
     .reference = "Wang et al., DLCP, arXiv 2008.08445; MLT, NSDI 2024 (emulation)",
     .description =
-        "Not a compressor but a transport: each tensor is cut into packets, a packet counts as important when its mean "
-        "magnitude reaches the tensor's running median or its layer lies in the last third of the model, a channel "
-        "loses some, and while more than `bound` of a tensor's bytes is missing, lost packets are sent again; what "
-        "stays lost is zero. "
-        "The papers give the classes, the two thresholds of one queue, zero fill and the per-tensor bound; the "
-        "statistic, its cut-off, headers and queue sizes are ours, the queue starts full, and packets sent again are "
-        "not lost again, so one round is enough. "
-        "The channel stands between a rank and everybody else, as between a worker and a parameter server: all ranks "
-        "see the same losses. "
-        "Payload bytes count everything that left: headers, lost packets, repetitions and the bitmap of arrivals. It "
-        "shows what losses do to a gradient and what protecting large packets saves; the gain itself, less waiting, is "
-        "in no figure here.",
+        "Not a compressor but a transport: each tensor is cut into packets, a packet counts as important when its "
+        "mean magnitude reaches the tensor's running median or its layer lies in the last third of the model, a "
+        "channel loses some, and while more than `bound` of a tensor's bytes is missing, lost packets are sent "
+        "again; what stays lost is zero. The papers give the classes, the two thresholds of one queue, zero fill and "
+        "the per-tensor bound; the statistic, its cut-off, headers and queue sizes are ours, the queue starts full, "
+        "and packets sent again are not lost again, so one round is enough. The channel stands between a rank and "
+        "everybody else, as between a worker and a parameter server: all ranks see the same losses. Payload bytes "
+        "count everything that left: headers, lost packets, repetitions and the bitmap of arrivals. It shows what "
+        "losses do to a gradient and what protecting large packets saves; the gain itself, less waiting, is in no "
+        "figure here.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

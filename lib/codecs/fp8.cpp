@@ -133,14 +133,12 @@ extern constinit const CodecDescriptor fp8_codec{
     .summary = "8-bit floats with a float32 scale per block",
     .reference = "Micikevicius et al., FP8 Formats for Deep Learning, 2022, arXiv 2209.05433",
     .description =
-        "Every block of 128 elements is divided so that its largest magnitude becomes the largest value of the format, "
-        "then "
-        "rounded to E4M3 or E5M2. Rounding is to nearest even and saturates, so NaN and infinity codes are never "
-        "written; "
-        "a block that holds a value that is not finite decodes to NaN. Rounding the largest magnitude to the end of "
-        "the range, and the float32 scale, are our choice: training frameworks differ. It pays wherever fp16 does, at "
-        "half "
-        "the bytes, but sums do not stay in the format: payloads are gathered, or encoded again at every hop.",
+        "Every block of 128 elements is divided so that its largest magnitude becomes the largest value of the "
+        "format, then rounded to E4M3 or E5M2. Rounding is to nearest even and saturates, so NaN and infinity codes "
+        "are never written; a block that holds a value that is not finite decodes to NaN. Rounding the largest "
+        "magnitude to the end of the range, and the float32 scale, are our choice: training frameworks differ. It "
+        "pays wherever fp16 does, at half the bytes, but sums do not stay in the format: payloads are gathered, or "
+        "encoded again at every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "8 n + 32 ceil(n/block) bits",

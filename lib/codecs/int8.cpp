@@ -43,9 +43,9 @@ extern constinit const CodecDescriptor int8_codec{
         "Blocks of consecutive elements share a float32 scale, their largest magnitude divided by 127; every element "
         "becomes the nearest integer multiple of it (ties to even), or one of the two nearest, drawn so that the "
         "expectation is the element. Symmetric: the code -128 is never used, so there is no zero point. Blocks whose "
-        "largest magnitude is below 2^-100 are sent as zeros, blocks with a value that is not finite as NaN. "
-        "The payloads do not add, so they are gathered, or decoded and encoded again at every hop with --reduce hop. "
-        "It pays as the simplest fourfold reduction with hardly any loss.",
+        "largest magnitude is below 2^-100 are sent as zeros, blocks with a value that is not finite as NaN. The "
+        "payloads do not add, so they are gathered, or decoded and encoded again at every hop with --reduce hop. It "
+        "pays as the simplest fourfold reduction with hardly any loss.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "8 n + 32 ceil(n/block) bits",

@@ -89,17 +89,17 @@ extern constinit const CodecDescriptor iwp_codec{
     .reference = "Cheng and Xu, arXiv 1901.01544 (reconstruction)",
     .description =
         "Every rank accumulates its gradients; in each step a few ranks, drawn with a key that all share, mark the "
-        "elements whose accumulated gradient is large against their weight, and broadcast these masks. All ranks then "
-        "sum the same elements, those in any of the masks, on a ring, and clear what was sent, so no indices travel "
-        "with the values and the cost of the values does not grow with the number of ranks. "
-        "This is a reconstruction: the abstract gives the importance, the random broadcasters and the common mask; the "
-        "threshold policies, two broadcasters, |w| + 1e-3 rms(w) + 1e-8 in the denominator, and coded masks are ours. "
-        "The default policy keeps each layer near a target density (an exact quantile first, then 5 % steps on ranks "
-        "that broadcast) because fixed thresholds depend on the scale of the gradients; tensors of one dimension are "
-        "sent whole. Momentum correction is off by default: a capture already holds what its optimiser was given, and "
-        "with mu = 0.9, as in training with the method, results would be compared with sums of momentum. "
-        "It pays where layers differ in scale and many ranks share a slow network; without captured weights the "
-        "importance is the magnitude itself.",
+        "elements whose accumulated gradient is large against their weight, and broadcast these masks. All ranks "
+        "then sum the same elements, those in any of the masks, on a ring, and clear what was sent, so no indices "
+        "travel with the values and the cost of the values does not grow with the number of ranks. This is a "
+        "reconstruction: the abstract gives the importance, the random broadcasters and the common mask; the "
+        "threshold policies, two broadcasters, |w| + 1e-3 rms(w) + 1e-8 in the denominator, and coded masks are "
+        "ours. The default policy keeps each layer near a target density (an exact quantile first, then 5 % steps on "
+        "ranks that broadcast) because fixed thresholds depend on the scale of the gradients; tensors of one "
+        "dimension are sent whole. Momentum correction is off by default: a capture already holds what its optimiser "
+        "was given, and with mu = 0.9, as in training with the method, results would be compared with sums of "
+        "momentum. It pays where layers differ in scale and many ranks share a slow network; without captured "
+        "weights the importance is the magnitude itself.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,

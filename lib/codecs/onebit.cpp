@@ -198,9 +198,9 @@ extern constinit const CodecDescriptor onebit_codec{
         "u = gradient + residual; every element is one bit, u < 0 or not, and decodes to the mean of the elements of "
         "its column that have the same bit; the difference is the next residual. Columns are those of the matrix of "
         "the first dimension by all others; a vector is one column, and so is a whole tensor with means=tensor, "
-        "which is cheaper for convolutions, whose columns are as short as their output channels. A kind that does not "
-        "occur has mean 0. The paper's exchange, where the owner of each shard adds and quantises again with a second "
-        "residual, its AdaGrad and its delay are left out: payloads are gathered, so that its error is the "
+        "which is cheaper for convolutions, whose columns are as short as their output channels. A kind that does "
+        "not occur has mean 0. The paper's exchange, where the owner of each shard adds and quantises again with a "
+        "second residual, its AdaGrad and its delay are left out: payloads are gathered, so that its error is the "
         "quantiser's alone. It pays for large matrices with few ranks.",
     .params = kParams,
     .aggregation = Aggregation::gather,

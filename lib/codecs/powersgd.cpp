@@ -35,17 +35,15 @@ extern constinit const CodecDescriptor powersgd_codec{
     .reference = "Vogels et al., PowerSGD, NeurIPS 2019, arXiv 1905.13727",
     .description =
         "Every tensor of two or more dimensions is a matrix M, first dimension by all others, of gradient plus what "
-        "was "
-        "held back. P = M Q is summed over ranks and orthonormalised, Q = M^T P is summed, and the result is P Q^T; "
-        "what "
-        "it "
-        "lacks of M is held back, and Q starts the next step. All P travel in one message, together with tensors of "
-        "one dimension and matrices that would not shrink by min_compression_rate, all Q in a second one. We decided, "
-        "where the paper is silent: Gram-Schmidt runs twice in float64 and an epsilon relative to the column, so that "
-        "the result scales with the gradient; columns of Q that are zero or not finite are drawn anew, where the "
-        "reference would stay at zero; start_iteration is 0, for it protects an optimiser that a replay does not have. "
-        "It pays on slow networks, since it rides the sum whatever the number of ranks, for the price of three "
-        "passes over the gradient and two latencies. A gradient that is not finite stays in what is held back.",
+        "was held back. P = M Q is summed over ranks and orthonormalised, Q = M^T P is summed, and the result is P "
+        "Q^T; what it lacks of M is held back, and Q starts the next step. All P travel in one message, together "
+        "with tensors of one dimension and matrices that would not shrink by min_compression_rate, all Q in a second "
+        "one. We decided, where the paper is silent: Gram-Schmidt runs twice in float64 and an epsilon relative to "
+        "the column, so that the result scales with the gradient; columns of Q that are zero or not finite are drawn "
+        "anew, where the reference would stay at zero; start_iteration is 0, for it protects an optimiser that a "
+        "replay does not have. It pays on slow networks, since it rides the sum whatever the number of ranks, for "
+        "the price of three passes over the gradient and two latencies. A gradient that is not finite stays in what "
+        "is held back.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,

@@ -373,18 +373,17 @@ extern constinit const CodecDescriptor vgc_codec{
     .reference = "Tsuzuku, Imachi, Akiba, Variance-based Gradient Compression, ICLR 2018 workshop, arXiv 1802.06058",
     .description =
         "Every element accumulates its gradient in r and the squares of the micro-batches' shares in v, and is sent, "
-        "as "
-        "sign, 3-bit power of two below the tensor's largest and 28-bit index, when r^2 > alpha v; else v decays by "
-        "zeta. Squares come from the capture's second moments (K micro-batches; a threshold alpha' on the variance is "
-        "alpha = alpha' K / (K - 1 + alpha'), which is 1 for alpha' = 1 whatever K is); without them v sums the "
-        "squares "
-        "of whole mini-batch gradients, and with alpha >= 1 the first step sends nothing: that is the method. Rounding "
-        "is not fed back. Reconstruction, where the paper is not explicit: the order of bits in a word, the header (a "
-        "count and an exponent per tensor, sections of 2^28 elements), subnormal values are dropped, and the switches "
-        "dropped and largest. tau turns on the hybrid with Strom's threshold (Algorithm 2), whose words are a sign and "
-        "a 31-bit index. A value that is not finite is sent at once and makes all that its tensor sends in that step "
-        "NaN. It pays when gradients are noisy, so that few elements are worth their 32 bits in any one step, and with "
-        "a ratio beyond half the number of ranks, because it needs an all-gather.",
+        "as sign, 3-bit power of two below the tensor's largest and 28-bit index, when r^2 > alpha v; else v decays "
+        "by zeta. Squares come from the capture's second moments (K micro-batches; a threshold alpha' on the "
+        "variance is alpha = alpha' K / (K - 1 + alpha'), which is 1 for alpha' = 1 whatever K is); without them v "
+        "sums the squares of whole mini-batch gradients, and with alpha >= 1 the first step sends nothing: that is "
+        "the method. Rounding is not fed back. Reconstruction, where the paper is not explicit: the order of bits in "
+        "a word, the header (a count and an exponent per tensor, sections of 2^28 elements), subnormal values are "
+        "dropped, and the switches dropped and largest. tau turns on the hybrid with Strom's threshold (Algorithm "
+        "2), whose words are a sign and a 31-bit index. A value that is not finite is sent at once and makes all "
+        "that its tensor sends in that step NaN. It pays when gradients are noisy, so that few elements are worth "
+        "their 32 bits in any one step, and with a ratio beyond half the number of ranks, because it needs an "
+        "all-gather.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

@@ -282,8 +282,7 @@ extern constinit const CodecDescriptor zfp_codec{
         "it is a share of the largest magnitude of the gradient, so that it means the same for every tensor. Tensors "
         "are taken as one dimension, chunks of 8192 values have bit streams of their own, and a gradient that is not "
         "finite decodes to NaN; the library garbles values below 2^-97. It pays where neighbours are alike, as in "
-        "simulation data; the values of gradients "
-        "hardly are, and it is here as a point of reference.",
+        "simulation data; the values of gradients hardly are, and it is here as a point of reference.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,
