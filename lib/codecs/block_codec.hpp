@@ -16,7 +16,7 @@
 namespace gradtool {
 
 /// Where things lie in the payload of a block codec: the scales of all blocks, padded to 4 bytes, then the packed codes
-/// of all elements. Blocks are multiples of 32 elements, so that each begins at a word.
+/// of all elements. Blocks are whole words of codes.
 struct BlockLayout {
   std::size_t n;
   std::size_t block;
@@ -26,6 +26,13 @@ struct BlockLayout {
   [[nodiscard]] std::size_t blocks() const { return (n + block - 1) / block; }
   [[nodiscard]] std::size_t codes_offset() const { return (blocks() * scale_bytes + 3) / 4 * 4; }
   [[nodiscard]] std::size_t bytes() const { return codes_offset() + 4 * law::packed_words(n, bits); }
+};
+
+/// What a block stores, and what its elements are multiplied by before they are rounded.
+template <class Scale>
+struct Scaled {
+  Scale stored{};
+  float factor = 0.0F;
 };
 
 namespace detail {
@@ -40,61 +47,77 @@ inline constexpr std::size_t kBlockTile = 2048;
   return law::float_of(largest);
 }
 
+/// Scales of the blocks of `count` elements, and what their elements are multiplied by.
 template <class Format>
 GT_SIMD_CLONES void block_scales(const Format& format, const float* x, std::size_t count, std::size_t block,
-                                 typename Format::Scale* scales) {
-  for (std::size_t first = 0; first < count; first += block, ++scales) {
-    *scales = format.scale(x + first, std::min(block, count - first));
+                                 typename Format::Scale* scales, float* factors) {
+  if (Format::kBlock != 0) block = Format::kBlock;
+  for (std::size_t first = 0; first < count; first += block) {
+    const auto scaled = format.scale(x + first, std::min(block, count - first));
+    *scales++ = scaled.stored;
+    *factors++ = scaled.factor;
   }
 }
 
-/// Codes of `count` elements from `first` on, one a byte; `draws` null: rounded to nearest.
+/// Calls body(b, at, end) for the pieces of [0, count) that lie in block b, the first element being `offset` elements
+/// into block 0.
+template <class Format, class Body>
+[[gnu::always_inline]] inline void each_block(std::size_t offset, std::size_t count, std::size_t block,
+                                              const Body& body) {
+  std::size_t at = 0;
+  if constexpr (Format::kBlock != 0) {  // whole blocks, whose size the compiler knows
+    for (; at + Format::kBlock <= count; at += Format::kBlock)
+      body((offset + at) / Format::kBlock, at, at + Format::kBlock);
+    block = Format::kBlock;
+  }
+  while (at < count) {
+    const std::size_t b = (offset + at) / block;
+    const std::size_t end = std::min(count, (b + 1) * block - offset);
+    body(b, at, end);
+    at = end;
+  }
+}
+
+/// Codes of `count` elements, one a byte; `draws` null: rounded to nearest.
 template <class Format>
-GT_SIMD_CLONES void encode_blocks(const Format& format, const float* x, std::size_t first, std::size_t count,
-                                  std::size_t block, const typename Format::Scale* scales, const std::uint32_t* draws,
-                                  std::uint8_t* codes) {
+GT_SIMD_CLONES void encode_blocks(const float* x, std::size_t offset, std::size_t count, std::size_t block,
+                                  const float* factors, const std::uint32_t* draws, std::uint8_t* codes) {
   using Element = typename Format::Element;
-  for (std::size_t at = 0; at < count;) {
-    const std::size_t b = (first + at) / block;
-    const std::size_t end = std::min(count, (b + 1) * block - first);
-    const float factor = format.encode_factor(scales[b]);
+  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t at, std::size_t end) {
+    const float factor = factors[b];
     if (draws == nullptr) {
       for (std::size_t i = at; i < end; ++i) codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i]));
     } else {
       for (std::size_t i = at; i < end; ++i)
         codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i], draws[i]));
     }
-    at = end;
-  }
+  });
 }
 
 template <class Format>
-GT_SIMD_CLONES void decode_blocks(const Format& format, const std::uint8_t* codes, std::size_t first, std::size_t count,
-                                  std::size_t block, const typename Format::Scale* scales, float weight, float* out) {
+GT_SIMD_CLONES void decode_blocks(const std::uint8_t* codes, std::size_t offset, std::size_t count, std::size_t block,
+                                  const typename Format::Scale* scales, float weight, float* out) {
   using Element = typename Format::Element;
-  for (std::size_t at = 0; at < count;) {
-    const std::size_t b = (first + at) / block;
-    const std::size_t end = std::min(count, (b + 1) * block - first);
-    const float unit = format.decode_factor(scales[b]);
+  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t at, std::size_t end) {
+    const float unit = Format::decode_factor(scales[b]);
     for (std::size_t i = at; i < end; ++i) out[i] += weight * (Element::decode(codes[i]) * unit);
-    at = end;
-  }
+  });
 }
 
 }  // namespace detail
 
 /// Elements of at most 8 bits in blocks that share a scale. A Format says
 ///   Scale                      what is stored for a block,
+///   kBlock                     elements of a block where the format fixes it, else 0,
 ///   Element                    a law: kBits, encode(factor, x), encode(factor, x, draw), decode(code),
-///   scale(x, count)            the scale of a block,
-///   encode_factor(scale)       what elements are multiplied by,
+///   scale(x, count)            Scaled<Scale>: what is stored for a block, and what its elements are multiplied by,
 ///   decode_factor(scale)       what decoded elements are multiplied by.
 template <class Format>
 class BlockCodec : public Codec<Space::host> {
  public:
   BlockCodec(Format format, std::size_t block, bool stochastic)
       : format_{format}, block_{block}, stochastic_{stochastic} {
-    expects(block % law::kPackGroup == 0, "a block must be a multiple of 32 elements");
+    expects(block % kAlign == 0, "a block must be a multiple of 32 elements, or of 4 of 8 bits each");
   }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = layout(n).bytes()}; }
@@ -107,15 +130,16 @@ class BlockCodec : public Codec<Space::host> {
     std::memset(payload.data() + at.blocks() * sizeof(Scale), 0, at.codes_offset() - at.blocks() * sizeof(Scale));
     each_tile(
         queue, gradient.size(),
-        [&](std::size_t first, std::size_t last) {
-          detail::block_scales(format_, gradient.data() + first, last - first, block_, scales + first / block_);
+        [&](std::size_t first, std::size_t last, Room& room) {
+          detail::block_scales(format_, gradient.data() + first, last - first, block_, scales + first / block_,
+                               room.factors.data());
         },
-        [&](std::size_t first, std::size_t count, std::uint32_t* draws, std::uint8_t* codes) {
-          if (stochastic_) host::draw_tile(context.key, first, count, draws);
+        [&](std::size_t first, std::size_t offset, std::size_t count, Room& room) {
+          if (stochastic_) host::draw_tile(context.key, first, count, room.draws.data());
           std::byte* out = payload.data() + at.codes_offset() + first * kBits / 8;
-          auto* direct = kBits == 8 ? reinterpret_cast<std::uint8_t*>(out) : codes;
-          detail::encode_blocks(format_, gradient.data() + first, first, count, block_, scales,
-                                stochastic_ ? draws : nullptr, direct);
+          auto* codes = kBits == 8 ? reinterpret_cast<std::uint8_t*>(out) : room.codes.data();
+          detail::encode_blocks<Format>(gradient.data() + first, offset, count, block_, room.factors.data(),
+                                        stochastic_ ? room.draws.data() : nullptr, codes);
           if constexpr (kBits == 8) {
             if (count % 4 != 0) std::memset(out + count, 0, 4 - count % 4);
           } else {
@@ -130,12 +154,14 @@ class BlockCodec : public Codec<Space::host> {
     expect_length(name(), payload.size(), at.bytes());
     const auto* scales = section<Scale>(payload);
     each_tile(
-        queue, out.size(), [](std::size_t, std::size_t) {},
-        [&](std::size_t first, std::size_t count, std::uint32_t* /*draws*/, std::uint8_t* codes) {
+        queue, out.size(), [](std::size_t, std::size_t, Room&) {},
+        [&](std::size_t first, std::size_t offset, std::size_t count, Room& room) {
           const std::byte* in = payload.data() + at.codes_offset() + first * kBits / 8;
-          const auto* direct = kBits == 8 ? reinterpret_cast<const std::uint8_t*>(in) : codes;
-          if constexpr (kBits != 8) host::read_codes<kBits>(reinterpret_cast<const std::uint32_t*>(in), count, codes);
-          detail::decode_blocks(format_, direct, first, count, block_, scales, weight, out.data() + first);
+          const auto* codes = kBits == 8 ? reinterpret_cast<const std::uint8_t*>(in) : room.codes.data();
+          if constexpr (kBits != 8)
+            host::read_codes<kBits>(reinterpret_cast<const std::uint32_t*>(in), count, room.codes.data());
+          detail::decode_blocks<Format>(codes, offset, count, block_, scales + (first - offset) / block_, weight,
+                                        out.data() + first);
         });
   }
 
@@ -143,6 +169,7 @@ class BlockCodec : public Codec<Space::host> {
   using Scale = typename Format::Scale;
   static constexpr std::uint32_t kBits = Format::Element::kBits;
   static_assert(kBits <= 8);
+  static constexpr std::size_t kAlign = kBits == 8 ? 4 : law::kPackGroup;
 
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] BlockLayout layout(std::size_t n) const { return {n, block_, sizeof(Scale), kBits}; }
@@ -151,19 +178,24 @@ class BlockCodec : public Codec<Space::host> {
   [[nodiscard]] bool stochastic() const { return stochastic_; }
 
  private:
-  /// before(first, last) for spans of whole blocks, then tile(first, count, draws, codes) for what is in them.
+  struct Room {
+    alignas(64) std::array<std::uint32_t, detail::kBlockTile> draws;
+    alignas(64) std::array<std::uint8_t, detail::kBlockTile> codes;
+    std::array<float, detail::kBlockTile / kAlign> factors;  ///< of the blocks of a span
+  };
+
+  /// before(first, last, room) for spans of whole blocks, then tile(first, offset in the span, count, room) for what is
+  /// in them.
   template <class Before, class Tile>
   void each_tile(Queue<Space::host> queue, std::size_t n, const Before& before, const Tile& tile) const {
     const std::size_t span = std::max(block_, detail::kBlockTile / block_ * block_);
     const std::size_t step = std::min(span, detail::kBlockTile);
     parallel_for(queue, n, span, 1 << 14, [&](std::size_t begin, std::size_t end) {
-      alignas(64) std::array<std::uint32_t, detail::kBlockTile> draws;
-      alignas(64) std::array<std::uint8_t, detail::kBlockTile> codes;
+      Room room;
       for (std::size_t first = begin; first < end; first += span) {
         const std::size_t last = std::min(end, first + span);
-        before(first, last);
-        for (std::size_t at = first; at < last; at += step)
-          tile(at, std::min(step, last - at), draws.data(), codes.data());
+        before(first, last, room);
+        for (std::size_t at = first; at < last; at += step) tile(at, at - first, std::min(step, last - at), room);
       }
     });
   }
@@ -178,10 +210,12 @@ template <class ElementLaw>
 struct FloatScaled {
   using Scale = float;
   using Element = ElementLaw;
-  [[nodiscard, gnu::always_inline]] static Scale scale(const float* x, std::size_t count) {
-    return law::BlockScale::stored(detail::largest_of(x, count), Element::kMax);
+  static constexpr std::size_t kBlock = 0;
+
+  [[nodiscard, gnu::always_inline]] static Scaled<Scale> scale(const float* x, std::size_t count) {
+    const float stored = law::BlockScale::stored(detail::largest_of(x, count), Element::kMax);
+    return {stored, law::BlockScale::encode_factor(stored)};
   }
-  [[nodiscard]] static float encode_factor(Scale scale) { return law::BlockScale::encode_factor(scale); }
   [[nodiscard]] static float decode_factor(Scale scale) { return scale; }
 };
 

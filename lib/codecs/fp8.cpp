@@ -1,112 +1,53 @@
-#include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "kernels/law/philox.hpp"
 #include "kernels/law/small_float.hpp"
-#include "lib/codecs/payload.hpp"
+#include "lib/codecs/block_codec.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/core/task_pool.hpp"
+#include "lib/codecs/small_float_element.hpp"
 
 namespace gradtool {
 namespace {
 
 constexpr float kSmallest = 0x1p-100F;  // a block below this is sent as zero: its scale would be subnormal
 
-GT_SIMD_CLONES std::uint32_t largest_bits(const float* x, std::size_t count) {
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, law::bits_of(x[i]) & 0x7fffffffU);
-  return largest;
-}
+/// The block's largest magnitude becomes the format's largest value.
+template <law::SmallFloat Law>
+struct Fp8Format {
+  using Scale = float;
+  using Element = SmallFloatElement<Law>;
+  static constexpr std::size_t kBlock = 0;
 
-template <law::SmallFloat Format>
-GT_SIMD_CLONES void to_codes(const float* x, std::size_t count, float factor, std::uint8_t* codes) {
-  for (std::size_t i = 0; i < count; ++i) codes[i] = static_cast<std::uint8_t>(Format.nearest(x[i] * factor));
-}
+  static float top() { return Law.value(Law.max_code); }
 
-template <law::SmallFloat Format>
-GT_SIMD_CLONES void to_codes_drawn(const float* x, std::size_t first, std::size_t count, float factor,
-                                   const law::DrawKey& key, std::uint8_t* codes) {
-  for (std::size_t i = 0; i < count; i += 4) {
-    const law::Draws draws = law::draw4(key, (first + i) / 4);
-    for (std::size_t j = i; j < std::min(count, i + 4); ++j) {
-      codes[j] = static_cast<std::uint8_t>(Format.stochastic(x[j] * factor, draws.bits[j - i]));
-    }
+  [[nodiscard, gnu::always_inline]] static Scaled<Scale> scale(const float* x, std::size_t count) {
+    const float largest = detail::largest_of(x, count);
+    if (!(largest <= 0x1.fffffep127F)) return {law::float_of(0x7fc00000U), 0.0F};
+    if (largest < kSmallest) return {};
+    return {largest / top(), top() / largest};
   }
-}
+  [[nodiscard]] static float decode_factor(Scale scale) { return scale; }
+};
 
-template <law::SmallFloat Format>
-GT_SIMD_CLONES void add_values(const std::uint8_t* codes, std::size_t count, float factor, float* out) {
-  for (std::size_t i = 0; i < count; ++i) out[i] += factor * Format.value(codes[i]);
-}
-
-/// One float32 scale for every block: the block's largest magnitude becomes the format's largest value.
-template <law::SmallFloat Format>
-class Fp8 final : public Codec<Space::host> {
+template <law::SmallFloat Law>
+class Fp8 final : public BlockCodec<Fp8Format<Law>> {
  public:
   explicit Fp8(const Params& params)
-      : block_{static_cast<std::size_t>(params.integer("block"))}, stochastic_{params.is("rounding", "stochastic")} {
-    expects(block_ % 4 == 0, "codec fp8: block must be a multiple of 4");
-  }
-
-  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = bytes(n)}; }
-
-  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
-              HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
-    const std::size_t n = gradient.size();
-    auto* scales = section<float>(payload);
-    auto* codes = section<std::uint8_t>(payload, 4 * blocks(n));
-    parallel_for(queue, blocks(n), 1, std::max<std::size_t>(1, 16384 / block_), [&](std::size_t b, std::size_t last) {
-      for (; b < last; ++b) {
-        const std::size_t first = b * block_;
-        const std::size_t count = std::min(block_, n - first);
-        const float* x = gradient.data() + first;
-        const float largest = law::float_of(largest_bits(x, count));
-        const bool finite = largest <= 0x1.fffffep127F;
-        const bool sent = finite && largest >= kSmallest;
-        scales[b] = sent ? largest / top() : finite ? 0.0F : law::float_of(0x7fc00000U);
-        const float factor = sent ? top() / largest : 0.0F;
-        if (stochastic_)
-          to_codes_drawn<Format>(x, first, count, factor, context.key, codes + first);
-        else
-          to_codes<Format>(x, count, factor, codes + first);
-      }
-    });
-    std::fill(codes + n, reinterpret_cast<std::uint8_t*>(payload.data()) + bytes(n), std::uint8_t{0});
-  }
-
-  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
-                  HostView<std::byte> /*scratch*/) const override {
-    const std::size_t n = out.size();
-    expect_length("fp8", payload.size(), bytes(n));
-    const auto* scales = section<float>(payload);
-    const auto* codes = section<std::uint8_t>(payload, 4 * blocks(n));
-    parallel_for(queue, blocks(n), 1, std::max<std::size_t>(1, 16384 / block_), [&](std::size_t b, std::size_t last) {
-      for (; b < last; ++b) {
-        const std::size_t first = b * block_;
-        add_values<Format>(codes + first, std::min(block_, n - first), weight * scales[b], out.data() + first);
-      }
-    });
-  }
+      : BlockCodec<Fp8Format<Law>>{
+            {}, static_cast<std::size_t>(params.integer("block")), params.is("rounding", "stochastic")} {}
 
   /// Half a unit in the last place; for small values half the spacing of subnormals.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
-    const double steps = stochastic_ ? 1.0 : 0.5;
-    const double relative = steps * std::ldexp(1.0, -static_cast<int>(Format.mantissa)) * (1.0 + 1e-4);
-    const double quantum = steps * std::ldexp(1.0, Format.quantum_exponent()) / static_cast<double>(top());
-    const auto in_block = static_cast<double>(std::min(n, block_));
+    const double steps = this->stochastic() ? 1.0 : 0.5;
+    const double relative = steps * std::ldexp(1.0, -static_cast<int>(Law.mantissa)) * (1.0 + 1e-4);
+    const double quantum = steps * std::ldexp(1.0, Law.quantum_exponent()) / static_cast<double>(Fp8Format<Law>::top());
+    const auto in_block = static_cast<double>(std::min(n, this->block()));
     return {.nmse = relative * relative + in_block * quantum * quantum,
             .of_largest = relative,
             .absolute = static_cast<double>(kSmallest)};
   }
 
  private:
-  static float top() { return Format.value(Format.max_code); }
-  [[nodiscard]] std::size_t blocks(std::size_t n) const { return (n + block_ - 1) / block_; }
-  [[nodiscard]] std::size_t bytes(std::size_t n) const { return 4 * blocks(n) + (n + 3) / 4 * 4; }
-
-  std::size_t block_;
-  bool stochastic_;
+  [[nodiscard]] std::string_view name() const override { return "fp8"; }
 };
 
 constexpr ParamInfo kParams[] = {{.name = "format",

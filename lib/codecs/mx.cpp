@@ -1,19 +1,15 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 
-#include "kernels/law/bitpack.hpp"
-#include "kernels/law/philox.hpp"
 #include "kernels/law/small_float.hpp"
-#include "lib/codecs/payload.hpp"
+#include "lib/codecs/block_codec.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/core/task_pool.hpp"
+#include "lib/codecs/small_float_element.hpp"
 
 namespace gradtool {
 namespace {
 
-constexpr std::size_t kBlock = 32;
+constexpr std::size_t kElements = 32;  // of a block
 constexpr std::uint8_t kNanScale = 255;
 
 /// E8M0 scale of a block: floor(log2 largest) - emax of the element format, clamped to what a byte holds.
@@ -32,92 +28,18 @@ inline float inverse_scale(std::uint32_t byte) {
   return byte == kNanScale ? 0.0F : scale_value(254 - byte);
 }
 
-/// A whole block, with every count known to the compiler.
-template <auto Format>
-inline std::uint8_t encode_block(const float* x, std::uint32_t* words) {
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < kBlock; ++i) largest = std::max(largest, law::bits_of(x[i]) & 0x7fffffffU);
-  const std::uint8_t byte = scale_byte(largest, Format.largest_exponent);
-  const float factor = inverse_scale(byte);
-  std::array<std::uint32_t, kBlock> code;
-  for (std::size_t i = 0; i < kBlock; ++i) code[i] = Format.nearest(x[i] * factor);
-  if constexpr (Format.bits == 8) {
-    for (std::size_t w = 0; w < 8; ++w)
-      words[w] = code[4 * w] | code[4 * w + 1] << 8 | code[4 * w + 2] << 16 | code[4 * w + 3] << 24;
-  } else {
-    std::array<std::uint64_t, kBlock / 8> eight{};  // eight codes of 4 or 6 bits
-    for (std::size_t g = 0; g < kBlock / 8; ++g) {
-      for (std::size_t i = 0; i < 8; ++i) eight[g] |= std::uint64_t{code[8 * g + i]} << (i * Format.bits);
-    }
-    std::byte* out = reinterpret_cast<std::byte*>(words);
-    for (std::size_t g = 0; g < kBlock / 8; ++g) std::memcpy(out + g * Format.bits, &eight[g], Format.bits);
+template <auto Law>
+struct MxFormat {
+  using Scale = std::uint8_t;
+  using Element = SmallFloatElement<Law>;
+  static constexpr std::size_t kBlock = kElements;
+
+  [[nodiscard, gnu::always_inline]] static Scaled<Scale> scale(const float* x, std::size_t count) {
+    const std::uint8_t byte = scale_byte(law::bits_of(detail::largest_of(x, count)), Law.largest_exponent);
+    return {byte, inverse_scale(byte)};
   }
-  return byte;
-}
-
-template <auto Format>
-GT_SIMD_CLONES void encode_blocks(const float* x, std::size_t count, std::uint8_t* scales, std::uint32_t* words) {
-  std::size_t at = 0;
-  for (; at + kBlock <= count; at += kBlock, words += Format.bits) *scales++ = encode_block<Format>(x + at, words);
-  if (at == count) return;
-  std::array<float, kBlock> value{};
-  std::copy_n(x + at, count - at, value.begin());
-  std::array<std::uint32_t, 8> last{};  // the codes of absent elements are zeros
-  *scales = encode_block<Format>(value.data(), last.data());
-  std::copy_n(last.begin(), law::packed_words(count - at, Format.bits), words);
-}
-
-template <auto Format>
-GT_SIMD_CLONES void encode_blocks_drawn(const float* x, std::size_t first, std::size_t count, const law::DrawKey& key,
-                                        std::uint8_t* scales, std::uint32_t* words) {
-  std::array<std::uint32_t, kBlock> code{};
-  for (std::size_t at = 0; at < count; at += kBlock) {
-    const std::size_t here = std::min(kBlock, count - at);
-    std::uint32_t largest = 0;
-    for (std::size_t i = 0; i < here; ++i) largest = std::max(largest, law::bits_of(x[at + i]) & 0x7fffffffU);
-    const std::uint8_t byte = scale_byte(largest, Format.largest_exponent);
-    const float factor = inverse_scale(byte);
-    *scales++ = byte;
-    for (std::size_t i = 0; i < here; i += 4) {
-      const law::Draws draws = law::draw4(key, (first + at + i) / 4);
-      for (std::size_t j = i; j < std::min(here, i + 4); ++j)
-        code[j] = Format.stochastic(x[at + j] * factor, draws.bits[j - i]);
-    }
-    const std::size_t out = law::packed_words(here, Format.bits);
-    for (std::size_t w = 0; w < out; ++w) {
-      *words++ =
-          law::packed_word(code.data(), static_cast<std::uint32_t>(here), Format.bits, static_cast<std::uint32_t>(w));
-    }
-  }
-}
-
-template <auto Format>
-inline void add_block(const std::uint32_t* words, float scale, float weight, float* out) {
-  std::array<std::uint32_t, kBlock> code;
-  const auto* in = reinterpret_cast<const std::byte*>(words);
-  for (std::size_t g = 0; g < kBlock / 8; ++g) {
-    std::uint64_t eight = 0;
-    std::memcpy(&eight, in + g * Format.bits, Format.bits);
-    for (std::size_t i = 0; i < 8; ++i)
-      code[8 * g + i] = static_cast<std::uint32_t>(eight >> (i * Format.bits)) & ((1U << Format.bits) - 1U);
-  }
-  for (std::size_t i = 0; i < kBlock; ++i) out[i] += weight * (scale * Format.value(code[i]));
-}
-
-template <auto Format>
-GT_SIMD_CLONES void add_blocks(const std::uint8_t* scales, const std::uint32_t* words, std::size_t count, float weight,
-                               float* out) {
-  std::size_t at = 0;
-  for (; at + kBlock <= count; at += kBlock, words += Format.bits)
-    add_block<Format>(words, scale_value(*scales++), weight, out + at);
-  if (at == count) return;
-  std::array<std::uint32_t, 8> last{};
-  std::copy_n(words, law::packed_words(count - at, Format.bits), last.begin());
-  std::array<float, kBlock> sum{};
-  std::copy_n(out + at, count - at, sum.begin());
-  add_block<Format>(last.data(), scale_value(*scales), weight, sum.data());
-  std::copy_n(sum.begin(), count - at, out + at);
-}
+  [[nodiscard]] static float decode_factor(Scale scale) { return scale_value(scale); }
+};
 
 /// Largest value of a format, and the error of its last place and of its smallest spacing, in the same unit.
 struct Resolution {
@@ -136,62 +58,26 @@ constexpr Resolution resolution(const law::SmallFixed&) {
   return {127.0 / 64.0, 0.0, 1.0 / 64.0};
 }
 
-template <auto Format>
-class Mx final : public Codec<Space::host> {
+template <auto Law>
+class Mx final : public BlockCodec<MxFormat<Law>> {
  public:
-  explicit Mx(const Params& params) : stochastic_{params.is("rounding", "stochastic")} {}
-
-  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = bytes(n)}; }
-
-  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
-              HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
-    const std::size_t n = gradient.size();
-    auto* scales = section<std::uint8_t>(payload);
-    auto* words = section<std::uint32_t>(payload, codes_offset(n));
-    std::fill(scales + blocks(n), scales + codes_offset(n), std::uint8_t{0});
-    parallel_for(queue, n, kBlock, 1 << 14, [&](std::size_t first, std::size_t last) {
-      const std::size_t block = first / kBlock;
-      if (stochastic_)
-        encode_blocks_drawn<Format>(gradient.data() + first, first, last - first, context.key, scales + block,
-                                    words + block * Format.bits);
-      else
-        encode_blocks<Format>(gradient.data() + first, last - first, scales + block, words + block * Format.bits);
-    });
-  }
-
-  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
-                  HostView<std::byte> /*scratch*/) const override {
-    const std::size_t n = out.size();
-    expect_length("mx", payload.size(), bytes(n));
-    const auto* scales = section<std::uint8_t>(payload);
-    const auto* words = section<std::uint32_t>(payload, codes_offset(n));
-    parallel_for(queue, n, kBlock, 1 << 14, [&](std::size_t first, std::size_t last) {
-      const std::size_t block = first / kBlock;
-      add_blocks<Format>(scales + block, words + block * Format.bits, last - first, weight, out.data() + first);
-    });
-  }
+  explicit Mx(const Params& params) : BlockCodec<MxFormat<Law>>{{}, kElements, params.is("rounding", "stochastic")} {}
 
   /// Rounding of one element, or saturation of the block's largest, which is below 2^(emax+1) in units of the scale.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
-    constexpr Resolution r = resolution(Format);
-    const double steps = stochastic_ ? 1.0 : 0.5;
-    const double power = std::ldexp(1.0, Format.largest_exponent);  // at least this is the block's largest
+    constexpr Resolution r = resolution(Law);
+    const double steps = this->stochastic() ? 1.0 : 0.5;
+    const double power = std::ldexp(1.0, Law.largest_exponent);  // at least this is the block's largest
     const double relative = std::max(steps * r.relative, 1.0 - r.largest / (2.0 * power));
     const double quantum = steps * r.quantum / power;
-    const auto in_block = static_cast<double>(std::min(n, kBlock));
+    const auto in_block = static_cast<double>(std::min(n, kElements));
     return {.nmse = relative * relative + in_block * quantum * quantum,
             .of_largest = std::max(relative, quantum),
             .absolute = std::ldexp(1.0, -126)};
   }
 
  private:
-  [[nodiscard]] static std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }
-  [[nodiscard]] static std::size_t codes_offset(std::size_t n) { return (blocks(n) + 3) / 4 * 4; }
-  [[nodiscard]] static std::size_t bytes(std::size_t n) {
-    return codes_offset(n) + 4 * law::packed_words(n, Format.bits);
-  }
-
-  bool stochastic_;
+  [[nodiscard]] std::string_view name() const override { return "mx"; }
 };
 
 constexpr ParamInfo kParams[] = {{.name = "format",

@@ -44,8 +44,9 @@ class QsgdElias final : public Codec<Space::host> {
     auto* bits = section<std::uint32_t>(payload, sizes_offset(n));
     const auto slot = [&](std::size_t part) { return payload.data() + streams_offset(n) + part * slot_bytes(); };
     each_part(queue, n, [&](std::size_t part, std::size_t first, std::size_t count) {
-      detail::block_scales(format_, gradient.data() + first, count, bucket_, norms + first / bucket_);
-      bits[part] = encode_part(gradient.data() + first, first, count, norms, context.key, slot(part));
+      std::array<float, kPart / law::kPackGroup> factors;
+      detail::block_scales(format_, gradient.data() + first, count, bucket_, norms + first / bucket_, factors.data());
+      bits[part] = encode_part(gradient.data() + first, first, count, factors.data(), context.key, slot(part));
     });
     std::size_t end = streams_offset(n);
     for (std::size_t part = 0; part < parts(n); ++part) {  // close the gaps between streams
@@ -118,7 +119,7 @@ class QsgdElias final : public Codec<Space::host> {
   }
 
   /// Returns the bits of the stream, which is padded with zeros to whole words.
-  std::uint32_t encode_part(const float* x, std::size_t first, std::size_t count, const float* norms,
+  std::uint32_t encode_part(const float* x, std::size_t first, std::size_t count, const float* factors,
                             const law::DrawKey& key, std::byte* out) const {
     alignas(64) std::array<std::uint32_t, detail::kBlockTile> draws;
     alignas(64) std::array<std::uint8_t, detail::kBlockTile> codes;
@@ -128,7 +129,7 @@ class QsgdElias final : public Codec<Space::host> {
     for (std::size_t at = 0; at < count; at += detail::kBlockTile) {
       const std::size_t here = std::min(detail::kBlockTile, count - at);
       host::draw_tile(key, first + at, here, draws.data());
-      detail::encode_blocks(format_, x + at, first + at, here, bucket_, norms, draws.data(), codes.data());
+      detail::encode_blocks<QsgdFormat<Bits>>(x + at, at, here, bucket_, factors, draws.data(), codes.data());
       std::memset(codes.data() + here, 0, (detail::kBlockTile - here) % 8);
       for (std::size_t eight = 0; eight < here; eight += 8) {
         std::uint64_t packed = 0;

@@ -12,6 +12,7 @@ namespace gradtool {
 template <std::uint32_t Bits>
 struct QsgdFormat {
   using Scale = float;
+  static constexpr std::size_t kBlock = 0;
 
   struct Element {
     static constexpr std::uint32_t kBits = Bits;
@@ -26,10 +27,10 @@ struct QsgdFormat {
 
   bool l2 = false;
 
-  [[nodiscard, gnu::always_inline]] Scale scale(const float* x, std::size_t count) const {
-    return law::Qsgd::stored_norm(l2 ? l2_norm(x, count) : detail::largest_of(x, count));
+  [[nodiscard, gnu::always_inline]] Scaled<Scale> scale(const float* x, std::size_t count) const {
+    const float norm = law::Qsgd::stored_norm(l2 ? l2_norm(x, count) : detail::largest_of(x, count));
+    return {norm, Element::kLaw.encode_factor(norm)};
   }
-  [[nodiscard]] static float encode_factor(Scale norm) { return Element::kLaw.encode_factor(norm); }
   [[nodiscard]] static float decode_factor(Scale norm) { return Element::kLaw.decode_factor(norm); }
 
   /// An element moves by less than one level. With the max norm a level is max|x|/s of its bucket.
