@@ -106,7 +106,7 @@ class AdaCompCodec final : public Codec<Space::host> {
     expects(n == n_, "codec adacomp: made for another layout");
     std::size_t bytes = head();
     for (const Tensor& tensor : tensors_) bytes += tensor.bytes(tensor.elements);
-    return {.payload_bytes = bytes, .scratch_bytes = found_bytes() + 4 * words_, .exact = false};
+    return {.payload_bytes = bytes, .scratch_bytes = offset_bytes() + found_bytes() + 4 * words_, .exact = false};
   }
 
   /// The first step, from an empty residue.
@@ -118,8 +118,8 @@ class AdaCompCodec final : public Codec<Space::host> {
   /// One step of one rank; `residue` is null for an empty one that is not kept.
   void step(Queue<Space::host> queue, HostView<const float> gradient, float* residue, HostView<std::byte> payload,
             HostView<std::byte> scratch) const {
-    auto* found = section<Found>(scratch);
-    auto* marks = section<std::uint32_t>(scratch, found_bytes());
+    auto* found = section<Found>(scratch, offset_bytes());
+    auto* marks = section<std::uint32_t>(scratch, offset_bytes() + found_bytes());
     host::for_pieces(queue, pieces_.size(), n_, [&](std::size_t i) {
       const Piece& piece = pieces_[i];
       const float* g = gradient.data() + piece.first;
@@ -133,6 +133,7 @@ class AdaCompCodec final : public Codec<Space::host> {
       }
     });
     auto* scales = section<float>(payload, 8);
+    auto* offsets = section<std::uint64_t>(scratch);
     std::size_t at = head();
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const Tensor& tensor = tensors_[t];
@@ -145,19 +146,19 @@ class AdaCompCodec final : public Codec<Space::host> {
       }
       const double scale = sum / static_cast<double>(tensor.bins);
       scales[t] = scale < HUGE_VAL ? static_cast<float>(scale) : law::float_of(0x7fc00000u);
-      auto* counts = payload.data() + at;
+      offsets[t] = at;
       const std::size_t used = tensor.width() * (tensor.bins + entries);
-      std::memset(counts + used, 0, tensor.bytes(entries) - used);
-      host::for_pieces(queue, tensor.last_piece - tensor.first_piece, tensor.elements, [&](std::size_t j) {
-        const Piece& piece = pieces_[tensor.first_piece + j];
-        const std::uint32_t place = found[tensor.first_piece + j].place;
-        if (tensor.width() == 1)
-          write_bins<std::uint8_t>(piece, marks, gradient, residue, scales[t], counts, place);
-        else
-          write_bins<std::uint16_t>(piece, marks, gradient, residue, scales[t], counts, place);
-      });
+      std::memset(payload.data() + at + used, 0, tensor.bytes(entries) - used);
       at += tensor.bytes(entries);
     }
+    host::for_pieces(queue, pieces_.size(), n_, [&](std::size_t i) {
+      const Piece& piece = pieces_[i];
+      auto* counts = payload.data() + offsets[piece.tensor];
+      if (tensors_[piece.tensor].width() == 1)
+        write_bins<std::uint8_t>(piece, marks, gradient, residue, scales[piece.tensor], counts, found[i].place);
+      else
+        write_bins<std::uint16_t>(piece, marks, gradient, residue, scales[piece.tensor], counts, found[i].place);
+    });
     const std::uint64_t bytes = at;
     std::memcpy(payload.data(), &bytes, sizeof bytes);
   }
@@ -169,17 +170,25 @@ class AdaCompCodec final : public Codec<Space::host> {
     std::memcpy(&bytes, payload.data(), sizeof bytes);
     if (bytes != payload.size()) bad("its length is not the one it states");
     const auto* scales = section<float>(payload, 8);
-    auto* places = section<Found>(scratch);
+    auto* offsets = section<std::uint64_t>(scratch);
+    auto* places = section<Found>(scratch, offset_bytes());
     std::size_t at = head();
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      const Tensor& tensor = tensors_[t];
-      if (payload.size() - at < tensor.bytes(0)) bad("too short for its counts");
+      offsets[t] = at;
       const auto tail = payload.part(at, payload.size() - at);
-      const float scale = weight * scales[t];
-      at += tensor.width() == 1 ? add_bins<std::uint8_t>(queue, tensor, tail, scale, out, places)
-                                : add_bins<std::uint16_t>(queue, tensor, tail, scale, out, places);
+      at += tensors_[t].width() == 1 ? place_pieces<std::uint8_t>(tensors_[t], tail, places)
+                                     : place_pieces<std::uint16_t>(tensors_[t], tail, places);
     }
     if (at != payload.size()) bad("longer than its counts say");
+    host::for_pieces(queue, pieces_.size(), n_, [&](std::size_t i) {
+      const Piece& piece = pieces_[i];
+      const auto tail = payload.part(offsets[piece.tensor], payload.size() - offsets[piece.tensor]);
+      const float scale = weight * scales[piece.tensor];
+      if (tensors_[piece.tensor].width() == 1)
+        add_bins<std::uint8_t>(piece, tail, places[i].place, scale, out);
+      else
+        add_bins<std::uint16_t>(piece, tail, places[i].place, scale, out);
+    });
   }
 
   /// Sent values are off by no more than the largest; nothing else is promised, as small bins get the mean of all.
@@ -202,6 +211,7 @@ class AdaCompCodec final : public Codec<Space::host> {
  private:
   [[noreturn]] static void bad(const char* what) { throw Error{Fault::data, fmt::format("adacomp payload: {}", what)}; }
   [[nodiscard]] std::size_t head() const { return 8 + 4 * tensors_.size(); }
+  [[nodiscard]] std::size_t offset_bytes() const { return 8 * tensors_.size(); }
   [[nodiscard]] std::size_t found_bytes() const { return sizeof(Found) * pieces_.size(); }
 
   /// The counts and entries of a piece; what was sent is taken off the residue.
@@ -228,10 +238,10 @@ class AdaCompCodec final : public Codec<Space::host> {
     }
   }
 
-  /// Adds a tensor's entries and returns the bytes that they and their counts take.
+  /// Finds where each piece of a tensor has its entries; returns the bytes that they and their counts take.
   template <class Entry>
-  std::size_t add_bins(Queue<Space::host> queue, const Tensor& tensor, HostView<const std::byte> tail, float scale,
-                       HostView<float> out, Found* places) const {
+  std::size_t place_pieces(const Tensor& tensor, HostView<const std::byte> tail, Found* places) const {
+    if (tail.size() < tensor.bytes(0)) bad("too short for its counts");
     const auto* counts = section<Entry>(tail);
     std::size_t total = 0;
     for (std::size_t i = tensor.first_piece; i < tensor.last_piece; ++i) {
@@ -240,24 +250,28 @@ class AdaCompCodec final : public Codec<Space::host> {
       for (std::size_t b = 0; b < pieces_[i].bins; ++b) total += own[b];
     }
     if (total > tensor.elements || tail.size() < tensor.bytes(total)) bad("too short for its entries");
-    host::for_pieces(queue, tensor.last_piece - tensor.first_piece, tensor.elements, [&](std::size_t k) {
-      const Piece& piece = pieces_[tensor.first_piece + k];
-      const auto* entry = counts + tensor.bins + places[tensor.first_piece + k].place;
-      for (std::size_t b = 0; b < piece.bins; ++b) {
-        const std::size_t first = piece.first + b * tensor.bin;
-        const std::size_t count = std::min(tensor.bin, piece.first + piece.count - first);
-        std::size_t least = 0;
-        for (std::size_t left = counts[piece.first_bin + b]; left > 0; --left, ++entry) {
-          const std::size_t j = *entry >> 2;
-          const std::uint32_t code = *entry & 3u;
-          if (j < least || j >= count || code == 0 || code == 3)
-            bad("its entries do not ascend, go past the end of a bin, or have no sign");
-          least = j + 1;
-          out[first + j] += law::float_of(law::bits_of(scale) ^ (code - AdaComp::kPositive) << 31);
-        }
-      }
-    });
     return tensor.bytes(total);
+  }
+
+  template <class Entry>
+  void add_bins(const Piece& piece, HostView<const std::byte> tail, std::size_t place, float scale,
+                HostView<float> out) const {
+    const Tensor& tensor = tensors_[piece.tensor];
+    const auto* counts = section<Entry>(tail);
+    const auto* entry = counts + tensor.bins + place;
+    for (std::size_t b = 0; b < piece.bins; ++b) {
+      const std::size_t first = piece.first + b * tensor.bin;
+      const std::size_t count = std::min(tensor.bin, piece.first + piece.count - first);
+      std::size_t least = 0;
+      for (std::size_t left = counts[piece.first_bin + b]; left > 0; --left, ++entry) {
+        const std::size_t j = *entry >> 2;
+        const std::uint32_t code = *entry & 3u;
+        if (j < least || j >= count || code == 0 || code == 3)
+          bad("its entries do not ascend, go past the end of a bin, or have no sign");
+        least = j + 1;
+        out[first + j] += law::float_of(law::bits_of(scale) ^ (code - AdaComp::kPositive) << 31);
+      }
+    }
   }
 
   AdaComp law_;
