@@ -83,6 +83,8 @@ inline std::vector<std::string> specs_to_test() {
       "dlcp:model=gilbert,bad=0.2,packet=128,bound=1",
       "dlcp:model=none,packet=8192",
       "dlcp:drain=0.5,queue=2,packet=256,bound=0",
+      "atomo:vectors=square",
+      "atomo:vectors=square,s=12",
       "fp16:scale_log2=10",
       "topk:ratio=0.3",
       "topk:ratio=0.2,index=u32",
