@@ -1,9 +1,14 @@
-"""Ternary values in bins; decode() is for a unit of one tensor that is no convolution."""
+"""Ternary values in bins."""
 import numpy as np
 
 
 def decode(parameters, n, payload):
     return decode_tensors([(n, int(parameters["other"]))] if n else [], payload)
+
+
+def decode_layout(parameters, tensors, payload):
+    bins = {True: int(parameters["conv"]), False: int(parameters["other"])}
+    return decode_tensors([(tensor["elements"], bins[tensor["kind"] == "conv"]) for tensor in tensors], payload)
 
 
 def decode_tensors(tensors, payload):

@@ -1,4 +1,4 @@
-"""Sign, power of two and index in 32 bits, tensor by tensor; decode() is for a unit of one tensor."""
+"""Sign, power of two and index in 32 bits, tensor by tensor."""
 import numpy as np
 
 
@@ -6,6 +6,10 @@ def decode(parameters, n, payload):
     if n == 0:
         return np.zeros(0, dtype=np.float32)
     return decode_groups(parameters, [n], payload)
+
+
+def decode_layout(parameters, tensors, payload):
+    return decode_groups(parameters, [tensor["elements"] for tensor in tensors], payload)
 
 
 def decode_groups(parameters, elements, payload):

@@ -24,10 +24,16 @@ with tempfile.TemporaryDirectory() as folder:
     for case in json.loads((folder / "manifest.json").read_text()):
         payload = (folder / f"{case['stem']}.payload").read_bytes()
         expected = np.fromfile(folder / f"{case['stem']}.decoded", dtype="<f4")
-        name = f"{case['text']} n={case['n']}"
+        name = f"{case['text']} n={case['n']}" + (", several tensors" if "tensors" in case else "")
         try:
             module = payloads.module(case["codec"])
-            decoded = module.decode(payloads.parameters(case["params"]), case["n"], payload)
+            parameters = payloads.parameters(case["params"])
+            if "tensors" not in case:
+                decoded = module.decode(parameters, case["n"], payload)
+            elif hasattr(module, "decode_layout"):  # for units of several tensors
+                decoded = module.decode_layout(parameters, case["tensors"], payload)
+            else:
+                continue
         except payloads.Missing as error:
             skipped[case["codec"]] = str(error)
             continue

@@ -74,6 +74,26 @@ class CodecRun {
   HostView<std::byte> payload_, scratch_;
 };
 
+/// A unit of several tensors of several kinds, for codecs that look at shapes.
+inline Layout several_tensors() {
+  Layout layout;
+  const auto add = [&](std::vector<std::int64_t> shape, std::string kind, std::size_t elements) {
+    layout.tensors.push_back({.name = kind + std::to_string(layout.tensors.size()),
+                              .shape = std::move(shape),
+                              .kind = std::move(kind),
+                              .first = layout.elements,
+                              .elements = elements});
+    layout.elements += elements;
+  };
+  add({9, 8, 3, 3}, "conv", 648);
+  add({9}, "norm", 9);
+  add({9}, "bias", 9);
+  add({33, 65}, "linear", 2145);
+  add({1}, "bias", 1);
+  add({40, 300}, "embedding", 12'000);  // more than one piece of a parallel loop
+  return layout;
+}
+
 /// The specifications that suites run over: every registered codec with its defaults, and variants that take other
 /// paths.
 inline std::vector<std::string> specs_to_test() {

@@ -149,9 +149,10 @@ TEST_P(Unbiased, MeanOverSeedsIsTheInput) {
   EXPECT_LE(z_score(0, n, [](double v) { return v; }), 4.0);
 }
 
-TEST_P(Conformance, DamagedPayloadsThrowOrStayInBounds) {
-  const std::size_t n = 1025;
-  CodecRun run{GetParam(), n};
+/// Cut, lengthened and flipped payloads of a codec for units of a layout.
+void damage(const std::string& spec, const Layout& layout) {
+  const std::size_t n = layout.elements;
+  CodecRun run{spec, layout};
   const auto payload = run.encode(gradient_like(n), kContext);
   std::vector<float> out(n);
   const auto attempt = [&](std::span<const std::byte> bytes) {
@@ -176,6 +177,25 @@ TEST_P(Conformance, DamagedPayloadsThrowOrStayInBounds) {
     damaged[flip / 8] ^= static_cast<std::byte>(1U << flip % 8);
     attempt(damaged);  // either way; the sanitizers watch
   }
+}
+
+TEST_P(Conformance, DamagedPayloadsThrowOrStayInBounds) {
+  damage(GetParam(), Layout::flat(1025));
+}
+
+TEST_P(Conformance, UnitsOfSeveralTensors) {
+  if (!parse_codec(GetParam()).descriptor->by_layout) GTEST_SKIP() << "looks at no shapes";
+  const Layout layout = several_tensors();
+  const auto x = gradient_like(layout.elements, 3);
+  CodecRun one{GetParam(), layout};
+  CodecRun three{GetParam(), layout, 3};
+  const auto payload = one.encode(x, kContext);
+  EXPECT_EQ(payload, one.encode(x, kContext, 0x00)) << "a byte was not written, or read before it was";
+  EXPECT_EQ(payload, three.encode(x, kContext));
+  const auto y = one.decode(payload);
+  EXPECT_EQ(y, three.decode(payload));
+  for (const float value : y) ASSERT_TRUE(std::isfinite(value));
+  damage(GetParam(), layout);
 }
 
 TEST_P(Conformance, NonFiniteInputComesOutNonFinite) {

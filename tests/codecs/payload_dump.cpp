@@ -28,23 +28,36 @@ std::vector<float> input(std::size_t n) {
   return x;
 }
 
+nlohmann::ordered_json tensors_of(const Layout& layout) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const auto& tensor : layout.tensors) {
+    rows.push_back(
+        {{"shape", tensor.shape}, {"kind", tensor.kind}, {"first", tensor.first}, {"elements", tensor.elements}});
+  }
+  return rows;
+}
+
 int run(const std::filesystem::path& folder) {
   auto manifest = nlohmann::ordered_json::array();
+  const auto dump = [&](const std::string& text, const Layout& layout, bool flat) {
+    CodecRun codec{text, layout};
+    const auto x = input(layout.elements);
+    const EncodeContext context{
+        .key = {.seed = 42, .step = 3, .rank = 1, .tensor = 9}, .iteration = 3, .learning_rate_ratio = 0.5};
+    const auto payload = codec.encode(x, context);
+    const std::string stem = std::to_string(manifest.size());
+    save(folder / (stem + ".input"), x);
+    save(folder / (stem + ".payload"), payload);
+    save(folder / (stem + ".decoded"), codec.decode(payload));
+    const auto& spec = codec.spec();
+    nlohmann::ordered_json row{
+        {"codec", spec.name()}, {"params", spec.params.text()}, {"n", layout.elements}, {"stem", stem}, {"text", text}};
+    if (!flat) row["tensors"] = tensors_of(layout);
+    manifest.push_back(row);
+  };
   for (const auto& text : specs_to_test()) {
-    for (const std::size_t n : {1U, 33U, 1025U, 5000U}) {
-      CodecRun codec{text, n};
-      const auto x = input(n);
-      const EncodeContext context{
-          .key = {.seed = 42, .step = 3, .rank = 1, .tensor = 9}, .iteration = 3, .learning_rate_ratio = 0.5};
-      const auto payload = codec.encode(x, context);
-      const std::string stem = std::to_string(manifest.size());
-      save(folder / (stem + ".input"), x);
-      save(folder / (stem + ".payload"), payload);
-      save(folder / (stem + ".decoded"), codec.decode(payload));
-      const auto& spec = codec.spec();
-      manifest.push_back(
-          {{"codec", spec.name()}, {"params", spec.params.text()}, {"n", n}, {"stem", stem}, {"text", text}});
-    }
+    for (const std::size_t n : {1U, 33U, 1025U, 5000U}) dump(text, Layout::flat(n), true);
+    if (parse_codec(text).descriptor->by_layout) dump(text, several_tensors(), false);
   }
   std::ofstream{folder / "manifest.json"} << manifest.dump(1);
   return 0;
