@@ -54,9 +54,10 @@ GT_SIMD_CLONES SignedSums signed_sums_of(const float* x, std::size_t count) {
   Lanes negative{};
   Lanes other{};
   const auto add = [&](std::size_t i, std::size_t j) {
-    const float value = x[i + j];
-    negative[j] += static_cast<double>(value < 0.0F ? value : 0.0F);
-    other[j] += static_cast<double>(value < 0.0F ? 0.0F : value);
+    const std::uint32_t bits = law::bits_of(x[i + j]);  // masks vectorise, selects of doubles do not
+    const std::uint32_t below = x[i + j] < 0.0F ? 0xffffffffU : 0U;
+    negative[j] += static_cast<double>(law::float_of(bits & below));
+    other[j] += static_cast<double>(law::float_of(bits & ~below));
   };
   std::size_t i = 0;
   for (; i + kSumLanes <= count; i += kSumLanes) {
