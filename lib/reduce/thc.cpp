@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::size_t kBlock = host::kHadamardBlock;
 constexpr std::size_t kGroup = law::kPackGroup;
+constexpr std::size_t kTile = 32;  // groups that are unpacked at once
 constexpr double kSmallestNorm = 0x1p-100;
 
 template <std::uint32_t Bits>
@@ -241,16 +242,16 @@ class ThcReducer final : public HostReducer {
     std::array<Lane, law::ThcTable<Bits>::kLevels> values;
     for (std::size_t q = 0; q < values.size(); ++q) values[q] = static_cast<Lane>(table_.value[q]);
     const auto add_codes = [&](const std::byte* from, bool first_of_all) {
-      parallel_for(queue, mine.count, 1, 1 << 9, [&](std::size_t from_group, std::size_t to_group) {
-        const auto* words = reinterpret_cast<const std::uint32_t*>(from);
-        std::array<std::uint8_t, kGroup> code;
-        for (std::size_t g = from_group; g < to_group; ++g) {
-          host::read_codes<Bits>(words + Bits * g, kGroup, code.data());
-          Lane* sum = sums + kGroup * g;
+      parallel_for(queue, mine.count, kTile, 1 << 9, [&](std::size_t group, std::size_t last) {
+        alignas(64) std::array<std::uint8_t, kGroup * kTile> code;
+        for (; group < last; group += kTile) {
+          const std::size_t count = kGroup * std::min(kTile, last - group);
+          host::read_codes<Bits>(reinterpret_cast<const std::uint32_t*>(from) + Bits * group, count, code.data());
+          Lane* sum = sums + kGroup * group;
           if (first_of_all) {
-            for (std::size_t i = 0; i < kGroup; ++i) sum[i] = values[code[i]];
+            for (std::size_t i = 0; i < count; ++i) sum[i] = values[code[i]];
           } else {
-            for (std::size_t i = 0; i < kGroup; ++i) sum[i] = static_cast<Lane>(sum[i] + values[code[i]]);
+            for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<Lane>(sum[i] + values[code[i]]);
           }
         }
       });
