@@ -24,6 +24,20 @@ double total_of(const Table& table, std::size_t row) {
   return value == nullptr ? 1e300 : *value;
 }
 
+/// The text in lines of at most `width` characters, broken at spaces, all but the first indented.
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string out;
+  std::string_view rest = text;
+  while (rest.size() + (out.empty() ? 0 : 2) > width) {
+    const std::size_t room = width - (out.empty() ? 0 : 2);
+    const std::size_t space = rest.rfind(' ', room);
+    const std::size_t cut = space == std::string_view::npos || space == 0 ? room : space;
+    out += fmt::format("{}{}\n", out.empty() ? "" : "  ", rest.substr(0, cut));
+    rest.remove_prefix(std::min(rest.size(), cut + (cut == space ? 1 : 0)));
+  }
+  return out + fmt::format("{}{}\n", out.empty() ? "" : "  ", rest);
+}
+
 }  // namespace
 
 std::string short_name(const Table& table, std::size_t row) {
@@ -91,7 +105,8 @@ std::string terminal_table(const BenchReport& report) {
   for (const auto& [isolated, concurrent] : lines) {
     const std::string status = to_text(table.at(isolated, "status"));
     const std::string message = to_text(table.at(isolated, "message"));
-    if (status == "ok" && !message.empty()) notes += fmt::format("{}: {}\n", short_name(table, isolated), message);
+    if (status == "ok" && !message.empty())
+      notes += wrapped(fmt::format("{}: {}", short_name(table, isolated), message), 100);
     rows.push_back({short_name(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
                     shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
                     shown(table, isolated, "cumulative_nmse", "{:.3g}"),
@@ -102,7 +117,7 @@ std::string terminal_table(const BenchReport& report) {
   }
   return format_rows(
              {"codec", "payload", "wire", "nmse", "cum.nmse", "enc", "dec", "total", "speedup", "wins below", ""}, rows,
-             {false, true, true, true, true, true, true, true, true, true, false}, 32) +
+             {false, true, true, true, true, true, true, true, true, true, false}, 24) +
          "payload, wire: times smaller than fp32 and than its ring all-reduce; enc, dec: GB/s of raw bytes,\n"
          "one rank at a time; total: us a step, all ranks at once; wins below: Gbit/s network.\n" +
          notes;
