@@ -2,8 +2,8 @@
 
 `payloads.module("qsgd").decode(parameters, n, payload)` gives n float32 values; parameters are strings by name, as
 `payloads.parameters("bits=4,bucket=512")` splits them. Where tensors' shapes matter,
-`decode_layout(parameters, tensors, payload)` reads units of several tensors (dicts of shape, kind, first, elements). Codecs that are several collectives have `follow(...)` instead;
-see tests/reduce/check_messages.py.
+`decode_layout(parameters, tensors, payload)` reads units of several tensors (dicts of shape, kind, first, elements).
+Codecs that are several collectives have `follow(...)` instead; see tests/reduce/check_messages.py.
 """
 import importlib
 
