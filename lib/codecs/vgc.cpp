@@ -58,7 +58,11 @@ GT_SIMD_CLONES Found update(const float* g, const float* moment, float* r, float
   for (std::size_t at = 0; at < count; at += 32) {
     const auto here = static_cast<std::uint32_t>(std::min<std::size_t>(32, count - at));
     if (moment == nullptr) {
-      for (std::uint32_t j = 0; j < here; ++j) square[j] = g[at + j] * g[at + j];
+      if (here == 32) {
+        for (std::uint32_t j = 0; j < 32; ++j) square[j] = g[at + j] * g[at + j];
+      } else {
+        for (std::uint32_t j = 0; j < here; ++j) square[j] = g[at + j] * g[at + j];
+      }
     }
     const float* squares = moment == nullptr ? square.data() : moment + at;
     const Found found =
@@ -80,48 +84,49 @@ struct Chosen {
   float *r = nullptr, *v = nullptr;  ///< null where there is no state
 };
 
+/// What up to 32 elements would send, in `words`, and the state of the marked ones after it. Bit j of the result is set
+/// where element j is not too small for a word.
+template <bool Hybrid>
+[[gnu::always_inline]] inline std::uint32_t settle_block(const Chosen& piece, std::size_t at, std::uint32_t count,
+                                                         std::uint32_t marked, std::uint32_t* words) {
+  const bool finite = piece.exponent != Vgc::kNotFinite;
+  const std::uint32_t kept = piece.keeps_dropped ? 1u : 0u;
+  const std::uint32_t first = piece.first_index + static_cast<std::uint32_t>(at);
+  const float* values = piece.values + at;
+  std::array<std::uint32_t, 32> fits{};
+  for (std::uint32_t j = 0; j < count; ++j) {
+    const std::uint32_t steps = !Hybrid && finite ? Vgc::steps_down(values[j], piece.exponent) : 0u;
+    fits[j] = steps < Vgc::kSteps ? 1u : 0u;
+    words[j] = Vgc::word(values[j], steps, first + j);
+  }
+  const std::uint32_t result = host::word_of(fits.data());
+  if (piece.r == nullptr || (Hybrid && finite)) return result;  // the first pass has settled what is finite
+  float* r = piece.r + at;
+  float* v = piece.v + at;
+  for (std::uint32_t j = 0; j < count; ++j) {
+    const bool sent = (marked >> j & 1u) != 0 && (!Hybrid || (law::bits_of(r[j]) & Vgc::kMagnitude) >= Vgc::kInfinity);
+    const bool stays = (kept & ~fits[j]) != 0;
+    const float sum = r[j];
+    const float variance = v[j];
+    r[j] = sent && !stays ? 0.0F : sum;
+    v[j] = !sent ? variance : stays ? variance * piece.law.zeta : 0.0F;
+  }
+  return result;
+}
+
 /// Writes the words of a piece's marked elements and settles their state. Returns how many words there are.
 template <bool Hybrid>
-GT_SIMD_CLONES std::uint32_t write_words(const Chosen& piece, const std::uint32_t* marks, std::size_t count,
+GT_SIMD_CLONES std::uint32_t write_words(Chosen piece, const std::uint32_t* marks, std::size_t count,
                                          std::uint32_t* out) {
-  const Vgc law = piece.law;
-  const std::uint32_t keeps = piece.keeps_dropped ? 1u : 0u;
-  const std::uint32_t exponent = piece.exponent;
-  const bool quantises = !Hybrid && exponent != Vgc::kNotFinite;
   const std::uint32_t* const begin = out;
   std::array<std::uint32_t, 32> words{};
-  std::array<std::uint32_t, 32> flags{};
   for (std::size_t at = 0; at < count; at += 32) {
     const std::uint32_t marked = marks[at / 32];
     if (marked == 0) continue;
     const auto here = static_cast<std::uint32_t>(std::min<std::size_t>(32, count - at));
-    const float* values = piece.values + at;
-    const std::uint32_t first = piece.first_index + static_cast<std::uint32_t>(at);
-    for (std::uint32_t j = 0; j < here; ++j) {
-      const std::uint32_t steps = quantises ? Vgc::steps_down(values[j], exponent) : 0u;
-      flags[j] = steps < Vgc::kSteps ? 1u : 0u;
-      words[j] = Vgc::word(values[j], steps, first + j);
-    }
-    for (std::uint32_t j = here; j < 32; ++j) flags[j] = 0;
-    const std::uint32_t fits = host::word_of(flags.data());
-    if (piece.r != nullptr) {
-      float* r = piece.r + at;
-      float* v = piece.v + at;
-      for (std::uint32_t j = 0; j < here; ++j) {
-        const bool sent = (marked >> j & 1u) != 0;
-        if constexpr (Hybrid) {  // settled in the first pass but for what is not finite
-          const bool lost = sent && (law::bits_of(r[j]) & Vgc::kMagnitude) >= Vgc::kInfinity;
-          r[j] = lost ? 0.0F : r[j];
-          v[j] = lost ? 0.0F : v[j];
-        } else {
-          const bool kept = (keeps & ~flags[j]) != 0;
-          r[j] = sent && !kept ? 0.0F : r[j];
-          v[j] = sent ? (kept ? v[j] * law.zeta : 0.0F) : v[j];
-        }
-      }
-    }
-    for (std::uint32_t rest = marked & fits; rest != 0; rest &= rest - 1)
-      *out++ = words[static_cast<std::size_t>(std::countr_zero(rest))];
+    std::uint32_t rest = here == 32 ? settle_block<Hybrid>(piece, at, 32, marked, words.data())
+                                    : settle_block<Hybrid>(piece, at, here, marked, words.data());
+    for (rest &= marked; rest != 0; rest &= rest - 1) *out++ = words[static_cast<std::size_t>(std::countr_zero(rest))];
   }
   return static_cast<std::uint32_t>(out - begin);
 }
