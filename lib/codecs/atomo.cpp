@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/host/singular.hpp"
+#include "kernels/law/hd.hpp"
 #include "kernels/law/philox.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
@@ -30,6 +31,10 @@ struct Part {
   [[nodiscard]] std::size_t order() const { return std::min(rows, columns); }
   [[nodiscard]] std::size_t triplet() const { return 1 + rows + columns; }  ///< floats
 };
+
+GT_SIMD_CLONES void add_times(const float* v, std::size_t count, float factor, float* out) {
+  for (std::size_t k = 0; k < count; ++k) out[k] += factor * v[k];
+}
 
 /// Matrices that are decomposed at the same time, each in a scratch of its own.
 constexpr std::size_t kLanes = 4;
@@ -185,7 +190,7 @@ class Atomo final : public Codec<Space::host> {
     for (std::size_t t = 0; t < count; ++t, triplet += part.triplet()) {
       const float factor = weight * (triplet[0] * triplet[1 + i]);
       const float* v = triplet + 1 + part.rows;
-      for (std::size_t k = 0; k < length; ++k) out[first + k] += factor * v[k];
+      add_times(v, length, factor, out + first);
     }
   }
 
