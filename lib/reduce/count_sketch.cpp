@@ -16,12 +16,15 @@ inline float with_sign(float x, std::uint32_t signs, std::size_t lane) {
   return law::float_of(law::bits_of(x) ^ (signs >> lane << 31));
 }
 
-GT_SIMD_CLONES void add_row(const float* x, std::size_t n, const std::uint32_t* buckets, const std::uint16_t* signs,
-                            float* row) {
+// Below, loops over the lanes of one block are to be vectorised, not unrolled, which GCC does first with so few turns.
+
+GT_SIMD_CLONES void add_row(const float* __restrict x, std::size_t n, const std::uint32_t* __restrict buckets,
+                            const std::uint16_t* __restrict signs, float* __restrict row) {
   const std::size_t whole = n / kLanes;
   for (std::size_t b = 0; b < whole; ++b) {
     float* cell = row + buckets[b];
     const std::uint32_t sign = signs[b];
+#pragma GCC unroll 1
     for (std::size_t l = 0; l < kLanes; ++l) cell[l] += with_sign(x[kLanes * b + l], sign, l);
   }
   for (std::size_t l = 0; kLanes * whole + l < n; ++l) {
@@ -33,7 +36,7 @@ GT_SIMD_CLONES void add_row(const float* x, std::size_t n, const std::uint32_t* 
 constexpr std::size_t kBatch = 8;
 using Lanes = std::array<float, kBatch * kLanes>;
 
-/// Each lane's smaller number to `a`, its larger one to `b`. Two loops: one with both results becomes branches.
+/// Each lane's smaller number to `a`, its larger one to `b`. Two loops: one with both results is slower.
 inline void order(Lanes& a, Lanes& b) {
   Lanes low;
   for (std::size_t l = 0; l < low.size(); ++l) low[l] = b[l] < a[l] ? b[l] : a[l];
@@ -50,9 +53,10 @@ inline void median(std::array<Lanes, Rows>& v) {
 }
 
 template <std::size_t Rows>
-GT_SIMD_CLONES void estimate_blocks(const float* cells, std::size_t stride, const std::uint32_t* buckets,
-                                    const std::uint16_t* signs, std::size_t blocks, std::size_t first, std::size_t last,
-                                    float* out, std::size_t n) {
+GT_SIMD_CLONES void estimate_blocks(const float* __restrict cells, std::size_t stride,
+                                    const std::uint32_t* __restrict buckets, const std::uint16_t* __restrict signs,
+                                    std::size_t blocks, std::size_t first, std::size_t last, float* out,
+                                    std::size_t n) {
   std::array<Lanes, Rows> v{};
   for (std::size_t batch = first; batch < last; batch += kBatch) {
     const std::size_t count = std::min(kBatch, last - batch);
@@ -60,7 +64,9 @@ GT_SIMD_CLONES void estimate_blocks(const float* cells, std::size_t stride, cons
       for (std::size_t b = 0; b < count; ++b) {
         const float* cell = cells + r * stride + buckets[r * blocks + batch + b];
         const std::uint32_t sign = signs[r * blocks + batch + b];
-        for (std::size_t l = 0; l < kLanes; ++l) v[r][kLanes * b + l] = with_sign(cell[l], sign, l);
+        float* to = v[r].data() + kLanes * b;
+#pragma GCC unroll 1
+        for (std::size_t l = 0; l < kLanes; ++l) to[l] = with_sign(cell[l], sign, l);
       }
     }
     median(v);

@@ -21,7 +21,18 @@ GT_SIMD_CLONES void mark_words_of(const float* x, float threshold, std::uint32_t
   }
 }
 
+/// Cloned because the baseline has no instruction for it.
+GT_SIMD_CLONES std::size_t count_bits(const std::uint32_t* words, std::size_t count) {
+  std::size_t bits = 0;
+  for (std::size_t w = 0; w < count; ++w) bits += static_cast<std::size_t>(std::popcount(words[w]));
+  return bits;
+}
+
 }  // namespace
+
+std::size_t count_marks(HostView<const std::uint32_t> words) {
+  return count_bits(words.data(), words.size());
+}
 
 void mark_large(Queue<Space::host> queue, HostView<const float> values, float threshold,
                 HostView<std::uint32_t> words) {

@@ -16,11 +16,7 @@ namespace gradtool {
 }
 
 /// The number of marked elements.
-[[nodiscard]] inline std::size_t count_marks(HostView<const std::uint32_t> words) {
-  std::size_t count = 0;
-  for (const std::uint32_t word : words.span()) count += static_cast<std::size_t>(std::popcount(word));
-  return count;
-}
+[[nodiscard]] std::size_t count_marks(HostView<const std::uint32_t> words);
 
 /// words := a bitmap of the values that are neither 0 nor smaller than the threshold in magnitude; NaN is marked.
 void mark_large(Queue<Space::host> queue, HostView<const float> values, float threshold, HostView<std::uint32_t> words);

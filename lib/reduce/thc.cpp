@@ -49,14 +49,17 @@ law::ThcTable<Bits> table_for(bool optimal) {
   return make_table<Bits>({0, 3, 5, 7, 9, 11, 13, 14, 15, 17, 19, 21, 23, 25, 27, 30}, kThirtysecondth);
 }
 
-GT_SIMD_CLONES void change_signs(float* x, const std::uint32_t* signs, std::size_t count) {
+/// to := factor from, with the signs changed whose bit is set.
+GT_SIMD_CLONES void turn(const float* __restrict from, float factor, const std::uint32_t* __restrict signs,
+                         std::size_t count, float* __restrict to) {
+  const auto one = [&](std::size_t i, std::uint32_t j) {
+    to[i + j] = law::float_of(law::bits_of(factor * from[i + j]) ^ (*signs >> j << 31));
+  };
   std::size_t i = 0;
   for (; i + 32 <= count; i += 32, ++signs) {
-    for (std::uint32_t j = 0; j < 32; ++j) x[i + j] = law::float_of(law::bits_of(x[i + j]) ^ (*signs >> j << 31));
+    for (std::uint32_t j = 0; j < 32; ++j) one(i, j);
   }
-  for (std::uint32_t j = 0; i + j < count; ++j) {
-    x[i + j] = law::float_of(law::bits_of(x[i + j]) ^ (*signs >> j << 31));
-  }
+  for (std::uint32_t j = 0; i + j < count; ++j) one(i, j);
 }
 
 /// Codes of x, and in x, still in steps of the table, what they do not say. Works on whole chunks of 128 elements:
@@ -77,10 +80,6 @@ GT_SIMD_CLONES void quantise(const law::ThcTable<Bits>& shared, float* __restric
     }
     for (std::size_t i = 0; i < kChunk; ++i) codes[at + i] = static_cast<std::uint8_t>(code[i]);
   }
-}
-
-GT_SIMD_CLONES void scale_range(float* x, float factor, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
 template <class Lane>
@@ -214,9 +213,8 @@ class ThcReducer final : public HostReducer {
         const std::size_t first = kBlock * block;
         const std::size_t size = block_size(block);
         const std::size_t here = std::min(size, n_ - first);
-        std::copy_n(u.data() + first, here, x.data());
+        turn(u.data() + first, 1.0F, signs_.data() + first / 32, here, x.data());
         std::fill(x.data() + here, x.data() + size, 0.0F);
-        change_signs(x.data(), signs_.data() + first / 32, size);
         rotate(x.data(), size);
         const double root = std::sqrt(static_cast<double>(size));
         host::draw_tile(key, first, size, draws.data());
@@ -225,9 +223,8 @@ class ThcReducer final : public HostReducer {
         host::write_codes<Bits>(code.data(), (size + kGroup - 1) / kGroup * kGroup, words + Bits * (first / kGroup));
         if (residual_.empty()) continue;
         rotate(x.data(), size);
-        scale_range(x.data(), steps == 0.0 ? 0.0F : static_cast<float>(1.0 / (steps * root)), size);
-        change_signs(x.data(), signs_.data() + first / 32, size);
-        std::copy_n(x.data(), here, residual_.data() + first);
+        turn(x.data(), steps == 0.0 ? 0.0F : static_cast<float>(1.0 / (steps * root)), signs_.data() + first / 32, here,
+             residual_.data() + first);
       }
     });
   }
@@ -282,8 +279,7 @@ class ThcReducer final : public HostReducer {
         const auto factor = static_cast<float>(unit / std::sqrt(static_cast<double>(size)));
         widen(sums + first, middle, factor, size, x.data());
         rotate(x.data(), size);
-        change_signs(x.data(), signs_.data() + first / 32, size);
-        std::copy_n(x.data(), std::min(size, n_ - first), gradient.data() + first);
+        turn(x.data(), 1.0F, signs_.data() + first / 32, std::min(size, n_ - first), gradient.data() + first);
       }
     });
   }
