@@ -195,7 +195,8 @@ void register_reducer(const ReducerBenchmark& given) {
   const auto add = [&](const char* word, auto&& work) {
     benchmark::RegisterBenchmark((std::string{"gradiveq_products_by_blas"} + word).c_str(),
                                  [products, given, work](benchmark::State& state) {
-                                   for ([[maybe_unused]] auto _ : state) work(products());
+                                   GradiVeqProducts& made = products();
+                                   for ([[maybe_unused]] auto _ : state) work(made);
                                    count(state, given);
                                  })
         ->UseRealTime()
