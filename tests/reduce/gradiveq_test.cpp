@@ -400,6 +400,14 @@ TEST(GradiVeq, AnyNumberOfRanksAgreesWithOne) {
   for (std::size_t i = 0; i < layout.elements; ++i) ASSERT_NEAR(one.results[0][9][i], four.results[0][9][i], 1e-4F);
 }
 
+TEST(GradiVeq, TakesTinyConvolutions) {
+  for (const auto& layout : {conv(2, 1, 1, 1), conv(1, 1, 3, 3), conv(1, 2, 2, 1), conv(1, 1, 1, 1)}) {
+    const auto out = run_model({.codec = "gradiveq:lt=3,lc=2,min_ratio=0", .ranks = 5, .steps = 5, .layout = layout});
+    for (const auto& rank : out.results) EXPECT_EQ(rank, out.results[0]);
+    for (const float value : out.results[0][4]) EXPECT_TRUE(std::isfinite(value));
+  }
+}
+
 /// Makes rank 1's digest a lie, as if it had fitted other bases.
 class Lying final : public Communicator<Space::host> {
  public:
