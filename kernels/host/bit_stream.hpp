@@ -96,6 +96,8 @@ class BitReader {
 inline void put_elias_delta(BitWriter& out, std::uint32_t x) {
   const auto n = static_cast<unsigned>(std::bit_width(x)) - 1;
   const auto l = static_cast<unsigned>(std::bit_width(n + 1)) - 1;
+  // bit_width is 1 at least here, which the analyzer does not know.
+  // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
   const std::uint64_t length = (std::uint64_t{1} << l) | ((n + 1 - (1U << l)) * (std::uint64_t{2} << l));
   out.put(length, 2 * l + 1);
   out.put(x - (std::uint64_t{1} << n), n);

@@ -65,7 +65,7 @@ class Mx final : public BlockCodec<MxFormat<Law>> {
 
   /// Rounding of one element, or saturation of the block's largest, which is below 2^(emax+1) in units of the scale.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
-    constexpr Resolution r = resolution(Law);
+    const Resolution r = resolution(Law);
     const double steps = this->stochastic() ? 1.0 : 0.5;
     const double power = std::ldexp(1.0, Law.largest_exponent);  // at least this is the block's largest
     const double relative = std::max(steps * r.relative, 1.0 - r.largest / (2.0 * power));
