@@ -1,21 +1,18 @@
-#include "kernels/law/iwp.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "kernels/host/select.hpp"
-#include "kernels/law/half.hpp"
 #include "lib/codecs/index_code.hpp"
 #include "lib/reduce/host_reducer.hpp"
+#include "lib/reduce/importance_mask.hpp"
 #include "lib/reduce/marks.hpp"
 
 namespace gradtool {
 namespace {
 
 constexpr std::size_t kGrain = 1 << 14;
-constexpr float kAbsoluteFloor = 1e-8F;
 
 /// u := mu u + c g; a += u. Without momentum u is null.
 GT_SIMD_CLONES void accumulate(const float* g, float factor, float mu, float* u, float* a, std::size_t count) {
@@ -29,35 +26,6 @@ GT_SIMD_CLONES void accumulate(const float* g, float factor, float mu, float* u,
   }
 }
 
-GT_SIMD_CLONES void importances(const float* a, const float* w, float floor, float* out, std::size_t count) {
-  if (w == nullptr) {
-    for (std::size_t i = 0; i < count; ++i) out[i] = law::importance(a[i], 0.0F, 1.0F);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) out[i] = law::importance(a[i], w[i], floor);
-}
-
-/// Bit i of word i / 32 for i in [0, 32 words).
-GT_SIMD_CLONES void mark_range(const float* importance, float threshold, std::uint32_t* out, std::size_t words) {
-  for (std::size_t w = 0; w < words; ++w) {
-    std::uint32_t word = 0;
-    for (std::uint32_t bit = 0; bit < 32; ++bit) {
-      word |= (law::is_important(importance[32 * w + bit], threshold) ? 1U : 0U) << bit;
-    }
-    out[w] = word;
-  }
-}
-
-/// One tensor, and where its threshold stands on this rank.
-struct Layer {
-  std::size_t first = 0;
-  std::size_t elements = 0;
-  bool dense = false;
-  bool started = false;
-  float threshold = 0.0F;
-  double k = 0.0;
-};
-
 /// What precedes a mask.
 struct MaskHeader {
   std::uint64_t bytes = 0;  ///< of the positions behind it
@@ -70,17 +38,10 @@ class IwpReducer final : public HostReducer {
  public:
   explicit IwpReducer(const ReducerSetup<Space::host>& setup)
       : HostReducer{setup.layout.elements, setup.ranks},
-        policy_{setup.spec.params.word("policy")},
-        fixed_{setup.spec.params.real("threshold")},
-        limit_{std::max(fixed_, setup.spec.params.real("limit"))},
-        k_{setup.spec.params.real("k")},
-        density_{setup.spec.params.real("density")},
-        eps_{setup.spec.params.real("eps")},
+        mask_{setup.spec.params, setup.layout},
         mu_{static_cast<float>(setup.spec.params.real("mu"))},
         masking_{setup.spec.params.is("masking", "on")},
         clip_{setup.spec.params.real("clip")},
-        warmup_{setup.spec.params.integer("warmup")},
-        bernoulli_{static_cast<float>(setup.spec.params.real("bernoulli"))},
         coding_{setup.spec.params.word("mask")},
         roots_(std::min(static_cast<std::size_t>(setup.spec.params.integer("roots")), ranks_)),
         ranks_left_(ranks_),
@@ -91,23 +52,14 @@ class IwpReducer final : public HostReducer {
         momentum_{state_.take<float>(mu_ > 0.0F ? n_ : 0)},
         dense_{state_.take<std::uint32_t>(mark_words(n_))} {
     std::fill(dense_.span().begin(), dense_.span().end(), 0U);
-    for (const auto& tensor : setup.layout.tensors) {
-      const bool dense = tensor.shape.size() < 2 && tensor.kind != "other";
-      layers_.push_back({.first = tensor.first, .elements = tensor.elements, .dense = dense});
-      for (std::size_t i = 0; dense && i < tensor.elements; ++i)
-        dense_[(tensor.first + i) / 32] |= 1U << (tensor.first + i) % 32;
-    }
+    mask_.mark_dense(dense_);
     IwpReducer::reset(setup.queue);
   }
 
   void reset(Queue<Space::host> queue) override {
     fill_zero(queue, held_);
     fill_zero(queue, momentum_);
-    for (auto& layer : layers_) {
-      layer.started = false;
-      layer.k = k_;
-    }
-    step_ = 0;
+    mask_.reset();
   }
 
   [[nodiscard]] HostView<const float> residual() const override { return held_; }
@@ -144,10 +96,7 @@ class IwpReducer final : public HostReducer {
     in_phase(clock, Phase::encode, queue, [&] {
       hold(queue, gradient);
       if (!marks_for_all) return;
-      std::fill(mine.span().begin(), mine.span().end(), 0U);
-      for (auto& layer : layers_) {
-        if (!layer.dense) mark(queue, layer, side.weight, context, values, selector, mine);
-      }
+      mask_.mark(queue, held_, side.weight, context, values, selector, mine);
       const std::size_t count =
           for_each_mark(queue, mine, [&](std::size_t at, std::size_t i) { positions[at] = to_u32(i); });
       choice = coding_.choose(positions.first(count), n_);
@@ -176,7 +125,7 @@ class IwpReducer final : public HostReducer {
     });
     payload_bytes_ = 4 * count + (marks_for_all ? sizeof(MaskHeader) + choice.bytes : 0);
     values_sent_ = count;
-    ++step_;
+    mask_.next_step();
   }
 
  private:
@@ -207,97 +156,6 @@ class IwpReducer final : public HostReducer {
       accumulate(gradient.data() + first, factor, mu_, momentum_.empty() ? nullptr : momentum_.data() + first,
                  held_.data() + first, last - first);
     });
-  }
-
-  /// This rank's mask for one layer; moves the layer's threshold.
-  void mark(Queue<Space::host> queue, Layer& layer, HostView<const float> weight, const EncodeContext& context,
-            HostView<float> all, HostView<std::byte> selector, HostView<std::uint32_t> mine) {
-    if (layer.elements == 0) return;
-    const auto importance = all.part(layer.first, layer.elements);
-    float floor = 0.0F;
-    if (!weight.empty()) {
-      const double squares = moments(queue, weight.part(layer.first, layer.elements)).squares;
-      floor = static_cast<float>(eps_ * std::sqrt(squares / static_cast<double>(layer.elements))) + kAbsoluteFloor;
-    }
-    parallel_for(queue, layer.elements, 16, kGrain, [&](std::size_t first, std::size_t last) {
-      importances(held_.data() + layer.first + first, weight.empty() ? nullptr : weight.data() + layer.first + first,
-                  floor, importance.data() + first, last - first);
-    });
-    const float threshold = threshold_for(queue, layer, importance, selector);
-    const std::size_t first_word = layer.first / 32;
-    const std::size_t last_word = mark_words(layer.first + layer.elements);
-    // Its first word may already have marks of the layer before.
-    const std::size_t before = count_marks(mine.part(first_word, last_word - first_word));
-    parallel_for(queue, last_word - first_word, 1, kGrain / 32, [&](std::size_t from, std::size_t to) {
-      mark_words_of(layer, all, threshold, context, first_word + from, first_word + to, mine);
-    });
-    const auto marked = count_marks(mine.part(first_word, last_word - first_word)) - before;
-    steer(layer, static_cast<double>(marked) / static_cast<double>(layer.elements));
-  }
-
-  void mark_words_of(const Layer& layer, HostView<const float> all, float threshold, const EncodeContext& context,
-                     std::size_t from, std::size_t to, HostView<std::uint32_t> mine) const {
-    const std::size_t end = layer.first + layer.elements;
-    for (std::size_t word = from; word < to; ++word) {
-      const std::size_t first = std::max(layer.first, 32 * word);
-      const std::size_t last = std::min(end, 32 * word + 32);
-      if (last - first == 32 && bernoulli_ == 0.0F) {  // as many whole words as there are
-        const std::size_t whole = std::min(to, end / 32) - word;
-        mark_range(all.data() + first, threshold, mine.data() + word, whole);
-        word += whole - 1;
-        continue;
-      }
-      for (std::size_t i = first; i < last; ++i) {
-        bool sent = law::is_important(all[i], threshold);
-        if (!sent && bernoulli_ > 0.0F) {
-          const float draw = law::uniform(law::draw4(context.key, i / 4).bits[i % 4]);
-          sent = draw * threshold < bernoulli_ * all[i];
-        }
-        mine[word] |= (sent ? 1U : 0U) << i % 32;
-      }
-    }
-  }
-
-  [[nodiscard]] bool warming_up() const { return step_ < 5 * warmup_; }
-
-  float threshold_for(Queue<Space::host> queue, Layer& layer, HostView<const float> importance,
-                      HostView<std::byte> selector) {
-    if (warming_up()) return quantile(queue, importance, std::pow(0.25, 1 + step_ / warmup_), selector);
-    if (policy_ == "fixed") return static_cast<float>(fixed_);
-    if (policy_ == "target_density") {
-      if (!layer.started || !(layer.threshold > 0.0F)) {  // a threshold of 0 would never move
-        layer.threshold = quantile(queue, importance, density_, selector);
-      }
-      layer.started = true;
-      return layer.threshold;
-    }
-    const Moments sums = moments(queue, importance);
-    const double mean = sums.sum / static_cast<double>(importance.size());
-    const double variance = std::max(0.0, sums.squares / static_cast<double>(importance.size()) - mean * mean);
-    if (policy_ == "mean_std") return static_cast<float>(mean + layer.k * std::sqrt(variance));
-    return static_cast<float>(
-        std::clamp(fixed_ * (1.0 + variance / (mean + static_cast<double>(kAbsoluteFloor))), fixed_, limit_));
-  }
-
-  /// The largest importance that is not among the round(density m) largest, at least one; -1 where all of them are.
-  [[nodiscard]] static float quantile(Queue<Space::host> queue, HostView<const float> importance, double density,
-                                      HostView<std::byte> scratch) {
-    const std::size_t m = importance.size();
-    const auto wanted = static_cast<std::size_t>(std::llround(density * static_cast<double>(m)));
-    const std::size_t k = std::max<std::size_t>(wanted, 1);
-    if (k >= m) return -1.0F;
-    const float* x = importance.data();
-    const host::Selector selector{queue, m, scratch};
-    return law::float_of(
-        selector.find(k + 1, [x](std::size_t i) { return law::bits_of(x[i]) & 0x7fffffffU; }).threshold);
-  }
-
-  /// Moves the threshold of the next mask towards the density asked for.
-  void steer(Layer& layer, double reached) const {
-    if (warming_up()) return;
-    const double factor = reached > 1.25 * density_ ? 1.05 : reached < 0.8 * density_ ? 1.0 / 1.05 : 1.0;
-    if (policy_ == "target_density") layer.threshold *= static_cast<float>(factor);
-    if (policy_ == "mean_std") layer.k *= factor;
   }
 
   /// Headers, then masks, from the roots to all. The other ranks put in nothing.
@@ -341,21 +199,16 @@ class IwpReducer final : public HostReducer {
     for (const std::uint32_t i : marked.span()) marks[i / 32] |= 1U << i % 32;
   }
 
-  std::string policy_;
-  double fixed_, limit_, k_, density_, eps_;
+  ImportanceMask mask_;
   float mu_;
   bool masking_;
   double clip_;
-  std::int64_t warmup_;
-  float bernoulli_;
   IndexCoding coding_;
   std::vector<std::size_t> roots_, ranks_left_;
   std::vector<std::uint64_t> sizes_, offsets_;
-  std::vector<Layer> layers_;
   Arena<Space::host> state_;
   HostView<float> held_, momentum_;
   HostView<std::uint32_t> dense_;
-  std::int64_t step_ = 0;
   bool without_weight_ = false;
 };
 
