@@ -14,23 +14,34 @@ class BitWriter {
 
   /// The low `count` bits of `bits`; count <= 56, and the bits above are zero.
   void put(std::uint64_t bits, unsigned count) {
-    held_ |= bits << have_;
-    have_ += count;
-    while (have_ >= 8) {
-      *out_++ = static_cast<std::byte>(held_);
-      held_ >>= 8;
-      have_ -= 8;
-      ++bytes_;
+    if (count > 32) {
+      push(bits & 0xffffffffU, 32);
+      bits >>= 32;
+      count -= 32;
     }
+    push(bits, count);
   }
 
   /// Pads the last byte with zeros; the number of bytes written in all.
   std::size_t finish() {
-    if (have_ > 0) put(0, 8 - have_);
+    for (; have_ > 0; have_ -= have_ < 8 ? have_ : 8, held_ >>= 8, ++bytes_) *out_++ = static_cast<std::byte>(held_);
     return bytes_;
   }
 
  private:
+  /// Fewer than 32 bits wait: four bytes go at once, and never one that is not full.
+  void push(std::uint64_t bits, unsigned count) {
+    held_ |= bits << have_;
+    have_ += count;
+    if (have_ < 32) return;
+    const auto word = static_cast<std::uint32_t>(held_);
+    std::memcpy(out_, &word, sizeof word);
+    out_ += sizeof word;
+    bytes_ += sizeof word;
+    held_ >>= 32;
+    have_ -= 32;
+  }
+
   std::byte* out_;
   std::uint64_t held_ = 0;
   unsigned have_ = 0;

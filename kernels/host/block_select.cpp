@@ -67,10 +67,11 @@ GT_SIMD_CLONES void collect_piece(const Piece& piece, const float* x, const std:
                                   std::uint32_t threshold, std::uint32_t ties, std::uint32_t* positions,
                                   float* values) {
   for (std::size_t at = 0; at < piece.count; at += kBlock) {
-    const Block block = block_of(piece, at, x, maxima, ties > 0 ? threshold : threshold + 1);
+    const bool exact = ties == 0;  // no ties left: what is marked is what is wanted
+    const Block block = block_of(piece, at, x, maxima, exact ? threshold + 1 : threshold);
     for (std::uint32_t rest = block.marks; rest != 0; rest &= rest - 1) {
       const std::size_t j = block.first + static_cast<std::size_t>(std::countr_zero(rest));
-      if ((law::bits_of(x[j]) & kMagnitude) == threshold) {
+      if (!exact && (law::bits_of(x[j]) & kMagnitude) == threshold) {
         if (ties == 0) continue;
         --ties;
       }
