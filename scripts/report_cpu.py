@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Times every codec's encode and decode on captured gradients and writes reports/cpu/README.md and microbench.json: share
+of memcpy, measured in the same run, beside the share that the codec is meant to reach.
+
+Usage: scripts/report_cpu.py CAPTURE [--build build/release] [--elements 10485760] [--threads 2] [--out reports/cpu]
+"""
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+
+# Share of memcpy to reach, encode and decode each; None: nothing was promised.
+TARGETS = {
+    "none": None, "fp16": 0.5, "bf16": 0.5, "int8": 0.5, "fp8": None, "mx": None, "signsgd": 0.5, "efsignsgd": 0.5,
+    "onebit": 0.5, "qsgd:bits=4,bucket=512": 0.3, "terngrad": 0.3, "natural": 0.3, "topk:ratio=0.01": 0.25,
+    "dgc:ratio=0.001": 0.25, "dgc:ratio=0.01": 0.25, "strom": 0.25, "vgc": 0.25, "vgc:tau=0.01": 0.25, "randomk:ratio=0.01": 0.5,
+    "sidco": None, "dct": None, "adacomp": None, "thc": 0.15, "fft": "fftw", "powersgd:rank=4": "blas",
+    "gradiveq:lambda=0,lt=64": "blas", "iwp": None, "oktopk": None, "sketch": None, "lhc": None, "qgz": None, "atomo": None,
+    "dlcp": None, "zstd": None, "zfp": None,
+}
+
+
+def powersgd_products(capture, elements, rank, repeats=7):
+    """Seconds of the three products M Q, M^T P and P Q^T over the capture's matrices, by NumPy's BLAS."""
+    import statistics
+    import time
+
+    import h5py
+    import numpy as np
+    matrices, have, rng = [], 0, np.random.default_rng(1)
+    with h5py.File(capture) as file:
+        tensors = [file["tensors"][name] for name in sorted(file["tensors"])]
+        sizes = [tensor["gradient"].shape[2] for tensor in tensors]
+        turn = 0
+        while have + min(sizes) <= elements and turn < 10000 * len(tensors):
+            tensor = tensors[turn % len(tensors)]
+            turn += 1
+            if have + tensor["gradient"].shape[2] > elements:
+                break
+            have += tensor["gradient"].shape[2]
+            shape = tuple(tensor.attrs["shape"])
+            if len(shape) > 1:
+                m = tensor["gradient"][0, 0].reshape(shape[0], -1)
+                matrices.append((m, rng.standard_normal((m.shape[1], rank)).astype("f4")))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for m, q in matrices:
+            p = m @ q
+            back = m.T @ p
+            p @ back.T
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("capture")
+    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--elements", type=int, default=10485760)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", default="reports/cpu")
+    options = parser.parse_args()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(options.threads))
+    command = [os.path.join(options.build, "bin/gradtool_microbench"), f"--file={options.capture}", f"--elements={options.elements}",
+               f"--threads={options.threads}", "--settle=64", *(f"--codec={spec}" for spec in TARGETS), "--benchmark_min_time=0.4",
+               "--benchmark_format=json"]
+    record = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    by_name = {b["name"]: b for b in record["benchmarks"]}
+    names = list(by_name)
+
+    def find(prefix, phase):
+        rows = [n for n in names if f"/{phase}" in n and (n.split("/")[0] == prefix or n.split("/")[0].startswith(prefix + ":"))]
+        return by_name[rows[0]] if rows else None
+
+    fftw = [b["real_time"] for n, b in by_name.items() if n.startswith("fftw/")]
+    blas = sum(b["real_time"] for n, b in by_name.items() if n.startswith("gradiveq_products_by_blas"))
+    powersgd = powersgd_products(options.capture, options.elements, 4) * 1e3
+    lines, short = [], []
+    position = {}  # codecs with several specifications come in the order they were asked for
+    for spec, target in TARGETS.items():
+        codec = spec.split(":")[0]
+        rows = {phase: [by_name[n] for n in names if n.split("/")[0].split(":")[0] == codec and f"/{phase}" in n]
+                for phase in ("encode", "decode")}
+        at = position.setdefault(codec, 0)
+        position[codec] += 1
+        if len(rows["encode"]) <= at:
+            lines.append(f"| {spec} | | | | | not in this build |")
+            continue
+        encode, decode = rows["encode"][at], rows["decode"][at]
+        verdict = ""
+        if isinstance(target, float):
+            missed = [p for p, b in (("encode", encode), ("decode", decode)) if b["of_memcpy"] < target]
+            verdict = f"{target} of memcpy: " + ("reached" if not missed else "missed by " + " and ".join(missed))
+        elif target == "fftw" and fftw:
+            ratios = [b["real_time"] / fftw[0] for b in (encode, decode)]
+            verdict = f"{ratios[0]:.2f} and {ratios[1]:.2f} x FFTW's forward + inverse ({fftw[0]:.1f} ms); 1.5 promised"
+        elif target == "blas":
+            alone = powersgd if codec == "powersgd" else blas
+            ratio = (encode["real_time"] + decode["real_time"]) / alone if alone else float("nan")
+            verdict = f"{ratio:.2f} x its BLAS products alone ({alone:.1f} ms); 1.4 promised"
+        if "missed" in verdict:
+            short.append(spec)
+        lines.append(f"| {spec} | {encode['real_time']:.2f} | {decode['real_time']:.2f} | {encode['of_memcpy']:.2f} | "
+                     f"{decode['of_memcpy']:.2f} | {verdict} |")
+    context = record["context"]
+    version = subprocess.run([os.path.join(options.build, "bin/gradtool"), "--version"], check=True, stdout=subprocess.PIPE,
+                             text=True).stdout.strip()
+    with open("/proc/cpuinfo") as info:
+        cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), platform.machine())
+    os.makedirs(options.out, exist_ok=True)
+    for key in ("host_name", "executable"):
+        context.pop(key, None)
+    with open(os.path.join(options.out, "microbench.json"), "w") as file:
+        json.dump(record, file, indent=1)
+    print(f"""# Micro-benchmark of the codecs on the CPU
+
+{version}; {cpu}, {os.cpu_count()} processors, {options.threads} threads. Captured gradients, {options.elements} elements
+({options.elements * 4 / 1e6:.0f} MB); memcpy of the same size in the same run: {context['memcpy_gbps']} GB/s. Full record: `microbench.json`.
+
+```sh
+scripts/report_cpu.py CAPTURE --elements {options.elements} --threads {options.threads}
+```
+
+Shares are raw bytes a second over memcpy's bytes a second. They carry between machines, times do not; a method that reads the
+gradient and writes little can exceed 1, one with a state of several floats an element cannot come near it. Methods between ranks
+are timed on one rank, which neither votes nor merges.
+
+| codec | encode ms | decode ms | encode share | decode share | to reach |
+| --- | --- | --- | --- | --- | --- |
+""" + "\n".join(lines), file=open(os.path.join(options.out, "README.md"), "w"))
+    print(f"wrote {options.out}/README.md and microbench.json; short of what was promised: {', '.join(short) or 'none'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
