@@ -1,33 +1,18 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "kernels/host/fft_pack.hpp"
-#include "kernels/host/half_round.hpp"
-#include "kernels/host/largest.hpp"
-#include "kernels/host/real_transform.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/fft_calibration.hpp"
 #include "lib/codecs/fft_options.hpp"
-#include "lib/codecs/fft_plans.hpp"
+#include "lib/codecs/fft_scratch.hpp"
+#include "lib/codecs/fft_transform.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/core/task_pool.hpp"
 
 namespace gradtool {
 namespace {
-
-// precision=fp16: largest magnitudes lie below 2^top. The input leaves 2^8 for the sum to grow, the sum just fits.
-constexpr int kHalfTopIn = 8;
-constexpr int kHalfTopOut = 15;
-
-constexpr std::size_t kMaxSummed = 16;  // payloads that share one inverse transform
-
-constexpr std::size_t padded(std::size_t floats) {
-  return (floats + 63) / 64 * 64;
-}
 
 /// Transform, keep the strongest bins, quantise, pack (Wang et al., HPDC 2020, section 3.1).
 class Fft final : public Codec<Space::host> {
@@ -37,10 +22,9 @@ class Fft final : public Codec<Space::host> {
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     if (n < law::kFftSmallest) return {.payload_bytes = 4 * n, .exact = true};
     const law::FftShape shape = options_.shape(n);
-    plans_.make(shape.length);
-    if (shape.tail > 0) plans_.make(shape.tail);
+    transform_.plan(shape);
     return {.payload_bytes = options_.payload_bound(n),
-            .scratch_bytes = Scratch::bytes(options_, shape),
+            .scratch_bytes = FftScratch::bytes(options_, shape),
             .exact = options_.constant()};
   }
 
@@ -62,15 +46,15 @@ class Fft final : public Codec<Space::host> {
       return;
     }
     const law::FftShape shape = options_.shape(n);
-    const Scratch at{options_, shape, scratch};
-    forward(queue, gradient, shape, at);
+    const FftScratch at{options_, shape, scratch};
+    transform_.forward(queue, gradient, shape, at);
     const double theta = options_.theta(context);
     const std::size_t count = options_.kept(theta, shape);
     const bool all = count == shape.bins();
     const HostView<std::uint32_t> positions{at.positions, count};
-    if (!all) select(queue, theta, shape, at, positions);
+    if (!all) transform_.select(queue, theta, shape, at, positions);
     const host::KeptBins kept = host::take_bins(queue, at.spectrum, shape.bins(), positions, all, at.kept);
-    const FftCalibration::Choice choice = choose(kept, unit_of(shape.length));
+    const FftCalibration::Choice choice = choose(kept, FftTransform::unit_of(shape.length));
     host::write_payload(queue, kept, options_.header(shape.bins(), count, choice.mantissa),
                         options_.format_with(choice.mantissa).format, choice.scaling, payload.data());
   }
@@ -92,42 +76,21 @@ class Fft final : public Codec<Space::host> {
       return;
     }
     const law::FftShape shape = options_.shape(n);
-    const Scratch at{options_, shape, scratch};
-    for (std::size_t first = 0; first < payloads.size(); first += kMaxSummed) {
-      const auto batch = payloads.subspan(first, std::min(kMaxSummed, payloads.size() - first));
-      std::array<host::PackedSpectrum, kMaxSummed> spectra;
+    const FftScratch at{options_, shape, scratch};
+    for (std::size_t first = 0; first < payloads.size(); first += FftScratch::kMaxSummed) {
+      const auto batch = payloads.subspan(first, std::min(FftScratch::kMaxSummed, payloads.size() - first));
+      std::array<host::PackedSpectrum, FftScratch::kMaxSummed> spectra;
       for (std::size_t i = 0; i < batch.size(); ++i) {
         const std::uint32_t mantissa = mantissa_of(batch[i]);
         spectra[i] = host::open_spectrum(batch[i], options_.header(shape.bins(), 0, mantissa), shape,
                                          {at.offsets + i * shape.pieces(), shape.pieces()});
         spectra[i].format = options_.format_with(mantissa).format;
       }
-      inverse(queue, {spectra.data(), batch.size()}, weight, shape, at, out);
+      transform_.inverse(queue, {spectra.data(), batch.size()}, weight, shape, at, out);
     }
   }
 
-  /// Dropping the smallest theta of the bins leaves at most theta of the energy, counted once a bin; inner bins count
-  /// twice and the first and last once, hence the factor 2. Quantising adds 2^-m of each component, and eps of the
-  /// largest to those that underflow; rounding to binary16 twice 2^-11.
-  [[nodiscard]] ErrorBound bound(std::size_t n) const override {
-    if (n < law::kFftSmallest) return {.nmse = 0.0, .of_largest = 0.0};
-    // A fixed range clips what it does not cover; a calibrated one what is larger than in the first steps.
-    if (!options_.scaled() || options_.calibrated()) return {};
-    const law::FftShape shape = options_.shape(n);
-    const double theta = options_.largest_theta();
-    const auto share = [&](std::size_t bins) {
-      return static_cast<double>(options_.kept_of(theta, bins)) / static_cast<double>(bins);
-    };
-    double least = share(options_.by_piece() ? shape.bins_per_chunk() : shape.bins());
-    if (options_.by_piece() && shape.tail > 0) least = std::min(least, share(shape.tail_bins()));
-    const double dropped = std::sqrt(std::min(1.0, 2.0 * (1.0 - least)));
-    const bool plain = options_.bits() == 32;
-    const double relative = plain ? 1e-6 : std::ldexp(1.0, -static_cast<int>(options_.mantissa()));
-    const double kept = static_cast<double>(options_.kept(theta, shape));
-    const double underflow = plain ? 0.0 : static_cast<double>(options_.format().eps()) * std::sqrt(4.0 * kept);
-    const double norm = dropped + relative + underflow + (options_.half() ? 0x1p-10 : 0.0) + 1e-6;
-    return {.nmse = norm * norm};
-  }
+  [[nodiscard]] ErrorBound bound(std::size_t n) const override { return options_.bound(n); }
 
   [[nodiscard]] std::size_t values_sent(std::size_t n) const override {
     return n < law::kFftSmallest ? n : 2 * options_.kept(options_.largest_theta(), options_.shape(n));
@@ -140,113 +103,6 @@ class Fft final : public Codec<Space::host> {
                                                                    Queue<Space::host> queue) const override;
 
  private:
-  /// Pieces of the scratch view; encode and decode use it differently.
-  struct Scratch {
-    static constexpr std::size_t kParts = 16;  // transforms that are in work at once
-
-    float* spectrum;           ///< bins (re, im), pieces in a row
-    float* power;              ///< |X|^2
-    std::uint32_t* positions;  ///< of the kept bins
-    float* kept;               ///< and their components
-    float* real;               ///< a piece for each part
-    float* complex;            ///< and its spectrum, aligned as FFTW wants
-    std::uint32_t* offsets;    ///< first kept bin of each piece, for each summed payload
-    std::byte* selector;
-
-    static std::size_t parts(const law::FftShape& shape) { return std::min(kParts, shape.pieces()); }
-    static std::size_t selector_bytes(const FftOptions& options, const law::FftShape& shape) {
-      return options.by_piece() ? parts(shape) * 4 * padded(host::Largest::scratch_bytes(shape.bins_per_chunk()) / 4)
-                                : host::Largest::scratch_bytes(shape.bins());
-    }
-    static std::size_t bytes(const FftOptions& options, const law::FftShape& shape) {
-      const std::size_t most = options.most_kept(shape);
-      const std::size_t floats = padded(2 * shape.bins()) + padded(shape.bins()) + padded(most) + padded(2 * most) +
-                                 parts(shape) * (padded(shape.length) + padded(2 * shape.bins_per_chunk())) +
-                                 padded(kMaxSummed * shape.pieces());
-      return 4 * floats + selector_bytes(options, shape);
-    }
-    Scratch(const FftOptions& options, const law::FftShape& shape, HostView<std::byte> view) {
-      const std::size_t most = options.most_kept(shape);
-      auto* next = reinterpret_cast<float*>(view.data());
-      const auto take = [&next](std::size_t floats) { return std::exchange(next, next + padded(floats)); };
-      spectrum = take(2 * shape.bins());
-      power = take(shape.bins());
-      positions = reinterpret_cast<std::uint32_t*>(take(most));
-      kept = take(2 * most);
-      real = take(parts(shape) * padded(shape.length));
-      complex = take(parts(shape) * padded(2 * shape.bins_per_chunk()));
-      offsets = reinterpret_cast<std::uint32_t*>(take(kMaxSummed * shape.pieces()));
-      selector = reinterpret_cast<std::byte*>(next);
-    }
-  };
-
-  static float unit_of(std::size_t length) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(length))); }
-
-  /// body(part, piece) for all pieces; a part's pieces come one after the other.
-  template <class Body>
-  static void for_pieces(Queue<Space::host> queue, const law::FftShape& shape, const Body& body) {
-    const std::size_t parts = std::min(Scratch::parts(shape), part_count(queue, shape.pieces(), 1));
-    parallel_parts(queue, shape.pieces(), parts, 1, [&](std::size_t part, std::size_t piece, std::size_t last) {
-      for (; piece < last; ++piece) body(part, piece);
-    });
-  }
-
-  void forward(Queue<Space::host> queue, HostView<const float> gradient, const law::FftShape& shape,
-               const Scratch& at) const {
-    for_pieces(queue, shape, [&](std::size_t part, std::size_t piece) {
-      float* real = at.real + part * padded(shape.length);
-      float* complex = at.complex + part * padded(2 * shape.bins_per_chunk());
-      const std::size_t first = piece * shape.length;
-      const std::size_t length = shape.piece_length(piece);
-      const std::size_t count = std::min(length, gradient.size() - first);
-      const std::size_t bins = shape.piece_bins(piece);
-      std::memcpy(real, gradient.data() + first, count * sizeof(float));
-      std::fill(real + count, real + length, 0.0F);
-      if (options_.half()) host::round_to_half(real, length, kHalfTopIn);
-      plans_.get(length).forward(real, complex);
-      if (options_.half()) host::round_to_half(complex, 2 * bins, kHalfTopOut);
-      // As if the tail had the length of the others, so that bins compare by their unitary coefficients.
-      const float level = length == shape.length ? 1.0F : unit_of(length) / unit_of(shape.length);
-      const std::size_t bin = shape.first_bin(piece);
-      host::keep_power(complex, bins, level, at.spectrum + 2 * bin, at.power + bin);
-    });
-  }
-
-  void select(Queue<Space::host> queue, double theta, const law::FftShape& shape, const Scratch& at,
-              HostView<std::uint32_t> positions) const {
-    if (!options_.by_piece()) {
-      const HostView<std::byte> selector{at.selector, Scratch::selector_bytes(options_, shape)};
-      host::Largest{queue, {at.power, shape.bins()}, selector}.select(positions, nullptr);
-      return;
-    }
-    const std::size_t of_chunk = options_.kept_of(theta, shape.bins_per_chunk());
-    const std::size_t bytes = Scratch::selector_bytes(options_, shape) / Scratch::parts(shape);
-    for_pieces(queue, shape, [&](std::size_t part, std::size_t piece) {
-      const std::size_t bin = shape.first_bin(piece);
-      const auto own = positions.part(piece * of_chunk, options_.kept_of(theta, shape.piece_bins(piece)));
-      host::Largest{{}, {at.power + bin, shape.piece_bins(piece)}, {at.selector + part * bytes, bytes}}.select(own,
-                                                                                                               nullptr);
-      for (auto& position : own.span()) position += static_cast<std::uint32_t>(bin);
-    });
-  }
-
-  void inverse(Queue<Space::host> queue, std::span<const host::PackedSpectrum> spectra, float weight,
-               const law::FftShape& shape, const Scratch& at, HostView<float> out) const {
-    for_pieces(queue, shape, [&](std::size_t part, std::size_t piece) {
-      float* real = at.real + part * padded(shape.length);
-      float* complex = at.complex + part * padded(2 * shape.bins_per_chunk());
-      const std::size_t length = shape.piece_length(piece);
-      const std::size_t bins = shape.piece_bins(piece);
-      std::fill_n(complex, 2 * bins, 0.0F);
-      for (const auto& spectrum : spectra) host::unpack_add(spectrum, piece, shape, complex);
-      complex[1] = 0.0F;  // the ends of a real signal's spectrum are real
-      if (length % 2 == 0) complex[2 * bins - 1] = 0.0F;
-      plans_.get(length).inverse(complex, real);
-      const std::size_t first = piece * shape.length;
-      host::add_scaled(real, std::min(length, out.size() - first), weight * unit_of(length), out.data() + first);
-    });
-  }
-
   /// m of a payload; what its header says where calibration chooses it.
   [[nodiscard]] std::uint32_t mantissa_of(HostView<const std::byte> payload) const {
     if (!options_.mantissa_varies() || payload.size() < sizeof(law::FftHeader)) return options_.mantissa();
@@ -257,7 +113,7 @@ class Fft final : public Codec<Space::host> {
   }
 
   FftOptions options_;
-  FftPlans plans_;
+  FftTransform transform_{options_};
 
   friend class FftEncoder;
 };

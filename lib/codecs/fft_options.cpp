@@ -103,4 +103,26 @@ law::FftHeader FftOptions::header(std::size_t bins, std::size_t kept, std::uint3
           .mantissa = static_cast<std::uint16_t>(mantissa)};
 }
 
+/// Dropping the smallest theta of the bins leaves at most theta of the energy, counted once a bin; inner bins count
+/// twice and the first and last once, hence the factor 2. Quantising adds 2^-m of each component, and eps of the
+/// largest to those that underflow; rounding to binary16 twice 2^-11.
+ErrorBound FftOptions::bound(std::size_t n) const {
+  if (n < law::kFftSmallest) return {.nmse = 0.0, .of_largest = 0.0};
+  // A fixed range clips what it does not cover; a calibrated one what is larger than in the first steps.
+  if (!scaled() || calibrated()) return {};
+  const law::FftShape cut = shape(n);
+  const auto share = [&](std::size_t bins) {
+    return static_cast<double>(kept_of(theta_, bins)) / static_cast<double>(bins);
+  };
+  double least = share(by_piece_ ? cut.bins_per_chunk() : cut.bins());
+  if (by_piece_ && cut.tail > 0) least = std::min(least, share(cut.tail_bins()));
+  const double dropped = std::sqrt(std::min(1.0, 2.0 * (1.0 - least)));
+  const bool plain = bits_ == 32;
+  const double relative = plain ? 1e-6 : std::ldexp(1.0, -static_cast<int>(mantissa_));
+  const double numbers = 4.0 * static_cast<double>(kept(theta_, cut));
+  const double underflow = plain ? 0.0 : static_cast<double>(format().eps()) * std::sqrt(numbers);
+  const double norm = dropped + relative + underflow + (half_ ? 0x1p-10 : 0.0) + 1e-6;
+  return {.nmse = norm * norm};
+}
+
 }  // namespace gradtool

@@ -32,6 +32,8 @@ class FftOptions {
   /// Payload size does not depend on the step.
   [[nodiscard]] bool constant() const { return schedule_ == Schedule::constant; }
   [[nodiscard]] double largest_theta() const { return theta_; }
+  /// What the codec promises for n elements.
+  [[nodiscard]] ErrorBound bound(std::size_t n) const;
 
   [[nodiscard]] std::uint32_t bits() const { return bits_; }
   /// m of the first payload, and of every payload unless calibration chooses it.
