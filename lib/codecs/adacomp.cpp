@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "kernels/host/marks.hpp"
 #include "kernels/law/adacomp.hpp"
+#include "lib/codecs/adacomp_bins.hpp"
+#include "lib/codecs/adacomp_mark.hpp"
+#include "lib/codecs/adacomp_payload.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
@@ -16,97 +17,16 @@ namespace {
 
 using law::AdaComp;
 
-constexpr std::size_t kLongestBin = 1 << 14;   // 14 bits of index
-constexpr std::size_t kShortEntries = 1 << 6;  // bins up to here have 6 bits of index, and counts of one byte
-
-/// G of one bin into `sums` (which may be what it was), its marks; returns the pattern of its largest.
-[[gnu::always_inline]] inline std::uint32_t mark_bin(const float* g, float* sums, std::size_t count, AdaComp law,
-                                                     std::uint32_t* words) {
-  std::uint32_t largest = 0;
-  for (std::size_t j = 0; j < count; ++j) {
-    const float sum = sums[j] + g[j];
-    sums[j] = sum;
-    largest = std::max(largest, AdaComp::magnitude(sum));
-  }
-  std::array<std::uint32_t, 32> flags{};
-  std::size_t at = 0;
-  for (; at + 32 <= count; at += 32) {
-    for (std::size_t j = 0; j < 32; ++j) flags[j] = law.sends(sums[at + j], g[at + j], largest) ? 1u : 0u;
-    *words++ = host::word_of(flags.data());
-  }
-  if (at == count) return largest;
-  flags.fill(0);
-  for (std::size_t j = 0; at + j < count; ++j) flags[j] = law.sends(sums[at + j], g[at + j], largest) ? 1u : 0u;
-  *words = host::word_of(flags.data());
-  return largest;
-}
-
-/// What a pass over some bins of a tensor found.
-struct Found {
-  double largest = 0.0;  ///< sum over bins; not finite where a bin is not
-  std::uint32_t count = 0;
-  std::uint32_t place = 0;  ///< entries of the tensor before these
-};
-
-GT_SIMD_CLONES Found mark_bins(const float* g, float* sums, std::size_t count, std::size_t bin, AdaComp law,
-                               std::uint32_t* words) {
-  Found found;
-  const std::size_t per_bin = (bin + 31) / 32;
-  for (std::size_t at = 0; at < count; at += bin, words += per_bin) {
-    const std::size_t here = std::min(bin, count - at);
-    found.largest += static_cast<double>(law::float_of(mark_bin(g + at, sums + at, here, law, words)));
-    for (std::size_t w = 0; w < (here + 31) / 32; ++w)
-      found.count += static_cast<std::uint32_t>(std::popcount(words[w]));
-  }
-  return found;
-}
-
-/// A tensor's bins in the unit and in the payload.
-struct Tensor {
-  std::size_t first = 0, elements = 0, bin = 1, bins = 0;
-  std::size_t first_piece = 0, last_piece = 0;
-  [[nodiscard]] std::size_t width() const { return bin <= kShortEntries ? 1 : 2; }  ///< bytes of an entry or a count
-  [[nodiscard]] std::size_t bytes(std::size_t entries) const { return (width() * (bins + entries) + 3) / 4 * 4; }
-};
-
-/// Some whole bins of a tensor.
-struct Piece {
-  std::size_t tensor = 0, first = 0, count = 0, first_bin = 0, bins = 0, word = 0;
-};
-
 class AdaCompCodec final : public Codec<Space::host> {
  public:
   AdaCompCodec(const Params& params, const Layout& layout)
-      : law_{static_cast<float>(params.real("s")) - 1.0F}, n_{layout.elements} {
-    const auto conv = static_cast<std::size_t>(params.integer("conv"));
-    const auto other = static_cast<std::size_t>(params.integer("other"));
-    for (const auto& shape : layout.tensors) {
-      if (shape.elements == 0) continue;
-      Tensor tensor{.first = shape.first, .elements = shape.elements, .bin = shape.kind == "conv" ? conv : other};
-      tensor.bins = (tensor.elements + tensor.bin - 1) / tensor.bin;
-      tensor.first_piece = pieces_.size();
-      const std::size_t together = std::max<std::size_t>(1, host::kPiece / tensor.bin);
-      for (std::size_t b = 0; b < tensor.bins; b += together) {
-        const std::size_t bins = std::min(together, tensor.bins - b);
-        const std::size_t at = b * tensor.bin;
-        pieces_.push_back({.tensor = tensors_.size(),
-                           .first = tensor.first + at,
-                           .count = std::min(bins * tensor.bin, tensor.elements - at),
-                           .first_bin = b,
-                           .bins = bins,
-                           .word = words_});
-        words_ += bins * ((tensor.bin + 31) / 32);
-      }
-      tensor.last_piece = pieces_.size();
-      tensors_.push_back(tensor);
-    }
-  }
+      : law_{static_cast<float>(params.real("s")) - 1.0F}, bins_{params, layout}, n_{layout.elements} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == n_, "codec adacomp: made for another layout");
     std::size_t bytes = head();
-    for (const Tensor& tensor : tensors_) bytes += tensor.bytes(tensor.elements);
-    return {.payload_bytes = bytes, .scratch_bytes = offset_bytes() + found_bytes() + 4 * words_, .exact = false};
+    for (const AdaCompBins::Tensor& tensor : bins_.tensors) bytes += tensor.bytes(tensor.elements);
+    return {.payload_bytes = bytes, .scratch_bytes = offset_bytes() + found_bytes() + 4 * bins_.words, .exact = false};
   }
 
   /// The first step, from an empty residue.
@@ -118,25 +38,25 @@ class AdaCompCodec final : public Codec<Space::host> {
   /// One step of one rank; `residue` is null for an empty one that is not kept.
   void step(Queue<Space::host> queue, HostView<const float> gradient, float* residue, HostView<std::byte> payload,
             HostView<std::byte> scratch) const {
-    auto* found = section<Found>(scratch, offset_bytes());
+    auto* found = section<AdaCompFound>(scratch, offset_bytes());
     auto* marks = section<std::uint32_t>(scratch, offset_bytes() + found_bytes());
-    host::for_pieces(queue, pieces_.size(), n_, [&](std::size_t i) {
-      const Piece& piece = pieces_[i];
+    host::for_pieces(queue, bins_.pieces.size(), n_, [&](std::size_t i) {
+      const AdaCompBins::Piece& piece = bins_.pieces[i];
       const float* g = gradient.data() + piece.first;
-      const std::size_t bin = tensors_[piece.tensor].bin;
+      const std::size_t bin = bins_.tensors[piece.tensor].bin;
       if (residue != nullptr) {
-        found[i] = mark_bins(g, residue + piece.first, piece.count, bin, law_, marks + piece.word);
+        found[i] = adacomp_mark(g, residue + piece.first, piece.count, bin, law_, marks + piece.word);
       } else {
-        std::array<float, kLongestBin> sums;
+        std::array<float, AdaCompBins::kLongest> sums;
         std::fill_n(sums.data(), piece.count, 0.0F);
-        found[i] = mark_bins(g, sums.data(), piece.count, bin, law_, marks + piece.word);
+        found[i] = adacomp_mark(g, sums.data(), piece.count, bin, law_, marks + piece.word);
       }
     });
     auto* scales = section<float>(payload, 8);
     auto* offsets = section<std::uint64_t>(scratch);
     std::size_t at = head();
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      const Tensor& tensor = tensors_[t];
+    for (std::size_t t = 0; t < bins_.tensors.size(); ++t) {
+      const AdaCompBins::Tensor& tensor = bins_.tensors[t];
       double sum = 0.0;
       std::uint32_t entries = 0;
       for (std::size_t i = tensor.first_piece; i < tensor.last_piece; ++i) {
@@ -151,13 +71,10 @@ class AdaCompCodec final : public Codec<Space::host> {
       std::memset(payload.data() + at + used, 0, tensor.bytes(entries) - used);
       at += tensor.bytes(entries);
     }
-    host::for_pieces(queue, pieces_.size(), n_, [&](std::size_t i) {
-      const Piece& piece = pieces_[i];
-      auto* counts = payload.data() + offsets[piece.tensor];
-      if (tensors_[piece.tensor].width() == 1)
-        write_bins<std::uint8_t>(piece, marks, gradient, residue, scales[piece.tensor], counts, found[i].place);
-      else
-        write_bins<std::uint16_t>(piece, marks, gradient, residue, scales[piece.tensor], counts, found[i].place);
+    host::for_pieces(queue, bins_.pieces.size(), n_, [&](std::size_t i) {
+      const AdaCompBins::Piece& piece = bins_.pieces[i];
+      adacomp_write(bins_, piece, marks, gradient, residue, scales[piece.tensor],
+                    payload.data() + offsets[piece.tensor], found[i].place);
     });
     const std::uint64_t bytes = at;
     std::memcpy(payload.data(), &bytes, sizeof bytes);
@@ -165,29 +82,24 @@ class AdaCompCodec final : public Codec<Space::host> {
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> scratch) const override {
-    if (out.size() != n_ || payload.size() < head()) bad("too short for its header");
+    if (out.size() != n_ || payload.size() < head()) bad_adacomp_payload("too short for its header");
     std::uint64_t bytes = 0;
     std::memcpy(&bytes, payload.data(), sizeof bytes);
-    if (bytes != payload.size()) bad("its length is not the one it states");
+    if (bytes != payload.size()) bad_adacomp_payload("its length is not the one it states");
     const auto* scales = section<float>(payload, 8);
     auto* offsets = section<std::uint64_t>(scratch);
-    auto* places = section<Found>(scratch, offset_bytes());
+    auto* places = section<AdaCompFound>(scratch, offset_bytes());
     std::size_t at = head();
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    for (std::size_t t = 0; t < bins_.tensors.size(); ++t) {
       offsets[t] = at;
       const auto tail = payload.part(at, payload.size() - at);
-      at += tensors_[t].width() == 1 ? place_pieces<std::uint8_t>(tensors_[t], tail, places)
-                                     : place_pieces<std::uint16_t>(tensors_[t], tail, places);
+      at += adacomp_place(bins_, bins_.tensors[t], tail, places);
     }
-    if (at != payload.size()) bad("longer than its counts say");
-    host::for_pieces(queue, pieces_.size(), n_, [&](std::size_t i) {
-      const Piece& piece = pieces_[i];
+    if (at != payload.size()) bad_adacomp_payload("longer than its counts say");
+    host::for_pieces(queue, bins_.pieces.size(), n_, [&](std::size_t i) {
+      const AdaCompBins::Piece& piece = bins_.pieces[i];
       const auto tail = payload.part(offsets[piece.tensor], payload.size() - offsets[piece.tensor]);
-      const float scale = weight * scales[piece.tensor];
-      if (tensors_[piece.tensor].width() == 1)
-        add_bins<std::uint8_t>(piece, tail, places[i].place, scale, out);
-      else
-        add_bins<std::uint16_t>(piece, tail, places[i].place, scale, out);
+      adacomp_add(bins_, piece, tail, places[i].place, weight * scales[piece.tensor], out);
     });
   }
 
@@ -196,7 +108,7 @@ class AdaCompCodec final : public Codec<Space::host> {
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t /*n*/) const override {
     std::size_t at = head();
     std::size_t values = 0;
-    for (const Tensor& tensor : tensors_) {
+    for (const AdaCompBins::Tensor& tensor : bins_.tensors) {
       std::size_t entries = 0;
       for (std::size_t b = 0; b < tensor.bins; ++b)
         entries += tensor.width() == 1 ? section<std::uint8_t>(payload, at)[b] : section<std::uint16_t>(payload, at)[b];
@@ -209,76 +121,13 @@ class AdaCompCodec final : public Codec<Space::host> {
                                                                    Queue<Space::host> queue) const override;
 
  private:
-  [[noreturn]] static void bad(const char* what) { throw Error{Fault::data, fmt::format("adacomp payload: {}", what)}; }
-  [[nodiscard]] std::size_t head() const { return 8 + 4 * tensors_.size(); }
-  [[nodiscard]] std::size_t offset_bytes() const { return 8 * tensors_.size(); }
-  [[nodiscard]] std::size_t found_bytes() const { return sizeof(Found) * pieces_.size(); }
-
-  /// The counts and entries of a piece; what was sent is taken off the residue.
-  template <class Entry>
-  void write_bins(const Piece& piece, const std::uint32_t* marks, HostView<const float> gradient, float* residue,
-                  float scale, std::byte* counts_at, std::size_t place) const {
-    const Tensor& tensor = tensors_[piece.tensor];
-    auto* counts = reinterpret_cast<Entry*>(counts_at);
-    auto* entries = counts + tensor.bins + place;
-    const bool finite = scale < HUGE_VALF;
-    const std::uint32_t* words = marks + piece.word;
-    for (std::size_t b = 0; b < piece.bins; ++b, words += (tensor.bin + 31) / 32) {
-      const std::size_t first = piece.first + b * tensor.bin;
-      const std::size_t count = std::min(tensor.bin, piece.first + piece.count - first);
-      const auto* begin = entries;
-      host::for_marked(words, count, [&](std::size_t j) {
-        const float sum = residue != nullptr ? residue[first + j] : gradient[first + j];
-        *entries++ = static_cast<Entry>(j << 2 | AdaComp::code(sum));
-        if (residue == nullptr) return;
-        residue[first + j] =
-            finite ? sum - law::float_of(law::bits_of(scale) | (law::bits_of(sum) & 0x80000000u)) : 0.0F;
-      });
-      counts[piece.first_bin + b] = static_cast<Entry>(entries - begin);
-    }
-  }
-
-  /// Finds where each piece of a tensor has its entries; returns the bytes that they and their counts take.
-  template <class Entry>
-  std::size_t place_pieces(const Tensor& tensor, HostView<const std::byte> tail, Found* places) const {
-    if (tail.size() < tensor.bytes(0)) bad("too short for its counts");
-    const auto* counts = section<Entry>(tail);
-    std::size_t total = 0;
-    for (std::size_t i = tensor.first_piece; i < tensor.last_piece; ++i) {
-      places[i].place = static_cast<std::uint32_t>(total);
-      const auto* own = counts + pieces_[i].first_bin;
-      for (std::size_t b = 0; b < pieces_[i].bins; ++b) total += own[b];
-    }
-    if (total > tensor.elements || tail.size() < tensor.bytes(total)) bad("too short for its entries");
-    return tensor.bytes(total);
-  }
-
-  template <class Entry>
-  void add_bins(const Piece& piece, HostView<const std::byte> tail, std::size_t place, float scale,
-                HostView<float> out) const {
-    const Tensor& tensor = tensors_[piece.tensor];
-    const auto* counts = section<Entry>(tail);
-    const auto* entry = counts + tensor.bins + place;
-    for (std::size_t b = 0; b < piece.bins; ++b) {
-      const std::size_t first = piece.first + b * tensor.bin;
-      const std::size_t count = std::min(tensor.bin, piece.first + piece.count - first);
-      std::size_t least = 0;
-      for (std::size_t left = counts[piece.first_bin + b]; left > 0; --left, ++entry) {
-        const std::size_t j = *entry >> 2;
-        const std::uint32_t code = *entry & 3u;
-        if (j < least || j >= count || code == 0 || code == 3)
-          bad("its entries do not ascend, go past the end of a bin, or have no sign");
-        least = j + 1;
-        out[first + j] += law::float_of(law::bits_of(scale) ^ (code - AdaComp::kPositive) << 31);
-      }
-    }
-  }
+  [[nodiscard]] std::size_t head() const { return 8 + 4 * bins_.tensors.size(); }
+  [[nodiscard]] std::size_t offset_bytes() const { return 8 * bins_.tensors.size(); }
+  [[nodiscard]] std::size_t found_bytes() const { return sizeof(AdaCompFound) * bins_.pieces.size(); }
 
   AdaComp law_;
+  AdaCompBins bins_;
   std::size_t n_;
-  std::size_t words_ = 0;
-  std::vector<Tensor> tensors_;
-  std::vector<Piece> pieces_;
 };
 
 /// The residue of one rank.
@@ -311,13 +160,13 @@ constexpr ParamInfo kParams[] = {{.name = "conv",
                                   .kind = ParamInfo::Kind::integer,
                                   .default_value = "50",
                                   .min = 1,
-                                  .max = kLongestBin,
+                                  .max = AdaCompBins::kLongest,
                                   .meaning = "elements of a bin in convolutions"},
                                  {.name = "other",
                                   .kind = ParamInfo::Kind::integer,
                                   .default_value = "500",
                                   .min = 1,
-                                  .max = kLongestBin,
+                                  .max = AdaCompBins::kLongest,
                                   .meaning = "elements of a bin in all other tensors"},
                                  {.name = "s",
                                   .default_value = "2",
