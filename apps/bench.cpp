@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,6 +27,7 @@ struct Options {
   std::string comm, csv, json;
   std::vector<std::string> networks;
   std::string nodes;
+  std::string seed = "1";
   bool advise = false;
   std::optional<double> max_nmse;
   std::size_t iterations = 0;
@@ -35,6 +38,15 @@ Scheme parse_scheme(const std::string& text) {
     if (text == name_of(scheme)) return scheme;
   }
   return Scheme::automatic;  // CLI11 has checked the word
+}
+
+std::uint64_t parse_seed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size()) {
+    throw Error{Fault::usage, fmt::format("--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text)};
+  }
+  return seed;
 }
 
 int run(Options& o) {
@@ -52,12 +64,26 @@ int run(Options& o) {
   bench.scheme = parse_scheme(o.scheme);
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
+  if (!(bench.stop.timeout_seconds >= 0.0)) {
+    throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds", bench.stop.timeout_seconds)};
+  }
   if (o.iterations > 0) {  // exactly so many samples
     bench.stop.min_samples = o.iterations;
     bench.stop.max_noise = 1e300;
     bench.stop.timeout_seconds = 1e9;
   }
-  for (const auto& text : o.networks) bench.networks.push_back(Network::parse(text));
+  for (const auto& text : o.networks) {
+    Network network = Network::parse(text);
+    const auto same = [&](const Network& other) { return other.name == network.name; };
+    if (std::none_of(bench.networks.begin(), bench.networks.end(), same)) bench.networks.push_back(std::move(network));
+  }
+  if (o.max_nmse && !(*o.max_nmse >= 0.0)) {
+    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse)};
+  }
+  bench.seed = parse_seed(o.seed);
+  for (const auto& path : {o.csv, o.json}) {
+    if (!path.empty() && path != "-") expect_writable(path);  // now, not after minutes of measuring
+  }
   if (!o.nodes.empty()) bench.nodes = parse_node_counts(o.nodes);
   if (o.networks.empty() && (!o.nodes.empty() || o.advise || o.max_nmse)) {
     throw Error{Fault::usage,
@@ -129,8 +155,10 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
   app->add_option("--timeout", b.stop.timeout_seconds,
                   "Seconds of sampling for a row at most [30 steps' time, 0.25 to 15 s]");
-  app->add_option("--seed", b.seed, "Of the codecs' random draws")->capture_default_str();
-  app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")->capture_default_str();
+  app->add_option("--seed", o->seed, "Of the codecs' random draws, 0 to 2^64 - 1")->capture_default_str();
+  app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")
+      ->check(CLI::IsMember({"0", "1", "true", "false"}))
+      ->capture_default_str();
   app->add_option("--layers", b.layers, "Only tensors whose name matches this regular expression");
   app->add_flag("--per-tensor", b.per_tensor, "Also a row with the errors of each tensor");
   app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");

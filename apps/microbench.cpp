@@ -3,8 +3,8 @@
 // Counters: raw = raw fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second, measured first in the same run
 // with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients and tensors
 // instead of synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of
-// all codecs), --settle=N (104): steps that a method between ranks makes before it is measured. With the fft codec comes
-// FFTW alone, fftw/forward+inverse.
+// all codecs), --settle=N (104): steps that a method between ranks makes before it is measured. With the fft codec
+// comes FFTW alone, fftw/forward+inverse.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 

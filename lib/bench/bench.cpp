@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <memory>
 #include <optional>
@@ -231,9 +232,12 @@ class Bench {
       cumulative_energy += replayed.cumulative_energy[tensor];
     }
     auto row = start_row(report_.rows, facts(timing), spec, timing, "all", facts_.elements);
-    if (!replayed.note.empty()) {
-      row.set("message", facts_.remark + (facts_.remark.empty() ? "" : "; ") + replayed.note);
+    std::string note = replayed.note;
+    if (!std::isfinite(all.nmse())) {
+      note =
+          "the result is not finite: values overflow in this codec, or in the sum" + (note.empty() ? "" : "; " + note);
     }
+    if (!note.empty()) row.set("message", facts_.remark + (facts_.remark.empty() ? "" : "; ") + note);
     set_errors(row, all, cumulative_error, cumulative_energy);
     set_bytes(row, facts_, replayed);
     set_times(row, facts_, replayed, samples, spec, timing);

@@ -78,7 +78,9 @@ std::vector<Column> make_columns() {
            {"headroom_vs_noop", "total time of this row / total time of noop"},
            {"breakeven_gbit_s",
             "network speed below which the codec beats none, encode and decode counted, latency not"},
-           {"pareto", "no other row with this timing, network and ranks has both a smaller nmse and a smaller time"}}) {
+           {"pareto",
+            "the error is finite, and no other row with this timing, network and ranks has both a smaller nmse and a "
+            "smaller time"}}) {
     c.push_back({name, meaning});
   }
   return c;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -109,7 +110,7 @@ void compare(Table& table, const Group& group) {
       const auto other_error = number(table, other, "nmse");
       return other_error && *other_error < *error && *number(table, other, "total_us_median") < total;
     });
-    table.set(row, "pareto", !dominated);
+    table.set(row, "pareto", std::isfinite(*error) && !dominated);
   }
 }
 

@@ -64,7 +64,9 @@ RowBuilder start_row(const Table& table, const RunFacts& facts, const CodecSpec&
   row.set("tensor", tensor).set("granularity", options.granularity.text()).set("elements", integer(elements));
   row.set("first_step", reader.steps().front().iteration).set("last_step", reader.steps().back().iteration);
   row.set("ranks", std::int64_t{facts.ranks}).set("comm", options.comm).set("device", options.device);
-  row.set("threads", std::int64_t{facts.threads}).set("seed", integer(options.seed));
+  row.set("threads", std::int64_t{facts.threads});
+  const bool fits = options.seed <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  row.set("seed", fits ? integer(options.seed) : Cell{std::to_string(options.seed)});
   std::string dtype;
   for (const auto& info : reader.tensors()) {
     if (tensor != "all" && info.name != tensor) continue;

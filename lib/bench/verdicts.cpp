@@ -1,3 +1,4 @@
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -81,7 +82,7 @@ void set_verdicts(Table& table) {
         const auto other_error = number(table, other, "nmse");
         if (other_total && other_error && *other_total < *total && *other_error < *error) dominated = true;
       }
-      if (error) table.set(row, "pareto", !dominated);
+      if (error) table.set(row, "pareto", std::isfinite(*error) && !dominated);
     }
   }
 }

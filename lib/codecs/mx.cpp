@@ -111,8 +111,9 @@ extern constinit const CodecDescriptor mx_codec{
         "largest exponent of the element format. Elements are rounded to nearest even in that unit and saturate, so "
         "a block's largest element may lose up to a quarter (E2M1) of itself; that is the standard's rule. A block "
         "that holds a value that is not finite gets scale 255 and decodes to NaN. Four bits (e2m1) need ef=on or "
-        "rounding=stochastic to be usable for gradients. The formats pay where hardware has them; sums do not stay "
-        "in the format, so payloads are gathered or encoded again at every hop.",
+        "rounding=stochastic to be usable for gradients. Stochastic rounding is unbiased but for that. The formats "
+        "pay where hardware has them; sums do not stay in the format, so payloads are gathered or encoded again at "
+        "every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "bits n + 8 ceil(n/32) bits; bits = 8, 6 or 4",

@@ -38,19 +38,20 @@ extern constinit const CodecDescriptor oktopk_codec{
     .description =
         "Every rank picks what reaches its local threshold and sends each part to the rank that owns that region of "
         "the gradient; owners add, keep what reaches a global threshold, and all gather what is left, so that a rank "
-        "sends about 4k values and indices, whatever the number of ranks. Thresholds are the exact k-th magnitude "
-        "every `period` steps and drift by 1.2 % (local) and 0.8 % (global) in between when counts leave their "
-        "bands; regions are cut so that the ranks' selections spread evenly. An element leaves the residual only "
-        "where it was both sent by this rank and in the result. Decided here: parts travel with coded indices, sizes "
-        "ahead of them; the step that evens out the parts before the last gather is left out, because on a ring "
-        "every rank relays all parts but one anyway; the uncompressed start is off by default, as captures are "
-        "short; zeros are never sent. While residuals still grow, thresholds of earlier steps let through more than "
-        "k until they are exact again; a shorter period trades that for its gathers. It pays against topk from four "
+        "sends about 4k values and indices, whatever the number of ranks, while thresholds fit. Thresholds are the "
+        "exact k-th magnitude every `period` steps and drift by 1.2 % (local) and 0.8 % (global) in between when "
+        "counts leave their bands; regions are cut so that the ranks' selections spread evenly. An element leaves "
+        "the residual only where it was both sent by this rank and in the result. Decided here: parts travel with "
+        "coded indices, sizes ahead of them; the step that evens out the parts before the last gather is left out, "
+        "because on a ring every rank relays all parts but one anyway; the uncompressed start is off by default, as "
+        "captures are short; zeros are never sent. While residuals still grow, thresholds of earlier steps let "
+        "through more than k until they are exact again, on short captures several times k (the row says how many); "
+        "a shorter period trades that for its gathers. Once residuals have settled it pays against topk from four "
         "ranks or so, and more with each rank.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,
-    .payload = "at most about 32 k for what others own + 32 k/p for what is kept, + coded indices",
+    .payload = "while thresholds hold, about 32 k for what others own + 32 k/p for what is kept, + coded indices",
     .make_host = nullptr,
     .make_cuda = nullptr,
 };

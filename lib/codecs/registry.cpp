@@ -42,7 +42,8 @@ CodecSpec parse_codec(std::string_view text) {
   const Params general{descriptor.name, std::span{&kErrorFeedback, 1}, feedback};
   if (descriptor.memory && !general.is("ef", "default")) {
     throw Error{Fault::usage,
-                fmt::format("codec {} keeps a memory of its own; ef does not apply, leave it out", descriptor.name)};
+                fmt::format("codec {} decides itself what is kept from step to step; ef does not apply, leave it out",
+                            descriptor.name)};
   }
   const bool on = general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on");
   return {&descriptor, Params{descriptor.name, descriptor.params, own}, on};

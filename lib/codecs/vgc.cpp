@@ -162,7 +162,9 @@ class VgcEncoder final : public Encoder<Space::host> {
   }
   [[nodiscard]] HostView<const float> residual() const override { return r_; }
   [[nodiscard]] std::string note() const override {
-    return had_moments_ ? "" : "no second moments captured: v sums squares of whole mini-batch gradients (K = 1)";
+    return had_moments_
+               ? ""
+               : "no second moments of some tensors or all: v sums squares of whole mini-batch gradients (K = 1)";
   }
 
  private:

@@ -64,7 +64,7 @@ class IwpReducer final : public HostReducer {
 
   [[nodiscard]] HostView<const float> residual() const override { return held_; }
   [[nodiscard]] std::string note() const override {
-    return without_weight_ ? "no weights in the file: importance is the accumulated magnitude" : "";
+    return without_weight_ ? "no weights of some tensors or all: importance is the accumulated magnitude" : "";
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override {

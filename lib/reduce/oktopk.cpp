@@ -53,10 +53,16 @@ class OkTopkReducer final : public HostReducer {
   void reset(Queue<Space::host> queue) override {
     fill_zero(queue, residual_);
     step_ = 0;
+    selected_ = wanted_ = 0;
   }
   [[nodiscard]] HostView<const float> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {
     return step_ <= warmup_ && step_ > 0 ? "no step was compressed: all of them are warm-up" : "";
+  }
+
+  [[nodiscard]] std::vector<Tally> tallies() const override {
+    return {
+        {"values selected of the k that were asked for", static_cast<double>(selected_), static_cast<double>(wanted_)}};
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override {
@@ -104,6 +110,8 @@ class OkTopkReducer final : public HostReducer {
     const std::size_t kept = gather_kept(comm, queue, work, mine, clock);
     in_phase(clock, Phase::decode, queue, [&] { apply(queue, work, gradient); });
     values_sent_ = selected - own_selected_ + kept;
+    selected_ += selected;
+    wanted_ += k_;
   }
 
  private:
@@ -306,6 +314,7 @@ class OkTopkReducer final : public HostReducer {
   HostView<float> residual_;
   Threshold local_{1.012}, global_{1.008};
   std::size_t own_selected_ = 0;
+  std::uint64_t selected_ = 0, wanted_ = 0;  ///< since the last reset
   std::int64_t step_ = 0;
 };
 

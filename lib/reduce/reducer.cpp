@@ -41,18 +41,18 @@ Scheme resolve(Scheme scheme, const CodecSpec& spec) {
     if (codec.aggregation == Aggregation::own) return Scheme::own;
     return codec.aggregation == Aggregation::sum ? Scheme::sum : Scheme::gather;
   }
-  if (!has_codec(codec)) {
+  if (codec.aggregation == Aggregation::own) {
     throw Error{Fault::usage, fmt::format("codec {} is a reducer of its own; leave --reduce at auto", codec.name)};
   }
+  const bool hops = !codec.memory && !codec.by_layout;
   if (scheme == Scheme::sum && codec.aggregation != Aggregation::sum) {
-    throw Error{Fault::usage,
-                fmt::format("codec {} cannot ride on a sum: its payloads do not add; use gather or hop", codec.name)};
+    throw Error{Fault::usage, fmt::format("codec {} cannot ride on a sum: its payloads do not add; use gather{}",
+                                          codec.name, hops && !spec.error_feedback ? " or hop" : "")};
   }
-  if (scheme == Scheme::hop && (codec.memory || codec.by_layout)) {
+  if (scheme == Scheme::hop && !hops) {
     throw Error{Fault::usage,
-                fmt::format("codec {} works on whole tensors with what it kept of earlier steps, which has no meaning "
-                            "for the segments of hop; use gather",
-                            codec.name)};
+                fmt::format("codec {} works on {}, which has no meaning for the segments of hop; use gather",
+                            codec.name, codec.memory ? "what it keeps of earlier steps" : "whole tensors")};
   }
   if (scheme == Scheme::hop && spec.error_feedback) {
     throw Error{Fault::usage,

@@ -61,6 +61,19 @@ void save_text(const std::string& path, const std::string& text) {
   if (status) throw Error{Fault::backend, path + ": cannot be written: " + status.message()};
 }
 
+void expect_writable(const std::string& path) {
+  const std::filesystem::path target{path};
+  std::error_code status;
+  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), status);
+  const std::string part = path + ".part";
+  const bool folder = std::filesystem::is_directory(target, status);
+  if (folder || !std::ofstream{part, std::ios::binary | std::ios::trunc}) {
+    throw Error{Fault::backend, folder ? path + ": cannot be written: it is a folder"
+                                       : path + ": cannot be written; check that the folder exists and has room"};
+  }
+  std::filesystem::remove(part, status);
+}
+
 void save_csv(const std::string& path, const Table& table) {
   std::ostringstream text;
   write_csv(text, table);

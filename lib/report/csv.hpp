@@ -15,6 +15,10 @@ void write_csv(std::ostream& out, const Table& table);
 /// Throws Fault::backend when it cannot be written. Parent folders are made.
 void save_csv(const std::string& path, const Table& table);
 
+/// Throws Fault::backend when save_csv or save_text could not write there: a folder of that name, a parent that is not
+/// one, no permission. Leaves nothing behind but parent folders.
+void expect_writable(const std::string& path);
+
 /// The same rule (temporary file, then rename; "-" for standard output) for any text.
 void save_text(const std::string& path, const std::string& text);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "lib/core/error.hpp"
 
 namespace gradtool {
@@ -26,7 +28,7 @@ std::string to_text(const Cell& cell) {
     std::string operator()(std::monostate) const { return {}; }
     std::string operator()(bool value) const { return value ? "true" : "false"; }
     std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
-    std::string operator()(double value) const { return fmt::format("{}", value); }
+    std::string operator()(double value) const { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
     std::string operator()(const std::string& value) const { return value; }
   };
   return std::visit(Printer{}, cell);

@@ -1,4 +1,5 @@
-"""Modelled rows recomputed from the measured ones with the formulas of docs/measuring.md, and what --advise makes of them.
+"""Modelled rows recomputed from the measured ones with the formulas of docs/measuring.md, and what --advise makes of them. A
+network given twice is modelled once.
 
 Usage: check_modelled.py GRADTOOL CAPTURE
 """
@@ -12,7 +13,7 @@ gradtool, capture = sys.argv[1:]
 ALPHA, BETA = 7e-6, 2e9
 with tempfile.NamedTemporaryFile(suffix=".csv") as table:
     said = subprocess.run([gradtool, "bench", capture, "--codec", "topk", "--codec", "fp16", "--granularity", "model", "-n", "3",
-                           "--network", "lab:alpha=7us,beta=2GBps", "--nodes", "2,...,64", "--advise", "--max-nmse", "1e-3",
+                           "--network", "lab:alpha=7us,beta=2GBps", "--network", "lab:alpha=7us,beta=2GBps", "--nodes", "2,...,64", "--advise", "--max-nmse", "1e-3",
                            "--csv", table.name], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     with open(table.name) as file:
         rows = [row for row in csv.DictReader(file) if row["tensor"] == "all"]

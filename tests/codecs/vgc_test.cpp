@@ -188,7 +188,7 @@ TEST(Vgc, HybridVarianceFallsWithTheSquare) {
   EXPECT_NEAR(law.v_after_hybrid(0.5F, 1.0F), 1.0F - (0.25F - 0.16F), 1e-6F);
   EXPECT_NEAR(law.v_after_hybrid(-0.5F, 1.0F), 1.0F - (0.25F - 0.16F), 1e-6F);
   EXPECT_EQ(law.v_after_hybrid(0.5F, 0.01F), 0.0F);
-  EXPECT_FALSE(law.sends_hybrid(0.05F, 0.0F));  // below tau
+  EXPECT_FALSE(law.sends_hybrid(0.05F, 0.0F));     // below tau
   EXPECT_FALSE(law.sends_hybrid(0.25F, 0.0625F));  // strict
   EXPECT_TRUE(law.sends_hybrid(0.25F, 0.062F));
 }

@@ -61,7 +61,8 @@ void check_fft(const FftCase& test, const std::vector<float>& spectrum) {
 TEST_F(GpuKernels, FftPacksTheHostsBytes) {
   for (const law::FftShape shape :
        {law::FftShape{4, 1}, law::FftShape{63, 1}, law::FftShape{2048, 1}, law::FftShape{256, 20},
-        law::FftShape{4099, 3}, law::FftShape{256, 3, 100}, law::FftShape{65, 2, 64}, law::FftShape{65536, 7}, law::FftShape{(1 << 21) + 1, 1}}) {
+        law::FftShape{4099, 3}, law::FftShape{256, 3, 100}, law::FftShape{65, 2, 64}, law::FftShape{65536, 7},
+        law::FftShape{(1 << 21) + 1, 1}}) {
     const std::size_t bins = shape.bins();
     const auto spectrum = gradient_like(2 * bins);
     for (const std::size_t kept : {std::size_t{0}, std::size_t{1}, bins / 7, bins - 1, bins}) {
