@@ -43,7 +43,7 @@ double relative_error_of_mean(std::span<const double> samples) {
 }
 
 double StopRule::limit(double first_sample_seconds) const {
-  return timeout_seconds > 0.0 ? timeout_seconds : std::clamp(30.0 * first_sample_seconds, 0.25, 15.0);
+  return timeout_seconds > 0.0 ? timeout_seconds : std::clamp(20.0 * first_sample_seconds, 0.25, 5.0);
 }
 
 bool StopRule::done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const {

@@ -25,7 +25,7 @@ struct StopRule {
   double timeout_seconds = 0.0;  ///< for one row; at least one sample is taken. 0: see limit()
 
   /// The time limit, given how long the first sample took with everything around it. Without a limit of its own a row
-  /// may take 30 such samples, but at least 0.25 s and at most 15 s: many for a small capture, a few for a large one.
+  /// may take 20 such samples, but at least 0.25 s and at most 5 s: many for a small capture, a few for a large one.
   [[nodiscard]] double limit(double first_sample_seconds) const;
   [[nodiscard]] bool done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const;
 };

@@ -31,8 +31,8 @@ TEST(StopRule, NeedsSamplesAndQuietOrTime) {
   EXPECT_TRUE(rule.done(loud, 10.0, 10.0));
   EXPECT_EQ(rule.limit(0.001), 10.0);
   EXPECT_EQ(StopRule{}.limit(0.001), 0.25);
-  EXPECT_EQ(StopRule{}.limit(0.1), 3.0);
-  EXPECT_EQ(StopRule{}.limit(60.0), 15.0);
+  EXPECT_EQ(StopRule{}.limit(0.1), 2.0);
+  EXPECT_EQ(StopRule{}.limit(60.0), 5.0);
 }
 
 }  // namespace
