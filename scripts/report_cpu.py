@@ -124,6 +124,7 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     for key in ("host_name", "executable"):
         context.pop(key, None)
+    context["gradients"] = os.path.basename(options.capture)
     with open(os.path.join(options.out, "microbench.json"), "w") as file:
         json.dump(record, file, indent=1)
     print(f"""# Micro-benchmark of the codecs on the CPU
