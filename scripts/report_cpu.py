@@ -25,8 +25,8 @@ TARGETS = {
 # Printed for those that miss what was promised.
 REASONS = {
     "vgc": "The exponent that words refer to is known only after all of a tensor was tested, so r and v are read and written twice: "
-           "40 bytes an element where memcpy moves 8, a ceiling of 0.2. With tau there is no exponent, and one pass.",
-    "dgc:ratio=0.01": "Velocity and accumulation are 20 bytes an element (a ceiling of 0.4), then the chosen are looked up again, "
+           "up to 40 bytes an element where memcpy moves 8. With tau there is no exponent, and one pass.",
+    "dgc:ratio=0.01": "Velocity and accumulation are 20 bytes an element, then the chosen are looked up again, "
                       "and at 1 % nearly every second cache line holds one. At the paper's 0.1 % it is reached.",
     "thc": "Two Hadamard transforms of ten stages each, the second one for the residual; with ef=off it is one.",
     "onebit": "Sums of two kinds for each column are kept in float64 lanes; means=tensor is faster.",

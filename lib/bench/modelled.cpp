@@ -7,21 +7,12 @@
 #include <limits>
 #include <map>
 
+#include "lib/bench/cells.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/terminal.hpp"
 
 namespace gradtool {
 namespace {
-
-std::optional<double> number(const Table& table, std::size_t row, std::string_view column) {
-  const Cell& cell = table.at(row, column);
-  if (const auto* value = std::get_if<double>(&cell)) return *value;
-  if (const auto* value = std::get_if<std::int64_t>(&cell)) return static_cast<double>(*value);
-  return std::nullopt;
-}
-std::string text(const Table& table, std::size_t row, std::string_view column) {
-  return to_text(table.at(row, column));
-}
 
 /// A network with a number of ranks, in the order of the table.
 using Place = std::pair<std::string, std::int64_t>;

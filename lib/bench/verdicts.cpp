@@ -2,21 +2,11 @@
 #include <limits>
 #include <optional>
 
+#include "lib/bench/cells.hpp"
 #include "lib/bench/rows.hpp"
 
 namespace gradtool {
 namespace {
-
-std::optional<double> number(const Table& table, std::size_t row, std::string_view column) {
-  const Cell& cell = table.at(row, column);
-  if (const auto* value = std::get_if<double>(&cell)) return *value;
-  if (const auto* value = std::get_if<std::int64_t>(&cell)) return static_cast<double>(*value);
-  return std::nullopt;
-}
-
-std::string text(const Table& table, std::size_t row, std::string_view column) {
-  return to_text(table.at(row, column));
-}
 
 /// The row of `codec` for the same timing that covers all tensors.
 std::optional<std::size_t> find_row(const Table& table, const std::string& codec, const std::string& timing) {

@@ -127,18 +127,7 @@ TEST(Lhc, TooSmallATableSaysSo) {
 
 TEST(Lhc, NothingIsLostOverSteps) {
   const auto out = run_model({.codec = "lhc:density=0.03,ratio=auto", .ranks = 3, .steps = 8});
-  const std::size_t n = out.inputs[0][0].size();
-  for (std::size_t i = 0; i < n; ++i) {
-    double given = 0.0;
-    double left = 0.0;
-    double applied = 0.0;
-    for (std::size_t r = 0; r < 3; ++r) {
-      for (const auto& step : out.inputs[r]) given += static_cast<double>(step[i]) / 3.0;
-      left += static_cast<double>(out.residuals[r][i]) / 3.0;
-    }
-    for (const auto& step : out.results[0]) applied += static_cast<double>(step[i]);
-    ASSERT_NEAR(applied + left, given, 2e-6) << i;
-  }
+  EXPECT_LT(largest_loss(out), 2e-6);
 }
 
 TEST(Lhc, BytesAreABitmapAndATableOnRings) {

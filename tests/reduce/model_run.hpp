@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -208,6 +210,23 @@ inline double model_nmse(const ModelOutcome& out, int step = -1) {
     energy += x * x;
   }
   return energy == 0.0 ? (error == 0.0 ? 0.0 : HUGE_VAL) : error / energy;
+}
+
+/// The largest difference, over elements, between what went in and what came out or is still held back: the mean over
+/// ranks of all inputs, against the sum of the results plus the mean of the residuals.
+inline double largest_loss(const ModelOutcome& out) {
+  const auto p = static_cast<double>(out.inputs.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < out.inputs[0][0].size(); ++i) {
+    double lost = 0.0;
+    for (std::size_t r = 0; r < out.inputs.size(); ++r) {
+      for (const auto& step : out.inputs[r]) lost += static_cast<double>(step[i]) / p;
+      lost -= static_cast<double>(out.residuals[r][i]) / p;
+    }
+    for (const auto& step : out.results[0]) lost -= static_cast<double>(step[i]);
+    largest = std::max(largest, std::abs(lost));
+  }
+  return largest;
 }
 
 }  // namespace gradtool::test
