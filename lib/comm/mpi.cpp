@@ -61,9 +61,12 @@ void initialize_once() {
   GT_MPI(MPI_Initialized(&initialized));
   if (initialized != 0) return;
   int provided = 0;
-  GT_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided));
-  if (provided < MPI_THREAD_FUNNELED) {
-    throw Error{Fault::backend, "MPI: this library does not support programs with threads (MPI_THREAD_FUNNELED)"};
+  GT_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw Error{
+        Fault::backend,
+        fmt::format("{} cannot be called from more than one thread (MPI_THREAD_SERIALIZED), which gradtool needs",
+                    mpi_library_version())};
   }
   GT_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   on_exit(finalize_at_exit, nullptr);

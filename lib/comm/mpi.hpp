@@ -7,9 +7,10 @@
 
 namespace gradtool {
 
-/// This process in MPI_COMM_WORLD. MPI is initialised by the first one that is made, with MPI_THREAD_FUNNELED: all
-/// calls come from the thread that made it. The rings are ours, so the counted bytes are those that were sent; barrier
-/// and agree_max are MPI's own.
+/// This process in MPI_COMM_WORLD. MPI is initialised by the first one that is made, with MPI_THREAD_MULTIPLE; a
+/// library that gives less than MPI_THREAD_SERIALIZED is refused with Fault::backend. So any thread may make the calls
+/// of a communicator, one at a time. The rings are ours, so the counted bytes are those that were sent; barrier and
+/// agree_max are MPI's own.
 ///
 /// MPI's errors throw Fault::backend with MPI's text. A dead peer cannot be told from a slow one here: whoever fails
 /// must call abort_mpi_job, which `run_mpi` does.
