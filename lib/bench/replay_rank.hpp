@@ -127,19 +127,20 @@ class Rank {
   void reduce(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     const AllocationWatch watch;
     reducers_[unit]->reduce(comm, queue_, buffer, side_, context(step, unit), workspace_, clock);
-    if (AllocationWatch::active() && watch.on_this_thread() != 0) {
+    // Writing payloads down allocates, on the same thread and only in the untimed pass.
+    const bool watched = AllocationWatch::active() && !log_;
+    if (watched && watch.on_this_thread() != 0) {
       throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
                                             watch.on_this_thread())};
     }
   }
 
   /// Counts the collectives, and writes payloads down when asked to, where the processor can see them.
-  void reduce_observed(PayloadLog* log, std::size_t step, std::size_t unit, View<float, S> buffer,
-                       PhaseClock<S>& clock) {
+  void reduce_observed(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     if constexpr (S == Space::host) {
       RecordingCommunicator recording{comm_, [&](const RecordingCommunicator::Call& call) {
                                         add_use(result_.uses, call.name, call.mean_bytes);
-                                        if (log != nullptr) log->put(step, unit, call.name, call.bytes);
+                                        if (log_) log_->put(step, unit, call.name, call.bytes);
                                       }};
       reduce(recording, step, unit, buffer, clock);
     } else {
@@ -150,8 +151,7 @@ class Rank {
   /// Every step once, untimed: errors, bytes, residuals, the same bits on every rank.
   void run_errors() {
     std::unique_ptr<ErrorKeeper> keeper = leads() ? std::make_unique<ErrorKeeper>(plan_, result_) : nullptr;
-    std::unique_ptr<PayloadLog> log;
-    if (!plan_.payloads.empty()) log = std::make_unique<PayloadLog>(plan_, comm_.rank());
+    if (!plan_.payloads.empty()) log_ = std::make_unique<PayloadLog>(plan_, comm_.rank());
     NoClock<S> clock;
     const std::size_t steps = plan_.reader->steps().size();
     double payload = 0.0;
@@ -160,7 +160,7 @@ class Rank {
       comm_.reset_traffic();
       for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
         const auto buffer = prepare(step, unit, true);
-        reduce_observed(log.get(), step, unit, buffer, clock);
+        reduce_observed(step, unit, buffer, clock);
         const auto values = place_.download(buffer);
         if (plan_.check) compare_ranks(step, unit, values);
         payload += static_cast<double>(reducers_[unit]->payload_bytes());
@@ -180,7 +180,8 @@ class Rank {
       }
       if (interrupted()) throw Error{Fault::check, "interrupted"};
     }
-    if (log) log->close();
+    if (log_) log_->close();
+    log_.reset();
     if (!leads()) return;
     result_.payload_bytes = payload / static_cast<double>(steps);
     result_.values_sent = values_sent / static_cast<double>(steps);
@@ -259,6 +260,7 @@ class Rank {
   SideInputs<S> side_;
   View<std::byte, S> workspace_;
   std::vector<double> row_;
+  std::unique_ptr<PayloadLog> log_;  ///< while payloads are written down
 };
 
 }  // namespace gradtool
