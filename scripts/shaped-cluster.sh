@@ -25,12 +25,15 @@ need_root() {
 }
 hosts_up() { ip netns list 2>/dev/null | awk -v p="^$prefix-h" '$1 ~ p {print $1}' | sort -V; }
 
-# burst: what may leave at once: half a millisecond, so that a message of some kilobytes already feels the rate.
+# burst: what may leave at once: half a millisecond, so that a message of some kilobytes already feels the rate. The
+# kernel hands packets on in batches of half a burst: single packets of 1500 bytes from all hosts at 1 Gbit/s would cost
+# more processor time than one core has, and overflow its queue of packets to receive.
 shape() { # namespace device rate
   local bits
   bits=$(rate_bits "$3")
   local burst=$((bits / 8 / 2000))
   [ "$burst" -ge 16384 ] || burst=16384
+  ip -n "$1" link set "$2" gso_max_size $((burst / 2 < 65536 ? burst / 2 : 65536))
   ip netns exec "$1" tc qdisc add dev "$2" root handle 1: tbf rate "$3" burst "$burst" latency 50ms 2>/dev/null ||
     fail 77 "tc cannot hold $2 to $3: tbf is not in this kernel, or '$3' is no rate (write 1gbit, 100mbit)"
 }
@@ -123,13 +126,14 @@ run() {
   [ -n "$(hosts_up)" ] && [ -f "$state/hosts" ] || fail 1 "no cluster is up; scripts/shaped-cluster.sh up --hosts 4 --rate 1gbit"
   command -v mpirun >/dev/null || fail 77 "needs Open MPI's mpirun (Debian: openmpi-bin)"
   [ -n "$ranks" ] || ranks=$(wc -l <"$state/hosts")
-  # TCP alone: the hosts share a kernel, and shared memory would bypass the network that is to be measured.
+  # TCP alone: the hosts share a kernel, and shared memory would bypass the network that is to be measured. They share its
+  # cores too, which Open MPI cannot see: a rank that waits must yield, or the kernel gives it milliseconds to spin in.
   local child=""
   trap '[ -z "$child" ] || kill -TERM "$child" 2>/dev/null; wait "$child" 2>/dev/null; exit 130' INT TERM HUP
   ip netns exec $prefix-h0 unshare --uts sh -c 'hostname '$prefix'-h0; exec "$@"' sh \
     env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n "$ranks" --hostfile "$state/hosts" \
     --map-by node --oversubscribe --bind-to none \
-    --mca plm_rsh_agent "$state/agent" --mca plm_rsh_no_tree_spawn 1 --mca pml ob1 --mca btl tcp,self \
+    --mca plm_rsh_agent "$state/agent" --mca plm_rsh_no_tree_spawn 1 --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl tcp,self \
     --mca btl_tcp_if_include "$subnet.0/24" --mca oob_tcp_if_include "$subnet.0/24" "$@" &
   child=$!
   local rc=0
