@@ -20,7 +20,8 @@ enum class Timing : std::uint8_t {
   concurrent,  ///< all ranks at once, what this machine really did
 };
 
-/// Host clock for one rank.
+/// Host clock for one rank. A communicating phase may be open beside another one (lib/reduce/pipelined.hpp), with
+/// concurrent timing: phases then add up to more than the total.
 class HostClock final : public PhaseClock<Space::host> {
  public:
   HostClock(Communicator<Space::host>& comm, Timing timing) : comm_{comm}, timing_{timing} {}
@@ -42,10 +43,11 @@ class HostClock final : public PhaseClock<Space::host> {
       const int turns = phase == Phase::communicate ? 1 : 1 + comm_.rank();
       for (int i = 0; i < turns; ++i) comm_.barrier({});
     }
-    begun_ = Clock::now();
+    begun_[static_cast<std::size_t>(phase)] = Clock::now();
   }
   void end(Phase phase, Queue<Space::host> /*queue*/) override {
-    times_.phase[static_cast<std::size_t>(phase)] += since(begun_);
+    const auto i = static_cast<std::size_t>(phase);
+    times_.phase[i] += since(begun_[i]);
     if (timing_ == Timing::isolated && phase != Phase::communicate) {
       for (int i = comm_.rank(); i < comm_.size(); ++i) comm_.barrier({});
     }
@@ -58,7 +60,8 @@ class HostClock final : public PhaseClock<Space::host> {
   Communicator<Space::host>& comm_;
   Timing timing_;
   PhaseTimes times_;
-  Clock::time_point started_, begun_;
+  Clock::time_point started_;
+  std::array<Clock::time_point, 3> begun_{};
 };
 
 }  // namespace gradtool

@@ -185,11 +185,14 @@ class GradiVeqReducer final : public HostReducer {
   /// differ, as they may on machines of different kinds, rank 0's bases are broadcast.
   void start_compressing(Communicator<Space::host>& comm, Queue<Space::host> queue, const Room& room,
                          PhaseClock<Space::host>& clock) {
-    in_phase(clock, Phase::decode, queue, [&] { compressor_.fit(queue); });
+    std::uint64_t digest = 0;
+    in_phase(clock, Phase::decode, queue, [&] {
+      compressor_.fit(queue);
+      if (comm.size() > 1) digest = compressor_.digest(queue);
+    });
     if (comm.size() == 1) return;
     in_phase(clock, Phase::communicate, queue, [&] {
       const auto me = static_cast<std::size_t>(comm.rank());
-      const std::uint64_t digest = compressor_.digest(queue);
       std::memcpy(room.digests.data() + 8 * me, &digest, 8);
       comm.all_gather(queue, room.digests.part(8 * me, 8), room.digests);
       payload_bytes_ += 8;

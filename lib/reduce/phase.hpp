@@ -10,7 +10,10 @@ namespace gradtool {
 enum class Phase : std::uint8_t { encode, communicate, decode };
 
 /// Told by a reducer where its phases begin and end; the harness measures there. Phases do not nest. Every rank goes
-/// through the same phases in the same order, so a clock may let ranks wait for each other between them.
+/// through the same phases in the same order, so a clock may let ranks wait for each other between them. While it
+/// communicates a reducer does not use the queue's pool itself, and outside of these phases it makes no collective:
+/// that lets chunks of a unit overlap (lib/reduce/pipelined.hpp), where a communicating phase of one and another phase
+/// of another one are open at once.
 template <Space S>
 class PhaseClock {
  public:
