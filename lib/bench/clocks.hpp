@@ -46,8 +46,8 @@ class HostClock final : public PhaseClock<Space::host> {
     begun_[static_cast<std::size_t>(phase)] = Clock::now();
   }
   void end(Phase phase, Queue<Space::host> /*queue*/) override {
-    const auto i = static_cast<std::size_t>(phase);
-    times_.phase[i] += since(begun_[i]);
+    const auto which = static_cast<std::size_t>(phase);
+    times_.phase[which] += since(begun_[which]);
     if (timing_ == Timing::isolated && phase != Phase::communicate) {
       for (int i = comm_.rank(); i < comm_.size(); ++i) comm_.barrier({});
     }
