@@ -37,9 +37,13 @@ double seconds_of_call(const CollectiveUse& use, const Network& net, double meas
     case CollectiveUse::Kind::broadcast:
       return (m > 1.0 ? steps_of_doubling(m) * net.link.alpha + bytes / net.link.beta : 0.0) +
              (g > 1.0 ? steps_of_doubling(g) * net.inner.alpha + bytes / net.inner.beta : 0.0);
-    case CollectiveUse::Kind::exchange: {
+    case CollectiveUse::Kind::reduce_scatter:
+      // Inside, each rank takes a share of its machine's sum; the shares cross the machine's link together.
+      return (g > 1.0 ? all_gather(net.inner, g, bytes / g) : 0.0) + all_gather(net.link, m, bytes / m);
+    case CollectiveUse::Kind::exchange:
+    case CollectiveUse::Kind::all_to_all: {
       if (p <= 1.0 || measured <= 1.0) return 0.0;
-      const double messages = (p - 1.0) / (measured - 1.0);
+      const double messages = use.kind == CollectiveUse::Kind::all_to_all ? p - 1.0 : (p - 1.0) / (measured - 1.0);
       const double sent = bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
       const double across = (p - g) / (p - 1.0);  // share of a rank's partners on other machines
       return messages * (across * net.link.alpha + (1.0 - across) * net.inner.alpha) +
@@ -58,7 +62,10 @@ double wire_of(const CollectiveUse& use, double measured, double p) {
       return (p - 1.0) * use.bytes;
     case CollectiveUse::Kind::broadcast:
       return use.bytes;
+    case CollectiveUse::Kind::reduce_scatter:
+      return (p - 1.0) / p * use.bytes;
     case CollectiveUse::Kind::exchange:
+    case CollectiveUse::Kind::all_to_all:
       return measured <= 1.0 ? 0.0 : use.bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
   }
   return 0.0;
@@ -66,17 +73,24 @@ double wire_of(const CollectiveUse& use, double measured, double p) {
 
 }  // namespace
 
-std::array<CollectiveUse, 4> no_uses() {
+CollectiveUses no_uses() {
   using Kind = CollectiveUse::Kind;
-  return {{{Kind::all_reduce}, {Kind::all_gather}, {Kind::broadcast}, {Kind::exchange}}};
+  return {{{Kind::all_reduce},
+           {Kind::all_gather},
+           {Kind::broadcast},
+           {Kind::exchange},
+           {Kind::reduce_scatter},
+           {Kind::all_to_all}}};
 }
 
-void add_use(std::array<CollectiveUse, 4>& uses, std::string_view call, double bytes) {
+void add_use(CollectiveUses& uses, std::string_view call, double bytes) {
   using Kind = CollectiveUse::Kind;
-  const Kind kind = call.starts_with("all_reduce")   ? Kind::all_reduce
-                    : call.starts_with("all_gather") ? Kind::all_gather
-                    : call == "broadcast"            ? Kind::broadcast
-                                                     : Kind::exchange;
+  const Kind kind = call.starts_with("all_reduce")       ? Kind::all_reduce
+                    : call.starts_with("all_gather")     ? Kind::all_gather
+                    : call.starts_with("reduce_scatter") ? Kind::reduce_scatter
+                    : call.starts_with("all_to_all")     ? Kind::all_to_all
+                    : call == "broadcast"                ? Kind::broadcast
+                                                         : Kind::exchange;
   if (kind == Kind::exchange && bytes == 0.0) return;
   auto& use = uses[static_cast<std::size_t>(kind)];
   use.calls += 1.0;

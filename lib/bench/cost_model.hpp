@@ -12,26 +12,32 @@ namespace gradtool {
 /// The collectives of one kind that one rank takes part in during a step, added up.
 struct CollectiveUse {
   enum class Kind : std::uint8_t {
-    all_reduce,  ///< bytes: of the vector
-    all_gather,  ///< bytes: of one rank's part, mean over ranks
-    broadcast,   ///< bytes: of the view
-    exchange,    ///< bytes: that one rank sends to others, as in an all-to-all
+    all_reduce,      ///< bytes: of the vector
+    all_gather,      ///< bytes: of one rank's part, mean over ranks
+    broadcast,       ///< bytes: of the view
+    exchange,        ///< bytes: that one rank sends to others; p-1 of these are an all-to-all
+    reduce_scatter,  ///< bytes: of the vector
+    all_to_all,      ///< bytes: that one rank sends to others
   };
   Kind kind = Kind::all_reduce;
   double calls = 0.0;  ///< a step
   double bytes = 0.0;  ///< a step, of all calls
 };
 
-/// One of each kind, unused.
-[[nodiscard]] std::array<CollectiveUse, 4> no_uses();
+/// One of each kind, in the order of Kind.
+using CollectiveUses = std::array<CollectiveUse, 6>;
+/// All of them unused.
+[[nodiscard]] CollectiveUses no_uses();
 /// Adds a call, by the name that RecordingCommunicator gives it. An empty exchange is no message.
-void add_use(std::array<CollectiveUse, 4>& uses, std::string_view call, double bytes);
+void add_use(CollectiveUses& uses, std::string_view call, double bytes);
 
 /// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model:
 ///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
 ///     2 ceil(log2 p) alpha + 2 S / beta (Thakur et al. 2005; Sanders et al. 2009), for the mean size of its calls;
 ///   all-gather of parts s: recursive doubling, ceil(log2 p) alpha + (p-1) s / beta;
+///   reduce-scatter of S: recursive halving, ceil(log2 p) alpha + (p-1)/p S / beta;
 ///   broadcast of S: ceil(log2 p) alpha + S / beta;
+///   all-to-all of S, own part included: (p-1) alpha + (p-1)/p S / beta; S stays as on `measured_ranks` ranks;
 ///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1.
 /// With two levels the ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a
 /// reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.

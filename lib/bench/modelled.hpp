@@ -15,7 +15,7 @@ struct ModelBasis {
   std::size_t row = 0;  ///< isolated, all tensors, status ok
   CodecSpec spec;
   Scheme scheme = Scheme::automatic;  ///< as it rides
-  std::array<CollectiveUse, 4> uses = no_uses();
+  CollectiveUses uses = no_uses();
 };
 
 /// For every network and number of nodes a row for every basis: measured encode and decode times, counted bytes, and

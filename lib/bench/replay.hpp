@@ -48,11 +48,11 @@ struct ReplayResult {
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;                     ///< one rank, mean over steps
-  double wire_bytes = 0.0;                        ///< largest over ranks, mean over steps
-  double values_sent = 0.0;                       ///< one rank, mean over steps
-  std::string note;                               ///< what reducers say about this replay
-  std::array<CollectiveUse, 4> uses = no_uses();  ///< by kind, mean over steps; all zero on a GPU, where none is seen
+  double payload_bytes = 0.0;       ///< one rank, mean over steps
+  double wire_bytes = 0.0;          ///< largest over ranks, mean over steps
+  double values_sent = 0.0;         ///< one rank, mean over steps
+  std::string note;                 ///< what reducers say about this replay
+  CollectiveUses uses = no_uses();  ///< by kind, mean over steps; all zero on a GPU, where none is seen
 };
 
 /// Runs in every rank: with threads the loader is shared and rank 0 reads; with processes each has its own.

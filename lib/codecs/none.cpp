@@ -40,10 +40,11 @@ extern constinit const CodecDescriptor none_codec{
     .summary = "uncompressed float32, summed by the all-reduce",
     .reference = "baseline",
     .description =
-        "The gradient itself, summed in float32 by a ring all-reduce: two passes of (p-1)/p of its bytes for every "
-        "rank. The sum of a segment is taken in the order of ranks from that segment on, so all ranks end with the "
-        "same bits, and its error is that of p-1 float32 additions. It is the baseline that speed-ups and break-even "
-        "rates refer to. Every other row must beat it in time to be of use; on a fast network few do.",
+        "The gradient itself, summed in float32 by the all-reduce of the library: MPI_Allreduce, ncclAllReduce, and "
+        "between threads and on one GPU our ring. Counted as a ring: two passes of (p-1)/p of its bytes for every "
+        "rank. All ranks end with the same bits, and the error is that of p-1 float32 additions, in the library's "
+        "order. It is the baseline that speed-ups and break-even rates refer to. Every other row must beat it in time "
+        "to be of use; on a fast network few do.",
     .params = {},
     .aggregation = Aggregation::sum,
     .unbiased = true,

@@ -14,8 +14,25 @@ namespace gradtool {
 struct Traffic {
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_sent = 0;  ///< with NCCL one per call
-  std::uint64_t collectives = 0;    ///< all-reduces, gathers and broadcasts; an exchange is a message
+  std::uint64_t collectives = 0;    ///< all calls but exchange, send and recv, which are messages
 };
+
+/// Parts of a buffer, one for each rank: rank r's `sizes[r]` bytes lie at `offsets[r]`.
+struct Parts {
+  std::span<const std::uint64_t> sizes;
+  std::span<const std::uint64_t> offsets;
+};
+
+/// How all_reduce_sum adds. With S bytes and p ranks, ring: 2(p-1) messages and 2(p-1)/p S bytes a rank; doubling:
+/// ceil(log2 p) messages of S bytes. A message of b bytes takes alpha + b / beta, so that doubling is faster below
+///   alpha beta (2(p-1) - log2 p) / (log2 p - 2(p-1)/p)  bytes:
+/// 47 to 180 kB for 4 to 64 ranks on 1 Gbit/s Ethernet (alpha = 50 us), more on faster networks; with 2 ranks always.
+enum class AllReduce : std::uint8_t {
+  ring,       ///< reduce-scatter, then all-gather, around a ring (Patarasuk and Yuan, 2009)
+  doubling,   ///< recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
+  automatic,  ///< doubling up to kDoublingMost bytes, ring above
+};
+inline constexpr std::size_t kDoublingMost = std::size_t{64} << 10;
 
 /// The collectives that gradient reduction needs, over ranks that are threads, MPI processes or GPUs.
 ///
@@ -23,11 +40,11 @@ struct Traffic {
 /// is done on return; with Space::cuda it is enqueued on `queue` and the views must stay alive until the stream gets
 /// there. When a rank fails, the calls of the others throw Fault::backend naming that rank; none hangs.
 ///
-/// Bytes are those that one rank sends. With S the bytes of the view and p ranks, the rings here cost, per rank
-/// (docs/measuring.md): all-reduce 2(p-1)/p S, reduce-scatter (p-1)/p S, all-gather of parts s the sum of the p-1 parts
-/// that the rank relays, broadcast S for each rank but the last of the chain. The exact counts, also where p does not
-/// divide the elements, are functions in lib/comm/ring.hpp. NCCL's calls are counted by the same formulas, whatever it
-/// really does.
+/// Bytes are those that one rank sends. With S the bytes of the view and p ranks, a call costs, per rank
+/// (docs/measuring.md): all-reduce on the ring 2(p-1)/p S, reduce-scatter (p-1)/p S, all-gather of parts s the sum of
+/// the p-1 parts that the rank relays, all-to-all the p-1 parts for others, broadcast S for each rank but the last of
+/// the chain. The exact counts, also where p does not divide the elements, are functions in lib/comm/traffic.hpp. What
+/// a library does by itself (NCCL's calls, all_reduce_native) is counted by the same formulas, whatever it really does.
 ///
 /// One thread at a time uses a communicator. Nothing is allocated by a call on the host that does not throw. The views
 /// of one call do not overlap unless it says so.
@@ -47,12 +64,31 @@ class Communicator {
   /// counted.
   virtual void exchange(Queue<S> queue, int to, View<const std::byte, S> out, int from, View<std::byte, S> in) = 0;
 
+  /// The halves of an exchange: rank `to` receives what this one sends, and the other way round; both know the size. A
+  /// send may return only when the other rank receives, so two ranks that both send first wait for each other: they
+  /// exchange instead. Nothing happens for an empty view. A rank does not send to itself.
+  void send(Queue<S> queue, int to, View<const std::byte, S> out) { exchange(queue, to, out, to, {}); }
+  void recv(Queue<S> queue, int from, View<std::byte, S> in) { exchange(queue, from, {}, from, in); }
+
   /// inout := element-wise sum over ranks. f32 sums in float32; f16 and bf16 are widened, added in float32 and rounded
-  /// to nearest even at every hop. `scratch` holds at least `scratch_bytes(inout.size())` bytes. Every rank ends with
-  /// the same bits. inout.size() is a multiple of size_of(dtype); inout and scratch are aligned to the element. Segment
-  /// s of ring_segment is summed in the order of ranks s, s + 1, ... (NCCL: in an order of its own). The sums use
-  /// queue.pool.
+  /// to nearest even at every addition. `scratch` holds at least `scratch_bytes(inout.size())` bytes. Every rank ends
+  /// with the same bits. inout.size() is a multiple of size_of(dtype); inout and scratch are aligned to the element.
+  /// The sums use queue.pool. The order of additions (NCCL has one of its own):
+  ///   ring: segment s of ring_segment in the order of ranks s + 1, s + 2, ..., s, as reduce_scatter_sum;
+  ///   doubling: q is the largest power of two up to p. Rank q + i is added to rank i, then ranks i and i XOR 2^k add
+  ///     each other's sums for k = 0, 1, ..., the lower rank's first, and rank i hands the result back to q + i.
   virtual void all_reduce_sum(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
+
+  /// The same by the library itself, for the uncompressed baseline: MPI_Allreduce (f32; MPI has no other type of ours),
+  /// ncclAllReduce; threads and loopback have no other library than our ring. In the library's order of additions, the
+  /// same bits on every rank. Counted by the ring's formula, in one message where the library sends.
+  virtual void all_reduce_native(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
+
+  /// Segment ring_segment(elements, rank(), size()) of inout := its sum over ranks; the other segments are left
+  /// unspecified. On the ring, segment s is summed in the order of ranks s + 1, s + 2, ..., s: an all_gather_v of the
+  /// segments afterwards gives the bits of all_reduce_sum. Views as for all_reduce_sum.
+  virtual void reduce_scatter_sum(Queue<S> queue, View<std::byte, S> inout, Dtype dtype,
+                                  View<std::byte, S> scratch) = 0;
 
   /// all.size() == size() * mine.size(); rank r's bytes land at r * mine.size(). `mine` may be that part of `all`.
   virtual void all_gather(Queue<S> queue, View<const std::byte, S> mine, View<std::byte, S> all) = 0;
@@ -61,11 +97,29 @@ class Communicator {
   virtual void all_gather_v(Queue<S> queue, View<const std::byte, S> mine, std::span<const std::uint64_t> sizes,
                             std::span<const std::uint64_t> offsets, View<std::byte, S> all) = 0;
 
+  /// Part r of `out` goes to rank r, which finds it as part rank() of its `in`. Both views hold size() equal parts. In
+  /// p - 1 exchanges: with rank() + 1 and rank() - 1, then + 2 and - 2, ...; the own part is copied, not counted.
+  virtual void all_to_all(Queue<S> queue, View<const std::byte, S> out, View<std::byte, S> in) = 0;
+
+  /// Parts of unequal size, empty ones too. What rank a has for rank b is as large as what b awaits from a.
+  virtual void all_to_all_v(Queue<S> queue, View<const std::byte, S> out, const Parts& out_parts, View<std::byte, S> in,
+                            const Parts& in_parts) = 0;
+
   /// view := the root's view.
   virtual void broadcast(Queue<S> queue, View<std::byte, S> view, int root) = 0;
 
-  /// Scratch that all_reduce_sum needs for a view of `bytes`: at most one ring segment; 0 where it can do without.
+  /// Scratch that a sum over ranks needs for a view of `bytes`: at most `bytes`, 0 where it can do without. On the ring
+  /// one segment; doubling, also in pieces, takes more.
   [[nodiscard]] virtual std::size_t scratch_bytes(std::size_t bytes) const = 0;
+
+  /// How all_reduce_sum adds from now on; the ring unless set. The same on every rank. Throws Fault::usage where the
+  /// library chooses (NCCL) and is told to do otherwise.
+  virtual void set_all_reduce(AllReduce algorithm) = 0;
+
+  /// Collectives will work in `memory` until it is released: a library that profits may prepare it (NCCL). At most one
+  /// memory at a time, released before it is freed. Every rank makes the same calls.
+  virtual void register_memory(View<std::byte, S> memory) { static_cast<void>(memory); }
+  virtual void release_memory() noexcept {}
 
   /// Waits until every rank is here. With Space::cuda, after the work on `queue`. Not counted: it is for the harness.
   virtual void barrier(Queue<S> queue) = 0;

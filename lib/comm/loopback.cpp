@@ -31,8 +31,6 @@ class LoopbackCommunicator final : public RingCommunicator<Space::cuda> {
       : RingCommunicator{rank, group.size()}, group_{group}, events_{events} {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "loopback"; }
-  /// None: the sum reads the sender's memory.
-  [[nodiscard]] std::size_t scratch_bytes(std::size_t /*bytes*/) const override { return 0; }
   void barrier(Queue<Space::cuda> queue) override {
     cuda::synchronize(queue);
     group_.meet(rank(), {});
@@ -48,8 +46,13 @@ class LoopbackCommunicator final : public RingCommunicator<Space::cuda> {
     hand_over(queue, to, out, from, inout.size(),
               [&](ConstBytes arrived) { cuda::sum_into(queue, inout, arrived, dtype); });
   }
+  /// None: the sum reads the sender's memory.
+  [[nodiscard]] std::size_t ring_scratch(std::size_t /*bytes*/) const override { return 0; }
   void copy_local(Queue<Space::cuda> queue, Bytes to, ConstBytes from) override {
-    if (to.data() != from.data()) cuda::copy(queue, to, from);
+    if (!to.empty() && to.data() != from.data()) cuda::copy(queue, to, from);
+  }
+  void sum_local(Queue<Space::cuda> queue, Bytes sum, ConstBytes addend, Dtype dtype) override {
+    cuda::sum_into(queue, sum, addend, dtype);
   }
 
  private:

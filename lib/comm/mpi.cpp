@@ -89,8 +89,7 @@ int world_size() {
 
 MpiCommunicator::MpiCommunicator() : RingCommunicator{initialized_rank(), world_size()} {}
 
-std::size_t MpiCommunicator::scratch_bytes(std::size_t bytes) const {
-  if (size() == 1) return 0;
+std::size_t MpiCommunicator::ring_scratch(std::size_t bytes) const {
   return std::min(bytes, bytes / static_cast<std::size_t>(size()) + sizeof(float));
 }
 
@@ -127,6 +126,24 @@ void MpiCommunicator::transfer_sum(Queue<Space::host> queue, int to, ConstBytes 
 
 void MpiCommunicator::copy_local(Queue<Space::host> queue, Bytes to, ConstBytes from) {
   copy_into(queue, to, from);
+}
+
+void MpiCommunicator::sum_local(Queue<Space::host> queue, Bytes sum, ConstBytes addend, Dtype dtype) {
+  sum_into(queue, sum, addend, dtype);
+}
+
+void MpiCommunicator::all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  if (dtype != Dtype::f32) return RingCommunicator::all_reduce_native(queue, inout, dtype, scratch);
+  check_sum("all_reduce_native", inout, dtype, scratch);
+  const std::uint64_t bytes = ring_all_reduce_bytes(inout.size() / sizeof(float), sizeof(float), rank(), size());
+  ++traffic_.collectives;
+  traffic_.bytes_sent += bytes;
+  traffic_.messages_sent += bytes > 0 ? 1 : 0;
+  for (std::size_t first = 0; first < inout.size(); first += kMostPerMessage) {
+    const std::size_t piece = std::min(kMostPerMessage, inout.size() - first);
+    GT_MPI(MPI_Allreduce(MPI_IN_PLACE, inout.data() + first, static_cast<int>(piece / sizeof(float)), MPI_FLOAT,
+                         MPI_SUM, MPI_COMM_WORLD));
+  }
 }
 
 void MpiCommunicator::barrier(Queue<Space::host> /*queue*/) {

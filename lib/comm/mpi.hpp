@@ -19,8 +19,8 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
   MpiCommunicator();
 
   [[nodiscard]] std::string_view name() const noexcept override { return "mpi"; }
-  /// One ring segment: what arrives is added from there.
-  [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override;
+  /// MPI_Allreduce for f32. MPI adds no other type of ours: those go around our ring.
+  void all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override;
   void barrier(Queue<Space::host> queue) override;
   void agree_max(std::span<double> values) override;
 
@@ -33,7 +33,10 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
   void transfer(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes in) override;
   void transfer_sum(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,
                     Bytes scratch) override;
+  /// One ring segment: what arrives is added from there.
+  [[nodiscard]] std::size_t ring_scratch(std::size_t bytes) const override;
   void copy_local(Queue<Space::host> queue, Bytes to, ConstBytes from) override;
+  void sum_local(Queue<Space::host> queue, Bytes sum, ConstBytes addend, Dtype dtype) override;
 };
 
 /// run_mpi, for callers in lib/comm that need the MPI communicator itself.

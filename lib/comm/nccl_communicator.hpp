@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/runtime.hpp"
 #include "lib/comm/nccl_handle.hpp"
-#include "lib/comm/ring.hpp"
+#include "lib/comm/traffic.hpp"
 
 namespace gradtool::nccl {
 
@@ -15,7 +15,7 @@ inline ncclDataType_t nccl_type(Dtype dtype) {
   return dtype == Dtype::f32 ? ncclFloat32 : dtype == Dtype::f16 ? ncclFloat16 : ncclBfloat16;
 }
 
-/// NCCL's collectives. Bytes are counted by the ring formulas (lib/comm/ring.hpp), so that rows of different
+/// NCCL's collectives. Bytes are counted by the ring formulas (lib/comm/traffic.hpp), so that rows of different
 /// communicators compare; NCCL itself may choose trees or in-switch reduction and send otherwise. The order of its sums
 /// is NCCL's too.
 class NcclCommunicator final : public Communicator<Space::cuda> {
@@ -31,9 +31,14 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   [[nodiscard]] int size() const noexcept override { return host_.size(); }
   [[nodiscard]] std::string_view name() const noexcept override { return "nccl"; }
   [[nodiscard]] std::size_t scratch_bytes(std::size_t /*bytes*/) const override { return 0; }
+  void set_all_reduce(AllReduce algorithm) override {
+    expects(algorithm != AllReduce::doubling, "NCCL chooses by itself how an all-reduce adds");
+  }
 
   void exchange(Queue<Space::cuda> queue, int to, ConstBytes out, int from, Bytes in) override {
     check_peers_();
+    const auto valid = [this](int other, bool used) { return !used || (other >= 0 && other < size()); };
+    expects(valid(to, !out.empty()) && valid(from, !in.empty()), "an exchange names ranks from 0 to size - 1");
     const bool out_stays = !out.empty() && to == rank();
     const bool in_stays = !in.empty() && from == rank();
     if (out_stays || in_stays) {
@@ -61,6 +66,40 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
     GT_NCCL(ncclAllReduce(inout.data(), inout.data(), elements, nccl_type(dtype), ncclSum, comm, queue.stream));
   }
 
+  /// NCCL's own is all there is.
+  void all_reduce_native(Queue<Space::cuda> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+    all_reduce_sum(queue, inout, dtype, scratch);
+  }
+
+  /// ncclReduceScatter where p divides the elements; else a reduction of each segment to its rank, in one group.
+  void reduce_scatter_sum(Queue<Space::cuda> queue, Bytes inout, Dtype dtype, Bytes /*scratch*/) override {
+    check_peers_();
+    const std::size_t element = size_of(dtype);
+    expects(inout.size() % element == 0, "reduce_scatter_sum: the view holds no whole number of elements");
+    ++traffic_.collectives;
+    const std::size_t elements = inout.size() / element;
+    count(ring_reduce_scatter_bytes(elements, element, rank(), size()));
+    if (elements == 0 || size() == 1) return;
+    const auto segment = [&](int r) {
+      const Segment s = ring_segment(elements, r, size());
+      return inout.part(s.first * element, s.count * element);
+    };
+    const Handle::Use comm{handle_};
+    if (elements % ranks() == 0) {
+      GT_NCCL(ncclReduceScatter(inout.data(), segment(rank()).data(), elements / ranks(), nccl_type(dtype), ncclSum,
+                                comm, queue.stream));
+      return;
+    }
+    Group group;
+    for (int r = 0; r < size(); ++r) {
+      const Bytes part = segment(r);
+      if (part.empty()) continue;
+      GT_NCCL(ncclReduce(part.data(), part.data(), part.size() / element, nccl_type(dtype), ncclSum, r, comm,
+                         queue.stream));
+    }
+    group.end();
+  }
+
   void all_gather(Queue<Space::cuda> queue, ConstBytes mine, Bytes all) override {
     check_peers_();
     expects(all.size() == mine.size() * ranks(), "all_gather: `all` is not size() times `mine`");
@@ -74,23 +113,39 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   void all_gather_v(Queue<Space::cuda> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, Bytes all) override {
     check_peers_();
-    check_parts(mine.size(), sizes, offsets, all.size(), rank(), size());
+    check_parts(mine.size(), {sizes, offsets}, all.size(), rank(), size());
     ++traffic_.collectives;
     count(ring_all_gather_bytes(sizes, rank()));
     const auto part = [&](int r) {
       return all.part(offsets[static_cast<std::size_t>(r)], sizes[static_cast<std::size_t>(r)]);
     };
-    copy_local(queue, part(rank()), mine);
-    const Handle::Use comm{handle_};
-    Group group;
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      if (!mine.empty()) GT_NCCL(ncclSend(mine.data(), mine.size(), ncclInt8, r, comm, queue.stream));
-      if (const Bytes theirs = part(r); !theirs.empty()) {
-        GT_NCCL(ncclRecv(theirs.data(), theirs.size(), ncclInt8, r, comm, queue.stream));
-      }
-    }
-    group.end();
+    exchange_all(
+        queue, [&](int) { return mine; }, part);
+  }
+
+  void all_to_all(Queue<Space::cuda> queue, ConstBytes out, Bytes in) override {
+    check_peers_();
+    expects(out.size() == in.size() && out.size() % ranks() == 0,
+            "all_to_all: both views hold one part for every rank, all of one size");
+    const std::size_t part = out.size() / ranks();
+    ++traffic_.collectives;
+    count(out.size() - part);
+    exchange_all(
+        queue, [&](int r) { return out.part(static_cast<std::size_t>(r) * part, part); },
+        [&](int r) { return in.part(static_cast<std::size_t>(r) * part, part); });
+  }
+
+  void all_to_all_v(Queue<Space::cuda> queue, ConstBytes out, const Parts& out_parts, Bytes in,
+                    const Parts& in_parts) override {
+    check_peers_();
+    check_all_to_all(out.size(), out_parts, in.size(), in_parts, rank(), size());
+    ++traffic_.collectives;
+    count(all_to_all_bytes(out_parts.sizes, rank()));
+    const auto part = [](auto view, const Parts& parts, int r) {
+      return view.part(parts.offsets[static_cast<std::size_t>(r)], parts.sizes[static_cast<std::size_t>(r)]);
+    };
+    exchange_all(
+        queue, [&](int r) { return part(out, out_parts, r); }, [&](int r) { return part(in, in_parts, r); });
   }
 
   void broadcast(Queue<Space::cuda> queue, Bytes view, int root) override {
@@ -129,8 +184,25 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
     traffic_.bytes_sent += bytes;
     traffic_.messages_sent += bytes > 0 ? 1 : 0;
   }
+  /// out(r) to every other rank r and in(r) from it, in one group; the own part is copied.
+  template <class Out, class In>
+  void exchange_all(Queue<Space::cuda> queue, Out&& out, In&& in) {
+    copy_local(queue, in(rank()), out(rank()));
+    const Handle::Use comm{handle_};
+    Group group;
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      if (const ConstBytes ours = out(r); !ours.empty()) {
+        GT_NCCL(ncclSend(ours.data(), ours.size(), ncclInt8, r, comm, queue.stream));
+      }
+      if (const Bytes theirs = in(r); !theirs.empty()) {
+        GT_NCCL(ncclRecv(theirs.data(), theirs.size(), ncclInt8, r, comm, queue.stream));
+      }
+    }
+    group.end();
+  }
   static void copy_local(Queue<Space::cuda> queue, Bytes to, ConstBytes from) {
-    if (to.data() != from.data()) cuda::copy(queue, to, from);
+    if (!to.empty() && to.data() != from.data()) cuda::copy(queue, to, from);
   }
 
   Handle& handle_;

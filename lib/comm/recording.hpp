@@ -3,62 +3,79 @@
 #include <functional>
 #include <utility>
 
-#include "lib/comm/communicator.hpp"
+#include "lib/comm/forwarding.hpp"
+#include "lib/comm/traffic.hpp"
 
 namespace gradtool {
 
 /// Passes every call on and shows what this rank puts in, before it does: for writing down, or testing, what a reducer
 /// of several collectives says. Traffic is counted by the inner communicator alone.
-class RecordingCommunicator final : public Communicator<Space::host> {
+class RecordingCommunicator final : public ForwardingCommunicator {
  public:
   struct Call {
-    std::string_view name;            ///< of the collective; an all-reduce also its type: all_reduce_f32
+    /// Of the collective; a sum also says its type: all_reduce_f32 (by whichever algorithm), reduce_scatter_f16.
+    std::string_view name;
     HostView<const std::byte> bytes;  ///< what this rank puts in; on broadcast only the root does
-    double mean_bytes = 0.0;          ///< what a rank puts in on average; of a broadcast, the view; own for exchange
+    /// What a rank puts in on average. Of a broadcast, the view; of an exchange or all-to-all, what this rank sends to
+    /// others.
+    double mean_bytes = 0.0;
   };
   using Sink = std::function<void(const Call&)>;
 
-  RecordingCommunicator(Communicator<Space::host>& inner, Sink sink) : inner_{inner}, sink_{std::move(sink)} {}
+  RecordingCommunicator(Communicator<Space::host>& inner, Sink sink)
+      : ForwardingCommunicator{inner}, sink_{std::move(sink)} {}
 
-  [[nodiscard]] int rank() const noexcept override { return inner_.rank(); }
-  [[nodiscard]] int size() const noexcept override { return inner_.size(); }
-  [[nodiscard]] std::string_view name() const noexcept override { return inner_.name(); }
-
-  void exchange(Queue<Space::host> queue, int to, HostView<const std::byte> out, int from,
-                HostView<std::byte> in) override {
+  void exchange(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes in) override {
     sink_({"exchange", out, static_cast<double>(to == rank() ? 0 : out.size())});
-    inner_.exchange(queue, to, out, from, in);
+    inner().exchange(queue, to, out, from, in);
   }
-  void all_reduce_sum(Queue<Space::host> queue, HostView<std::byte> inout, Dtype dtype,
-                      HostView<std::byte> scratch) override {
-    const std::string_view name = dtype == Dtype::f32   ? "all_reduce_f32"
-                                  : dtype == Dtype::f16 ? "all_reduce_f16"
-                                                        : "all_reduce_bf16";
+  void all_reduce_sum(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+    sink_({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
+    inner().all_reduce_sum(queue, inout, dtype, scratch);
+  }
+  void all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+    sink_({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
+    inner().all_reduce_native(queue, inout, dtype, scratch);
+  }
+  void reduce_scatter_sum(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+    const std::string_view name = dtype == Dtype::f32   ? "reduce_scatter_f32"
+                                  : dtype == Dtype::f16 ? "reduce_scatter_f16"
+                                                        : "reduce_scatter_bf16";
     sink_({name, inout, static_cast<double>(inout.size())});
-    inner_.all_reduce_sum(queue, inout, dtype, scratch);
+    inner().reduce_scatter_sum(queue, inout, dtype, scratch);
   }
-  void all_gather(Queue<Space::host> queue, HostView<const std::byte> mine, HostView<std::byte> all) override {
+  void all_gather(Queue<Space::host> queue, ConstBytes mine, Bytes all) override {
     sink_({"all_gather", mine, static_cast<double>(mine.size())});
-    inner_.all_gather(queue, mine, all);
+    inner().all_gather(queue, mine, all);
   }
-  void all_gather_v(Queue<Space::host> queue, HostView<const std::byte> mine, std::span<const std::uint64_t> sizes,
-                    std::span<const std::uint64_t> offsets, HostView<std::byte> all) override {
+  void all_gather_v(Queue<Space::host> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
+                    std::span<const std::uint64_t> offsets, Bytes all) override {
     double sum = 0.0;
     for (const std::uint64_t bytes : sizes) sum += static_cast<double>(bytes);
     sink_({"all_gather_v", mine, sum / static_cast<double>(size())});
-    inner_.all_gather_v(queue, mine, sizes, offsets, all);
+    inner().all_gather_v(queue, mine, sizes, offsets, all);
   }
-  void broadcast(Queue<Space::host> queue, HostView<std::byte> view, int root) override {
-    sink_({"broadcast", root == rank() ? HostView<const std::byte>{view} : HostView<const std::byte>{},
-           static_cast<double>(view.size())});
-    inner_.broadcast(queue, view, root);
+  void all_to_all(Queue<Space::host> queue, ConstBytes out, Bytes in) override {
+    const double part = static_cast<double>(out.size()) / static_cast<double>(size());
+    sink_({"all_to_all", out, static_cast<double>(out.size()) - part});
+    inner().all_to_all(queue, out, in);
   }
-  [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override { return inner_.scratch_bytes(bytes); }
-  void barrier(Queue<Space::host> queue) override { inner_.barrier(queue); }
-  void agree_max(std::span<double> values) override { inner_.agree_max(values); }
+  void all_to_all_v(Queue<Space::host> queue, ConstBytes out, const Parts& out_parts, Bytes in,
+                    const Parts& in_parts) override {
+    check_all_to_all(out.size(), out_parts, in.size(), in_parts, rank(), size());
+    sink_({"all_to_all_v", out, static_cast<double>(all_to_all_bytes(out_parts.sizes, rank()))});
+    inner().all_to_all_v(queue, out, out_parts, in, in_parts);
+  }
+  void broadcast(Queue<Space::host> queue, Bytes view, int root) override {
+    sink_({"broadcast", root == rank() ? ConstBytes{view} : ConstBytes{}, static_cast<double>(view.size())});
+    inner().broadcast(queue, view, root);
+  }
 
  private:
-  Communicator<Space::host>& inner_;
+  static std::string_view all_reduce_name(Dtype dtype) {
+    return dtype == Dtype::f32 ? "all_reduce_f32" : dtype == Dtype::f16 ? "all_reduce_f16" : "all_reduce_bf16";
+  }
+
   Sink sink_;
 };
 

@@ -1,14 +1,212 @@
 #include "lib/comm/ring.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace gradtool {
 
-void check_parts(std::size_t mine, std::span<const std::uint64_t> sizes, std::span<const std::uint64_t> offsets,
-                 std::size_t all, int rank, int size) {
-  const auto ranks = static_cast<std::size_t>(size);
-  expects(sizes.size() == ranks && offsets.size() == ranks, "all_gather_v: one size and one offset for every rank");
-  expects(sizes[static_cast<std::size_t>(rank)] == mine, "all_gather_v: this rank's size is not that of its view");
-  for (std::size_t r = 0; r < ranks; ++r) {
-    expects(offsets[r] <= all && sizes[r] <= all - offsets[r], "all_gather_v: a part lies outside of `all`");
+template <Space S>
+void RingCommunicator<S>::exchange(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) {
+  const auto valid = [this](int other, bool used) { return !used || (other >= 0 && other < size_); };
+  expects(valid(to, !out.empty()) && valid(from, !in.empty()), "an exchange names ranks from 0 to size - 1");
+  // To itself: both sides or none, and nothing of it is on a wire.
+  const bool out_stays = !out.empty() && to == rank_;
+  const bool in_stays = !in.empty() && from == rank_;
+  if (out_stays || in_stays) {
+    expects(out_stays && in_stays, "a rank that sends to itself also receives from itself");
+    expects(out.size() == in.size(), "a rank that sends to itself receives as much as it sends");
+    copy_local(queue, in, out);
+    return;
+  }
+  send_receive(queue, to, out, from, in);
+}
+
+template <Space S>
+void RingCommunicator<S>::check_sum(const char* call, Bytes inout, Dtype dtype, Bytes scratch) const {
+  if (inout.size() % size_of(dtype) != 0) {
+    throw Error{Fault::usage, fmt::format("{}: {} bytes are no whole number of elements of {}", call, inout.size(),
+                                          gradtool::name_of(dtype))};
+  }
+  if (scratch.size() < scratch_bytes(inout.size())) {
+    throw Error{Fault::usage, fmt::format("{}: {} bytes of scratch are less than scratch_bytes, {}", call,
+                                          scratch.size(), scratch_bytes(inout.size()))};
+  }
+}
+
+template <Space S>
+std::size_t RingCommunicator<S>::scratch_bytes(std::size_t bytes) const {
+  if (size_ == 1) return 0;
+  return std::max(ring_scratch(bytes), doubles(bytes) ? std::min(bytes, kDoublingPiece) : 0);
+}
+
+template <Space S>
+auto RingCommunicator<S>::segment(Bytes view, int index, Dtype dtype) const -> Bytes {
+  const std::size_t element = size_of(dtype);
+  const Segment segment = ring_segment(view.size() / element, index, size_);
+  return view.part(segment.first * element, segment.count * element);
+}
+
+/// p - 1 hops around the ring: sends part(rank - k), receives part(rank - k - 1) at hop k.
+template <Space S>
+template <class Part>
+void RingCommunicator<S>::relay(Queue<S> queue, Part&& part) {
+  for (int hop = 0; hop + 1 < size_; ++hop) {
+    send_receive(queue, wrap(rank_ + 1), part(wrap(rank_ - hop)), wrap(rank_ - 1), part(wrap(rank_ - hop - 1)));
+  }
+}
+
+/// Each segment is summed along one path, which ends at the rank of its index.
+template <Space S>
+void RingCommunicator<S>::reduce_scatter_ring(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  for (int hop = 0; hop + 1 < size_; ++hop) {
+    const ConstBytes out = segment(inout, wrap(rank_ - hop - 1), dtype);
+    count(out);
+    transfer_sum(queue, wrap(rank_ + 1), out, wrap(rank_ - 1), segment(inout, wrap(rank_ - hop - 2), dtype), dtype,
+                 scratch);
+  }
+}
+
+/// Ring reduce-scatter, then ring all-gather (Patarasuk and Yuan, 2009). A finished segment is copied, so every rank
+/// ends with the same bits.
+template <Space S>
+void RingCommunicator<S>::all_reduce_ring(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  reduce_scatter_ring(queue, inout, dtype, scratch);
+  relay(queue, [&](int index) { return segment(inout, index, dtype); });
+}
+
+/// Recursive doubling among the first q ranks, a power of two; the others are folded in before and told after (Thakur
+/// et al. 2005, section 4.4). Both ranks of a pair add the lower rank's sum first, so that they agree in every bit,
+/// also of a NaN. Piece by piece, as a rank adds from its scratch.
+template <Space S>
+void RingCommunicator<S>::all_reduce_doubling(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  const int q = doubling_ranks(size_);
+  const bool extra = rank_ >= q;
+  const int folded = rank_ + q;  // the rank that is folded into this one, where there is one
+  for (std::size_t first = 0; first < inout.size() && size_ > 1; first += kDoublingPiece) {
+    const Bytes piece = inout.part(first, std::min(kDoublingPiece, inout.size() - first));
+    if (extra) {
+      send_receive(queue, rank_ - q, piece, rank_, {});
+      send_receive(queue, rank_, {}, rank_ - q, piece);
+      continue;
+    }
+    const Bytes theirs = scratch.first(piece.size());
+    if (folded < size_) {
+      send_receive(queue, rank_, {}, folded, theirs);
+      sum_local(queue, piece, theirs, dtype);
+    }
+    for (int distance = 1; distance < q; distance *= 2) {
+      const int other = rank_ ^ distance;
+      send_receive(queue, other, piece, other, theirs);
+      if (rank_ < other) {
+        sum_local(queue, piece, theirs, dtype);
+      } else {
+        sum_local(queue, theirs, piece, dtype);
+        copy_local(queue, piece, theirs);
+      }
+    }
+    if (folded < size_) send_receive(queue, folded, piece, rank_, {});
+  }
+}
+
+template <Space S>
+void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  check_sum("all_reduce_sum", inout, dtype, scratch);
+  ++this->traffic_.collectives;
+  if (doubles(inout.size())) return all_reduce_doubling(queue, inout, dtype, scratch);
+  all_reduce_ring(queue, inout, dtype, scratch);
+}
+
+template <Space S>
+void RingCommunicator<S>::all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  check_sum("all_reduce_native", inout, dtype, scratch);
+  ++this->traffic_.collectives;
+  all_reduce_ring(queue, inout, dtype, scratch);
+}
+
+template <Space S>
+void RingCommunicator<S>::reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  check_sum("reduce_scatter_sum", inout, dtype, scratch);
+  ++this->traffic_.collectives;
+  reduce_scatter_ring(queue, inout, dtype, scratch);
+}
+
+template <Space S>
+void RingCommunicator<S>::all_gather(Queue<S> queue, ConstBytes mine, Bytes all) {
+  expects(all.size() == mine.size() * static_cast<std::size_t>(size_), "all_gather: `all` is not size() times `mine`");
+  ++this->traffic_.collectives;
+  const auto part = [&](int index) { return all.part(static_cast<std::size_t>(index) * mine.size(), mine.size()); };
+  copy_local(queue, part(rank_), mine);
+  relay(queue, part);
+}
+
+template <Space S>
+void RingCommunicator<S>::all_gather_v(Queue<S> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
+                                       std::span<const std::uint64_t> offsets, Bytes all) {
+  check_parts(mine.size(), {sizes, offsets}, all.size(), rank_, size_);
+  ++this->traffic_.collectives;
+  const auto part = [&](int index) {
+    const auto i = static_cast<std::size_t>(index);
+    return all.part(offsets[i], sizes[i]);
+  };
+  copy_local(queue, part(rank_), mine);
+  relay(queue, part);
+}
+
+/// p - 1 exchanges: out(rank + k) leaves for that rank, in(rank - k) comes from that one.
+template <Space S>
+template <class Out, class In>
+void RingCommunicator<S>::exchange_all(Queue<S> queue, Out&& out, In&& in) {
+  copy_local(queue, in(rank_), out(rank_));
+  for (int k = 1; k < size_; ++k) {
+    const int to = wrap(rank_ + k);
+    const int from = wrap(rank_ - k);
+    send_receive(queue, to, out(to), from, in(from));
+  }
+}
+
+template <Space S>
+void RingCommunicator<S>::all_to_all(Queue<S> queue, ConstBytes out, Bytes in) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  expects(out.size() == in.size() && out.size() % ranks == 0,
+          "all_to_all: both views hold one part for every rank, all of one size");
+  ++this->traffic_.collectives;
+  const std::size_t part = out.size() / ranks;
+  exchange_all(
+      queue, [&](int r) { return out.part(static_cast<std::size_t>(r) * part, part); },
+      [&](int r) { return in.part(static_cast<std::size_t>(r) * part, part); });
+}
+
+template <Space S>
+void RingCommunicator<S>::all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in,
+                                       const Parts& in_parts) {
+  check_all_to_all(out.size(), out_parts, in.size(), in_parts, rank_, size_);
+  ++this->traffic_.collectives;
+  const auto part = [](auto view, const Parts& parts, int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    return view.part(parts.offsets[r], parts.sizes[r]);
+  };
+  exchange_all(
+      queue, [&](int r) { return part(out, out_parts, r); }, [&](int r) { return part(in, in_parts, r); });
+}
+
+/// Root, root + 1, ... each pass on what they have received, one chunk behind.
+template <Space S>
+void RingCommunicator<S>::broadcast(Queue<S> queue, Bytes view, int root) {
+  expects(root >= 0 && root < size_, "broadcast: the root is a rank from 0 to size - 1");
+  ++this->traffic_.collectives;
+  if (size_ == 1 || view.empty()) return;
+  const bool sends = wrap(rank_ + 1) != root;
+  const bool receives = rank_ != root;
+  const std::size_t chunks = (view.size() + kBroadcastChunk - 1) / kBroadcastChunk;
+  const auto part = [&](std::size_t chunk) {
+    const std::size_t first = chunk * kBroadcastChunk;
+    return view.part(first, std::min(kBroadcastChunk, view.size() - first));
+  };
+  for (std::size_t step = 0; step <= chunks; ++step) {
+    const ConstBytes out = sends && step > 0 ? part(step - 1) : ConstBytes{};
+    const Bytes in = receives && step < chunks ? part(step) : Bytes{};
+    send_receive(queue, wrap(rank_ + 1), out, wrap(rank_ - 1), in);
   }
 }
 

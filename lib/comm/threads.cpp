@@ -30,6 +30,10 @@ void ThreadsCommunicator::copy_local(Queue<Space::host> queue, Bytes to, ConstBy
   copy_into(queue, to, from);
 }
 
+void ThreadsCommunicator::sum_local(Queue<Space::host> queue, Bytes sum, ConstBytes addend, Dtype dtype) {
+  sum_into(queue, sum, addend, dtype);
+}
+
 void ThreadsCommunicator::barrier(Queue<Space::host> /*queue*/) {
   group_.meet(rank(), {});
 }

@@ -5,14 +5,14 @@
 
 namespace gradtool {
 
-/// One rank of a group of threads. The receiver reads straight from the sender's memory: one copy, no scratch.
+/// One rank of a group of threads. The receiver reads straight from the sender's memory: one copy, and no
+/// scratch on the ring.
 class ThreadsCommunicator final : public RingCommunicator<Space::host> {
  public:
   /// `group` outlives the communicator.
   ThreadsCommunicator(RankGroup& group, int rank) : RingCommunicator{rank, group.size()}, group_{group} {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "threads"; }
-  [[nodiscard]] std::size_t scratch_bytes(std::size_t /*bytes*/) const override { return 0; }
   void barrier(Queue<Space::host> queue) override;
   void agree_max(std::span<double> values) override;
 
@@ -20,7 +20,9 @@ class ThreadsCommunicator final : public RingCommunicator<Space::host> {
   void transfer(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes in) override;
   void transfer_sum(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,
                     Bytes scratch) override;
+  [[nodiscard]] std::size_t ring_scratch(std::size_t /*bytes*/) const override { return 0; }
   void copy_local(Queue<Space::host> queue, Bytes to, ConstBytes from) override;
+  void sum_local(Queue<Space::host> queue, Bytes sum, ConstBytes addend, Dtype dtype) override;
 
  private:
   RankGroup& group_;

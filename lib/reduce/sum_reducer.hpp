@@ -38,7 +38,8 @@ class SumReducer final : public CodecReducer<S> {
   Dtype dtype_;
 };
 
-/// The uncompressed all-reduce: in place, nothing to encode; the division by the number of ranks is its decoding.
+/// The uncompressed all-reduce, by the library itself: in place, nothing to encode; the division by the number of ranks
+/// is its decoding.
 template <Space S>
 class DenseReducer final : public Reducer<S> {
  public:
@@ -49,7 +50,7 @@ class DenseReducer final : public Reducer<S> {
               const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     in_phase(clock, Phase::encode, queue, [] {});
     in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_reduce_sum(queue, as_writable_bytes(gradient), Dtype::f32, workspace); });
+             [&] { comm.all_reduce_native(queue, as_writable_bytes(gradient), Dtype::f32, workspace); });
     in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(comm.size())); });
   }
   void reset(Queue<S> /*queue*/) override {}

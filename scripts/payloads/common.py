@@ -96,13 +96,13 @@ def philox(seed, step, rank, tensor, elements):
 
 
 def ring_sum(parts):
-    """The float32 sum of equally long arrays, one for each rank, as the ring adds: segment s in the order of ranks s, s+1, ..."""
+    """The float32 sum of equally long arrays, one for each rank, as the ring adds: segment s in the order of ranks s+1, s+2, ..., s."""
     p, n = len(parts), len(parts[0])
     out = np.empty(n, np.float32)
     for s in range(p):
         part = slice(n * s // p, n * (s + 1) // p)
-        out[part] = parts[s][part]
-        for hop in range(1, p):
+        out[part] = parts[(s + 1) % p][part]
+        for hop in range(2, p + 1):
             out[part] += parts[(s + hop) % p][part]
     return out
 

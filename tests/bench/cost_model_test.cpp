@@ -33,6 +33,44 @@ TEST(CostModel, CallsAreAddedNotMerged) {
   EXPECT_NEAR(seconds(Kind::all_reduce, 100, 100e3, kFlat, 4, 2), 100 * (2 * 10e-6 + 1e-6), 1e-12);
 }
 
+TEST(CostModel, AReduceScatterAndAnAllGatherAreARingsBytes) {
+  const Network no_latency = Network::parse("lab:alpha=0us,beta=1GBps");
+  for (const int p : {1, 2, 3, 8, 64}) {
+    const double halves = seconds(Kind::reduce_scatter, 1, 4e6, no_latency, 4, p) +
+                          seconds(Kind::all_gather, 1, 4e6 / p, no_latency, 4, p);
+    EXPECT_NEAR(halves, seconds(Kind::all_reduce, 1, 4e6, no_latency, 4, p), 1e-15) << p;
+    EXPECT_NEAR(wire(Kind::reduce_scatter, 4e6, 4, p), wire(Kind::all_reduce, 4e6, 4, p) / 2, 1e-9) << p;
+  }
+  // Recursive halving: 3 messages among 8.
+  EXPECT_NEAR(seconds(Kind::reduce_scatter, 1, 8e3, kFlat, 4, 8), 3 * 10e-6 + 7e-6, 1e-12);
+  // 4 machines of 2: a half of 8 kB inside, then three quarters of it across, carried by a link that two ranks share.
+  const Network two_level = Network::parse("lab:alpha=10us,beta=1GBps,node=2,inner=nvlink");
+  EXPECT_NEAR(seconds(Kind::reduce_scatter, 1, 8e3, two_level, 4, 8), 2e-6 + 4e3 / 360e9 + 2 * 10e-6 + 6e-6, 1e-12);
+}
+
+TEST(CostModel, AnAllToAllIsItsExchanges) {
+  // 3 MB to the 3 others of 4 ranks; on 8 the same 4 MB are cut in 8.
+  for (const int p : {2, 4, 8}) {
+    EXPECT_NEAR(seconds(Kind::all_to_all, 1, 3e6, kFlat, 4, p), seconds(Kind::exchange, 3, 3e6, kFlat, 4, p), 1e-12);
+    EXPECT_NEAR(seconds(Kind::all_to_all, 1, 3e6, kFlat, 4, p), (p - 1) * 10e-6 + 4e-3 * (p - 1) / p, 1e-12);
+    EXPECT_NEAR(wire(Kind::all_to_all, 3e6, 4, p), 4e6 * (p - 1) / p, 1e-6);
+  }
+}
+
+TEST(CostModel, CallsAreKnownByTheirNames) {
+  CollectiveUses uses = no_uses();
+  for (const char* call : {"all_reduce_f32", "all_gather", "all_gather_v", "broadcast", "exchange",
+                           "reduce_scatter_f16", "all_to_all", "all_to_all_v"}) {
+    add_use(uses, call, 8.0);
+  }
+  const double expected[] = {1, 2, 1, 1, 1, 2};
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(uses[i].kind), i);
+    EXPECT_EQ(uses[i].calls, expected[i]) << i;
+    EXPECT_EQ(uses[i].bytes, 8 * expected[i]) << i;
+  }
+}
+
 TEST(CostModel, AGatherBeatsTheDenseRingAboveARatioOfHalfTheRanks) {
   const Network no_latency = Network::parse("lab:alpha=0us,beta=1GBps");
   for (const int p : {2, 8, 32, 256}) {

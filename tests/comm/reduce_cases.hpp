@@ -85,8 +85,8 @@ void gives_every_rank_the_same_bits(Communicator<S>& comm, Queue<S> queue) {
   }
 }
 
-/// Segment s starts at rank s and is added to, and rounded, rank by rank around the ring. NCCL chooses its own order,
-/// so it is held to the error bound of p - 1 roundings instead.
+/// Segment s starts at rank s + 1 and is added to, and rounded, rank by rank around the ring, up to rank s. NCCL
+/// chooses its own order, so it is held to the error bound of p - 1 roundings instead.
 template <Space S>
 void rounds_at_every_hop(Communicator<S>& comm, Queue<S> queue) {
   Rank<S> rank{comm, queue};
@@ -100,10 +100,10 @@ void rounds_at_every_hop(Communicator<S>& comm, Queue<S> queue) {
     for (int s = 0; s < p; ++s) {
       const Segment segment = ring_segment(kElements, s, p);
       for (std::size_t i = segment.first; i < segment.first + segment.count; ++i) {
-        float expected = rounded(rough_value(i, s), dtype);
+        float expected = rounded(rough_value(i, (s + 1) % p), dtype);
         float magnitude = std::fabs(expected);
         for (int hop = 1; hop < p; ++hop) {
-          const float next = rounded(rough_value(i, (s + hop) % p), dtype);
+          const float next = rounded(rough_value(i, (s + 1 + hop) % p), dtype);
           expected = rounded(expected + next, dtype);
           magnitude += std::fabs(next);
         }

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "lib/comm/forwarding.hpp"
 #include "lib/reduce/gradiveq_compressor.hpp"
 #include "tests/reduce/model_run.hpp"
 
@@ -409,41 +410,20 @@ TEST(GradiVeq, TakesTinyConvolutions) {
 }
 
 /// Makes rank 1's digest a lie, as if it had fitted other bases.
-class Lying final : public Communicator<Space::host> {
+class Lying final : public ForwardingCommunicator {
  public:
-  explicit Lying(Communicator<Space::host>& inner) : inner_{inner} {}
-  [[nodiscard]] int rank() const noexcept override { return inner_.rank(); }
-  [[nodiscard]] int size() const noexcept override { return inner_.size(); }
-  [[nodiscard]] std::string_view name() const noexcept override { return inner_.name(); }
-  void exchange(Queue<Space::host> queue, int to, HostView<const std::byte> out, int from,
-                HostView<std::byte> in) override {
-    inner_.exchange(queue, to, out, from, in);
-  }
-  void all_reduce_sum(Queue<Space::host> queue, HostView<std::byte> inout, Dtype dtype,
-                      HostView<std::byte> scratch) override {
-    inner_.all_reduce_sum(queue, inout, dtype, scratch);
-  }
-  void all_gather(Queue<Space::host> queue, HostView<const std::byte> mine, HostView<std::byte> all) override {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  void all_gather(Queue<Space::host> queue, ConstBytes mine, Bytes all) override {
     if (rank() == 1) all[8] ^= std::byte{1};
-    inner_.all_gather(queue, mine, all);
+    inner().all_gather(queue, mine, all);
   }
-  void all_gather_v(Queue<Space::host> queue, HostView<const std::byte> mine, std::span<const std::uint64_t> sizes,
-                    std::span<const std::uint64_t> offsets, HostView<std::byte> all) override {
-    inner_.all_gather_v(queue, mine, sizes, offsets, all);
-  }
-  void broadcast(Queue<Space::host> queue, HostView<std::byte> view, int root) override {
+  void broadcast(Queue<Space::host> queue, Bytes view, int root) override {
     if (rank() == 1 && view.size() > 64) std::memset(view.data(), 0xA5, view.size());
-    inner_.broadcast(queue, view, root);
+    inner().broadcast(queue, view, root);
     ++broadcasts;
   }
-  [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override { return inner_.scratch_bytes(bytes); }
-  void barrier(Queue<Space::host> queue) override { inner_.barrier(queue); }
-  void agree_max(std::span<double> values) override { inner_.agree_max(values); }
 
   int broadcasts = 0;
-
- private:
-  Communicator<Space::host>& inner_;
 };
 
 TEST(GradiVeq, BasesThatDifferAreReplacedByRankZeros) {
