@@ -34,6 +34,20 @@ class DeviceWarp {
     __syncwarp();
   }
   __device__ std::uint32_t max(const Own<std::uint32_t>& own) const { return __reduce_max_sync(kAll, own[lane_]); }
+  __device__ Own<std::uint32_t> max_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
+    Own<std::uint32_t> joined = own;
+    for (std::uint32_t distance = 1; distance < lanes; distance *= 2) {
+      const std::uint32_t other = __shfl_xor_sync(kAll, joined[lane_], distance);
+      joined[lane_] = other > joined[lane_] ? other : joined[lane_];
+    }
+    return joined;
+  }
+  __device__ Own<std::uint32_t> or_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
+    Own<std::uint32_t> joined = own;
+    for (std::uint32_t distance = 1; distance < lanes; distance *= 2)
+      joined[lane_] |= __shfl_xor_sync(kAll, joined[lane_], distance);
+    return joined;
+  }
   __device__ std::uint32_t sum(const Own<std::uint32_t>& own) const { return __reduce_add_sync(kAll, own[lane_]); }
   __device__ Own<std::uint32_t> sum_before(const Own<std::uint32_t>& own) const {
     std::uint32_t through = own[lane_];

@@ -45,9 +45,9 @@ __global__ void encode_kernel(law::QsgdLayout layout, const float* gradient, boo
     } else {
       norm = norms[piece.bucket];
     }
-    schedule::encode_elements<Bits>(warp, x, piece.first, piece.count, aligned,
-                                    law::Qsgd::with_bits(Bits).encode_factor(norm), key,
-                                    codes[threadIdx.x / schedule::kLanes], words + piece.first_word);
+    schedule::encode_elements<law::QsgdElement<Bits>, true>(
+        warp, x, piece.first, piece.count, aligned, law::Qsgd::with_bits(Bits).encode_factor(norm), key,
+        codes[threadIdx.x / schedule::kLanes], words + piece.first_word);
   }
 }
 
@@ -58,9 +58,10 @@ __global__ void decode_kernel(law::QsgdLayout layout, const float* norms, const 
   const std::size_t pieces = Piece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
     const Piece piece{layout, p};
-    schedule::decode_elements<Bits>(warp, words + piece.first_word, piece.count,
-                                    law::Qsgd::with_bits(Bits).decode_factor(norms[piece.bucket]), weight,
-                                    out + piece.first, aligned);
+    const float unit = law::Qsgd::with_bits(Bits).decode_factor(norms[piece.bucket]);
+    schedule::decode_elements<law::QsgdElement<Bits>>(
+        warp, words + piece.first_word, piece.count, [unit](std::size_t) { return unit; }, weight, out + piece.first,
+        aligned);
   }
 }
 

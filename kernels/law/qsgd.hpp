@@ -5,6 +5,7 @@
 
 #include "kernels/law/half.hpp"
 #include "kernels/law/hd.hpp"
+#include "kernels/law/philox.hpp"
 
 namespace gradtool::law {
 
@@ -44,6 +45,26 @@ struct Qsgd {
   GT_HD float decode(float factor, std::uint32_t code) const {
     const float magnitude = static_cast<float>(static_cast<std::int32_t>(code & levels)) * factor;
     return float_of(bits_of(magnitude) ^ (code >> (bits - 1) & 1u) << 31);
+  }
+};
+
+/// A level as the element of a block format (kernels/law/block_format.hpp): the norm is the scale.
+template <std::uint32_t Bits>
+struct QsgdElement {
+  static constexpr std::uint32_t kBits = Bits;
+  static constexpr Qsgd kLaw{Bits, (1u << (Bits - 1)) - 1u};
+
+  GT_HD static std::uint32_t encode(float factor, float x, std::uint32_t draw) {
+    constexpr Qsgd law = kLaw;
+    return law.encode(factor, x, uniform(draw));
+  }
+  GT_HD static std::uint32_t encode(float factor, float x) {
+    constexpr Qsgd law = kLaw;
+    return law.encode(factor, x, 0.5f);
+  }
+  GT_HD static float decode(std::uint32_t code) {
+    constexpr Qsgd law = kLaw;
+    return law.decode(1.0f, code);
   }
 };
 

@@ -15,7 +15,8 @@
 /// A Warp has
 ///   each(f)          calls f(lane) for 32 lanes, then a barrier: what a lane wrote is visible to all in the next
 ///   phase; Own<T>           a variable that every lane has for itself, own[lane]; never read by another lane; max,
-///   sum, sum_before, ballot, tree_sum   of an Own, with the same value for all lanes (sum_before: an Own again).
+///   sum, sum_before, ballot, tree_sum   of an Own, with the same value for all lanes (sum_before: an Own again);
+///   max_among, or_among     of `lanes` neighbours (a power of two): an Own with the same value for all of them.
 /// Code outside of `each` runs in all lanes alike: what it branches on is the same for all of them.
 #if defined(__CUDACC__)
 #define GT_SCHEDULE __device__
@@ -80,6 +81,12 @@ class HostWarp {
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) largest = own[lane] > largest ? own[lane] : largest;
     return largest;
   }
+  [[nodiscard]] Own<std::uint32_t> max_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
+    return among(lanes, own, [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
+  }
+  [[nodiscard]] Own<std::uint32_t> or_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
+    return among(lanes, own, [](std::uint32_t a, std::uint32_t b) { return a | b; });
+  }
   [[nodiscard]] std::uint32_t sum(const Own<std::uint32_t>& own) const {
     std::uint32_t total = 0;
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) total += own[lane];
@@ -110,6 +117,17 @@ class HostWarp {
   }
 
  private:
+  template <class Join>
+  static Own<std::uint32_t> among(std::uint32_t lanes, const Own<std::uint32_t>& own, const Join& join) {
+    Own<std::uint32_t> joined;
+    for (std::uint32_t first = 0; first < kLanes; first += lanes) {
+      std::uint32_t all = own[first];
+      for (std::uint32_t lane = first + 1; lane < first + lanes; ++lane) all = join(all, own[lane]);
+      for (std::uint32_t lane = first; lane < first + lanes; ++lane) joined[lane] = all;
+    }
+    return joined;
+  }
+
   Order order_;
 };
 

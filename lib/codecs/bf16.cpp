@@ -1,4 +1,5 @@
 #include "kernels/law/half.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
@@ -60,7 +61,7 @@ extern constinit const CodecDescriptor bf16_codec{
     .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Bf16>();
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_bf16),
 };
 
 }  // namespace gradtool

@@ -6,34 +6,12 @@
 
 #include "kernels/host/draws.hpp"
 #include "kernels/host/pack_codes.hpp"
-#include "kernels/law/bitpack.hpp"
-#include "kernels/law/block_int.hpp"
-#include "kernels/law/half.hpp"
+#include "kernels/law/block_format.hpp"
 #include "lib/codecs/codec.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
-
-/// Where things lie in the payload of a block codec: the scales of all blocks, padded to 4 bytes, then the packed codes
-/// of all elements. Blocks are whole words of codes.
-struct BlockLayout {
-  std::size_t n;
-  std::size_t block;
-  std::size_t scale_bytes;
-  std::uint32_t bits;
-
-  [[nodiscard]] std::size_t blocks() const { return (n + block - 1) / block; }
-  [[nodiscard]] std::size_t codes_offset() const { return (blocks() * scale_bytes + 3) / 4 * 4; }
-  [[nodiscard]] std::size_t bytes() const { return codes_offset() + 4 * law::packed_words(n, bits); }
-};
-
-/// What a block stores, and what its elements are multiplied by before they are rounded.
-template <class Scale>
-struct Scaled {
-  Scale stored{};
-  float factor = 0.0F;
-};
 
 namespace detail {
 
@@ -106,12 +84,10 @@ GT_SIMD_CLONES void decode_blocks(const std::uint8_t* codes, std::size_t offset,
 
 }  // namespace detail
 
-/// Elements of at most 8 bits in blocks that share a scale. A Format says
-///   Scale                      what is stored for a block,
-///   kBlock                     elements of a block where the format fixes it, else 0,
-///   Element                    a law: kBits, encode(factor, x), encode(factor, x, draw), decode(code),
-///   scale(x, count)            Scaled<Scale>: what is stored for a block, and what its elements are multiplied by,
-///   decode_factor(scale)       what decoded elements are multiplied by.
+/// Elements of at most 8 bits in blocks that share a scale. A Format is one of kernels/law/block_format.hpp, or like
+/// one but with
+///   scale(x, count)            law::Scaled<Scale> of a block
+/// in place of scaled(largest).
 template <class Format>
 class BlockCodec : public Codec<Space::host> {
  public:
@@ -125,7 +101,7 @@ class BlockCodec : public Codec<Space::host> {
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
               HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
     if (gradient.empty()) return;
-    const BlockLayout at = layout(gradient.size());
+    const law::BlockLayout at = layout(gradient.size());
     auto* scales = section<Scale>(payload);
     std::memset(payload.data() + at.blocks() * sizeof(Scale), 0, at.codes_offset() - at.blocks() * sizeof(Scale));
     each_tile(
@@ -150,7 +126,7 @@ class BlockCodec : public Codec<Space::host> {
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> /*scratch*/) const override {
-    const BlockLayout at = layout(out.size());
+    const law::BlockLayout at = layout(out.size());
     expect_length(name(), payload.size(), at.bytes());
     const auto* scales = section<Scale>(payload);
     each_tile(
@@ -172,7 +148,7 @@ class BlockCodec : public Codec<Space::host> {
   static constexpr std::size_t kAlign = kBits == 8 ? 4 : law::kPackGroup;
 
   [[nodiscard]] virtual std::string_view name() const = 0;
-  [[nodiscard]] BlockLayout layout(std::size_t n) const { return {n, block_, sizeof(Scale), kBits}; }
+  [[nodiscard]] law::BlockLayout layout(std::size_t n) const { return {n, block_, sizeof(Scale), kBits}; }
   [[nodiscard]] const Format& format() const { return format_; }
   [[nodiscard]] std::size_t block() const { return block_; }
   [[nodiscard]] bool stochastic() const { return stochastic_; }
@@ -205,18 +181,12 @@ class BlockCodec : public Codec<Space::host> {
   bool stochastic_;
 };
 
-/// Formats whose blocks store largest/top as float32.
-template <class ElementLaw>
-struct FloatScaled {
-  using Scale = float;
-  using Element = ElementLaw;
-  static constexpr std::size_t kBlock = 0;
-
-  [[nodiscard, gnu::always_inline]] static Scaled<Scale> scale(const float* x, std::size_t count) {
-    const float stored = law::BlockScale::stored(detail::largest_of(x, count), Element::kMax);
-    return {stored, law::BlockScale::encode_factor(stored)};
+/// A block format of kernels/law/block_format.hpp, whose scale depends on the block's largest magnitude alone.
+template <class Law>
+struct OfLargest : Law {
+  [[nodiscard, gnu::always_inline]] static law::Scaled<typename Law::Scale> scale(const float* x, std::size_t count) {
+    return Law::scaled(detail::largest_of(x, count));
   }
-  [[nodiscard]] static float decode_factor(Scale scale) { return scale; }
 };
 
 }  // namespace gradtool

@@ -12,6 +12,11 @@ namespace gradtool {
 std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_bf16(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_int8(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp8(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_mx(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params);
 

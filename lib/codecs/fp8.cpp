@@ -1,49 +1,31 @@
 #include <cmath>
 
-#include "kernels/law/small_float.hpp"
 #include "lib/codecs/block_codec.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/codecs/small_float_element.hpp"
 
 namespace gradtool {
 namespace {
 
-constexpr float kSmallest = 0x1p-100F;  // a block below this is sent as zero: its scale would be subnormal
-
-/// The block's largest magnitude becomes the format's largest value.
 template <law::SmallFloat Law>
-struct Fp8Format {
-  using Scale = float;
-  using Element = SmallFloatElement<Law>;
-  static constexpr std::size_t kBlock = 0;
-
-  static float top() { return Law.value(Law.max_code); }
-
-  [[nodiscard, gnu::always_inline]] static Scaled<Scale> scale(const float* x, std::size_t count) {
-    const float largest = detail::largest_of(x, count);
-    if (!(largest <= 0x1.fffffep127F)) return {law::float_of(0x7fc00000U), 0.0F};
-    if (largest < kSmallest) return {};
-    return {largest / top(), top() / largest};
-  }
-  [[nodiscard]] static float decode_factor(Scale scale) { return scale; }
-};
+using Format = OfLargest<law::Fp8Format<Law>>;
 
 template <law::SmallFloat Law>
-class Fp8 final : public BlockCodec<Fp8Format<Law>> {
+class Fp8 final : public BlockCodec<Format<Law>> {
  public:
   explicit Fp8(const Params& params)
-      : BlockCodec<Fp8Format<Law>>{
+      : BlockCodec<Format<Law>>{
             {}, static_cast<std::size_t>(params.integer("block")), params.is("rounding", "stochastic")} {}
 
   /// Half a unit in the last place; for small values half the spacing of subnormals.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
     const double steps = this->stochastic() ? 1.0 : 0.5;
     const double relative = steps * std::ldexp(1.0, -static_cast<int>(Law.mantissa)) * (1.0 + 1e-4);
-    const double quantum = steps * std::ldexp(1.0, Law.quantum_exponent()) / static_cast<double>(Fp8Format<Law>::top());
+    const double quantum = steps * std::ldexp(1.0, Law.quantum_exponent()) / static_cast<double>(Format<Law>::top());
     const auto in_block = static_cast<double>(std::min(n, this->block()));
     return {.nmse = relative * relative + in_block * quantum * quantum,
             .of_largest = relative,
-            .absolute = static_cast<double>(kSmallest)};
+            .absolute = static_cast<double>(Format<Law>::kSmallest)};
   }
 
  private:
@@ -87,7 +69,7 @@ extern constinit const CodecDescriptor fp8_codec{
       if (p.is("format", "e5m2")) return std::make_unique<Fp8<law::kE5M2>>(p);
       return std::make_unique<Fp8<law::kE4M3>>(p);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_fp8),
 };
 
 }  // namespace gradtool

@@ -1,10 +1,11 @@
 #include "lib/codecs/block_codec.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/registry.hpp"
 
 namespace gradtool {
 namespace {
 
-using Format = FloatScaled<law::SymmetricInt<8>>;
+using Format = OfLargest<law::FloatScaled<law::SymmetricInt<8>>>;
 
 class Int8 final : public BlockCodec<Format> {
  public:
@@ -52,7 +53,7 @@ extern constinit const CodecDescriptor int8_codec{
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Int8>(p);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_int8),
 };
 
 }  // namespace gradtool

@@ -1,45 +1,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/law/small_float.hpp"
 #include "lib/codecs/block_codec.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/codecs/small_float_element.hpp"
 
 namespace gradtool {
 namespace {
 
-constexpr std::size_t kElements = 32;  // of a block
-constexpr std::uint8_t kNanScale = 255;
-
-/// E8M0 scale of a block: floor(log2 largest) - emax of the element format, clamped to what a byte holds.
-inline std::uint8_t scale_byte(std::uint32_t largest_bits, std::int32_t largest_exponent) {
-  if (largest_bits >= 0x7f800000U) return kNanScale;
-  const auto exponent = static_cast<std::int32_t>(largest_bits >> 23);  // 0 for subnormals: clamped below all the same
-  return static_cast<std::uint8_t>(std::clamp(exponent - largest_exponent, 0, 254));
-}
-
-/// 2^(byte - 127), also the subnormal 2^-127; NaN for 255.
-inline float scale_value(std::uint32_t byte) {
-  return law::float_of(byte == 0 ? 0x00400000U : byte == kNanScale ? 0x7fc00000U : byte << 23);
-}
-/// 2^(127 - byte); 0 for a block that is not finite.
-inline float inverse_scale(std::uint32_t byte) {
-  return byte == kNanScale ? 0.0F : scale_value(254 - byte);
-}
-
 template <auto Law>
-struct MxFormat {
-  using Scale = std::uint8_t;
-  using Element = SmallFloatElement<Law>;
-  static constexpr std::size_t kBlock = kElements;
-
-  [[nodiscard, gnu::always_inline]] static Scaled<Scale> scale(const float* x, std::size_t count) {
-    const std::uint8_t byte = scale_byte(law::bits_of(detail::largest_of(x, count)), Law.largest_exponent);
-    return {byte, inverse_scale(byte)};
-  }
-  [[nodiscard]] static float decode_factor(Scale scale) { return scale_value(scale); }
-};
+using Format = OfLargest<law::MxFormat<Law>>;
 
 /// Largest value of a format, and the error of its last place and of its smallest spacing, in the same unit.
 struct Resolution {
@@ -59,9 +29,10 @@ constexpr Resolution resolution(const law::SmallFixed&) {
 }
 
 template <auto Law>
-class Mx final : public BlockCodec<MxFormat<Law>> {
+class Mx final : public BlockCodec<Format<Law>> {
  public:
-  explicit Mx(const Params& params) : BlockCodec<MxFormat<Law>>{{}, kElements, params.is("rounding", "stochastic")} {}
+  explicit Mx(const Params& params)
+      : BlockCodec<Format<Law>>{{}, Format<Law>::kBlock, params.is("rounding", "stochastic")} {}
 
   /// Rounding of one element, or saturation of the block's largest, which is below 2^(emax+1) in units of the scale.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
@@ -70,7 +41,7 @@ class Mx final : public BlockCodec<MxFormat<Law>> {
     const double power = std::ldexp(1.0, Law.largest_exponent);  // at least this is the block's largest
     const double relative = std::max(steps * r.relative, 1.0 - r.largest / (2.0 * power));
     const double quantum = steps * r.quantum / power;
-    const auto in_block = static_cast<double>(std::min(n, kElements));
+    const auto in_block = static_cast<double>(std::min(n, Format<Law>::kBlock));
     return {.nmse = relative * relative + in_block * quantum * quantum,
             .of_largest = std::max(relative, quantum),
             .absolute = std::ldexp(1.0, -126)};
@@ -118,7 +89,7 @@ extern constinit const CodecDescriptor mx_codec{
     .aggregation = Aggregation::gather,
     .payload = "bits n + 8 ceil(n/32) bits; bits = 8, 6 or 4",
     .make_host = [](const Params& p, const Layout&) { return make(p); },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_mx),
 };
 
 }  // namespace gradtool

@@ -5,6 +5,7 @@
 
 #include "kernels/host/chunk_sums.hpp"
 #include "kernels/host/draws.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
@@ -94,7 +95,7 @@ extern constinit const CodecDescriptor natural_codec{
     .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<NaturalCodec>();
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_natural),
 };
 
 }  // namespace gradtool

@@ -6,9 +6,10 @@ namespace gradtool {
 namespace {
 
 template <std::uint32_t Bits>
-class QgzCodec final : public BlockCodec<FloatScaled<law::TwosComplement<Bits>>> {
+class QgzCodec final : public BlockCodec<OfLargest<law::FloatScaled<law::TwosComplement<Bits>>>> {
  public:
-  explicit QgzCodec(std::size_t block) : BlockCodec<FloatScaled<law::TwosComplement<Bits>>>{{}, block, false} {}
+  explicit QgzCodec(std::size_t block)
+      : BlockCodec<OfLargest<law::FloatScaled<law::TwosComplement<Bits>>>>{{}, block, false} {}
 
   /// Half a unit, or a whole one for what is above the last positive code.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {

@@ -14,20 +14,11 @@ struct QsgdFormat {
   using Scale = float;
   static constexpr std::size_t kBlock = 0;
 
-  struct Element {
-    static constexpr std::uint32_t kBits = Bits;
-    static constexpr law::Qsgd kLaw{Bits, (1u << (Bits - 1)) - 1u};
-
-    [[nodiscard]] static std::uint32_t encode(float factor, float x, std::uint32_t draw) {
-      return kLaw.encode(factor, x, law::uniform(draw));
-    }
-    [[nodiscard]] static std::uint32_t encode(float factor, float x) { return kLaw.encode(factor, x, 0.5F); }
-    [[nodiscard]] static float decode(std::uint32_t code) { return kLaw.decode(1.0F, code); }
-  };
+  using Element = law::QsgdElement<Bits>;
 
   bool l2 = false;
 
-  [[nodiscard, gnu::always_inline]] Scaled<Scale> scale(const float* x, std::size_t count) const {
+  [[nodiscard, gnu::always_inline]] law::Scaled<Scale> scale(const float* x, std::size_t count) const {
     const float norm = law::Qsgd::stored_norm(l2 ? l2_norm(x, count) : detail::largest_of(x, count));
     return {norm, Element::kLaw.encode_factor(norm)};
   }

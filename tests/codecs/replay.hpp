@@ -10,8 +10,10 @@
 
 #include "kernels/law/fft_payload.hpp"
 #include "kernels/law/qsgd_layout.hpp"
+#include "kernels/schedule/blocks.hpp"
 #include "kernels/schedule/fft_codes.hpp"
 #include "kernels/schedule/fft_select.hpp"
+#include "kernels/schedule/natural.hpp"
 #include "kernels/schedule/qsgd_bucket.hpp"
 #include "kernels/schedule/warp.hpp"
 #include "tests/codecs/inputs.hpp"
@@ -73,9 +75,9 @@ std::vector<std::byte> replay_qsgd_encode(std::span<const float> x, std::size_t 
     alignas(16) std::array<std::uint32_t, schedule::kWindow> codes;
     codes.fill(0xA5A5A5A5u);
     const float norm = at_byte<float>(payload, 0)[piece.bucket];
-    schedule::encode_elements<Bits>(warp, x.data() + piece.first, piece.first, piece.count, aligned,
-                                    law::Qsgd::with_bits(Bits).encode_factor(norm), key, codes.data(),
-                                    at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word);
+    schedule::encode_elements<law::QsgdElement<Bits>, true>(
+        warp, x.data() + piece.first, piece.first, piece.count, aligned, law::Qsgd::with_bits(Bits).encode_factor(norm),
+        key, codes.data(), at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word);
   }
   return payload;
 }
@@ -90,8 +92,89 @@ void replay_qsgd_decode(const std::vector<std::byte>& payload, std::size_t bucke
     const schedule::QsgdPiece piece{layout, p};
     if (piece.count == 0) continue;
     const float factor = law::Qsgd::with_bits(Bits).decode_factor(at_byte<float>(payload, 0)[piece.bucket]);
-    schedule::decode_elements<Bits>(warp, at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word,
-                                    piece.count, factor, weight, out.data() + piece.first, sixteen(out.data()));
+    schedule::decode_elements<law::QsgdElement<Bits>>(
+        warp, at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word, piece.count,
+        [factor](std::size_t) { return factor; }, weight, out.data() + piece.first, sixteen(out.data()));
+  }
+}
+
+/// kernels/cuda/block_kernels.hpp: encode_blocks.
+template <class Format>
+std::vector<std::byte> replay_encode_blocks(std::span<const float> x, const law::BlockLayout& layout, bool stochastic,
+                                            const law::DrawKey& key, std::uint32_t order) {
+  using schedule::BlockPiece;
+  std::vector<std::byte> payload(layout.bytes(), std::byte{0xA5});
+  const HostWarp warp{lane_order(order)};
+  const bool aligned = sixteen(x.data());
+  auto* scales = at_byte<typename Format::Scale>(payload, 0);
+  auto* words = at_byte<std::uint32_t>(payload, layout.codes_offset());
+  std::vector<std::uint32_t> largest(layout.blocks(), 0);
+  const auto pieces = item_order(BlockPiece::pieces(layout), order);
+  for (const std::size_t p : pieces) {
+    const BlockPiece piece{layout, p};
+    if (schedule::in_window(layout.block)) break;
+    const auto most = schedule::largest_pattern(warp, x.data() + piece.first, piece.count, aligned);
+    largest[piece.block] = std::max(largest[piece.block], most);
+  }
+  const auto encode = [&]<bool Stochastic>() {
+    for (const std::size_t p : pieces) {
+      const BlockPiece piece{layout, p};
+      if (piece.count == 0) continue;
+      alignas(16) std::array<std::uint32_t, schedule::kWindow> room;
+      room.fill(0xA5A5A5A5u);
+      if (schedule::in_window(layout.block)) {
+        schedule::encode_in_windows<Format, Stochastic>(warp, layout, piece, x.data(), aligned, key, scales,
+                                                        room.data(), words + piece.first_word);
+      } else {
+        schedule::encode_piece<Format, Stochastic>(warp, piece, x.data(), aligned, largest[piece.block], key, scales,
+                                                   room.data(), words + piece.first_word);
+      }
+    }
+  };
+  if (stochastic)
+    encode.template operator()<true>();
+  else
+    encode.template operator()<false>();
+  schedule::clear_padding<Format>(warp, layout, payload.data());
+  return payload;
+}
+
+/// kernels/cuda/block_kernels.hpp: decode_add_blocks.
+template <class Format>
+void replay_decode_blocks(const std::vector<std::byte>& payload, const law::BlockLayout& layout, float weight,
+                          std::span<float> out, std::uint32_t order) {
+  const HostWarp warp{lane_order(order)};
+  for (const std::size_t p : item_order(schedule::BlockPiece::pieces(layout), order)) {
+    const schedule::BlockPiece piece{layout, p};
+    if (piece.count == 0) continue;
+    schedule::decode_piece<Format>(
+        warp, layout, piece, at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word,
+        at_byte<typename Format::Scale>(payload, 0), weight, out.data(), sixteen(out.data()));
+  }
+}
+
+/// kernels/cuda/natural.cu: natural_encode, natural_decode_add.
+inline std::vector<std::byte> replay_natural_encode(std::span<const float> x, const law::DrawKey& key,
+                                                    std::uint32_t order) {
+  constexpr std::size_t kPiece = 4096;
+  const std::size_t exponents = (x.size() + 3) / 4 * 4;
+  std::vector<std::byte> payload(exponents + (x.size() + 31) / 32 * 4, std::byte{0xA5});
+  for (const std::size_t p : item_order((x.size() + kPiece - 1) / kPiece, order)) {
+    const std::size_t count = std::min(kPiece, x.size() - p * kPiece);
+    schedule::natural_encode(HostWarp{lane_order(order)}, x.data() + p * kPiece, p * kPiece, count, sixteen(x.data()),
+                             key, at_byte<std::uint32_t>(payload, 0), at_byte<std::uint32_t>(payload, exponents));
+  }
+  return payload;
+}
+inline void replay_natural_decode(const std::vector<std::byte>& payload, float weight, std::span<float> out,
+                                  std::uint32_t order) {
+  constexpr std::size_t kPiece = 4096;
+  const std::size_t exponents = (out.size() + 3) / 4 * 4;
+  for (const std::size_t p : item_order((out.size() + kPiece - 1) / kPiece, order)) {
+    const std::size_t count = std::min(kPiece, out.size() - p * kPiece);
+    schedule::natural_decode(HostWarp{lane_order(order)}, at_byte<std::uint32_t>(payload, 0),
+                             at_byte<std::uint32_t>(payload, exponents), p * kPiece, count, weight,
+                             out.data() + p * kPiece, sixteen(out.data()));
   }
 }
 

@@ -1,0 +1,37 @@
+#include "kernels/cuda/natural.hpp"
+
+#include "lib/codecs/cuda/twin.hpp"
+#include "lib/codecs/cuda_factories.hpp"
+#include "lib/codecs/payload.hpp"
+
+namespace gradtool {
+namespace {
+
+class CudaNatural final : public CudaTwin {
+ public:
+  explicit CudaNatural(const Params& params) : CudaTwin{"natural", params} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = bytes(n)}; }
+
+  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
+              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> /*scratch*/) const override {
+    cuda::natural_encode(queue, gradient, context.key, payload.data());
+  }
+
+  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
+                  View<float, Space::cuda> out, View<std::byte, Space::cuda> /*scratch*/) const override {
+    expect_length("natural", payload.size(), bytes(out.size()));
+    cuda::natural_decode_add(queue, payload.data(), weight, out);
+  }
+
+ private:
+  static std::size_t bytes(std::size_t n) { return (n + 3) / 4 * 4 + (n + 31) / 32 * 4; }
+};
+
+}  // namespace
+
+std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params) {
+  return std::make_unique<CudaNatural>(params);
+}
+
+}  // namespace gradtool
