@@ -28,6 +28,7 @@ struct Options {
   std::vector<std::string> networks;
   std::string nodes;
   std::string seed = "1";
+  std::string pipeline = "off";
   bool advise = false;
   std::optional<double> max_nmse;
   std::size_t iterations = 0;
@@ -47,6 +48,20 @@ std::uint64_t parse_seed(const std::string& text) {
     throw Error{Fault::usage, fmt::format("--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text)};
   }
   return seed;
+}
+
+int parse_pipeline(const std::string& text) {
+  constexpr int kMost = 64;
+  int chunks = text == "off" ? 1 : 0;
+  if (chunks == 0) {
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), chunks);
+    if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) chunks = 0;
+  }
+  if (chunks < 1 || chunks > kMost) {
+    throw Error{Fault::usage, fmt::format("--pipeline '{}' is not valid; write off, or a number of chunks from 1 to {}",
+                                          text, kMost)};
+  }
+  return chunks;
 }
 
 int run(Options& o) {
@@ -81,6 +96,7 @@ int run(Options& o) {
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse)};
   }
   bench.seed = parse_seed(o.seed);
+  bench.pipeline = parse_pipeline(o.pipeline);
   for (const auto& path : {o.csv, o.json}) {
     if (!path.empty() && path != "-") expect_writable(path);  // now, not after minutes of measuring
   }
@@ -142,6 +158,10 @@ Subcommand add_bench(CLI::App& root) {
                   "Threads of each rank for encode and decode [all cores; concurrent: shared by the ranks]")
       ->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
+  app->add_option("--pipeline", o->pipeline,
+                  "off, or into how many chunks to cut a unit whose encoding, communication and decoding overlap, in "
+                  "concurrent rows")
+      ->capture_default_str();
   app->add_option("--timing", o->timing, "isolated (one rank encodes at a time), concurrent (all at once) or both")
       ->check(CLI::IsMember({"isolated", "concurrent", "both"}))
       ->capture_default_str();

@@ -19,6 +19,7 @@
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
+#include "lib/reduce/pipelined.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool {
@@ -139,14 +140,18 @@ class Bench {
       for (const Timing timing : timings) add_unmeasured(spec, timing, "skipped", reason);
       return;
     }
-    std::optional<ReplayResult> first;  // errors and bytes, the same for both timings: from the first that succeeds
+    // Errors and bytes: from the first timing that succeeds, unless the other one is pipelined, which is another sum.
+    std::optional<ReplayResult> first;
+    int first_chunks = 1;
     for (const Timing timing : timings) {
       progress.update(done++,
                       fmt::format("{} {}", spec.name(), timing == Timing::isolated ? "isolated" : "concurrent"));
-      const bool errors = !first.has_value();
+      const int chunks = options_.pipeline_for(spec, timing);
+      const bool errors = !first || chunks != first_chunks;
       try {
-        const ReplayResult result = replay(spec, timing, errors);
+        const ReplayResult result = replay(spec, timing, errors, errors && !first);
         if (errors) first = result;
+        first_chunks = chunks;
         add_rows(spec, timing, *first, result.samples, errors);
       } catch (const Error& error) {
         if (error.fault() == Fault::usage || device_.across_processes) throw;
@@ -170,7 +175,7 @@ class Bench {
   }
 
   void add_unmeasured(const CodecSpec& spec, Timing timing, const std::string& status, const std::string& message) {
-    auto row = start_row(report_.rows, facts(timing), spec, timing, "all", facts_.elements);
+    auto row = start_row(report_.rows, facts(spec, timing), spec, timing, "all", facts_.elements);
     row.set("status", status).set("message", message);
     append(row, {});
   }
@@ -181,13 +186,15 @@ class Bench {
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     return timing == Timing::isolated ? cores : std::max(1, cores / facts_.ranks);
   }
-  [[nodiscard]] RunFacts facts(Timing timing) const {
+  [[nodiscard]] RunFacts facts(const CodecSpec& spec, Timing timing) const {
     RunFacts facts = facts_;
     facts.threads = threads_for(timing);
+    facts.pipeline = options_.pipeline_for(spec, timing);
     return facts;
   }
 
-  ReplayResult replay(const CodecSpec& spec, Timing timing, bool errors) {
+  /// `write`: also the files that were asked for.
+  ReplayResult replay(const CodecSpec& spec, Timing timing, bool errors, bool write) {
     ReplayPlan plan{.reader = &reader_,
                     .units = &units_,
                     .codec = spec,
@@ -195,6 +202,7 @@ class Bench {
                     .ranks = facts_.ranks,
                     .threads = threads_for(timing),
                     .timing = timing,
+                    .pipeline = options_.pipeline_for(spec, timing),
                     .stop = options_.stop,
                     .seed = options_.seed,
                     .warmup_steps = options_.warmup_steps,
@@ -203,8 +211,8 @@ class Bench {
                     .hot = options_.hot,
                     .payloads = {},
                     .on_result = {}};
-    if (errors && is_wanted(spec)) plan.payloads = options_.payloads;
-    if (errors && reconstruction_ && is_wanted(spec)) {
+    if (write && is_wanted(spec)) plan.payloads = options_.payloads;
+    if (write && reconstruction_ && is_wanted(spec)) {
       plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
         reconstruction_->put(step, unit, result);
       };
@@ -222,7 +230,8 @@ class Bench {
   void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed,
                 const std::vector<PhaseTimes>& samples, bool measure) {
     if (!report_.leads) return;
-    if (measure) quality_ = measure_quality(reader_, units_, spec, options_.seed);
+    const bool whole_units = options_.pipeline_for(spec, timing) == 1;
+    if (measure && whole_units) quality_ = measure_quality(reader_, units_, spec, options_.seed);
     ErrorSums all;
     double cumulative_error = 0.0;
     double cumulative_energy = 0.0;
@@ -231,7 +240,7 @@ class Bench {
       cumulative_error += replayed.cumulative_error[tensor];
       cumulative_energy += replayed.cumulative_energy[tensor];
     }
-    auto row = start_row(report_.rows, facts(timing), spec, timing, "all", facts_.elements);
+    auto row = start_row(report_.rows, facts(spec, timing), spec, timing, "all", facts_.elements);
     std::string note = replayed.note;
     if (!std::isfinite(all.nmse())) {
       note =
@@ -241,7 +250,7 @@ class Bench {
     set_errors(row, all, cumulative_error, cumulative_energy);
     set_bytes(row, facts_, replayed);
     set_times(row, facts_, replayed, samples, spec, timing);
-    set_quality(row, quality_);
+    if (whole_units) set_quality(row, quality_);  // of a codec that is given whole units
     if (timing == Timing::isolated) {
       const Scheme scheme = resolve(options_.scheme_for(spec), spec);
       bases_.push_back({.row = report_.rows.rows().size(), .spec = spec, .scheme = scheme, .uses = replayed.uses});
@@ -250,7 +259,7 @@ class Bench {
     if (!options_.per_tensor) return;
     for (const std::size_t tensor : selection_.tensors) {
       const TensorInfo& info = reader_.tensors()[tensor];
-      auto one = start_row(report_.rows, facts(timing), spec, timing, info.name, info.elements);
+      auto one = start_row(report_.rows, facts(spec, timing), spec, timing, info.name, info.elements);
       set_errors(one, replayed.tensor_errors[tensor], replayed.cumulative_error[tensor],
                  replayed.cumulative_energy[tensor]);
       append(one, {});
@@ -266,7 +275,7 @@ class Bench {
   void add_skipped(const CodecSpec& spec, const std::vector<Timing>& timings, const NonFinite& bad) {
     const TensorInfo& info = reader_.tensors()[bad.tensor];
     for (const Timing timing : timings) {
-      auto row = start_row(report_.rows, facts(timing), spec, timing, info.name, info.elements);
+      auto row = start_row(report_.rows, facts(spec, timing), spec, timing, info.name, info.elements);
       row.set("status", std::string{"skipped"});
       row.set("message", fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
                                      reader_.steps()[bad.first_step].iteration, bad.first_worker));
@@ -299,6 +308,10 @@ Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
   return spec.descriptor->name == "none" || spec.descriptor->name == "noop" ? Scheme::automatic : scheme;
 }
 
+int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
+  return timing == Timing::concurrent && can_be_pipelined(spec) ? pipeline : 1;
+}
+
 BenchReport run_bench(const BenchOptions& options) {
   expects(!options.codecs.empty(), "bench: no codec given");
   expects(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
@@ -313,6 +326,18 @@ BenchReport run_bench(const BenchOptions& options) {
   }
   if (!options.payloads.empty() && (options.codecs.size() != 1 || options.device != "cpu")) {
     throw Error{Fault::usage, "--payloads writes one codec's messages: give exactly one --codec, and --device cpu"};
+  }
+  if (options.pipeline > 1) {
+    if (options.device != "cpu") {
+      throw Error{Fault::unavailable, "--pipeline overlaps chunks on the CPU only: leave it off with --device cuda"};
+    }
+    if (!options.concurrent) {
+      throw Error{Fault::usage,
+                  "--pipeline overlaps what isolated timing takes apart: give --timing concurrent, or both"};
+    }
+    if (!options.payloads.empty()) {
+      throw Error{Fault::usage, "--payloads writes the messages of whole units: leave --pipeline off"};
+    }
   }
   return Bench{options}.run();
 }

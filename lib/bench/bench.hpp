@@ -20,6 +20,7 @@ struct BenchOptions {
   std::string comm = "threads";  ///< threads or mpi; the CUDA ones with device cuda
   std::string device = "cpu";
   int ranks = 0;            ///< 0: as many as the file has workers
+  int pipeline = 1;         ///< chunks of a unit that overlap in concurrent rows; 1: off
   int threads = 0;          ///< of each rank; 0: all cores isolated, cores shared by the ranks concurrent
   bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
   bool isolated = true, concurrent = true;
@@ -36,6 +37,8 @@ struct BenchOptions {
 
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
+  /// `pipeline`, but 1 where phases are timed apart and for none and noop.
+  [[nodiscard]] int pipeline_for(const CodecSpec& spec, Timing timing) const;
 };
 
 struct BenchReport {

@@ -38,6 +38,7 @@ std::vector<Column> make_columns() {
       {"node", "ranks that share a link, in that network"},
       {"time_source", "measured or modelled"},
       {"timing", "isolated: one rank encodes at a time; concurrent: all at once"},
+      {"pipeline", "chunks of a unit whose phases overlap; 1: none do"},
       {"raw_bytes", "4 x elements"},
       {"payload_bytes", "what one rank's encoder wrote in a step, mean over steps"},
       {"wire_bytes_per_rank",

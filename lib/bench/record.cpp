@@ -107,6 +107,10 @@ std::string terminal_table(const BenchReport& report) {
     const std::string message = to_text(table.at(isolated, "message"));
     if (status == "ok" && !message.empty())
       notes += wrapped(fmt::format("{}: {}", short_name(table, isolated), message), 100);
+    const std::string pipelined = to_text(table.at(concurrent, "message"));
+    if (concurrent != isolated && to_text(table.at(concurrent, "status")) == "ok" && pipelined != message &&
+        !pipelined.empty())
+      notes += wrapped(fmt::format("{} pipelined: {}", short_name(table, concurrent), pipelined), 100);
     rows.push_back({short_name(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
                     shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
                     shown(table, isolated, "cumulative_nmse", "{:.3g}"),

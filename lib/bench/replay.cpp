@@ -12,9 +12,13 @@ namespace {
 class HostPlace {
  public:
   HostPlace(const ReplayPlan& plan, Communicator<Space::host>& comm)
-      : pool_{plan.threads}, queue_{plan.threads > 1 ? &pool_ : nullptr}, clock_{comm, plan.timing} {}
+      : pool_{plan.threads},
+        queue_{plan.threads > 1 ? &pool_ : nullptr},
+        clock_{comm, plan.timing},
+        chunk_threads_{plan.pipeline} {}
   [[nodiscard]] Queue<Space::host> queue() const { return queue_; }
   [[nodiscard]] HostClock& clock() { return clock_; }
+  [[nodiscard]] TaskPool& chunk_threads() { return chunk_threads_; }
   static void upload(std::span<const float> from, HostView<float> to) {
     std::copy(from.begin(), from.end(), to.data());
   }
@@ -25,6 +29,7 @@ class HostPlace {
   TaskPool pool_;
   Queue<Space::host> queue_;
   HostClock clock_;
+  TaskPool chunk_threads_;
 };
 
 }  // namespace

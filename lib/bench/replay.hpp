@@ -28,6 +28,7 @@ struct ReplayPlan {
   int ranks = 1;
   int threads = 1;  ///< of each rank, for encode and decode
   Timing timing = Timing::isolated;
+  int pipeline = 1;  ///< chunks of a unit that overlap (lib/reduce/pipelined.hpp), with concurrent timing; 1: off
   StopRule stop;
   std::uint64_t seed = 0;
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first

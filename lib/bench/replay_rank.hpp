@@ -14,6 +14,7 @@
 #include "lib/core/allocation_watch.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/reduce/ops.hpp"
+#include "lib/reduce/pipelined.hpp"
 
 namespace gradtool {
 
@@ -43,7 +44,7 @@ class Rank {
     for (const auto& unit : *plan.units) {
       const Layout layout = layout_of(unit, plan.reader->tensors());
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
-      reducers_.push_back(make_reducer<S>(plan.codec, codec, plan.scheme, layout, plan.ranks, queue_));
+      reducers_.push_back(make_unit_reducer(codec, layout));
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, unit.elements);
     }
@@ -91,6 +92,16 @@ class Rank {
   }
 
  private:
+  std::unique_ptr<Reducer<S>> make_unit_reducer(const std::shared_ptr<const Codec<S>>& codec, const Layout& layout) {
+    if constexpr (S == Space::host) {
+      if (plan_.pipeline > 1) {
+        return make_pipelined_reducer(plan_.codec, codec, plan_.scheme, layout, plan_.ranks, queue_,
+                                      static_cast<std::size_t>(plan_.pipeline), place_.chunk_threads());
+      }
+    }
+    return make_reducer<S>(plan_.codec, codec, plan_.scheme, layout, plan_.ranks, queue_);
+  }
+
   [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
 
   [[nodiscard]] EncodeContext context(std::size_t step, std::size_t unit) const {

@@ -29,6 +29,7 @@ struct RunFacts {
   std::string run_id;
   int ranks = 1;
   int threads = 1;
+  int pipeline = 1;
   std::uint64_t elements = 0;  ///< of the tensors that are replayed
   double copy_rate = 0.0;
   std::string remark;  ///< for the `all` rows: tensors left out

@@ -88,9 +88,10 @@ extern constinit const CodecDescriptor gradiveq_codec{
         "slices above max_slice, without variance, or with K/d below min_ratio travel uncompressed in the same sum; "
         "the vote on the local loss is off, as the paper's results use a fixed lc, and rides in that sum as one "
         "number; there is no error feedback, as in the paper. d is at most lt-1, so that ratios are set by lt and K "
-        "more than by lambda, and the error on new gradients exceeds lambda by what is noise in them. It pays where "
-        "gradients of a layer live in few directions that last for hundreds of steps; a step costs 4d operations for "
-        "each element.",
+        "more than by lambda, and the error on new gradients exceeds lambda by what is noise in them. bench --pipeline "
+        "is the paper's pipelined ring with chunks of layers: one is compressed while another one is summed. It pays "
+        "where gradients of a layer live in few directions that last for hundreds of steps; a step costs 4d operations "
+        "for each element.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .by_layout = true,

@@ -68,6 +68,11 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--nodes", "4,2"], 2, "ascend")
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--max-nmse", "-1"], 2, "--max-nmse")
     one_sentence(["bench", SAMPLE, "--advise"], 2, "--network")
+    for chunks in ("0", "-1", "x", "4x", "65", ""):
+        one_sentence(["bench", SAMPLE, "--pipeline", chunks], 2, "--pipeline", "1 to 64")
+    one_sentence(["bench", SAMPLE, "--pipeline", "2", "--timing", "isolated"], 2, "concurrent")
+    one_sentence(["bench", SAMPLE, "--pipeline", "2", "--codec", "topk", "--payloads", folder], 2, "--pipeline")
+    one_sentence(["bench", SAMPLE, "--pipeline", "2", "--device", "cuda"], 77, "--pipeline")
     one_sentence(["bench", SAMPLE, "--csv", folder], 4, "folder")
     one_sentence(["bench", SAMPLE, "--payloads", folder], 2, "exactly one --codec")
     one_sentence(["bench", SAMPLE, "--codec", "dgc:ef=on"], 2, "ef does not apply")
@@ -104,6 +109,26 @@ def check_data_on_stdout():
     assert not set(record["provenance"]["environment"]) & {"HOME", "USER", "PATH"}
     code, out, _ = run("bench", SAMPLE, "-n", "1")
     assert max(len(line) for line in out.splitlines()) <= 100, "the table is wider than 100 columns"
+
+
+def check_pipeline():
+    """Concurrent rows overlap chunks and describe what they ran; baselines and isolated rows are as without."""
+    flags = ["bench", SAMPLE, "--codec", "topk", "--codec", "powersgd", "--granularity", "model", "--csv", "-", "-n", "2"]
+    table = {}
+    for pipeline in ("off", "4"):
+        code, out, err = run(*flags, "--pipeline", pipeline)
+        assert code == 0, err
+        table[pipeline] = {(r["codec"], r["timing"]): r for r in csv.DictReader(io.StringIO(out))}
+    for (codec, timing), row in table["4"].items():
+        off = table["off"][codec, timing]
+        cut = timing == "concurrent" and codec in ("topk", "powersgd")
+        assert row["pipeline"] == ("4" if cut else "1") and off["pipeline"] == "1" and row["status"] == "ok"
+        same = all(row[c] == off[c] for c in ("nmse", "payload_bytes", "wire_bytes_per_rank", "codec_nmse"))
+        assert same != cut, f"{codec} {timing}: a row says what it ran"
+        assert not cut or row["codec_nmse"] == ""
+    code, out, err = run(*flags[:-2], "-n", "1", "--pipeline", "8", "--timing", "concurrent")
+    note = {r["codec"]: r["message"] for r in csv.DictReader(io.StringIO(out))}
+    assert "of 8 chunks" in note["powersgd"] and "chunks" not in note["topk"], note  # 10 tensors, two of them large
 
 
 def check_all_with_a_scheme():
@@ -163,6 +188,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_help()
     check_mistakes(scratch)
     check_data_on_stdout()
+    check_pipeline()
     check_all_with_a_scheme()
     check_interrupt()
     check_quick_answer()

@@ -15,18 +15,26 @@ sample = str(root / "datasets/lenet5-fashion-mnist.h5")
 
 
 def rows(launch, *flags):
-    out = subprocess.run([*launch, gradtool, "bench", sample, "--codec", "all", "--csv", "-", "-n", "2", "--threads", "1", *flags],
+    out = subprocess.run([*launch, gradtool, "bench", sample, "--csv", "-", "-n", "2", "--threads", "1", *flags],
                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return list(csv.DictReader(io.StringIO(out)))
 
 
 version = subprocess.run([mpiexec, "--version"], stdout=subprocess.PIPE, text=True).stdout
 more = ["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []
-threads = rows([])
-mpi = rows([mpiexec, "-n", "2", *more], "--comm", "mpi")
-assert len(threads) == len(mpi) > 4
-for a, b in zip(threads, mpi):
-    for column in ("codec", "params", "timing", "status", "ranks", "nmse", "cosine", "cumulative_nmse", "payload_bytes", "wire_bytes_per_rank"):
-        assert a[column] == b[column], f"{a['codec']} {column}: {a[column]} with threads, {b[column]} with MPI"
-    assert b["comm"] == "mpi"
+
+
+def compare(*flags):
+    threads = rows([], *flags)
+    mpi = rows([mpiexec, "-n", "2", *more], "--comm", "mpi", *flags)
+    assert len(threads) == len(mpi) > 4
+    for a, b in zip(threads, mpi):
+        for column in ("codec", "params", "timing", "pipeline", "status", "ranks", "nmse", "cosine", "cumulative_nmse", "payload_bytes",
+                       "wire_bytes_per_rank"):
+            assert a[column] == b[column], f"{a['codec']} {column}: {a[column]} with threads, {b[column]} with MPI"
+        assert b["comm"] == "mpi"
+
+
+compare("--codec", "all")
+compare("--pipeline", "3", "--granularity", "model", "--timing", "concurrent", *(f"--codec={c}" for c in ("topk", "qsgd", "powersgd", "oktopk")))
 print("threads and MPI agree in every error and byte")
