@@ -26,7 +26,7 @@ template <Space S>
 void RingCommunicator<S>::check_sum(const char* call, Bytes inout, Dtype dtype, Bytes scratch) const {
   if (inout.size() % size_of(dtype) != 0) {
     throw Error{Fault::usage, fmt::format("{}: {} bytes are no whole number of elements of {}", call, inout.size(),
-                                          gradtool::name_of(dtype))};
+                                          name_of(dtype))};
   }
   if (scratch.size() < scratch_bytes(inout.size())) {
     throw Error{Fault::usage, fmt::format("{}: {} bytes of scratch are less than scratch_bytes, {}", call,

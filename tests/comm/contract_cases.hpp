@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tests/comm/move_cases.hpp"
+#include "tests/comm/all_to_all_cases.hpp"
 
 /// Counted bytes, held to the formulas of docs/measuring.md, and calls that break a precondition.
 namespace gradtool::test {
@@ -119,9 +119,26 @@ void refuses_what_breaks_the_contract(Communicator<S>& comm, Queue<S> queue) {
   refused("a part outside", [&] { comm.all_gather_v(queue, scratch.view().first(8), sizes, offsets, view); });
   refused("a missing offset",
           [&] { comm.all_gather_v(queue, scratch.view().first(8), sizes, std::span{offsets}.first(p - 1), view); });
-  if (comm.scratch_bytes(4096) > 0) {
-    refused("too little scratch", [&] { comm.all_reduce_sum(queue, view, Dtype::f32, scratch.view().first(1)); });
+  refused("half an element to scatter",
+          [&] { comm.reduce_scatter_sum(queue, view.first(7), Dtype::f32, scratch.view()); });
+  refused("half an element for the library",
+          [&] { comm.all_reduce_native(queue, view.first(7), Dtype::f32, scratch.view()); });
+  const auto refuses_scratch = [&](std::size_t bytes) {
+    if (comm.scratch_bytes(4096) <= bytes) return;
+    const auto little = scratch.view().first(bytes);
+    refused("too little scratch", [&] { comm.all_reduce_sum(queue, view, Dtype::f32, little); });
+    refused("too little scratch to scatter", [&] { comm.reduce_scatter_sum(queue, view, Dtype::f32, little); });
+  };
+  refuses_scratch(1);
+  if (comm.name() != "nccl") {
+    comm.set_all_reduce(AllReduce::doubling);
+    refuses_scratch(4095);
+    require(p == 1 || comm.scratch_bytes(4096) == 4096, "doubling needs no scratch");
+    comm.set_all_reduce(AllReduce::ring);
+  } else {
+    refused("an algorithm that the library does not let one choose", [&] { comm.set_all_reduce(AllReduce::doubling); });
   }
+  refuses_all_to_alls(comm, queue, refused);
   comm.barrier(queue);
 }
 

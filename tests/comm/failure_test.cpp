@@ -55,7 +55,7 @@ TEST_F(Failure, BeforeTheFirstCollective) {
 }
 
 TEST_F(Failure, BetweenCollectivesInEveryKindOfWait) {
-  for (int kind = 0; kind < 5; ++kind) {
+  for (int kind = 0; kind < 9; ++kind) {
     const Error error = error_of(4, [&](Host& comm) {
       reduce(comm);
       if (comm.rank() == 3) {
@@ -70,6 +70,14 @@ TEST_F(Failure, BetweenCollectivesInEveryKindOfWait) {
       if (kind == 2) comm.agree_max(value);
       if (kind == 3) comm.broadcast({}, view, 3);
       if (kind == 4 && comm.rank() == 0) comm.exchange({}, 3, view, 0, {});  // only sends
+      const HostView<std::byte> scratch = view.part(32, 32);
+      if (kind == 5) comm.reduce_scatter_sum({}, view.first(32), Dtype::f32, scratch);
+      if (kind == 6) comm.all_to_all({}, view.first(32), scratch);
+      if (kind == 7 && comm.rank() == 2) comm.recv({}, 3, view);
+      if (kind == 8) {
+        comm.set_all_reduce(AllReduce::doubling);
+        comm.all_reduce_sum({}, view.first(32), Dtype::f32, scratch);
+      }
       comm.barrier({});
     });
     EXPECT_EQ(error.fault(), Fault::check) << "kind " << kind;

@@ -26,11 +26,9 @@ TEST_P(Threads, Collectives) {
   FAIL() << "no such case: " << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Threads,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 8, 16), testing::ValuesIn(case_names())),
-                         [](const auto& info) {
-                           return std::to_string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, Threads, testing::Combine(testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 16), testing::ValuesIn(case_names())),
+    [](const auto& info) { return std::to_string(std::get<0>(info.param)) + "_" + std::get<1>(info.param); });
 
 TEST(ThreadsRun, EveryRankRunsOnce) {
   std::vector<int> calls(16);
@@ -73,13 +71,23 @@ TEST(ThreadsRun, CollectivesAllocateNothing) {
   run_threads(4, [](Communicator<Space::host>& comm) {
     std::vector<float> values(5000, 1.0f);
     std::vector<std::byte> all(4 * 4001);
+    std::vector<std::byte> scratch(20'000);
     const std::vector<std::uint64_t> sizes(4, 4001);
     const std::vector<std::uint64_t> offsets{0, 4001, 8002, 12003};
     const HostView<std::byte> view{all.data(), all.size()};
+    const HostView<std::byte> spare{scratch.data(), scratch.size()};
     double maxima[2] = {1, 2};
     const AllocationWatch watch;
     for (int round = 0; round < 50; ++round) {
-      comm.all_reduce_sum({}, as_writable_bytes(HostView<float>{values}), Dtype::f32, {});
+      const auto sums = as_writable_bytes(HostView<float>{values});
+      comm.all_reduce_sum({}, sums, Dtype::f32, {});
+      comm.all_reduce_native({}, sums, Dtype::f32, {});
+      comm.reduce_scatter_sum({}, sums, Dtype::f32, {});
+      comm.set_all_reduce(AllReduce::doubling);
+      comm.all_reduce_sum({}, sums, Dtype::f32, spare);
+      comm.set_all_reduce(AllReduce::ring);
+      comm.all_to_all({}, view.first(8000), spare.first(8000));
+      comm.all_to_all_v({}, view, {sizes, offsets}, spare.first(16004), {sizes, offsets});
       comm.all_gather({}, view.part(static_cast<std::size_t>(comm.rank()) * 4001, 4001), view);
       comm.all_gather_v({}, view.part(static_cast<std::size_t>(comm.rank()) * 4001, 4001), sizes, offsets, view);
       comm.broadcast({}, view, round % 4);
