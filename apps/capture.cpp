@@ -42,8 +42,8 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
   app.add_option("--steps", options.steps, "Training iterations [--end-step]")->group(kGroup);
   app.add_option("--optimizer", options.optimizer, "Optimizer: sgd")->capture_default_str()->group(kGroup);
   app.add_option("--learning-rate,--lr", options.learning_rate,
-                 fmt::format("Base learning rate [lenet5: {}, resnet20: {}]", default_learning_rate("lenet5"),
-                             default_learning_rate("resnet20")))
+                 fmt::format("Base learning rate [lenet5: {}, resnet20 and resnet32: {}]",
+                             default_learning_rate("lenet5"), default_learning_rate("resnet20")))
       ->group(kGroup);
   app.add_option("--lr-schedule", options.lr_schedule,
                  "constant, cosine (to 0 at --steps), or step:ITERATIONS:FACTOR (times FACTOR every ITERATIONS)")

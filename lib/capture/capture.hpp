@@ -62,7 +62,7 @@ struct CaptureReport {
 };
 
 [[nodiscard]] const std::vector<std::string>& model_names();
-/// 0.1 for resnet20 (He et al. 2016), 0.02 for lenet5.
+/// 0.1 for resnet20 and resnet32 (He et al. 2016), 0.02 for lenet5.
 [[nodiscard]] double default_learning_rate(const std::string& model);
 [[nodiscard]] Dtype parse_dtype(const std::string& text);
 

@@ -68,15 +68,16 @@ class BasicBlock final : public nn::Module {
   nn::BatchNorm2d bn2_;
 };
 
-class ResNet20 final : public Model {
+class CifarResNet final : public Model {
  public:
-  explicit ResNet20(const ModelInput& input) {
+  /// 6 n + 2 layers: three stages of n blocks.
+  CifarResNet(const ModelInput& input, std::int64_t n) {
     conv1_ = register_module("conv1", conv3x3(input.channels, 16, 1));
     bn1_ = register_module("bn1", nn::BatchNorm2d{16});
     std::int64_t channels = 16;
     for (const std::int64_t stage : {1, 2, 3}) {
       nn::ModuleList blocks;
-      for (std::int64_t block = 0; block < 3; ++block) {
+      for (std::int64_t block = 0; block < n; ++block) {
         const std::int64_t out = std::int64_t{8} << stage;
         blocks_.push_back(std::make_shared<BasicBlock>(channels, out, stage > 1 && block == 0 ? 2 : 1));
         blocks->push_back(blocks_.back());
@@ -111,8 +112,9 @@ std::shared_ptr<Model> make_model(const std::string& name, const ModelInput& inp
                                           name, input.height, input.width)};
   }
   if (name == "lenet5") return std::make_shared<LeNet5>(input);
-  expects(name == "resnet20", "make_model was given a name that model_names() does not have");
-  return std::make_shared<ResNet20>(input);
+  if (name == "resnet20") return std::make_shared<CifarResNet>(input, 3);
+  expects(name == "resnet32", "make_model was given a name that model_names() does not have");
+  return std::make_shared<CifarResNet>(input, 5);
 }
 
 std::vector<ParameterKind> parameter_kinds(const Model& model) {

@@ -28,9 +28,9 @@ struct ModelInput {
 /// torch::manual_seed before it. Throws Fault::usage for images that are neither 28 x 28 nor 32 x 32.
 ///
 /// lenet5: LeCun et al. 1998 with ReLU and max-pooling in the place of tanh and subsampling; 28 x 28 images are padded
-/// to 32 x 32 by the first convolution. 61,706 parameters for one channel. resnet20: He et al. 2016, section 4.2 (n =
-/// 3), shortcuts of option A: identity, every second pixel, and zeros for the added channels, so a shortcut has no
-/// parameters. 269,722 parameters for three channels, 269,434 for one.
+/// to 32 x 32 by the first convolution. 61,706 parameters for one channel. resnet20 and resnet32: He et al. 2016,
+/// section 4.2 (n = 3 and 5), shortcuts of option A: identity, every second pixel, and zeros for the added channels, so
+/// a shortcut has no parameters. 269,722 and 464,154 parameters for three channels, 288 less for one.
 [[nodiscard]] std::shared_ptr<Model> make_model(const std::string& name, const ModelInput& input);
 
 /// "norm" for both parameters of a normalisation layer, "conv" and "linear" for weights, "bias" for other vectors.

@@ -68,7 +68,7 @@ void check_batches(const CaptureOptions& options) {
     refuse(
         fmt::format("--micro-batches {} does not divide --batch-size {}", options.micro_batches, options.batch_size));
   }
-  if (options.model == "resnet20" && options.batch_size == options.micro_batches && options.batch_size > 1) {
+  if (options.model != "lenet5" && options.batch_size == options.micro_batches && options.batch_size > 1) {
     refuse(fmt::format("--micro-batches {} leaves one image in each, too few for batch normalisation; take at most {}",
                        options.micro_batches, options.batch_size / 2));
   }
@@ -98,12 +98,12 @@ void check_out(const CaptureOptions& options) {
 }  // namespace
 
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"lenet5", "resnet20"};
+  static const std::vector<std::string> names{"lenet5", "resnet20", "resnet32"};
   return names;
 }
 
 double default_learning_rate(const std::string& model) {
-  return model == "resnet20" ? 0.1 : 0.02;
+  return model == "lenet5" ? 0.02 : 0.1;
 }
 
 Dtype parse_dtype(const std::string& text) {

@@ -54,6 +54,14 @@ TEST_F(ModelTest, ResNet20HasItsParametersForOneAndThreeChannels) {
   }
 }
 
+TEST_F(ModelTest, ResNet32HasFiveBlocksAStage) {
+  const Dataset colour = test::striped_images(4, 3, 32);
+  const auto trainer = make_trainer(options("resnet32", 1, 2), colour);
+  EXPECT_EQ(trainer->elements(), 464'154U);
+  EXPECT_EQ(trainer->parameters().size(), 95U);
+  EXPECT_EQ(names_of(*trainer).at(92), "layer3.4.bn2.bias");
+}
+
 TEST_F(ModelTest, TheSeedDecidesTheInitialWeights) {
   const Dataset images = test::striped_images(4, 1, 28);
   auto same = options("resnet20", 1, 2);
