@@ -82,6 +82,10 @@ int run(Options& o) {
   if (!(bench.stop.timeout_seconds >= 0.0)) {
     throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds", bench.stop.timeout_seconds)};
   }
+  if (!(bench.comm_timeout > 0.0)) {
+    throw Error{Fault::usage,
+                fmt::format("--comm-timeout {} is not valid; write seconds, more than 0", bench.comm_timeout)};
+  }
   if (o.iterations > 0) {  // exactly so many samples
     bench.stop.min_samples = o.iterations;
     bench.stop.max_noise = 1e300;
@@ -107,7 +111,9 @@ int run(Options& o) {
   }
   bench.command = command_line();
   if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
-  const BenchReport report = run_bench(bench);
+  const BenchReport report = run_bench(bench, [&o](const Table& rows) {
+    if (!o.csv.empty() && o.csv != "-") save_csv(o.csv, rows);
+  });
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (!data_on_stdout) fmt::print("{}{}", terminal_table(report), modelled_table(report.rows));
@@ -153,6 +159,9 @@ Subcommand add_bench(CLI::App& root) {
                   "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback: ranks share "
                   "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
       ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}));
+  app->add_option("--comm-timeout", b.comm_timeout,
+                  "Seconds that ranks wait for one of them before the bench ends and names it")
+      ->capture_default_str();
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
   app->add_option("-t,--threads", b.threads,
                   "Threads of each rank for encode and decode [all cores; concurrent: shared by the ranks]")
@@ -203,7 +212,8 @@ Subcommand add_bench(CLI::App& root) {
       "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
       "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
-      "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all");
+      "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all\n"
+      "  srun --mpi=pmix -n 4 gradtool bench capture.h5 --comm mpi --codec all");
   return {app, [o] { return run(*o); }};
 }
 

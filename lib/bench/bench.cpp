@@ -83,11 +83,11 @@ class Bench {
   explicit Bench(const BenchOptions& options)
       : options_{options},
         device_{choose_device(options)},
-        place_{device_.across_processes ? mpi_place() : MpiPlace{}},
         reader_{options.file},
         selection_{choose_tensors(reader_, options.layers)},
         units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
         report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .file_sha256 = {}} {
+    if (device_.across_processes) place_ = mpi_world(options.comm_timeout);
     facts_.options = &options_;
     facts_.reader = &reader_;
     facts_.run_id = fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid());
@@ -104,7 +104,7 @@ class Bench {
     report_.leads = place_.rank == 0;
   }
 
-  BenchReport run() {
+  BenchReport run(const std::function<void(const Table&)>& keep) {
     const auto specs = with_baselines(options_.codecs);
     for (const auto& spec : specs) {
       if (!options_.all_codecs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
@@ -122,7 +122,12 @@ class Bench {
     const std::size_t runs = specs.size() * ((options_.isolated ? 1 : 0) + (options_.concurrent ? 1 : 0));
     Progress progress{"bench", runs};
     std::size_t done = 0;
-    for (const auto& spec : specs) add_codec(spec, progress, done);
+    for (const auto& spec : specs) {
+      add_codec(spec, progress, done);
+      if (!report_.leads || !keep) continue;
+      set_verdicts(report_.rows);
+      keep(report_.rows);
+    }
     if (reconstruction_) reconstruction_->close();
     report_.interrupted = interrupted();
     set_verdicts(report_.rows);
@@ -312,9 +317,10 @@ int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
   return timing == Timing::concurrent && can_be_pipelined(spec) ? pipeline : 1;
 }
 
-BenchReport run_bench(const BenchOptions& options) {
+BenchReport run_bench(const BenchOptions& options, const std::function<void(const Table&)>& keep) {
   expects(!options.codecs.empty(), "bench: no codec given");
   expects(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
+  expects(options.comm_timeout > 0.0, "--comm-timeout must be a number of seconds above 0");
   expects(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
@@ -339,7 +345,7 @@ BenchReport run_bench(const BenchOptions& options) {
       throw Error{Fault::usage, "--payloads writes the messages of whole units: leave --pipeline off"};
     }
   }
-  return Bench{options}.run();
+  return Bench{options}.run(keep);
 }
 
 }  // namespace gradtool

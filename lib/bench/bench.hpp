@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -19,9 +20,10 @@ struct BenchOptions {
   Scheme scheme = Scheme::automatic;
   std::string comm = "threads";  ///< threads or mpi; the CUDA ones with device cuda
   std::string device = "cpu";
-  int ranks = 0;            ///< 0: as many as the file has workers
-  int pipeline = 1;         ///< chunks of a unit that overlap in concurrent rows; 1: off
-  int threads = 0;          ///< of each rank; 0: all cores isolated, cores shared by the ranks concurrent
+  double comm_timeout = 120.0;  ///< seconds that ranks wait for one of them
+  int ranks = 0;                ///< 0: as many as the file has workers
+  int pipeline = 1;             ///< chunks of a unit that overlap in concurrent rows; 1: off
+  int threads = 0;              ///< of each rank; 0: all cores isolated, cores shared by the ranks concurrent
   bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
   bool isolated = true, concurrent = true;
   StopRule stop;
@@ -55,8 +57,10 @@ struct BenchReport {
 [[nodiscard]] const std::vector<Column>& bench_columns();
 
 /// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the
-/// file, Fault::unavailable for what is not built in. A codec that fails makes a row with status `failed`.
-[[nodiscard]] BenchReport run_bench(const BenchOptions& options);
+/// file, Fault::unavailable for what is not built in. A codec that fails makes a row with status `failed`. `keep`, when
+/// given, gets all rows so far after every codec, on the process that leads: a run that ends badly loses no more than
+/// the codec it was at.
+[[nodiscard]] BenchReport run_bench(const BenchOptions& options, const std::function<void(const Table&)>& keep = {});
 
 /// The full record: options, machine, file and hash, every row and every sample.
 [[nodiscard]] nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report);

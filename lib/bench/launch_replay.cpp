@@ -37,7 +37,7 @@ class Results {
 }  // namespace
 
 ReplayDevice choose_device(const BenchOptions& options) {
-  ReplayDevice device{.comm = options.comm, .cuda = options.device != "cpu"};
+  ReplayDevice device{.comm = options.comm, .cuda = options.device != "cpu", .timeout_seconds = options.comm_timeout};
   if (device.cuda) device.index = gpu_index(options.device);
   const bool for_cuda = options.comm == "loopback" || options.comm == "nccl";
   if (device.cuda != for_cuda) {
@@ -63,13 +63,15 @@ void launch_replay(const ReplayDevice& device, const ReplayPlan& plan, ReplayRes
       *plan.reader, plan.ranks, largest, {.weight = codec.needs_weight, .second_moment = codec.needs_second_moment}};
   Results results{plan.ranks, result};
   if (device.comm == "threads") {
-    run_threads(plan.ranks, [&](Communicator<Space::host>& comm) {
-      replay_rank(plan, comm, loader, true, results.of(comm.rank()));
-    });
+    run_threads(
+        plan.ranks,
+        [&](Communicator<Space::host>& comm) { replay_rank(plan, comm, loader, true, results.of(comm.rank())); },
+        device.timeout_seconds);
     return;
   }
   if (device.comm == "mpi") {
-    run_mpi([&](Communicator<Space::host>& comm) { replay_rank(plan, comm, loader, false, result); });
+    run_mpi([&](Communicator<Space::host>& comm) { replay_rank(plan, comm, loader, false, result); },
+            device.timeout_seconds);
     return;
   }
 #if GT_HAS_CUDA
@@ -78,11 +80,11 @@ void launch_replay(const ReplayDevice& device, const ReplayPlan& plan, ReplayRes
     replay_rank(plan, comm, queue, loader, shared, shared ? results.of(comm.rank()) : result);
   };
   if (device.comm == "loopback")
-    run_loopback(plan.ranks, device.index, body);
+    run_loopback(plan.ranks, device.index, body, device.timeout_seconds);
   else if (shared)
-    run_nccl(plan.ranks, body);
+    run_nccl(plan.ranks, body, device.timeout_seconds);
   else
-    run_nccl_mpi(body);
+    run_nccl_mpi(body, device.timeout_seconds);
 #endif
 }
 

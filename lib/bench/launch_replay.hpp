@@ -10,8 +10,9 @@ namespace gradtool {
 struct ReplayDevice {
   std::string comm;  ///< threads, mpi, loopback, nccl
   bool cuda = false;
-  int index = 0;                  ///< of the GPU that loopback uses
-  bool across_processes = false;  ///< ranks are processes of mpirun
+  int index = 0;                   ///< of the GPU that loopback uses
+  bool across_processes = false;   ///< ranks are processes of mpirun
+  double timeout_seconds = 120.0;  ///< how long ranks wait for one of them
 };
 
 /// Checks --comm against --device. Throws Fault::usage when they do not go together, Fault::unavailable for what is not

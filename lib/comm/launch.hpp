@@ -30,9 +30,10 @@ void run_threads(int ranks, const HostBody& body, double timeout_seconds = 120.0
 /// Runs `body` once in every process of MPI_COMM_WORLD (MPI is initialised on the first call and finalised at exit).
 /// An exception that leaves `body` is printed as one line and ends the whole job with its fault as exit status, so no
 /// process is left waiting; with a single process it is simply rethrown. A process that exits with a failure anywhere
-/// else gives the others 10 s to end too, then ends them. Call it from one thread. Without mpirun it is a job of one
-/// rank. Throws Fault::unavailable when gradtool was built without MPI.
-void run_mpi(const HostBody& body);
+/// else gives the others 10 s to end too, then ends them. A process that dies, is stopped or is waited for longer than
+/// `timeout_seconds` ends the job with a line that names it and exit status 4 (lib/comm/mpi_watch.hpp). Call it from
+/// one thread. Without mpirun it is a job of one rank. Throws Fault::unavailable when gradtool was built without MPI.
+void run_mpi(const HostBody& body, double timeout_seconds = 120.0);
 /// Rank and size in MPI_COMM_WORLD, read from the launcher's environment without initialising MPI: {0, 1} when not
 /// under mpirun or srun.
 struct MpiPlace {
@@ -40,16 +41,20 @@ struct MpiPlace {
   int size = 1;
 };
 [[nodiscard]] MpiPlace mpi_place();
+/// The same from MPI itself, whatever the launcher; initialises it. Throws as run_mpi, and Fault::backend when MPI does
+/// not see the processes that the launcher started.
+[[nodiscard]] MpiPlace mpi_world(double timeout_seconds = 120.0);
 
 /// `ranks` threads that share the GPU `device`, each with its own stream. Fault::unavailable without CUDA or a GPU.
 void run_loopback(int ranks, int device, const CudaBody& body, double timeout_seconds = 120.0);
 
 /// One process, one thread and one GPU for each of `gpus` ranks, NCCL between them. A failing rank aborts the
 /// communicators of the others, which releases their streams; the first exception is rethrown. Bytes are counted by the
-/// ring formulas of docs/measuring.md; NCCL's own algorithm may send otherwise. Fault::unavailable with fewer GPUs.
-void run_nccl(int gpus, const CudaBody& body);
+/// ring formulas of docs/measuring.md; NCCL's own algorithm may send otherwise. Time-out as in run_threads.
+/// Fault::unavailable with fewer GPUs.
+void run_nccl(int gpus, const CudaBody& body, double timeout_seconds = 120.0);
 /// One process per GPU, started by mpirun; NCCL bootstrapped over MPI. The GPU is the process's rank on its node.
-/// Failures as in run_mpi, bytes as in run_nccl.
-void run_nccl_mpi(const CudaBody& body);
+/// Failures and time-out as in run_mpi, bytes as in run_nccl.
+void run_nccl_mpi(const CudaBody& body, double timeout_seconds = 120.0);
 
 }  // namespace gradtool

@@ -1,18 +1,12 @@
 #include "lib/comm/mpi.hpp"
 
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <string>
-#include <thread>
 
 #include "lib/comm/host_sum.hpp"
-#include "lib/comm/launch.hpp"
+#include "lib/comm/mpi_check.hpp"
+#include "lib/comm/mpi_job.hpp"
 
 namespace gradtool {
 namespace {
@@ -20,80 +14,28 @@ namespace {
 /// The most that one MPI message carries: counts are int, and a round number of pages keeps the pieces aligned.
 constexpr std::size_t kMostPerMessage = std::size_t{1} << 30;
 constexpr int kTag = 1;
-/// How long a process that ends in failure waits for the others to end too, before it ends them.
-constexpr std::chrono::seconds kGrace{10};
-
-void check(int code, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "unknown error";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw Error{Fault::backend, fmt::format("MPI: {} failed: {}", call, text), file, line};
-}
-#define GT_MPI(call) check(call, #call)
-
-/// Waits until every process of the job gets here; at most `patience`, false then.
-bool all_are_leaving(std::chrono::steady_clock::duration patience) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
-  const auto start = std::chrono::steady_clock::now();
-  for (;;) {
-    int done = 0;
-    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
-    if (done != 0) return true;
-    if (std::chrono::steady_clock::now() - start > patience) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds{2});
-  }
-}
-
-/// MPI_Finalize waits for all processes. One that ends because it failed must not wait for ever for others that wait
-/// for it.
-void finalize_at_exit(int status, void* /*unused*/) {
-  int finalized = 0;
-  if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
-  const auto patience = status == 0 ? std::chrono::steady_clock::duration::max() : kGrace;
-  if (!all_are_leaving(patience) && status != 0) MPI_Abort(MPI_COMM_WORLD, status);
-  MPI_Finalize();
-}
-
-void initialize_once() {
-  int initialized = 0;
-  GT_MPI(MPI_Initialized(&initialized));
-  if (initialized != 0) return;
-  int provided = 0;
-  GT_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
-  if (provided < MPI_THREAD_SERIALIZED) {
-    throw Error{
-        Fault::backend,
-        fmt::format("{} cannot be called from more than one thread (MPI_THREAD_SERIALIZED), which gradtool needs",
-                    mpi_library_version())};
-  }
-  GT_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  on_exit(finalize_at_exit, nullptr);
-}
-
-int initialized_rank() {
-  initialize_once();
-  int rank = 0;
-  GT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  return rank;
-}
-
-int world_size() {
-  int size = 1;
-  GT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  return size;
-}
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator() : RingCommunicator{initialized_rank(), world_size()} {}
+MpiCommunicator::MpiCommunicator(const WatchLimits& limits) : MpiCommunicator{start_mpi_job(limits), limits} {}
+
+MpiCommunicator::MpiCommunicator(const MpiPlace& place, const WatchLimits& limits)
+    : RingCommunicator{place.rank, place.size}, watch_{mpi_watch()} {
+  if (watch_ == nullptr) return;
+  watch_->set_limits(limits);
+  watch_->set_phase(WatchPhase::in_job);
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  if (watch_ != nullptr) watch_->set_phase(WatchPhase::between_jobs);
+}
 
 std::size_t MpiCommunicator::ring_scratch(std::size_t bytes) const {
   return std::min(bytes, bytes / static_cast<std::size_t>(size()) + sizeof(float));
 }
 
 void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes out, int from, Bytes in) {
+  const MpiWatch::Call call{watch_, "an exchange", in.empty() ? to : from};
   std::size_t sent = 0;
   std::size_t received = 0;
   // Piece i of one side meets piece i of the other; a side that has no more pieces has no partner.
@@ -140,6 +82,7 @@ void MpiCommunicator::all_reduce_native(Queue<Space::host> queue, Bytes inout, D
   traffic_.bytes_sent += bytes;
   traffic_.messages_sent += bytes > 0 ? 1 : 0;
   for (std::size_t first = 0; first < inout.size(); first += kMostPerMessage) {
+    const MpiWatch::Call call{watch_, "all_reduce_native"};
     const std::size_t piece = std::min(kMostPerMessage, inout.size() - first);
     GT_MPI(MPI_Allreduce(MPI_IN_PLACE, inout.data() + first, static_cast<int>(piece / sizeof(float)), MPI_FLOAT,
                          MPI_SUM, MPI_COMM_WORLD));
@@ -147,38 +90,29 @@ void MpiCommunicator::all_reduce_native(Queue<Space::host> queue, Bytes inout, D
 }
 
 void MpiCommunicator::barrier(Queue<Space::host> /*queue*/) {
+  const MpiWatch::Call call{watch_, "barrier"};
   GT_MPI(MPI_Barrier(MPI_COMM_WORLD));
 }
 
 void MpiCommunicator::agree_max(std::span<double> values) {
+  const MpiWatch::Call call{watch_, "agree_max"};
   GT_MPI(
       MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
 }
 
 void MpiCommunicator::share(std::span<std::byte> bytes, int root) {
+  const MpiWatch::Call call{watch_, "share"};
   GT_MPI(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, root, MPI_COMM_WORLD));
 }
 
 int MpiCommunicator::rank_on_node() const {
+  const MpiWatch::Call call{watch_, "rank_on_node"};
   MPI_Comm node = MPI_COMM_NULL;
   GT_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &node));
   int rank_there = 0;
   GT_MPI(MPI_Comm_rank(node, &rank_there));
   GT_MPI(MPI_Comm_free(&node));
   return rank_there;
-}
-
-void abort_mpi_job(int status) {
-  MPI_Abort(MPI_COMM_WORLD, status);
-  std::_Exit(status);
-}
-
-std::string mpi_library_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length = 0;
-  GT_MPI(MPI_Get_library_version(text, &length));
-  const std::string version{text};
-  return version.substr(0, version.find_first_of(",\n"));
 }
 
 }  // namespace gradtool

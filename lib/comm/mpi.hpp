@@ -1,8 +1,8 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
+#include "lib/comm/mpi_job.hpp"
 #include "lib/comm/ring.hpp"
 
 namespace gradtool {
@@ -12,11 +12,13 @@ namespace gradtool {
 /// of a communicator, one at a time. The rings are ours, so the counted bytes are those that were sent; barrier and
 /// agree_max are MPI's own.
 ///
-/// MPI's errors throw Fault::backend with MPI's text. A dead peer cannot be told from a slow one here: whoever fails
-/// must call abort_mpi_job, which `run_mpi` does.
+/// MPI's errors throw Fault::backend with MPI's text. Whoever fails calls abort_mpi_job, which `run_mpi` does; a peer
+/// that dies or stalls is the watch's to find (MpiWatch), which ends the job.
 class MpiCommunicator final : public RingCommunicator<Space::host> {
  public:
-  MpiCommunicator();
+  /// `limits`: how long the others are waited for, from now on. The process is in a job of the watch while this lives.
+  explicit MpiCommunicator(const WatchLimits& limits = {});
+  ~MpiCommunicator() override;
 
   [[nodiscard]] std::string_view name() const noexcept override { return "mpi"; }
   /// MPI_Allreduce for f32. MPI adds no other type of ours: those go around our ring.
@@ -37,15 +39,14 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
   [[nodiscard]] std::size_t ring_scratch(std::size_t bytes) const override;
   void copy_local(Queue<Space::host> queue, Bytes to, ConstBytes from) override;
   void sum_local(Queue<Space::host> queue, Bytes sum, ConstBytes addend, Dtype dtype) override;
+
+ private:
+  MpiCommunicator(const MpiPlace& place, const WatchLimits& limits);
+
+  MpiWatch* watch_;  ///< null in a job of one process
 };
 
-/// run_mpi, for callers in lib/comm that need the MPI communicator itself.
-void run_mpi_job(const std::function<void(MpiCommunicator&)>& body);
-
-/// Ends every process of the job with `status`, without return. For a failure that others would wait on.
-[[noreturn]] void abort_mpi_job(int status);
-
-/// "Open MPI v4.1.4"; does not initialise MPI.
-[[nodiscard]] std::string mpi_library_version();
+/// run_mpi, for callers in lib/comm that need the MPI communicator itself, and for tests of the watch.
+void run_mpi_job(const std::function<void(MpiCommunicator&)>& body, const WatchLimits& limits = {});
 
 }  // namespace gradtool

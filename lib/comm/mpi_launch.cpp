@@ -8,8 +8,8 @@
 
 namespace gradtool {
 
-void run_mpi_job(const std::function<void(MpiCommunicator&)>& body) {
-  MpiCommunicator communicator;
+void run_mpi_job(const std::function<void(MpiCommunicator&)>& body, const WatchLimits& limits) {
+  MpiCommunicator communicator{limits};
   const auto end_job = [&](const char* what, int status) {
     fmt::print(stderr, "gradtool: rank {}: {}\n", communicator.rank(), what);
     std::fflush(nullptr);
@@ -29,8 +29,13 @@ void run_mpi_job(const std::function<void(MpiCommunicator&)>& body) {
   }
 }
 
-void run_mpi(const HostBody& body) {
-  run_mpi_job(body);
+void run_mpi(const HostBody& body, double timeout_seconds) {
+  expects(timeout_seconds > 0, "the timeout of an MPI job is a positive number of seconds");
+  run_mpi_job(body, {.stall = timeout_seconds});
+}
+
+MpiPlace mpi_world(double timeout_seconds) {
+  return start_mpi_job({.stall = timeout_seconds});
 }
 
 }  // namespace gradtool

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "kernels/cuda/runtime.hpp"
@@ -53,7 +54,7 @@ std::string nccl_library_version() {
   return fmt::format("NCCL {}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-void run_nccl(int gpus, const CudaBody& body) {
+void run_nccl(int gpus, const CudaBody& body, double timeout_seconds) {
   expects(gpus >= 1, "NCCL needs at least one GPU");
   cuda::require_device(gpus - 1, fmt::format("the NCCL communicator with {} rank{}", gpus, gpus == 1 ? "" : "s"));
   // In one group, so that NCCL ends all of them when one cannot start; a thread on its own would wait for ever.
@@ -67,7 +68,7 @@ void run_nccl(int gpus, const CudaBody& body) {
   }
   start.end();
 
-  RankGroup group{gpus, 1e9};  // a stalled rank is the caller's to judge; a failed one is known at once
+  RankGroup group{gpus, timeout_seconds};
   const auto abort_all = [&] {
     for (int gpu = 0; gpu < gpus; ++gpu) handles[static_cast<std::size_t>(gpu)].abort();
   };
@@ -76,7 +77,8 @@ void run_nccl(int gpus, const CudaBody& body) {
       [&](int rank) {
         cuda::set_device(rank);
         ThreadsCommunicator host{group, rank};
-        NcclCommunicator communicator{handles[static_cast<std::size_t>(rank)], host, [&group] { group.check(); }};
+        NcclCommunicator communicator{handles[static_cast<std::size_t>(rank)], host,
+                                      [&group, rank](double waited) { group.check_wait(rank, waited); }};
         run_rank(communicator, body);
       },
       abort_all);
@@ -84,8 +86,8 @@ void run_nccl(int gpus, const CudaBody& body) {
 }
 
 #ifdef GT_WITH_MPI
-void run_nccl_mpi(const CudaBody& body) {
-  run_mpi_job([&](MpiCommunicator& host) {
+void run_nccl_mpi(const CudaBody& body, double timeout_seconds) {
+  const auto run_process = [&](MpiCommunicator& host) {
     const int gpu = host.rank_on_node();
     cuda::require_device(gpu, fmt::format("rank {} of the NCCL communicator", host.rank()));
     cuda::set_device(gpu);
@@ -94,11 +96,20 @@ void run_nccl_mpi(const CudaBody& body) {
     host.share(std::as_writable_bytes(std::span{&id, 1}), 0);
     Handle handle;
     // A process that fails takes the whole job with it (run_mpi), so nobody is left waiting inside NCCL.
-    GT_NCCL(ncclCommInitRank(handle.address(), host.size(), id, host.rank()));
-    NcclCommunicator communicator{handle, host, [] {}};
+    {
+      const MpiWatch::Call call{mpi_watch(), "ncclCommInitRank"};
+      GT_NCCL(ncclCommInitRank(handle.address(), host.size(), id, host.rank()));
+    }
+    // The watch over the processes judges how long one keeps another waiting.
+    std::optional<MpiWatch::Call> call;
+    NcclCommunicator communicator{handle, host, [&](double waited) {
+                                    if (waited == 0.0) call.reset();
+                                    if (waited > 0.0 && !call) call.emplace(mpi_watch(), "NCCL");
+                                  }};
     run_rank(communicator, body);
     handle.destroy();
-  });
+  };
+  run_mpi_job(run_process, {.stall = timeout_seconds});
 }
 #endif
 

@@ -23,8 +23,10 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   using Bytes = View<std::byte, Space::cuda>;
   using ConstBytes = View<const std::byte, Space::cuda>;
 
-  /// `host` is the same ranks on the host, for what is not counted. `check_peers` throws when another rank has failed.
-  NcclCommunicator(Handle& handle, Communicator<Space::host>& host, std::function<void()> check_peers)
+  /// `host` is the same ranks on the host, for what is not counted. `check_peers` is called with the
+  /// seconds that this rank has waited for its queue, 0 when it does not: it throws when another rank has failed, or
+  /// keeps this one waiting for too long.
+  NcclCommunicator(Handle& handle, Communicator<Space::host>& host, std::function<void(double)> check_peers)
       : handle_{handle}, host_{host}, check_peers_{std::move(check_peers)} {}
 
   [[nodiscard]] int rank() const noexcept override { return host_.rank(); }
@@ -36,7 +38,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
 
   void exchange(Queue<Space::cuda> queue, int to, ConstBytes out, int from, Bytes in) override {
-    check_peers_();
+    check_peers_(0.0);
     const auto valid = [this](int other, bool used) { return !used || (other >= 0 && other < size()); };
     expects(valid(to, !out.empty()) && valid(from, !in.empty()), "an exchange names ranks from 0 to size - 1");
     const bool out_stays = !out.empty() && to == rank();
@@ -56,7 +58,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
 
   void all_reduce_sum(Queue<Space::cuda> queue, Bytes inout, Dtype dtype, Bytes /*scratch*/) override {
-    check_peers_();
+    check_peers_(0.0);
     expects(inout.size() % size_of(dtype) == 0, "all_reduce_sum: the view holds no whole number of elements");
     ++traffic_.collectives;
     const std::size_t elements = inout.size() / size_of(dtype);
@@ -73,7 +75,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
 
   /// ncclReduceScatter where p divides the elements; else a reduction of each segment to its rank, in one group.
   void reduce_scatter_sum(Queue<Space::cuda> queue, Bytes inout, Dtype dtype, Bytes /*scratch*/) override {
-    check_peers_();
+    check_peers_(0.0);
     const std::size_t element = size_of(dtype);
     expects(inout.size() % element == 0, "reduce_scatter_sum: the view holds no whole number of elements");
     ++traffic_.collectives;
@@ -101,7 +103,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
 
   void all_gather(Queue<Space::cuda> queue, ConstBytes mine, Bytes all) override {
-    check_peers_();
+    check_peers_(0.0);
     expects(all.size() == mine.size() * ranks(), "all_gather: `all` is not size() times `mine`");
     ++traffic_.collectives;
     count((ranks() - 1) * mine.size());
@@ -112,7 +114,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
 
   void all_gather_v(Queue<Space::cuda> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, Bytes all) override {
-    check_peers_();
+    check_peers_(0.0);
     check_parts(mine.size(), {sizes, offsets}, all.size(), rank(), size());
     ++traffic_.collectives;
     count(ring_all_gather_bytes(sizes, rank()));
@@ -124,7 +126,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
 
   void all_to_all(Queue<Space::cuda> queue, ConstBytes out, Bytes in) override {
-    check_peers_();
+    check_peers_(0.0);
     expects(out.size() == in.size() && out.size() % ranks() == 0,
             "all_to_all: both views hold one part for every rank, all of one size");
     const std::size_t part = out.size() / ranks();
@@ -137,7 +139,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
 
   void all_to_all_v(Queue<Space::cuda> queue, ConstBytes out, const Parts& out_parts, Bytes in,
                     const Parts& in_parts) override {
-    check_peers_();
+    check_peers_(0.0);
     check_all_to_all(out.size(), out_parts, in.size(), in_parts, rank(), size());
     ++traffic_.collectives;
     count(all_to_all_bytes(out_parts.sizes, rank()));
@@ -149,7 +151,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
 
   void broadcast(Queue<Space::cuda> queue, Bytes view, int root) override {
-    check_peers_();
+    check_peers_(0.0);
     expects(root >= 0 && root < size(), "broadcast: the root is a rank from 0 to size - 1");
     ++traffic_.collectives;
     count(chain_broadcast_bytes(view.size(), root, rank(), size()));
@@ -166,8 +168,9 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
 
   /// Waits for the stream with an eye on NCCL's own errors and on the other ranks.
   void await(Queue<Space::cuda> queue) {
+    const auto begin = std::chrono::steady_clock::now();
     while (!cuda::idle(queue)) {
-      check_peers_();
+      check_peers_(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       ncclResult_t state = ncclSuccess;
       {
         const Handle::Use comm{handle_};
@@ -176,6 +179,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
       check(state, "a collective");
       std::this_thread::sleep_for(std::chrono::microseconds{20});
     }
+    check_peers_(0.0);
   }
 
  private:
@@ -207,7 +211,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
 
   Handle& handle_;
   Communicator<Space::host>& host_;
-  std::function<void()> check_peers_;
+  std::function<void(double)> check_peers_;
 };
 
 }  // namespace gradtool::nccl

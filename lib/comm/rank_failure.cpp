@@ -45,6 +45,12 @@ void RankGroup::explain_wait(int rank, int awaited) const {
                           rank, timeout_seconds_, held_up_by(rank, awaited))};
 }
 
+void RankGroup::check_wait(int rank, double seconds) {
+  check();
+  mark_waiting(rank, seconds > 0);
+  if (seconds > timeout_seconds_) explain_wait(rank, rank == 0 ? size_ - 1 : 0);
+}
+
 void RankGroup::wake(std::mutex& mutex, std::condition_variable& changed) noexcept {
   // Passing through the mutex makes sure that a rank between its check and its wait hears of it.
   { const std::lock_guard lock{mutex}; }

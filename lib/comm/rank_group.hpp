@@ -42,6 +42,10 @@ class RankGroup {
   /// Returns when every rank has called it; `values` become their maximum over ranks (all of the same size, or empty).
   void meet(int rank, std::span<double> values);
 
+  /// For a rank that waits for others by means of its own, not through this group: to be called again and again with
+  /// the seconds that it has waited, and with 0 when it does not wait any more. Throws as a wait here does.
+  void check_wait(int rank, double seconds);
+
   /// Keeps the first failure and wakes every waiting rank.
   void fail(int rank, std::exception_ptr failure) noexcept;
   /// Rank `rank` makes no more calls. Whoever waits for it now, or later, is told.

@@ -5,10 +5,19 @@
 namespace gradtool {
 
 #ifndef GT_WITH_MPI
-void run_mpi(const HostBody& /*body*/) {
+namespace {
+[[noreturn]] void lacks_mpi() {
   throw Error{Fault::unavailable,
               "this gradtool was built without MPI; configure it where an MPI compiler wrapper is "
               "found (Debian: libopenmpi-dev)"};
+}
+}  // namespace
+
+void run_mpi(const HostBody& /*body*/, double /*timeout_seconds*/) {
+  lacks_mpi();
+}
+MpiPlace mpi_world(double /*timeout_seconds*/) {
+  lacks_mpi();
 }
 #endif
 
@@ -19,13 +28,13 @@ void run_loopback(int /*ranks*/, int /*device*/, const CudaBody& /*body*/, doubl
 #endif
 
 #ifndef GT_WITH_NCCL
-void run_nccl(int /*gpus*/, const CudaBody& /*body*/) {
+void run_nccl(int /*gpus*/, const CudaBody& /*body*/, double /*timeout_seconds*/) {
   throw Error{Fault::unavailable, "this gradtool was built without NCCL; configure it where nvcc and nccl.h are found"};
 }
 #endif
 
 #if !defined(GT_WITH_NCCL) || !defined(GT_WITH_MPI)
-void run_nccl_mpi(const CudaBody& /*body*/) {
+void run_nccl_mpi(const CudaBody& /*body*/, double /*timeout_seconds*/) {
   throw Error{Fault::unavailable,
               "NCCL between processes needs both NCCL and MPI, and this gradtool was built without "
 #ifndef GT_WITH_NCCL

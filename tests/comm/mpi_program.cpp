@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <thread>
 
-#include "lib/comm/launch.hpp"
+#include "lib/comm/mpi.hpp"
 #include "lib/core/error.hpp"
 #include "tests/comm/collectives.hpp"
 #include "tests/comm/rank_memory.hpp"
@@ -67,15 +68,74 @@ void disagree_on_sizes() {
   });
 }
 
-int run(const std::string& what, bool all) {
+/// Short, so that a test takes seconds.
+constexpr WatchLimits kShort{.stall = 2.0, .silence = 2.0, .period = 0.2};
+
+/// Rank `victim` does `what` between two all-reduces of many, and the others wait for it.
+template <class What>
+void happens_to(int victim, What&& what) {
+  run_mpi_job(
+      [&](MpiCommunicator& comm) {
+        Rank<Space::host> rank{comm, {}};
+        for (int step = 0; step < 20; ++step) {
+          if (comm.rank() == victim && step == 10) what(comm);
+          rank.all_reduce(std::vector<float>(10'000, 1.0f), Dtype::f32);
+        }
+      },
+      kShort);
+}
+
+void compute_for(std::chrono::duration<double> time) {
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - start < time) {
+  }
+}
+
+/// Every rank in turn takes most of the time-out, and all of them together many times as long.
+void be_slow() {
+  run_mpi_job(
+      [](MpiCommunicator& comm) {
+        for (int turn = 0; turn < comm.size(); ++turn) {
+          if (turn == comm.rank()) compute_for(std::chrono::duration<double>{0.6 * kShort.stall});
+          comm.barrier({});
+        }
+      },
+      kShort);
+  // Between two jobs a rank has longer.
+  if (mpi_place().rank == 0) compute_for(std::chrono::duration<double>{1.2 * kShort.stall});
+  run_mpi_job([](MpiCommunicator& comm) { comm.barrier({}); }, kShort);
+}
+
+/// What happens to a rank that must not keep the others waiting; false: `what` is not one of these.
+bool run_victim(const std::string& what, int victim) {
+  if (what == "kill")
+    happens_to(victim, [](Host&) { std::raise(SIGKILL); });
+  else if (what == "stop")
+    happens_to(victim, [](Host&) { std::raise(SIGSTOP); });
+  else if (what == "compute")
+    happens_to(victim, [](Host&) { compute_for(std::chrono::hours{1}); });
+  else if (what == "leave")
+    happens_to(victim, [](Host&) { std::exit(0); });
+  else if (what == "mismatch")
+    happens_to(victim, [](Host& comm) { comm.barrier({}); });
+  else
+    return false;
+  return true;
+}
+
+int run(const std::string& what, const std::string& more) {
+  if (!more.empty() && more != "sums" && run_victim(what, std::stoi(more))) return 0;
+
   if (what == "fail")
     fail_in_the_middle();
   else if (what == "exit")
     exit_between_jobs();
   else if (what == "sizes")
     disagree_on_sizes();
+  else if (what == "slow")
+    be_slow();
   else
-    run_cases(std::stoi(what), all);
+    run_cases(std::stoi(what), more != "sums");
   return 0;
 }
 
@@ -84,9 +144,11 @@ int run(const std::string& what, bool all) {
 
 int main(int argc, char** argv) {
   try {
-    const bool sums = argc == 3 && std::string{argv[2]} == "sums";
-    if (argc != 2 && !sums) throw gradtool::Error{gradtool::Fault::usage, "usage: comm_mpi N|fail|exit|sizes [sums]"};
-    return gradtool::test::run(argv[1], !sums);
+    if (argc < 2) {
+      throw gradtool::Error{gradtool::Fault::usage,
+                            "usage: comm_mpi N [sums], fail|exit|sizes|slow, or kill|stop|compute|leave|mismatch RANK"};
+    }
+    return gradtool::test::run(argv[1], argc > 2 ? argv[2] : "");
   } catch (const gradtool::Error& error) {
     fmt::print(stderr, "comm_mpi: {}\n", error.what());
     return static_cast<int>(error.fault());

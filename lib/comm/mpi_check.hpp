@@ -1,0 +1,14 @@
+#pragma once
+
+/// MPI's header as C, without the C++ bindings that the standard has removed. For sources of lib/comm only.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+namespace gradtool {
+
+/// Throws Fault::backend with MPI's own text unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+#define GT_MPI(call) check_mpi(call, #call)
+
+}  // namespace gradtool
