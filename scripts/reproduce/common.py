@@ -154,7 +154,9 @@ def number(x, digits=3):
 
 
 def table(header, rows):
-    """A Markdown table."""
+    """A Markdown table, without the columns in which nothing stands."""
+    used = [i for i in range(len(header)) if any(row[i] not in (None, "") for row in rows)]
+    header, rows = [header[i] for i in used], [[row[i] for i in used] for row in rows]
     lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---" for _ in header) + " |"]
     return "\n".join(lines + ["| " + " | ".join(number(cell) for cell in row) + " |" for row in rows])
 

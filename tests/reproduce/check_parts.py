@@ -96,7 +96,7 @@ def cut_captures(options, folder):
 
 
 def report(options):
-    common.write_report(options, "parts", "Title", "A claim.", [common.table(["a", "b"], [[1, None], ["x", 0.5]])])
+    common.write_report(options, "parts", "Title", "A claim.", [common.table(["a", "b", "c"], [[1, None, None], ["x", 0.5, ""]])])
     with open(os.path.join(options.out, "parts.md")) as file:
         text = file.read()
     assert "| a | b |\n| --- | --- |\n| 1 |  |\n| x | 0.5 |" in text and "**loaded**" in text and os.uname().nodename not in text, text
