@@ -89,6 +89,7 @@ nlohmann::ordered_json steps_json(const std::vector<StepInfo>& steps) {
     if (step.epoch) row["epoch"] = to_json(Cell{*step.epoch});
     if (step.learning_rate) row["learning_rate"] = to_json(Cell{*step.learning_rate});
     for (const float loss : step.loss) row["loss"].push_back(to_json(Cell{double{loss}}));
+    for (const double seconds : step.compute_seconds) row["compute_seconds"].push_back(to_json(Cell{seconds}));
     list.push_back(std::move(row));
   }
   return list;
@@ -145,6 +146,12 @@ std::string loss_text(const std::vector<StepInfo>& steps) {
                      mean_of(steps.back().loss));
 }
 
+std::string compute_text(const std::vector<StepInfo>& steps) {
+  const auto seconds = median_compute_seconds(steps);
+  if (!seconds) return "not stated";
+  return fmt::format("{} an iteration, forward and backward (median over steps and workers)", human_seconds(*seconds));
+}
+
 std::string non_finite_text(const Summary& summary) {
   if (!summary.scanned) return "not counted (--quick)";
   if (summary.non_finite.empty()) return "none";
@@ -173,6 +180,7 @@ void print_summary(const Summary& summary) {
                               info.micro_batches == 1 ? "" : "es"));
   line("steps", fmt::format("{} (iteration {} to {})", steps.size(), steps.front().iteration, steps.back().iteration));
   line("loss", loss_text(steps));
+  line("computation", compute_text(steps));
   line("tensors", fmt::format("{} with {} elements in all, {}", reader.tensors().size(), reader.elements(),
                               dtypes_text(reader.tensors())));
   line("size on disk", human_bytes(static_cast<double>(summary.bytes)));

@@ -40,6 +40,7 @@ void Reconstruction::put(std::size_t step, const Unit& unit, std::span<const flo
   if (put_ == 0) {
     StepInfo info = source_.steps()[step];
     info.loss.clear();
+    info.compute_seconds.clear();
     writer_.begin_step(info);
   }
   for (const auto& piece : unit.pieces) {

@@ -63,6 +63,7 @@ WriterOptions writer_options(const CaptureOptions& options, const Selection& sel
   to.info.batch_size = options.batch_size;
   to.info.micro_batches = options.micro_batches;
   to.tensors = selection.tensors;
+  to.with_compute_seconds = true;
   const bool weight = std::find(options.with.begin(), options.with.end(), "weight") != options.with.end();
   for (auto& tensor : to.tensors) {
     tensor.dtype = parse_dtype(options.dtype);
@@ -81,6 +82,8 @@ void fill(RecordedStep& step, Trainer& trainer, const Selection& selection, std:
   }
   const auto losses = trainer.losses();
   step.info.loss.assign(losses.begin(), losses.end());
+  const auto seconds = trainer.compute_seconds();
+  step.info.compute_seconds.assign(seconds.begin(), seconds.end());
 }
 
 // Returns whether every step of the schedule was captured.

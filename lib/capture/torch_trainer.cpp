@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "gradtool_version.hpp"
 #include "lib/capture/torch_call.hpp"
@@ -41,6 +42,7 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const Dataset& trainin
       flat_{*build_replica(options, training_set, device_)},
       momentum_{flat_.zeros()},
       losses_(options.workers),
+      compute_seconds_(options.workers),
       pool_{concurrent_workers(options)} {
   expects(options.micro_batches >= 1 && options.batch_size % options.micro_batches == 0,
           "a batch must be a whole number of micro-batches");
@@ -56,9 +58,14 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const Dataset& trainin
 float TorchTrainer::run_batch(Worker& worker, std::span<const std::uint32_t> samples) const {
   const auto [images, labels] = batches_.make(training_set_, samples);
   worker.gradient.zero_();
-  const torch::Tensor loss = cross_entropy(worker.replica->forward(images.to(device_)), labels.to(device_));
+  const torch::Tensor inputs = images.to(device_);
+  const torch::Tensor classes = labels.to(device_);
+  const auto start = std::chrono::steady_clock::now();
+  const torch::Tensor loss = cross_entropy(worker.replica->forward(inputs), classes);
   loss.backward();
-  return loss.item<float>();
+  const auto value = loss.item<float>();  // on a GPU this waits until the backward pass is over
+  worker.compute_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return value;
 }
 
 float TorchTrainer::run_worker(Worker& worker, std::span<const std::uint32_t> samples, bool with_second_moments) const {
@@ -90,7 +97,9 @@ void TorchTrainer::compute(std::span<const std::uint32_t> samples, bool with_sec
   auto run_one = [&](std::size_t w) {
     join_device();
     const auto mine = samples.subspan(w * options_.batch_size, options_.batch_size);
+    workers_[w].compute_seconds = 0.0;
     losses_[w] = run_worker(workers_[w], mine, with_second_moments);
+    compute_seconds_[w] = workers_[w].compute_seconds;
   };
   using RunOne = decltype(run_one);
   torch_call([&] {

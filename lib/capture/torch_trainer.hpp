@@ -24,6 +24,7 @@ class TorchTrainer final : public Trainer {
 
   void compute(std::span<const std::uint32_t> samples, bool with_second_moments) override;
   [[nodiscard]] std::span<const float> losses() const override { return losses_; }
+  [[nodiscard]] std::span<const double> compute_seconds() const override { return compute_seconds_; }
   [[nodiscard]] std::span<const float> gradient(std::size_t worker) override;
   [[nodiscard]] std::span<const float> second_moment(std::size_t worker) override;
   void update(double learning_rate) override;
@@ -37,6 +38,7 @@ class TorchTrainer final : public Trainer {
     torch::Tensor gradient;          ///< flat; what backward adds to
     torch::Tensor second_moment;     ///< flat; undefined until wanted
     torch::Tensor host_gradient, host_second_moment;  ///< copies, used when the device is not the CPU
+    double compute_seconds = 0.0;                     ///< since the batch began
   };
 
   float run_worker(Worker& worker, std::span<const std::uint32_t> samples, bool with_second_moments) const;
@@ -51,6 +53,7 @@ class TorchTrainer final : public Trainer {
   FlatParameters flat_;
   torch::Tensor momentum_, host_weights_;
   std::vector<float> losses_;
+  std::vector<double> compute_seconds_;
   bool second_moments_ready_ = false;
   TaskPool pool_;
 };

@@ -50,6 +50,8 @@ class Trainer {
 
   /// Of the last compute(): each worker's mean cross-entropy over its batch.
   [[nodiscard]] virtual std::span<const float> losses() const = 0;
+  /// Of the last compute(): seconds of each worker's forward and backward passes, without loading its images.
+  [[nodiscard]] virtual std::span<const double> compute_seconds() const = 0;
   /// A worker's own gradient, before averaging.
   [[nodiscard]] virtual std::span<const float> gradient(std::size_t worker) = 0;
   /// sum over the K micro-batches of (their mean gradient / K)^2. Throws Fault::usage when compute() left it out.

@@ -101,15 +101,17 @@ File create_file(const std::string& path, const FileInfo& info, int& error) {
 
 WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   const auto group = make_group(file, "steps");
-  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}};
+  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}};
   if (options.with_epoch) steps.epoch = make_column(group.get(), "epoch", H5T_IEEE_F64LE);
   if (options.with_learning_rate) steps.learning_rate = make_column(group.get(), "learning_rate", H5T_IEEE_F64LE);
-  if (options.with_loss) {
+  const auto make_by_worker = [&](const char* name, hid_t type, std::size_t size) {
     const auto workers = static_cast<std::uint64_t>(options.info.workers);
-    const auto chunk = chunk_shape(1, workers, sizeof(float));
-    steps.loss.emplace(group.get(), "loss", H5T_IEEE_F32LE, std::vector<hsize_t>{workers},
-                       std::vector{chunk.front(), chunk.back()});
-  }
+    const auto chunk = chunk_shape(1, workers, size);
+    return GrowingSet{group.get(), name, type, {workers}, {chunk.front(), chunk.back()}};
+  };
+  if (options.with_loss) steps.loss = make_by_worker("loss", H5T_IEEE_F32LE, sizeof(float));
+  if (options.with_compute_seconds)
+    steps.compute_seconds = make_by_worker("compute_seconds", H5T_IEEE_F64LE, sizeof(double));
   return steps;
 }
 

@@ -14,7 +14,7 @@ namespace gradtool::hdf5 {
 /// The columns of /steps; absent where WriterOptions has them switched off.
 struct WritableSteps {
   GrowingSet iteration;
-  std::optional<GrowingSet> epoch, learning_rate, loss;
+  std::optional<GrowingSet> epoch, learning_rate, loss, compute_seconds;
 };
 
 /// The data sets of one tensor.

@@ -40,8 +40,12 @@ struct StepInfo {
   std::int64_t iteration = 0;
   std::optional<double> epoch{};
   std::optional<double> learning_rate{};
-  std::vector<float> loss{};  ///< W values, or none
+  std::vector<float> loss{};              ///< W values, or none
+  std::vector<double> compute_seconds{};  ///< W values, or none: each worker's forward and backward pass
 };
+
+/// The median over steps and workers of the known compute_seconds (those above 0); nothing when there is none.
+[[nodiscard]] std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps);
 
 /// Reads a gradient file (docs/gradient-file.md). Everything is checked on opening, nothing is trusted: a file that
 /// does not conform throws Fault::data with one sentence naming file, object and problem. Memory does not depend on the
@@ -86,6 +90,7 @@ struct WriterOptions {
   bool with_epoch = true;
   bool with_learning_rate = true;
   bool with_loss = true;
+  bool with_compute_seconds = false;
 };
 
 /// Writes a gradient file step by step. Between `begin_step` and `end_step` every tensor of every worker is put once.

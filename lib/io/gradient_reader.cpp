@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "kernels/law/half.hpp"
 #include "lib/io/gradient_file.hpp"
@@ -41,6 +44,17 @@ void read_values(const hdf5::DataSet& set, Dtype dtype, const std::vector<hsize_
 }
 
 }  // namespace
+
+std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps) {
+  std::vector<double> seconds;
+  for (const auto& step : steps) {
+    std::copy_if(step.compute_seconds.begin(), step.compute_seconds.end(), std::back_inserter(seconds),
+                 [](double value) { return std::isfinite(value) && value > 0.0; });
+  }
+  if (seconds.empty()) return std::nullopt;
+  std::sort(seconds.begin(), seconds.end());
+  return 0.5 * (seconds[(seconds.size() - 1) / 2] + seconds[seconds.size() / 2]);
+}
 
 struct GradientReader::Impl {
   std::string path;

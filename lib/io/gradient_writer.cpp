@@ -88,6 +88,12 @@ void GradientWriter::Impl::append_columns() {
     columns->loss->grow_to(steps + 1);
     columns->loss->write({steps, 0}, {1, workers}, H5T_NATIVE_FLOAT, values.data());
   }
+  if (columns->compute_seconds) {
+    std::vector<double> values = current->compute_seconds;
+    values.resize(workers, kUnknown);
+    columns->compute_seconds->grow_to(steps + 1);
+    columns->compute_seconds->write({steps, 0}, {1, workers}, H5T_NATIVE_DOUBLE, values.data());
+  }
 }
 
 GradientWriter::GradientWriter(std::string path, const WriterOptions& options) : impl_{std::make_unique<Impl>()} {
@@ -114,6 +120,8 @@ void GradientWriter::begin_step(const StepInfo& step) {
   expects(impl_ != nullptr && impl_->file, "the gradient file is closed");
   expects(!impl_->current, "a step was begun before the last one was ended");
   expects(step.loss.empty() || step.loss.size() == impl_->workers, "a step needs one loss per worker, or none");
+  expects(step.compute_seconds.empty() || step.compute_seconds.size() == impl_->workers,
+          "a step needs one time of computation per worker, or none");
   expects(impl_->steps < static_cast<std::size_t>(schema::kMaxSteps), "a gradient file holds at most 4194304 steps");
   impl_->current = step;
 }

@@ -23,7 +23,7 @@ struct StoredTensor {
 /// The columns of /steps.
 struct StoredSteps {
   DataSet iteration;
-  std::optional<DataSet> epoch, learning_rate, loss;
+  std::optional<DataSet> epoch, learning_rate, loss, compute_seconds;
 };
 
 /// Attributes of the root. Format and version are settled before anything else is looked at.

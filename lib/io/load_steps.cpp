@@ -23,7 +23,7 @@ std::vector<const DataSet*> data_sets(const StoredSteps& steps, const std::vecto
   const auto add = [&](const std::optional<DataSet>& set) {
     if (set) sets.push_back(&*set);
   };
-  add(steps.epoch), add(steps.learning_rate), add(steps.loss);
+  add(steps.epoch), add(steps.learning_rate), add(steps.loss), add(steps.compute_seconds);
   for (const auto& tensor : tensors) {
     sets.push_back(&tensor.gradient);
     add(tensor.second_moment), add(tensor.weight);
@@ -76,11 +76,13 @@ StoredSteps open_steps(hid_t file, const Place& root, std::int64_t workers) {
   const Place place = root.at("steps");
   StoredSteps steps{DataSet{group.get(), place, "iteration", 1}, optional_column(group.get(), place, "epoch", 1),
                     optional_column(group.get(), place, "learning_rate", 1),
-                    optional_column(group.get(), place, "loss", 2)};
+                    optional_column(group.get(), place, "loss", 2),
+                    optional_column(group.get(), place, "compute_seconds", 2)};
   steps.iteration.expect_integers();
-  if (steps.loss && steps.loss->dims()[1] != static_cast<std::uint64_t>(workers)) {
-    steps.loss->place().fail(fmt::format("has the extent {}, but the file's attribute 'workers' is {} (dimension 2)",
-                                         steps.loss->dims_text(), workers));
+  for (const auto* set : {&steps.loss, &steps.compute_seconds}) {
+    if (!*set || (*set)->dims()[1] == static_cast<std::uint64_t>(workers)) continue;
+    (*set)->place().fail(fmt::format("has the extent {}, but the file's attribute 'workers' is {} (dimension 2)",
+                                     (*set)->dims_text(), workers));
   }
   return steps;
 }
@@ -124,6 +126,10 @@ std::vector<StepInfo> load_steps(const StoredSteps& steps, std::size_t count, st
   for (std::size_t s = 0; steps.loss && s < count; ++s) {
     rows[s].loss.resize(workers);
     steps.loss->read({s, 0}, {1, workers}, H5T_NATIVE_FLOAT, rows[s].loss.data());
+  }
+  for (std::size_t s = 0; steps.compute_seconds && s < count; ++s) {
+    rows[s].compute_seconds.resize(workers);
+    steps.compute_seconds->read({s, 0}, {1, workers}, H5T_NATIVE_DOUBLE, rows[s].compute_seconds.data());
   }
   return rows;
 }

@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 
+import h5py
 import numpy as np
 
 from synthetic import check, contents, run, write_images
@@ -57,6 +58,10 @@ with tempfile.TemporaryDirectory() as root:
         for name in some:
             check(np.array_equal(some[name], whole[name][1::2]), f"{model} {name} differs between selections")
         check(int(first["/@complete"]) == 1, "a finished capture is not marked complete")
+        with h5py.File(os.path.join(root, f"{model}-4", "out.h5")) as file:
+            seconds = file["steps/compute_seconds"][...]
+        check(seconds.shape == (3, 2) and seconds.dtype == np.float64 and (seconds > 0).all() and seconds.sum() < 60,
+              f"times of computation {seconds}")
         check((first["/@workers"], first["/@batch_size"], first["/@seed"]) == (2, 16, 1), "attributes")
         check(str(first["/@model"]) == model and "momentum=0.9" in str(first["/@optimizer"]), "attributes")
 

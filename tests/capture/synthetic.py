@@ -36,7 +36,7 @@ def check(condition, message):
 
 
 def contents(path):
-    """Everything in a gradient file but when it was made: {name of data set or attribute: value}."""
+    """Everything in a gradient file but when it was made and how long that took: {name of data set or attribute: value}."""
     import h5py
     found = {}
 
@@ -50,4 +50,5 @@ def contents(path):
         visit("/", file)
         file.visititems(visit)
     found.pop("/@created")
+    found.pop("steps/compute_seconds", None)
     return found

@@ -165,6 +165,7 @@ def extents():
     bad("epoch long", lambda f: replace(f, "steps/epoch", np.arange(4.0)), "/steps/epoch", "4 steps")
     bad("loss per step", lambda f: replace(f, "steps/loss", np.ones(3, "f4")), "/steps/loss", "dimensions")
     bad("loss of 3 workers", lambda f: replace(f, "steps/loss", np.ones((3, 3), "f4")), "/steps/loss", "'workers'")
+    bad("times of 3 workers", lambda f: replace(f, "steps/compute_seconds", np.ones((3, 3))), "/steps/compute_seconds", "'workers'")
     bad("second moment short", lambda f: replace(f, "tensors/0000/second_moment", x[:1]), "second_moment", "1 steps")
     bad("weight with workers", lambda f: replace(f, "tensors/0000/weight", x), "weight", "dimensions")
     bad("weight of other size", lambda f: replace(f, "tensors/0000/weight", x[:, 0, :9]), "weight", "216")
@@ -185,6 +186,7 @@ def types():
     bad("bfloat16 of another kind", lambda f: f[g].attrs.__setitem__("dtype", "posit16"), g, "bfloat16", dtype="bf16")
     bad("dtype is a number", lambda f: f[g].attrs.__setitem__("dtype", 16), g, "'dtype'", dtype="bf16")
     bad("iteration of floats", lambda f: replace(f, "steps/iteration", np.arange(3.0)), "/steps/iteration", "type")
+    bad("times in integers", lambda f: replace(f, "steps/compute_seconds", np.ones((3, 2), "i8")), "/steps/compute_seconds", "type")
     bad("loss of text", lambda f: replace(f, "steps/loss", np.full((3, 2), b"x")), "/steps/loss", "type")
     bad("epoch of ints", lambda f: replace(f, "steps/epoch", np.arange(3)), "/steps/epoch", "type")
 
@@ -244,8 +246,8 @@ def lies_about_size():
     bad("compressed in huge chunks", huge(chunks=(1, 1, 1 << 29), compression="gzip"), g, "64 MiB")
 
     def many_steps(f):
-        for name in ("iteration", "epoch", "learning_rate", "loss"):
-            shape = (1 << 40, 2) if name == "loss" else (1 << 40,)
+        for name in ("iteration", "epoch", "learning_rate", "loss", "compute_seconds"):
+            shape = (1 << 40, 2) if name in ("loss", "compute_seconds") else (1 << 40,)
             dtype = f["steps/" + name].dtype
             replace(f, "steps/" + name, shape=shape, dtype=dtype, chunks=(64,) + shape[1:])
         for group in f["tensors"].values():
@@ -300,7 +302,7 @@ def other_writers():
         f["tensors/0000"].attrs["shape"] = np.array([8, 3, 3, 3], dtype="u1")
         for name in ("producer", "created", "dataset", "optimizer", "batch_size", "micro_batches", "command"):
             del f.attrs[name]
-        for name in ("epoch", "learning_rate", "loss"):
+        for name in ("epoch", "learning_rate", "loss", "compute_seconds"):
             del f["steps/" + name]
         replace(f, "steps/iteration", np.arange(3, dtype=">u2"))
         f["notes"] = "other members are nobody's business"

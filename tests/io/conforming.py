@@ -36,6 +36,7 @@ def write(path, steps=3, workers=2, dtype="f32", libver="earliest", gradient_opt
         file["steps/epoch"] = np.arange(steps) / 10
         file["steps/learning_rate"] = np.full(steps, 0.1)
         file["steps/loss"] = np.ones((steps, workers), dtype=np.float32)
+        file["steps/compute_seconds"] = np.full((steps, workers), 0.25)
         for t, x in gradients(steps, workers, dtype, seed).items():
             name, shape, kind, layout = SHAPES[t]
             group = file.create_group(f"tensors/{t:04d}")

@@ -141,6 +141,25 @@ TEST(GradientFile, ColumnsAreOptional) {
   EXPECT_FALSE(reader.steps()[0].epoch.has_value());
   EXPECT_FALSE(reader.steps()[0].learning_rate.has_value());
   EXPECT_TRUE(reader.steps()[0].loss.empty());
+  EXPECT_TRUE(reader.steps()[0].compute_seconds.empty());
+}
+
+TEST(GradientFile, KeepsTheTimeThatEachWorkerComputed) {
+  TempFile file;
+  WriterOptions options = sample_options(Dtype::f32);
+  options.tensors = {{.name = "x", .shape = {1}}};
+  options.with_compute_seconds = true;
+  GradientWriter writer{file.path(), options};
+  for (const std::vector<double>& seconds : {std::vector{0.25, 0.5, 1e-9}, std::vector<double>{}}) {
+    writer.begin_step({.compute_seconds = seconds});
+    for (std::size_t w = 0; w < kWorkers; ++w) writer.put_gradient(0, w, std::vector{1.0F});
+    writer.end_step();
+  }
+  writer.close();
+  const GradientReader reader{file.path()};
+  EXPECT_EQ(reader.steps()[0].compute_seconds, (std::vector{0.25, 0.5, 1e-9}));
+  for (const double seconds : reader.steps()[1].compute_seconds) EXPECT_TRUE(std::isnan(seconds));
+  EXPECT_EQ(reader.steps()[1].compute_seconds.size(), kWorkers);
 }
 
 TEST(GradientFile, IsReadableWhileItIsWrittenAndIncompleteWhenAbandoned) {

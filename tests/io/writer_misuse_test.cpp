@@ -59,6 +59,7 @@ TEST(GradientWriter, HoldsCallersToTheOrderOfCalls) {
   expect_fault(Fault::usage, [&] { writer.put_gradient(0, 0, x); });
   expect_fault(Fault::usage, [&] { writer.end_step(); });
   expect_fault(Fault::usage, [&] { writer.begin_step({.loss = {1.0F}}); });
+  expect_fault(Fault::usage, [&] { writer.begin_step({.compute_seconds = {1.0}}); });
   writer.begin_step({});
   expect_fault(Fault::usage, [&] { writer.begin_step({}); });
   expect_fault(Fault::usage, [&] { writer.close(); });
