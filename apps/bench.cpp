@@ -26,7 +26,9 @@ struct Options {
   std::string timing = "both";
   std::string comm, csv, json;
   std::vector<std::string> networks;
-  std::string nodes;
+  std::optional<std::string> nodes, layers;
+  std::optional<std::string> compute;
+  std::string overlap;
   std::string seed = "1";
   std::string pipeline = "off";
   bool advise = false;
@@ -62,6 +64,25 @@ int parse_pipeline(const std::string& text) {
                                           text, kMost)};
   }
   return chunks;
+}
+
+void set_iteration(const Options& o, BenchOptions& bench) {
+  bench.overlap = o.overlap == "none" ? Overlap::none : Overlap::bucket;
+  if (!o.compute) {
+    if (!o.overlap.empty()) throw Error{Fault::usage, "--overlap is about modelled iterations: give --compute-ms"};
+    return;
+  }
+  bench.compute_captured = *o.compute == "captured";
+  if (bench.compute_captured) return;
+  double milliseconds = 0.0;
+  const char* const end = o.compute->data() + o.compute->size();
+  const auto result = std::from_chars(o.compute->data(), end, milliseconds);
+  if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
+    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, or "
+                                          "captured",
+                                          *o.compute)};
+  }
+  bench.compute_seconds = milliseconds * 1e-3;
 }
 
 int run(Options& o) {
@@ -104,10 +125,16 @@ int run(Options& o) {
   for (const auto& path : {o.csv, o.json}) {
     if (!path.empty() && path != "-") expect_writable(path);  // now, not after minutes of measuring
   }
-  if (!o.nodes.empty()) bench.nodes = parse_node_counts(o.nodes);
-  if (o.networks.empty() && (!o.nodes.empty() || o.advise || o.max_nmse)) {
+  if (o.layers && o.layers->empty()) {
+    throw Error{Fault::usage, "--layers '' is not valid; write a regular expression, or leave it out for all tensors"};
+  }
+  bench.layers = o.layers.value_or("");
+  if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
+  set_iteration(o, bench);
+  if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute)) {
     throw Error{Fault::usage,
-                "--nodes, --advise and --max-nmse are about a modelled network: give --network, such as 10gbe"};
+                "--nodes, --advise, --max-nmse and --compute-ms are about a modelled network: give --network, such as "
+                "10gbe"};
   }
   bench.command = command_line();
   if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
@@ -116,7 +143,7 @@ int run(Options& o) {
   });
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
-  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report), modelled_table(report.rows));
+  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report), modelled_tables(report.rows));
   if (o.advise) fmt::print(data_on_stdout ? stderr : stdout, "\n{}", advise(report.rows, o.max_nmse));
   for (std::size_t row = 0; row < report.rows.rows().size(); ++row) {
     const std::string status = to_text(report.rows.at(row, "status"));
@@ -188,7 +215,7 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")
       ->check(CLI::IsMember({"0", "1", "true", "false"}))
       ->capture_default_str();
-  app->add_option("--layers", b.layers, "Only tensors whose name matches this regular expression");
+  app->add_option("--layers", o->layers, "Only tensors whose name matches this regular expression");
   app->add_flag("--per-tensor", b.per_tensor, "Also a row with the errors of each tensor");
   app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");
   app->add_option("--reconstruction", b.reconstruction,
@@ -199,6 +226,13 @@ Subcommand add_bench(CLI::App& root) {
       ->take_all()
       ->expected(1);
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
+  app->add_option("--compute-ms", o->compute,
+                  "Model whole iterations: milliseconds of forward and backward on one rank, or captured for the time "
+                  "that capture recorded");
+  app->add_option(
+         "--overlap", o->overlap,
+         "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
+      ->check(CLI::IsMember({"none", "bucket"}));
   app->add_flag("--advise", o->advise, "Say which codec is fastest on each modelled network, if any is worth it");
   app->add_option("--max-nmse", o->max_nmse, "Largest error that --advise accepts");
   app->add_option("--payloads", b.payloads,
@@ -212,6 +246,7 @@ Subcommand add_bench(CLI::App& root) {
       "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
       "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
+      "  gradtool bench capture.h5 --network 25gbe --nodes 2,4,...,4096 --compute-ms 120 --granularity bucket:25MB\n"
       "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all\n"
       "  srun --mpi=pmix -n 4 gradtool bench capture.h5 --comm mpi --codec all");
   return {app, [o] { return run(*o); }};

@@ -15,6 +15,7 @@
 #include "lib/bench/modelled.hpp"
 #include "lib/bench/reconstruction.hpp"
 #include "lib/bench/rows.hpp"
+#include "lib/bench/verdicts.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
@@ -66,6 +67,13 @@ int choose_ranks(const BenchOptions& options, const ReplayDevice& device, const 
   return ranks;
 }
 
+double captured_compute_seconds(const GradientReader& reader) {
+  if (const auto seconds = median_compute_seconds(reader.steps())) return *seconds;
+  throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); give "
+                                       "the time: --compute-ms 120",
+                                       reader.path())};
+}
+
 std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
   std::vector<CodecSpec> specs{parse_codec("none"), parse_codec("noop")};
   for (const auto& spec : wanted) {
@@ -86,8 +94,10 @@ class Bench {
         reader_{options.file},
         selection_{choose_tensors(reader_, options.layers)},
         units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
-        report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .file_sha256 = {}} {
+        report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .units = {}, .ready = {}, .file_sha256 = {}} {
     if (device_.across_processes) place_ = mpi_world(options.comm_timeout);
+    if (options.compute_captured) compute_seconds_ = captured_compute_seconds(reader_);
+    report_.ready = ready_shares(units_, reader_.tensors());
     facts_.options = &options_;
     facts_.reader = &reader_;
     facts_.run_id = fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid());
@@ -130,8 +140,8 @@ class Bench {
     }
     if (reconstruction_) reconstruction_->close();
     report_.interrupted = interrupted();
-    set_verdicts(report_.rows);
     if (report_.leads && !options_.networks.empty()) model_networks();
+    set_verdicts(report_.rows);
     return std::move(report_);
   }
 
@@ -258,7 +268,9 @@ class Bench {
     if (whole_units) set_quality(row, quality_);  // of a codec that is given whole units
     if (timing == Timing::isolated) {
       const Scheme scheme = resolve(options_.scheme_for(spec), spec);
-      bases_.push_back({.row = report_.rows.rows().size(), .spec = spec, .scheme = scheme, .uses = replayed.uses});
+      const std::size_t at = report_.rows.rows().size();
+      bases_.push_back({.row = at, .spec = spec, .scheme = scheme, .units = replayed.units});
+      report_.units[at] = replayed.units;
     }
     append(row, samples);
     if (!options_.per_tensor) return;
@@ -272,9 +284,10 @@ class Bench {
   }
 
   void model_networks() {
-    std::vector<int> nodes = options_.nodes;
-    if (nodes.empty()) nodes.push_back(facts_.ranks);
-    add_modelled(report_.rows, bases_, options_.networks, nodes);
+    BenchOptions options = options_;
+    if (options.nodes.empty()) options.nodes.push_back(facts_.ranks);
+    options.compute_seconds = compute_seconds_;
+    add_modelled(report_.rows, bases_, report_.ready, options);
   }
 
   void add_skipped(const CodecSpec& spec, const std::vector<Timing>& timings, const NonFinite& bad) {
@@ -303,6 +316,7 @@ class Bench {
   RunFacts facts_;
   CodecQuality quality_;
   std::vector<ModelBasis> bases_;
+  double compute_seconds_ = options_.compute_seconds;
   std::unique_ptr<Reconstruction> reconstruction_;
 };
 

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "lib/bench/iteration.hpp"
 #include "lib/bench/network.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/report/table.hpp"
@@ -33,9 +35,12 @@ struct BenchOptions {
   std::string layers;             ///< regular expression; empty: all tensors
   std::vector<Network> networks;  ///< to model
   std::vector<int> nodes;         ///< of each; empty: as many as were measured
-  std::string reconstruction;     ///< file to write; empty: none
-  std::string payloads;           ///< folder to write the codec's payloads to; empty: none
-  std::string command;            ///< as given, for the record
+  double compute_seconds = 0.0;   ///< of one iteration on one rank, forward and backward; 0: no iterations modelled
+  bool compute_captured = false;  ///< take them from the file
+  Overlap overlap = Overlap::bucket;
+  std::string reconstruction;  ///< file to write; empty: none
+  std::string payloads;        ///< folder to write the codec's payloads to; empty: none
+  std::string command;         ///< as given, for the record
 
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
@@ -45,7 +50,9 @@ struct BenchOptions {
 
 struct BenchReport {
   Table rows;
-  std::vector<std::vector<PhaseTimes>> samples;  ///< of each row; empty where a row was not timed
+  std::vector<std::vector<PhaseTimes>> samples;           ///< of each row; empty where a row was not timed
+  std::map<std::size_t, std::vector<UnitProfile>> units;  ///< of the isolated rows
+  std::vector<double> ready;                              ///< of each unit, see ready_shares()
   std::string file_sha256;
   double copy_rate = 0.0;    ///< bytes per second, measured in this run
   bool leads = true;         ///< false on the ranks of an MPI job that print nothing

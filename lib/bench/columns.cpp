@@ -39,6 +39,9 @@ std::vector<Column> make_columns() {
       {"time_source", "measured or modelled"},
       {"timing", "isolated: one rank encodes at a time; concurrent: all at once"},
       {"pipeline", "chunks of a unit whose phases overlap; 1: none do"},
+      {"compute_ms",
+       "milliseconds of forward and backward in one iteration on one rank, where iterations are modelled"},
+      {"overlap", "of communication with the backward pass, in modelled iterations: none or bucket"},
       {"raw_bytes", "4 x elements"},
       {"payload_bytes", "what one rank's encoder wrote in a step, mean over steps"},
       {"wire_bytes_per_rank",
@@ -67,6 +70,7 @@ std::vector<Column> make_columns() {
   add_times(c, "total", "do all of it, all ranks at once");
   for (const auto& [name, meaning] : std::initializer_list<std::pair<const char*, const char*>>{
            {"samples", "steps timed"},
+           {"iteration_ms", "milliseconds of a modelled iteration: computation, codec and communication"},
            {"encode_gbps", "raw_bytes / encode time, 1e9 bytes a second"},
            {"decode_gbps", "raw_bytes / decode time"},
            {"algbw_gbps", "raw_bytes / total time"},
@@ -80,8 +84,10 @@ std::vector<Column> make_columns() {
            {"breakeven_gbit_s",
             "network speed below which the codec beats none, encode and decode counted, latency not"},
            {"pareto",
-            "the error is finite, and no other row with this timing, network and ranks has both a smaller nmse and a "
-            "smaller time"}}) {
+            "the error is finite, and no other row with this timing, network and ranks is better in error or time and "
+            "no worse in the other; empty for noop"},
+           {"scaling_efficiency", "compute_ms / iteration_ms: throughput of a rank against one rank alone"},
+           {"iteration_speedup_vs_none", "iteration_ms of none / iteration_ms of this row"}}) {
     c.push_back({name, meaning});
   }
   return c;

@@ -73,6 +73,24 @@ double wire_of(const CollectiveUse& use, double measured, double p) {
 
 }  // namespace
 
+std::string_view name_of(CollectiveUse::Kind kind) {
+  switch (kind) {
+    case CollectiveUse::Kind::all_reduce:
+      return "all_reduce";
+    case CollectiveUse::Kind::all_gather:
+      return "all_gather";
+    case CollectiveUse::Kind::broadcast:
+      return "broadcast";
+    case CollectiveUse::Kind::exchange:
+      return "exchange";
+    case CollectiveUse::Kind::reduce_scatter:
+      return "reduce_scatter";
+    case CollectiveUse::Kind::all_to_all:
+      return "all_to_all";
+  }
+  return {};
+}
+
 CollectiveUses no_uses() {
   using Kind = CollectiveUse::Kind;
   return {{{Kind::all_reduce},

@@ -24,6 +24,8 @@ struct CollectiveUse {
   double bytes = 0.0;  ///< a step, of all calls
 };
 
+[[nodiscard]] std::string_view name_of(CollectiveUse::Kind kind);
+
 /// One of each kind, in the order of Kind.
 using CollectiveUses = std::array<CollectiveUse, 6>;
 /// All of them unused.

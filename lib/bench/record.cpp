@@ -76,6 +76,16 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
     if (to_text(report.rows.at(row, "timing")) != "concurrent") continue;
     for (const auto& sample : report.samples[row]) samples["total"].push_back(sample.total * 1e6);
   }
+  for (const auto& [row, units] : report.units) {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      auto& unit = rows[row]["units"].emplace_back();
+      unit = {{"ready", report.ready[u]}, {"encode_us", units[u].encode * 1e6}, {"decode_us", units[u].decode * 1e6}};
+      for (const auto& use : units[u].uses) {
+        if (use.calls > 0.0)
+          unit["collectives"].push_back({{"kind", name_of(use.kind)}, {"calls", use.calls}, {"bytes", use.bytes}});
+      }
+    }
+  }
   out["rows"] = std::move(rows);
   return out;
 }

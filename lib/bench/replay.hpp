@@ -40,6 +40,13 @@ struct ReplayPlan {
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result;
 };
 
+/// What one unit takes part in during a step.
+struct UnitProfile {
+  /// Seconds, slowest rank, median over samples, scaled to add up to the step's median; 0 unless timing is isolated.
+  double encode = 0.0, decode = 0.0;
+  CollectiveUses uses = no_uses();  ///< by kind, mean over steps; all zero on a GPU, where none is seen
+};
+
 /// What a replay came to, on rank 0.
 struct ReplayResult {
   std::vector<PhaseTimes> samples;        ///< one for each timed step: per unit the slowest rank, added over units
@@ -49,11 +56,11 @@ struct ReplayResult {
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;       ///< one rank, mean over steps
-  double wire_bytes = 0.0;          ///< largest over ranks, mean over steps
-  double values_sent = 0.0;         ///< one rank, mean over steps
-  std::string note;                 ///< what reducers say about this replay
-  CollectiveUses uses = no_uses();  ///< by kind, mean over steps; all zero on a GPU, where none is seen
+  double payload_bytes = 0.0;  ///< one rank, mean over steps
+  double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
+  double values_sent = 0.0;    ///< one rank, mean over steps
+  std::string note;            ///< what reducers say about this replay
+  std::vector<UnitProfile> units;
 };
 
 /// Runs in every rank: with threads the loader is shared and rank 0 reads; with processes each has its own.

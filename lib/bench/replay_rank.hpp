@@ -37,6 +37,7 @@ class Rank {
         shared_loader_{shared_loader},
         result_{result},
         row_(4 * plan.units->size()) {
+    result.units.resize(plan.units->size());
     std::size_t workspace = 0;
     std::size_t largest = 0;
     std::shared_ptr<const Codec<S>> codec;
@@ -80,6 +81,7 @@ class Rank {
         // Warm-up steps are left out, unless the time is over before they are.
         if (i >= warmup || elapsed >= limit) {
           result_.samples.push_back(sample);
+          if (plan_.timing == Timing::isolated) unit_times_.keep(row_);
           watched.push_back(plan_.timing == Timing::concurrent ? sample.total
                                                                : sample.phase[0] + sample.phase[1] + sample.phase[2]);
           done = done || plan_.stop.done(watched, elapsed, limit);
@@ -87,8 +89,9 @@ class Rank {
       }
       std::array<double, 1> verdict{done ? 1.0 : 0.0};
       comm_.agree_max(verdict);
-      if (verdict[0] != 0.0) return;
+      if (verdict[0] != 0.0) break;
     }
+    if (leads()) unit_times_.finish(result_.samples, result_.units);
   }
 
  private:
@@ -150,7 +153,7 @@ class Rank {
   void reduce_observed(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     if constexpr (S == Space::host) {
       RecordingCommunicator recording{comm_, [&](const RecordingCommunicator::Call& call) {
-                                        add_use(result_.uses, call.name, call.mean_bytes);
+                                        add_use(result_.units[unit].uses, call.name, call.mean_bytes);
                                         if (log_) log_->put(step, unit, call.name, call.bytes);
                                       }};
       reduce(recording, step, unit, buffer, clock);
@@ -196,9 +199,11 @@ class Rank {
     if (!leads()) return;
     result_.payload_bytes = payload / static_cast<double>(steps);
     result_.values_sent = values_sent / static_cast<double>(steps);
-    for (auto& use : result_.uses) {
-      use.calls /= static_cast<double>(steps);
-      use.bytes /= static_cast<double>(steps);
+    for (auto& unit : result_.units) {
+      for (auto& use : unit.uses) {
+        use.calls /= static_cast<double>(steps);
+        use.bytes /= static_cast<double>(steps);
+      }
     }
     collect_notes();
     keeper->finish();
@@ -270,7 +275,8 @@ class Rank {
   View<float, S> buffer_, weight_, second_moment_;
   SideInputs<S> side_;
   View<std::byte, S> workspace_;
-  std::vector<double> row_;
+  std::vector<double> row_;  ///< of a step: for each unit the seconds of its phases, and in all
+  UnitTimes unit_times_;
   std::unique_ptr<PayloadLog> log_;  ///< while payloads are written down
 };
 

@@ -55,6 +55,41 @@ class ErrorKeeper {
   std::vector<std::vector<double>> difference_, total_;
 };
 
+/// Keeps what a unit's encode and decode took in every sample.
+class UnitTimes {
+ public:
+  /// `row`: encode, communicate, decode, total of each unit.
+  void keep(std::span<const double> row) {
+    times_.resize(row.size() / 2);
+    for (std::size_t unit = 0; unit < row.size() / 4; ++unit) {
+      times_[2 * unit].push_back(row[4 * unit]);
+      times_[2 * unit + 1].push_back(row[4 * unit + 2]);
+    }
+  }
+  /// Medians, scaled so that they add up to the median of `samples`, the sums over units.
+  void finish(std::span<const PhaseTimes> samples, std::vector<UnitProfile>& units) const {
+    finish(samples, 0, units, &UnitProfile::encode);
+    finish(samples, 2, units, &UnitProfile::decode);
+  }
+
+ private:
+  void finish(std::span<const PhaseTimes> samples, std::size_t phase, std::vector<UnitProfile>& units,
+              double UnitProfile::*time) const {
+    if (times_.empty()) return;
+    std::vector<double> sums;
+    for (const auto& sample : samples) sums.push_back(sample.phase[phase]);
+    double medians = 0.0;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      units[unit].*time = summarise(times_[2 * unit + phase / 2]).median;
+      medians += units[unit].*time;
+    }
+    const double scale = medians > 0.0 ? summarise(sums).median / medians : 0.0;
+    for (auto& unit : units) unit.*time *= scale;
+  }
+
+  std::vector<std::vector<double>> times_;  ///< encode and decode of the first unit, of the second, ...
+};
+
 /// FNV-1a over the result's words, as two numbers that a double holds exactly: for comparing bits across ranks.
 inline std::array<double, 2> fingerprint(std::span<const float> values) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;

@@ -44,7 +44,4 @@ void set_times(RowBuilder& row, const RunFacts& facts, const ReplayResult& bytes
                const std::vector<PhaseTimes>& samples, const CodecSpec& spec, Timing timing);
 void set_quality(RowBuilder& row, const CodecQuality& quality);
 
-/// Columns that compare rows: speed-up, headroom, break-even, Pareto front. Needs the rows of none and noop.
-void set_verdicts(Table& table);
-
 }  // namespace gradtool

@@ -1,20 +1,42 @@
+#include "lib/bench/verdicts.hpp"
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "lib/bench/cells.hpp"
-#include "lib/bench/rows.hpp"
+#include "lib/codecs/registry.hpp"
 
 namespace gradtool {
 namespace {
 
-/// The row of `codec` for the same timing that covers all tensors.
-std::optional<std::size_t> find_row(const Table& table, const std::string& codec, const std::string& timing) {
+// The square of float32's rounding, times some: what sums in another order differ by, and no codec is better for.
+constexpr double kRounding = 1e-13;
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+using Rows = std::vector<std::size_t>;
+
+/// Rows that may be compared with each other, in the order of the table.
+std::vector<Rows> groups_of(const Table& table) {
+  std::map<std::string, std::size_t> index;
+  std::vector<Rows> groups;
   for (std::size_t row = 0; row < table.rows().size(); ++row) {
-    if (text(table, row, "codec") == codec && text(table, row, "timing") == timing &&
-        text(table, row, "tensor") == "all" && text(table, row, "status") == "ok") {
-      return row;
-    }
+    if (text(table, row, "tensor") != "all" || text(table, row, "status") != "ok") continue;
+    std::string key;
+    for (const char* column : {"time_source", "timing", "network", "ranks"}) key += text(table, row, column) + '\n';
+    const auto [place, fresh] = index.emplace(key, groups.size());
+    if (fresh) groups.emplace_back();
+    groups[place->second].push_back(row);
+  }
+  return groups;
+}
+
+std::optional<std::size_t> find_codec(const Table& table, const Rows& rows, std::string_view codec) {
+  for (const std::size_t row : rows) {
+    if (text(table, row, "codec") == codec) return row;
   }
   return std::nullopt;
 }
@@ -38,43 +60,74 @@ Cell breakeven(const Table& table, std::size_t row, std::size_t none) {
   const double saved_bytes = *sent_none - *sent;
   const double added_us = *compute - *compute_none;
   if (saved_bytes <= 0.0) return 0.0;
-  if (added_us <= 0.0) return std::numeric_limits<double>::infinity();
+  if (added_us <= 0.0) return kInfinite;
   return saved_bytes * 8.0 / (added_us * 1e3);  // bits per nanosecond are Gbit/s
+}
+
+/// column(base) / column(row); empty where either has none or takes no time.
+Cell ratio(const Table& table, std::optional<std::size_t> base, std::size_t row, std::string_view column) {
+  const auto above = base ? number(table, *base, column) : std::nullopt;
+  const auto below = number(table, row, column);
+  return above && below && *above > 0.0 && *below > 0.0 ? Cell{*above / *below} : Cell{};
+}
+
+void mark_pareto(Table& table, const Rows& rows) {
+  struct Point {
+    double error, time;
+  };
+  std::vector<Point> points;
+  for (const std::size_t row : rows) {
+    const double error = judged_error(table, row);
+    points.push_back({error < kRounding ? 0.0 : error, judged_time(table, row)});
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Point& mine = points[i];
+    // noop bounds the others, for what errs as much as sending nothing is of no use, but it is not a choice.
+    if (text(table, rows[i], "codec") == "noop" || !std::isfinite(mine.time)) continue;
+    const bool dominated = std::any_of(points.begin(), points.end(), [&](const Point& other) {
+      return other.error <= mine.error && other.time <= mine.time &&
+             (other.error < mine.error || other.time < mine.time);
+    });
+    table.set(rows[i], "pareto", std::isfinite(mine.error) && !dominated);
+  }
+}
+
+void compare(Table& table, const Rows& rows) {
+  const auto none = find_codec(table, rows, "none");
+  const auto noop = find_codec(table, rows, "noop");
+  for (const std::size_t row : rows) {
+    const bool baseline = row == none || row == noop;
+    // On two levels, bytes do not say how much of them crosses the slow links.
+    const bool flat = number(table, row, "node").value_or(1.0) == 1.0;
+    if (none && !baseline && flat && text(table, row, "timing") == "isolated")
+      table.set(row, "breakeven_gbit_s", breakeven(table, row, *none));
+    table.set(row, "speedup_vs_none", ratio(table, none, row, "total_us_median"));
+    if (noop) table.set(row, "headroom_vs_noop", ratio(table, row, *noop, "total_us_median"));
+    const auto iteration = number(table, row, "iteration_ms");
+    if (!iteration) continue;
+    table.set(row, "scaling_efficiency", number(table, row, "compute_ms").value_or(0.0) / *iteration);
+    table.set(row, "iteration_speedup_vs_none", ratio(table, none, row, "iteration_ms"));
+  }
+  mark_pareto(table, rows);
 }
 
 }  // namespace
 
+double judged_error(const Table& table, std::size_t row) {
+  const std::string params = text(table, row, "params");
+  const CodecSpec spec = parse_codec(text(table, row, "codec") + (params.empty() ? "" : ":" + params));
+  const bool delays = spec.error_feedback || spec.descriptor->memory;
+  return number(table, row, delays ? "cumulative_nmse" : "nmse").value_or(kInfinite);
+}
+
+double judged_time(const Table& table, std::size_t row) {
+  if (const auto iteration = number(table, row, "iteration_ms")) return *iteration * 1e3;
+  const auto total = number(table, row, "total_us_median");
+  return total && *total > 0.0 ? *total : kInfinite;
+}
+
 void set_verdicts(Table& table) {
-  for (const std::string timing : {"isolated", "concurrent"}) {
-    const auto none = find_row(table, "none", timing);
-    const auto noop = find_row(table, "noop", timing);
-    for (std::size_t row = 0; row < table.rows().size(); ++row) {
-      if (text(table, row, "timing") != timing || text(table, row, "tensor") != "all" ||
-          text(table, row, "status") != "ok")
-        continue;
-      if (timing == "isolated") {
-        if (none && row != *none && text(table, row, "codec") != "noop")
-          table.set(row, "breakeven_gbit_s", breakeven(table, row, *none));
-        continue;
-      }
-      const auto total = number(table, row, "total_us_median");
-      const auto error = number(table, row, "nmse");
-      if (!total || *total <= 0.0) continue;
-      if (none) table.set(row, "speedup_vs_none", number(table, *none, "total_us_median").value_or(0.0) / *total);
-      if (noop) {
-        const double floor = number(table, *noop, "total_us_median").value_or(0.0);
-        if (floor > 0.0) table.set(row, "headroom_vs_noop", *total / floor);
-      }
-      bool dominated = false;
-      for (std::size_t other = 0; other < table.rows().size() && error; ++other) {
-        if (other == row || text(table, other, "timing") != timing || text(table, other, "tensor") != "all") continue;
-        const auto other_total = number(table, other, "total_us_median");
-        const auto other_error = number(table, other, "nmse");
-        if (other_total && other_error && *other_total < *total && *other_error < *error) dominated = true;
-      }
-      if (error) table.set(row, "pareto", std::isfinite(*error) && !dominated);
-    }
-  }
+  for (const auto& rows : groups_of(table)) compare(table, rows);
 }
 
 }  // namespace gradtool

@@ -73,6 +73,13 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "--pipeline", "2", "--timing", "isolated"], 2, "concurrent")
     one_sentence(["bench", SAMPLE, "--pipeline", "2", "--codec", "topk", "--payloads", folder], 2, "--pipeline")
     one_sentence(["bench", SAMPLE, "--pipeline", "2", "--device", "cuda"], 77, "--pipeline")
+    one_sentence(["bench", SAMPLE, "--layers", ""], 2, "--layers ''")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--nodes", ""], 2, "--nodes ''")
+    for time in ("", "0", "-1", "nan", "12ms"):
+        one_sentence(["bench", SAMPLE, "--network", "10gbe", "--compute-ms", time], 2, f"--compute-ms '{time}'")
+    one_sentence(["bench", SAMPLE, "--compute-ms", "12"], 2, "--network")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--overlap", "none"], 2, "--compute-ms")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--compute-ms", "captured"], 3, "/steps/compute_seconds")
     one_sentence(["bench", SAMPLE, "--csv", folder], 4, "folder")
     one_sentence(["bench", SAMPLE, "--payloads", folder], 2, "exactly one --codec")
     one_sentence(["bench", SAMPLE, "--codec", "dgc:ef=on"], 2, "ef does not apply")
