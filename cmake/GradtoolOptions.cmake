@@ -41,7 +41,7 @@ target_compile_options(gradtool_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast -ffp-contract=off -fno-trapping-math>
   $<$<COMPILE_LANGUAGE:CXX>:$<$<BOOL:${errors}>:-Werror>>
   # CMake 3.25 drops CMAKE_CUDA_STANDARD 20 without a word, hence the flag by hand.
-  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Wno-deprecated-gpu-targets>
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Wno-deprecated-gpu-targets --no-compress>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:$<$<BOOL:${GRADTOOL_WERROR}>:-Werror=all-warnings>>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Writes README.md of a GPU report from what gpu-check.sh left: a short table of the micro-benchmarks, what the tests and
+sanitizers said, and what was not measured. Standard library only.
+
+Usage: gpu_report.py --out DIR --log DIR --seconds N --failed "NAMES" [--quick] -- ELEMENTS...
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+
+# Share of the copy rate to reach, encode and decode; the rest has no promise on a GPU yet.
+TARGETS = {"fp16": 0.8, "bf16": 0.8, "int8": 0.8, "fp8": 0.8, "mx": 0.8, "natural": 0.8, "qsgd": 0.8}
+
+
+def command(*words):
+    try:
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def rows_of(path):
+    """Name of a codec -> its encode and decode benchmarks."""
+    record = json.loads(path.read_text())
+    rows = {}
+    for run in record["benchmarks"]:
+        if run.get("run_type", "iteration") != "iteration" or run.get("error_occurred"):
+            continue
+        name, what = re.match(r"cuda/(.*)/(encode|decode)(?:/manual_time)?$", run["name"]).groups()
+        rows.setdefault(name, {})[what] = run
+    return record["context"], rows
+
+
+def table(path, elements):
+    context, rows = rows_of(path)
+    lines = [f"### {4 * elements / 1e6:.0f} MB", "",
+             f"Device-to-device copy in the same run: {context['copy_gbps']} GB/s (each byte read and written).", "",
+             "| codec | encode, us | GB/s | of copy | decode_add, us | GB/s | of copy | to reach |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for name, both in rows.items():
+        target = TARGETS.get(name.split(":")[0])
+        cells = []
+        for what in ("encode", "decode"):
+            run = both.get(what)
+            cells += [f"{run['real_time']:.1f}", f"{run['raw'] / 1e9:.0f}", f"{run['of_copy']:.2f}"] if run else [""] * 3
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {'' if target is None else target} |")
+    return lines + [""]
+
+
+def tests_of(log):
+    text = log.read_text(errors="replace") if log.exists() else ""
+    counts = [f"{n} {what.lower()}" for what in ("PASSED", "SKIPPED", "FAILED")
+              for n in re.findall(rf"\[  {what} +\] (\d+) test", text)]
+    errors = re.findall(r"ERROR SUMMARY: (\d+) error", text)
+    return ", ".join(counts + [f"{n} errors" for n in errors]) or "no summary"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--log", type=pathlib.Path, required=True)
+    parser.add_argument("--seconds", type=int, required=True)
+    parser.add_argument("--failed", default="")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("elements", type=int, nargs="*")
+    options = parser.parse_args()
+    card = command("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem",
+                   "--format=csv,noheader", "-i", "0")
+    nvcc = re.search(r"release ([\d.]+)", command("nvcc", "--version") or "")
+    commit = command("git", "rev-parse", "--short=12", "HEAD")
+    lines = [f"# {card.split(',')[0]}", "",
+             f"{'Commit ' + commit + '; ' if commit else ''}{card}; CUDA {nvcc.group(1) if nvcc else '?'}. "
+             f"Command: `scripts/gpu-check.sh{' --quick' if options.quick else ''}`, {options.seconds} s.", "",
+             f"**Failed: {options.failed}**" if options.failed else "All checks passed.", "", "## Checks", ""]
+    for name in ("gpu_codecs", "comm_gpu", "comm_cuda_runtime", "memcheck", "racecheck", "initcheck"):
+        log = options.log / f"{name}.log"
+        lines.append(f"* {name}: {tests_of(log) if log.exists() else 'not run'}")
+    lines += ["", "## Speed", "",
+              "CUDA events, two inputs in turn, mean of a run of Google Benchmark. GB/s are of raw float32 gradient. Of copy: the "
+              "codec's minimum traffic (encode: gradient and payload; decode_add: payload, output read and written) at the rate "
+              "of the copy, over the time it took.", ""]
+    for elements in options.elements:
+        path = options.out / f"microbench-{elements}.json"
+        lines += table(path, elements) if path.exists() else [f"### {4 * elements / 1e6:.0f} MB: not measured", ""]
+    lines += ["## Not measured", "", "More than one GPU (NCCL between cards), capture and analyze on a GPU, codecs without a CUDA version."]
+    (options.out / "README.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
