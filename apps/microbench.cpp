@@ -4,7 +4,8 @@
 // with the same threads. Flags of its own, before Google Benchmark's: --file=CAPTURE.h5 (real gradients and tensors
 // instead of synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of
 // all codecs), --settle=N (104): steps that a method between ranks makes before it is measured. With the fft codec
-// comes FFTW alone, fftw/forward+inverse.
+// comes FFTW alone, fftw/forward+inverse. --device=cuda: the codecs' CUDA versions on GPU 0 instead
+// (microbench_cuda.hpp).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -19,6 +20,9 @@
 #include "apps/microbench_fftw.hpp"
 #endif
 #include "apps/microbench_reducers.hpp"
+#if GT_HAS_CUDA
+#include "apps/microbench_cuda.hpp"
+#endif
 #include "lib/bench/copy_rate.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
@@ -35,6 +39,7 @@ struct Settings {
   std::size_t settling = 104;  // more than the sampling steps of gradiveq
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::vector<CodecSpec> codecs;
+  bool cuda = false;
 };
 
 /// A capture starts each turn at another step, so that codecs with a memory see what they see in training.
@@ -149,6 +154,8 @@ Settings take_flags(int& argc, char** argv) {
       settings.threads = static_cast<int>(parse_bytes(value("--threads="), "--threads"));
     else if (argument.starts_with("--settle="))
       settings.settling = parse_bytes(value("--settle="), "--settle");
+    else if (argument == "--device=cuda")
+      settings.cuda = true;
     else if (argument.starts_with("--codec="))
       settings.codecs.push_back(parse_codec(value("--codec=")));
     else
@@ -159,10 +166,25 @@ Settings take_flags(int& argc, char** argv) {
   return settings;
 }
 
+int run_cuda(const Settings& settings) {
+#if GT_HAS_CUDA
+  const double copy_rate = register_cuda(settings.codecs, settings.elements);
+  benchmark::AddCustomContext("copy_gbps", fmt::format("{:.1f}", copy_rate / 1e9));
+  benchmark::AddCustomContext("elements", fmt::format("{}", settings.elements));
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+#else
+  static_cast<void>(settings);
+  throw Error{Fault::unavailable, "--device=cuda: this build has no CUDA"};
+#endif
+}
+
 int run(int argc, char** argv) {
   const Settings settings = take_flags(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
+  if (settings.cuda) return run_cuda(settings);
   Feeds feeds{settings};
   const Layout layout = benchmark_layout(settings.file, settings.elements);
   TaskPool pool{settings.threads};
