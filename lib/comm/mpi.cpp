@@ -35,7 +35,7 @@ std::size_t MpiCommunicator::ring_scratch(std::size_t bytes) const {
 }
 
 void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes out, int from, Bytes in) {
-  const MpiWatch::Call call{watch_, "an exchange", in.empty() ? to : from};
+  const MpiWatch::Call waiting{watch_, current_call(), in.empty() ? to : from};
   std::size_t sent = 0;
   std::size_t received = 0;
   // Piece i of one side meets piece i of the other; a side that has no more pieces has no partner.
@@ -82,7 +82,7 @@ void MpiCommunicator::all_reduce_native(Queue<Space::host> queue, Bytes inout, D
   traffic_.bytes_sent += bytes;
   traffic_.messages_sent += bytes > 0 ? 1 : 0;
   for (std::size_t first = 0; first < inout.size(); first += kMostPerMessage) {
-    const MpiWatch::Call call{watch_, "all_reduce_native"};
+    const MpiWatch::Call waiting{watch_, "all_reduce_native"};
     const std::size_t piece = std::min(kMostPerMessage, inout.size() - first);
     GT_MPI(MPI_Allreduce(MPI_IN_PLACE, inout.data() + first, static_cast<int>(piece / sizeof(float)), MPI_FLOAT,
                          MPI_SUM, MPI_COMM_WORLD));
@@ -90,23 +90,23 @@ void MpiCommunicator::all_reduce_native(Queue<Space::host> queue, Bytes inout, D
 }
 
 void MpiCommunicator::barrier(Queue<Space::host> /*queue*/) {
-  const MpiWatch::Call call{watch_, "barrier"};
+  const MpiWatch::Call waiting{watch_, "barrier"};
   GT_MPI(MPI_Barrier(MPI_COMM_WORLD));
 }
 
 void MpiCommunicator::agree_max(std::span<double> values) {
-  const MpiWatch::Call call{watch_, "agree_max"};
+  const MpiWatch::Call waiting{watch_, "agree_max"};
   GT_MPI(
       MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
 }
 
 void MpiCommunicator::share(std::span<std::byte> bytes, int root) {
-  const MpiWatch::Call call{watch_, "share"};
+  const MpiWatch::Call waiting{watch_, "share"};
   GT_MPI(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, root, MPI_COMM_WORLD));
 }
 
 int MpiCommunicator::rank_on_node() const {
-  const MpiWatch::Call call{watch_, "rank_on_node"};
+  const MpiWatch::Call waiting{watch_, "rank_on_node"};
   MPI_Comm node = MPI_COMM_NULL;
   GT_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &node));
   int rank_there = 0;

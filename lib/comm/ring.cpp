@@ -19,14 +19,15 @@ void RingCommunicator<S>::exchange(Queue<S> queue, int to, ConstBytes out, int f
     copy_local(queue, in, out);
     return;
   }
+  call_ = "exchange";
   send_receive(queue, to, out, from, in);
 }
 
 template <Space S>
 void RingCommunicator<S>::check_sum(const char* call, Bytes inout, Dtype dtype, Bytes scratch) const {
   if (inout.size() % size_of(dtype) != 0) {
-    throw Error{Fault::usage, fmt::format("{}: {} bytes are no whole number of elements of {}", call, inout.size(),
-                                          name_of(dtype))};
+    throw Error{Fault::usage,
+                fmt::format("{}: {} bytes are no whole number of elements of {}", call, inout.size(), name_of(dtype))};
   }
   if (scratch.size() < scratch_bytes(inout.size())) {
     throw Error{Fault::usage, fmt::format("{}: {} bytes of scratch are less than scratch_bytes, {}", call,
@@ -112,7 +113,7 @@ void RingCommunicator<S>::all_reduce_doubling(Queue<S> queue, Bytes inout, Dtype
 template <Space S>
 void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   check_sum("all_reduce_sum", inout, dtype, scratch);
-  ++this->traffic_.collectives;
+  begin_collective("all_reduce_sum");
   if (doubles(inout.size())) return all_reduce_doubling(queue, inout, dtype, scratch);
   all_reduce_ring(queue, inout, dtype, scratch);
 }
@@ -120,21 +121,21 @@ void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtyp
 template <Space S>
 void RingCommunicator<S>::all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   check_sum("all_reduce_native", inout, dtype, scratch);
-  ++this->traffic_.collectives;
+  begin_collective("all_reduce_native");
   all_reduce_ring(queue, inout, dtype, scratch);
 }
 
 template <Space S>
 void RingCommunicator<S>::reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   check_sum("reduce_scatter_sum", inout, dtype, scratch);
-  ++this->traffic_.collectives;
+  begin_collective("reduce_scatter_sum");
   reduce_scatter_ring(queue, inout, dtype, scratch);
 }
 
 template <Space S>
 void RingCommunicator<S>::all_gather(Queue<S> queue, ConstBytes mine, Bytes all) {
   expects(all.size() == mine.size() * static_cast<std::size_t>(size_), "all_gather: `all` is not size() times `mine`");
-  ++this->traffic_.collectives;
+  begin_collective("all_gather");
   const auto part = [&](int index) { return all.part(static_cast<std::size_t>(index) * mine.size(), mine.size()); };
   copy_local(queue, part(rank_), mine);
   relay(queue, part);
@@ -144,7 +145,7 @@ template <Space S>
 void RingCommunicator<S>::all_gather_v(Queue<S> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                                        std::span<const std::uint64_t> offsets, Bytes all) {
   check_parts(mine.size(), {sizes, offsets}, all.size(), rank_, size_);
-  ++this->traffic_.collectives;
+  begin_collective("all_gather_v");
   const auto part = [&](int index) {
     const auto i = static_cast<std::size_t>(index);
     return all.part(offsets[i], sizes[i]);
@@ -170,7 +171,7 @@ void RingCommunicator<S>::all_to_all(Queue<S> queue, ConstBytes out, Bytes in) {
   const auto ranks = static_cast<std::size_t>(size_);
   expects(out.size() == in.size() && out.size() % ranks == 0,
           "all_to_all: both views hold one part for every rank, all of one size");
-  ++this->traffic_.collectives;
+  begin_collective("all_to_all");
   const std::size_t part = out.size() / ranks;
   exchange_all(
       queue, [&](int r) { return out.part(static_cast<std::size_t>(r) * part, part); },
@@ -181,7 +182,7 @@ template <Space S>
 void RingCommunicator<S>::all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in,
                                        const Parts& in_parts) {
   check_all_to_all(out.size(), out_parts, in.size(), in_parts, rank_, size_);
-  ++this->traffic_.collectives;
+  begin_collective("all_to_all_v");
   const auto part = [](auto view, const Parts& parts, int rank) {
     const auto r = static_cast<std::size_t>(rank);
     return view.part(parts.offsets[r], parts.sizes[r]);
@@ -194,7 +195,7 @@ void RingCommunicator<S>::all_to_all_v(Queue<S> queue, ConstBytes out, const Par
 template <Space S>
 void RingCommunicator<S>::broadcast(Queue<S> queue, Bytes view, int root) {
   expects(root >= 0 && root < size_, "broadcast: the root is a rank from 0 to size - 1");
-  ++this->traffic_.collectives;
+  begin_collective("broadcast");
   if (size_ == 1 || view.empty()) return;
   const bool sends = wrap(rank_ + 1) != root;
   const bool receives = rank_ != root;

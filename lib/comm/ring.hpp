@@ -49,6 +49,9 @@ class RingCommunicator : public Communicator<S> {
 
   void check_sum(const char* call, Bytes inout, Dtype dtype, Bytes scratch) const;
 
+  /// The call that a transfer is for, by its name above: for messages.
+  [[nodiscard]] const char* current_call() const noexcept { return call_; }
+
  private:
   /// What a broadcast sends at a time: small enough that a chain of ranks works on one view at once.
   static constexpr std::size_t kBroadcastChunk = S == Space::host ? std::size_t{256} << 10 : std::size_t{4} << 20;
@@ -56,6 +59,10 @@ class RingCommunicator : public Communicator<S> {
   static constexpr std::size_t kDoublingPiece = S == Space::host ? std::size_t{256} << 10 : std::size_t{4} << 20;
   static_assert(kDoublingMost <= kDoublingPiece, "what `automatic` doubles goes in one piece");
 
+  void begin_collective(const char* call) {
+    call_ = call;
+    ++this->traffic_.collectives;
+  }
   void count(ConstBytes out) {
     this->traffic_.bytes_sent += out.size();
     this->traffic_.messages_sent += out.empty() ? 0 : 1;
@@ -79,6 +86,7 @@ class RingCommunicator : public Communicator<S> {
 
   int rank_;
   int size_;
+  const char* call_ = "exchange";
   AllReduce algorithm_ = AllReduce::ring;
 };
 

@@ -23,7 +23,7 @@ CASES = [  # program's arguments, flags of the launcher, what it says; nothing w
     ("stop 3", [], "rank 3 has not been heard from for"),
     ("compute 2", [], "rank 2 has been computing for"),
     ("leave 1", [], "rank 1 has ended, and rank"),
-    ("mismatch 1", [], "their calls do not match"),
+    ("mismatch 1", [], "rank 1 in barrier"),
     ("slow", [], ""),
 ]
 
