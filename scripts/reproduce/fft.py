@@ -164,7 +164,8 @@ def main():
         "25.5 times at 32 GPUs where SGD reaches 5 (figure 16).",
         [f"ResNet-32 on CIFAR-10, {n:,} elements in the framework's order, {ranks} workers, {STEPS} steps from iteration {rows['FFT']['first_step']:.0f}, the model as one unit. Errors are those "
          f"of the gradient averaged over {ranks} ranks, times are those of one rank alone with all processors.",
-         "Ratios. The payload ratio counts what the decoder needs, the bitmap of the kept frequencies above all; a gather beats a dense ring below the last column's number of ranks:",
+         "Ratios. The payload ratio counts what the decoder needs, the bitmap of the kept frequencies above all; a gather beats a dense ring below the last column's number of ranks. By formula top-k's "
+         "positions are a bitmap; coded gaps, which the codec chose, are shorter where the large elements lie together:",
          common.table(["method", "codec", "paper prints", "payload ratio", "by formula", f"wire ratio, {ranks} ranks", "ranks: wins in bytes below"], ratios),
          "Error and speed of the codecs:",
          common.table(["method", "nmse", "relative L2", "cosine", "one rank's nmse", "FFT is nearer, % of elements", "encode GB/s", "decode GB/s",
