@@ -4,9 +4,9 @@
 
 #include "lib/core/view.hpp"
 
-/// binary16 and bfloat16 and back with the arithmetic of kernels/law/half.hpp: the bytes and sums of lib/codecs/fp16.cpp
-/// and bf16.cpp. Enqueued.
-/// Equal sizes (Fault::usage otherwise); the views do not overlap; any alignment of the element.
+/// binary16 and bfloat16 and back with the arithmetic of kernels/law/half.hpp: the bytes and sums of
+/// lib/codecs/fp16.cpp and bf16.cpp. Enqueued. Equal sizes (Fault::usage otherwise); the views do not overlap; any
+/// alignment of the element.
 namespace gradtool::cuda {
 
 /// out[i] := binary16 of in[i] * scale, scale finite.
