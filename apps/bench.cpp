@@ -31,6 +31,7 @@ struct Options {
   std::string overlap;
   std::string seed = "1";
   std::string pipeline = "off";
+  std::string all_reduce = "ring";
   bool advise = false;
   std::optional<double> max_nmse;
   std::size_t iterations = 0;
@@ -50,6 +51,13 @@ std::uint64_t parse_seed(const std::string& text) {
     throw Error{Fault::usage, fmt::format("--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text)};
   }
   return seed;
+}
+
+AllReduce parse_all_reduce(const std::string& text) {
+  for (const AllReduce algorithm : {AllReduce::doubling, AllReduce::automatic}) {
+    if (text == name_of(algorithm)) return algorithm;
+  }
+  return AllReduce::ring;  // CLI11 has checked the word
 }
 
 int parse_pipeline(const std::string& text) {
@@ -122,6 +130,7 @@ int run(Options& o) {
   }
   bench.seed = parse_seed(o.seed);
   bench.pipeline = parse_pipeline(o.pipeline);
+  bench.all_reduce = parse_all_reduce(o.all_reduce);
   for (const auto& path : {o.csv, o.json}) {
     if (!path.empty() && path != "-") expect_writable(path);  // now, not after minutes of measuring
   }
@@ -194,6 +203,11 @@ Subcommand add_bench(CLI::App& root) {
                   "Threads of each rank for encode and decode [all cores; concurrent: shared by the ranks]")
       ->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
+  app->add_option("--all-reduce", o->all_reduce,
+                  "How sums of payloads are added: ring, doubling (fewer messages, for small units), or auto, by size; "
+                  "none rides the library's own")
+      ->check(CLI::IsMember({"ring", "doubling", "auto"}))
+      ->capture_default_str();
   app->add_option("--pipeline", o->pipeline,
                   "off, or into how many chunks to cut a unit whose encoding, communication and decoding overlap, in "
                   "concurrent rows")

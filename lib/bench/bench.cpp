@@ -218,6 +218,7 @@ class Bench {
                     .threads = threads_for(timing),
                     .timing = timing,
                     .pipeline = options_.pipeline_for(spec, timing),
+                    .all_reduce = options_.all_reduce,
                     .stop = options_.stop,
                     .seed = options_.seed,
                     .warmup_steps = options_.warmup_steps,
@@ -327,6 +328,12 @@ Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
   return spec.descriptor->name == "none" || spec.descriptor->name == "noop" ? Scheme::automatic : scheme;
 }
 
+std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
+  if (comm == "nccl") return "library";
+  if (spec.descriptor->name != "none") return name_of(all_reduce);
+  return comm == "mpi" ? "library" : name_of(AllReduce::ring);  // threads and loopback have no other
+}
+
 int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
   return timing == Timing::concurrent && can_be_pipelined(spec) ? pipeline : 1;
 }
@@ -346,6 +353,9 @@ BenchReport run_bench(const BenchOptions& options, const std::function<void(cons
   }
   if (!options.payloads.empty() && (options.codecs.size() != 1 || options.device != "cpu")) {
     throw Error{Fault::usage, "--payloads writes one codec's messages: give exactly one --codec, and --device cpu"};
+  }
+  if (options.comm == "nccl" && options.all_reduce != AllReduce::ring) {
+    throw Error{Fault::usage, "--all-reduce is for threads, mpi and loopback: NCCL chooses by itself how it adds"};
   }
   if (options.pipeline > 1) {
     if (options.device != "cpu") {

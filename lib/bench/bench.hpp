@@ -14,6 +14,11 @@
 
 namespace gradtool {
 
+/// As --all-reduce has it.
+[[nodiscard]] constexpr std::string_view name_of(AllReduce algorithm) {
+  return algorithm == AllReduce::ring ? "ring" : algorithm == AllReduce::doubling ? "doubling" : "auto";
+}
+
 /// A whole `gradtool bench`.
 struct BenchOptions {
   std::string file;
@@ -22,10 +27,11 @@ struct BenchOptions {
   Scheme scheme = Scheme::automatic;
   std::string comm = "threads";  ///< threads or mpi; the CUDA ones with device cuda
   std::string device = "cpu";
-  double comm_timeout = 120.0;  ///< seconds that ranks wait for one of them
-  int ranks = 0;                ///< 0: as many as the file has workers
-  int pipeline = 1;             ///< chunks of a unit that overlap in concurrent rows; 1: off
-  int threads = 0;              ///< of each rank; 0: all cores isolated, cores shared by the ranks concurrent
+  double comm_timeout = 120.0;             ///< seconds that ranks wait for one of them
+  int ranks = 0;                           ///< 0: as many as the file has workers
+  AllReduce all_reduce = AllReduce::ring;  ///< how sums of payloads are added; `none` is the library's own
+  int pipeline = 1;                        ///< chunks of a unit that overlap in concurrent rows; 1: off
+  int threads = 0;                         ///< of each rank; 0: all cores isolated, cores shared concurrent
   bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
   bool isolated = true, concurrent = true;
   StopRule stop;
@@ -44,6 +50,8 @@ struct BenchOptions {
 
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
+  /// What adds the sums of `spec`: ring, doubling or auto, or library.
+  [[nodiscard]] std::string_view all_reduce_for(const CodecSpec& spec) const;
   /// `pipeline`, but 1 where phases are timed apart and for none and noop.
   [[nodiscard]] int pipeline_for(const CodecSpec& spec, Timing timing) const;
 };

@@ -42,6 +42,7 @@ std::vector<Column> make_columns() {
       {"compute_ms",
        "milliseconds of forward and backward in one iteration on one rank, where iterations are modelled"},
       {"overlap", "of communication with the backward pass, in modelled iterations: none or bucket"},
+      {"all_reduce", "how sums are added: ring, doubling or auto; library: as MPI or NCCL do; empty in modelled rows"},
       {"raw_bytes", "4 x elements"},
       {"payload_bytes", "what one rank's encoder wrote in a step, mean over steps"},
       {"wire_bytes_per_rank",

@@ -46,6 +46,7 @@ void add_row(Table& table, const ModelBasis& basis, const std::vector<double>& r
   set("network", network.name);
   set("time_source", std::string{"modelled"});
   set("comm", std::string{"model"});
+  set("all_reduce", {});
   set("ranks", std::int64_t{ranks});
   set("alpha_us", network.link.alpha * 1e6);
   set("link_gbit_s", network.link.beta * 8e-9);

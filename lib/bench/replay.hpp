@@ -29,6 +29,7 @@ struct ReplayPlan {
   int threads = 1;  ///< of each rank, for encode and decode
   Timing timing = Timing::isolated;
   int pipeline = 1;  ///< chunks of a unit that overlap (lib/reduce/pipelined.hpp), with concurrent timing; 1: off
+  AllReduce all_reduce = AllReduce::ring;  ///< of sums that codecs ride
   StopRule stop;
   std::uint64_t seed = 0;
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first

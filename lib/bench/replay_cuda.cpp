@@ -27,7 +27,7 @@ class CudaClock final : public PhaseClock<Space::cuda> {
   }
   PhaseTimes stop() {
     whole_.end.record(queue_);
-    cuda::synchronize(queue_);
+    comm_.barrier(queue_);  // waits with an eye on the other ranks, which cuda::synchronize does not
     collect();
     times_.total = cuda::elapsed_seconds(whole_.begin, whole_.end);
     return times_;

@@ -11,6 +11,7 @@
 #include "lib/bench/replay.hpp"
 #include "lib/bench/replay_state.hpp"
 #include "lib/comm/recording.hpp"
+#include "lib/comm/registered_memory.hpp"
 #include "lib/core/allocation_watch.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/reduce/ops.hpp"
@@ -38,6 +39,7 @@ class Rank {
         result_{result},
         row_(4 * plan.units->size()) {
     result.units.resize(plan.units->size());
+    comm_.set_all_reduce(plan.all_reduce);
     std::size_t workspace = 0;
     std::size_t largest = 0;
     std::shared_ptr<const Codec<S>> codec;
@@ -57,6 +59,7 @@ class Rank {
     weight_ = arena_->template take<float>(weights);
     second_moment_ = arena_->template take<float>(moments);
     workspace_ = arena_->take_bytes(workspace);
+    registered_ = RegisteredMemory<S>{comm_, {as_writable_bytes(buffer_).data(), arena_->capacity()}};
     // Touched now, so that no page fault falls into a timed region.
     fill_zero(queue_, {reinterpret_cast<float*>(workspace_.data()), workspace_.size() / sizeof(float)});
     fill_zero(queue_, buffer_);
@@ -272,6 +275,7 @@ class Rank {
   ReplayResult& result_;
   std::vector<std::unique_ptr<Reducer<S>>> reducers_;
   std::unique_ptr<Arena<S>> arena_;
+  RegisteredMemory<S> registered_;  ///< ends before the arena does
   View<float, S> buffer_, weight_, second_moment_;
   SideInputs<S> side_;
   View<std::byte, S> workspace_;

@@ -76,6 +76,7 @@ RowBuilder start_row(const Table& table, const RunFacts& facts, const CodecSpec&
   row.set("dtype", dtype).set("time_source", std::string{"measured"});
   row.set("timing", std::string{timing == Timing::isolated ? "isolated" : "concurrent"});
   row.set("pipeline", std::int64_t{facts.pipeline});
+  row.set("all_reduce", std::string{facts.options->all_reduce_for(spec)});
   row.set("raw_bytes", integer(4 * elements));
   return row;
 }

@@ -17,7 +17,7 @@ inline ncclDataType_t nccl_type(Dtype dtype) {
 
 /// NCCL's collectives. Bytes are counted by the ring formulas (lib/comm/traffic.hpp), so that rows of different
 /// communicators compare; NCCL itself may choose trees or in-switch reduction and send otherwise. The order of its sums
-/// is NCCL's too.
+/// is NCCL's too. A user's stream carries the work; the host waits in await alone, with an eye on errors.
 class NcclCommunicator final : public Communicator<Space::cuda> {
  public:
   using Bytes = View<std::byte, Space::cuda>;
@@ -166,24 +166,58 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
   void agree_max(std::span<double> values) override { host_.agree_max(values); }
 
-  /// Waits for the stream with an eye on NCCL's own errors and on the other ranks.
+  /// With ncclCommRegister (NCCL 2.19). What cannot be registered is used as any other memory.
+  void register_memory(Bytes memory) override {
+    release_memory();
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+    if (memory.empty()) return;
+    const Handle::Use comm{handle_};
+    if (ncclCommRegister(comm, memory.data(), memory.size(), &registered_) != ncclSuccess) registered_ = nullptr;
+#else
+    static_cast<void>(memory);
+#endif
+  }
+  void release_memory() noexcept override {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+    void* registered = std::exchange(registered_, nullptr);
+    if (registered == nullptr) return;
+    try {
+      const Handle::Use comm{handle_};
+      ncclCommDeregister(comm, registered);
+    } catch (const Error&) {  // aborted: nothing is registered any more
+    }
+#endif
+  }
+
+  /// Waits for the stream with an eye on NCCL's own errors, and on the other ranks. Before it throws it
+  /// aborts the communicator, which releases the stream: what is freed on the way out would wait for it otherwise.
   void await(Queue<Space::cuda> queue) {
     const auto begin = std::chrono::steady_clock::now();
-    while (!cuda::idle(queue)) {
-      check_peers_(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      ncclResult_t state = ncclSuccess;
-      {
-        const Handle::Use comm{handle_};
-        GT_NCCL(ncclCommGetAsyncError(comm, &state));
+    try {
+      while (!cuda::idle(queue)) {
+        check_peers_(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        check_errors();
+        std::this_thread::sleep_for(std::chrono::microseconds{20});
       }
-      check(state, "a collective");
-      std::this_thread::sleep_for(std::chrono::microseconds{20});
+    } catch (...) {
+      handle_.abort();
+      throw;
     }
     check_peers_(0.0);
   }
 
  private:
-  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+  void check_errors() {
+    ncclResult_t state = ncclSuccess;
+    {
+      const Handle::Use comm{handle_};
+      GT_NCCL(ncclCommGetAsyncError(comm, &state));
+    }
+    check(state, "a collective");
+  }
+  [[nodiscard]] std::size_t ranks() const {
+    return static_cast<std::size_t>(size());
+  }
   void count(std::uint64_t bytes) {
     traffic_.bytes_sent += bytes;
     traffic_.messages_sent += bytes > 0 ? 1 : 0;
@@ -212,6 +246,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   Handle& handle_;
   Communicator<Space::host>& host_;
   std::function<void(double)> check_peers_;
+  void* registered_ = nullptr;  ///< NCCL's handle for what register_memory was given
 };
 
 }  // namespace gradtool::nccl

@@ -138,6 +138,22 @@ def check_pipeline():
     assert "of 8 chunks" in note["powersgd"] and "chunks" not in note["topk"], note  # 10 tensors, two of them large
 
 
+def check_all_reduce():
+    """Another order of additions, another count of bytes, and the row says so; the baseline stays what it is."""
+    one_sentence(["bench", SAMPLE, "--all-reduce", "tree"], 2, "--all-reduce", "doubling")
+    rows = {}
+    for word in ("ring", "doubling", "auto"):
+        code, out, err = run("bench", SAMPLE, "--codec", "fp16", "--granularity", "model", "--timing", "isolated",
+                             "--csv", "-", "-n", "1", "--all-reduce", word)
+        assert code == 0, err
+        rows[word] = {r["codec"]: r for r in csv.DictReader(io.StringIO(out))}
+        assert rows[word]["fp16"]["all_reduce"] == word and rows[word]["none"]["all_reduce"] == "ring"
+        assert float(rows[word]["fp16"]["nmse"]) < 1e-5
+    sent = {word: float(table["fp16"]["wire_bytes_per_rank"]) for word, table in rows.items()}
+    half = float(rows["ring"]["fp16"]["raw_bytes"]) / 2  # 2 ranks: two halves of the ring, or one message of all
+    assert sent["doubling"] == half and abs(sent["ring"] - half) <= 4 and sent["auto"] in (sent["ring"], half), sent
+
+
 def check_all_with_a_scheme():
     """`all` keeps what cannot ride the scheme as skipped rows; a codec asked for by name is refused (above)."""
     code, out, err = run("bench", SAMPLE, "--reduce", "hop", "--csv", "-", "-n", "1")
@@ -196,6 +212,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_mistakes(scratch)
     check_data_on_stdout()
     check_pipeline()
+    check_all_reduce()
     check_all_with_a_scheme()
     check_interrupt()
     check_quick_answer()

@@ -110,6 +110,15 @@ TEST_P(ReducerConformance, TakesUnitsOfAnySize) {
 }
 
 /// Those that keep what they did not send and add it to the next step.
+// Recursive doubling needs more scratch than the ring; a workspace that is too small throws.
+TEST(ReducerAllReduce, DoublingFitsTheWorkspaceOfEveryCodec) {
+  for (const auto& spec : reducer_specs()) {
+    const auto out = run_model({.codec = spec, .steps = 2, .all_reduce = AllReduce::doubling});
+    for (const auto& rank : out.results) EXPECT_EQ(rank, out.results[0]) << spec;
+    EXPECT_LT(model_nmse(out), 4.0) << spec;
+  }
+}
+
 class ErrorFeedback : public testing::TestWithParam<std::string> {};
 
 std::vector<std::string> feedback_specs() {

@@ -133,6 +133,7 @@ struct ModelSetup {
   Layout layout = small_model();
   GradientOf gradient = nullptr;  ///< model_gradient when null
   int resets_at = -1;             ///< reset before this step
+  AllReduce all_reduce = AllReduce::ring;
 };
 
 inline ModelOutcome run_model(const ModelSetup& setup) {
@@ -148,6 +149,7 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
   std::vector<std::uint64_t> allocations(p, 0);
   const auto spec = parse_codec(setup.codec);
   run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
+    threads.set_all_reduce(setup.all_reduce);
     std::vector<Message> messages;
     RecordingCommunicator comm{threads, keep_in(messages)};
     const auto me = static_cast<std::size_t>(threads.rank());
