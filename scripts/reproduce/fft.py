@@ -170,7 +170,7 @@ def main():
          "Error and speed of the codecs:",
          common.table(["method", "nmse", "relative L2", "cosine", "one rank's nmse", "FFT is nearer, % of elements", "encode GB/s", "decode GB/s",
                        "wins below Gbit/s"], quality), error_picture,
-         *(["Times faster than the plain ring on the shaped cluster, 4 hosts, encode and decode counted, "
+         *(["Times faster than Open MPI's ring on the shaped cluster, 4 hosts, encode and decode counted, "
             f"{os.cpu_count()} processors for all four:\n\n" +
             common.table(["links", "plain ring ms", *(name for name, _, _ in METHODS)], measured)] if measured else []),
          f"Figure 16 for 32 nodes: times one node, with the paper's computing ({COMPUTE} s) and gather ({GATHER_32} s for {MEGABYTES} MB) times. "
