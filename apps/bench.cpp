@@ -111,9 +111,9 @@ int run(Options& o) {
   if (!(bench.stop.timeout_seconds >= 0.0)) {
     throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds", bench.stop.timeout_seconds)};
   }
-  if (!(bench.comm_timeout > 0.0)) {
+  if (!(bench.comm_timeout >= 0.1 && bench.comm_timeout <= 1e6)) {
     throw Error{Fault::usage,
-                fmt::format("--comm-timeout {} is not valid; write seconds, more than 0", bench.comm_timeout)};
+                fmt::format("--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", bench.comm_timeout)};
   }
   if (o.iterations > 0) {  // exactly so many samples
     bench.stop.min_samples = o.iterations;
@@ -196,7 +196,8 @@ Subcommand add_bench(CLI::App& root) {
                   "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
       ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}));
   app->add_option("--comm-timeout", b.comm_timeout,
-                  "Seconds that ranks wait for one of them before the bench ends and names it")
+                  "Seconds that ranks wait for one of them before the bench ends and names it, 0.1 to 1000000; an MPI "
+                  "process that is silent (dead, stopped) ends it after 10 s, whatever this is")
       ->capture_default_str();
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
   app->add_option("-t,--threads", b.threads,

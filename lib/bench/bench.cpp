@@ -341,7 +341,7 @@ int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
 BenchReport run_bench(const BenchOptions& options, const std::function<void(const Table&)>& keep) {
   expects(!options.codecs.empty(), "bench: no codec given");
   expects(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
-  expects(options.comm_timeout > 0.0, "--comm-timeout must be a number of seconds above 0");
+  expects(options.comm_timeout >= 0.1 && options.comm_timeout <= 1e6, "--comm-timeout must be 0.1 to 1000000 seconds");
   expects(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};

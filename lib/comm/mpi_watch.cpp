@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -18,6 +19,12 @@ constexpr int kTag = 7;
 constexpr int kStatus = static_cast<int>(Fault::backend);
 /// How long a process that is told to stop waits to be ended by the abort, before it ends on its own.
 constexpr double kStopSeconds = 1.5;
+
+/// `seconds` as a wait. The clock counts nanoseconds in 64 bits: 300 years overflow, and infinity would be the past.
+std::chrono::milliseconds wait_of(double seconds) {
+  constexpr double kLongest = 1e8;  // three years
+  return std::chrono::milliseconds{static_cast<std::int64_t>(1e3 * std::clamp(seconds, 0.0, kLongest))};
+}
 
 /// Straight to the terminal: the process may be stuck anywhere, also with the lock of a stream.
 void say(const std::string& text) {
@@ -118,7 +125,7 @@ WatchLimits MpiWatch::limits() const {
 bool MpiWatch::sleep(double seconds) {
   std::unique_lock lock{mutex_};
   if (!leaving_) {
-    changed_.wait_for(lock, std::chrono::duration<double>{seconds});
+    changed_.wait_for(lock, wait_of(seconds));
     return leaving_;
   }
   lock.unlock();
@@ -187,7 +194,7 @@ void MpiWatch::end_job(const std::string& reason) {
 ExitTimer::ExitTimer(double seconds, std::string reason, int status) {
   thread_ = std::thread{[this, seconds, reason = std::move(reason), status] {
     std::unique_lock lock{mutex_};
-    if (changed_.wait_for(lock, std::chrono::duration<double>{seconds}, [this] { return done_; })) return;
+    if (changed_.wait_for(lock, wait_of(seconds), [this] { return done_; })) return;
     if (!reason.empty()) say(reason);
     std::_Exit(status);
   }};
