@@ -102,6 +102,10 @@ class Bench {
     facts_.reader = &reader_;
     facts_.run_id = fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid());
     facts_.ranks = choose_ranks(options, device_, reader_, place_);
+    if (facts_.ranks == 1 && !options.networks.empty()) {
+      throw Error{Fault::usage,
+                  "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
+    }
     for (const auto& unit : units_) facts_.elements += unit.elements;
     if (!selection_.skipped.empty()) {
       facts_.remark = fmt::format("{} of {} tensors left out: not finite", selection_.skipped.size(),

@@ -23,6 +23,13 @@ double all_gather(const Link& link, double p, double part) {
   return steps_of_doubling(p) * link.alpha + (p - 1.0) * part / link.beta;
 }
 
+/// Parts of `part` bytes: across, each machine hands on those of its ranks; inside, each rank hands on what it got for
+/// all machines.
+double gather(const Network& net, double machines, double on_each, double part) {
+  return all_gather(net.link, machines, on_each * part) +
+         (on_each > 1.0 ? all_gather(net.inner, on_each, machines * part) : 0.0);
+}
+
 double seconds_of_call(const CollectiveUse& use, const Network& net, double measured, double p) {
   const double bytes = use.bytes / use.calls;
   const double g = std::min<double>(net.node, p);  // ranks of a machine
@@ -32,8 +39,9 @@ double seconds_of_call(const CollectiveUse& use, const Network& net, double meas
       // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
       return (g > 1.0 ? 2.0 * all_gather(net.inner, g, bytes / g) : 0.0) + all_reduce(net.link, m, bytes);
     case CollectiveUse::Kind::all_gather:
-      // Across, each machine hands on the parts of its ranks; inside, each rank hands on what it got for all machines.
-      return all_gather(net.link, m, g * bytes) + (g > 1.0 ? all_gather(net.inner, g, m * bytes) : 0.0);
+      return gather(net, m, g, bytes);
+    case CollectiveUse::Kind::shard_gather:
+      return gather(net, m, g, bytes * measured / p);
     case CollectiveUse::Kind::broadcast:
       return (m > 1.0 ? steps_of_doubling(m) * net.link.alpha + bytes / net.link.beta : 0.0) +
              (g > 1.0 ? steps_of_doubling(g) * net.inner.alpha + bytes / net.inner.beta : 0.0);
@@ -49,6 +57,13 @@ double seconds_of_call(const CollectiveUse& use, const Network& net, double meas
       return messages * (across * net.link.alpha + (1.0 - across) * net.inner.alpha) +
              g * sent * across / net.link.beta + (g > 1.0 ? sent * (1.0 - across) / net.inner.beta : 0.0);
     }
+    case CollectiveUse::Kind::ring_hop: {
+      if (p <= 1.0 || measured <= 1.0) return 0.0;
+      // Every hop is as slow as its slowest link, and a machine's link carries one rank's message at a time.
+      const Link& slowest = m > 1.0 ? net.link : net.inner;
+      return (p - 1.0) / (measured - 1.0) * slowest.alpha +
+             bytes * (p - 1.0) / p / ((measured - 1.0) / measured) / slowest.beta;
+    }
   }
   return 0.0;
 }
@@ -60,12 +75,15 @@ double wire_of(const CollectiveUse& use, double measured, double p) {
       return 2.0 * (p - 1.0) / p * use.bytes;
     case CollectiveUse::Kind::all_gather:
       return (p - 1.0) * use.bytes;
+    case CollectiveUse::Kind::shard_gather:
+      return (p - 1.0) / p * measured * use.bytes;
     case CollectiveUse::Kind::broadcast:
       return use.bytes;
     case CollectiveUse::Kind::reduce_scatter:
       return (p - 1.0) / p * use.bytes;
     case CollectiveUse::Kind::exchange:
     case CollectiveUse::Kind::all_to_all:
+    case CollectiveUse::Kind::ring_hop:
       return measured <= 1.0 ? 0.0 : use.bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
   }
   return 0.0;
@@ -87,6 +105,10 @@ std::string_view name_of(CollectiveUse::Kind kind) {
       return "reduce_scatter";
     case CollectiveUse::Kind::all_to_all:
       return "all_to_all";
+    case CollectiveUse::Kind::shard_gather:
+      return "shard_gather";
+    case CollectiveUse::Kind::ring_hop:
+      return "ring_hop";
   }
   return {};
 }
@@ -98,18 +120,22 @@ CollectiveUses no_uses() {
            {Kind::broadcast},
            {Kind::exchange},
            {Kind::reduce_scatter},
-           {Kind::all_to_all}}};
+           {Kind::all_to_all},
+           {Kind::shard_gather},
+           {Kind::ring_hop}}};
 }
 
-void add_use(CollectiveUses& uses, std::string_view call, double bytes) {
+void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards, bool ring) {
   using Kind = CollectiveUse::Kind;
   const Kind kind = call.starts_with("all_reduce")       ? Kind::all_reduce
+                    : call == "all_gather_v" && shards   ? Kind::shard_gather
                     : call.starts_with("all_gather")     ? Kind::all_gather
                     : call.starts_with("reduce_scatter") ? Kind::reduce_scatter
                     : call.starts_with("all_to_all")     ? Kind::all_to_all
                     : call == "broadcast"                ? Kind::broadcast
+                    : ring                               ? Kind::ring_hop
                                                          : Kind::exchange;
-  if (kind == Kind::exchange && bytes == 0.0) return;
+  if ((kind == Kind::exchange || kind == Kind::ring_hop) && bytes == 0.0) return;
   auto& use = uses[static_cast<std::size_t>(kind)];
   use.calls += 1.0;
   use.bytes += bytes;

@@ -18,6 +18,8 @@ struct CollectiveUse {
     exchange,        ///< bytes: that one rank sends to others; p-1 of these are an all-to-all
     reduce_scatter,  ///< bytes: of the vector
     all_to_all,      ///< bytes: that one rank sends to others
+    shard_gather,    ///< bytes: of one rank's part, mean over the measured ranks; the parts are shares of one whole
+    ring_hop,        ///< bytes: that one rank sends to its neighbour; p-1 of these are a ring's way round
   };
   Kind kind = Kind::all_reduce;
   double calls = 0.0;  ///< a step
@@ -27,11 +29,12 @@ struct CollectiveUse {
 [[nodiscard]] std::string_view name_of(CollectiveUse::Kind kind);
 
 /// One of each kind, in the order of Kind.
-using CollectiveUses = std::array<CollectiveUse, 6>;
+using CollectiveUses = std::array<CollectiveUse, 8>;
 /// All of them unused.
 [[nodiscard]] CollectiveUses no_uses();
-/// Adds a call, by the name that RecordingCommunicator gives it. An empty exchange is no message.
-void add_use(CollectiveUses& uses, std::string_view call, double bytes);
+/// Adds a call, by the name that RecordingCommunicator gives it and what its reducer says of itself (Reducer::Pattern).
+/// An empty exchange is no message.
+void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards = false, bool ring = false);
 
 /// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model:
 ///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
@@ -40,7 +43,9 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes);
 ///   reduce-scatter of S: recursive halving, ceil(log2 p) alpha + (p-1)/p S / beta;
 ///   broadcast of S: ceil(log2 p) alpha + S / beta;
 ///   all-to-all of S, own part included: (p-1) alpha + (p-1)/p S / beta; S stays as on `measured_ranks` ranks;
-///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1.
+///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1;
+///   gather of shards: an all-gather of parts that shrink as 1/p;
+///   hop on a ring: as an exchange, but of all ranks of a machine only one sends across.
 /// With two levels the ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a
 /// reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.
 struct ModelledStep {

@@ -156,7 +156,9 @@ class Rank {
   void reduce_observed(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     if constexpr (S == Space::host) {
       RecordingCommunicator recording{comm_, [&](const RecordingCommunicator::Call& call) {
-                                        add_use(result_.units[unit].uses, call.name, call.mean_bytes);
+                                        const auto pattern = reducers_[unit]->pattern();
+                                        add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
+                                                pattern.ring);
                                         if (log_) log_->put(step, unit, call.name, call.bytes);
                                       }};
       reduce(recording, step, unit, buffer, clock);

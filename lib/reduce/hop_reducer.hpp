@@ -94,6 +94,7 @@ class HopReducer final : public Reducer<S> {
   }
 
   void reset(Queue<S> /*queue*/) override {}
+  [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = true}; }
   [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
   /// In all hops and the last payload.
   [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return values_; }

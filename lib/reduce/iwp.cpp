@@ -56,6 +56,7 @@ class IwpReducer final : public HostReducer {
     IwpReducer::reset(setup.queue);
   }
 
+  [[nodiscard]] Pattern pattern() const override { return {.shards = true, .ring = false}; }
   void reset(Queue<Space::host> queue) override {
     fill_zero(queue, held_);
     fill_zero(queue, momentum_);

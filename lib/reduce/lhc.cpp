@@ -36,6 +36,7 @@ class LhcReducer final : public HostReducer {
     LhcReducer::reset(setup.queue);
   }
 
+  [[nodiscard]] Pattern pattern() const override { return {.shards = true, .ring = true}; }
   void reset(Queue<Space::host> queue) override {
     fill_zero(queue, residual_);
     left_ = 0;

@@ -50,6 +50,7 @@ class OkTopkReducer final : public HostReducer {
     OkTopkReducer::reset(setup.queue);
   }
 
+  [[nodiscard]] Pattern pattern() const override { return {.shards = true, .ring = false}; }
   void reset(Queue<Space::host> queue) override {
     fill_zero(queue, residual_);
     step_ = 0;

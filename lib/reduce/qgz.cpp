@@ -42,6 +42,7 @@ class QgzReducer final : public HostReducer {
     QgzReducer::reset(setup.queue);
   }
 
+  [[nodiscard]] Pattern pattern() const override { return {.shards = true, .ring = false}; }
   void reset(Queue<Space::host> queue) override { fill_zero(queue, residual_); }
   [[nodiscard]] HostView<const float> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {

@@ -45,6 +45,13 @@ class Reducer {
   [[nodiscard]] virtual std::string note() const { return {}; }
   [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }
 
+  /// How what it sends changes with the number of ranks, for the network models.
+  struct Pattern {
+    bool shards = false;  ///< parts of its all_gather_v are shares of one whole, not each rank's own payload
+    bool ring = false;    ///< its exchanges are hops between neighbours on a ring, not those of an all-to-all
+  };
+  [[nodiscard]] virtual Pattern pattern() const { return {}; }
+
  protected:
   Reducer() = default;
 };

@@ -61,6 +61,7 @@ class SignSgdReducer final : public HostReducer {
     SignSgdReducer::reset(setup.queue);
   }
 
+  [[nodiscard]] Pattern pattern() const override { return {.shards = true, .ring = false}; }
   void reset(Queue<Space::host> queue) override { fill_zero(queue, momentum_); }
 
   /// Own payload, the other ranks' signs of the own shard, and what the sum of means needs.

@@ -63,6 +63,8 @@ def seconds(collective, p, measured):
         return calls * min(2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size / BETA, 2 * log * ALPHA + 2 * size / BETA)
     if collective["kind"] == "all_gather":
         return calls * (log * ALPHA + (p - 1) * size / BETA)
+    if collective["kind"] == "shard_gather":
+        return calls * (log * ALPHA + (p - 1) / p * measured * size / BETA)
     if collective["kind"] == "broadcast":
         return calls * (log * ALPHA + size / BETA)
     if collective["kind"] == "reduce_scatter":

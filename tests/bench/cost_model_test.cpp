@@ -57,13 +57,32 @@ TEST(CostModel, AnAllToAllIsItsExchanges) {
   }
 }
 
+TEST(CostModel, SharesShrinkAndPayloadsDoNot) {
+  // Parts of 1 MB on 4 ranks: of one whole of 4 MB, half as large on 8; or each rank's own.
+  EXPECT_NEAR(seconds(Kind::shard_gather, 1, 1e6, kFlat, 4, 8), 3 * 10e-6 + 7 * 0.5e-3, 1e-12);
+  EXPECT_NEAR(seconds(Kind::all_gather, 1, 1e6, kFlat, 4, 8), 3 * 10e-6 + 7 * 1e-3, 1e-12);
+  EXPECT_NEAR(wire(Kind::shard_gather, 1e6, 4, 8), 7 * 0.5e6, 1e-6);
+  EXPECT_NEAR(wire(Kind::shard_gather, 1e6, 4, 4), wire(Kind::all_gather, 1e6, 4, 4), 1e-6);
+}
+
+TEST(CostModel, AWayRoundARingCrossesAMachinesLinkOnce) {
+  // 3 hops of 1 MB on 4 ranks are 7 hops of half as much on 8, flat or two to a machine.
+  const Network two_level = Network::parse("lab:alpha=10us,beta=1GBps,node=2,inner=nvlink");
+  EXPECT_NEAR(seconds(Kind::ring_hop, 3, 3e6, kFlat, 4, 8), 7 * (10e-6 + 0.5e-3), 1e-12);
+  EXPECT_NEAR(seconds(Kind::ring_hop, 3, 3e6, two_level, 4, 8), 7 * (10e-6 + 0.5e-3), 1e-12);
+  EXPECT_NEAR(wire(Kind::ring_hop, 3e6, 4, 8), 3.5e6, 1e-6);
+}
+
 TEST(CostModel, CallsAreKnownByTheirNames) {
   CollectiveUses uses = no_uses();
   for (const char* call : {"all_reduce_f32", "all_gather", "all_gather_v", "broadcast", "exchange",
                            "reduce_scatter_f16", "all_to_all", "all_to_all_v"}) {
     add_use(uses, call, 8.0);
   }
-  const double expected[] = {1, 2, 1, 1, 1, 2};
+  add_use(uses, "all_gather", 8.0, true, true);
+  add_use(uses, "all_gather_v", 8.0, true, true);
+  add_use(uses, "exchange", 8.0, true, true);
+  const double expected[] = {1, 3, 1, 1, 1, 2, 1, 1};
   for (std::size_t i = 0; i < uses.size(); ++i) {
     EXPECT_EQ(static_cast<std::size_t>(uses[i].kind), i);
     EXPECT_EQ(uses[i].calls, expected[i]) << i;
