@@ -34,7 +34,7 @@ struct ReplayPlan {
   std::uint64_t seed = 0;
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first
   bool errors = true;            ///< begin with an untimed pass that compares every result with the exact mean
-  bool check = true;             ///< in that pass, compare the result's bits across ranks
+  bool check = true;             ///< compare the result's bits across ranks after every step, untimed
   bool hot = false;              ///< leave the caches as they are between steps
   std::string payloads;  ///< folder: in the pass for the errors, write down what each rank puts into each collective
   /// Called on rank 0 in the pass for the errors with every unit's result.

@@ -37,7 +37,8 @@ class Rank {
         loader_{loader},
         shared_loader_{shared_loader},
         result_{result},
-        row_(4 * plan.units->size()) {
+        row_(4 * plan.units->size()),
+        prints_(4 * plan.units->size()) {
     result.units.resize(plan.units->size());
     comm_.set_all_reduce(plan.all_reduce);
     std::size_t workspace = 0;
@@ -181,7 +182,7 @@ class Rank {
         const auto buffer = prepare(step, unit, true);
         reduce_observed(step, unit, buffer, clock);
         const auto values = place_.download(buffer);
-        if (plan_.check) compare_ranks(step, unit, values);
+        keep_fingerprint(unit, values);
         payload += static_cast<double>(reducers_[unit]->payload_bytes());
         values_sent += static_cast<double>(reducers_[unit]->values_sent(queue_));
         if (!leads()) continue;
@@ -192,6 +193,7 @@ class Rank {
         if (!residual.empty()) result_.residual_energy += energy(place_.download(residual));
         result_.gradient_energy += energy(loader_.gradient(0));
       }
+      compare_ranks(step);
       std::array<double, 1> sent{static_cast<double>(comm_.traffic().bytes_sent)};
       comm_.agree_max(sent);
       if (leads()) {
@@ -237,11 +239,22 @@ class Rank {
     result_.note = fmt::format("{}", fmt::join(notes, "; "));
   }
 
-  void compare_ranks(std::size_t step, std::size_t unit, std::span<const float> values) {
+  /// What a unit came to on this rank, for compare_ranks.
+  void keep_fingerprint(std::size_t unit, std::span<const float> values) {
+    if (!plan_.check) return;
     const auto print = fingerprint(values);
-    std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
-    comm_.agree_max(both);
-    if (both[0] != -both[1] || both[2] != -both[3]) {
+    const std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
+    std::copy(both.begin(), both.end(), prints_.begin() + static_cast<std::ptrdiff_t>(4 * unit));
+  }
+
+  /// All units of a step at once: the largest print and the largest negative one are of the same print, or ranks
+  /// differ.
+  void compare_ranks(std::size_t step) {
+    if (!plan_.check) return;
+    comm_.agree_max(prints_);
+    for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
+      const double* both = &prints_[4 * unit];
+      if (both[0] == -both[1] && both[2] == -both[3]) continue;
       const auto& tensor = plan_.reader->tensors()[(*plan_.units)[unit].pieces.front().tensor];
       throw Error{Fault::check, fmt::format("codec {}: ranks ended with different results at step {}, unit of {}",
                                             plan_.codec.name(), plan_.reader->steps()[step].iteration, tensor.name)};
@@ -258,8 +271,12 @@ class Rank {
       const PhaseTimes times = place_.clock().stop();
       for (std::size_t i = 0; i < 3; ++i) row_[4 * unit + i] = times.phase[i];
       row_[4 * unit + 3] = times.total;
+      if (!plan_.check) continue;
+      comm_.barrier(queue_);  // after every rank's clock has stopped
+      keep_fingerprint(unit, place_.download(buffer));
     }
     comm_.agree_max(row_);
+    compare_ranks(step);
     PhaseTimes sample;
     for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
       for (std::size_t i = 0; i < 3; ++i) sample.phase[i] += row_[4 * unit + i];
@@ -281,7 +298,8 @@ class Rank {
   View<float, S> buffer_, weight_, second_moment_;
   SideInputs<S> side_;
   View<std::byte, S> workspace_;
-  std::vector<double> row_;  ///< of a step: for each unit the seconds of its phases, and in all
+  std::vector<double> row_;     ///< of a step: for each unit the seconds of its phases, and in all
+  std::vector<double> prints_;  ///< of a step: for each unit the fingerprint of its result, and its negative
   UnitTimes unit_times_;
   std::unique_ptr<PayloadLog> log_;  ///< while payloads are written down
 };
