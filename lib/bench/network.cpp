@@ -84,8 +84,11 @@ Network Network::parse(const std::string& text) {
   if (profile != nullptr) network.link = profile->link;
   bool alpha = profile != nullptr;
   bool beta = profile != nullptr;
+  bool node = false;
   bool inner = false;
   std::string_view rest = colon == std::string::npos ? std::string_view{} : std::string_view{text}.substr(colon + 1);
+  if (colon != std::string::npos && (rest.empty() || rest.back() == ','))
+    bad(text, "a key=value is missing at its end");
   while (!rest.empty()) {
     const auto end = std::min(rest.find(','), rest.size());
     const std::string_view item = rest.substr(0, end);
@@ -105,6 +108,7 @@ Network Network::parse(const std::string& text) {
       if (!(number >= 1.0 && number <= 1024.0) || number != std::floor(number) || !unit.empty())
         bad(text, "node is the ranks of one machine, 1 to 1024");
       network.node = static_cast<int>(number);
+      node = true;
     } else if (key == "inner") {
       const auto* known = find_profile(value);
       if (known == nullptr) bad(text, fmt::format("inner '{}' is no profile", value));
@@ -115,6 +119,7 @@ Network Network::parse(const std::string& text) {
     }
   }
   if (network.name.empty() || !alpha || !beta) bad(text, "no such profile, and alpha and beta are not both given");
+  if (inner && !node) bad(text, "inner is the network inside a machine: give its ranks too, such as node=8");
   if (network.node > 1 && !inner) network.inner = find_profile("nvlink")->link;
   network.name = text;
   return network;
@@ -127,12 +132,14 @@ std::vector<int> parse_node_counts(const std::string& text) {
   std::vector<int> counts;
   bool doubling = false;
   std::string_view rest = text;
+  if (text.ends_with(',')) fail("a number is missing at its end");
   do {
     const auto end = std::min(rest.find(','), rest.size());
     const std::string_view item = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (item == "...") {
       if (counts.empty()) fail("it cannot begin with ...");
+      if (doubling) fail("a number must follow ...");
       doubling = true;
       continue;
     }

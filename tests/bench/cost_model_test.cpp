@@ -127,9 +127,9 @@ TEST(Network, ReadsProfilesAndOnesOfYourOwn) {
   EXPECT_EQ(lab.name, "lab:alpha=5us,beta=100Gbps");
   EXPECT_DOUBLE_EQ(Network::parse("10gbe:alpha=1ms").link.alpha, 1e-3);
   EXPECT_EQ(Network::parse("100gbe:node=8").node, 8);
-  for (const char* wrong :
-       {"", "10gb", "lab", "lab:alpha=5us", "lab:beta=1GBps", "lab:alpha=5,beta=1GBps", "10gbe:beta=0GBps",
-        "10gbe:beta=fast", "10gbe:node=0", "10gbe:node=2.5", "10gbe:inner=x", "10gbe:speed=1", "10gbe:alpha"}) {
+  for (const char* wrong : {"", "10gb", "lab", "lab:alpha=5us", "lab:beta=1GBps", "lab:alpha=5,beta=1GBps",
+                            "10gbe:beta=0GBps", "10gbe:beta=fast", "10gbe:node=0", "10gbe:node=2.5", "10gbe:inner=x",
+                            "10gbe:speed=1", "10gbe:alpha", "10gbe:", "10gbe:node=2,", "100gbe:inner=nvlink"}) {
     try {
       static_cast<void>(Network::parse(wrong));
       ADD_FAILURE() << wrong;
@@ -144,7 +144,7 @@ TEST(Network, ReadsNodeCounts) {
   EXPECT_EQ(parse_node_counts("2,4,8"), (std::vector<int>{2, 4, 8}));
   EXPECT_EQ(parse_node_counts("2,...,16"), (std::vector<int>{2, 4, 8, 16}));
   EXPECT_EQ(parse_node_counts("3,...,20"), (std::vector<int>{3, 6, 12, 20}));
-  for (const char* wrong : {"", "0", "4,2", "...", "2,...", "two", "2,2", "-4"})
+  for (const char* wrong : {"", "0", "4,2", "...", "2,...", "two", "2,2", "-4", "2,", "2,...,...,8"})
     EXPECT_THROW(static_cast<void>(parse_node_counts(wrong)), Error) << wrong;
 }
 
