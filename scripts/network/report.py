@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures gradtool's MPI path over the shaped cluster and holds two things to it: the network model (three rates, two
 sizes, four codecs), and what codecs gain on a ResNet-50-sized gradient at 1 Gbit/s beside a plain MPI program's all-reduce.
-Writes README.md, validation.csv, speedups.csv and validation.png to reports/network.
+Writes README.md, validation.csv, speedups.csv and validation.png to reports/network; ends with 1 when a target is missed.
 
 Usage: scripts/network/report.py [--gradtool build/release/bin/gradtool] [--out reports/network] [--work build/network] [--quick]
 Needs root (network namespaces), Open MPI with mpicc, numpy, h5py, matplotlib. About 7 minutes on an otherwise idle machine;
@@ -22,6 +22,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 CLUSTER = HERE.parent / "shaped-cluster.sh"
 CODECS = ["qsgd:bits=4", "topk:ratio=0.01", "powersgd:rank=4"]  # beside none
 TARGETS = {"powersgd": 5.0, "topk": 4.0, "qsgd": 2.0}  # times faster than none, at 1 Gbit/s
+MODEL_ERROR, NONE_OVER_PLAIN = 0.15, 1.10
+# The model is of a ring; left to itself Open MPI takes something slower for gradients of some megabytes.
+RING = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_allreduce_algorithm": "4"}
 
 
 def run(command, **keys):
@@ -43,12 +46,13 @@ class Cluster:
     def __exit__(self, *_):
         run([CLUSTER, "down"])
 
-    def probe(self, program, elements, repeats):
-        return json.loads(run([CLUSTER, "run", "--", program, elements, repeats]))
+    def probe(self, program, elements, repeats, environment=None):
+        return json.loads(run([CLUSTER, "run", "--", program, elements, repeats], env={**os.environ, **(environment or {})}))
 
-    def bench(self, gradtool, capture, options, table):
+    def bench(self, gradtool, capture, options, table, environment=None):
         run([CLUSTER, "run", "--", gradtool, "bench", capture, "--comm", "mpi", "--granularity", "bucket:25MB",
-             *[word for codec in CODECS for word in ("--codec", codec)], *options, "--csv", table])
+             *[word for codec in CODECS for word in ("--codec", codec)], *options, "--csv", table],
+            env={**os.environ, **(environment or {})})
         with open(table) as file:
             return [row for row in csv.DictReader(file) if row["tensor"] == "all" and row["codec"] != "noop"]
 
@@ -66,7 +70,7 @@ def validate(options, program, captures):
             network = f"link:alpha={probe['alpha_us']:.3f}us,beta={probe['beta_bytes_per_s'] / 1e9:.6f}GBps"
             for name, capture in captures.items():
                 rows = cluster.bench(options.gradtool, capture, ["--timing", "isolated", "-n", options.samples,
-                                                                 "--network", network], options.work / "validation.csv")
+                                                                 "--network", network], options.work / "validation.csv", RING)
                 measured = {row["codec"]: row for row in rows if row["time_source"] == "measured"}
                 for row in rows:
                     if row["time_source"] != "modelled":
@@ -89,17 +93,25 @@ def validate(options, program, captures):
 def speedups(options, program, capture, elements):
     with Cluster("1gbit") as cluster:
         before = cluster.probe(program, elements, 5)
+        ring = cluster.probe(program, elements, 5, RING)
         rows = cluster.bench(options.gradtool, capture, ["--timing", "concurrent", "-n", options.samples],
                              options.work / "speedups.csv")
         after = cluster.probe(program, elements, 5)
     plain = min(before["allreduce_us"], after["allreduce_us"]) / 1e3
-    records = [{"codec": "plain MPI_Allreduce", "params": "", "total_ms": plain, "total_ms_min": min(
-        before["allreduce_us_min"], after["allreduce_us_min"]) / 1e3, "times_faster_than_none": "", "nmse": ""}]
+    fastest = min(before["allreduce_us_min"], after["allreduce_us_min"]) / 1e3
     none = next(milliseconds(row, "total") for row in rows if row["codec"] == "none")
+
+    def program_row(name, median, smallest):
+        return {"codec": name, "params": "", "total_ms": median, "total_ms_min": smallest, "times_faster_than_none": none / median,
+                "times_faster_than_ring": ring["allreduce_us"] / 1e3 / median, "nmse": ""}
+    records = [program_row("MPI_Allreduce alone", plain, fastest),
+               program_row("MPI_Allreduce alone, its ring", ring["allreduce_us"] / 1e3, ring["allreduce_us_min"] / 1e3)]
     for row in rows:
         records.append({"codec": row["codec"], "params": row["params"], "total_ms": milliseconds(row, "total"),
                         "total_ms_min": float(row["total_us_min"]) / 1e3,
-                        "times_faster_than_none": none / milliseconds(row, "total"), "nmse": float(row["nmse"])})
+                        "times_faster_than_none": none / milliseconds(row, "total"),
+                        "times_faster_than_ring": ring["allreduce_us"] / 1e3 / milliseconds(row, "total"),
+                        "nmse": float(row["nmse"])})
     return records
 
 
@@ -155,8 +167,9 @@ def readme(options, records, gains):
               "alpha (all ranks send 8 bytes to the next one at once) and beta (the same with 4 MiB) come from a plain MPI "
               "program, `mpi_probe.c`, run on the same cluster just before. The rest is counted: which collectives a codec calls, "
               "with how many bytes. Step: isolated encode + collectives + decode, medians.", "",
-              f"Median error over {len(records)} cases: **{100 * medians['step']:.1f} % of the step**, "
-              f"{100 * medians['comm']:.1f} % of the collectives alone (to reach: 15 %).", "",
+              f"Median error over {len(records)} cases: **{100 * medians['comm']:.1f} % of the collectives**, "
+              f"{100 * medians['step']:.1f} % of the step, in which encode and decode stand on both sides (to reach: "
+              f"{100 * MODEL_ERROR:.0f} %).", "",
               "![modelled against measured](validation.png)", "",
               "| rate | link, MB/s | gradient | codec | collectives measured, ms | modelled | error | step measured, ms | modelled | error |",
               "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
@@ -169,19 +182,37 @@ def readme(options, records, gains):
               "step. Two things the model leaves out: a link lets half a millisecond's worth of bytes (at least 16 KiB) pass at once "
               "after a pause, so collectives of a few kilobytes are faster than modelled; and the ranks of all hosts share "
               f"{os.cpu_count()} cores, which adds their sums and copies to the collectives of large gradients on fast links. `none` is "
-              "the MPI library's own all-reduce, which need not be the ring of the model.", ""]
+              "Open MPI's ring here (chosen by its MCA parameter); below it is what the library takes by itself.", ""]
     plain, none = gains[0], next(g for g in gains if g["codec"] == "none")
     lines += ["## What codecs gain at 1 Gbit/s", "",
               f"{gains_elements(options)} elements, 4 ranks at once (`--timing concurrent`, `--granularity bucket:25MB`), everything counted. "
               f"`none` takes {none['total_ms'] / plain['total_ms']:.2f} times as long as `MPI_Allreduce` of the whole gradient in a plain MPI "
-              "program (to reach: at most 1.10); its own time includes the division by the number of ranks.", "",
-              "| codec | ms a step | fastest | times faster than none | to reach |", "| --- | ---: | ---: | ---: | ---: |"]
+              "program (to reach: at most 1.10); its own time includes the division by the number of ranks. What Open MPI takes by "
+              "itself is not its fastest for this size, so its ring stands beside it, by which codecs are judged more severely.", "",
+              "| | ms a step | fastest | times faster than none | than the ring | than none, to reach |",
+              "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for gain in gains:
         name = gain["codec"] + (f":{gain['params']}" if gain["params"] else "")
-        faster = f"{gain['times_faster_than_none']:.2f}" if gain["times_faster_than_none"] != "" else ""
-        target = TARGETS.get(gain["codec"])
-        lines.append(f"| {name} | {gain['total_ms']:.0f} | {gain['total_ms_min']:.0f} | {faster} | {'' if target is None else target:} |")
+        target = TARGETS.get(gain["codec"], "")
+        lines.append(f"| {name} | {gain['total_ms']:.0f} | {gain['total_ms_min']:.0f} | {gain['times_faster_than_none']:.2f} | "
+                     f"{gain['times_faster_than_ring']:.2f} | {target} |")
     return "\n".join(lines) + "\n"
+
+
+def misses(records, gains):
+    """Targets that were not reached, a sentence each."""
+    median = statistics.median(abs(r["comm_error"]) for r in records)
+    found = []
+    if not math.isfinite(median) or median > MODEL_ERROR:
+        found.append(f"the model's median error is {100 * median:.1f} % of the collectives, above {100 * MODEL_ERROR:.0f} %")
+    plain, none = gains[0]["total_ms"], next(g["total_ms"] for g in gains if g["codec"] == "none")
+    if none > NONE_OVER_PLAIN * plain:
+        found.append(f"none takes {none / plain:.2f} times a plain MPI program's all-reduce")
+    for gain in gains:
+        target = TARGETS.get(gain["codec"], 0.0)
+        if gain["times_faster_than_none"] < target:
+            found.append(f"{gain['codec']} is {gain['times_faster_than_none']:.2f} times faster than none, not {target:g}")
+    return found
 
 
 def gains_elements(options):
@@ -215,9 +246,11 @@ def main():
     write_csv(options.out / "speedups.csv", gains)
     plot(options.out / "validation.png", records)
     (options.out / "README.md").write_text(readme(options, records, gains))
-    finite = all(math.isfinite(r["step_error"]) for r in records)
     print(f"wrote {options.out}/README.md, validation.csv, speedups.csv, validation.png")
-    return 0 if finite else 1
+    missed = misses(records, gains)
+    for line in missed:
+        print(f"missed: {line}", file=sys.stderr)
+    return 1 if missed and not options.quick else 0
 
 
 if __name__ == "__main__":
