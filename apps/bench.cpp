@@ -16,6 +16,7 @@
 namespace gradtool::app {
 namespace {
 
+constexpr double kMaxNmse = 0.1;   // sending nothing has an error of 1
 constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
 
 struct Options {
@@ -145,6 +146,8 @@ int run(Options& o) {
                 "--nodes, --advise, --max-nmse and --compute-ms are about a modelled network: give --network, such as "
                 "10gbe"};
   }
+  if (o.max_nmse && !o.advise)
+    throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
   bench.command = command_line();
   if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
   const BenchReport report = run_bench(bench, [&o](const Table& rows) {
@@ -153,7 +156,8 @@ int run(Options& o) {
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (!data_on_stdout) fmt::print("{}{}", terminal_table(report), modelled_tables(report.rows));
-  if (o.advise) fmt::print(data_on_stdout ? stderr : stdout, "\n{}", advise(report.rows, o.max_nmse));
+  if (o.advise)
+    fmt::print(data_on_stdout ? stderr : stdout, "\n{}", advise(report.rows, o.max_nmse.value_or(kMaxNmse)));
   for (std::size_t row = 0; row < report.rows.rows().size(); ++row) {
     const std::string status = to_text(report.rows.at(row, "status"));
     if (status == "ok") continue;
@@ -249,7 +253,11 @@ Subcommand add_bench(CLI::App& root) {
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
       ->check(CLI::IsMember({"none", "bucket"}));
   app->add_flag("--advise", o->advise, "Say which codec is fastest on each modelled network, if any is worth it");
-  app->add_option("--max-nmse", o->max_nmse, "Largest error that --advise accepts");
+  app->add_option(
+      "--max-nmse", o->max_nmse,
+      fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
+                  "cumulative_nmse, else the nmse [{}]",
+                  kMaxNmse));
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");

@@ -72,6 +72,12 @@ std::string table_of(const Table& table, const std::vector<const Place*>& places
   return "\n" + format_rows(header, lines, right, 26);
 }
 
+/// Two significant digits: "93 %", "0.043 %".
+std::string percent(double share) {
+  const double value = 100.0 * share;
+  return value < 9.95 ? fmt::format("{:.2g} %", value) : fmt::format("{:.0f} %", value);
+}
+
 /// What `judged_time` compares, as a sentence about two rows.
 std::string gain_text(const Table& table, std::size_t row, std::size_t none) {
   const double mine = judged_time(table, row);
@@ -81,8 +87,8 @@ std::string gain_text(const Table& table, std::size_t row, std::size_t none) {
   const auto efficiency = number(table, row, "scaling_efficiency");
   const auto before = number(table, none, "scaling_efficiency");
   if (!efficiency || !before) return fmt::format("{} for a step's gradients", times);
-  return fmt::format("{} an iteration, an efficiency of {:.0f} % instead of {:.0f} %", times, 100.0 * *efficiency,
-                     100.0 * *before);
+  return fmt::format("{} an iteration, an efficiency of {} instead of {}", times, percent(*efficiency),
+                     percent(*before));
 }
 
 /// An answer, and a sentence that says why, without its first letter's case.
@@ -90,16 +96,16 @@ struct Advice {
   std::string codec, why;
 };
 
-Advice advise_at(const Table& table, const Place& place, std::optional<double> max_nmse) {
+Advice advise_at(const Table& table, const Place& place, double max_nmse) {
   const std::size_t none = *place.find(table, "none");
   const double uncompressed = judged_time(table, none);
   std::optional<std::size_t> best;
   for (const std::size_t row : place.rows) {
     if (text(table, row, "codec") == "noop" || row == none) continue;
-    if (max_nmse && !(judged_error(table, row) <= *max_nmse)) continue;
+    if (!(judged_error(table, row) <= max_nmse)) continue;
     if (!best || judged_time(table, row) < judged_time(table, *best)) best = row;
   }
-  const std::string limit = max_nmse ? fmt::format(" with an error of at most {:g}", *max_nmse) : std::string{};
+  const std::string limit = fmt::format(" with an error of at most {:g}", max_nmse);
   if (!best) return {"none", fmt::format("there is no codec here{}.", limit)};
   const double gain = uncompressed / judged_time(table, *best);
   const std::string name = short_name(table, *best);
@@ -136,7 +142,7 @@ std::string modelled_tables(const Table& table) {
   return out;
 }
 
-std::string advise(const Table& table, std::optional<double> max_nmse) {
+std::string advise(const Table& table, double max_nmse) {
   std::string out;
   auto places = places_of(table);
   std::erase_if(places, [&](const Place& place) { return !place.find(table, "none"); });
@@ -158,7 +164,8 @@ std::string advise(const Table& table, std::optional<double> max_nmse) {
                          advice.codec, last, advice.why);
     }
   }
-  if (!max_nmse && !out.empty()) out += "Whatever its error: --max-nmse sets a bound.\n";
+  if (!out.empty())
+    out += fmt::format("Of codecs with an error of at most {:g}: --max-nmse sets the bound.\n", max_nmse);
   const bool steps = !places.empty() && !number(table, places.front().rows.front(), "compute_ms");
   if (steps) out += "Times are of the gradients alone: --compute-ms adds the computation that they can hide behind.\n";
   return out;

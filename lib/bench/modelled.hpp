@@ -31,6 +31,6 @@ void add_modelled(Table& table, const std::vector<ModelBasis>& bases, const std:
 /// For each network and number of ranks: which codec with an error (judged_error) of at most `max_nmse` is fastest, by
 /// the iteration where it was modelled, and what it gains over no compression; or that none is worth it, and why. A
 /// gain of less than 5 % is not. Neighbouring numbers of ranks with the same answer share a line.
-[[nodiscard]] std::string advise(const Table& table, std::optional<double> max_nmse);
+[[nodiscard]] std::string advise(const Table& table, double max_nmse);
 
 }  // namespace gradtool

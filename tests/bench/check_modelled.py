@@ -45,6 +45,7 @@ for row in modelled:
 for row in modelled:
     ratio = totals["none", int(row["ranks"])] / totals[row["codec"], int(row["ranks"])]
     assert abs(float(row["speedup_vs_none"]) - ratio) < 1e-9 * ratio
+assert "at most 0.001" in said, said
 seen = []
 for line in [line for line in said.splitlines() if " ranks: " in line]:
     counts = [int(count) for count in line.split(" ranks: ")[0].split(", ")[1].split(" to ")]  # "2 ranks: ", or "2 to 64 ranks: "
