@@ -35,6 +35,7 @@ struct Options {
   std::string all_reduce = "ring";
   bool advise = false;
   std::optional<double> max_nmse;
+  std::optional<int> gpus;
   std::size_t iterations = 0;
 };
 
@@ -94,6 +95,28 @@ void set_iteration(const Options& o, BenchOptions& bench) {
   bench.compute_seconds = milliseconds * 1e-3;
 }
 
+/// What the launcher started and what --comm makes of it; also sets the ranks that --gpus stands for.
+void check_place(Options& o) {
+  const int processes = mpi_place().size;
+  BenchOptions& bench = o.bench;
+  if (processes > 1 && (bench.comm == "threads" || bench.comm == "loopback")) {
+    throw Error{Fault::usage, fmt::format("started by mpirun with {} processes: add --comm {}", processes,
+                                          bench.comm == "threads" ? "mpi" : "nccl")};
+  }
+  if (!o.gpus) return;
+  if (bench.comm != "nccl") throw Error{Fault::usage, "--gpus is the ranks of --comm nccl: add that"};
+  if (processes > 1) {
+    if (*o.gpus == 1) return;
+    throw Error{Fault::usage, fmt::format("--gpus {}, but each of the {} processes of mpirun has one GPU; leave it out",
+                                          *o.gpus, processes)};
+  }
+  if (bench.ranks > 0 && bench.ranks != *o.gpus) {
+    throw Error{Fault::usage,
+                fmt::format("--gpus {} and --ranks {}: each GPU is one rank; give one of them", *o.gpus, bench.ranks)};
+  }
+  bench.ranks = *o.gpus;
+}
+
 int run(Options& o) {
   BenchOptions& bench = o.bench;
   for (const auto& text : o.codecs) {
@@ -106,6 +129,7 @@ int run(Options& o) {
   }
   bench.granularity = Granularity::parse(o.granularity);
   bench.comm = !o.comm.empty() ? o.comm : bench.device == "cpu" ? "threads" : "loopback";
+  check_place(o);
   bench.scheme = parse_scheme(o.scheme);
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
@@ -204,6 +228,8 @@ Subcommand add_bench(CLI::App& root) {
                   "process that is silent (dead, stopped) ends it after 10 s, whatever this is")
       ->capture_default_str();
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
+  app->add_option("-g,--gpus", o->gpus, "GPUs of this process with --comm nccl, each of them a rank: as --ranks there")
+      ->check(CLI::Range(1, 1024));
   app->add_option("-t,--threads", b.threads,
                   "Threads of each rank for encode and decode [all cores; concurrent: shared by the ranks]")
       ->check(CLI::Range(1, 1024));

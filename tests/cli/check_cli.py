@@ -70,6 +70,11 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--nodes", "4,2"], 2, "ascend")
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--max-nmse", "-1"], 2, "--max-nmse")
     one_sentence(["bench", SAMPLE, "--advise"], 2, "--network")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--max-nmse", "0.5"], 2, "--advise")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe:"], 2, "key=value")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--nodes", "2,"], 2, "--nodes '2,'")
+    one_sentence(["bench", SAMPLE, "-g", "2"], 2, "--comm nccl")
+    one_sentence(["bench", SAMPLE, "-g", "2", "--ranks", "1", "--comm", "nccl", "--device", "cuda"], 2, "--gpus 2 and --ranks 1")
     for chunks in ("0", "-1", "x", "4x", "65", ""):
         one_sentence(["bench", SAMPLE, "--pipeline", chunks], 2, "--pipeline", "1 to 64")
     one_sentence(["bench", SAMPLE, "--pipeline", "2", "--timing", "isolated"], 2, "concurrent")
