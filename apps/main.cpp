@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <thread>
 
 #include "apps/subcommands.hpp"
 #include "gradtool_version.hpp"
+#include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
@@ -28,6 +31,20 @@ std::string suggestion(const CLI::App& parser, const std::string& word) {
   return nearest(word.substr(0, word.find('=')), names);
 }
 
+/// On standard error, once for a job of many processes: rank 0 speaks. The others must not end before it has, since
+/// launchers then end it. A mistake on the command line is everybody's. What a process may have met alone, such as a
+/// file that its machine lacks, it says later, if by then the launcher has not ended it: rank 0 has not failed.
+void report(const std::string& what, Fault fault) {
+  const int rank = mpi_place().rank;
+  if (rank == 0) {
+    fmt::print(stderr, "{}\n", what);
+    return;
+  }
+  const int patience = fault == Fault::usage ? 50 : 300;  // hundredths of a second; mpirun takes one second
+  for (int i = 0; i < patience && !interrupted(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds{10});
+  if (fault != Fault::usage && !interrupted()) fmt::print(stderr, "{} (rank {})\n", what, rank);
+}
+
 int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   const auto chosen = root.get_subcommands();
   const CLI::App& parser = chosen.empty() ? root : *chosen.front();
@@ -38,8 +55,9 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
       message += fmt::format("; did you mean '{}'?", near);
     }
   }
-  fmt::print(stderr, "gradtool: {}\nTry '{} --help'.\n", message,
-             chosen.empty() ? "gradtool" : "gradtool " + parser.get_name());
+  report(fmt::format("gradtool: {}\nTry '{} --help'.", message,
+                     chosen.empty() ? "gradtool" : "gradtool " + parser.get_name()),
+         Fault::usage);
   return static_cast<int>(Fault::usage);
 }
 
@@ -85,7 +103,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + std::string{i == 0 ? "gradtool" : argv[i]};
     return gradtool::app::run(argc, argv);
   } catch (const gradtool::Error& error) {
-    fmt::print(stderr, "gradtool: {}\n", error.what());
+    gradtool::app::report(fmt::format("gradtool: {}", error.what()), error.fault());
     return static_cast<int>(error.fault());
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "gradtool: out of memory\n");

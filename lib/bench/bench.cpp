@@ -95,8 +95,8 @@ class Bench {
         selection_{choose_tensors(reader_, options.layers)},
         units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
         report_{.rows = Table{"bench", bench_columns()}, .samples = {}, .units = {}, .ready = {}, .file_sha256 = {}} {
-    if (device_.across_processes) place_ = mpi_world(options.comm_timeout);
     if (options.compute_captured) compute_seconds_ = captured_compute_seconds(reader_);
+    if (device_.across_processes) place_ = mpi_world(options.comm_timeout);
     report_.ready = ready_shares(units_, reader_.tensors());
     facts_.options = &options_;
     facts_.reader = &reader_;
@@ -123,13 +123,8 @@ class Bench {
     for (const auto& spec : specs) {
       if (!options_.all_codecs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
     }
+    if (!options_.reconstruction.empty()) open_reconstruction();
     if (report_.leads) {
-      if (!options_.reconstruction.empty()) {
-        if (units_.empty())
-          throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
-        reconstruction_ =
-            std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, options_.codecs.front());
-      }
       report_.file_sha256 = sha256_of_file(options_.file);
       facts_.copy_rate = report_.copy_rate = copy_rate(device_, threads_for(Timing::isolated));
     }
@@ -150,6 +145,24 @@ class Bench {
   }
 
  private:
+  void open_reconstruction() {
+    if (units_.empty()) throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
+    const auto open = [this] {
+      reconstruction_ =
+          std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, options_.codecs.front());
+    };
+    if (!device_.across_processes) {
+      open();
+      return;
+    }
+    // Only one process opens the file; when it cannot, this ends the others, which would wait for it.
+    run_mpi(
+        [&](Communicator<Space::host>& comm) {
+          if (comm.rank() == 0) open();
+        },
+        options_.comm_timeout);
+  }
+
   void add_codec(const CodecSpec& spec, Progress& progress, std::size_t& done) {
     std::vector<Timing> timings;
     if (options_.isolated) timings.push_back(Timing::isolated);

@@ -4,6 +4,7 @@ import io
 import pathlib
 import subprocess
 import sys
+import time
 
 gradtool, root = sys.argv[1], pathlib.Path(sys.argv[2])
 mpiexec = sys.argv[3] if len(sys.argv) > 3 else ""  # CMake drops an empty argument
@@ -35,6 +36,20 @@ def compare(*flags):
         assert b["comm"] == "mpi"
 
 
+def fails_once(status, word, *flags):
+    """Every process meets the error; one says it, and the job ends at once."""
+    begun = time.monotonic()
+    done = subprocess.run([mpiexec, "-n", "2", *more, gradtool, "bench", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said = [line for line in done.stderr.splitlines() if line.startswith("gradtool: ")]
+    assert done.returncode == status and len(said) == 1 and word in said[0], (flags, done.returncode, done.stderr)
+    assert time.monotonic() - begun < 9, flags
+
+
+fails_once(2, "add --comm mpi", sample)
+fails_once(2, "--seed", sample, "--comm", "mpi", "--seed", "-1")
+fails_once(2, "leave --ranks out", sample, "--comm", "mpi", "--ranks", "1")
+fails_once(3, "/no/such/file.h5", "/no/such/file.h5", "--comm", "mpi")
+fails_once(4, "/proc/x.h5", sample, "--comm", "mpi", "--codec", "topk", "--reconstruction", "/proc/x.h5")
 compare("--codec", "all")
 compare("--codec", "topk", "--timing", "concurrent", "--comm-timeout", "1e6")  # no wait overflows
 compare("--pipeline", "3", "--granularity", "model", "--timing", "concurrent", *(f"--codec={c}" for c in ("topk", "qsgd", "powersgd", "oktopk")))
