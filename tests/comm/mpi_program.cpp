@@ -42,13 +42,16 @@ void run_cases(int expected_size, bool all) {
 }
 
 void fail_in_the_middle() {
-  run_mpi([](Host& comm) {
-    Rank<Space::host> rank{comm, {}};
-    for (int step = 0; step < 10; ++step) {
-      if (comm.rank() == 1 && step == 5) throw Error{Fault::data, "gone on purpose"};
-      rank.all_reduce(std::vector<float>(10'000, 1.0f), Dtype::f32);
-    }
-  });
+  constexpr double kLongerThanAnyClock = 1e12;
+  run_mpi(
+      [](Host& comm) {
+        Rank<Space::host> rank{comm, {}};
+        for (int step = 0; step < 10; ++step) {
+          if (comm.rank() == 1 && step == 5) throw Error{Fault::data, "gone on purpose"};
+          rank.all_reduce(std::vector<float>(10'000, 1.0f), Dtype::f32);
+        }
+      },
+      kLongerThanAnyClock);
 }
 
 /// Rank 1 ends between two jobs, outside of anything that run_mpi could catch.
