@@ -15,75 +15,21 @@
 #include "lib/bench/modelled.hpp"
 #include "lib/bench/reconstruction.hpp"
 #include "lib/bench/rows.hpp"
+#include "lib/bench/selection.hpp"
 #include "lib/bench/verdicts.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
-#include "lib/core/text.hpp"
-#include "lib/reduce/pipelined.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool {
 namespace {
-
-/// The tensors that are replayed, and those that are not because their values are not finite.
-struct Selection {
-  std::vector<std::size_t> tensors;
-  std::vector<NonFinite> skipped;
-};
-
-Selection choose_tensors(const GradientReader& reader, const std::string& layers) {
-  Selection selection;
-  const auto bad = find_non_finite(reader);
-  bool any = false;
-  for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
-    if (!layers.empty() && !matches(layers, reader.tensors()[t].name)) continue;
-    any = true;
-    const auto found = std::find_if(bad.begin(), bad.end(), [t](const NonFinite& n) { return n.tensor == t; });
-    if (found == bad.end())
-      selection.tensors.push_back(t);
-    else
-      selection.skipped.push_back(*found);
-  }
-  if (!any) throw Error{Fault::usage, fmt::format("--layers '{}' matches no tensor of {}", layers, reader.path())};
-  return selection;
-}
-
-int choose_ranks(const BenchOptions& options, const ReplayDevice& device, const GradientReader& reader,
-                 const MpiPlace& place) {
-  const auto workers = static_cast<int>(reader.workers());
-  int ranks = options.ranks > 0 ? options.ranks : workers;
-  if (device.across_processes) {
-    if (options.ranks > 0 && options.ranks != place.size) {
-      throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out",
-                                            options.ranks, place.size)};
-    }
-    ranks = place.size;
-  }
-  if (ranks > workers) {
-    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", ranks,
-                                          reader.path(), workers, workers)};
-  }
-  return ranks;
-}
 
 double captured_compute_seconds(const GradientReader& reader) {
   if (const auto seconds = median_compute_seconds(reader.steps())) return *seconds;
   throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); give "
                                        "the time: --compute-ms 120",
                                        reader.path())};
-}
-
-std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
-  std::vector<CodecSpec> specs{parse_codec("none"), parse_codec("noop")};
-  for (const auto& spec : wanted) {
-    if (spec.descriptor->name == "none" || spec.descriptor->name == "noop") continue;
-    const auto same = [&](const CodecSpec& s) {
-      return s.name() == spec.name() && s.params_text() == spec.params_text();
-    };
-    if (std::none_of(specs.begin(), specs.end(), same)) specs.push_back(spec);
-  }
-  return specs;
 }
 
 class Bench {
@@ -340,52 +286,8 @@ class Bench {
 
 }  // namespace
 
-Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
-  // The baselines stay what they are, whatever scheme the others are put on.
-  return spec.descriptor->name == "none" || spec.descriptor->name == "noop" ? Scheme::automatic : scheme;
-}
-
-std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
-  if (comm == "nccl") return "library";
-  if (spec.descriptor->name != "none") return name_of(all_reduce);
-  return comm == "mpi" ? "library" : name_of(AllReduce::ring);  // threads and loopback have no other
-}
-
-int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
-  return timing == Timing::concurrent && can_be_pipelined(spec) ? pipeline : 1;
-}
-
 BenchReport run_bench(const BenchOptions& options, const std::function<void(const Table&)>& keep) {
-  expects(!options.codecs.empty(), "bench: no codec given");
-  expects(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
-  expects(options.comm_timeout >= 0.1 && options.comm_timeout <= 1e6, "--comm-timeout must be 0.1 to 1000000 seconds");
-  expects(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
-  if (!options.reconstruction.empty() && options.codecs.size() != 1) {
-    throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
-  }
-  if (!options.networks.empty() && (!options.isolated || options.device != "cpu")) {
-    throw Error{Fault::usage,
-                "--network models from isolated times and counted collectives: leave --timing at both or isolated, and "
-                "--device at cpu"};
-  }
-  if (!options.payloads.empty() && (options.codecs.size() != 1 || options.device != "cpu")) {
-    throw Error{Fault::usage, "--payloads writes one codec's messages: give exactly one --codec, and --device cpu"};
-  }
-  if (options.comm == "nccl" && options.all_reduce != AllReduce::ring) {
-    throw Error{Fault::usage, "--all-reduce is for threads, mpi and loopback: NCCL chooses by itself how it adds"};
-  }
-  if (options.pipeline > 1) {
-    if (options.device != "cpu") {
-      throw Error{Fault::unavailable, "--pipeline overlaps chunks on the CPU only: leave it off with --device cuda"};
-    }
-    if (!options.concurrent) {
-      throw Error{Fault::usage,
-                  "--pipeline overlaps what isolated timing takes apart: give --timing concurrent, or both"};
-    }
-    if (!options.payloads.empty()) {
-      throw Error{Fault::usage, "--payloads writes the messages of whole units: leave --pipeline off"};
-    }
-  }
+  check_options(options);
   return Bench{options}.run(keep);
 }
 

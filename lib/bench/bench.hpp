@@ -71,6 +71,9 @@ struct BenchReport {
 /// Columns of the rows, with their meaning: the schema that docs/measuring.md prints.
 [[nodiscard]] const std::vector<Column>& bench_columns();
 
+/// Throws Fault::usage, or Fault::unavailable, for options that are out of range or exclude each other.
+void check_options(const BenchOptions& options);
+
 /// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the
 /// file, Fault::unavailable for what is not built in. A codec that fails makes a row with status `failed`. `keep`, when
 /// given, gets all rows so far after every codec, on the process that leads: a run that ends badly loses no more than

@@ -78,6 +78,8 @@ Sent replay(const CodecSpec& spec, Scheme scheme, int ranks) {
 struct Case {
   std::string codec;
   Scheme scheme = Scheme::automatic;
+
+  friend void PrintTo(const Case& one, std::ostream* out) { *out << one.codec << " " << name_of(one.scheme); }
 };
 
 class Scaling : public testing::TestWithParam<Case> {};
