@@ -6,8 +6,7 @@ import subprocess
 import sys
 import time
 
-program = sys.argv[1]
-mpiexec = sys.argv[2] if len(sys.argv) > 2 else ""  # CMake drops an empty argument
+program, mpiexec = (sys.argv[1:] + ["", ""])[:2]  # CMake drops empty arguments
 if not program or not mpiexec:
     print("skipped: built without MPI")
     sys.exit(77)
