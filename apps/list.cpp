@@ -59,7 +59,7 @@ nlohmann::ordered_json codec_json() {
     rows[i]["parameters"] = std::move(parameters);
     const CodecDescriptor& codec = *codecs()[i];
     rows[i]["spaces"] = nlohmann::ordered_json::array({"host"});
-    if (codec.make_cuda != nullptr) rows[i]["spaces"].push_back("cuda");
+    if (on_cuda(codec)) rows[i]["spaces"].push_back("cuda");
     rows[i]["description"] = codec.description;
     rows[i]["memory"] = codec.memory;
     rows[i]["by_layout"] = codec.by_layout;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/blocks.hpp"
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/schedule/blocks.hpp"
 
@@ -79,12 +80,10 @@ void encode_blocks(Queue<Space::cuda> queue, const law::BlockLayout& layout, con
   if (const std::size_t bytes = blocks_scratch_bytes(layout); bytes > 0) {
     largest = reinterpret_cast<unsigned*>(scratch);
     fill(queue, {scratch, bytes}, 0);
-    largest_of_blocks<Format><<<grid, kThreads, 0, queue.stream>>>(layout, gradient, aligned, largest);
-    check_launch("largest of blocks");
+    launch(queue, "largest of blocks", largest_of_blocks<Format>, grid, layout, gradient, aligned, largest);
   }
   const auto kernel = stochastic ? encode_blocks_kernel<Format, true> : encode_blocks_kernel<Format, false>;
-  kernel<<<grid, kThreads, 0, queue.stream>>>(layout, gradient, aligned, key, largest, payload);
-  check_launch("encode blocks");
+  launch(queue, "encode blocks", kernel, grid, layout, gradient, aligned, key, largest, payload);
 }
 
 template <class Format>
@@ -92,8 +91,7 @@ void decode_add_blocks(Queue<Space::cuda> queue, const law::BlockLayout& layout,
                        float* out) {
   if (layout.n == 0) return;
   const unsigned grid = blocks_for(schedule::BlockPiece::pieces(layout), kBlockWarps);
-  decode_blocks_kernel<Format><<<grid, kThreads, 0, queue.stream>>>(layout, payload, weight, out, aligned_to(out, 16));
-  check_launch("decode blocks");
+  launch(queue, "decode blocks", decode_blocks_kernel<Format>, grid, layout, payload, weight, out, aligned_to(out, 16));
 }
 
 #define GT_BLOCK_FORMAT(...)                                                                                         \

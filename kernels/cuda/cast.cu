@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/law/half.hpp"
 #include "kernels/law/keep_nan.hpp"
@@ -63,9 +64,8 @@ void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float s
             View<std::uint16_t, Space::cuda> out, const char* name) {
   expects(in.size() == out.size(), "a cast needs two views of the same size");
   if (out.empty()) return;
-  encode_kernel<Type><<<blocks_for(out.size(), 4 * kThreads), kThreads, 0, queue.stream>>>(
-      in.data(), scale, out.data(), out.size(), fours_of(in.data(), out.data(), out.size()));
-  check_launch(name);
+  launch(queue, name, encode_kernel<Type>, blocks_for(out.size(), 4 * kThreads), in.data(), scale, out.data(),
+         out.size(), fours_of(in.data(), out.data(), out.size()));
 }
 
 template <class Type>
@@ -73,9 +73,8 @@ void add(Queue<Space::cuda> queue, View<const std::uint16_t, Space::cuda> in, fl
          View<float, Space::cuda> out, const char* name) {
   expects(in.size() == out.size(), "a cast needs two views of the same size");
   if (out.empty()) return;
-  add_kernel<Type><<<blocks_for(out.size(), 4 * kThreads), kThreads, 0, queue.stream>>>(
-      in.data(), factor, out.data(), out.size(), fours_of(out.data(), in.data(), out.size()));
-  check_launch(name);
+  launch(queue, name, add_kernel<Type>, blocks_for(out.size(), 4 * kThreads), in.data(), factor, out.data(), out.size(),
+         fours_of(out.data(), in.data(), out.size()));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/tile_scan.hpp"
 #include "kernels/schedule/fft_codes.hpp"
@@ -131,10 +132,8 @@ void take_digit(Queue<Space::cuda> queue, const PackMemory& memory, const law::F
                 Selection* selection) {
   // Every block clears and flushes a histogram, so blocks are few and each reads a lot.
   const unsigned blocks = blocks_for(header.bins, 16 * kThreads, 1024);
-  histogram_kernel<Digit><<<blocks, kThreads, 0, queue.stream>>>(memory.spectrum, memory.keys, header.bins, selection);
-  check_launch("fft histogram");
-  digit_kernel<<<1, schedule::kLanes, 0, queue.stream>>>(selection, Digit, header.kept);
-  check_launch("fft digit");
+  launch(queue, "fft histogram", histogram_kernel<Digit>, blocks, memory.spectrum, memory.keys, header.bins, selection);
+  launch(queue, "fft digit", digit_kernel, {1, schedule::kLanes}, selection, Digit, header.kept);
 }
 
 void select(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header, Selection* selection,
@@ -146,12 +145,10 @@ void select(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHe
   auto* counts = reinterpret_cast<std::uint64_t*>(memory.work.data() + kSelectionBytes);
   const std::size_t front = kSelectionBytes + Arena<Space::cuda>::padded_size(8 * tiles);
   const unsigned blocks = blocks_for(tiles, kWarps);
-  count_kernel<<<blocks, kThreads, 0, queue.stream>>>(memory.keys, header.bins, selection, counts);
-  check_launch("fft count");
+  launch(queue, "fft count", count_kernel, blocks, memory.keys, header.bins, selection, counts);
   scan_tiles(queue, counts, tiles, memory.work.part(front, memory.work.size() - front));
   const schedule::Compaction at{memory.keys, memory.spectrum, header.bins, {}, bitmap, memory.kept};
-  compact_kernel<<<blocks, kThreads, 0, queue.stream>>>(at, selection, counts);
-  check_launch("fft compact");
+  launch(queue, "fft compact", compact_kernel, blocks, at, selection, counts);
 }
 
 }  // namespace
@@ -171,17 +168,15 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
   const float* values = memory.kept;
   if (!layout.has_bitmap()) {
     values = memory.spectrum;
-    largest_kernel<<<blocks_for(2 * layout.bins, 8 * kThreads, 1024), kThreads, 0, queue.stream>>>(
-        values, 2 * layout.bins, selection);
-    check_launch("fft largest");
+    launch(queue, "fft largest", largest_kernel, blocks_for(2 * layout.bins, 8 * kThreads, 1024), values,
+           2 * layout.bins, selection);
   } else if (layout.kept == 0) {
     fill(queue, {payload + sizeof header, 4 * layout.bitmap_words()}, 0);
   } else {
     select(queue, memory, header, selection, reinterpret_cast<std::uint32_t*>(payload + sizeof header));
   }
-  codes_kernel<<<blocks_for(2 * layout.kept, kWarps * schedule::kCodeWindow), kThreads, 0, queue.stream>>>(
-      values, header, format, unit, scaled, selection, payload);
-  check_launch("fft codes");
+  launch(queue, "fft codes", codes_kernel, blocks_for(2 * layout.kept, kWarps * schedule::kCodeWindow), values, header,
+         format, unit, scaled, selection, payload);
 }
 
 }  // namespace gradtool::cuda

@@ -3,6 +3,7 @@
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/fft_pack.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/tile_scan.hpp"
 #include "kernels/schedule/fft_codes.hpp"
@@ -62,11 +63,9 @@ void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::by
   at.spectrum = spectrum;
   const std::size_t count = at.count * tiles + 1;
   const std::size_t front = Arena<Space::cuda>::padded_size(4 * count);
-  marked_kernel<<<blocks_for(count, kWarps), kThreads, 0, queue.stream>>>(at);
-  check_launch("fft marked");
+  launch(queue, "fft marked", marked_kernel, blocks_for(count, kWarps), at);
   scan_tiles(queue, at.offsets, count, work.part(front, work.size() - front));
-  unpack_kernel<<<blocks_for(tiles, kUnpackWarps), kUnpackWarps * schedule::kLanes, 0, queue.stream>>>(at);
-  check_launch("fft unpack");
+  launch(queue, "fft unpack", unpack_kernel, {blocks_for(tiles, kUnpackWarps), kUnpackWarps * schedule::kLanes}, at);
 }
 
 }  // namespace gradtool::cuda

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/schedule/natural.hpp"
 
@@ -44,17 +45,15 @@ unsigned blocks_for_elements(std::size_t n) {
 void natural_encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const law::DrawKey& key,
                     std::byte* payload) {
   if (gradient.empty()) return;
-  encode_kernel<<<blocks_for_elements(gradient.size()), kThreads, 0, queue.stream>>>(
-      gradient.data(), gradient.size(), aligned_to(gradient.data(), 16), key, payload);
-  check_launch("natural encode");
+  launch(queue, "natural encode", encode_kernel, blocks_for_elements(gradient.size()), gradient.data(), gradient.size(),
+         aligned_to(gradient.data(), 16), key, payload);
 }
 
 void natural_decode_add(Queue<Space::cuda> queue, const std::byte* payload, float weight,
                         View<float, Space::cuda> out) {
   if (out.empty()) return;
-  decode_kernel<<<blocks_for_elements(out.size()), kThreads, 0, queue.stream>>>(payload, out.size(), weight, out.data(),
-                                                                                aligned_to(out.data(), 16));
-  check_launch("natural decode");
+  launch(queue, "natural decode", decode_kernel, blocks_for_elements(out.size()), payload, out.size(), weight,
+         out.data(), aligned_to(out.data(), 16));
 }
 
 }  // namespace gradtool::cuda

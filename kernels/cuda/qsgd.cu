@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/schedule/qsgd_bucket.hpp"
 
@@ -91,14 +92,11 @@ void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const 
   const bool aligned = aligned_to(gradient, 16);
   const bool whole = Piece::per_bucket(layout) == 1;
   if (!whole) {
-    norm_kernel<<<blocks_for(layout.buckets(), kWarps), kThreads, 0, queue.stream>>>(layout, gradient, l2, aligned,
-                                                                                     norms);
-    check_launch("qsgd norm");
+    launch(queue, "qsgd norm", norm_kernel, blocks_for(layout.buckets(), kWarps), layout, gradient, l2, aligned, norms);
   }
   with_bits(layout.bits, [&]<std::uint32_t Bits>() {
     const auto kernel = whole ? encode_kernel<Bits, true> : encode_kernel<Bits, false>;
-    kernel<<<blocks_for_pieces(layout), kThreads, 0, queue.stream>>>(layout, gradient, l2, aligned, key, norms, words);
-    check_launch("qsgd encode");
+    launch(queue, "qsgd encode", kernel, blocks_for_pieces(layout), layout, gradient, l2, aligned, key, norms, words);
   });
 }
 
@@ -108,9 +106,8 @@ void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, co
   const auto* norms = reinterpret_cast<const float*>(payload);
   const auto* words = reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset());
   with_bits(layout.bits, [&]<std::uint32_t Bits>() {
-    decode_kernel<Bits><<<blocks_for_pieces(layout), kThreads, 0, queue.stream>>>(layout, norms, words, weight, out,
-                                                                                  aligned_to(out, 16));
-    check_launch("qsgd decode");
+    launch(queue, "qsgd decode", decode_kernel<Bits>, blocks_for_pieces(layout), layout, norms, words, weight, out,
+           aligned_to(out, 16));
   });
 }
 

@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/law/half.hpp"
 
 namespace gradtool::cuda {
 namespace {
-
-constexpr unsigned kThreads = 256;
-constexpr std::size_t kMostBlocks = 4096;
 
 template <Dtype D>
 struct Element {
@@ -70,12 +68,8 @@ __global__ void sum_singly(typename Element<D>::Type* sum, const typename Elemen
   }
 }
 
-unsigned blocks_for(std::size_t items) {
-  return static_cast<unsigned>(std::clamp<std::size_t>((items + kThreads - 1) / kThreads, 1, kMostBlocks));
-}
-
 template <Dtype D>
-void launch(Queue<Space::cuda> queue, std::byte* sum_bytes, const std::byte* addend_bytes, std::size_t bytes) {
+void sum_elements(Queue<Space::cuda> queue, std::byte* sum_bytes, const std::byte* addend_bytes, std::size_t bytes) {
   using T = typename Element<D>::Type;
   const auto sum_address = reinterpret_cast<std::uintptr_t>(sum_bytes);
   const auto addend_address = reinterpret_cast<std::uintptr_t>(addend_bytes);
@@ -89,11 +83,10 @@ void launch(Queue<Space::cuda> queue, std::byte* sum_bytes, const std::byte* add
     const std::size_t head = std::min(count, to_border);
     const std::size_t packs = (count - head) * sizeof(T) / sizeof(Pack<D>);
     const std::size_t tail = count - head - packs * (sizeof(Pack<D>) / sizeof(T));
-    sum_packs<D><<<blocks_for(packs), kThreads, 0, queue.stream>>>(sum, addend, head, packs, tail);
+    launch(queue, "sum_into", sum_packs<D>, blocks_for(packs, kThreads), sum, addend, head, packs, tail);
   } else {
-    sum_singly<D><<<blocks_for(count), kThreads, 0, queue.stream>>>(sum, addend, count);
+    launch(queue, "sum_into", sum_singly<D>, blocks_for(count, kThreads), sum, addend, count);
   }
-  check_launch("sum_into");
 }
 
 }  // namespace
@@ -104,11 +97,11 @@ void sum_into(Queue<Space::cuda> queue, View<std::byte, Space::cuda> sum, View<c
   if (sum.empty()) return;
   switch (dtype) {
     case Dtype::f32:
-      return launch<Dtype::f32>(queue, sum.data(), addend.data(), sum.size());
+      return sum_elements<Dtype::f32>(queue, sum.data(), addend.data(), sum.size());
     case Dtype::f16:
-      return launch<Dtype::f16>(queue, sum.data(), addend.data(), sum.size());
+      return sum_elements<Dtype::f16>(queue, sum.data(), addend.data(), sum.size());
     case Dtype::bf16:
-      return launch<Dtype::bf16>(queue, sum.data(), addend.data(), sum.size());
+      return sum_elements<Dtype::bf16>(queue, sum.data(), addend.data(), sum.size());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/schedule/warp.hpp"
 
@@ -45,9 +46,7 @@ __global__ void add_scaled_kernel(const float* in, float factor, float* out, std
 void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor) {
   if (view.empty()) return;
   const std::size_t fours = aligned_to(view.data(), 16) ? view.size() / 4 : 0;
-  scale_kernel<<<blocks_for(view.size(), 4 * kThreads), kThreads, 0, queue.stream>>>(view.data(), factor, view.size(),
-                                                                                     fours);
-  check_launch("scale");
+  launch(queue, "scale", scale_kernel, blocks_for(view.size(), 4 * kThreads), view.data(), factor, view.size(), fours);
 }
 
 void add_scaled(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float factor,
@@ -55,9 +54,8 @@ void add_scaled(Queue<Space::cuda> queue, View<const float, Space::cuda> in, flo
   expects(in.size() == out.size(), "a scaled sum needs two views of the same size");
   if (out.empty()) return;
   const std::size_t fours = aligned_to(in.data(), 16) && aligned_to(out.data(), 16) ? out.size() / 4 : 0;
-  add_scaled_kernel<<<blocks_for(out.size(), 4 * kThreads), kThreads, 0, queue.stream>>>(in.data(), factor, out.data(),
-                                                                                         out.size(), fours);
-  check_launch("add_scaled");
+  launch(queue, "add_scaled", add_scaled_kernel, blocks_for(out.size(), 4 * kThreads), in.data(), factor, out.data(),
+         out.size(), fours);
 }
 
 }  // namespace gradtool::cuda

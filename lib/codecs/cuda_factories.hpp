@@ -3,21 +3,22 @@
 #include <memory>
 
 #include "lib/codecs/codec.hpp"
+#include "lib/codecs/layout.hpp"
 #include "lib/codecs/params.hpp"
 
 namespace gradtool {
 
 // Factories of the codecs that have a CUDA version, defined in lib/codecs/cuda/. They exist only in builds with CUDA;
 // GT_MAKE_CUDA in registry.hpp keeps them out of others.
-std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_bf16(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_int8(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fp8(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_mx(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params);
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_bf16(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_int8(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp8(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_mx(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params, const Layout& layout);
 
 }  // namespace gradtool

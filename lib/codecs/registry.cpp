@@ -90,7 +90,7 @@ std::string_view name_of(Determinism determinism) {
 }
 
 std::string spaces_of(const CodecDescriptor& codec) {
-  return codec.make_cuda == nullptr ? "host" : "host,cuda";
+  return on_cuda(codec) ? "host,cuda" : "host";
 }
 
 }  // namespace gradtool

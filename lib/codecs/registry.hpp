@@ -49,8 +49,10 @@ struct CodecDescriptor {
   /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
   /// (Aggregation::own).
   std::unique_ptr<Codec<Space::host>> (*make_host)(const Params&, const Layout&) = nullptr;
-  /// Null when there is no CUDA version in this build.
-  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(const Params&) = nullptr;
+  /// The same on a GPU; null when there is no CUDA version in this build.
+  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(const Params&, const Layout&) = nullptr;
+  /// Its own reducer (lib/reduce) has a CUDA version in this build: GT_CUDA_REDUCER in the descriptor.
+  bool cuda_reducer = false;
 };
 
 /// All codecs, sorted by name. A constant table that CMake generates from the list in lib/codecs/CMakeLists.txt.
@@ -70,6 +72,10 @@ struct CodecSpec {
   [[nodiscard]] std::string params_text() const;
 };
 [[nodiscard]] CodecSpec parse_codec(std::string_view text);
+/// True when this build can run the method on a GPU: its codec, or its own reducer where it has one.
+[[nodiscard]] inline bool on_cuda(const CodecDescriptor& codec) {
+  return codec.aggregation == Aggregation::own ? codec.cuda_reducer : codec.make_cuda != nullptr;
+}
 /// True when some build of it can be made for one rank alone: encode, decode_add.
 [[nodiscard]] inline bool has_codec(const CodecDescriptor& codec) {
   return codec.make_host != nullptr;
@@ -86,8 +92,10 @@ struct CodecSpec {
 // elsewhere. CMake sets GT_HAS_CUDA.
 #if GT_HAS_CUDA
 #define GT_MAKE_CUDA(factory) &(factory)
+#define GT_CUDA_REDUCER true
 #else
 #define GT_MAKE_CUDA(factory) nullptr
+#define GT_CUDA_REDUCER false
 #endif
 
 }  // namespace gradtool

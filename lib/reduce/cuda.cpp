@@ -26,10 +26,11 @@ void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Sp
 }
 
 template <>
-std::shared_ptr<const Codec<Space::cuda>> make_codec(const CodecSpec& spec, const Layout& /*layout*/) {
+std::shared_ptr<const Codec<Space::cuda>> make_codec(const CodecSpec& spec, const Layout& layout) {
   if (!has_codec(*spec.descriptor)) return nullptr;
-  if (spec.descriptor->make_cuda == nullptr) detail::throw_no_cuda(spec.name());
-  return spec.descriptor->make_cuda(spec.params);
+  if (!on_cuda(*spec.descriptor)) detail::throw_no_cuda(spec.name());
+  if (spec.descriptor->make_cuda == nullptr) return nullptr;  // its own reducer does without
+  return spec.descriptor->make_cuda(spec.params, layout);
 }
 
 template <>

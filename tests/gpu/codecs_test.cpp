@@ -246,7 +246,7 @@ std::vector<std::string> cuda_specs() {
     const CodecSpec parsed = parse_codec(spec);
     if (parsed.descriptor->make_cuda == nullptr) continue;
     try {  // some parameters are for the host only
-      static_cast<void>(parsed.descriptor->make_cuda(parsed.params));
+      static_cast<void>(parsed.descriptor->make_cuda(parsed.params, {}));
     } catch (const Error& error) {
       if (error.fault() == Fault::unavailable) continue;
       throw;

@@ -76,7 +76,7 @@ class CudaRun {
  public:
   CudaRun(const std::string& spec, std::size_t n)
       : spec_{parse_codec(spec)},
-        codec_{spec_.descriptor->make_cuda(spec_.params)},
+        codec_{spec_.descriptor->make_cuda(spec_.params, {})},
         footprint_{codec_->plan(n)},
         n_{n},
         payload_{stream_.queue(), footprint_.payload_bytes},

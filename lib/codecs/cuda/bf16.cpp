@@ -26,7 +26,7 @@ class CudaBf16 final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_bf16(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_bf16(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaBf16>(params);
 }
 

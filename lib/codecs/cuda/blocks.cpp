@@ -16,17 +16,17 @@ std::unique_ptr<Codec<Space::cuda>> make_mx(const Params& params) {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_int8(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_int8(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaBlock<law::FloatScaled<law::SymmetricInt<8>>>>("int8", params, block_of(params));
 }
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fp8(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp8(const Params& params, const Layout& /*layout*/) {
   if (params.is("format", "e5m2"))
     return std::make_unique<CudaBlock<law::Fp8Format<law::kE5M2>>>("fp8", params, block_of(params));
   return std::make_unique<CudaBlock<law::Fp8Format<law::kE4M3>>>("fp8", params, block_of(params));
 }
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_mx(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_mx(const Params& params, const Layout& /*layout*/) {
   if (params.is("format", "e5m2")) return make_mx<law::MxFormat<law::kE5M2>>(params);
   if (params.is("format", "e3m2")) return make_mx<law::MxFormat<law::kE3M2>>(params);
   if (params.is("format", "e2m3")) return make_mx<law::MxFormat<law::kE2M3>>(params);

@@ -177,7 +177,7 @@ class CudaFft final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaFft>(params);
 }
 

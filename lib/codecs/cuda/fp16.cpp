@@ -32,7 +32,7 @@ class CudaFp16 final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaFp16>(params);
 }
 

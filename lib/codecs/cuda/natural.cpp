@@ -30,7 +30,7 @@ class CudaNatural final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaNatural>(params);
 }
 

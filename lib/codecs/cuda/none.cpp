@@ -41,10 +41,10 @@ class CudaNoop final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaNone>(params);
 }
-std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params, const Layout& /*layout*/) {
   return std::make_unique<CudaNoop>(params);
 }
 

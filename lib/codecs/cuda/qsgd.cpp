@@ -38,7 +38,7 @@ class CudaQsgd final : public CudaTwin {
 
 }  // namespace
 
-std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params) {
+std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params, const Layout& /*layout*/) {
   if (params.is("code", "elias"))
     throw Error{Fault::unavailable, "codec qsgd: code=elias has no CUDA version; use code=fixed or --device cpu"};
   return std::make_unique<CudaQsgd>(params);

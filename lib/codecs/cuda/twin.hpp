@@ -14,7 +14,8 @@ class CudaTwin : public Codec<Space::cuda> {
   [[nodiscard]] std::size_t values_sent(std::size_t n) const final { return host_->values_sent(n); }
 
  protected:
-  CudaTwin(std::string_view name, const Params& params) : host_{find_codec(name).make_host(params, {})} {}
+  CudaTwin(std::string_view name, const Params& params, const Layout& layout = {})
+      : host_{find_codec(name).make_host(params, layout)} {}
 
  private:
   std::unique_ptr<Codec<Space::host>> host_;
