@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "lib/reduce/own_reducer.hpp"
+
+namespace gradtool {
+
+// Factories of own reducers that have a CUDA version, defined in lib/reduce/cuda/. They exist only in builds with CUDA;
+// GT_MAKE_CUDA in registry.hpp keeps them out of others.
+
+}  // namespace gradtool
