@@ -36,7 +36,7 @@ inline constexpr std::size_t kMostUnpacked = 16;
 /// spectrum := sum of the payloads' spectra, in their order; unitary, the imaginary parts of real bins 0. Payloads are
 /// 8-byte aligned and hold at least a header (Fault::usage otherwise). One that does not fit `expected` (bits,
 /// mantissa, pbase, positives, bins) or whose sections contradict each other makes the whole spectrum NaN; nothing is
-/// read behind its end.
+/// read behind the end of its view, which may lie behind the payload's.
 void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
                     const law::FftHeader& expected, const law::RangeFloat& format, const law::FftShape& shape,
                     float* spectrum, View<std::byte, Space::cuda> work);

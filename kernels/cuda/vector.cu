@@ -41,7 +41,18 @@ __global__ void add_scaled_kernel(const float* in, float factor, float* out, std
   for (std::size_t i = 4 * fours + thread; i < count; i += stride) out[i] += factor * in[i];
 }
 
+__global__ void write_number_kernel(std::uint64_t* to, std::uint64_t number) {
+  if (threadIdx.x == 0) *to = number;
+}
+
 }  // namespace
+
+void write_number(Queue<Space::cuda> queue, std::uint64_t number, View<std::byte, Space::cuda> to) {
+  expects(to.size() >= sizeof number && aligned_to(to.data(), alignof(std::uint64_t)),
+          "a number needs 8 bytes, 8-byte aligned");
+  launch(queue, "write_number", write_number_kernel, {1, schedule::kLanes}, reinterpret_cast<std::uint64_t*>(to.data()),
+         number);
+}
 
 void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor) {
   if (view.empty()) return;

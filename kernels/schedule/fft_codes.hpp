@@ -52,7 +52,7 @@ GT_SCHEDULE void quantise_window(const Warp& warp, const float* values, std::siz
 /// A payload as it came: nothing in it is trusted. 8-byte aligned, at least a header long.
 struct PayloadRef {
   const std::byte* data;
-  std::uint64_t bytes;
+  std::uint64_t bytes;  ///< of the view; the payload may end before it does
 };
 inline constexpr std::uint32_t kMostPayloads = 16;  ///< that are added into one spectrum at a time
 
@@ -74,7 +74,7 @@ GT_SCHEDULE inline bool fits(const PayloadRef& payload, const law::FftHeader& ex
   const law::FftHeader& is = *reinterpret_cast<const law::FftHeader*>(payload.data);
   return is.bits == expected.bits && is.mantissa == expected.mantissa && is.pbase == expected.pbase &&
          is.positives == expected.positives && is.bins == expected.bins && is.kept <= is.bins &&
-         is.bytes == payload.bytes && law::FftLayout{is.bins, is.kept, is.bits}.bytes() == payload.bytes;
+         is.bytes <= payload.bytes && law::FftLayout{is.bins, is.kept, is.bits}.bytes() == is.bytes;
 }
 
 /// Word `w` of the status of a payload that fits; where all bins are kept there is none, and every bin is marked.

@@ -16,7 +16,7 @@ namespace gradtool {
 struct Footprint {
   std::size_t payload_bytes = 0;  ///< exact, or an upper bound when `exact` is false
   std::size_t scratch_bytes = 0;  ///< enough for encode and for decode_add
-  bool exact = true;              ///< false: the payload's first 8 bytes are its own size, little-endian
+  bool exact = true;  ///< false: the payload's first 8 bytes are its own size, little-endian, written where it is
 };
 
 /// What one encode may depend on besides the gradient itself.
@@ -56,9 +56,13 @@ class Codec {
   virtual void encode(Queue<S> queue, View<const float, S> gradient, const EncodeContext& context,
                       View<std::byte, S> payload, View<std::byte, S> scratch) const = 0;
 
-  /// out += weight * decode(payload): aggregation, averaging and error feedback (weight -1) are one call. The payload
-  /// is exactly as long as it was written. On the host, throws Fault::data for a payload that this codec, with these
-  /// parameters, cannot have written for out.size() elements; on CUDA, such a payload never leaves the views.
+  /// out += weight * decode(payload): aggregation, averaging and error feedback (weight -1) are one call.
+  ///
+  /// On the host the view is exactly as long as the payload was written, and Fault::data is thrown for a payload that
+  /// this codec, with these parameters, cannot have written for out.size() elements. On CUDA nothing waits to learn a
+  /// size: where the footprint is not exact the view may be longer than the payload, up to plan(n).payload_bytes, and
+  /// the payload's own size is read, and not trusted, on the GPU. A damaged payload never leaves the views. Fault::data
+  /// for a view that is too long, or of the wrong length where the footprint is exact.
   virtual void decode_add(Queue<S> queue, View<const std::byte, S> payload, float weight, View<float, S> out,
                           View<std::byte, S> scratch) const = 0;
 

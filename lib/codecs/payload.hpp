@@ -28,4 +28,13 @@ inline void expect_length(std::string_view codec, std::size_t bytes, std::size_t
   }
 }
 
+/// For views of payloads that state their own size, on CUDA, where the view may be longer than the payload: at least
+/// what every payload has, at most the bound. Throws Fault::data.
+inline void expect_room(std::string_view codec, std::size_t bytes, std::size_t least, std::size_t bound) {
+  if (bytes < least || bytes > bound) {
+    throw Error{Fault::data,
+                fmt::format("{} payload: {} bytes, but this many elements make {} to {}", codec, bytes, least, bound)};
+  }
+}
+
 }  // namespace gradtool

@@ -53,16 +53,17 @@ class CodecReducer : public Reducer<S> {
     if (residual_.empty()) return encode(gradient);
     add(queue, gradient, residual_);
     encode(residual_);
-    const std::size_t bytes = written(queue, payload, footprint_);
-    codec_->decode_add(queue, payload.first(bytes), -1.0F, residual_, scratch);
+    codec_->decode_add(queue, just_written(payload), -1.0F, residual_, scratch);
   }
 
-  /// The length of a payload just written: known, or stated in its first 8 bytes.
-  [[nodiscard]] static std::size_t written(Queue<S> queue, View<std::byte, S> payload, const Footprint& footprint) {
-    if (footprint.exact) return footprint.payload_bytes;
-    std::uint64_t bytes = 0;
-    read_back(queue, payload.first(sizeof bytes), &bytes);
-    return static_cast<std::size_t>(bytes);
+  /// A payload just written, as decode_add takes it: on the host as long as it says that it is, on a GPU, where only
+  /// the GPU knows that yet, with all the room that it had.
+  [[nodiscard]] View<const std::byte, S> just_written(View<std::byte, S> payload) const {
+    std::uint64_t bytes = footprint_.payload_bytes;
+    if constexpr (S == Space::host) {
+      if (!footprint_.exact) std::memcpy(&bytes, payload.data(), sizeof bytes);
+    }
+    return payload.first(static_cast<std::size_t>(bytes));
   }
 
   static constexpr std::size_t padded(std::size_t bytes) { return Arena<S>::padded_size(bytes); }

@@ -20,9 +20,29 @@ void read_back(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> from
   cuda::synchronize(queue);
 }
 
+template <>
+struct ReadBack<Space::cuda>::Memory {
+  cuda::PinnedBuffer numbers;
+  cuda::Event arrived;
+};
+template <>
+ReadBack<Space::cuda>::ReadBack(std::size_t most) : memory_{new Memory{cuda::PinnedBuffer{8 * most}, cuda::Event{}}} {}
+template <>
+ReadBack<Space::cuda>::~ReadBack() = default;
+template <>
+void ReadBack<Space::cuda>::fetch(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> from, std::size_t at) {
+  expects(8 * at + from.size() <= memory_->numbers.size(), "more numbers are read back than there is room for");
+  cuda::copy(queue, memory_->numbers.bytes().part(8 * at, from.size()), from);
+}
+template <>
+std::span<const std::uint64_t> ReadBack<Space::cuda>::wait(Queue<Space::cuda> queue) {
+  memory_->arrived.record(queue);
+  memory_->arrived.synchronize();
+  return memory_->numbers.as<std::uint64_t>().span();
+}
+
 void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Space::cuda> to) {
-  // From pageable memory: staged before the call returns, so the argument need not outlive it.
-  cuda::copy(queue, to, HostView<const std::byte>{reinterpret_cast<const std::byte*>(&size), sizeof size});
+  cuda::write_number(queue, size, to);
 }
 
 template <>

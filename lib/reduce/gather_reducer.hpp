@@ -1,13 +1,14 @@
 #pragma once
 
-#include <numeric>
+#include <algorithm>
 
 #include "lib/reduce/codec_reducer.hpp"
 
 namespace gradtool {
 
-/// All-gather the payloads, then decode all of them. Where sizes vary they are exchanged first, 8 bytes a rank, and
-/// count as traffic like everything else.
+/// All-gather the payloads, then decode all of them. Where sizes vary they are exchanged first, 8 bytes a rank, from
+/// where they were written, and count as traffic like everything else. On a GPU the host waits once, for that row: the
+/// collective behind it takes its counts from the host.
 template <Space S>
 class GatherReducer final : public CodecReducer<S> {
  public:
@@ -15,7 +16,8 @@ class GatherReducer final : public CodecReducer<S> {
       : CodecReducer<S>{std::move(codec), n, ranks, error_feedback, queue},
         sizes_(static_cast<std::size_t>(ranks)),
         offsets_(static_cast<std::size_t>(ranks)),
-        parts_(static_cast<std::size_t>(ranks)) {}
+        parts_(static_cast<std::size_t>(ranks)),
+        stated_{this->footprint_.exact ? 0 : sizes_.size()} {}
 
   /// A slot for every rank's payload, the codec's scratch, and the sizes.
   [[nodiscard]] std::size_t workspace_bytes() const override {
@@ -39,12 +41,14 @@ class GatherReducer final : public CodecReducer<S> {
         std::fill(sizes_.begin(), sizes_.end(), this->footprint_.payload_bytes);
       } else {
         comm.all_gather(queue, mine.first(8), size_row);
-        read_back(queue, size_row, sizes_.data());
-        for (const auto size : sizes_) {
+        stated_.fetch(queue, size_row);
+        const auto stated = stated_.wait(queue);
+        for (const auto size : stated) {
           if (size > this->footprint_.payload_bytes) {
             throw Error{Fault::data, "a rank states a payload larger than the codec's bound"};
           }
         }
+        std::copy(stated.begin(), stated.end(), sizes_.begin());
       }
       for (std::size_t r = 0; r < sizes_.size(); ++r) offsets_[r] = r * slot();
       comm.all_gather_v(queue, mine.first(sizes_[me]), sizes_, offsets_, all);
@@ -63,6 +67,7 @@ class GatherReducer final : public CodecReducer<S> {
 
   std::vector<std::uint64_t> sizes_, offsets_;
   std::vector<View<const std::byte, S>> parts_;
+  ReadBack<S> stated_;
 };
 
 }  // namespace gradtool

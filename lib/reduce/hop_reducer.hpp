@@ -17,7 +17,8 @@ class HopReducer final : public Reducer<S> {
         n_{n},
         ranks_{ranks},
         sizes_(static_cast<std::size_t>(ranks)),
-        offsets_(static_cast<std::size_t>(ranks)) {
+        offsets_(static_cast<std::size_t>(ranks)),
+        stated_{std::max<std::size_t>(2, sizes_.size())} {
     for (int i = 0; i < ranks; ++i) {
       footprints_.push_back(codec_->plan(ring_segment(n, i, ranks).count));
       slot_ = std::max(slot_, Arena<S>::padded_size(footprints_.back().payload_bytes));
@@ -55,34 +56,31 @@ class HopReducer final : public Reducer<S> {
     for (int hop = 0; hop + 1 < p; ++hop) {
       const int give = (me - hop + p) % p;
       const int take = (give + p - 1) % p;
-      std::size_t bytes = 0;
-      std::size_t expected = footprints_[static_cast<std::size_t>(take)].payload_bytes;
-      in_phase(clock, Phase::encode, queue,
-               [&] { bytes = encode(queue, part(give), give, context, hop, outgoing, scratch); });
+      std::size_t bytes = footprint(give).payload_bytes;
+      std::size_t expected = footprint(take).payload_bytes;
+      in_phase(clock, Phase::encode, queue, [&] { encode(queue, part(give), give, context, hop, outgoing, scratch); });
       in_phase(clock, Phase::communicate, queue, [&] {
         if (!exact_) {
-          write_size(queue, bytes, out_size);
-          comm.exchange(queue, next, out_size, previous, in_size);
-          std::uint64_t stated = 0;
-          read_back(queue, in_size, &stated);
-          expected = static_cast<std::size_t>(stated);
-          if (expected > slot_) throw Error{Fault::data, "a rank states a payload larger than the codec's bound"};
+          const auto mine = stated_size(queue, give, outgoing, out_size);
+          comm.exchange(queue, next, mine, previous, in_size);
+          stated_.fetch(queue, mine, 0);
+          stated_.fetch(queue, in_size, 1);
+          const auto stated = stated_.wait(queue);
+          bytes = checked(stated[0], give);
+          expected = checked(stated[1], take);
         }
         comm.exchange(queue, next, outgoing.first(bytes), previous, incoming.first(expected));
       });
+      payload_bytes_ += bytes;
       in_phase(clock, Phase::decode, queue,
                [&] { codec_->decode_add(queue, incoming.first(expected), 1.0F, part(take), scratch); });
     }
 
     const int own = (me + 1) % p;  // the segment that is complete here
     const auto own_slot = all.part(static_cast<std::size_t>(own) * slot_, slot_);
-    std::size_t bytes = 0;
-    in_phase(clock, Phase::encode, queue,
-             [&] { bytes = encode(queue, part(own), own, context, p, own_slot, scratch); });
-    in_phase(clock, Phase::communicate, queue, [&] {
-      write_size(queue, bytes, out_size);
-      gather(comm, queue, own_slot.first(bytes), out_size, all, size_row);
-    });
+    in_phase(clock, Phase::encode, queue, [&] { encode(queue, part(own), own, context, p, own_slot, scratch); });
+    in_phase(clock, Phase::communicate, queue, [&] { gather(comm, queue, own_slot, all, out_size, size_row); });
+    payload_bytes_ += sizes_[static_cast<std::size_t>(me)];
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
       for (int i = 0; i < p; ++i) {
@@ -100,32 +98,50 @@ class HopReducer final : public Reducer<S> {
   [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return values_; }
 
  private:
+  [[nodiscard]] const Footprint& footprint(int segment) const { return footprints_[static_cast<std::size_t>(segment)]; }
+
   /// Draws of different hops must not repeat: the hop enters the seed.
-  std::size_t encode(Queue<S> queue, View<float, S> segment, int index, EncodeContext context, int hop,
-                     View<std::byte, S> payload, View<std::byte, S> scratch) {
+  void encode(Queue<S> queue, View<float, S> values, int segment, EncodeContext context, int hop,
+              View<std::byte, S> payload, View<std::byte, S> scratch) {
     context.key.seed ^= 0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(hop + 1);
-    const Footprint& plan = footprints_[static_cast<std::size_t>(index)];
-    codec_->encode(queue, segment, context, payload, scratch);
-    std::uint64_t bytes = plan.payload_bytes;
-    if (!plan.exact) read_back(queue, payload.first(8), &bytes);
-    payload_bytes_ += bytes;
-    values_ += codec_->values_sent(segment.size());
-    return static_cast<std::size_t>(bytes);
+    codec_->encode(queue, values, context, payload.first(footprint(segment).payload_bytes), scratch);
+    values_ += codec_->values_sent(values.size());
   }
 
-  void gather(Communicator<S>& comm, Queue<S> queue, View<const std::byte, S> mine, View<const std::byte, S> mine_size,
-              View<std::byte, S> all, View<std::byte, S> size_row) {
+  /// The 8 bytes that say how long the payload of a segment is: its own first ones, or `place` where it has none.
+  [[nodiscard]] View<const std::byte, S> stated_size(Queue<S> queue, int segment, View<std::byte, S> payload,
+                                                     View<std::byte, S> place) const {
+    if (!footprint(segment).exact) return payload.first(8);
+    write_size(queue, footprint(segment).payload_bytes, place);
+    return place;
+  }
+
+  [[nodiscard]] std::size_t checked(std::uint64_t stated, int segment) const {
+    if (stated > footprint(segment).payload_bytes) {
+      throw Error{Fault::data, "a rank states a payload larger than the codec's bound"};
+    }
+    return static_cast<std::size_t>(stated);
+  }
+
+  void gather(Communicator<S>& comm, Queue<S> queue, View<std::byte, S> own_slot, View<std::byte, S> all,
+              View<std::byte, S> out_size, View<std::byte, S> size_row) {
     const int p = comm.size();
+    const auto segment_of = [p](int rank) { return (rank + 1) % p; };
     for (int r = 0; r < p; ++r) {
-      const auto segment = static_cast<std::size_t>((r + 1) % p);
-      sizes_[static_cast<std::size_t>(r)] = footprints_[segment].payload_bytes;
-      offsets_[static_cast<std::size_t>(r)] = segment * slot_;
+      const int segment = segment_of(r);
+      sizes_[static_cast<std::size_t>(r)] = footprint(segment).payload_bytes;
+      offsets_[static_cast<std::size_t>(r)] = static_cast<std::size_t>(segment) * slot_;
     }
     if (!exact_) {
-      comm.all_gather(queue, mine_size, size_row);
-      read_back(queue, size_row, sizes_.data());
+      comm.all_gather(queue, stated_size(queue, segment_of(comm.rank()), own_slot, out_size), size_row);
+      stated_.fetch(queue, size_row);
+      const auto stated = stated_.wait(queue);
+      for (int r = 0; r < p; ++r) {
+        sizes_[static_cast<std::size_t>(r)] = checked(stated[static_cast<std::size_t>(r)], segment_of(r));
+      }
     }
-    comm.all_gather_v(queue, mine, sizes_, offsets_, all);
+    const auto mine = static_cast<std::size_t>(sizes_[static_cast<std::size_t>(comm.rank())]);
+    comm.all_gather_v(queue, own_slot.first(mine), sizes_, offsets_, all);
   }
 
   std::shared_ptr<const Codec<S>> codec_;
@@ -136,6 +152,7 @@ class HopReducer final : public Reducer<S> {
   std::size_t slot_ = 0;
   std::size_t scratch_ = 0;
   std::vector<std::uint64_t> sizes_, offsets_;
+  ReadBack<S> stated_;
   std::uint64_t payload_bytes_ = 0;
   std::uint64_t values_ = 0;
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "kernels/law/hd.hpp"
+#include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
@@ -81,6 +83,24 @@ void scale(Queue<Space::host> queue, View<float, Space::host> view, float factor
 
 void read_back(Queue<Space::host> /*queue*/, View<const std::byte, Space::host> from, void* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
+
+template <>
+struct ReadBack<Space::host>::Memory {
+  std::vector<std::uint64_t> numbers;
+};
+template <>
+ReadBack<Space::host>::ReadBack(std::size_t most) : memory_{new Memory{std::vector<std::uint64_t>(most)}} {}
+template <>
+ReadBack<Space::host>::~ReadBack() = default;
+template <>
+void ReadBack<Space::host>::fetch(Queue<Space::host> queue, View<const std::byte, Space::host> from, std::size_t at) {
+  expects(8 * at + from.size() <= 8 * memory_->numbers.size(), "more numbers are read back than there is room for");
+  read_back(queue, from, memory_->numbers.data() + at);
+}
+template <>
+std::span<const std::uint64_t> ReadBack<Space::host>::wait(Queue<Space::host> /*queue*/) {
+  return memory_->numbers;
 }
 
 void write_size(Queue<Space::host> /*queue*/, std::uint64_t size, View<std::byte, Space::host> to) {

@@ -164,11 +164,7 @@ class CudaFft final : public CudaTwin {
   void check_length(std::size_t bytes, std::size_t n) const {
     const std::size_t bound = options_.payload_bound(n);
     if (n < law::kFftSmallest || options_.constant()) return expect_length("fft", bytes, bound);
-    if (bytes < sizeof(law::FftHeader) || bytes > bound || bytes % 4 != 0) {
-      throw Error{Fault::data,
-                  fmt::format("fft payload: {} bytes, but this many elements make a multiple of 4 from {} to {}", bytes,
-                              sizeof(law::FftHeader), bound)};
-    }
+    expect_room("fft", bytes, sizeof(law::FftHeader), bound);
   }
 
   FftOptions options_;

@@ -2,7 +2,9 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
+#include "kernels/cuda/runtime.hpp"
 #include "lib/codecs/registry.hpp"
 
 namespace gradtool {
@@ -12,6 +14,15 @@ class CudaTwin : public Codec<Space::cuda> {
  public:
   [[nodiscard]] ErrorBound bound(std::size_t n) const final { return host_->bound(n); }
   [[nodiscard]] std::size_t values_sent(std::size_t n) const final { return host_->values_sent(n); }
+  /// Reads back payloads that state their own size; waits for the GPU.
+  [[nodiscard]] std::size_t values_in(View<const std::byte, Space::cuda> payload, std::size_t n) const final {
+    if (this->plan(n).exact) return values_sent(n);
+    std::vector<std::byte> bytes(payload.size());
+    cuda::synchronize_device();
+    cuda::copy({}, HostView<std::byte>{bytes}, payload);
+    cuda::synchronize({});
+    return host_->values_in(HostView<const std::byte>{bytes.data(), bytes.size()}, n);
+  }
 
  protected:
   CudaTwin(std::string_view name, const Params& params, const Layout& layout = {})
