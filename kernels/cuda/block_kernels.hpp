@@ -34,7 +34,7 @@ template <class Format, bool Stochastic>
 __global__ void encode_blocks_kernel(law::BlockLayout layout, const float* gradient, bool aligned, law::DrawKey key,
                                      const unsigned* largest, std::byte* payload) {
   constexpr bool kRoom = 8 % Format::Element::kBits != 0;
-  __shared__ alignas(16) std::uint32_t room[kRoom ? kBlockWarps : 1][schedule::kWindow];
+  __shared__ __align__(16) std::uint32_t room[kRoom ? kBlockWarps : 1][schedule::kWindow];
   const DeviceWarp warp;
   auto* scales = reinterpret_cast<typename Format::Scale*>(payload);
   auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());

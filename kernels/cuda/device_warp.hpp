@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "kernels/schedule/warp.hpp"
 
-#if !defined(__CUDACC__)
+#if !defined(__CUDACC__) && !defined(GT_EMULATED_CUDA)
 #error "device_warp.hpp is for .cu files"
 #endif
 

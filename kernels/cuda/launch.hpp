@@ -36,11 +36,11 @@ void launch(Queue<Space::cuda> queue, const char* name, void (*kernel)(Parameter
                                  static_cast<int>(grid.shared_bytes)));
   }
   kernel<<<dim3{grid.x, grid.y}, grid.threads, grid.shared_bytes, queue.stream>>>(arguments...);
-  check_launch(name);
 #else
   emulation::launch(queue.stream, name, {grid.x, grid.y, 1}, {grid.threads, 1, 1}, grid.shared_bytes,
                     [=] { kernel(arguments...); });
 #endif
+  check_launch(name);
 }
 
 /// The block's dynamic shared memory, 16-byte aligned, of the size that its launch asked for.

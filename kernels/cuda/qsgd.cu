@@ -31,7 +31,7 @@ __global__ void norm_kernel(law::QsgdLayout layout, const float* gradient, bool 
 template <std::uint32_t Bits, bool Whole>
 __global__ void encode_kernel(law::QsgdLayout layout, const float* gradient, bool l2, bool aligned, law::DrawKey key,
                               float* norms, std::uint32_t* words) {
-  __shared__ alignas(16) std::uint32_t codes[kWarps][schedule::kWindow];
+  __shared__ __align__(16) std::uint32_t codes[kWarps][schedule::kWindow];
   const DeviceWarp warp;
   const std::size_t pieces = Piece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <boost/context/fiber.hpp>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "emulation/launch.hpp"
+#include "emulation/warp.hpp"
+
+namespace emulation {
+
+/// What one grid is.
+struct GridCall {
+  const char* name;
+  dim3 grid, block;
+  void (*kernel)(const void*);
+  const void* arguments;
+};
+
+/// Lanes of one warp that meet: those of one mask, time and again. A lane can be one meeting ahead of another, never
+/// two, so that two sets of values are enough.
+struct Meeting {
+  unsigned mask = 0;
+  Lanes values[2]{};
+  std::uint32_t arrived[2]{};
+  std::array<std::uint8_t, 32> parity{};
+};
+
+/// Plays the threads of one block after the other, each a fiber on the caller's thread. A thread runs until it waits
+/// for others or ends, and threads are taken in an order that changes from block to block, so that a result which
+/// hangs on the order, for lack of a barrier, shows.
+class BlockPlayer {
+ public:
+  BlockPlayer();
+  void play(const GridCall& call, const uint3& index, std::uint32_t order_seed);
+
+  // What the running thread's intrinsics call.
+  const Lanes& meet(unsigned mask, std::uint64_t value);
+  Votes meet_block(bool vote);
+  [[nodiscard]] unsigned active_mask() const;
+
+ private:
+  struct Thread {
+    boost::context::fiber fiber;             ///< where the thread is suspended
+    boost::context::fiber scheduler;         ///< where it was resumed from
+    const std::uint32_t* awaited = nullptr;  ///< null: nothing
+    std::uint32_t value = 0;
+    bool until_equal = false;
+    bool done = true;
+    [[nodiscard]] bool can_run() const { return awaited == nullptr || (*awaited == value) == until_equal; }
+  };
+  static constexpr std::size_t kStack = 128 * 1024;
+
+  void make_threads(unsigned count);
+  void resume(unsigned which);
+  void wait(const std::uint32_t* word, std::uint32_t value, bool until_equal);
+  void leave_barrier();
+  [[noreturn]] void stuck() const;
+
+  const GridCall* call_ = nullptr;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::vector<std::vector<std::unique_ptr<Meeting>>> warps_;
+  unsigned current_ = 0, count_ = 0, live_ = 0;
+  std::uint32_t generation_ = 0;  ///< of the block's barrier
+  unsigned waiting_ = 0;
+  Votes votes_, result_;
+};
+
+}  // namespace emulation

@@ -1,0 +1,68 @@
+#include <cstdlib>
+#include <vector>
+
+#include "emulation/api.hpp"
+#include "src/block.hpp"
+#include "src/device.hpp"
+
+namespace emulation {
+namespace {
+
+// Only the GPU's thread (device.cpp) plays grids.
+BlockPlayer& player() {
+  static auto* const instance = new BlockPlayer;  // never destroyed: fibers hold frames of kernels' loops
+  return *instance;
+}
+
+std::byte* shared_memory = nullptr;
+
+std::uint32_t mixed(std::uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  return x ^ x >> 16;
+}
+
+}  // namespace
+
+int refuse(const dim3& grid, const dim3& block, std::size_t shared_bytes) {
+  const bool fine = grid.x > 0 && grid.y > 0 && grid.y < 65536 && grid.z == 1 && block.x > 0 && block.x <= 1024 &&
+                    block.y == 1 && block.z == 1 && grid.x < 0x80000000u && shared_bytes <= kSharedBytes;
+  return fine ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
+void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t shared_bytes,
+              void (*kernel)(const void*), const void* arguments) {
+  static const std::uint32_t seed = order_seed();
+  static std::uint32_t grids = 0;
+  const GridCall call{name, grid, block, kernel, arguments};
+  gridDim = grid;
+  blockDim = block;
+  shared_memory =
+      shared_bytes == 0 ? nullptr : static_cast<std::byte*>(std::aligned_alloc(256, (shared_bytes + 255) / 256 * 256));
+  ++grids;
+  for (unsigned y = 0; y < grid.y; ++y) {
+    for (unsigned x = 0; x < grid.x; ++x) {
+      for (std::size_t i = 0; i < shared_bytes; ++i) shared_memory[i] = std::byte{0xA7};  // nothing is cleared
+      player().play(call, {x, y, 0}, mixed(seed + mixed(grids) + y * 65537u + x));
+    }
+  }
+  std::free(shared_memory);
+  shared_memory = nullptr;
+}
+
+std::byte* dynamic_shared() {
+  return shared_memory;
+}
+const Lanes& meet(unsigned mask, std::uint64_t value) {
+  return player().meet(mask, value);
+}
+Votes meet_block(bool vote) {
+  return player().meet_block(vote);
+}
+unsigned active_mask() {
+  return player().active_mask();
+}
+
+}  // namespace emulation
