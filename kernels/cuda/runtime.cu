@@ -31,6 +31,14 @@ int device_count() noexcept {
   return 0;
 }
 
+bool emulated() noexcept {
+#if defined(GT_EMULATED_CUDA)
+  return true;
+#else
+  return false;
+#endif
+}
+
 std::string no_device_reason() {
   // Without a driver the runtime speaks of an insufficient one.
   int driver = 0;

@@ -31,6 +31,8 @@ void check_launch(const char* kernel, const char* file = __builtin_FILE(), int l
 
 /// GPUs that this process can use: 0 without a driver or a device, never an error.
 [[nodiscard]] int device_count() noexcept;
+/// True in a build whose GPU is the CPU (emulation/README.md): results count, timings do not.
+[[nodiscard]] bool emulated() noexcept;
 /// Why device_count() is 0, in CUDA's words; empty when there is a GPU.
 [[nodiscard]] std::string no_device_reason();
 /// Fault::unavailable with one sentence when GPU `device` is not here; `what` is who needs it ("the loopback
