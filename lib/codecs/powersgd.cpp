@@ -52,6 +52,7 @@ extern constinit const CodecDescriptor powersgd_codec{
     .payload = "32 (sum over matrices of r (rows + columns) + other elements) bits",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

@@ -32,7 +32,7 @@ void for_each_matrix(const PowerSgdPlan& plan, Queue<Space::host> queue, F&& bod
 
 }  // namespace
 
-void powersgd_first_product(const PowerSgdPlan& plan, const PowerSgdState& state, Queue<Space::host> queue,
+void powersgd_first_product(const PowerSgdPlan& plan, const PowerSgdState<Space::host>& state, Queue<Space::host> queue,
                             HostView<float> gradient, HostView<float> message, HostView<float> sums) {
   float* m = state.held(gradient);
   for (const Raw& raw : plan.raw) std::memcpy(message.data() + raw.at, gradient.data() + raw.first, 4 * raw.count);
@@ -54,9 +54,9 @@ void powersgd_first_product(const PowerSgdPlan& plan, const PowerSgdState& state
   });
 }
 
-void powersgd_second_product(const PowerSgdPlan& plan, const PowerSgdState& state, Queue<Space::host> queue,
-                             HostView<float> gradient, HostView<float> message, HostView<float> sums,
-                             HostView<double> scratch) {
+void powersgd_second_product(const PowerSgdPlan& plan, const PowerSgdState<Space::host>& state,
+                             Queue<Space::host> queue, HostView<float> gradient, HostView<float> message,
+                             HostView<float> sums, HostView<double> scratch) {
   const float* m = state.held(gradient);
   for_each_matrix(plan, queue, [&](const Matrix& matrix) {
     host::orthonormalise(message.data() + matrix.p_at, matrix.rows, matrix.rank, scratch.data() + matrix.scratch_at);
@@ -79,7 +79,7 @@ void powersgd_second_product(const PowerSgdPlan& plan, const PowerSgdState& stat
   });
 }
 
-void powersgd_rebuild(const PowerSgdPlan& plan, const PowerSgdState& state, Queue<Space::host> queue,
+void powersgd_rebuild(const PowerSgdPlan& plan, const PowerSgdState<Space::host>& state, Queue<Space::host> queue,
                       HostView<float> gradient, HostView<float> message, float share) {
   scale(queue, state.q, share);
   for (const Raw& raw : plan.raw) {

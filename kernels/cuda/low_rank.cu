@@ -1,0 +1,217 @@
+#include "kernels/cuda/low_rank.hpp"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/schedule/warp.hpp"
+
+namespace gradtool::cuda {
+namespace {
+
+using schedule::Four;
+
+constexpr std::size_t kPiece = 4096;       ///< elements of a tensor sent as it is that one block moves
+constexpr std::size_t kRowsOfTile = 32;    ///< that one group of threads rebuilds
+constexpr std::size_t kLeastRows = 256;    ///< of a first factor, in one block
+constexpr std::size_t kMostRowTiles = 64;  ///< of one first factor
+constexpr std::size_t kColumnsAtOnce = 4;  ///< of a factor: the host's order of additions
+
+std::uint32_t narrow(std::size_t value) {
+  expects(value <= 0xffffffffu, "a matrix is too large for the GPU's low-rank kernels");
+  return static_cast<std::uint32_t>(value);
+}
+
+/// The same on every GPU: lanes of a warp in halves, then warps in order. All threads get the sum.
+__device__ double block_sum(double value) {
+  __shared__ double warps[kThreads / 32];
+  for (unsigned half = 16; half > 0; half /= 2) value += __shfl_xor_sync(0xffffffffu, value, half);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  double sum = 0.0;
+  for (unsigned w = 0; w < kThreads / 32; ++w) sum += warps[w];
+  return sum;
+}
+
+/// Element `index` of a standard normal row, as host's.
+__device__ float normal(const law::DrawKey& key, std::uint64_t index) {
+  constexpr double kTwoPi = 2.0 * 3.14159265358979323846;
+  const law::Draws draws = law::draw4(key, index / 4);
+  const bool second = index / 2 % 2 != 0;
+  const double u = 1.0 - static_cast<double>(law::uniform(second ? draws.bits[2] : draws.bits[0]));
+  const double angle = kTwoPi * static_cast<double>(law::uniform(second ? draws.bits[3] : draws.bits[1]));
+  return static_cast<float>(sqrt(-2.0 * log(u)) * (index % 2 == 0 ? cos(angle) : sin(angle)));
+}
+
+__global__ void revive_kernel(const LowRankColumn* columns, law::DrawKey key, bool all, float* q) {
+  const LowRankColumn column = columns[blockIdx.x];
+  if (!all) {
+    double squares = 0.0;
+    for (std::size_t k = threadIdx.x; k < column.length; k += kThreads) {
+      const double x = static_cast<double>(q[column.at + k]);
+      squares += x * x;
+    }
+    squares = block_sum(squares);
+    if (squares > 0.0 && squares < std::numeric_limits<double>::infinity()) return;
+  }
+  for (std::size_t k = threadIdx.x; k < column.length; k += kThreads) q[column.at + k] = normal(key, column.at + k);
+}
+
+__global__ void gather_kernel(const LowRankPiece* pieces, const float* gradient, float* message) {
+  const LowRankPiece piece = pieces[blockIdx.x];
+  for (std::size_t i = threadIdx.x; i < piece.count; i += kThreads) message[piece.at + i] = gradient[piece.first + i];
+}
+__global__ void scatter_kernel(const LowRankPiece* pieces, const float* message, float factor, float* gradient) {
+  const LowRankPiece piece = pieces[blockIdx.x];
+  for (std::size_t i = threadIdx.x; i < piece.count; i += kThreads)
+    gradient[piece.first + i] = message[piece.at + i] * factor;
+}
+
+/// Four neighbouring columns for a thread, whose factors stay in registers while it walks down the rows; with R = 0
+/// for any rank, whose factors then come from the first cache in every row.
+template <unsigned R>
+__device__ void rebuild_tile(const LowRankMatrix& matrix, const LowRankTile& tile, const float* p, const float* q,
+                             float* out, float* left, bool aligned) {
+  const unsigned lanes = min(kThreads, (tile.columns + 3) / 4);
+  const unsigned groups = kThreads / lanes;
+  const unsigned group = threadIdx.x / lanes;
+  const unsigned at = threadIdx.x % lanes * 4;
+  if (group >= groups) return;
+  const unsigned count = min(4u, tile.columns - at);
+  const std::size_t column = tile.column + at;
+  const float* first = p + matrix.p_at;
+  const float* second = q + matrix.q_at + column;
+  float factor[kColumnsAtOnce][4];
+  if constexpr (R > 0) {
+#pragma unroll
+    for (unsigned j = 0; j < R; ++j) {
+#pragma unroll
+      for (unsigned c = 0; c < 4; ++c) factor[j][c] = c < count ? second[j * matrix.columns + c] : 0.0f;
+    }
+  }
+  for (std::size_t i = tile.row + group; i < tile.row + tile.rows; i += groups) {
+    Four<float> sum{};
+    if constexpr (R > 0) {
+#pragma unroll
+      for (unsigned j = 0; j < R; ++j) {
+        const float weight = __ldg(first + j * matrix.rows + i);
+#pragma unroll
+        for (unsigned c = 0; c < 4; ++c)
+          sum.value[c] = j == 0 ? weight * factor[0][c] : sum.value[c] + weight * factor[j][c];
+      }
+    } else {
+      for (std::size_t from = 0; from < matrix.rank; from += kColumnsAtOnce) {
+        const std::size_t to = min(from + kColumnsAtOnce, matrix.rank);
+        Four<float> part{};
+        for (std::size_t j = from; j < to; ++j) {
+          const float weight = __ldg(first + j * matrix.rows + i);
+#pragma unroll
+          for (unsigned c = 0; c < 4; ++c) {
+            if (c >= count) continue;
+            const float term = weight * __ldg(second + j * matrix.columns + c);
+            part.value[c] = j == from ? term : part.value[c] + term;
+          }
+        }
+        for (unsigned c = 0; c < 4; ++c) sum.value[c] = from == 0 ? part.value[c] : sum.value[c] + part.value[c];
+      }
+    }
+    const std::size_t element = matrix.first + i * matrix.columns + column;
+    if (aligned && count == 4) {
+      *reinterpret_cast<Four<float>*>(out + element) = sum;
+      if (left == nullptr) continue;
+      auto* held = reinterpret_cast<Four<float>*>(left + element);
+      Four<float> rest = *held;
+      for (unsigned c = 0; c < 4; ++c) rest.value[c] -= sum.value[c];
+      *held = rest;
+      continue;
+    }
+    for (unsigned c = 0; c < count; ++c) {
+      out[element + c] = sum.value[c];
+      if (left != nullptr) left[element + c] -= sum.value[c];
+    }
+  }
+}
+
+__global__ void rebuild_kernel(const LowRankMatrix* matrices, const LowRankTile* tiles, const float* p, const float* q,
+                               float* out, float* left, bool aligned) {
+  const LowRankTile tile = tiles[blockIdx.x];
+  const LowRankMatrix matrix = matrices[tile.matrix];
+  aligned = aligned && matrix.first % 4 == 0 && matrix.columns % 4 == 0;
+  switch (matrix.rank) {
+    case 1:
+      return rebuild_tile<1>(matrix, tile, p, q, out, left, aligned);
+    case 2:
+      return rebuild_tile<2>(matrix, tile, p, q, out, left, aligned);
+    case 3:
+      return rebuild_tile<3>(matrix, tile, p, q, out, left, aligned);
+    case 4:
+      return rebuild_tile<4>(matrix, tile, p, q, out, left, aligned);
+    default:
+      return rebuild_tile<0>(matrix, tile, p, q, out, left, aligned);
+  }
+}
+
+unsigned blocks(std::size_t items) {
+  return narrow(items);
+}
+
+}  // namespace
+
+void LowRankWork::add_matrix(std::size_t first, std::size_t height, std::size_t width, std::size_t rank,
+                             std::size_t p_at, std::size_t q_at) {
+  const std::uint32_t index = narrow(matrices.size());
+  const std::size_t matrix_pairs = rank * (rank + 1) / 2;
+  const std::size_t in_block = std::max(kLeastRows, (height + kMostRowTiles - 1) / kMostRowTiles);
+  const std::size_t first_tile = rows.size();
+  for (std::size_t row = 0; row < height; row += in_block) {
+    rows.push_back({index, narrow(row), narrow(std::min(in_block, height - row)), sums});
+    sums += matrix_pairs;
+  }
+  const std::size_t tile_columns = std::min<std::size_t>(width, 4 * kThreads);
+  const std::size_t tile_rows = kRowsOfTile * (kThreads / std::min<std::size_t>(kThreads, (tile_columns + 3) / 4));
+  for (std::size_t row = 0; row < height; row += tile_rows) {
+    for (std::size_t column = 0; column < width; column += tile_columns) {
+      tiles.push_back({index, narrow(row), narrow(std::min(tile_rows, height - row)), narrow(column),
+                       narrow(std::min(tile_columns, width - column))});
+    }
+  }
+  for (std::size_t j = 0; j < rank; ++j) columns.push_back({q_at + j * width, width});
+  matrices.push_back({first, height, width, rank, p_at, q_at, first_tile, rows.size() - first_tile, pairs, squares});
+  pairs += matrix_pairs;
+  squares += rank * rank;
+}
+
+void LowRankWork::add_piece(std::size_t first, std::size_t at, std::size_t count) {
+  for (std::size_t i = 0; i < count; i += kPiece) pieces.push_back({first + i, at + i, std::min(kPiece, count - i)});
+}
+
+void revive_columns(Queue<Space::cuda> queue, const LowRankTables& tables, const law::DrawKey& key, bool all,
+                    float* q) {
+  if (tables.columns.empty()) return;
+  launch(queue, "revive columns", revive_kernel, blocks(tables.columns.size()), tables.columns.data(), key, all, q);
+}
+
+void gather_pieces(Queue<Space::cuda> queue, const LowRankTables& tables, const float* gradient, float* message) {
+  if (tables.pieces.empty()) return;
+  launch(queue, "gather pieces", gather_kernel, blocks(tables.pieces.size()), tables.pieces.data(), gradient, message);
+}
+
+void scatter_pieces(Queue<Space::cuda> queue, const LowRankTables& tables, const float* message, float factor,
+                    float* gradient) {
+  if (tables.pieces.empty()) return;
+  launch(queue, "scatter pieces", scatter_kernel, blocks(tables.pieces.size()), tables.pieces.data(), message, factor,
+         gradient);
+}
+
+void rebuild_low_rank(Queue<Space::cuda> queue, const LowRankTables& tables, const float* p, const float* q, float* out,
+                      float* left) {
+  if (tables.tiles.empty()) return;
+  launch(queue, "rebuild low rank", rebuild_kernel, blocks(tables.tiles.size()), tables.matrices.data(),
+         tables.tiles.data(), p, q, out, left, aligned_to(out, 16) && aligned_to(left, 16));
+}
+
+}  // namespace gradtool::cuda

@@ -1,0 +1,64 @@
+// Every reducer of its own that has a CUDA version, against its host version over several steps.
+#include "tests/codecs/codec_run.hpp"
+#include "tests/codecs/fft_case.hpp"
+#include "tests/gpu/cuda_run.hpp"
+#include "tests/gpu/model_on_gpu.hpp"
+
+namespace gradtool::test {
+namespace {
+
+/// sum (a-b)^2 / sum b^2.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0.0;
+  double energy = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    error += difference * difference;
+    energy += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return energy > 0.0 ? error / energy : error;
+}
+
+class GpuReducer : public NeedsGpu<testing::TestWithParam<std::string>> {};
+
+TEST_P(GpuReducer, IsTheHosts) {
+  const bool same_bytes = parse_codec(GetParam()).descriptor->determinism == Determinism::cross_backend;
+  for (const int ranks : {1, 2, 3}) {  // two of them begin anew in between
+    const ModelSetup setup{.codec = GetParam(), .ranks = ranks, .steps = 6, .resets_at = ranks == 2 ? 4 : -1};
+    const auto host = run_model(setup);
+    const auto gpu = run_model_on_gpu(setup);
+    EXPECT_EQ(gpu.note, host.note);
+    for (std::size_t r = 0; r < gpu.results.size(); ++r) {
+      EXPECT_EQ(gpu.payload[r], host.payload[r]) << "rank " << r;
+      EXPECT_EQ(gpu.wire[r], host.wire[r]) << "rank " << r;
+      EXPECT_EQ(gpu.residuals[r].size(), host.residuals[r].size());
+      for (int step = 0; step < setup.steps; ++step) {
+        const auto s = static_cast<std::size_t>(step);
+        const std::string what = "rank " + std::to_string(r) + " step " + std::to_string(step);
+        expect_same(gpu.results[r][s], gpu.results[0][s], what + " against rank 0");
+        if (same_bytes) {
+          expect_same(gpu.results[r][s], host.results[r][s], what);
+          continue;
+        }
+        // Products add in an order of the library's own, an error of 10^-7 that warm starts and residuals carry on.
+        EXPECT_LT(distance(gpu.results[r][s], host.results[r][s]), 1e-6) << what;
+        EXPECT_NEAR(model_nmse(gpu, step), model_nmse(host, step), 0.01 * model_nmse(host, step) + 1e-9) << what;
+      }
+    }
+    if (!gpu.residuals[0].empty()) EXPECT_NEAR(largest_loss(gpu), largest_loss(host), 2e-6);
+  }
+}
+
+std::vector<std::string> cuda_reducers() {
+  std::vector<std::string> specs;
+  for (const auto& spec : own_specs()) {
+    if (parse_codec(spec).descriptor->cuda_reducer) specs.push_back(spec);
+  }
+  return specs;
+}
+INSTANTIATE_TEST_SUITE_P(Registry, GpuReducer, testing::ValuesIn(cuda_reducers()),
+                         [](const auto& info) { return test_name(info.param); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuReducer);
+
+}  // namespace
+}  // namespace gradtool::test
