@@ -45,7 +45,7 @@ struct ReplayPlan {
 struct UnitProfile {
   /// Seconds, slowest rank, median over samples, scaled to add up to the step's median; 0 unless timing is isolated.
   double encode = 0.0, decode = 0.0;
-  CollectiveUses uses = no_uses();  ///< by kind, mean over steps; all zero on a GPU, where none is seen
+  CollectiveUses uses = no_uses();  ///< by kind, mean over steps
 };
 
 /// What a replay came to, on rank 0.

@@ -90,6 +90,12 @@ class CudaPlace {
     cuda::synchronize(queue_);
     return {staging_.as<float>().data(), from.size()};
   }
+  HostView<const std::byte> look(View<const std::byte, Space::cuda> bytes) {
+    seen_.resize(bytes.size());
+    cuda::copy(queue_, HostView<std::byte>{seen_}, bytes);
+    cuda::synchronize(queue_);
+    return {seen_.data(), seen_.size()};
+  }
   /// Overwrites more than the L2 cache holds.
   void evict(View<float, Space::cuda> /*buffer*/) { cuda::fill(queue_, flush_.bytes(), 0x5A); }
 
@@ -98,6 +104,7 @@ class CudaPlace {
   CudaClock clock_;
   cuda::PinnedBuffer staging_;
   cuda::DeviceBuffer flush_;
+  std::vector<std::byte> seen_;
 };
 
 }  // namespace

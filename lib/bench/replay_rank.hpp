@@ -22,7 +22,8 @@ namespace gradtool {
 /// What a space needs beyond codecs and reducers: a queue, copies to and from it, a clock, something to flush caches
 /// with. HostPlace is in replay.cpp, CudaPlace in replay_cuda.cpp:
 ///   Queue<S> queue(); Clock& clock(); void upload(std::span<const float>, View<float, S>);
-///   std::span<const float> download(View<const float, S>)  (valid until the next); void evict(View<float, S>).
+///   std::span<const float> download(View<const float, S>), HostView<const std::byte> look(View<const std::byte, S>)
+///   (each valid until its next call); void evict(View<float, S>).
 
 /// One rank of one replay.
 template <Space S, class Place>
@@ -153,19 +154,15 @@ class Rank {
     }
   }
 
-  /// Counts the collectives, and writes payloads down when asked to, where the processor can see them.
+  /// Counts the collectives, and writes payloads down when asked to.
   void reduce_observed(std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
-    if constexpr (S == Space::host) {
-      RecordingCommunicator recording{comm_, [&](const RecordingCommunicator::Call& call) {
-                                        const auto pattern = reducers_[unit]->pattern();
-                                        add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
-                                                pattern.ring);
-                                        if (log_) log_->put(step, unit, call.name, call.bytes);
-                                      }};
-      reduce(recording, step, unit, buffer, clock);
-    } else {
-      reduce(comm_, step, unit, buffer, clock);
-    }
+    RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
+                                         const auto pattern = reducers_[unit]->pattern();
+                                         add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
+                                                 pattern.ring);
+                                         if (log_) log_->put(step, unit, call.name, place_.look(call.bytes));
+                                       }};
+    reduce(recording, step, unit, buffer, clock);
   }
 
   /// Every step once, untimed: errors, bytes, residuals, the same bits on every rank.

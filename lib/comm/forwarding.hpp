@@ -6,63 +6,59 @@ namespace gradtool {
 
 /// Passes every call on, for communicators that do something beside: see, refuse, or slow it. Traffic is counted by the
 /// inner communicator alone. A send or recv is an exchange.
-class ForwardingCommunicator : public Communicator<Space::host> {
+template <Space S>
+class ForwardingCommunicator : public Communicator<S> {
  public:
-  using Bytes = HostView<std::byte>;
-  using ConstBytes = HostView<const std::byte>;
+  using Bytes = View<std::byte, S>;
+  using ConstBytes = View<const std::byte, S>;
 
   /// `inner` outlives it.
-  explicit ForwardingCommunicator(Communicator<Space::host>& inner) : inner_{inner} {}
+  explicit ForwardingCommunicator(Communicator<S>& inner) : inner_{inner} {}
 
   [[nodiscard]] int rank() const noexcept override { return inner_.rank(); }
   [[nodiscard]] int size() const noexcept override { return inner_.size(); }
   [[nodiscard]] std::string_view name() const noexcept override { return inner_.name(); }
 
-  void exchange(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes in) override {
+  void exchange(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) override {
     inner_.exchange(entering(queue), to, out, from, in);
   }
-  void all_reduce_sum(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+  void all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     inner_.all_reduce_sum(entering(queue), inout, dtype, scratch);
   }
-  void all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+  void all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     inner_.all_reduce_native(entering(queue), inout, dtype, scratch);
   }
-  void reduce_scatter_sum(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+  void reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     inner_.reduce_scatter_sum(entering(queue), inout, dtype, scratch);
   }
-  void all_gather(Queue<Space::host> queue, ConstBytes mine, Bytes all) override {
+  void all_gather(Queue<S> queue, ConstBytes mine, Bytes all) override {
     inner_.all_gather(entering(queue), mine, all);
   }
-  void all_gather_v(Queue<Space::host> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
+  void all_gather_v(Queue<S> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, Bytes all) override {
     inner_.all_gather_v(entering(queue), mine, sizes, offsets, all);
   }
-  void all_to_all(Queue<Space::host> queue, ConstBytes out, Bytes in) override {
-    inner_.all_to_all(entering(queue), out, in);
-  }
-  void all_to_all_v(Queue<Space::host> queue, ConstBytes out, const Parts& out_parts, Bytes in,
-                    const Parts& in_parts) override {
+  void all_to_all(Queue<S> queue, ConstBytes out, Bytes in) override { inner_.all_to_all(entering(queue), out, in); }
+  void all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in, const Parts& in_parts) override {
     inner_.all_to_all_v(entering(queue), out, out_parts, in, in_parts);
   }
-  void broadcast(Queue<Space::host> queue, Bytes view, int root) override {
-    inner_.broadcast(entering(queue), view, root);
-  }
+  void broadcast(Queue<S> queue, Bytes view, int root) override { inner_.broadcast(entering(queue), view, root); }
 
   [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override { return inner_.scratch_bytes(bytes); }
   void set_all_reduce(AllReduce algorithm) override { inner_.set_all_reduce(algorithm); }
   void register_memory(Bytes memory) override { inner_.register_memory(memory); }
   void release_memory() noexcept override { inner_.release_memory(); }
-  void barrier(Queue<Space::host> queue) override { inner_.barrier(entering(queue)); }
+  void barrier(Queue<S> queue) override { inner_.barrier(entering(queue)); }
   void agree_max(std::span<double> values) override { inner_.agree_max(values); }
 
  protected:
   /// Before every call that is passed on with a queue; returns the queue that it is passed on with.
-  virtual Queue<Space::host> entering(Queue<Space::host> queue) { return queue; }
+  virtual Queue<S> entering(Queue<S> queue) { return queue; }
 
-  [[nodiscard]] Communicator<Space::host>& inner() { return inner_; }
+  [[nodiscard]] Communicator<S>& inner() { return inner_; }
 
  private:
-  Communicator<Space::host>& inner_;
+  Communicator<S>& inner_;
 };
 
 }  // namespace gradtool

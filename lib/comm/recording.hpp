@@ -9,66 +9,69 @@
 namespace gradtool {
 
 /// Passes every call on and shows what this rank puts in, before it does: for writing down, or testing, what a reducer
-/// of several collectives says. Traffic is counted by the inner communicator alone.
-class RecordingCommunicator final : public ForwardingCommunicator {
+/// of several collectives says. Traffic is counted by the inner communicator alone. On a GPU the work that fills what
+/// is shown is on the call's queue, and may not be done.
+template <Space S>
+class RecordingCommunicator final : public ForwardingCommunicator<S> {
  public:
+  using Bytes = View<std::byte, S>;
+  using ConstBytes = View<const std::byte, S>;
+
   struct Call {
     /// Of the collective; a sum also says its type: all_reduce_f32 (by whichever algorithm), reduce_scatter_f16.
     std::string_view name;
-    HostView<const std::byte> bytes;  ///< what this rank puts in; on broadcast only the root does
+    ConstBytes bytes;  ///< what this rank puts in; on broadcast only the root does
     /// What a rank puts in on average. Of a broadcast, the view; of an exchange or all-to-all, what this rank sends to
     /// others.
     double mean_bytes = 0.0;
   };
   using Sink = std::function<void(const Call&)>;
 
-  RecordingCommunicator(Communicator<Space::host>& inner, Sink sink)
-      : ForwardingCommunicator{inner}, sink_{std::move(sink)} {}
+  RecordingCommunicator(Communicator<S>& inner, Sink sink) : ForwardingCommunicator<S>{inner}, sink_{std::move(sink)} {}
 
-  void exchange(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes in) override {
-    sink_({"exchange", out, static_cast<double>(to == rank() ? 0 : out.size())});
-    inner().exchange(queue, to, out, from, in);
+  void exchange(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) override {
+    sink_({"exchange", out, static_cast<double>(to == this->rank() ? 0 : out.size())});
+    this->inner().exchange(queue, to, out, from, in);
   }
-  void all_reduce_sum(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+  void all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     sink_({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
-    inner().all_reduce_sum(queue, inout, dtype, scratch);
+    this->inner().all_reduce_sum(queue, inout, dtype, scratch);
   }
-  void all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+  void all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     sink_({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
-    inner().all_reduce_native(queue, inout, dtype, scratch);
+    this->inner().all_reduce_native(queue, inout, dtype, scratch);
   }
-  void reduce_scatter_sum(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
+  void reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     const std::string_view name = dtype == Dtype::f32   ? "reduce_scatter_f32"
                                   : dtype == Dtype::f16 ? "reduce_scatter_f16"
                                                         : "reduce_scatter_bf16";
     sink_({name, inout, static_cast<double>(inout.size())});
-    inner().reduce_scatter_sum(queue, inout, dtype, scratch);
+    this->inner().reduce_scatter_sum(queue, inout, dtype, scratch);
   }
-  void all_gather(Queue<Space::host> queue, ConstBytes mine, Bytes all) override {
+  void all_gather(Queue<S> queue, ConstBytes mine, Bytes all) override {
     sink_({"all_gather", mine, static_cast<double>(mine.size())});
-    inner().all_gather(queue, mine, all);
+    this->inner().all_gather(queue, mine, all);
   }
-  void all_gather_v(Queue<Space::host> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
+  void all_gather_v(Queue<S> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, Bytes all) override {
     double sum = 0.0;
     for (const std::uint64_t bytes : sizes) sum += static_cast<double>(bytes);
-    sink_({"all_gather_v", mine, sum / static_cast<double>(size())});
-    inner().all_gather_v(queue, mine, sizes, offsets, all);
+    sink_({"all_gather_v", mine, sum / static_cast<double>(this->size())});
+    this->inner().all_gather_v(queue, mine, sizes, offsets, all);
   }
-  void all_to_all(Queue<Space::host> queue, ConstBytes out, Bytes in) override {
-    const double part = static_cast<double>(out.size()) / static_cast<double>(size());
+  void all_to_all(Queue<S> queue, ConstBytes out, Bytes in) override {
+    const double part = static_cast<double>(out.size()) / static_cast<double>(this->size());
     sink_({"all_to_all", out, static_cast<double>(out.size()) - part});
-    inner().all_to_all(queue, out, in);
+    this->inner().all_to_all(queue, out, in);
   }
-  void all_to_all_v(Queue<Space::host> queue, ConstBytes out, const Parts& out_parts, Bytes in,
-                    const Parts& in_parts) override {
-    check_all_to_all(out.size(), out_parts, in.size(), in_parts, rank(), size());
-    sink_({"all_to_all_v", out, static_cast<double>(all_to_all_bytes(out_parts.sizes, rank()))});
-    inner().all_to_all_v(queue, out, out_parts, in, in_parts);
+  void all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in, const Parts& in_parts) override {
+    check_all_to_all(out.size(), out_parts, in.size(), in_parts, this->rank(), this->size());
+    sink_({"all_to_all_v", out, static_cast<double>(all_to_all_bytes(out_parts.sizes, this->rank()))});
+    this->inner().all_to_all_v(queue, out, out_parts, in, in_parts);
   }
-  void broadcast(Queue<Space::host> queue, Bytes view, int root) override {
-    sink_({"broadcast", root == rank() ? ConstBytes{view} : ConstBytes{}, static_cast<double>(view.size())});
-    inner().broadcast(queue, view, root);
+  void broadcast(Queue<S> queue, Bytes view, int root) override {
+    sink_({"broadcast", root == this->rank() ? ConstBytes{view} : ConstBytes{}, static_cast<double>(view.size())});
+    this->inner().broadcast(queue, view, root);
   }
 
  private:

@@ -30,7 +30,7 @@ class ChunkClock final : public PhaseClock<Space::host> {
 };
 
 /// The communicator while it is a chunk's turn. Its calls have no pool: another chunk computes with it meanwhile.
-class ChannelCommunicator final : public ForwardingCommunicator {
+class ChannelCommunicator final : public ForwardingCommunicator<Space::host> {
  public:
   ChannelCommunicator(Communicator<Space::host>& inner, const ChunkSchedule& schedule, std::size_t chunk)
       : ForwardingCommunicator{inner}, schedule_{schedule}, chunk_{chunk} {}

@@ -12,7 +12,7 @@ namespace gradtool::test {
 namespace {
 
 /// Flips the last bit of one sum on rank 1.
-class FlippingCommunicator final : public ForwardingCommunicator {
+class FlippingCommunicator final : public ForwardingCommunicator<Space::host> {
  public:
   /// `call`: which of the sums, from 0.
   FlippingCommunicator(Communicator<Space::host>& inner, int call) : ForwardingCommunicator{inner}, left_{call} {}

@@ -50,11 +50,12 @@ Sent replay(const CodecSpec& spec, Scheme scheme, int ranks) {
     const auto weight = gradient_like(n, 99);
     NoClock<Space::host> clock;
     comm.reset_traffic();
-    RecordingCommunicator recording{comm, [&](const RecordingCommunicator::Call& call) {
-                                      const auto pattern = reducer->pattern();
-                                      if (rank == 0)
-                                        add_use(sent.uses, call.name, call.mean_bytes, pattern.shards, pattern.ring);
-                                    }};
+    RecordingCommunicator<Space::host> recording{comm, [&](const RecordingCommunicator<Space::host>::Call& call) {
+                                                   const auto pattern = reducer->pattern();
+                                                   if (rank == 0)
+                                                     add_use(sent.uses, call.name, call.mean_bytes, pattern.shards,
+                                                             pattern.ring);
+                                                 }};
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       auto x = gradient_like(n, 100 * step + 1);  // what the ranks share, and what is each one's own
       const auto own = gradient_like(n, 100 * step + 2 + rank);

@@ -410,7 +410,7 @@ TEST(GradiVeq, TakesTinyConvolutions) {
 }
 
 /// Makes rank 1's digest a lie, as if it had fitted other bases.
-class Lying final : public ForwardingCommunicator {
+class Lying final : public ForwardingCommunicator<Space::host> {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
   void all_gather(Queue<Space::host> queue, ConstBytes mine, Bytes all) override {

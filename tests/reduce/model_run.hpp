@@ -151,7 +151,7 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
   run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
     threads.set_all_reduce(setup.all_reduce);
     std::vector<Message> messages;
-    RecordingCommunicator comm{threads, keep_in(messages)};
+    RecordingCommunicator<Space::host> comm{threads, keep_in(messages)};
     const auto me = static_cast<std::size_t>(threads.rank());
     TaskPool pool{setup.threads};
     const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};

@@ -334,7 +334,7 @@ TEST(Pipelined, AChunkThatFailsOnOneRankEndsAllOfThem) {
 }
 
 /// Fails at its n-th call.
-class FailingCommunicator final : public ForwardingCommunicator {
+class FailingCommunicator final : public ForwardingCommunicator<Space::host> {
  public:
   FailingCommunicator(Communicator<Space::host>& inner, int calls) : ForwardingCommunicator{inner}, left_{calls} {}
 

@@ -13,8 +13,8 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-[[nodiscard]] inline RecordingCommunicator::Sink keep_in(std::vector<Message>& messages) {
-  return [&messages](const RecordingCommunicator::Call& call) {
+[[nodiscard]] inline RecordingCommunicator<Space::host>::Sink keep_in(std::vector<Message>& messages) {
+  return [&messages](const RecordingCommunicator<Space::host>::Call& call) {
     messages.push_back({std::string{call.name}, {call.bytes.data(), call.bytes.data() + call.bytes.size()}});
   };
 }
