@@ -3,13 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/chunk_sums.hpp"
+
 namespace gradtool::host {
 
-/// Sums that go into payloads are taken over chunks of so many elements, and chunks are added in order: the bits do not
-/// depend on threads. A multiple of 32 and of 20, so that a chunk's codes of 1, 2 or 8/5 bits are whole words.
-inline constexpr std::size_t kSumChunk = 7680;
-/// Partial sum j of a chunk, in float64, adds elements j, j+16, ...; then halves are added: 8, 4, 2, 1.
-inline constexpr std::size_t kSumLanes = 16;
+using law::kSumChunk;
+using law::kSumLanes;
 
 struct Moments {
   double sum = 0.0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/law/half.hpp"
@@ -18,6 +19,19 @@ struct Ternary {
   GT_HD static std::uint32_t code(float x, float scale, std::uint32_t draw) {
     const std::uint32_t signed_one = kPositive + (bits_of(x) >> 31);
     return uniform(draw) * scale < float_of(bits_of(x) & 0x7fffffffu) ? signed_one : 0u;
+  }
+  /// min(max |x|, clip sigma), sigma with the mean taken off, of `count` elements with these sums, `largest` the
+  /// pattern of the largest magnitude. NaN where a value is not finite; no clipping where sigma vanishes in float64's
+  /// rounding, and none for clip = 0.
+  GT_HD static float scale(double sum, double squares, std::uint32_t largest, std::uint64_t count, double clip) {
+    if (largest >= 0x7f800000u) return float_of(0x7fc00000u);
+    if (clip == 0.0 || count == 0) return float_of(largest);
+    const double mean = sum / static_cast<double>(count);
+    const double square = squares / static_cast<double>(count);
+    const double variance = square - mean * mean;
+    if (!(variance > 1e-12 * square)) return float_of(largest);
+    const auto clipped = static_cast<float>(clip * sqrt(variance));
+    return clipped < float_of(largest) ? clipped : float_of(largest);
   }
   GT_HD static float value(std::uint32_t code) {
     return static_cast<float>(static_cast<std::int32_t>(code & 1u) - static_cast<std::int32_t>(code >> 1));

@@ -20,5 +20,8 @@ std::unique_ptr<Codec<Space::cuda>> make_cuda_mx(const Params& params, const Lay
 std::unique_ptr<Codec<Space::cuda>> make_cuda_natural(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_terngrad(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_signsgd(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_efsignsgd(const Params& params, const Layout& layout);
 
 }  // namespace gradtool

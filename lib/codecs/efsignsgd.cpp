@@ -1,3 +1,4 @@
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/sign_codec.hpp"
 
@@ -22,7 +23,7 @@ extern constinit const CodecDescriptor efsignsgd_codec{
     .make_host = [](const Params&, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<SignCodec>("efsignsgd", layout, true);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_efsignsgd),
 };
 
 }  // namespace gradtool

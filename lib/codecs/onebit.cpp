@@ -168,10 +168,7 @@ class OneBit final : public Codec<Space::host> {
       all.other += sums[slot].other;
       all.negatives += sums[slot].negatives;
     }
-    const auto mean = [](double sum, std::uint64_t count) {
-      return count == 0 ? 0.0F : static_cast<float>(sum / static_cast<double>(count));
-    };
-    return {mean(all.other, matrix.rows - all.negatives), mean(all.negative, all.negatives)};
+    return {law::stored_mean(all.other, matrix.rows - all.negatives), law::stored_mean(all.negative, all.negatives)};
   }
 
   TensorPieces pieces_;

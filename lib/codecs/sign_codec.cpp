@@ -40,8 +40,7 @@ void SignCodec::encode(Queue<Space::host> queue, HostView<const float> gradient,
   for (std::size_t t = 0; t < means(); ++t) {
     double sum = 0.0;
     for (std::size_t i = pieces_.first_piece(t); i < pieces_.first_piece(t + 1); ++i) sum += sums[i];
-    const auto count = static_cast<double>(std::max<std::size_t>(pieces_.elements_of(t), 1));
-    mean[t] = static_cast<float>(sum / count);
+    mean[t] = law::stored_mean(sum, pieces_.elements_of(t));
   }
 }
 

@@ -1,3 +1,4 @@
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/sign_codec.hpp"
 
@@ -39,7 +40,8 @@ extern constinit const CodecDescriptor signsgd_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<SignCodec>("signsgd", layout, p.is("scale", "mean"));
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_signsgd),
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

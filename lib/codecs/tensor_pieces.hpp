@@ -33,6 +33,7 @@ class TensorPieces {
   /// Pieces [first_piece(t), first_piece(t + 1)) are those of tensor t.
   [[nodiscard]] std::size_t first_piece(std::size_t tensor) const { return first_[tensor]; }
   [[nodiscard]] std::size_t count() const { return pieces_.size(); }
+  [[nodiscard]] const host::Piece& operator[](std::size_t piece) const { return pieces_[piece]; }
   [[nodiscard]] std::size_t words() const { return words_; }
   [[nodiscard]] std::size_t elements() const { return elements_; }
 

@@ -5,6 +5,7 @@
 #include "kernels/host/draws.hpp"
 #include "kernels/host/pack_codes.hpp"
 #include "kernels/law/ternary.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/tensor_pieces.hpp"
@@ -107,8 +108,6 @@ class TernGrad final : public Codec<Space::host> {
   }
   [[nodiscard]] std::size_t codes_offset() const { return 4 * pieces_.tensors(); }
 
-  /// min(max |x|, c sigma), sigma with the mean taken off. NaN where a value is not finite; no clipping where sigma
-  /// vanishes in float64's rounding.
   [[nodiscard]] float scale_of(std::size_t tensor, const Moments* moments) const {
     Moments all;
     for (std::size_t i = pieces_.first_piece(tensor); i < pieces_.first_piece(tensor + 1); ++i) {
@@ -116,15 +115,7 @@ class TernGrad final : public Codec<Space::host> {
       all.squares += moments[i].squares;
       all.largest = std::max(all.largest, moments[i].largest);
     }
-    if (all.largest >= 0x7f800000U) return law::float_of(0x7fc00000U);
-    const float largest = law::float_of(all.largest);
-    const auto count = static_cast<double>(pieces_.elements_of(tensor));
-    if (clip_ == 0.0 || count == 0.0) return largest;
-    const double mean = all.sum / count;
-    const double square = all.squares / count;
-    const double variance = square - mean * mean;
-    if (!(variance > 1e-12 * square)) return largest;
-    return std::min(largest, static_cast<float>(clip_ * std::sqrt(variance)));
+    return Ternary::scale(all.sum, all.squares, all.largest, pieces_.elements_of(tensor), clip_);
   }
 
   void encode_piece(const float* x, const Piece& piece, float scale, const law::DrawKey& key,
@@ -183,7 +174,7 @@ extern constinit const CodecDescriptor terngrad_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<TernGrad>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_terngrad),
 };
 
 }  // namespace gradtool

@@ -76,6 +76,29 @@ TEST_P(GpuCodec, TakesAnyAlignmentOfTheGradient) {
   }
 }
 
+/// Tensors begin anywhere, and their statistics are their own.
+TEST_P(GpuCodec, TakesUnitsOfSeveralTensors) {
+  const Layout layout = several_tensors();
+  CodecRun host{GetParam(), layout};
+  CudaRun gpu{GetParam(), layout};
+  for (const float value : {0.0F, NAN}) {
+    auto x = gradient_like(layout.elements);
+    std::fill(x.begin() + 640, x.begin() + 660, value);  // the end of one tensor and all of the next
+    const auto expected = host.encode(x, kContext);
+    const auto payload = gpu.encode(x, kContext);
+    if (gpu.same_bytes()) EXPECT_EQ(payload, expected) << value;
+    std::vector<float> out = gradient_like(layout.elements, 7);
+    std::vector<float> sum = out;
+    host.decode_add(expected, 0.7F, sum);
+    for (const std::size_t shift : {0, 4}) {
+      auto result = out;
+      gpu.decode_add(expected, 0.7F, result, shift);
+      if (!std::isnan(value)) expect_decoded(gpu.same_bytes(), result, sum, "shift " + std::to_string(shift));
+      if (gpu.same_bytes()) expect_same(result, sum, "shift " + std::to_string(shift));
+    }
+  }
+}
+
 TEST_P(GpuCodec, WritesEveryByteAndReadsNoneItDidNotWrite) {
   for (const std::size_t n : kSizes) {
     CudaRun gpu{GetParam(), n};

@@ -74,11 +74,12 @@ inline std::span<const std::byte> bytes_of(std::span<const float> x) {
 /// The CUDA side of CodecRun: a codec with guarded buffers for n elements on a stream of its own.
 class CudaRun {
  public:
-  CudaRun(const std::string& spec, std::size_t n)
+  CudaRun(const std::string& spec, std::size_t n) : CudaRun{spec, Layout::flat(n)} {}
+  CudaRun(const std::string& spec, const Layout& layout)
       : spec_{parse_codec(spec)},
-        codec_{spec_.descriptor->make_cuda(spec_.params, {})},
-        footprint_{codec_->plan(n)},
-        n_{n},
+        codec_{spec_.descriptor->make_cuda(spec_.params, layout)},
+        footprint_{codec_->plan(layout.elements)},
+        n_{layout.elements},
         payload_{stream_.queue(), footprint_.payload_bytes},
         scratch_{stream_.queue(), footprint_.scratch_bytes} {}
 

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/law/half.hpp"
+#include "kernels/law/hd.hpp"
+
+namespace gradtool::law {
+
+/// Sums that go into payloads are taken over chunks of so many elements, and chunks are added in order: the bits do not
+/// depend on threads. A multiple of 32 and of 20, so that a chunk's codes of 1, 2 or 8/5 bits are whole words.
+inline constexpr std::size_t kSumChunk = 7680;
+/// Partial sum j of a chunk, in float64, adds elements j, j+16, ...; then halves are added: 8, 4, 2, 1.
+inline constexpr std::size_t kSumLanes = 16;
+
+/// sum/count as it is stored: rounded to float32 once, 0 for no elements, and one NaN for all, because processors make
+/// different ones.
+GT_HD inline float stored_mean(double sum, std::uint64_t count) {
+  if (count == 0) return 0.0f;
+  const auto mean = static_cast<float>(sum / static_cast<double>(count));
+  return mean == mean ? mean : float_of(0x7fc00000u);
+}
+
+}  // namespace gradtool::law
