@@ -10,8 +10,10 @@
 
 #include "apps/subcommands.hpp"
 #include "lib/analysis/analysis.hpp"
+#include "lib/analysis/gpu.hpp"
 #include "lib/analysis/study.hpp"
 #include "lib/analysis/summary.hpp"
+#include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
@@ -24,13 +26,14 @@ namespace gradtool::app {
 namespace {
 
 struct Options {
-  std::string file, out = "analysis", layers, steps, json, csv;
+  std::string file, out = "analysis", layers, steps, json, csv, device = "cpu";
   std::vector<std::string> only;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::size_t samples = 128, taps = 0;
 };
 
-constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
+constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on every card: it decides last digits
+constexpr int kInterrupted = 130;                                // what a shell reports for Ctrl-C
 const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance"};
 
 /// "FIRST:LAST", both ends included and each may be left out; "N" is one step.
@@ -70,21 +73,22 @@ std::vector<std::size_t> select_tensors(const GradientReader& reader, const std:
   return chosen;
 }
 
-std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, const Scope& scope) {
+std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, const Scope& scope,
+                                                     const std::shared_ptr<AnalysisGpu>& gpu) {
   const auto wanted = [&](const std::string& name) {
     return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
   };
   std::vector<std::unique_ptr<Analysis>> analyses;
   if (wanted("spectrum")) {
-    if (!spectrum_available()) {
+    if (!gpu && !spectrum_available()) {
       const std::string missing = "frequency spectra are not available: this gradtool was built without FFTW";
       if (!options.only.empty()) throw Error{Fault::unavailable, missing};
       fmt::print(stderr, "gradtool: {}; spectrum.csv has the values' shares only\n", missing);
     }
-    analyses.push_back(make_spectrum(scope));
+    analyses.push_back(make_spectrum(scope, gpu));
   }
-  if (wanted("correlation")) analyses.push_back(make_correlation(scope, options.samples, options.taps));
-  if (wanted("variance")) analyses.push_back(make_variance(scope));
+  if (wanted("correlation")) analyses.push_back(make_correlation(scope, options.samples, options.taps, gpu));
+  if (wanted("variance")) analyses.push_back(make_variance(scope, gpu));
   return analyses;
 }
 
@@ -117,6 +121,8 @@ int analyze(const Options& options) {
   if (options.json == "-" && options.csv == "-") {
     throw Error{Fault::usage, "--json - and --csv - would both write to standard output; give one of them a file"};
   }
+  const DeviceChoice device = parse_device(options.device);
+  const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
   const GradientReader reader{options.file};
   Scope scope;
   scope.file = options.file;
@@ -125,10 +131,12 @@ int analyze(const Options& options) {
   scope.micro_batches = reader.info().micro_batches;
   select_steps(options.steps, reader.steps().size(), scope);
   const auto tensors = select_tensors(reader, options.layers, scope);
-  const auto analyses = make_analyses(options, scope);
+  const auto analyses = make_analyses(options, scope, gpu);
 
   StudyOptions study_options;
   study_options.threads = options.threads;
+  study_options.gpu = gpu;
+  if (gpu) study_options.part_bytes = kGpuPartBytes;
   {
     Progress progress{"analyze", 100};
     study_options.progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -179,6 +187,8 @@ Subcommand add_analyze(CLI::App& root) {
   app->add_option("--threads,-t", options->threads, "Computing threads; results do not depend on it")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  app->add_option("--device", options->device, "cpu, cuda or cuda:INDEX; a GPU finds the same numbers but for rounding")
+      ->capture_default_str();
   app->add_option("--samples", options->samples,
                   "Steps that enter the eigenvalues at most: the first of those selected")
       ->capture_default_str()

@@ -9,7 +9,9 @@
 using cufftHandle = int;
 using cufftReal = float;
 using cufftComplex = float2;
-enum cufftType : int { CUFFT_R2C = 0x2a, CUFFT_C2R = 0x2c, CUFFT_C2C = 0x29 };
+using cufftDoubleReal = double;
+using cufftDoubleComplex = double2;
+enum cufftType : int { CUFFT_R2C = 0x2a, CUFFT_C2R = 0x2c, CUFFT_C2C = 0x29, CUFFT_D2Z = 0x6a };
 enum cufftResult : int {
   CUFFT_SUCCESS = 0,
   CUFFT_INVALID_PLAN = 1,
@@ -35,3 +37,5 @@ cufftResult cufftMakePlanMany64(cufftHandle plan, int rank, long long* lengths, 
 cufftResult cufftExecR2C(cufftHandle plan, cufftReal* in, cufftComplex* out);
 cufftResult cufftExecC2R(cufftHandle plan, cufftComplex* in, cufftReal* out);
 cufftResult cufftExecC2C(cufftHandle plan, cufftComplex* in, cufftComplex* out, int direction);
+/// Of one row.
+cufftResult cufftExecD2Z(cufftHandle plan, cufftDoubleReal* in, cufftDoubleComplex* out);

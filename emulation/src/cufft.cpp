@@ -12,10 +12,12 @@ namespace {
 
 struct Plan {
   fftwf_plan forward = nullptr, inverse = nullptr;  ///< inverse: of complex transforms only
+  fftw_plan wide = nullptr;                         ///< in double precision, of one row
   cudaStream_t stream = nullptr;
   ~Plan() {
     if (forward != nullptr) fftwf_destroy_plan(forward);
     if (inverse != nullptr) fftwf_destroy_plan(inverse);
+    if (wide != nullptr) fftw_destroy_plan(wide);
   }
 };
 
@@ -67,6 +69,14 @@ cufftResult cufftMakePlanMany64(cufftHandle handle, int rank, long long* lengths
   const std::lock_guard lock{mutex};
   const int n = static_cast<int>(lengths[0]);
   const int many = static_cast<int>(batch);
+  if (type == CUFFT_D2Z) {
+    if (batch != 1) return CUFFT_INVALID_SIZE;
+    std::vector<double> x(lengths[0]), y(lengths[0] + 2);
+    plan->wide =
+        fftw_plan_dft_r2c_1d(n, x.data(), reinterpret_cast<fftw_complex*>(y.data()), FFTW_ESTIMATE | FFTW_UNALIGNED);
+    *work_bytes = 512;
+    return plan->wide == nullptr ? CUFFT_INVALID_SIZE : CUFFT_SUCCESS;
+  }
   // Null shapes mean packed rows, as in cuFFT.
   const int packed_in = type == CUFFT_C2R ? n / 2 + 1 : n;
   const int packed_out = type == CUFFT_R2C ? n / 2 + 1 : n;
@@ -98,6 +108,13 @@ cufftResult cufftExecR2C(cufftHandle handle, cufftReal* in, cufftComplex* out) {
   if (plan == nullptr) return CUFFT_INVALID_PLAN;
   const fftwf_plan fftw = plan->forward;
   emulation::enqueue(plan->stream, [=] { fftwf_execute_dft_r2c(fftw, in, reinterpret_cast<fftwf_complex*>(out)); });
+  return CUFFT_SUCCESS;
+}
+cufftResult cufftExecD2Z(cufftHandle handle, cufftDoubleReal* in, cufftDoubleComplex* out) {
+  Plan* plan = find(handle);
+  if (plan == nullptr || plan->wide == nullptr) return CUFFT_INVALID_PLAN;
+  const fftw_plan fftw = plan->wide;
+  emulation::enqueue(plan->stream, [=] { fftw_execute_dft_r2c(fftw, in, reinterpret_cast<fftw_complex*>(out)); });
   return CUFFT_SUCCESS;
 }
 cufftResult cufftExecC2R(cufftHandle handle, cufftComplex* in, cufftReal* out) {

@@ -49,8 +49,8 @@ class Plan {
     try {
       long long lengths[1] = {length};
       long long bins[1] = {length / 2 + 1};
-      long long* from = type == CUFFT_R2C ? lengths : bins;
-      long long* to = type == CUFFT_R2C ? bins : lengths;
+      long long* from = type == CUFFT_C2R ? bins : lengths;
+      long long* to = type == CUFFT_C2R ? lengths : bins;
       GT_CUFFT(cufftSetAutoAllocation(handle_, 0));
       GT_CUFFT(cufftMakePlanMany64(handle_, 1, lengths, from, 1, *from, to, 1, *to, type, batch, &work_bytes_));
     } catch (...) {
@@ -103,6 +103,23 @@ void RealTransforms::forward(Queue<Space::cuda> queue, const float* real, float*
 void RealTransforms::inverse(Queue<Space::cuda> queue, float* spectrum, float* real, std::byte* work) const {
   plans_->inverse.run(queue, work, [&](cufftHandle plan) {
     GT_CUFFT(cufftExecC2R(plan, reinterpret_cast<cufftComplex*>(spectrum), real));
+  });
+}
+
+struct WideTransform::Plans {
+  Plan forward;
+};
+
+WideTransform::WideTransform(std::size_t length) : plans_{new Plans{{CUFFT_D2Z, static_cast<long long>(length), 1}}} {}
+WideTransform::~WideTransform() = default;
+
+std::size_t WideTransform::work_bytes() const {
+  return plans_->forward.work_bytes();
+}
+
+void WideTransform::forward(Queue<Space::cuda> queue, double* real, double* spectrum, std::byte* work) const {
+  plans_->forward.run(queue, work, [&](cufftHandle plan) {
+    GT_CUFFT(cufftExecD2Z(plan, real, reinterpret_cast<cufftDoubleComplex*>(spectrum)));
   });
 }
 

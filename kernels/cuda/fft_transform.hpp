@@ -33,4 +33,21 @@ class RealTransforms {
   std::unique_ptr<Plans> plans_;
 };
 
+/// The forward transform of one row in double precision, for analyses. Otherwise as RealTransforms.
+class WideTransform {
+ public:
+  explicit WideTransform(std::size_t length);
+  ~WideTransform();
+  WideTransform(const WideTransform&) = delete;
+  WideTransform& operator=(const WideTransform&) = delete;
+
+  [[nodiscard]] std::size_t work_bytes() const;
+  /// `real` is destroyed. Both 16-byte aligned.
+  void forward(Queue<Space::cuda> queue, double* real, double* spectrum, std::byte* work) const;
+
+ private:
+  struct Plans;
+  std::unique_ptr<Plans> plans_;
+};
+
 }  // namespace gradtool::cuda

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/view.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/report/table.hpp"
 
@@ -26,6 +27,17 @@ struct Scope {
   [[nodiscard]] std::size_t steps() const { return last_step - first_step + 1; }
 };
 
+class AnalysisGpu;  // lib/analysis/gpu.hpp
+
+/// What a slice is on a GPU. Work on it goes to `queue`, in whose order the memory is used again.
+struct GpuSlice {
+  const float* rows = nullptr;  ///< the gradients of this step's workers so far: worker w's at rows + w * stride
+  std::size_t stride = 0;       ///< a multiple of 4; 0 where only this worker's is kept
+  std::size_t elements = 0;
+  const float* second_moment = nullptr;  ///< this worker's; null when the file has none
+  Queue<Space::cuda> queue;
+};
+
 /// Elements [first, first + gradient.size()) of one worker's gradient of one tensor at one captured step.
 struct Slice {
   std::size_t step = 0;    ///< counted from Scope::first_step, so it starts at 0
@@ -33,6 +45,7 @@ struct Slice {
   std::uint64_t first = 0;
   std::span<const float> gradient;
   std::span<const float> second_moment;  ///< as long as `gradient`, or empty when the file has none
+  GpuSlice gpu{};                        ///< in a study on a GPU, where both spans are empty
 };
 
 /// The elements and steps of one tensor that one accumulator sees. Steps are counted from Scope::first_step.
@@ -98,13 +111,16 @@ class Analysis {
   std::size_t skipped_ = 0;
 };
 
-[[nodiscard]] std::unique_ptr<Analysis> make_spectrum(Scope scope);
+// The three analyses. `gpu` null: on the CPU.
+[[nodiscard]] std::unique_ptr<Analysis> make_spectrum(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);
 /// `samples`: at most this many steps enter the eigenvalue analysis; `taps`: taps of a convolution in one slice, 0 for
 /// one row of its kernel (docs/analysis.md).
-[[nodiscard]] std::unique_ptr<Analysis> make_correlation(Scope scope, std::size_t samples, std::size_t taps);
-[[nodiscard]] std::unique_ptr<Analysis> make_variance(Scope scope);
+[[nodiscard]] std::unique_ptr<Analysis> make_correlation(Scope scope, std::size_t samples, std::size_t taps,
+                                                         std::shared_ptr<AnalysisGpu> gpu = nullptr);
+[[nodiscard]] std::unique_ptr<Analysis> make_variance(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);
 
-/// False in a build without FFTW: make_spectrum then yields rows with status `unavailable` and no frequencies.
+/// False in a build without FFTW: make_spectrum on the CPU then yields rows with status `unavailable` and no
+/// frequencies.
 [[nodiscard]] bool spectrum_available();
 
 /// `numerator / denominator`, or an empty cell when the denominator is 0 or not finite.

@@ -4,18 +4,18 @@
 #include <cmath>
 
 #include "lib/analysis/analysis.hpp"
-#include "lib/analysis/pearson.hpp"
+#include "lib/analysis/gpu.hpp"
 #include "lib/analysis/slice_study.hpp"
 
 namespace gradtool {
 namespace {
 
-class CorrelationAccumulator final : public Accumulator {
+class HostCorrelation final : public CorrelationAccumulator {
  public:
-  CorrelationAccumulator(const Scope& scope, const Part& part, const Slicing& slicing, std::size_t samples)
-      : workers_{scope.workers},
-        pearson_{scope.workers, part.steps},
-        grams_{slicing, samples, part.first, static_cast<std::size_t>(part.count)} {}
+  HostCorrelation(const Scope& scope, const Part& part, const Slicing& slicing, std::size_t samples)
+      : CorrelationAccumulator{{scope.workers, part.steps},
+                               {slicing, samples, part.first, static_cast<std::size_t>(part.count)}},
+        workers_{scope.workers} {}
 
   void observe(const Slice& slice) override {
     const auto values = slice.gradient;
@@ -43,22 +43,9 @@ class CorrelationAccumulator final : public Accumulator {
     if (non_finite_ == 0) grams_.close();
   }
 
-  void merge(const Accumulator& other) override {
-    const auto& theirs = dynamic_cast<const CorrelationAccumulator&>(other);
-    non_finite_ += theirs.non_finite_;
-    if (non_finite_ > 0) return;
-    pearson_.merge(theirs.pearson_);
-    grams_.merge(theirs.grams_);
-  }
-
-  [[nodiscard]] const PearsonSums& pearson() const { return pearson_; }
-  [[nodiscard]] const SliceGrams& grams() const { return grams_; }
-
  private:
   std::size_t workers_;
   std::vector<double> rows_;  ///< the current step: W gradients and their mean, of this part
-  PearsonSums pearson_;
-  SliceGrams grams_;
 };
 
 std::vector<Column> correlation_columns(std::vector<Column> columns) {
@@ -117,8 +104,10 @@ Cell cell(std::optional<double> value) {
 
 class Correlation final : public Analysis {
  public:
-  Correlation(Scope studied, std::size_t samples, std::size_t taps)
+  Correlation(Scope studied, std::size_t samples, std::size_t taps, std::shared_ptr<AnalysisGpu> gpu)
       : Analysis{std::move(studied)},
+        gpu_{std::move(gpu)},
+        eigensolver_{gpu_ ? gpu_eigensolver(gpu_) : lapack_eigenvalues},
         samples_{std::min(samples, scope().steps())},
         taps_{taps},
         table_{"correlation", correlation_columns(leading_columns())},
@@ -134,7 +123,8 @@ class Correlation final : public Analysis {
 
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     const Slicing slicing{scope().tensors.at(part.tensor), taps_};
-    return std::make_unique<CorrelationAccumulator>(scope(), part, slicing, samples_);
+    if (gpu_) return start_gpu_correlation(gpu_, scope(), part, slicing, samples_);
+    return std::make_unique<HostCorrelation>(scope(), part, slicing, samples_);
   }
 
   void finish(std::size_t tensor, const Accumulator& whole) override {
@@ -145,8 +135,8 @@ class Correlation final : public Analysis {
     SliceTotals totals;
     for (const auto& [number, slice] : seen.grams().slices()) {
       const auto coordinates = static_cast<std::size_t>(slicing.elements_of(number));
-      const auto components = principal_components(slice.gram, slice.square_norms, coordinates);
-      totals.add(coordinates, components, holdout(slice.gram, slice.square_norms, kGradiveqShare));
+      const auto components = principal_components(slice.gram, slice.square_norms, coordinates, eigensolver_);
+      totals.add(coordinates, components, holdout(slice.gram, slice.square_norms, kGradiveqShare, eigensolver_));
       add_eigenvalues(info.name, number, components);
     }
     add_row(&info, &slicing, seen.pearson(), totals);
@@ -193,6 +183,8 @@ class Correlation final : public Analysis {
     }
   }
 
+  std::shared_ptr<AnalysisGpu> gpu_;
+  Eigensolver eigensolver_;
   std::size_t samples_, taps_;
   Table table_, eigenvalues_;
   PearsonSums total_pearson_;
@@ -201,8 +193,9 @@ class Correlation final : public Analysis {
 
 }  // namespace
 
-std::unique_ptr<Analysis> make_correlation(Scope scope, std::size_t samples, std::size_t taps) {
-  return std::make_unique<Correlation>(std::move(scope), samples, taps);
+std::unique_ptr<Analysis> make_correlation(Scope scope, std::size_t samples, std::size_t taps,
+                                           std::shared_ptr<AnalysisGpu> gpu) {
+  return std::make_unique<Correlation>(std::move(scope), samples, taps, std::move(gpu));
 }
 
 }  // namespace gradtool

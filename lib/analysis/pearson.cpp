@@ -68,6 +68,18 @@ void PearsonSums::add_step(std::vector<double>& rows) {
   std::swap(previous_, rows);
 }
 
+void PearsonSums::add_sums(double count, std::span<const double> means, std::span<const double> within,
+                           std::span<const double> lag) {
+  expects(next_ < steps_.size() && means.size() == rows_ && within.size() == rows_ * rows_ && lag.size() == rows_,
+          "a step too many, or sums of other rows");
+  Step& step = steps_[next_];
+  step.mean.assign(means.begin(), means.end());
+  step.within.assign(within.begin(), within.end());
+  if (next_ > 0) step.lag.assign(lag.begin(), lag.end());
+  count_ = count;
+  ++next_;
+}
+
 void PearsonSums::close() {
   previous_ = {};
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace gradtool {
@@ -18,6 +19,10 @@ class PearsonSums {
   /// The next step's gradients, R rows of equal length one after another. Takes the contents of `rows` and leaves
   /// memory in it that the next step's gradients may be written to.
   void add_step(std::vector<double>& rows);
+  /// The same, summed up elsewhere over `count` elements: the rows' means, their products within the step [R][R], and
+  /// with the step before [R]; of the first step `lag` counts for nothing.
+  void add_sums(double count, std::span<const double> means, std::span<const double> within,
+                std::span<const double> lag);
   /// Releases what only an open part needs.
   void close();
   /// Joins the sums over other elements (Chan's formula for co-moments). Both have the same workers and steps.

@@ -22,11 +22,10 @@ extern "C" const char* __tsan_default_suppressions() {
 #endif
 
 namespace gradtool {
-namespace {
 
-/// Eigenvalues ascend in `values`; with `vectors`, `matrix` becomes them: vector j at matrix[j * n].
-std::vector<double> eigenvalues_of(std::vector<double>& matrix, std::size_t n, bool vectors) {
-  std::vector<double> values(n);
+void lapack_eigenvalues(std::span<double> matrix, std::span<double> values, bool vectors) {
+  const std::size_t n = values.size();
+  expects(n >= 1 && matrix.size() == n * n, "eigenvalues need a square matrix");
   const int order = static_cast<int>(n), query = -1;
   const char* jobz = vectors ? "V" : "N";
   int info = 0;
@@ -37,8 +36,9 @@ std::vector<double> eigenvalues_of(std::vector<double>& matrix, std::size_t n, b
   dsyev_(jobz, "L", &order, matrix.data(), &order, values.data(), work.data(), &size, &info);
   if (info != 0)
     throw Error{Fault::backend, fmt::format("LAPACK dsyev failed on a {} x {} matrix (info {})", n, n, info)};
-  return values;
 }
+
+namespace {
 
 /// Rounding leaves eigenvalues of about this share of the largest where there should be zeros.
 constexpr double kRelativeZero = 1e-14;
@@ -48,7 +48,7 @@ constexpr double kNoVariance = 1e-25;
 }  // namespace
 
 PrincipalComponents principal_components(std::span<const double> gram, std::span<const double> square_norms,
-                                         std::size_t coordinates) {
+                                         std::size_t coordinates, const Eigensolver& eigensolver) {
   const std::size_t samples = square_norms.size();
   expects(gram.size() == samples * samples, "a Gram matrix must be square");
   PrincipalComponents result;
@@ -60,7 +60,8 @@ PrincipalComponents principal_components(std::span<const double> gram, std::span
     return result;
   }
   std::vector<double> matrix{gram.begin(), gram.end()};
-  auto values = eigenvalues_of(matrix, samples, false);
+  std::vector<double> values(samples);
+  eigensolver(matrix, values, false);
   std::reverse(values.begin(), values.end());
   values.resize(std::min(coordinates, samples - 1));
   const double zero = values.empty() ? 0 : kRelativeZero * std::max(values.front(), 0.0);
@@ -94,7 +95,8 @@ double PrincipalComponents::effective_rank() const {
   return std::exp(entropy);
 }
 
-Holdout holdout(std::span<const double> gram, std::span<const double> square_norms, double share) {
+Holdout holdout(std::span<const double> gram, std::span<const double> square_norms, double share,
+                const Eigensolver& eigensolver) {
   const std::size_t m = square_norms.size(), train = m / 2;
   expects(gram.size() == m * m, "a Gram matrix must be square");
   if (m < 4) return {};
@@ -111,7 +113,8 @@ Holdout holdout(std::span<const double> gram, std::span<const double> square_nor
   for (std::size_t i = 0; i < train; ++i) {
     for (std::size_t j = 0; j < train; ++j) vectors[i * train + j] = inner(i, j);
   }
-  const auto values = eigenvalues_of(vectors, train, true);
+  std::vector<double> values(train);
+  eigensolver(vectors, values, true);
   const double zero = kRelativeZero * std::max(values.back(), 0.0);
   const double total = std::accumulate(values.begin(), values.end(), 0.0,
                                        [&](double sum, double value) { return sum + (value > zero ? value : 0.0); });

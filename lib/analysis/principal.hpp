@@ -1,13 +1,21 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
 namespace gradtool {
 
+/// Eigenvalues of a symmetric n x n matrix, n = values.size(), ascending. With `vectors`, `matrix` becomes the
+/// eigenvectors: vector j at matrix[j * n]; without, its contents are lost.
+using Eigensolver = std::function<void(std::span<double> matrix, std::span<double> values, bool vectors)>;
+
+/// LAPACK dsyev. Throws Fault::backend when it does not converge.
+void lapack_eigenvalues(std::span<double> matrix, std::span<double> values, bool vectors);
+
 /// Principal components of M samples of K coordinates, from their Gram matrix alone (the Gram trick: the M x M matrix
-/// of inner products has the same non-zero eigenvalues as the K x K scatter matrix). Float64, LAPACK dsyev, O(M^3).
+/// of inner products has the same non-zero eigenvalues as the K x K scatter matrix). Float64, O(M^3).
 struct PrincipalComponents {
   /// Eigenvalues of the sample covariance (divisor M - 1), descending, none negative: min(K, M - 1) of them.
   std::vector<double> eigenvalues;
@@ -24,7 +32,8 @@ struct PrincipalComponents {
 /// `gram`: M x M inner products of the samples less their mean over the samples. `square_norms`: |x|^2 of each sample
 /// before that. K coordinates. Samples that differ by rounding only have no variance.
 [[nodiscard]] PrincipalComponents principal_components(std::span<const double> gram,
-                                                       std::span<const double> square_norms, std::size_t coordinates);
+                                                       std::span<const double> square_norms, std::size_t coordinates,
+                                                       const Eigensolver& eigensolver = lapack_eigenvalues);
 
 /// What a basis learned on the first half of the samples leaves of the second half.
 struct Holdout {
@@ -34,6 +43,7 @@ struct Holdout {
 
 /// U holds the d training components that explain `share` of the training variance. `square_norms`: |x|^2 of each
 /// sample. Needs at least 4 samples; fewer give {0, 0}.
-[[nodiscard]] Holdout holdout(std::span<const double> gram, std::span<const double> square_norms, double share);
+[[nodiscard]] Holdout holdout(std::span<const double> gram, std::span<const double> square_norms, double share,
+                              const Eigensolver& eigensolver = lapack_eigenvalues);
 
 }  // namespace gradtool

@@ -6,24 +6,23 @@
 #include <functional>
 #include <limits>
 
+#include "lib/core/error.hpp"
+
 namespace gradtool {
-namespace {
 
-// A non-negative float's bit pattern grows with its value: its exponent and leading mantissa bits number the bins.
-constexpr int kDroppedBits = 23 - 12;
-constexpr std::uint32_t kInfinity = 0x7f800000U;
-constexpr std::uint32_t kSmallestNormal = 0x00800000U;
+RatioHistogram::RatioHistogram() : bins_(law::kRatioBins) {}
 
-}  // namespace
-
-RatioHistogram::RatioHistogram() : bins_((kInfinity >> kDroppedBits) + 1) {}
-
-void RatioHistogram::add(double ratio) {
-  using Float = std::numeric_limits<float>;
-  const float rounded = ratio > static_cast<double>(Float::max()) ? Float::infinity() : static_cast<float>(ratio);
-  const auto bits = std::bit_cast<std::uint32_t>(rounded);
-  ++bins_[bits < kSmallestNormal ? 0 : bits >> kDroppedBits];
+void RatioHistogram::add_bin(std::uint32_t bin) {
+  ++bins_[bin];
   ++count_;
+}
+
+void RatioHistogram::add_counts(std::span<const std::uint64_t> counts) {
+  expects(counts.size() == bins_.size(), "counts of another number of bins");
+  for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
+    bins_[bin] += counts[bin];
+    count_ += counts[bin];
+  }
 }
 
 void RatioHistogram::merge(const RatioHistogram& other) {
@@ -37,10 +36,10 @@ double RatioHistogram::quantile(double q) const {
   for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
     seen += bins_[bin];
     if (seen < std::max<std::uint64_t>(rank, 1)) continue;
-    const std::uint32_t low = static_cast<std::uint32_t>(bin) << kDroppedBits;
+    const std::uint32_t low = static_cast<std::uint32_t>(bin) << law::kRatioDroppedBits;
     if (low == 0) return 0;
-    if (low == kInfinity) return std::numeric_limits<double>::infinity();
-    return static_cast<double>(std::bit_cast<float>(low | (1U << (kDroppedBits - 1))));
+    if (low == law::kRatioInfinity) return std::numeric_limits<double>::infinity();
+    return static_cast<double>(std::bit_cast<float>(low | (1U << (law::kRatioDroppedBits - 1))));
   }
   return std::numeric_limits<double>::infinity();
 }

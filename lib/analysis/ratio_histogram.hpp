@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "kernels/law/signal_ratio.hpp"
 
 namespace gradtool {
 
@@ -12,7 +15,10 @@ class RatioHistogram {
  public:
   RatioHistogram();
   /// `ratio` >= 0, +infinity included. Rounded to float first; below 1.2e-38 it counts as 0.
-  void add(double ratio);
+  void add(double ratio) { add_bin(law::ratio_bin(ratio)); }
+  void add_bin(std::uint32_t bin);
+  /// As many ratios as `counts` says for each of the law::kRatioBins bins.
+  void add_counts(std::span<const std::uint64_t> counts);
   void merge(const RatioHistogram& other);
 
   [[nodiscard]] std::uint64_t count() const { return count_; }

@@ -2,17 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "lib/core/error.hpp"
 
 namespace gradtool {
 
-void SignalRatio::add(double mean_square, double variance_of_mean) {
-  if (mean_square == 0 && variance_of_mean == 0) {
+void SignalRatio::add(const law::SignalSample& sample) {
+  ++samples_;
+  if (!sample.consistent) {
+    ++inconsistent_;
+    return;
+  }
+  if (sample.mean_square == 0 && sample.variance == 0) {
     ++undefined_;
   } else {
-    histogram_.add(variance_of_mean > 0 ? mean_square / variance_of_mean : std::numeric_limits<double>::infinity());
+    histogram_.add_bin(law::ratio_bin(sample));
+  }
+  for (std::size_t a = 0; a < kAlphas.size(); ++a) {
+    passed_[a] += sample.mean_square > kAlphas[a] * sample.threshold ? 1 : 0;
   }
 }
 
@@ -20,19 +27,9 @@ void SignalRatio::add_micro_batches(std::span<const float> gradient, std::span<c
                                     std::int64_t micro_batches) {
   expects(micro_batches >= 2, "a variance over micro-batches needs at least two of them");
   expects(gradient.size() == second_moment.size(), "a second moment has another size than its gradient");
-  // Rounding to bfloat16 moves G^2 and v by less than 2^-7 of themselves; what is further out is not rounding.
-  constexpr double kRounding = 1.0 / 64;
   const double k = static_cast<double>(micro_batches);
   for (std::size_t i = 0; i < gradient.size(); ++i) {
-    const double g = static_cast<double>(gradient[i]), v = static_cast<double>(second_moment[i]);
-    const double g2 = g * g;
-    ++samples_;
-    if (!std::isfinite(v) || k * v < g2 * (1 - kRounding)) {
-      ++inconsistent_;
-      continue;
-    }
-    add(g2, std::max(0.0, (k * v - g2) / (k - 1)));
-    for (std::size_t a = 0; a < kAlphas.size(); ++a) passed_[a] += g2 > kAlphas[a] * v ? 1 : 0;
+    add(law::sample_of_micro_batches(gradient[i], second_moment[i], k));
   }
 }
 
@@ -48,11 +45,16 @@ void SignalRatio::add_workers(std::span<const float> values, std::size_t workers
       const double d = static_cast<double>(values[r * n + i]) - mean;
       squares += d * d;
     }
-    const double variance = squares / (w - 1) / w;
-    ++samples_;
-    add(mean * mean, variance);
-    for (std::size_t a = 0; a < kAlphas.size(); ++a) passed_[a] += mean * mean > kAlphas[a] * variance ? 1 : 0;
+    add(law::sample_of_workers(mean, squares, w));
   }
+}
+
+void SignalRatio::add(std::span<const std::uint64_t> bins, const Counts& counts) {
+  histogram_.add_counts(bins);
+  samples_ += counts.samples;
+  undefined_ += counts.undefined;
+  inconsistent_ += counts.inconsistent;
+  for (std::size_t a = 0; a < passed_.size(); ++a) passed_[a] += counts.passed[a];
 }
 
 void SignalRatio::merge(const SignalRatio& other) {

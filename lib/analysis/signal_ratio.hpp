@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/law/signal_ratio.hpp"
 #include "lib/analysis/ratio_histogram.hpp"
 
 namespace gradtool {
@@ -26,6 +27,12 @@ class SignalRatio {
                          std::int64_t micro_batches);
   /// W >= 2 workers' gradients of the same n elements; worker w's start at values[w * n].
   void add_workers(std::span<const float> values, std::size_t workers);
+  /// What was counted elsewhere: how many ratios fell into each bin (law::kRatioBins of them), and the rest.
+  struct Counts {
+    std::uint64_t samples = 0, undefined = 0, inconsistent = 0;
+    std::array<std::uint64_t, kAlphas.size()> passed{};
+  };
+  void add(std::span<const std::uint64_t> bins, const Counts& counts);
   void merge(const SignalRatio& other);
 
   [[nodiscard]] const RatioHistogram& histogram() const { return histogram_; }
@@ -38,7 +45,7 @@ class SignalRatio {
   [[nodiscard]] std::uint64_t passed(std::size_t alpha) const { return passed_.at(alpha); }
 
  private:
-  void add(double mean_square, double variance_of_mean);
+  void add(const law::SignalSample& sample);
 
   RatioHistogram histogram_;
   std::uint64_t samples_ = 0, undefined_ = 0, inconsistent_ = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lib/analysis/slicing.hpp"
@@ -23,6 +24,10 @@ class SliceGrams {
 
   /// Elements [first, first + count) of the tensor.
   SliceGrams(const Slicing& slicing, std::size_t samples, std::uint64_t first, std::size_t count);
+
+  /// No elements yet: what was multiplied elsewhere is put, or merged.
+  explicit SliceGrams(std::size_t samples) : samples_{samples}, count_{0} {}
+  void put(std::size_t slice, Slice products) { slices_[slice] = std::move(products); }
 
   /// The next sample's elements of this part. Samples beyond M are ignored.
   void add_sample(std::span<const double> values);

@@ -32,6 +32,18 @@ Slicing::Slicing(const TensorInfo& tensor, std::size_t taps)
   slices_ = static_cast<std::size_t>((elements_ + slice_elements_ - 1) / slice_elements_);
 }
 
+law::SliceColumns Slicing::columns(std::size_t slice, std::uint64_t first, std::uint64_t count) const {
+  law::SliceColumns columns;
+  columns.period = transposed_ ? all_taps_ : elements_;
+  const std::uint64_t width = transposed_ ? taps_ : slice_elements_;
+  columns.start = slice * width;
+  columns.width = std::min(width, columns.period - columns.start);
+  columns.first = first;
+  columns.before = columns.among(first);
+  columns.count = columns.among(first + count) - columns.before;
+  return columns;
+}
+
 std::uint64_t Slicing::elements_of(std::size_t slice) const {
   return std::min(slice_elements_, elements_ - slice * slice_elements_);
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/slice_columns.hpp"
 #include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
@@ -22,6 +23,8 @@ class Slicing {
   [[nodiscard]] std::size_t slices() const { return slices_; }
   [[nodiscard]] std::uint64_t slice_elements() const { return slice_elements_; }  ///< K, of a slice that is not short
   [[nodiscard]] std::uint64_t elements_of(std::size_t slice) const;
+  /// The elements of a slice among [first, first + count) of the contiguous order.
+  [[nodiscard]] law::SliceColumns columns(std::size_t slice, std::uint64_t first, std::uint64_t count) const;
   /// The slice of element `index` of the contiguous order.
   [[nodiscard]] std::size_t slice_of(std::uint64_t index) const {
     return static_cast<std::size_t>(transposed_ ? index % all_taps_ / taps_ : index / slice_elements_);

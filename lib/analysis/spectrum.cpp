@@ -4,16 +4,16 @@
 #include <cmath>
 
 #include "lib/analysis/analysis.hpp"
+#include "lib/analysis/gpu.hpp"
 #include "lib/analysis/real_transform.hpp"
-#include "lib/analysis/spectrum_sums.hpp"
 
 namespace gradtool {
 namespace {
 
 /// Transforms each worker's gradient of the tensor on its own, in its native contiguous order.
-class SpectrumAccumulator final : public Accumulator {
+class HostSpectrum final : public SpectrumAccumulator {
  public:
-  explicit SpectrumAccumulator(std::shared_ptr<const RealTransform> transform) : transform_{std::move(transform)} {}
+  explicit HostSpectrum(std::shared_ptr<const RealTransform> transform) : transform_{std::move(transform)} {}
 
   void observe(const Slice& slice) override {
     const auto bad =
@@ -29,18 +29,9 @@ class SpectrumAccumulator final : public Accumulator {
 
   void close() override { power_ = {}; }
 
-  void merge(const Accumulator& other) override {
-    const auto& theirs = dynamic_cast<const SpectrumAccumulator&>(other);
-    non_finite_ += theirs.non_finite_;
-    sums_ += theirs.sums_;
-  }
-
-  [[nodiscard]] const SpectrumSums& sums() const { return sums_; }
-
  private:
   std::shared_ptr<const RealTransform> transform_;
   std::vector<double> power_;
-  SpectrumSums sums_;
 };
 
 std::string percent_suffix(double fraction) {
@@ -82,8 +73,9 @@ std::vector<Column> band_columns() {
 
 class Spectrum final : public Analysis {
  public:
-  explicit Spectrum(Scope studied)
+  Spectrum(Scope studied, std::shared_ptr<AnalysisGpu> gpu)
       : Analysis{std::move(studied)},
+        gpu_{std::move(gpu)},
         table_{"spectrum", spectrum_columns(leading_columns())},
         bands_{"spectrum_bands", band_columns()} {}
 
@@ -93,12 +85,13 @@ class Spectrum final : public Analysis {
   [[nodiscard]] std::size_t bytes_per_element() const override { return 8 + 4 + 4; }
 
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
+    if (gpu_) return start_gpu_spectrum(gpu_, scope(), part);
     const auto n = static_cast<std::size_t>(part.count);
     if (RealTransform::available() && (!transform_ || planned_ != n)) {
       transform_ = std::make_shared<const RealTransform>(n);
       planned_ = n;
     }
-    return std::make_unique<SpectrumAccumulator>(transform_);
+    return std::make_unique<HostSpectrum>(transform_);
   }
 
   void finish(std::size_t tensor, const Accumulator& whole) override {
@@ -115,7 +108,7 @@ class Spectrum final : public Analysis {
 
  private:
   void add_row(const TensorInfo* tensor, const SpectrumSums& sums) {
-    const bool available = RealTransform::available();
+    const bool available = gpu_ || RealTransform::available();
     auto row = leading_cells(tensor, available ? "ok" : "unavailable",
                              available ? "" : "built without FFTW: no frequencies, the values only");
     for (const double top : sums.fft) row.push_back(ratio_cell(top, sums.spectral_energy));
@@ -145,6 +138,7 @@ class Spectrum final : public Analysis {
     return 10 * std::log10(raw_loss / fft_loss);
   }
 
+  std::shared_ptr<AnalysisGpu> gpu_;
   Table table_, bands_;
   SpectrumSums total_;
   std::shared_ptr<const RealTransform> transform_;
@@ -153,8 +147,8 @@ class Spectrum final : public Analysis {
 
 }  // namespace
 
-std::unique_ptr<Analysis> make_spectrum(Scope scope) {
-  return std::make_unique<Spectrum>(std::move(scope));
+std::unique_ptr<Analysis> make_spectrum(Scope scope, std::shared_ptr<AnalysisGpu> gpu) {
+  return std::make_unique<Spectrum>(std::move(scope), std::move(gpu));
 }
 
 bool spectrum_available() {

@@ -26,18 +26,28 @@ void visit_tops(std::span<T> keys, Visit visit) {
   }
 }
 
-/// Geometric over arithmetic mean of the interior bins; negative when they are absent or all zero.
-double spectral_flatness(std::size_t n, std::span<const double> power) {
-  double sum = 0, log_sum = 0, count = 0;
-  for (std::size_t k = 1; 2 * k < n; ++k) {
-    sum += power[k];
-    log_sum += std::log(power[k]);
-    count += 1;
-  }
-  return sum > 0 ? std::exp(log_sum / count) / (sum / count) : -1.0;
+}  // namespace
+
+std::array<std::uint64_t, kTopFractions.size()> top_counts(std::size_t size) {
+  std::array<std::uint64_t, kTopFractions.size()> counts{};
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = top_count(kTopFractions[i], size);
+  return counts;
 }
 
-}  // namespace
+void add_flatness(SpectrumSums& sums, std::size_t n, double power, double logarithms) {
+  if (!(power > 0)) return;  // no interior bins, or nothing in them
+  const auto count = static_cast<double>((n - 1) / 2);
+  sums.flatness += std::exp(logarithms / count) / (power / count) * static_cast<double>(n);
+  sums.flatness_weight += static_cast<double>(n);
+}
+
+double energy_of(const StrongestBins& bins, std::size_t n, double zero, double last) {
+  double energy = 2 * bins.power;
+  if (zero >= bins.threshold) energy -= zero;
+  const bool in = last > bins.threshold || (last == bins.threshold && !bins.tie_left_out);
+  if (n % 2 == 0 && in) energy -= last;
+  return energy;
+}
 
 SpectrumSums& SpectrumSums::operator+=(const SpectrumSums& other) {
   const auto add = [](auto& mine, const auto& theirs) {
@@ -99,26 +109,24 @@ void add_power(SpectrumSums& sums, std::size_t n, std::span<double> power) {
   double energy = 0;
   for (std::size_t k = 0; k < power.size(); ++k) energy += bin_weight(k, n) * power[k];
   sums.spectral_energy += energy;
-  if (const double flatness = spectral_flatness(n, power); flatness >= 0) {
-    sums.flatness += flatness * static_cast<double>(n);
-    sums.flatness_weight += static_cast<double>(n);
+  double interior = 0, logarithms = 0;
+  for (std::size_t k = 1; 2 * k < n; ++k) {
+    interior += power[k];
+    logarithms += std::log(power[k]);
   }
+  add_flatness(sums, n, interior, logarithms);
 
-  // All bins count twice but the one or two edges; ties at the threshold go to the lower frequency.
-  const double zero = power[0], nyquist = power[power.size() - 1];
-  const bool has_nyquist = n % 2 == 0;
+  const double zero = power[0], last = power[power.size() - 1];
   visit_tops(power, [&](std::size_t i, std::span<const double> top) {
     if (top.empty()) return;
-    double sum = 0, threshold = top[0];
+    StrongestBins bins{.threshold = top[0]};
     for (const double x : top) {
-      sum += 2 * x;
-      threshold = std::min(threshold, x);
+      bins.power += x;
+      bins.threshold = std::min(bins.threshold, x);
     }
-    if (zero >= threshold) sum -= zero;
-    const bool tie_left_out =
-        std::find(power.begin() + static_cast<std::ptrdiff_t>(top.size()), power.end(), threshold) != power.end();
-    if (has_nyquist && (nyquist > threshold || (nyquist == threshold && !tie_left_out))) sum -= nyquist;
-    sums.fft[i] += sum;
+    bins.tie_left_out =
+        std::find(power.begin() + static_cast<std::ptrdiff_t>(top.size()), power.end(), bins.threshold) != power.end();
+    sums.fft[i] += energy_of(bins, n, zero, last);
   });
 }
 

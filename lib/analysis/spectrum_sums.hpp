@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace gradtool {
@@ -28,6 +29,20 @@ void add_values(SpectrumSums& sums, std::span<const float> values);
 
 /// What the power spectrum of n values (RealTransform, unitary) says. `power` is reordered. O(n).
 void add_power(SpectrumSums& sums, std::size_t n, std::span<double> power);
+
+// Parts of the two above, for sums that were taken elsewhere.
+/// How many of `size` each selection takes.
+[[nodiscard]] std::array<std::uint64_t, kTopFractions.size()> top_counts(std::size_t size);
+/// From the sums of power and of its logarithm over the interior bins of n values.
+void add_flatness(SpectrumSums& sums, std::size_t n, double power, double logarithms);
+/// The strongest bins of n values: their power, the weakest of them, and whether one as strong was left out.
+struct StrongestBins {
+  double power = 0, threshold = 0;
+  bool tie_left_out = false;
+};
+/// Their energy, given the power at the edges: all bins count twice but the one or two edges; ties at the threshold go
+/// to the lower frequency.
+[[nodiscard]] double energy_of(const StrongestBins& bins, std::size_t n, double zero, double last);
 
 /// Weight of bin k of n values in the energy: 1 at frequency 0 and at the Nyquist frequency, 2 elsewhere.
 [[nodiscard]] constexpr double bin_weight(std::size_t k, std::size_t n) {

@@ -3,17 +3,33 @@
 #include <algorithm>
 #include <memory>
 
+#include "lib/analysis/gpu.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
 namespace {
 
-/// A part on its way through the analyses, and the slice of it that was read last.
+/// Slices in the host's memory.
+class HostFeed final : public SliceFeed {
+ public:
+  HostFeed(std::size_t elements, bool second_moment)
+      : gradient_(elements), second_moment_(second_moment ? elements : 0) {}
+  [[nodiscard]] std::span<float> gradient() override { return gradient_; }
+  [[nodiscard]] std::span<float> second_moment() override { return second_moment_; }
+  [[nodiscard]] Slice slice(std::size_t step, std::size_t worker, std::uint64_t first) override {
+    return {step, worker, first, gradient_, second_moment_, {}};
+  }
+
+ private:
+  std::vector<float> gradient_, second_moment_;
+};
+
+/// A part on its way through the analyses, and where its slices are read to.
 struct Lane {
   Part part;
   std::vector<std::unique_ptr<Accumulator>> accumulators;
-  std::vector<float> gradient, second_moment;
+  std::unique_ptr<SliceFeed> feed;
   std::size_t slices_done = 0;
 };
 
@@ -47,7 +63,7 @@ class Pass {
   /// The parts of all tensors, in order. Where they are cut must not depend on the number of threads.
   [[nodiscard]] std::vector<Part> cut() const {
     std::vector<Part> parts;
-    std::size_t bytes = 2 * sizeof(float);
+    std::size_t bytes = (options_.gpu ? scope().workers + 1 : 2) * sizeof(float);
     for (const auto* analysis : analyses_) bytes += analysis->bytes_per_element();
     const std::uint64_t longest = std::max<std::uint64_t>(1024, options_.part_bytes / bytes);
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -66,12 +82,17 @@ class Pass {
   }
 
   [[nodiscard]] Lane start(const Part& part) const {
-    Lane lane{part, {}, {}, {}, 0};
+    Lane lane{part, {}, {}, 0};
     for (auto* analysis : analyses_) lane.accumulators.push_back(analysis->start(part));
-    lane.gradient.resize(static_cast<std::size_t>(part.count));
     const bool moments = std::any_of(analyses_.begin(), analyses_.end(),
                                      [&](auto* analysis) { return analysis->needs_second_moment(part.tensor); });
-    if (moments) lane.second_moment.resize(lane.gradient.size());
+    const auto elements = static_cast<std::size_t>(part.count);
+    const bool whole_steps = analyses_.front()->unit() == Analysis::Unit::elements;
+    if (options_.gpu) {
+      lane.feed = make_gpu_feed(options_.gpu, elements, whole_steps ? scope().workers : 1, moments);
+    } else {
+      lane.feed = std::make_unique<HostFeed>(elements, moments);
+    }
     return lane;
   }
 
@@ -82,10 +103,9 @@ class Pass {
       if (exhausted(lane)) continue;
       const std::size_t step = scope().first_step + step_of(lane), worker = worker_of(lane);
       const std::size_t tensor = tensors_[lane.part.tensor];
-      reader_.read_gradient_part(tensor, step, worker, lane.part.first, lane.gradient);
-      if (!lane.second_moment.empty()) {
-        reader_.read_second_moment_part(tensor, step, worker, lane.part.first, lane.second_moment);
-      }
+      reader_.read_gradient_part(tensor, step, worker, lane.part.first, lane.feed->gradient());
+      const auto moments = lane.feed->second_moment();
+      if (!moments.empty()) reader_.read_second_moment_part(tensor, step, worker, lane.part.first, moments);
       done += lane.part.count;
       any = true;
     }
@@ -100,7 +120,7 @@ class Pass {
 
   void observe(Lane& lane) const {
     if (exhausted(lane)) return;
-    const Slice slice{step_of(lane), worker_of(lane), lane.part.first, lane.gradient, lane.second_moment};
+    const Slice slice = lane.feed->slice(step_of(lane), worker_of(lane), lane.part.first);
     for (auto& accumulator : lane.accumulators) accumulator->observe(slice);
     ++lane.slices_done;
   }
@@ -143,7 +163,7 @@ class Pass {
 bool study(const GradientReader& reader, std::span<const std::size_t> tensors,
            std::span<const std::unique_ptr<Analysis>> analyses, const StudyOptions& options) {
   expects(!analyses.empty() && !tensors.empty(), "a study needs an analysis and a tensor");
-  TaskPool pool{options.threads};
+  TaskPool pool{options.gpu ? 1 : options.threads};
   std::vector<std::vector<Analysis*>> groups(2);
   for (const auto& analysis : analyses) {
     groups[analysis->unit() == Analysis::Unit::elements ? 0 : 1].push_back(analysis.get());

@@ -17,6 +17,8 @@ struct StudyOptions {
   /// Working memory of the analyses that take ranges of elements, for each thread. Decides where tensors are cut, and
   /// so the last digits of results; the number of threads does not.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;
+  /// The GPU that the analyses were made for, or null. On a GPU one part at a time is open, and `threads` do nothing.
+  std::shared_ptr<AnalysisGpu> gpu;
   /// Called with values read so far and in all. Returning false stops the study.
   std::function<bool(std::uint64_t done, std::uint64_t total)> progress = [](auto, auto) { return true; };
 };

@@ -4,28 +4,15 @@
 #include <cmath>
 
 #include "lib/analysis/analysis.hpp"
-#include "lib/analysis/moments.hpp"
-#include "lib/analysis/signal_ratio.hpp"
+#include "lib/analysis/gpu.hpp"
 
 namespace gradtool {
 namespace {
 
-/// Where the samples behind a mean and a variance come from.
-enum class Source : std::uint8_t { second_moment, workers, none };
-
-Source source_of(const Scope& scope, const TensorInfo& tensor) {
-  if (tensor.has_second_moment && scope.micro_batches >= 2) return Source::second_moment;
-  return scope.workers >= 2 ? Source::workers : Source::none;
-}
-
-std::string_view name_of(Source source) {
-  return source == Source::second_moment ? "second_moment" : source == Source::workers ? "workers" : "none";
-}
-
-class VarianceAccumulator final : public Accumulator {
+class HostVariance final : public VarianceAccumulator {
  public:
-  VarianceAccumulator(const Scope& scope, std::size_t tensor)
-      : source_{source_of(scope, scope.tensors.at(tensor))},
+  HostVariance(const Scope& scope, std::size_t tensor)
+      : VarianceAccumulator{source_of(scope, scope.tensors.at(tensor))},
         workers_{scope.workers},
         micro_batches_{scope.micro_batches} {}
 
@@ -35,9 +22,9 @@ class VarianceAccumulator final : public Accumulator {
     non_finite_ += static_cast<std::uint64_t>(bad);
     if (non_finite_ > 0) return;
     moments_.add(values);
-    if (source_ == Source::second_moment) {
+    if (source_ == VarianceSource::second_moment) {
       ratio_.add_micro_batches(values, slice.second_moment, micro_batches_);
-    } else if (source_ == Source::workers) {
+    } else if (source_ == VarianceSource::workers) {
       step_.resize(workers_ * values.size());
       std::copy(values.begin(), values.end(),
                 step_.begin() + static_cast<std::ptrdiff_t>(slice.worker * values.size()));
@@ -47,24 +34,10 @@ class VarianceAccumulator final : public Accumulator {
 
   void close() override { step_ = {}; }
 
-  void merge(const Accumulator& other) override {
-    const auto& theirs = dynamic_cast<const VarianceAccumulator&>(other);
-    non_finite_ += theirs.non_finite_;
-    moments_.merge(theirs.moments_);
-    ratio_.merge(theirs.ratio_);
-  }
-
-  [[nodiscard]] Source source() const { return source_; }
-  [[nodiscard]] const Moments& moments() const { return moments_; }
-  [[nodiscard]] const SignalRatio& ratio() const { return ratio_; }
-
  private:
-  Source source_;
   std::size_t workers_;
   std::int64_t micro_batches_;
   std::vector<float> step_;  ///< the current step's gradients, worker after worker
-  Moments moments_;
-  SignalRatio ratio_;
 };
 
 struct Quantile {
@@ -121,18 +94,19 @@ std::vector<Column> variance_columns(std::vector<Column> columns) {
 
 class Variance final : public Analysis {
  public:
-  explicit Variance(Scope studied)
-      : Analysis{std::move(studied)}, table_{"variance", variance_columns(leading_columns())} {}
+  Variance(Scope studied, std::shared_ptr<AnalysisGpu> gpu)
+      : Analysis{std::move(studied)}, gpu_{std::move(gpu)}, table_{"variance", variance_columns(leading_columns())} {}
 
   [[nodiscard]] std::string_view name() const override { return "variance"; }
   [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(float) * (scope().workers + 1); }
   [[nodiscard]] bool needs_second_moment(std::size_t tensor) const override {
-    return source_of(scope(), scope().tensors.at(tensor)) == Source::second_moment;
+    return source_of(scope(), scope().tensors.at(tensor)) == VarianceSource::second_moment;
   }
 
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
-    return std::make_unique<VarianceAccumulator>(scope(), part.tensor);
+    if (gpu_) return start_gpu_variance(gpu_, scope(), part);
+    return std::make_unique<HostVariance>(scope(), part.tensor);
   }
 
   void finish(std::size_t tensor, const Accumulator& whole) override {
@@ -192,6 +166,7 @@ class Variance final : public Analysis {
     table_.add(std::move(row));
   }
 
+  std::shared_ptr<AnalysisGpu> gpu_;
   Table table_;
   std::string total_source_;
   Moments total_moments_;
@@ -201,8 +176,8 @@ class Variance final : public Analysis {
 
 }  // namespace
 
-std::unique_ptr<Analysis> make_variance(Scope scope) {
-  return std::make_unique<Variance>(std::move(scope));
+std::unique_ptr<Analysis> make_variance(Scope scope, std::shared_ptr<AnalysisGpu> gpu) {
+  return std::make_unique<Variance>(std::move(scope), std::move(gpu));
 }
 
 }  // namespace gradtool

@@ -3,25 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 
 #include "lib/bench/copy_rate.hpp"
+#include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
 namespace {
-
-int gpu_index(const std::string& device) {
-  if (device == "cuda") return 0;
-  int index = -1;
-  if (device.starts_with("cuda:")) std::from_chars(device.data() + 5, device.data() + device.size(), index);
-  if (index < 0 || device != fmt::format("cuda:{}", index)) {
-    throw Error{Fault::usage, fmt::format("--device '{}' is not valid; write cpu, cuda or cuda:INDEX", device)};
-  }
-  return index;
-}
 
 /// Where ranks are threads, each needs a result of its own to write to; rank 0's is the one that counts.
 class Results {
@@ -37,8 +27,9 @@ class Results {
 }  // namespace
 
 ReplayDevice choose_device(const BenchOptions& options) {
-  ReplayDevice device{.comm = options.comm, .cuda = options.device != "cpu", .timeout_seconds = options.comm_timeout};
-  if (device.cuda) device.index = gpu_index(options.device);
+  const DeviceChoice wanted = parse_device(options.device);
+  ReplayDevice device{
+      .comm = options.comm, .cuda = wanted.cuda, .index = wanted.index, .timeout_seconds = options.comm_timeout};
   const bool for_cuda = options.comm == "loopback" || options.comm == "nccl";
   if (device.cuda != for_cuda) {
     throw Error{Fault::usage, for_cuda

@@ -97,6 +97,8 @@ with tempfile.TemporaryDirectory() as folder:
         assert "FIRST:LAST" in run("good.h5", "--steps=" + steps, status=2).stderr, steps
     run("good.h5", "--threads", "0", status=2)
     run("good.h5", "--samples", "1", status=2)
+    for device in ("gpu", "cuda:", "cuda:-1", "cuda:1x", "CUDA"):
+        assert "write cpu, cuda or cuda:INDEX" in run("good.h5", "--device", device, status=2).stderr, device
     assert "give one of them a file" in run("good.h5", "--csv", "-", "--json", "-", status=2).stderr
 
     run("missing.h5", status=3)
