@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/block_sum.hpp"
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
@@ -24,17 +25,6 @@ constexpr std::size_t kColumnsAtOnce = 4;  ///< of a factor: the host's order of
 std::uint32_t narrow(std::size_t value) {
   expects(value <= 0xffffffffu, "a matrix is too large for the GPU's low-rank kernels");
   return static_cast<std::uint32_t>(value);
-}
-
-/// The same on every GPU: lanes of a warp in halves, then warps in order. All threads get the sum.
-__device__ double block_sum(double value) {
-  __shared__ double warps[kThreads / 32];
-  for (unsigned half = 16; half > 0; half /= 2) value += __shfl_xor_sync(0xffffffffu, value, half);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  double sum = 0.0;
-  for (unsigned w = 0; w < kThreads / 32; ++w) sum += warps[w];
-  return sum;
 }
 
 /// Element `index` of a standard normal row, as host's.

@@ -44,6 +44,23 @@ double centre(const float* rows, std::size_t samples, std::size_t coordinates, s
 
 }  // namespace
 
+bool has_variance(double variance, double energy) {
+  return std::isfinite(variance) && variance > kNoVariance * energy;
+}
+
+std::size_t components_for(std::span<const double> values, std::size_t coordinates, double lambda) {
+  const std::size_t samples = values.size();
+  const double largest = values[samples - 1];
+  const std::size_t most = std::min(samples - 1, coordinates);
+  double left = 0.0;  // what d components leave, summed from the small end
+  for (const double value : values) left += std::max(value, 0.0);
+  const double allowed = lambda * left;
+  std::size_t d = 0;
+  while (d < most && left > allowed && values[samples - 1 - d] > kRelativeZero * largest)
+    left -= values[samples - 1 - d++];
+  return d;
+}
+
 BasisFit::BasisFit(std::size_t samples) : samples_{samples}, eigen_{samples} {}
 
 std::size_t BasisFit::scratch_bytes() const {
@@ -73,18 +90,10 @@ std::size_t BasisFit::fit(const float* rows, std::size_t coordinates, double lam
   }
   double variance = 0.0;
   for (std::size_t t = 0; t < samples_; ++t) variance += gram[t * samples_ + t];
-  if (!std::isfinite(variance) || !(variance > kNoVariance * energy)) return 0;
+  if (!has_variance(variance, energy)) return 0;
   if (!eigen_.solve(gram, values, {scratch.data() + used, scratch.size() - used})) return 0;
 
-  const double largest = values[samples_ - 1];
-  const std::size_t most = std::min(samples_ - 1, coordinates);
-  double left = 0.0;  // what d components leave, summed from the small end
-  for (std::size_t t = 0; t < samples_; ++t) left += std::max(values[t], 0.0);
-  const double allowed = lambda * left;
-  std::size_t d = 0;
-  while (d < most && left > allowed && values[samples_ - 1 - d] > kRelativeZero * largest)
-    left -= values[samples_ - 1 - d++];
-
+  const std::size_t d = components_for({values, samples_}, coordinates, lambda);
   const std::size_t least = samples_ - d;  // eigenvectors ascend: the last d are wanted
   for (std::size_t j = least; j < samples_; ++j) {
     double* v = gram + j * samples_;

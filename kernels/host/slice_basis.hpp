@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "kernels/host/blas.hpp"
 #include "lib/core/view.hpp"
@@ -23,6 +24,13 @@ inline constexpr std::size_t kTile = kBasisBlock * kTileBlocks;
 [[nodiscard]] constexpr std::size_t basis_size(std::size_t coordinates, std::size_t d) {
   return basis_blocks(coordinates) * kBasisBlock * d;
 }
+
+/// Whether samples with this variance (the trace of their Gram matrix) and energy vary by more than the rounding of
+/// float32. False where either is not finite.
+[[nodiscard]] bool has_variance(double variance, double energy);
+/// The smallest number of components that leave at most the share `lambda` of the variance (eq. 6), no more than
+/// min(samples - 1, coordinates), none of them rounding. `values`: eigenvalues of the Gram matrix, ascending.
+[[nodiscard]] std::size_t components_for(std::span<const double> values, std::size_t coordinates, double lambda);
 
 /// Fits bases to `samples` samples each. Float64 throughout, components rounded to float32 at the end.
 class BasisFit {

@@ -91,7 +91,8 @@ extern constinit const CodecDescriptor gradiveq_codec{
         "more than by lambda, and the error on new gradients exceeds lambda by what is noise in them. bench --pipeline "
         "is the paper's pipelined ring with chunks of layers: one is compressed while another one is summed. It pays "
         "where gradients of a layer live in few directions that last for hundreds of steps; a step costs 4d operations "
-        "for each element.",
+        "for each element. On a GPU the products are cuBLAS's in FP32 and bases are fitted by cuSOLVER in float64: "
+        "sums have another order than on the CPU, hence run_to_run, and results differ by some 10^-6.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .by_layout = true,
@@ -99,6 +100,7 @@ extern constinit const CodecDescriptor gradiveq_codec{
     .payload = "compressed: 32 (sum over layers of S d + other elements) bits; sampling: 4-bit QSGD of the slices",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

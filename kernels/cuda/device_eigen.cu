@@ -1,0 +1,75 @@
+#include "kernels/cuda/device_eigen.hpp"
+
+#include <cusolverDn.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "kernels/cuda/runtime.hpp"
+
+namespace gradtool::cuda {
+namespace {
+
+void check_cusolver(cusolverStatus_t status, const char* call, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE()) {
+  if (status == CUSOLVER_STATUS_SUCCESS) return;
+  throw Error{Fault::backend,
+              std::string{"cuSOLVER: "} + call + " failed (code " + std::to_string(static_cast<int>(status)) + ")",
+              file, line};
+}
+#define GT_CUSOLVER(call) check_cusolver(call, #call)
+
+int as_int(std::size_t value) {
+  expects(value <= 0x7fffffff, "a matrix is too large for cuSOLVER");
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+struct DeviceEigen::Handle {
+  Handle() { GT_CUSOLVER(cusolverDnCreate(&solver)); }
+  ~Handle() { cusolverDnDestroy(solver); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  [[nodiscard]] int work_doubles(int order) {
+    int doubles = 0;
+    GT_CUSOLVER(cusolverDnDsyevd_bufferSize(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, order, nullptr,
+                                            order, nullptr, &doubles));
+    return doubles;
+  }
+
+  std::mutex mutex;
+  cusolverDnHandle_t solver = nullptr;
+};
+
+DeviceEigen::DeviceEigen(std::unique_ptr<Handle> handle) : handle_{std::move(handle)} {}
+DeviceEigen::~DeviceEigen() = default;
+
+std::shared_ptr<DeviceEigen> DeviceEigen::of_this_thread() {
+  thread_local std::map<int, std::weak_ptr<DeviceEigen>> by_device;
+  std::weak_ptr<DeviceEigen>& kept = by_device[current_device()];
+  std::shared_ptr<DeviceEigen> eigen = kept.lock();
+  if (eigen == nullptr) {
+    eigen.reset(new DeviceEigen{std::make_unique<Handle>()});
+    kept = eigen;
+  }
+  return eigen;
+}
+
+std::size_t DeviceEigen::work_bytes(std::size_t order) const {
+  const std::lock_guard lock{handle_->mutex};
+  return 8 * static_cast<std::size_t>(handle_->work_doubles(as_int(order)));
+}
+
+void DeviceEigen::solve(Queue<Space::cuda> queue, std::size_t order, double* matrix, double* values, int* info,
+                        View<std::byte, Space::cuda> work) {
+  const int n = as_int(order);
+  const std::lock_guard lock{handle_->mutex};
+  GT_CUSOLVER(cusolverDnSetStream(handle_->solver, queue.stream));
+  GT_CUSOLVER(cusolverDnDsyevd(handle_->solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, matrix, n, values,
+                               reinterpret_cast<double*>(work.data()), as_int(work.size() / 8), info));
+}
+
+}  // namespace gradtool::cuda
