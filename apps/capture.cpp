@@ -51,7 +51,9 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
       ->group(kGroup);
   app.add_option("--momentum", options.momentum, "Momentum of SGD")->capture_default_str()->group(kGroup);
   app.add_option("--weight-decay", options.weight_decay, "L2 penalty")->capture_default_str()->group(kGroup);
-  app.add_option("--device", options.device, "cpu or cuda")->capture_default_str()->group(kGroup);
+  app.add_option("--device", options.device, "cpu, cuda or cuda:INDEX; the latter with a LibTorch for CUDA")
+      ->capture_default_str()
+      ->group(kGroup);
   app.add_option("-t,--threads", options.threads, "CPU threads [as many as the machine has, at most --workers]")
       ->group(kGroup);
   app.add_option("--seed", options.seed, "Of the initial weights and the order of the images")

@@ -8,6 +8,7 @@
 #include "lib/capture/capture.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/capture/schedule.hpp"
+#include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
 
@@ -116,7 +117,7 @@ CaptureOptions check_options(CaptureOptions options) {
   check_choice("--model", options.model, model_names());
   check_choice("--dataset", options.dataset, dataset_names());
   check_choice("--optimizer", options.optimizer, {"sgd"});
-  check_choice("--device", options.device, {"cpu", "cuda"});
+  static_cast<void>(parse_device(options.device));
   static_cast<void>(parse_dtype(options.dtype));
   check_batches(options);
   check_steps(options);

@@ -3,12 +3,16 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <torch/cuda.h>
+
+#include <cstdlib>
 
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
+#include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool {
@@ -24,6 +28,16 @@ void keep_freed_memory() {
 #endif
 }
 
+void repeatable_float32() {
+  auto& context = at::globalContext();
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  context.setAllowTF32CuDNN(false);
+  context.setAllowTF32CuBLAS(false);
+  // cuBLAS adds in one order only with a workspace of fixed size; it looks here when it is first used.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+}
+
 }  // namespace
 
 torch::Device open_device(const std::string& name, int operator_threads) {
@@ -34,11 +48,24 @@ torch::Device open_device(const std::string& name, int operator_threads) {
   if (void* setter = dlsym(RTLD_DEFAULT, "openblas_set_num_threads")) {
     reinterpret_cast<void (*)(int)>(setter)(operator_threads);
   }
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
-  if (name == "cpu") return torch::kCPU;
-  if (torch::cuda::is_available()) return torch::kCUDA;
-  throw Error{Fault::unavailable, "--device cuda: LibTorch finds no CUDA device here, or was built without CUDA"};
+  const DeviceChoice wanted = parse_device(name);
+  if (!wanted.cuda) return torch::kCPU;
+  if (!torch::cuda::is_available()) {
+    throw Error{Fault::unavailable, fmt::format("--device {}: LibTorch finds no CUDA device here, or was built without "
+                                                "CUDA",
+                                                name)};
+  }
+  const auto count = static_cast<int>(torch::cuda::device_count());
+  if (wanted.index >= count) {
+    throw Error{Fault::unavailable,
+                fmt::format("--device {}: LibTorch sees GPUs 0 to {} on this machine", name, count - 1)};
+  }
+  repeatable_float32();
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(wanted.index)};
+}
+
+void wait_for(const torch::Device& device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
 }
 
 void join_device() {

@@ -60,6 +60,7 @@ float TorchTrainer::run_batch(Worker& worker, std::span<const std::uint32_t> sam
   worker.gradient.zero_();
   const torch::Tensor inputs = images.to(device_);
   const torch::Tensor classes = labels.to(device_);
+  wait_for(device_);  // the images are there; what is timed is the network
   const auto start = std::chrono::steady_clock::now();
   const torch::Tensor loss = cross_entropy(worker.replica->forward(inputs), classes);
   loss.backward();
@@ -122,7 +123,13 @@ void TorchTrainer::update(double learning_rate) {
 
 std::span<const float> TorchTrainer::on_host(const torch::Tensor& flat, torch::Tensor& copy) const {
   return torch_call([&]() -> std::span<const float> {
-    const torch::Tensor& host = device_.is_cpu() ? flat : (copy = flat.to(torch::kCPU));
+    if (device_.is_cuda()) {  // through pinned memory, which is kept
+      if (!copy.defined()) {
+        copy = torch::empty(flat.sizes(), torch::TensorOptions{}.dtype(torch::kFloat32).pinned_memory(true));
+      }
+      copy.copy_(flat);
+    }
+    const torch::Tensor& host = device_.is_cuda() ? copy : flat;
     return {host.data_ptr<float>(), static_cast<std::size_t>(host.numel())};
   });
 }

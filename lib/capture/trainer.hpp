@@ -14,7 +14,7 @@ namespace gradtool {
 
 struct TrainerOptions {
   std::string model;              ///< one of model_names()
-  std::string device = "cpu";     ///< cpu or cuda
+  std::string device = "cpu";     ///< cpu, cuda or cuda:INDEX
   std::int64_t seed = 1;          ///< of the initial weights
   std::size_t workers = 1;        ///< W
   std::size_t batch_size = 32;    ///< per worker

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Bad input: one sentence and the right exit status, and nothing left behind. Usage: command_line_test.py GRADTOOL"""
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -35,6 +36,12 @@ with tempfile.TemporaryDirectory() as folder:
     refused(2, "64", "--batch-size", "64", keep=("--batch-size",))
     refused(2, "--with second_moment needs --micro-batches", "--with", "weight,second_moment")
     refused(2, "--every", "--every", "0")
+    refused(2, "write cpu, cuda or cuda:INDEX", "--device", "cuda:-1")
+    # Not by run(), which takes 77 for a build without LibTorch; that one says a sentence of the same kind.
+    nowhere = subprocess.run([program, "capture", *good, "--device", "cuda:1000"], capture_output=True, text=True)
+    check(nowhere.returncode == 77 and nowhere.stderr.count("\n") == 1 and "LibTorch" in nowhere.stderr,
+          f"a GPU that is not there: {nowhere.returncode} {nowhere.stderr}")
+    check(not os.path.exists(out), "a GPU that is not there: left a file behind")
     refused(3, "dataset-fashion-mnist", "--data-dir", "/nonexistent", keep=("--data-dir",))
     refused(3, "cifar-10-binary.tar.gz", "--dataset", "cifar10")
     refused(4, "--train-log", "--train-log", "/nonexistent/log.csv")

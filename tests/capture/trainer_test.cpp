@@ -1,5 +1,7 @@
 #include "lib/capture/trainer.hpp"
 
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "tests/capture/trainer_fixture.hpp"
@@ -136,6 +138,14 @@ TEST_F(TrainerUpdate, OnlyWorkerZeroFeedsTheRunningStatistics) {
     losses.push_back(trainer->evaluate(images, 64).loss);
   }
   EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST_F(TrainerUpdate, RefusesAGpuThatIsNotThere) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  TrainerOptions far = options("lenet5", 1, 16);
+  far.device = "cuda:1000";
+  EXPECT_THAT(test::sentence_of(Fault::unavailable, [&] { (void)make_trainer(far, images); }),
+              testing::StartsWith("--device cuda:1000: LibTorch"));
 }
 
 TEST_F(TrainerUpdate, SaysWhatItWasCalledWrongWith) {
