@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds everything and runs the whole test suite. Installs what it needs (scripts/setup.sh).
-# Usage: scripts/test.sh [PRESET] [CTEST_ARGUMENT...]        PRESET: release (default), debug, asan, tsan, coverage
+# Usage: scripts/test.sh [PRESET] [CTEST_ARGUMENT...]        PRESET: release (default), debug, emulated, asan, tsan, coverage
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh
 preset=release
-case "${1-}" in release | debug | asan | tsan | coverage) preset=$1; shift ;; esac
+case "${1-}" in release | debug | emulated | asan | tsan | coverage) preset=$1; shift ;; esac
 scripts/build.sh "$preset" -- | { if [ -t 1 ]; then cat; else grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking|Generating|Run)' || true; fi; }
 
 # Open MPI refuses root unless told twice; tests run several ranks on few cores.
