@@ -14,6 +14,9 @@ inline constexpr std::size_t kSumChunk = 7680;
 /// Partial sum j of a chunk, in float64, adds elements j, j+16, ...; then halves are added: 8, 4, 2, 1.
 inline constexpr std::size_t kSumLanes = 16;
 
+/// Sums down a column of a matrix are taken over chunks of so many rows, and chunks are added in order.
+inline constexpr std::size_t kSumRows = 64;
+
 /// sum/count as it is stored: rounded to float32 once, 0 for no elements, and one NaN for all, because processors make
 /// different ones.
 GT_HD inline float stored_mean(double sum, std::uint64_t count) {

@@ -23,5 +23,6 @@ std::unique_ptr<Codec<Space::cuda>> make_cuda_fft(const Params& params, const La
 std::unique_ptr<Codec<Space::cuda>> make_cuda_terngrad(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_signsgd(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_efsignsgd(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_onebit(const Params& params, const Layout& layout);
 
 }  // namespace gradtool

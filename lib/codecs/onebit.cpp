@@ -4,6 +4,8 @@
 
 #include "kernels/law/bitpack.hpp"
 #include "kernels/law/half.hpp"
+#include "lib/codecs/cuda_factories.hpp"
+#include "lib/codecs/onebit_matrices.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/tensor_pieces.hpp"
@@ -26,7 +28,7 @@ struct Means {
   float negative = 0.0F;
 };
 
-constexpr std::size_t kRows = 64;      ///< of a matrix that are added up before the sums of all such chunks are
+using law::kSumRows;
 constexpr std::size_t kColumns = 512;  ///< that are worked on at a time, so that their sums stay in the cache
 
 /// Sums of `columns` columns over `rows` rows that are `stride` apart, row by row.
@@ -68,16 +70,15 @@ class OneBit final : public Codec<Space::host> {
  public:
   OneBit(const Params& params, const Layout& layout)
       : pieces_{layout, [](std::size_t count) { return law::packed_words(count, 1); }} {
-    const bool by_column = params.is("means", "column");
-    for (const auto& tensor : layout.tensors) {
-      const std::size_t columns = by_column ? tensor.columns() : std::min<std::size_t>(tensor.elements, 1);
-      Matrix matrix{tensor.first, columns == 0 ? 0 : tensor.elements / columns, columns, columns_, slots_};
+    for (const OneBitMatrix& shape : onebit_matrices(layout, params.is("means", "column"))) {
+      const Matrix matrix{shape, slots_};
+      const std::size_t columns = matrix.columns;
       if (columns == 1) {
         slots_ += (matrix.rows + host::kSumChunk - 1) / host::kSumChunk;
       } else {
-        for (std::size_t row = 0; row < matrix.rows; row += kRows, slots_ += columns) {
+        for (std::size_t row = 0; row < matrix.rows; row += kSumRows, slots_ += columns) {
           for (std::size_t column = 0; column < columns; column += kColumns)
-            tiles_.push_back({tensor.first + row * columns + column, std::min(kRows, matrix.rows - row),
+            tiles_.push_back({matrix.first + row * columns + column, std::min(kSumRows, matrix.rows - row),
                               std::min(kColumns, columns - column), columns, slots_ + column});
         }
       }
@@ -148,10 +149,8 @@ class OneBit final : public Codec<Space::host> {
   }
 
  private:
-  struct Matrix {
-    std::size_t first, rows, columns;
-    std::size_t first_column;  ///< among those of all tensors
-    std::size_t first_slot;    ///< of its sums in scratch: one row of columns for each chunk of rows
+  struct Matrix : OneBitMatrix {
+    std::size_t first_slot = 0;  ///< of its sums in scratch: one row of columns for each chunk of rows
   };
   struct Tile {
     std::size_t first, rows, columns, stride, slot;
@@ -160,7 +159,7 @@ class OneBit final : public Codec<Space::host> {
   [[nodiscard]] std::size_t signs_offset() const { return sizeof(Means) * columns_; }
 
   [[nodiscard]] static Means means_of(const Matrix& matrix, std::size_t column, const ColumnSums* sums) {
-    const std::size_t chunk = matrix.columns == 1 ? host::kSumChunk : kRows;
+    const std::size_t chunk = matrix.columns == 1 ? host::kSumChunk : kSumRows;
     ColumnSums all;
     for (std::size_t row = 0, slot = matrix.first_slot + column; row < matrix.rows;
          row += chunk, slot += matrix.columns) {
@@ -207,7 +206,7 @@ extern constinit const CodecDescriptor onebit_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<OneBit>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_onebit),
 };
 
 }  // namespace gradtool
