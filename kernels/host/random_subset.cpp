@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/host/draws.hpp"
+#include "kernels/law/random_subset.hpp"
 
 namespace gradtool::host {
 
@@ -17,8 +18,7 @@ void mark_random_subset(const law::DrawKey& key, std::size_t n, std::size_t coun
     const std::size_t at = 2 * i % draws.size();
     if (at == 0) draw_tile(key, 2 * i, std::min(draws.size(), 2 * (drawn - i)), draws.data());
     const std::uint64_t j = n - drawn + i;
-    // (low + 2^32 high) (j + 1) / 2^64, without a number of 128 bits.
-    const std::uint64_t t = (draws[at + 1] * (j + 1) + (draws[at] * (j + 1) >> 32)) >> 32;
+    const std::uint64_t t = law::subset_place(draws[at], draws[at + 1], j);
     const std::uint64_t mark = (marks[t / 32] >> t % 32 & 1U) == 0 ? t : j;
     marks[mark / 32] |= 1U << mark % 32;
   }

@@ -24,5 +24,6 @@ std::unique_ptr<Codec<Space::cuda>> make_cuda_terngrad(const Params& params, con
 std::unique_ptr<Codec<Space::cuda>> make_cuda_signsgd(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_efsignsgd(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_onebit(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_randomk(const Params& params, const Layout& layout);
 
 }  // namespace gradtool

@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "kernels/host/random_subset.hpp"
+#include "kernels/law/keep_nan.hpp"
+#include "kernels/law/randomk.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
@@ -14,13 +17,7 @@
 namespace gradtool {
 namespace {
 
-// What the ring adds up must say itself which elements it belongs to. So behind the values stand a 1 and the key of the
-// subset in numbers of 12 bits: ranks have the same key, and their sum over the sum of the ones is the key again,
-// exactly, for up to 4096 ranks.
-constexpr std::size_t kDigits = 4;
-constexpr std::uint32_t kDigit = 4096;
-constexpr std::size_t kMostRanks = 4096;
-constexpr std::size_t kTrailer = 1 + kDigits;
+using law::RandomKKey;
 
 /// k elements that all ranks draw alike, and their values only: payloads that the ring can add.
 class RandomK final : public Codec<Space::host> {
@@ -29,7 +26,7 @@ class RandomK final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     if (n == 0) return {};
-    return {.payload_bytes = 4 * (values_sent(n) + kTrailer), .scratch_bytes = 4 * mark_words(n)};
+    return {.payload_bytes = 4 * (values_sent(n) + RandomKKey::kTrailer), .scratch_bytes = 4 * mark_words(n)};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
@@ -37,20 +34,12 @@ class RandomK final : public Codec<Space::host> {
     const std::size_t n = gradient.size();
     if (n == 0) return;
     const std::size_t k = values_sent(n);
-    law::DrawKey shared = context.key;
-    shared.rank = 0xffffffffU;
-    const law::Draws draws = law::draw4(shared, 0);
     auto* values = section<float>(payload);
-    values[k] = 1.0F;
-    std::array<std::uint32_t, kDigits> digits{};
-    for (std::size_t d = 0; d < kDigits; ++d) {
-      digits[d] = draws.bits[d] % kDigit;
-      values[k + 1 + d] = static_cast<float>(digits[d]);
-    }
+    const RandomKKey key = RandomKKey::written(context.key, values + k);
     auto* marks = section<std::uint32_t>(scratch);
-    host::mark_random_subset(subset_key(digits), n, k, marks);
+    host::mark_random_subset(key.draws(), n, k, marks);
     const float factor = scaled_ ? static_cast<float>(static_cast<double>(n) / static_cast<double>(k)) : 1.0F;
-    for_marked(queue, marks, n, [&](std::size_t at, std::size_t i) { values[at] = factor * gradient[i]; });
+    for_marked(queue, marks, n, [&](std::size_t at, std::size_t i) { values[at] = law::times(gradient[i], factor); });
   }
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
@@ -60,16 +49,10 @@ class RandomK final : public Codec<Space::host> {
     if (n == 0) return;
     const std::size_t k = values_sent(n);
     const auto* values = section<float>(payload);
-    const float ranks = values[k];
-    if (!(ranks >= 1.0F && ranks <= static_cast<float>(kMostRanks))) fail();
-    std::array<std::uint32_t, kDigits> digits{};
-    for (std::size_t d = 0; d < kDigits; ++d) {
-      const float digit = values[k + 1 + d] / ranks;
-      if (!(digit >= 0.0F && digit < static_cast<float>(kDigit)) || digit != std::floor(digit)) fail();
-      digits[d] = static_cast<std::uint32_t>(digit);
-    }
+    const RandomKKey key = RandomKKey::read(values + k);
+    if (!key.valid) throw Error{Fault::data, "randomk payload: what stands behind the values is no key"};
     auto* marks = section<std::uint32_t>(scratch);
-    host::mark_random_subset(subset_key(digits), n, k, marks);
+    host::mark_random_subset(key.draws(), n, k, marks);
     for_marked(queue, marks, n, [&](std::size_t at, std::size_t i) { out[i] += weight * values[at]; });
   }
 
@@ -92,18 +75,7 @@ class RandomK final : public Codec<Space::host> {
  private:
   static constexpr std::size_t kMostParts = 64;
 
-  [[noreturn]] static void fail() {
-    throw Error{Fault::data, "randomk payload: what stands behind the values is no key"};
-  }
-
   static std::size_t mark_words(std::size_t n) { return (n + 31) / 32; }
-
-  /// The draws of the subset: those of a tensor 0 at step 0 under the seed that the digits spell.
-  static law::DrawKey subset_key(const std::array<std::uint32_t, kDigits>& digits) {
-    std::uint64_t seed = 0;
-    for (std::size_t d = 0; d < kDigits; ++d) seed |= std::uint64_t{digits[d]} << 12 * d;
-    return {.seed = seed, .rank = 0xffffffffU};
-  }
 
   /// body(how many marked ones are before it, i) for the marked elements i.
   template <class Body>
@@ -166,7 +138,7 @@ extern constinit const CodecDescriptor randomk_codec{
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<RandomK>(p);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_randomk),
 };
 
 }  // namespace gradtool
