@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -74,6 +75,11 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = current;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  if (device < 0 || device >= devices()) return kept(cudaErrorInvalidDevice);
+  std::snprintf(id, static_cast<std::size_t>(length), "FFFFFFFF:%02X:00.0", static_cast<unsigned>(device));
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {

@@ -88,6 +88,12 @@ DeviceInfo device_info(int device) {
   return info;
 }
 
+std::string pci_bus_id(int device) {
+  char id[32] = {};
+  GT_CUDA(cudaDeviceGetPCIBusId(id, static_cast<int>(sizeof id), device));
+  return id;
+}
+
 std::string describe(const DeviceInfo& info) {
   const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
   return info.name + " (sm_" + std::to_string(info.major) + std::to_string(info.minor) + ", " +

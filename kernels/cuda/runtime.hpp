@@ -53,6 +53,8 @@ struct DeviceInfo {
   int driver = 0, runtime = 0;   ///< versions as 1000 major + 10 minor
 };
 [[nodiscard]] DeviceInfo device_info(int device);
+/// Where the GPU is, as NVML names it: "00000000:3B:00.0".
+[[nodiscard]] std::string pci_bus_id(int device);
 /// "NVIDIA H200 (sm_90, 132 SMs, 141 GB, L2 60 MiB; driver 13.0, runtime 13.0)".
 [[nodiscard]] std::string describe(const DeviceInfo& info);
 

@@ -130,7 +130,7 @@ class Bench {
         const ReplayResult result = replay(spec, timing, errors, errors && !first);
         if (errors) first = result;
         first_chunks = chunks;
-        add_rows(spec, timing, *first, result.samples, errors);
+        add_rows(spec, timing, *first, result, errors);
       } catch (const Error& error) {
         if (error.fault() == Fault::usage || device_.across_processes) throw;
         const bool skipped = error.fault() == Fault::unavailable || interrupted();
@@ -189,6 +189,7 @@ class Bench {
                     .check = options_.check,
                     .hot = options_.hot,
                     .payloads = {},
+                    .clock_reasons = {},
                     .on_result = {}};
     if (write && is_wanted(spec)) plan.payloads = options_.payloads;
     if (write && reconstruction_ && is_wanted(spec)) {
@@ -206,8 +207,9 @@ class Bench {
     return spec.name() == options_.codecs.front().name() && spec.params_text() == options_.codecs.front().params_text();
   }
 
-  void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed,
-                const std::vector<PhaseTimes>& samples, bool measure) {
+  /// `replayed` has the errors and bytes, `timed` the samples.
+  void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed, const ReplayResult& timed,
+                bool measure) {
     if (!report_.leads) return;
     const bool whole_units = options_.pipeline_for(spec, timing) == 1;
     if (measure && whole_units) quality_ = measure_quality(reader_, units_, spec, options_.seed);
@@ -225,18 +227,19 @@ class Bench {
       note =
           "the result is not finite: values overflow in this codec, or in the sum" + (note.empty() ? "" : "; " + note);
     }
+    if (!timed.clock_note.empty()) note += (note.empty() ? "" : "; ") + timed.clock_note;
     if (!note.empty()) row.set("message", facts_.remark + (facts_.remark.empty() ? "" : "; ") + note);
     set_errors(row, all, cumulative_error, cumulative_energy);
     set_bytes(row, facts_, replayed);
-    set_times(row, facts_, replayed, samples, spec, timing);
+    set_times(row, facts_, replayed, timed.samples, spec, timing);
     if (whole_units) set_quality(row, quality_);  // of a codec that is given whole units
-    if (timing == Timing::isolated) {
+    if (timing == Timing::isolated && !timed.samples.empty()) {
       const Scheme scheme = resolve(options_.scheme_for(spec), spec);
       const std::size_t at = report_.rows.rows().size();
       bases_.push_back({.row = at, .spec = spec, .scheme = scheme, .units = replayed.units});
       report_.units[at] = replayed.units;
     }
-    append(row, samples);
+    append(row, timed.samples);
     if (!options_.per_tensor) return;
     for (const std::size_t tensor : selection_.tensors) {
       const TensorInfo& info = reader_.tensors()[tensor];

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <mutex>
 
+#if GT_HAS_CUDA
+#include "kernels/cuda/runtime.hpp"
+#endif
 #include "lib/bench/copy_rate.hpp"
 #include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
@@ -42,6 +45,13 @@ ReplayDevice choose_device(const BenchOptions& options) {
       throw Error{Fault::unavailable, fmt::format("--comm {}: {}", options.comm, backend.detail)};
     }
   }
+  if (options.comm == "nccl" && options.device != "cuda") {
+    throw Error{Fault::usage, fmt::format("--comm nccl gives every rank a GPU of its own: write --device cuda, not {}",
+                                          options.device)};
+  }
+#if GT_HAS_CUDA
+  if (device.cuda) cuda::require_device(device.index, fmt::format("--device {}", options.device));
+#endif
   device.across_processes = options.comm == "mpi" || (options.comm == "nccl" && mpi_place().size > 1);
   return device;
 }
@@ -50,8 +60,15 @@ void launch_replay(const ReplayDevice& device, const ReplayPlan& plan, ReplayRes
   std::size_t largest = 0;
   for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
   const CodecDescriptor& codec = *plan.codec.descriptor;
-  StepLoader loader{
-      *plan.reader, plan.ranks, largest, {.weight = codec.needs_weight, .second_moment = codec.needs_second_moment}};
+  TakeFloats take = plain_floats;
+#if GT_HAS_CUDA
+  if (device.cuda) take = pinned_floats;
+#endif
+  StepLoader loader{*plan.reader,
+                    plan.ranks,
+                    largest,
+                    {.weight = codec.needs_weight, .second_moment = codec.needs_second_moment},
+                    take};
   Results results{plan.ranks, result};
   if (device.comm == "threads") {
     run_threads(

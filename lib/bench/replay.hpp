@@ -13,6 +13,7 @@
 #include "lib/bench/errors.hpp"
 #include "lib/bench/statistics.hpp"
 #include "lib/bench/step_loader.hpp"
+#include "lib/bench/throttle.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/reduce/reducer.hpp"
 
@@ -37,6 +38,8 @@ struct ReplayPlan {
   bool check = true;             ///< compare the result's bits across ranks after every step, untimed
   bool hot = false;              ///< leave the caches as they are between steps
   std::string payloads;  ///< folder: in the pass for the errors, write down what each rank puts into each collective
+  /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.
+  ClockReasons clock_reasons;
   /// Called on rank 0 in the pass for the errors with every unit's result.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result;
 };
@@ -50,9 +53,10 @@ struct UnitProfile {
 
 /// What a replay came to, on rank 0.
 struct ReplayResult {
-  std::vector<PhaseTimes> samples;        ///< one for each timed step: per unit the slowest rank, added over units
-  std::vector<ErrorSums> tensor_errors;   ///< by position in the file, pooled over steps
-  std::vector<double> cumulative_error;   ///< by tensor: sum over elements of (sum over steps of x-y)^2
+  std::vector<PhaseTimes> samples;       ///< one for each timed step: per unit the slowest rank, added over units
+  std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
+  std::vector<ErrorSums> tensor_errors;  ///< by position in the file, pooled over steps
+  std::vector<double> cumulative_error;  ///< by tensor: sum over elements of (sum over steps of x-y)^2
   std::vector<double> cumulative_energy;  ///< by tensor: sum over elements of (sum over steps of x)^2
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;

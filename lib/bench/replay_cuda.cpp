@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/runtime.hpp"
@@ -72,23 +72,28 @@ class CudaClock final : public PhaseClock<Space::cuda> {
 class CudaPlace {
  public:
   CudaPlace(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue)
-      : queue_{queue}, clock_{comm, plan.timing, queue} {
+      : queue_{queue}, clock_{comm, plan.timing, queue}, throttle_{clock_reasons(plan)} {
     std::size_t largest = 0;
     for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
-    staging_ = cuda::PinnedBuffer{4 * largest};
+    landing_ = cuda::PinnedBuffer{4 * largest};
     if (!plan.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
   }
   [[nodiscard]] Queue<Space::cuda> queue() const { return queue_; }
   [[nodiscard]] CudaClock& clock() { return clock_; }
-  void upload(std::span<const float> from, View<float, Space::cuda> to) {
-    std::memcpy(staging_.bytes().data(), from.data(), from.size_bytes());
-    cuda::copy(queue_, as_writable_bytes(to), HostView<const std::byte>{staging_.bytes().data(), from.size_bytes()});
-    cuda::synchronize(queue_);
+  [[nodiscard]] ThrottleWatch& throttle() { return throttle_; }
+  [[nodiscard]] std::string clock_note() const {
+    return unwatched_.empty() ? std::string{} : fmt::format("throttling not watched: {}", unwatched_);
   }
+  /// Straight from where the loader read it to, which is page-locked: the copy is enqueued and the host goes on.
+  void upload(std::span<const float> from, View<float, Space::cuda> to) {
+    cuda::copy(queue_, as_writable_bytes(to), as_bytes(HostView<const float>{from}));
+    uploaded_.record(queue_);
+  }
+  void finish_uploads() const { uploaded_.synchronize(); }
   std::span<const float> download(View<const float, Space::cuda> from) {
-    cuda::copy(queue_, staging_.bytes().first(from.bytes()), as_bytes(from));
+    cuda::copy(queue_, landing_.bytes().first(from.bytes()), as_bytes(from));
     cuda::synchronize(queue_);
-    return {staging_.as<float>().data(), from.size()};
+    return {landing_.as<float>().data(), from.size()};
   }
   HostView<const std::byte> look(View<const std::byte, Space::cuda> bytes) {
     seen_.resize(bytes.size());
@@ -100,9 +105,17 @@ class CudaPlace {
   void evict(View<float, Space::cuda> /*buffer*/) { cuda::fill(queue_, flush_.bytes(), 0x5A); }
 
  private:
+  [[nodiscard]] ClockReasons clock_reasons(const ReplayPlan& plan) {
+    if (plan.clock_reasons) return plan.clock_reasons;
+    return nvml_clock_reasons(cuda::pci_bus_id(cuda::current_device()), unwatched_);
+  }
+
   Queue<Space::cuda> queue_;
   CudaClock clock_;
-  cuda::PinnedBuffer staging_;
+  std::string unwatched_;  ///< why the clock is not watched
+  ThrottleWatch throttle_;
+  cuda::PinnedBuffer landing_;  ///< of results
+  cuda::Event uploaded_;
   cuda::DeviceBuffer flush_;
   std::vector<std::byte> seen_;
 };
@@ -113,6 +126,11 @@ void replay_rank(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<
                  bool shared_loader, ReplayResult& result) {
   CudaPlace place{plan, comm, queue};
   Rank<Space::cuda, CudaPlace>{plan, comm, place, loader, shared_loader, result}.run();
+}
+
+std::shared_ptr<float> pinned_floats(std::size_t elements) {
+  auto buffer = std::make_shared<cuda::PinnedBuffer>(4 * elements);
+  return {buffer, buffer->as<float>().data()};
 }
 
 double measure_device_copy_rate(int device, std::size_t bytes) {

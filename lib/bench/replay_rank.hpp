@@ -21,9 +21,11 @@ namespace gradtool {
 
 /// What a space needs beyond codecs and reducers: a queue, copies to and from it, a clock, something to flush caches
 /// with. HostPlace is in replay.cpp, CudaPlace in replay_cuda.cpp:
-///   Queue<S> queue(); Clock& clock(); void upload(std::span<const float>, View<float, S>);
+///   Queue<S> queue(); Clock& clock();
+///   void upload(std::span<const float>, View<float, S>)  (enqueued, from memory of the loader); void finish_uploads();
 ///   std::span<const float> download(View<const float, S>), HostView<const std::byte> look(View<const std::byte, S>)
-///   (each valid until its next call); void evict(View<float, S>).
+///   (each valid until its next call); void evict(View<float, S>);
+///   ThrottleWatch& throttle(); std::string clock_note()  (why nothing watches).
 
 /// One rank of one replay.
 template <Space S, class Place>
@@ -38,7 +40,7 @@ class Rank {
         loader_{loader},
         shared_loader_{shared_loader},
         result_{result},
-        row_(4 * plan.units->size()),
+        row_(4 * plan.units->size() + kThrottleReasons.size()),
         prints_(4 * plan.units->size()) {
     result.units.resize(plan.units->size());
     comm_.set_all_reduce(plan.all_reduce);
@@ -73,6 +75,7 @@ class Rank {
     const std::size_t steps = plan_.reader->steps().size();
     double limit = 0.0;
     std::vector<double> watched;
+    DiscardedSamples discarded;
     const std::size_t warmup = plan_.errors ? 0 : plan_.warmup_steps;  // the pass for the errors warms up too
     for (std::size_t i = 0;; ++i) {
       if (i % steps == 0) {
@@ -85,18 +88,24 @@ class Rank {
         if (i == 0) limit = plan_.stop.limit(elapsed);
         // Warm-up steps are left out, unless the time is over before they are.
         if (i >= warmup || elapsed >= limit) {
-          result_.samples.push_back(sample);
-          if (plan_.timing == Timing::isolated) unit_times_.keep(row_);
-          watched.push_back(plan_.timing == Timing::concurrent ? sample.total
-                                                               : sample.phase[0] + sample.phase[1] + sample.phase[2]);
-          done = done || plan_.stop.done(watched, elapsed, limit);
+          const bool throttled = discarded.count(clock_seen());
+          if (!throttled) {
+            result_.samples.push_back(sample);
+            if (plan_.timing == Timing::isolated) unit_times_.keep(unit_row());
+            watched.push_back(plan_.timing == Timing::concurrent ? sample.total
+                                                                 : sample.phase[0] + sample.phase[1] + sample.phase[2]);
+          }
+          const bool hopeless = discarded.samples() >= kMostDiscarded && discarded.samples() > watched.size();
+          done = done || hopeless || plan_.stop.done(watched, elapsed, limit);
         }
       }
       std::array<double, 1> verdict{done ? 1.0 : 0.0};
       comm_.agree_max(verdict);
       if (verdict[0] != 0.0) break;
     }
-    if (leads()) unit_times_.finish(result_.samples, result_.units);
+    if (!leads()) return;
+    unit_times_.finish(result_.samples, result_.units);
+    result_.clock_note = discarded.samples() > 0 ? discarded.note() : place_.clock_note();
   }
 
  private:
@@ -110,6 +119,11 @@ class Rank {
     return make_reducer<S>(plan_.codec, codec, plan_.scheme, layout, plan_.ranks, queue_);
   }
 
+  /// After so many samples whose clock was held down, and fewer that are good, nothing better is to be expected.
+  static constexpr std::size_t kMostDiscarded = 200;
+
+  [[nodiscard]] std::span<double> unit_row() { return std::span{row_}.first(4 * reducers_.size()); }
+  [[nodiscard]] std::span<double> clock_seen() { return std::span{row_}.subspan(4 * reducers_.size()); }
   [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
 
   [[nodiscard]] EncodeContext context(std::size_t step, std::size_t unit) const {
@@ -126,6 +140,7 @@ class Rank {
 
   /// Brings the rank's gradient of a unit into the buffer that is reduced. Not timed.
   View<float, S> prepare(std::size_t step, std::size_t unit, bool all_ranks) {
+    place_.finish_uploads();
     if (shared_loader_) {
       comm_.barrier(queue_);  // nobody still reads the unit before
       if (leads()) loader_.load((*plan_.units)[unit], step);
@@ -260,18 +275,23 @@ class Rank {
 
   /// One sample: all units of a step, each as slow as its slowest rank.
   PhaseTimes timed_step(std::size_t step) {
+    ThrottleWatch& throttle = place_.throttle();
+    throttle.look();
     for (std::size_t unit = 0; unit < reducers_.size(); ++unit) {
       const auto buffer = prepare(step, unit, false);
       if (!plan_.hot) place_.evict(buffer);
       place_.clock().start();
       reduce(comm_, step, unit, buffer, place_.clock());
       const PhaseTimes times = place_.clock().stop();
+      throttle.look();
       for (std::size_t i = 0; i < 3; ++i) row_[4 * unit + i] = times.phase[i];
       row_[4 * unit + 3] = times.total;
       if (!plan_.check) continue;
       comm_.barrier(queue_);  // after every rank's clock has stopped
       keep_fingerprint(unit, place_.download(buffer));
     }
+    const auto seen = throttle.take();
+    std::copy(seen.begin(), seen.end(), clock_seen().begin());
     comm_.agree_max(row_);
     compare_ranks(step);
     PhaseTimes sample;
@@ -295,7 +315,7 @@ class Rank {
   View<float, S> buffer_, weight_, second_moment_;
   SideInputs<S> side_;
   View<std::byte, S> workspace_;
-  std::vector<double> row_;     ///< of a step: for each unit the seconds of its phases, and in all
+  std::vector<double> row_;  ///< of a step: for each unit the seconds of its phases, and in all; then why it was slow
   std::vector<double> prints_;  ///< of a step: for each unit the fingerprint of its result, and its negative
   UnitTimes unit_times_;
   std::unique_ptr<PayloadLog> log_;  ///< while payloads are written down

@@ -55,6 +55,7 @@ std::string failure_at(int call, bool check) {
                         .stop = {.min_samples = 2, .max_noise = 1e300, .timeout_seconds = 1e9},
                         .check = check,
                         .payloads = {},
+                        .clock_reasons = {},
                         .on_result = {}};
   StepLoader loader{reader, 2, kElementsEach, {}};
   std::array<ReplayResult, 2> results;
