@@ -84,6 +84,11 @@ unsigned blocks_for_pieces(const law::QsgdLayout& layout) {
 
 }  // namespace
 
+void qsgd_norms(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2, float* norms) {
+  launch(queue, "qsgd norm", norm_kernel, blocks_for(layout.buckets(), kWarps), layout, gradient, l2,
+         aligned_to(gradient, 16), norms);
+}
+
 void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2,
                  const law::DrawKey& key, std::byte* payload) {
   if (layout.n == 0) return;
@@ -91,9 +96,7 @@ void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const 
   auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
   const bool aligned = aligned_to(gradient, 16);
   const bool whole = Piece::per_bucket(layout) == 1;
-  if (!whole) {
-    launch(queue, "qsgd norm", norm_kernel, blocks_for(layout.buckets(), kWarps), layout, gradient, l2, aligned, norms);
-  }
+  if (!whole) qsgd_norms(queue, layout, gradient, l2, norms);
   with_bits(layout.bits, [&]<std::uint32_t Bits>() {
     const auto kernel = whole ? encode_kernel<Bits, true> : encode_kernel<Bits, false>;
     launch(queue, "qsgd encode", kernel, blocks_for_pieces(layout), layout, gradient, l2, aligned, key, norms, words);

@@ -17,4 +17,7 @@ void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const 
 void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const std::byte* payload, float weight,
                      float* out);
 
+/// norms := what is stored for each bucket; layout.bits does not matter.
+void qsgd_norms(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2, float* norms);
+
 }  // namespace gradtool::cuda

@@ -64,7 +64,7 @@ constexpr ParamInfo kParams[] = {{.name = "bits",
                                   .default_value = "fixed",
                                   .choices = "fixed|elias",
                                   .meaning = "bits for every element, or Elias delta codes of the levels that are not "
-                                             "zero; elias on the CPU only"}};
+                                             "zero"}};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/host/bit_stream.hpp"
+#include "kernels/law/qsgd_streams.hpp"
 #include "lib/codecs/qsgd_format.hpp"
 
 namespace gradtool {
@@ -17,7 +18,7 @@ class QsgdElias final : public Codec<Space::host> {
  public:
   QsgdElias(std::size_t bucket, bool l2) : bucket_{bucket}, format_{l2} {
     expects(bucket % law::kPackGroup == 0, "codec qsgd: bucket must be a multiple of 32");
-    part_ = std::max(bucket, kPart / bucket * bucket);
+    part_ = layout(0).part();
     for (std::uint32_t level = 1; level <= kLevels; ++level) {
       for (std::uint32_t sign = 0; sign < 2; ++sign) {
         std::array<std::byte, 16> bytes{};
@@ -34,7 +35,7 @@ class QsgdElias final : public Codec<Space::host> {
 
   /// A gap of one costs a bit, a longer one less for each element that it passes over.
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = streams_offset(n) + parts(n) * slot_bytes(), .exact = false};
+    return {.payload_bytes = layout(n).most_bytes(), .exact = false};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
@@ -99,17 +100,12 @@ class QsgdElias final : public Codec<Space::host> {
   };
 
   [[nodiscard]] static Error bad(const char* why) { return Error{Fault::data, fmt::format("qsgd payload: {}", why)}; }
-  [[nodiscard]] static std::size_t stream_bytes(std::uint32_t bits) { return (std::size_t{bits} + 31) / 32 * 4; }
-  [[nodiscard]] std::size_t parts(std::size_t n) const { return (n + part_ - 1) / part_; }
-  [[nodiscard]] std::size_t sizes_offset(std::size_t n) const {
-    return sizeof(std::uint64_t) + 4 * ((n + bucket_ - 1) / bucket_);
-  }
-  [[nodiscard]] std::size_t streams_offset(std::size_t n) const { return sizes_offset(n) + 4 * parts(n); }
-  /// Every element sent: a bit for its gap, its sign, the largest level. No stream is longer, since a gap of g > 1
-  /// costs at most g times what a gap of one and the elements that it skips would.
-  [[nodiscard]] std::size_t slot_bytes() const {
-    return stream_bytes(static_cast<std::uint32_t>(part_ * (2 + host::elias_delta_bits(kLevels))));
-  }
+  [[nodiscard]] static std::size_t stream_bytes(std::uint32_t bits) { return law::QsgdStreams::stream_bytes(bits); }
+  [[nodiscard]] law::QsgdStreams layout(std::size_t n) const { return {n, bucket_, kLevels}; }
+  [[nodiscard]] std::size_t parts(std::size_t n) const { return layout(n).parts(); }
+  [[nodiscard]] std::size_t sizes_offset(std::size_t n) const { return layout(n).bits_offset(); }
+  [[nodiscard]] std::size_t streams_offset(std::size_t n) const { return layout(n).streams_offset(); }
+  [[nodiscard]] std::size_t slot_bytes() const { return layout(0).slot_bytes(); }
 
   template <class Body>
   void each_part(Queue<Space::host> queue, std::size_t n, const Body& body) const {

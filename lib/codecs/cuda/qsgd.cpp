@@ -1,5 +1,9 @@
 #include "kernels/cuda/qsgd.hpp"
 
+#include <fmt/format.h>
+
+#include "kernels/cuda/qsgd_elias.hpp"
+#include "kernels/law/qsgd.hpp"
 #include "lib/codecs/cuda/twin.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
@@ -36,11 +40,51 @@ class CudaQsgd final : public CudaTwin {
   bool l2_;
 };
 
+/// With Elias codes of what is not zero.
+class CudaQsgdElias final : public CudaTwin {
+ public:
+  explicit CudaQsgdElias(const Params& params)
+      : CudaTwin{"qsgd", params},
+        bucket_{static_cast<std::size_t>(params.integer("bucket"))},
+        bits_{static_cast<std::uint32_t>(params.integer("bits"))},
+        l2_{params.is("norm", "l2")} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override {
+    return {.payload_bytes = layout(n).most_bytes(),
+            .scratch_bytes = cuda::qsgd_elias_scratch_bytes(layout(n)),
+            .exact = false};
+  }
+
+  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
+              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> scratch) const override {
+    cuda::qsgd_elias_encode(queue, layout(gradient.size()), bits_, gradient.data(), l2_, context.key, payload.data(),
+                            scratch);
+  }
+
+  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
+                  View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
+    const law::QsgdStreams at = layout(out.size());
+    if (payload.size() < at.streams_offset() || payload.size() > at.most_bytes()) {
+      throw Error{Fault::data, fmt::format("qsgd payload: {} bytes, but this many elements make {} to {}",
+                                           payload.size(), at.streams_offset(), at.most_bytes())};
+    }
+    cuda::qsgd_elias_decode_add(queue, at, payload, weight, out.data(), scratch);
+  }
+
+ private:
+  [[nodiscard]] law::QsgdStreams layout(std::size_t n) const {
+    return {n, bucket_, law::Qsgd::with_bits(bits_).levels};
+  }
+
+  std::size_t bucket_;
+  std::uint32_t bits_;
+  bool l2_;
+};
+
 }  // namespace
 
 std::unique_ptr<Codec<Space::cuda>> make_cuda_qsgd(const Params& params, const Layout& /*layout*/) {
-  if (params.is("code", "elias"))
-    throw Error{Fault::unavailable, "codec qsgd: code=elias has no CUDA version; use code=fixed or --device cpu"};
+  if (params.is("code", "elias")) return std::make_unique<CudaQsgdElias>(params);
   return std::make_unique<CudaQsgd>(params);
 }
 
