@@ -103,7 +103,7 @@ __global__ void lag_kernel(const float* values, std::size_t n, const ValueSums* 
 
 /// Block (x, top) sums its share of the keys that selection `top` adds to the one before, squares of values or powers.
 template <class Key>
-__global__ void tops_kernel(const Key* sorted, Cuts cuts, double* partial) {
+__global__ void tops_kernel(const Key* sorted, const __grid_constant__ Cuts cuts, double* partial) {
   double own = 0;
   for (std::uint64_t i = cuts.first(blockIdx.y) + thread_in_grid(); i < cuts.end[blockIdx.y]; i += threads_in_grid()) {
     if constexpr (sizeof(Key) == sizeof(std::uint32_t)) {
@@ -158,7 +158,7 @@ __global__ void bands_kernel(const double* power, std::size_t n, double* partial
 
 /// One warp. `joined`: the rows of bands_kernel.
 __global__ void power_sums_kernel(const double* joined, const double* power, const double* sorted, std::size_t bins,
-                                  Cuts cuts, PowerSums* sums) {
+                                  const __grid_constant__ Cuts cuts, PowerSums* sums) {
   if (threadIdx.x < kSpectrumBands) sums->bands[threadIdx.x] = joined[threadIdx.x];
   if (threadIdx.x < kSpectrumTops) {
     const std::uint64_t end = cuts.end[threadIdx.x];
