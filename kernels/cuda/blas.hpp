@@ -16,7 +16,7 @@ struct Factor {
   bool transposed = false;
 };
 
-/// cuBLAS on one GPU, for one thread at a time on any stream. FP32 products are FP32 throughout: TF32 keeps 10 bits of
+/// cuBLAS on one GPU, on any stream; calls are thread-safe. FP32 products are FP32 throughout: TF32 keeps 10 bits of
 /// a factor, an error of 10^-3 where the methods here hold errors back, or fit to them, at 10^-7.
 ///
 /// Which order a sum is added in is cuBLAS's own choice, by shape and GPU: the same from run to run on one machine,

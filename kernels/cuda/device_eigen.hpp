@@ -9,7 +9,7 @@
 /// For matrices on the host: eigen.hpp.
 namespace gradtool::cuda {
 
-/// cuSOLVER on one GPU, for one thread at a time on any stream. The same bits from run to run on one machine; not those
+/// cuSOLVER on one GPU, on any stream; calls are thread-safe. The same bits from run to run on one machine; not those
 /// of LAPACK, and eigenvectors of equal eigenvalues are any basis of their space.
 class DeviceEigen {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/law/atomo.hpp"
 #include "kernels/law/hd.hpp"
 #include "lib/core/arena.hpp"
 
@@ -85,21 +86,7 @@ void other_side(const PaddedMatrix& matrix, const double* a, double* out) {
 }
 
 void atomic_probabilities(std::span<const double> values, double budget, std::span<double> probabilities) {
-  double sum = 0.0;
-  for (const double value : values) sum += value;
-  std::size_t certain = 0;  // the largest values, whose share of what is left of the budget is 1 or more
-  double left = budget;
-  while (certain < values.size() && values[certain] > 0.0 && left * values[certain] >= sum) {
-    sum -= values[certain];
-    left -= 1.0;
-    ++certain;
-  }
-  // Values are taken off the sum one by one; what remains is added up anew, free of cancellation.
-  sum = 0.0;
-  for (std::size_t j = certain; j < values.size(); ++j) sum += values[j];
-  for (std::size_t j = 0; j < values.size(); ++j) {
-    probabilities[j] = j < certain ? 1.0 : sum > 0.0 ? std::min(1.0, std::max(left, 0.0) * values[j] / sum) : 0.0;
-  }
+  law::atomic_probabilities(values.data(), values.size(), budget, probabilities.data());
 }
 
 }  // namespace gradtool::host

@@ -42,8 +42,7 @@ class SingularVectors {
 /// entries.
 void other_side(const PaddedMatrix& matrix, const double* a, double* out);
 
-/// ATOMO (Wang et al., NeurIPS 2018, section 3): probabilities p_j = min(1, c value_j) with c such that their sum is
-/// the budget; 1 for every value above zero where there are no more than that. `values` descend.
+/// law::atomic_probabilities of all values.
 void atomic_probabilities(std::span<const double> values, double budget, std::span<double> probabilities);
 
 }  // namespace gradtool::host

@@ -9,6 +9,8 @@
 #include "kernels/host/singular.hpp"
 #include "kernels/law/hd.hpp"
 #include "kernels/law/philox.hpp"
+#include "lib/codecs/atomo_parts.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
@@ -17,20 +19,7 @@
 namespace gradtool {
 namespace {
 
-/// A tensor: sent as it is, or as singular triplets of rows x columns.
-struct Part {
-  std::size_t first = 0;
-  std::size_t elements = 0;
-  std::size_t rows = 0;  ///< 0: as it is
-  std::size_t columns = 0;
-  std::size_t draw = 0;   ///< element whose draw decides on the first triplet
-  std::size_t count = 0;  ///< which of the counts in the header
-  std::size_t slot = 0;   ///< where its floats start when all triplets of all parts are sent
-
-  [[nodiscard]] bool factored() const { return rows > 0; }
-  [[nodiscard]] std::size_t order() const { return std::min(rows, columns); }
-  [[nodiscard]] std::size_t triplet() const { return 1 + rows + columns; }  ///< floats
-};
+using Part = AtomoTensor;
 
 GT_SIMD_CLONES void add_times(const float* v, std::size_t count, float factor, float* out) {
   for (std::size_t k = 0; k < count; ++k) out[k] += factor * v[k];
@@ -39,52 +28,36 @@ GT_SIMD_CLONES void add_times(const float* v, std::size_t count, float factor, f
 /// Matrices that are decomposed at the same time, each in a scratch of its own.
 constexpr std::size_t kLanes = 4;
 
-class Atomo final : public Codec<Space::host> {
+class Atomo final : public Codec<Space::host>, AtomoParts {
  public:
   Atomo(const Params& params, const Layout& layout)
-      : budget_{static_cast<double>(params.integer("s"))}, elements_{layout.elements} {
-    const auto budget = static_cast<std::size_t>(params.integer("s"));
-    std::size_t draws = 0;
+      : AtomoParts{params, layout}, budget_{static_cast<double>(params.integer("s"))} {
     std::size_t longest = 0;
-    for (const TensorShape& tensor : layout.tensors) {
-      Part part{.first = tensor.first, .elements = tensor.elements, .slot = floats_};
-      std::size_t rows = tensor.rows();
-      std::size_t columns = tensor.columns();
-      if (tensor.shape.size() < 2 && params.is("vectors", "square") && tensor.elements > 0) {
-        rows = static_cast<std::size_t>(std::sqrt(static_cast<double>(tensor.elements)));
-        columns = (tensor.elements + rows - 1) / rows;
-      }
-      if (rows > 1 && columns > 1 && budget * (rows + columns + 1) < tensor.elements) {
-        part.rows = rows;
-        part.columns = columns;
-        part.count = counts_++;
-        part.draw = draws;
-        draws += part.order();
-        longest = std::max(longest, std::max(rows, columns));
-        most_ = std::max(most_, part.order());
-        scratch_ = std::max(scratch_, host::SingularVectors{part.order()}.scratch_bytes());
-        factored_.push_back(parts_.size());
-      }
-      floats_ += part.factored() ? part.order() * part.triplet() : part.elements;
-      parts_.push_back(part);
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const Part& part = parts[p];
+      if (!part.factored()) continue;
+      longest = std::max(longest, std::max(part.rows, part.columns));
+      most_ = std::max(most_, part.order());
+      scratch_ = std::max(scratch_, host::SingularVectors{part.order()}.scratch_bytes());
+      factored_.push_back(p);
+      vectors_.emplace_back(part.order());
     }
     lane_ = padded(scratch_) + padded(8 * most_) + padded(8 * longest);
-    for (const std::size_t p : factored_) vectors_.emplace_back(parts_[p].order());
   }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    expects(n == elements_, "codec atomo works on the layout that it was made for");
-    return {.payload_bytes = header() + 4 * floats_,
+    expects(n == elements, "codec atomo works on the layout that it was made for");
+    return {.payload_bytes = header() + 4 * most_floats,
             .scratch_bytes = std::min(kLanes, factored_.size()) * lane_,
             .exact = factored_.empty()};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
               HostView<std::byte> payload, HostView<std::byte> scratch) const override {
-    if (elements_ == 0) return;
+    if (elements == 0) return;
     auto* counts = section<std::uint32_t>(payload, 8);
     auto* values = section<float>(payload, header());
-    for (const Part& part : parts_) {
+    for (const Part& part : parts) {
       if (!part.factored()) std::memcpy(values + part.slot, gradient.data() + part.first, 4 * part.elements);
     }
     const std::size_t lanes = std::min(kLanes, factored_.size());
@@ -92,14 +65,14 @@ class Atomo final : public Codec<Space::host> {
     if (lanes > 0) {
       parallel_parts(queue, lanes, lanes, 1, [&](std::size_t lane, std::size_t, std::size_t) {
         for (std::size_t f = next++; f < factored_.size(); f = next++) {
-          const Part& part = parts_[factored_[f]];
+          const Part& part = parts[factored_[f]];
           counts[part.count] = factorise(part, vectors_[f], gradient.data(), context.key, values + part.slot,
                                          scratch.part(lane * lane_, lane_));
         }
       });
     }
     std::size_t at = 0;  // the slots move together, each not beyond where it was
-    for (const Part& part : parts_) {
+    for (const Part& part : parts) {
       const std::size_t floats = part.factored() ? counts[part.count] * part.triplet() : part.elements;
       std::memmove(values + at, values + part.slot, 4 * floats);
       at += floats;
@@ -110,12 +83,12 @@ class Atomo final : public Codec<Space::host> {
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> /*scratch*/) const override {
-    expects(out.size() == elements_, "codec atomo works on the layout that it was made for");
+    expects(out.size() == elements, "codec atomo works on the layout that it was made for");
     check(payload);
-    if (elements_ == 0) return;
+    if (elements == 0) return;
     const auto* counts = section<std::uint32_t>(payload, 8);
     const auto* values = section<float>(payload, header());
-    for (const Part& part : parts_) {
+    for (const Part& part : parts) {
       float* to = out.data() + part.first;
       if (!part.factored()) {
         for (std::size_t i = 0; i < part.elements; ++i) to[i] += weight * values[i];
@@ -136,16 +109,13 @@ class Atomo final : public Codec<Space::host> {
     if (factored_.empty()) return {.nmse = 0.0, .of_largest = 0.0};
     return {};
   }
-  [[nodiscard]] std::size_t values_sent(std::size_t /*n*/) const override { return floats_; }
+  [[nodiscard]] std::size_t values_sent(std::size_t /*n*/) const override { return most_floats; }
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
     return n == 0 ? 0 : (payload.size() - header()) / 4;
   }
 
  private:
   static constexpr std::size_t padded(std::size_t bytes) { return Arena<Space::host>::padded_size(bytes); }
-  /// Size and counts; nothing for no elements.
-  [[nodiscard]] std::size_t header() const { return elements_ == 0 ? 0 : 8 + 4 * counts_; }
-
   /// Writes the triplets that are kept: p_j decides on each alone (section 3), weight sigma_j / p_j. Returns how many.
   std::uint32_t factorise(const Part& part, const host::SingularVectors& singular, const float* gradient,
                           const law::DrawKey& key, float* out, HostView<std::byte> scratch) const {
@@ -197,7 +167,7 @@ class Atomo final : public Codec<Space::host> {
   void check(HostView<const std::byte> payload) const {
     std::size_t expected = header();
     if (payload.size() >= expected) {
-      for (const Part& part : parts_) {
+      for (const Part& part : parts) {
         if (!part.factored()) {
           expected += 4 * part.elements;
           continue;
@@ -217,12 +187,8 @@ class Atomo final : public Codec<Space::host> {
   }
 
   double budget_;  ///< s
-  std::size_t elements_;
-  std::vector<Part> parts_;
   std::vector<std::size_t> factored_;
   std::vector<host::SingularVectors> vectors_;  ///< of the factored parts
-  std::size_t counts_ = 0;
-  std::size_t floats_ = 0;  ///< at most
   std::size_t scratch_ = 0, most_ = 0, lane_ = 0;
 };
 
@@ -255,7 +221,9 @@ extern constinit const CodecDescriptor atomo_codec{
         "side come from the Gram matrix in float64, the other side from the gradient itself, so that the sum over all "
         "triplets is the gradient to rounding. A matrix with a value that is not finite decodes to NaN. It pays where "
         "a few singular values dominate; the decomposition costs more than any other codec's arithmetic, and payloads "
-        "are gathered.",
+        "are gathered. On a GPU the Gram matrix is cuBLAS's and the vectors are cuSOLVER's, which rounds in its own "
+        "way (hence run_to_run): factors differ by some 10^-7 of the largest, and a triplet whose draw lies within "
+        "10^-10 of its probability may be kept by one and not by the other.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .unbiased = true,
@@ -265,7 +233,7 @@ extern constinit const CodecDescriptor atomo_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Atomo>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_atomo),
 };
 
 }  // namespace gradtool
