@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "emulation/api.hpp"
@@ -42,11 +43,15 @@ void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t
   shared_memory =
       shared_bytes == 0 ? nullptr : static_cast<std::byte*>(std::aligned_alloc(256, (shared_bytes + 255) / 256 * 256));
   ++grids;
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
-      for (std::size_t i = 0; i < shared_bytes; ++i) shared_memory[i] = std::byte{0xA7};  // nothing is cleared
-      player().play(call, {x, y, 0}, mixed(seed + mixed(grids) + y * 65537u + x));
-    }
+  // Every block once, in an order of this grid's own: nothing says which one starts first.
+  const std::uint64_t count = std::uint64_t{grid.x} * grid.y;
+  std::uint64_t stride = mixed(seed ^ mixed(grids)) % count;
+  while (std::gcd(stride, count) != 1) ++stride;
+  std::uint64_t block_index = mixed(grids) % count;
+  for (std::uint64_t i = 0; i < count; ++i, block_index = (block_index + stride) % count) {
+    for (std::size_t k = 0; k < shared_bytes; ++k) shared_memory[k] = std::byte{0xA7};  // nothing is cleared
+    const uint3 index{static_cast<unsigned>(block_index % grid.x), static_cast<unsigned>(block_index / grid.x), 0};
+    player().play(call, index, mixed(seed + mixed(grids) + static_cast<std::uint32_t>(block_index)));
   }
   std::free(shared_memory);
   shared_memory = nullptr;
