@@ -9,6 +9,7 @@
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "kernels/law/normal.hpp"
 #include "kernels/schedule/warp.hpp"
 
 namespace gradtool::cuda {
@@ -27,16 +28,6 @@ std::uint32_t narrow(std::size_t value) {
   return static_cast<std::uint32_t>(value);
 }
 
-/// Element `index` of a standard normal row, as host's.
-__device__ float normal(const law::DrawKey& key, std::uint64_t index) {
-  constexpr double kTwoPi = 2.0 * 3.14159265358979323846;
-  const law::Draws draws = law::draw4(key, index / 4);
-  const bool second = index / 2 % 2 != 0;
-  const double u = 1.0 - static_cast<double>(law::uniform(second ? draws.bits[2] : draws.bits[0]));
-  const double angle = kTwoPi * static_cast<double>(law::uniform(second ? draws.bits[3] : draws.bits[1]));
-  return static_cast<float>(sqrt(-2.0 * log(u)) * (index % 2 == 0 ? cos(angle) : sin(angle)));
-}
-
 __global__ void revive_kernel(const LowRankColumn* columns, law::DrawKey key, bool all, float* q) {
   const LowRankColumn column = columns[blockIdx.x];
   if (!all) {
@@ -48,7 +39,8 @@ __global__ void revive_kernel(const LowRankColumn* columns, law::DrawKey key, bo
     squares = block_sum(squares);
     if (squares > 0.0 && squares < std::numeric_limits<double>::infinity()) return;
   }
-  for (std::size_t k = threadIdx.x; k < column.length; k += kThreads) q[column.at + k] = normal(key, column.at + k);
+  for (std::size_t k = threadIdx.x; k < column.length; k += kThreads)
+    q[column.at + k] = law::normal(key, column.at + k);
 }
 
 __global__ void gather_kernel(const LowRankPiece* pieces, const float* gradient, float* message) {

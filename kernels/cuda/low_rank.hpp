@@ -67,7 +67,7 @@ struct LowRankTables {
 };
 
 /// Columns of q that are zero or not finite, or with `all` every one, are drawn from a standard normal distribution:
-/// element i of q by draw i of `key`, Box-Muller as on the host up to the last bit of log and cos.
+/// element i of q is law::normal(key, i).
 void revive_columns(Queue<Space::cuda> queue, const LowRankTables& tables, const law::DrawKey& key, bool all, float* q);
 
 /// Gradient to message, and back times `factor`.

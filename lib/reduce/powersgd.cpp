@@ -1,7 +1,7 @@
 // PowerSGD on the host.
 #include <cmath>
-#include <numbers>
 
+#include "kernels/law/normal.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/powersgd_products.hpp"
@@ -9,15 +9,6 @@
 
 namespace gradtool {
 namespace {
-
-/// Element `index` of a standard normal row: Box-Muller on pairs of uniform draws.
-float normal(const law::DrawKey& key, std::uint64_t index) {
-  const law::Draws draws = law::draw4(key, index / 4);
-  const std::size_t pair = index / 2 % 2 * 2;
-  const double u = 1.0 - static_cast<double>(law::uniform(draws.bits[pair]));
-  const double angle = 2.0 * std::numbers::pi * static_cast<double>(law::uniform(draws.bits[pair + 1]));
-  return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
-}
 
 bool is_alive(HostView<const float> column) {
   double squares = 0.0;
@@ -50,7 +41,7 @@ class HostSteps {
                        const std::size_t at = matrix.q_at + j * matrix.columns;
                        const auto column = kept.q.part(at, matrix.columns);
                        if (!all && is_alive(column)) continue;
-                       for (std::size_t k = 0; k < matrix.columns; ++k) column[k] = normal(key, at + k);
+                       for (std::size_t k = 0; k < matrix.columns; ++k) column[k] = law::normal(key, at + k);
                      }
                    });
   }

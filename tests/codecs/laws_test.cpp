@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "kernels/host/largest.hpp"
 #include "kernels/host/select.hpp"
 #include "kernels/law/bitpack.hpp"
 #include "kernels/law/half.hpp"
+#include "kernels/law/normal.hpp"
 #include "kernels/law/philox.hpp"
 #include "kernels/law/qsgd.hpp"
 #include "lib/core/arena.hpp"
@@ -160,6 +162,29 @@ TEST(Qsgd, LevelsSitOnTheirValuesAndStaySorted) {
   EXPECT_TRUE(std::isnan(law::Qsgd::stored_norm(INFINITY)));
   EXPECT_TRUE(std::isnan(law::Qsgd::stored_norm(NAN)));
   EXPECT_EQ(law::Qsgd::stored_norm(1e-38F), 0.0F);
+}
+
+TEST(NormalLaw, SeriesAreTheLibrarysFunctions) {
+  for (std::uint32_t n = 1; n <= 1U << 24; n += n < 999 ? 1 : 4099) {
+    const double expected = std::log(static_cast<double>(n) * 0x1p-24);
+    ASSERT_NEAR(law::log_of_24_bits(n), expected, 1e-15 * std::abs(expected)) << n;
+    const double angle = 2.0 * std::numbers::pi * static_cast<double>(n - 1) * 0x1p-24;
+    ASSERT_NEAR(law::wave_of_24_bits(n - 1, false), std::sin(angle), 2e-15) << n;
+    ASSERT_NEAR(law::wave_of_24_bits(n - 1, true), std::cos(angle), 2e-15) << n;
+  }
+}
+
+TEST(NormalLaw, MomentsAreThoseOfANormalDistribution) {
+  constexpr std::size_t kDraws = 400'000;
+  double moments[4] = {};
+  for (std::size_t i = 0; i < kDraws; ++i) {
+    double power = 1.0;
+    for (double& moment : moments) moment += (power *= static_cast<double>(law::normal({.seed = 5}, i))) / kDraws;
+  }
+  EXPECT_NEAR(moments[0], 0.0, 0.01);
+  EXPECT_NEAR(moments[1], 1.0, 0.02);
+  EXPECT_NEAR(moments[2], 0.0, 0.04);
+  EXPECT_NEAR(moments[3], 3.0, 0.1);
 }
 
 }  // namespace
