@@ -160,7 +160,8 @@ std::size_t pack_work_bytes(std::size_t bins) {
 }
 
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
-                   const law::RangeFloat& format, float unit, bool scaled, std::byte* payload) {
+                   const law::RangeFloat& format, float unit, bool scaled, const PieceShares* shares,
+                   std::byte* payload) {
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   expects(header.kept <= header.bins && header.bins > 0, "fft: more bins kept than there are");
   auto* selection = reinterpret_cast<Selection*>(memory.work.data());
@@ -172,8 +173,10 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
            2 * layout.bins, selection);
   } else if (layout.kept == 0) {
     fill(queue, {payload + sizeof header, 4 * layout.bitmap_words()}, 0);
+  } else if (auto* bitmap = reinterpret_cast<std::uint32_t*>(payload + sizeof header); shares != nullptr) {
+    select_pieces(queue, *shares, memory.spectrum, memory.keys, bitmap, memory.kept, &selection->largest);
   } else {
-    select(queue, memory, header, selection, reinterpret_cast<std::uint32_t*>(payload + sizeof header));
+    select(queue, memory, header, selection, bitmap);
   }
   launch(queue, "fft codes", codes_kernel, blocks_for(2 * layout.kept, kWarps * schedule::kCodeWindow), values, header,
          format, unit, scaled, selection, payload);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/fft_pieces.hpp"
 #include "kernels/law/fft_payload.hpp"
 #include "kernels/law/range_float.hpp"
 #include "lib/core/view.hpp"
@@ -23,9 +24,11 @@ struct PackMemory {
 };
 
 /// Selects header.kept bins, quantises and writes the whole payload (8-byte aligned). `unit` = 1/sqrt(L) and `scaled`
-/// as in host::pack_spectrum. Reads the spectrum once, the keys four times.
+/// as in host::pack_spectrum. Reads the spectrum once, the keys four times. With `shares`, of which
+/// header.kept is the sum, each piece is selected alone.
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
-                   const law::RangeFloat& format, float unit, bool scaled, std::byte* payload);
+                   const law::RangeFloat& format, float unit, bool scaled, const PieceShares* shares,
+                   std::byte* payload);
 
 /// Payloads that unpack_spectra takes at once.
 inline constexpr std::size_t kMostUnpacked = 16;

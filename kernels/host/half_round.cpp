@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/law/half.hpp"
+#include "kernels/law/half_rows.hpp"
 #include "kernels/law/hd.hpp"
 
 namespace gradtool::host {
@@ -19,19 +19,11 @@ GT_SIMD_CLONES void round_scaled(float* x, std::size_t count, float scale, float
   for (std::size_t i = 0; i < count; ++i) x[i] = law::f32_from_f16(law::f16_from_f32(x[i] * scale)) * back;
 }
 
-float power_of_two(int exponent) {
-  return law::float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
-}
-
 }  // namespace
 
 void round_to_half(float* x, std::size_t count, int top) {
-  const std::uint32_t largest = largest_pattern(x, count);
-  if (largest == 0 || largest >= 0x7f800000U) return;
-  const int exponent =
-      static_cast<int>(largest >> 23) - 127;  // of a subnormal: one that is not larger than it should be
-  const int shift = std::clamp(top - 1 - exponent, -120, 120);
-  round_scaled(x, count, power_of_two(shift), power_of_two(-shift));
+  const auto scale = law::HalfScale::of(largest_pattern(x, count), top);
+  if (scale.there != 0.0F) round_scaled(x, count, scale.there, scale.back);
 }
 
 }  // namespace gradtool::host

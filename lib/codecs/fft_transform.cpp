@@ -7,14 +7,11 @@
 #include "kernels/host/half_round.hpp"
 #include "kernels/host/largest.hpp"
 #include "kernels/host/real_transform.hpp"
+#include "kernels/law/half_rows.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
 namespace {
-
-// precision=fp16: largest magnitudes lie below 2^top. The input leaves 2^8 for the sum to grow, the sum just fits.
-constexpr int kHalfTopIn = 8;
-constexpr int kHalfTopOut = 15;
 
 /// body(part, piece) for all pieces; a part's pieces come one after the other.
 template <class Body>
@@ -47,9 +44,9 @@ void FftTransform::forward(Queue<Space::host> queue, HostView<const float> gradi
     const std::size_t bins = shape.piece_bins(piece);
     std::memcpy(real, gradient.data() + first, count * sizeof(float));
     std::fill(real + count, real + length, 0.0F);
-    if (options_.half()) host::round_to_half(real, length, kHalfTopIn);
+    if (options_.half()) host::round_to_half(real, length, law::kHalfTopIn);
     plans_.get(length).forward(real, complex);
-    if (options_.half()) host::round_to_half(complex, 2 * bins, kHalfTopOut);
+    if (options_.half()) host::round_to_half(complex, 2 * bins, law::kHalfTopOut);
     // As if the tail had the length of the others, so that bins compare by their unitary coefficients.
     const float level = length == shape.length ? 1.0F : unit_of(length) / unit_of(shape.length);
     const std::size_t bin = shape.first_bin(piece);

@@ -2,12 +2,16 @@
 // every loop of a grid.
 #include <cmath>
 #include <numbers>
+#include <tuple>
 #include <utility>
 
 #include "kernels/cuda/cast.hpp"
 #include "kernels/cuda/fft_pack.hpp"
 #include "kernels/cuda/fft_transform.hpp"
 #include "kernels/cuda/vector.hpp"
+#include "kernels/host/half_round.hpp"
+#include "kernels/host/largest.hpp"
+#include "kernels/law/half_rows.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/fft_case.hpp"
 #include "tests/codecs/inputs.hpp"
@@ -18,7 +22,8 @@ namespace {
 
 class GpuKernels : public NeedsGpu<testing::Test> {};
 
-std::vector<std::byte> pack_on_gpu(const FftCase& test, const std::vector<float>& spectrum) {
+std::vector<std::byte> pack_on_gpu(const FftCase& test, const std::vector<float>& spectrum,
+                                   const cuda::PieceShares* shares = nullptr) {
   const cuda::Stream stream;
   const auto queue = stream.queue();
   const std::size_t bins = test.header.bins;
@@ -29,11 +34,37 @@ std::vector<std::byte> pack_on_gpu(const FftCase& test, const std::vector<float>
   const Guarded payload{queue, test.layout().bytes()};
   cuda::pack_spectrum(
       queue, {input.as<float>().data(), keys.as<std::uint32_t>().data(), kept.as<float>().data(), work.bytes()},
-      test.header, test.format, test.unit, test.scaled, payload.bytes().data());
+      test.header, test.format, test.unit, test.scaled, shares, payload.bytes().data());
   static_cast<void>(keys.download());
   static_cast<void>(kept.download());
   static_cast<void>(work.download());
   return payload.download();
+}
+
+/// The host's payload when every piece keeps its own strongest bins.
+std::vector<std::byte> pack_pieces(const FftCase& test, const cuda::PieceShares& by,
+                                   const std::vector<float>& spectrum) {
+  const std::size_t bins = test.header.bins;
+  std::vector<float> same(2 * bins);
+  std::vector<float> power(bins);
+  host::keep_power(spectrum.data(), bins, 1.0F, same.data(), power.data());
+  std::vector<std::uint32_t> positions(test.header.kept);
+  std::size_t at = 0;
+  for (std::size_t p = 0; p < by.shape.pieces(); ++p) {
+    const std::size_t count = p < by.shape.chunks ? by.of_chunk : by.of_tail;
+    const HostView<const float> own{power.data() + by.shape.first_bin(p), by.shape.piece_bins(p)};
+    std::vector<std::byte> scratch(host::Largest::scratch_bytes(own.size()) + 64);
+    const HostView<std::uint32_t> found{positions.data() + at, count};
+    host::Largest{{}, own, {scratch.data(), scratch.size()}}.select(found, nullptr);
+    for (auto& position : found.span()) position += static_cast<std::uint32_t>(by.shape.first_bin(p));
+    at += count;
+  }
+  std::vector<float> values(2 * positions.size());
+  const auto kept = host::take_bins({}, same.data(), bins, {positions.data(), positions.size()}, false, values.data());
+  std::vector<std::byte> payload(test.layout().bytes());
+  host::write_payload({}, kept, test.header, test.format,
+                      host::scaling_of(kept.largest, test.unit, test.header.bits != 32, test.scaled), payload.data());
+  return payload;
 }
 
 std::vector<float> unpack_on_gpu(const FftCase& test, const std::vector<std::vector<std::byte>>& payloads) {
@@ -69,6 +100,50 @@ TEST_F(GpuKernels, FftPacksTheHostsBytes) {
       for (const std::uint32_t bits : {4u, 9u, 10u, 16u, 32u})
         check_fft(FftCase{shape, kept, bits, bits % 2 == 0}, spectrum);
     }
+  }
+}
+
+/// Pieces begin within words of the bitmap; many equal bins, and bins that are not finite.
+TEST_F(GpuKernels, FftPiecesKeepTheHostsBins) {
+  for (const auto& [shape, of_chunk, of_tail] :
+       {std::tuple<law::FftShape, std::uint32_t, std::uint32_t>{{256, 5, 100}, 19, 8},
+        {{1000, 3, 0}, 500, 0},
+        {{64, 40, 4}, 1, 3},
+        {{4098, 2, 63}, 1, 1}}) {
+    const cuda::PieceShares by{shape, of_chunk, of_tail};
+    const std::size_t kept = shape.chunks * of_chunk + of_tail;
+    const FftCase test{shape, kept, 10, true};
+    auto spectrum = gradient_like(2 * shape.bins());
+    ASSERT_EQ(pack_on_gpu(test, spectrum, &by), pack_pieces(test, by, spectrum)) << test.name();
+    for (std::size_t i = 0; i < spectrum.size(); ++i) spectrum[i] = i / 2 % 3 == 0 ? 0.5F : spectrum[i];
+    ASSERT_EQ(pack_on_gpu(test, spectrum, &by), pack_pieces(test, by, spectrum)) << test.name();
+    spectrum[shape.bins()] = NAN;
+    ASSERT_EQ(pack_on_gpu(test, spectrum, &by), pack_pieces(test, by, spectrum)) << test.name();
+    std::fill(spectrum.begin(), spectrum.end(), 0.0F);
+    ASSERT_EQ(pack_on_gpu(test, spectrum, &by), pack_pieces(test, by, spectrum)) << test.name();
+  }
+}
+
+TEST_F(GpuKernels, RowsAreRoundedToHalfAsOnTheHost) {
+  const cuda::Stream stream;
+  constexpr std::size_t kLength = 5000;
+  constexpr std::size_t kRows = 6;
+  constexpr std::size_t kGiven = kRows * kLength - 300;
+  auto x = gradient_like(kRows * kLength);
+  const float factors[kRows] = {1.0F, 0.0F, 1e-42F, 1e30F, 1e-20F, 3.0F};
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= factors[i / kLength];
+  x[17] = INFINITY;
+  for (const int top : {law::kHalfTopIn, law::kHalfTopOut}) {
+    auto expected = x;
+    std::fill(expected.begin() + kGiven, expected.end(), 0.0F);
+    for (std::size_t row = 0; row < kRows; ++row) host::round_to_half(expected.data() + row * kLength, kLength, top);
+    const Guarded in{stream.queue(), bytes_of({x.data(), kGiven})};
+    const Guarded out{stream.queue(), bytes_of(x)};
+    const Guarded largest{stream.queue(), 4 * kRows};
+    cuda::round_rows_to_half(stream.queue(), {in.as<float>().data(), out.as<float>().data(), kRows, kLength, kGiven,
+                                              top, largest.as<std::uint32_t>().data()});
+    expect_same(out.download_floats(), expected, "top " + std::to_string(top));
+    static_cast<void>(largest.download());
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/fft_pack.hpp"
 #include "kernels/cuda/vector.hpp"
+#include "kernels/law/half_rows.hpp"
 #include "lib/codecs/cuda/fft_plans.hpp"
 #include "lib/codecs/cuda/twin.hpp"
 #include "lib/codecs/cuda_factories.hpp"
@@ -17,7 +18,8 @@ namespace {
 using DeviceBytes = View<std::byte, Space::cuda>;
 
 /// The fft codec with cuFFT. Transforms round differently from FFTW's, so payloads are the same from run to run on one
-/// kind of GPU; everything behind the transform gives the host's bytes.
+/// kind of GPU; everything behind the transform gives the host's bytes. precision=fp16 rounds around a transform in
+/// float32, as the host does: cuFFT's own half transforms, for powers of two alone, would round in between as well.
 class CudaFft final : public CudaTwin {
  public:
   /// Throws Fault::unavailable for what only the host has.
@@ -25,8 +27,6 @@ class CudaFft final : public CudaTwin {
     const auto refuse = [](bool asked, std::string_view what) {
       if (asked) throw Error{Fault::unavailable, fmt::format("codec fft: {} runs on the host only, not on CUDA", what)};
     };
-    refuse(options_.by_piece(), "select=chunk");
-    refuse(options_.half(), "precision=fp16");
     refuse(options_.calibrated(), "range=calibrated");
   }
 
@@ -47,20 +47,31 @@ class CudaFft final : public CudaTwin {
     const law::FftShape shape = options_.shape(n);
     const Transforms transform = transforms(shape);
     const Scratch at{shape, transform, scratch};
-    transform.chunks->forward(queue, aligned_rows(queue, gradient, shape, at), at.spectrum, at.transform);
+    transform.chunks->forward(queue, rows_of(queue, gradient, shape, at), at.spectrum, at.transform);
+    if (options_.half()) round_spectrum(queue, at, at.spectrum, shape.chunks, 2 * shape.bins_per_chunk());
     if (shape.tail > 0) {
       const std::size_t first = shape.length * shape.chunks;
       const auto left = gradient.part(first, gradient.size() - first);
       const View<float, Space::cuda> row{at.tail, shape.tail};
       cuda::copy(queue, as_writable_bytes(row.first(left.size())), as_bytes(left));
       cuda::fill(queue, as_writable_bytes(row.part(left.size(), shape.tail - left.size())), 0);
+      if (options_.half())
+        cuda::round_rows_to_half(queue, {at.tail, at.tail, 1, shape.tail, shape.tail, law::kHalfTopIn, at.keys});
       transform.tail->forward(queue, row.data(), at.tail_spectrum(shape), at.transform);
+      if (options_.half()) round_spectrum(queue, at, at.tail_spectrum(shape), 1, 2 * shape.tail_bins());
       // As if the tail had the length of the others, so that bins compare by their unitary coefficients.
       cuda::scale(queue, {at.tail_spectrum(shape), 2 * shape.tail_bins()}, unit(shape.tail) / unit(shape.length));
     }
-    const std::size_t kept = options_.kept(options_.theta(context), shape);
+    const double theta = options_.theta(context);
+    const std::size_t kept = options_.kept(theta, shape);
+    const cuda::PieceShares shares{
+        shape, static_cast<std::uint32_t>(options_.kept_of(theta, shape.bins_per_chunk())),
+        shape.tail == 0 ? 0U : static_cast<std::uint32_t>(options_.kept_of(theta, shape.tail_bins()))};
+    // A single piece is selected by the whole GPU: its own strongest bins are the strongest of all.
+    const bool by_piece = options_.by_piece() && shape.pieces() > 1;
     cuda::pack_spectrum(queue, {at.spectrum, at.keys, at.real, at.work}, options_.header(shape.bins(), kept),
-                        options_.format(), unit(shape.length), options_.scaled(), payload.data());
+                        options_.format(), unit(shape.length), options_.scaled(), by_piece ? &shares : nullptr,
+                        payload.data());
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
@@ -152,12 +163,22 @@ class CudaFft final : public CudaTwin {
   static float unit(std::size_t length) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(length))); }
 
   /// The chunks' elements as rows for the transform: themselves where they are, else a copy.
-  static const float* aligned_rows(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient,
-                                   const law::FftShape& shape, const Scratch& at) {
+  [[nodiscard]] const float* rows_of(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient,
+                                     const law::FftShape& shape, const Scratch& at) const {
+    const std::size_t count = shape.length * shape.chunks;
+    if (options_.half()) {
+      cuda::round_rows_to_half(queue,
+                               {gradient.data(), at.real, shape.chunks, shape.length, count, law::kHalfTopIn, at.keys});
+      return at.real;
+    }
     if (reinterpret_cast<std::uintptr_t>(gradient.data()) % 16 == 0) return gradient.data();
-    const View<float, Space::cuda> rows{at.real, shape.length * shape.chunks};
-    cuda::copy(queue, as_writable_bytes(rows), as_bytes(gradient.first(rows.size())));
+    const View<float, Space::cuda> rows{at.real, count};
+    cuda::copy(queue, as_writable_bytes(rows), as_bytes(gradient.first(count)));
     return rows.data();
+  }
+  static void round_spectrum(Queue<Space::cuda> queue, const Scratch& at, float* spectrum, std::size_t rows,
+                             std::size_t length) {
+    cuda::round_rows_to_half(queue, {spectrum, spectrum, rows, length, rows * length, law::kHalfTopOut, at.keys});
   }
 
   /// What can be told without reading the payload, which lies on the GPU. Throws Fault::data.
