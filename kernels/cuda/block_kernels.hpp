@@ -57,16 +57,20 @@ __global__ void encode_blocks_kernel(law::BlockLayout layout, const float* gradi
   if (warp_in_grid() == 0) schedule::clear_padding<Format>(warp, layout, payload);
 }
 
+/// A piece stays in the cache while one payload after the other is added to it; its elements are their lane's each
+/// time.
 template <class Format>
-__global__ void decode_blocks_kernel(law::BlockLayout layout, const std::byte* payload, float weight, float* out,
+__global__ void decode_blocks_kernel(law::BlockLayout layout, Payloads payloads, float weight, float* out,
                                      bool aligned) {
   const DeviceWarp warp;
-  const auto* scales = reinterpret_cast<const typename Format::Scale*>(payload);
-  const auto* words = reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset());
   const std::size_t pieces = schedule::BlockPiece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
     const schedule::BlockPiece piece{layout, p};
-    schedule::decode_piece<Format>(warp, layout, piece, words + piece.first_word, scales, weight, out, aligned);
+    for (unsigned i = 0; i < payloads.count; ++i) {
+      const auto* scales = reinterpret_cast<const typename Format::Scale*>(payloads.at[i]);
+      const auto* words = reinterpret_cast<const std::uint32_t*>(payloads.at[i] + layout.codes_offset());
+      schedule::decode_piece<Format>(warp, layout, piece, words + piece.first_word, scales, weight, out, aligned);
+    }
   }
 }
 
@@ -87,17 +91,18 @@ void encode_blocks(Queue<Space::cuda> queue, const law::BlockLayout& layout, con
 }
 
 template <class Format>
-void decode_add_blocks(Queue<Space::cuda> queue, const law::BlockLayout& layout, const std::byte* payload, float weight,
+void decode_add_blocks(Queue<Space::cuda> queue, const law::BlockLayout& layout, const Payloads& payloads, float weight,
                        float* out) {
   if (layout.n == 0) return;
   const unsigned grid = blocks_for(schedule::BlockPiece::pieces(layout), kBlockWarps);
-  launch(queue, "decode blocks", decode_blocks_kernel<Format>, grid, layout, payload, weight, out, aligned_to(out, 16));
+  launch(queue, "decode blocks", decode_blocks_kernel<Format>, grid, layout, payloads, weight, out,
+         aligned_to(out, 16));
 }
 
-#define GT_BLOCK_FORMAT(...)                                                                                         \
-  template void encode_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, const float*, bool,          \
-                                           const law::DrawKey&, std::byte*, std::byte*);                             \
-  template void decode_add_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, const std::byte*, float, \
+#define GT_BLOCK_FORMAT(...)                                                                                        \
+  template void encode_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, const float*, bool,         \
+                                           const law::DrawKey&, std::byte*, std::byte*);                            \
+  template void decode_add_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, const Payloads&, float, \
                                                float*)
 
 }  // namespace gradtool::cuda

@@ -2,10 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
+#include "kernels/cuda/payloads.hpp"
 #include "kernels/law/chunk_sums.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/view.hpp"
 
 /// The chunks of a unit's tensors on the GPU: what codecs with a statistic for each tensor work on. Codes of every
@@ -32,23 +31,5 @@ struct TensorTable {
   const TensorRange* tensor = nullptr;
   std::size_t tensors = 0;
 };
-
-/// Payloads that one pass over `out` adds, by value in a kernel's arguments.
-inline constexpr std::size_t kMostPayloads = 16;
-struct Payloads {
-  const std::byte* at[kMostPayloads] = {};
-  unsigned count = 0;
-};
-
-/// Calls add(Payloads) for `payloads`, kMostPayloads at a time.
-template <class Add>
-void in_batches(std::span<const View<const std::byte, Space::cuda>> payloads, const Add& add) {
-  for (std::size_t first = 0; first < payloads.size(); first += kMostPayloads) {
-    Payloads batch;
-    for (std::size_t i = first; i < payloads.size() && batch.count < kMostPayloads; ++i)
-      batch.at[batch.count++] = payloads[i].data();
-    add(batch);
-  }
-}
 
 }  // namespace gradtool::cuda

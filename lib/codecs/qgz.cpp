@@ -1,4 +1,5 @@
 #include "lib/codecs/block_codec.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/qgz_codec.hpp"
 #include "lib/codecs/registry.hpp"
 
@@ -77,7 +78,8 @@ extern constinit const CodecDescriptor qgz_codec{
         [](const Params& p, const Layout&) {
           return make_qgz_codec(p.is("bits", "8") ? 8 : 4, static_cast<std::size_t>(p.integer("block")));
         },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_qgz),
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/runtime.hpp"
@@ -27,6 +28,7 @@ class CudaTwin : public Codec<Space::cuda> {
  protected:
   CudaTwin(std::string_view name, const Params& params, const Layout& layout = {})
       : host_{find_codec(name).make_host(params, layout)} {}
+  explicit CudaTwin(std::unique_ptr<Codec<Space::host>> host) : host_{std::move(host)} {}
 
  private:
   std::unique_ptr<Codec<Space::host>> host_;

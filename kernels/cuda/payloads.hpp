@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "lib/core/view.hpp"
+
+namespace gradtool::cuda {
+
+/// Payloads that one pass over `out` adds, by value in a kernel's arguments.
+inline constexpr std::size_t kMostPayloads = 16;
+struct Payloads {
+  const std::byte* at[kMostPayloads] = {};
+  unsigned count = 0;
+};
+
+/// Calls add(Payloads) for `payloads`, kMostPayloads at a time.
+template <class Add>
+void in_batches(std::span<const View<const std::byte, Space::cuda>> payloads, const Add& add) {
+  for (std::size_t first = 0; first < payloads.size(); first += kMostPayloads) {
+    Payloads batch;
+    for (std::size_t i = first; i < payloads.size() && batch.count < kMostPayloads; ++i)
+      batch.at[batch.count++] = payloads[i].data();
+    add(batch);
+  }
+}
+
+}  // namespace gradtool::cuda
