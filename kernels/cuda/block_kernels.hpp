@@ -60,8 +60,8 @@ __global__ void encode_blocks_kernel(law::BlockLayout layout, const float* gradi
 /// A piece stays in the cache while one payload after the other is added to it; its elements are their lane's each
 /// time.
 template <class Format>
-__global__ void decode_blocks_kernel(law::BlockLayout layout, Payloads payloads, float weight, float* out,
-                                     bool aligned) {
+__global__ void decode_blocks_kernel(law::BlockLayout layout, const __grid_constant__ Payloads payloads, float weight,
+                                     float* out, bool aligned) {
   const DeviceWarp warp;
   const std::size_t pieces = schedule::BlockPiece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {

@@ -148,7 +148,7 @@ __global__ void strip_means_kernel(OneBitTable table, const ColumnSums* sums, Me
   }
 }
 
-__global__ void decode_kernel(OneBitTable table, Payloads payloads, float weight, float* out) {
+__global__ void decode_kernel(OneBitTable table, const __grid_constant__ Payloads payloads, float weight, float* out) {
   each_share(table.pieces, [&](std::size_t first, int count, const TensorPiece& piece, int offset) {
     const OneBitMatrix matrix = table.matrix[piece.tensor];
     const auto columns = static_cast<unsigned>(matrix.columns);

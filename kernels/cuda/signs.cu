@@ -45,7 +45,8 @@ __global__ void means_kernel(TensorTable table, const double* sums, float* means
   }
 }
 
-__global__ void decode_kernel(TensorTable table, Payloads payloads, bool scaled, float weight, float* out) {
+__global__ void decode_kernel(TensorTable table, const __grid_constant__ Payloads payloads, bool scaled, float weight,
+                              float* out) {
   const std::size_t means = scaled ? table.tensors : 0;
   each_share(table, [&](std::size_t first, int count, const TensorPiece& piece, int offset) {
     update_quads(out + first, count, [&](int at, Four<float>& sum) {

@@ -154,7 +154,7 @@ __device__ unsigned four_trits(const std::uint32_t* words, int at, int count) {
 }
 
 template <bool Base3>
-__global__ void decode_kernel(TensorTable table, Payloads payloads, float weight, float* out) {
+__global__ void decode_kernel(TensorTable table, const __grid_constant__ Payloads payloads, float weight, float* out) {
   each_share(table, [&](std::size_t first, int count, const TensorPiece& piece, int offset) {
     update_quads(out + first, count, [&](int at, Four<float>& sum) {
       for (unsigned i = 0; i < payloads.count; ++i) {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/bitpack.hpp"
+#include "kernels/law/half.hpp"
 #include "kernels/law/hd.hpp"
 
 namespace gradtool::law {
@@ -30,6 +33,9 @@ template <std::uint32_t Bits>
 GT_HD inline ThcCode thc_encode(const ThcTable<Bits>& table, float x, float u) {
   std::uint32_t code = 0;
   float value = 0.0f;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
   for (std::uint32_t q = 0; q + 1 < ThcTable<Bits>::kLevels; ++q) {
     const bool above = x > table.value[q] + u * table.width[q];
     code += above ? 1u : 0u;
@@ -42,6 +48,70 @@ GT_HD inline ThcCode thc_encode(const ThcTable<Bits>& table, float x, float u) {
 GT_HD inline float thc_clamp(float x, float top) {
   x = x > 0.0f ? x : 0.0f;
   return x < top ? x : top;
+}
+
+/// Elements of a block that is rotated by itself.
+inline constexpr std::size_t kThcBlock = 1024;
+
+/// A unit in blocks, the last padded to a power of two, between `ranks` ranks.
+struct ThcShape {
+  std::size_t n = 0;
+  std::size_t padded = 0;  ///< elements with those that pad the last block
+  std::size_t ranks = 1;
+
+  GT_HD std::size_t blocks() const { return (n + kThcBlock - 1) / kThcBlock; }
+  /// Of kPackGroup elements; codes and sums lie in whole groups.
+  GT_HD std::size_t groups() const { return (padded + kPackGroup - 1) / kPackGroup; }
+  GT_HD std::size_t block_size(std::size_t block) const {
+    const std::size_t left = padded - kThcBlock * block;
+    return left < kThcBlock ? left : kThcBlock;
+  }
+};
+
+/// The norm as all ranks use it, the largest of theirs; not a number where one of them is not finite, and 0 where it is
+/// too small to divide by.
+GT_HD inline float thc_agreed_norm(const float* norms, std::size_t ranks) {
+  float norm = 0.0f;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if ((bits_of(norms[r]) & 0x7fffffffu) >= 0x7f800000u) return float_of(0x7fc00000u);
+    norm = norms[r] > norm ? norms[r] : norm;
+  }
+  return norm < 0x1p-100f ? 0.0f : norm;
+}
+
+/// Steps of the table in a unit of a rotated element, which has variance norm^2 / padded; 0 for norm 0.
+template <std::uint32_t Bits>
+GT_HD inline double thc_steps_per_unit(const ThcShape& shape, const ThcTable<Bits>& table, float norm) {
+  if (norm == 0.0f) return 0.0;
+  return sqrt(static_cast<double>(shape.padded)) / static_cast<double>(norm) * static_cast<double>(table.top) /
+         (2.0 * static_cast<double>(table.t));
+}
+
+/// What an element of a block is multiplied by before it is rounded, and to get from steps back.
+struct ThcFactors {
+  float encode, decode;
+};
+GT_HD inline ThcFactors thc_factors(double steps, std::size_t block_size) {
+  const double root = sqrt(static_cast<double>(block_size));
+  return {static_cast<float>(steps / root), steps == 0.0 ? 0.0f : static_cast<float>(1.0 / (steps * root))};
+}
+
+/// Sums over ranks minus `middle`, times `factor`, are the mean's rotated elements.
+struct ThcMean {
+  float middle, factor;
+};
+template <std::uint32_t Bits>
+GT_HD inline ThcMean thc_mean(const ThcShape& shape, const ThcTable<Bits>& table, double steps,
+                              std::size_t block_size) {
+  const auto p = static_cast<double>(shape.ranks);
+  const double unit = steps == 0.0 ? 0.0 : 1.0 / (steps * p);
+  return {static_cast<float>(p * 0.5 * static_cast<double>(table.top)),
+          static_cast<float>(unit / sqrt(static_cast<double>(block_size)))};
+}
+
+/// factor x, with its sign changed where the lowest bit of `flip` is set.
+GT_HD inline float thc_turned(float x, float factor, std::uint32_t flip) {
+  return float_of(bits_of(factor * x) ^ (flip & 1u) << 31);
 }
 
 }  // namespace gradtool::law

@@ -44,6 +44,7 @@ extern constinit const CodecDescriptor thc_codec{
     .payload = "bits d + 8 d/p + 32 bits, d = n with its last block padded to a power of two; 16 d/p for p top > 255",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

@@ -25,6 +25,7 @@ TEST_P(GpuReducer, IsTheHosts) {
   const bool same_bytes = parse_codec(GetParam()).descriptor->determinism == Determinism::cross_backend;
   std::vector<int> sizes{1, 2, 3};
   if (GetParam().starts_with("qgz:node=2")) sizes.push_back(4);  // two levels
+  if (GetParam() == "thc") sizes.push_back(7);                   // sums of two bytes
   for (const int ranks : sizes) {                                // two of them begin anew in between
     const ModelSetup setup{.codec = GetParam(), .ranks = ranks, .steps = 6, .resets_at = ranks == 2 ? 4 : -1};
     const auto host = run_model(setup);
