@@ -27,5 +27,6 @@ std::unique_ptr<Codec<Space::cuda>> make_cuda_efsignsgd(const Params& params, co
 std::unique_ptr<Codec<Space::cuda>> make_cuda_onebit(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_randomk(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_qgz(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_dlcp(const Params& params, const Layout& layout);
 
 }  // namespace gradtool

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/law/hd.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/dlcp_channel.hpp"
 #include "lib/codecs/dlcp_packets.hpp"
 #include "lib/codecs/payload.hpp"
@@ -13,34 +14,15 @@
 
 namespace gradtool {
 
-LossyChannel::Options LossyChannel::Options::from(const Params& params) {
-  const std::string& word = params.word("model");
-  return {.model = word == "none"      ? Model::none
-                   : word == "iid"     ? Model::iid
-                   : word == "gilbert" ? Model::gilbert_elliott
-                                       : Model::importance,
-          .loss = params.real("loss"),
-          .bad_share = params.real("bad"),
-          .burst = params.real("burst"),
-          .loss_good = params.real("loss_good"),
-          .loss_bad = params.real("loss_bad"),
-          .drain = params.real("drain"),
-          .queue_bytes = params.real("queue") * static_cast<double>(params.integer("packet") + 24)};
-}
-
 namespace {
 
-/// What the payload begins with; the bitmap of arrivals follows.
-struct ChannelHeader {
-  std::uint64_t bytes = 0;
-  std::uint32_t packets = 0;        ///< of the gradient
-  std::uint32_t transmissions = 0;  ///< of them and of those sent again
-};
-static_assert(sizeof(ChannelHeader) == 16);
+using law::bitmap_bytes;
+using law::ChannelHeader;
+using law::RunningMedian;
 
 /// Sum of magnitudes over 16 running sums, the same bits on every processor.
 GT_SIMD_CLONES float mean_magnitude(const float* x, std::size_t count) {
-  constexpr std::size_t kLanes = 16;
+  constexpr std::size_t kLanes = law::kPacketLanes;
   std::array<float, kLanes> sum{};
   std::size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -50,18 +32,12 @@ GT_SIMD_CLONES float mean_magnitude(const float* x, std::size_t count) {
   for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
     for (std::size_t j = 0; j < half; ++j) sum[j] += sum[j + half];
   }
-  return sum[0] / static_cast<float>(count);
+  return law::packet_mean(sum[0], count);
 }
 
 GT_SIMD_CLONES void add_packet(const float* x, float weight, float* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) out[i] += weight * x[i];
 }
-
-/// A tensor's median packet of earlier steps.
-struct Running {
-  float median = 0.0F;
-  bool known = false;
-};
 
 /// Bytes of data, by class.
 struct Delivery {
@@ -76,7 +52,7 @@ class Dlcp final : public Codec<Space::host> {
         elements_{layout.elements},
         bound_{params.real("bound")},
         decay_{static_cast<float>(params.real("decay"))},
-        channel_{LossyChannel::Options::from(params)} {
+        channel_{channel_options(params)} {
     expects(params.integer("packet") % 4 == 0, "codec dlcp: packet must be a multiple of 4");
   }
 
@@ -135,7 +111,8 @@ class Dlcp final : public Codec<Space::host> {
 
   /// Marks and sends every packet once, then again, reliably, as many of a tensor's lost ones as its bound asks for.
   void send(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
-            HostView<std::byte> payload, HostView<std::byte> scratch, Running* running, Delivery& delivery) const {
+            HostView<std::byte> payload, HostView<std::byte> scratch, RunningMedian* running,
+            Delivery& delivery) const {
     const std::size_t p = packets_.count();
     auto* statistic = section<float>(scratch);
     auto* sorted = section<float>(scratch, padded(4 * p));
@@ -184,33 +161,28 @@ class Dlcp final : public Codec<Space::host> {
   static constexpr std::uint8_t kResent = 2;  ///< beside 1, in the marks
 
   static constexpr std::size_t padded(std::size_t bytes) { return Arena<Space::host>::padded_size(bytes); }
-  static constexpr std::size_t bitmap_bytes(std::size_t bits) { return 4 * ((bits + 31) / 32); }
   static bool bit(const std::uint32_t* words, std::size_t i) { return (words[i / 32] >> i % 32 & 1U) != 0; }
   static void set(std::uint32_t* words, std::size_t i) { words[i / 32] |= 1U << i % 32; }
   [[noreturn]] static void bad(const char* what) { throw Error{Fault::data, fmt::format("dlcp payload: {}", what)}; }
 
   /// Important is a packet whose mean magnitude is at least the tensor's usual median, or one of the back layers.
   void mark(Queue<Space::host> queue, HostView<const float> gradient, const Packets::Tensor& tensor, float* statistic,
-            float* sorted, std::uint8_t* important, Running* running) const {
+            float* sorted, std::uint8_t* important, RunningMedian* running) const {
     if (tensor.packets == 0) return;
     float* mean = statistic + tensor.before;
     parallel_for(queue, tensor.packets, 1, 64, [&](std::size_t first, std::size_t last) {
       for (std::size_t i = first; i < last; ++i) {
         mean[i] = mean_magnitude(gradient.data() + tensor.first + i * packets_.elements_each(),
                                  packets_.elements_in(tensor, i));
-        if (std::isnan(mean[i])) mean[i] = INFINITY;
       }
     });
     std::copy_n(mean, tensor.packets, sorted);
     float* middle = sorted + tensor.packets / 2;
     std::nth_element(sorted, middle, sorted + tensor.packets);
-    const bool known = running != nullptr && running->known;
-    const float usual = known ? running->median : *middle;
+    const float usual = running != nullptr ? running->usual(*middle) : *middle;
     for (std::size_t i = 0; i < tensor.packets; ++i)
       important[tensor.before + i] = tensor.back || mean[i] >= usual ? 1 : 0;
-    if (running == nullptr || !std::isfinite(*middle)) return;
-    running->median = known ? decay_ * usual + (1.0F - decay_) * *middle : *middle;
-    running->known = true;
+    if (running != nullptr) running->move(*middle, decay_);
   }
 
   [[nodiscard]] PacketHeader packet_header(const Packets::Tensor& tensor, std::size_t number, std::size_t packet,
@@ -320,7 +292,7 @@ class DlcpEncoder final : public Encoder<Space::host> {
     codec_.send(queue, gradient, context, payload, scratch, running_.data(), delivery_);
   }
   void reset(Queue<Space::host> /*queue*/) override {
-    std::fill(running_.begin(), running_.end(), Running{});
+    std::fill(running_.begin(), running_.end(), RunningMedian{});
     delivery_ = {};
   }
   [[nodiscard]] std::vector<Tally> tallies() const override {
@@ -334,7 +306,7 @@ class DlcpEncoder final : public Encoder<Space::host> {
 
  private:
   const Dlcp& codec_;
-  std::vector<Running> running_;
+  std::vector<RunningMedian> running_;
   Delivery delivery_;
 };
 
@@ -411,7 +383,7 @@ extern constinit const CodecDescriptor dlcp_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Dlcp>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_dlcp),
 };
 
 }  // namespace gradtool

@@ -4,26 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/law/dlcp.hpp"
 #include "lib/codecs/layout.hpp"
 
 namespace gradtool {
 
-/// What every packet begins with: enough to place it in any order.
-struct PacketHeader {
-  static constexpr std::uint32_t kMagic = 0x31504c44;  // "DLP1"
-  static constexpr std::uint8_t kImportant = 1;
-  static constexpr std::uint8_t kRetransmitted = 2;
-
-  std::uint32_t magic = kMagic;
-  std::uint32_t iteration = 0;
-  std::uint32_t tensor = 0;
-  std::uint32_t packet = 0;  ///< in the tensor
-  std::uint16_t bytes = 0;   ///< behind the header
-  std::uint8_t layer_class = 0;
-  std::uint8_t flags = 0;
-  std::uint32_t packets = 0;  ///< of the tensor
-};
-static_assert(sizeof(PacketHeader) == 24);
+using law::PacketHeader;
 
 /// How a unit is cut into packets: each tensor on its own, the last packet of one short.
 class Packets {
