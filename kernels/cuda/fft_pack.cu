@@ -100,15 +100,23 @@ __global__ void largest_kernel(const float* values, std::size_t count, Selection
 }
 
 /// Header and codes. `values` are 2 * header.kept components.
-__global__ void codes_kernel(const float* values, law::FftHeader header, law::RangeFloat format, float unit,
-                             bool scaled, const Selection* selection, std::byte* payload) {
+__global__ void codes_kernel(const float* values, law::FftHeader header,
+                             const __grid_constant__ law::RangeFormats formats, float unit, bool scaled,
+                             const Selection* selection, const CalibrationState* calibrated, std::byte* payload) {
   __shared__ std::uint32_t codes[kWarps][schedule::kCodeWindow];
   const DeviceWarp warp;
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   const bool quantised = header.bits != 32;
-  const schedule::Scaling scaling = schedule::scaling_of(selection->largest, unit, quantised, scaled);
+  const schedule::Scaling scaling = calibrated != nullptr
+                                        ? schedule::Scaling{calibrated->factor, calibrated->scale}
+                                        : schedule::scaling_of(selection->largest, unit, quantised, scaled);
+  const std::uint32_t mantissa = calibrated != nullptr ? calibrated->coded_with : header.mantissa;
+  const law::RangeFloat format = formats.format[mantissa];
   if (thread_in_grid() == 0) {
     header.scale = scaling.scale;
+    header.mantissa = static_cast<std::uint16_t>(mantissa);
+    header.pbase = format.pbase;
+    header.positives = format.positives;
     *reinterpret_cast<law::FftHeader*>(payload) = header;
   }
   __syncwarp();
@@ -160,8 +168,8 @@ std::size_t pack_work_bytes(std::size_t bins) {
 }
 
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
-                   const law::RangeFloat& format, float unit, bool scaled, const PieceShares* shares,
-                   std::byte* payload) {
+                   const law::RangeFormats& formats, float unit, bool scaled, const PieceShares* shares,
+                   const Calibration* calibration, std::byte* payload) {
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   expects(header.kept <= header.bins && header.bins > 0, "fft: more bins kept than there are");
   auto* selection = reinterpret_cast<Selection*>(memory.work.data());
@@ -178,8 +186,10 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
   } else {
     select(queue, memory, header, selection, bitmap);
   }
+  if (calibration != nullptr)
+    calibrate(queue, *calibration, formats, values, 2 * layout.kept, &selection->largest, unit);
   launch(queue, "fft codes", codes_kernel, blocks_for(2 * layout.kept, kWarps * schedule::kCodeWindow), values, header,
-         format, unit, scaled, selection, payload);
+         formats, unit, scaled, selection, calibration == nullptr ? nullptr : calibration->state, payload);
 }
 
 }  // namespace gradtool::cuda

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/fft_calibrate.hpp"
 #include "kernels/cuda/fft_pieces.hpp"
 #include "kernels/law/fft_payload.hpp"
 #include "kernels/law/range_float.hpp"
@@ -25,10 +26,11 @@ struct PackMemory {
 
 /// Selects header.kept bins, quantises and writes the whole payload (8-byte aligned). `unit` = 1/sqrt(L) and `scaled`
 /// as in host::pack_spectrum. Reads the spectrum once, the keys four times. With `shares`, of which
-/// header.kept is the sum, each piece is selected alone.
+/// header.kept is the sum, each piece is selected alone. With `calibration`, that says how components are scaled and
+/// with which of the formats they are coded; else header.mantissa and `scaled`.
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
-                   const law::RangeFloat& format, float unit, bool scaled, const PieceShares* shares,
-                   std::byte* payload);
+                   const law::RangeFormats& formats, float unit, bool scaled, const PieceShares* shares,
+                   const Calibration* calibration, std::byte* payload);
 
 /// Payloads that unpack_spectra takes at once.
 inline constexpr std::size_t kMostUnpacked = 16;
@@ -37,11 +39,11 @@ inline constexpr std::size_t kMostUnpacked = 16;
 [[nodiscard]] std::size_t unpack_work_bytes(std::size_t bins);
 
 /// spectrum := sum of the payloads' spectra, in their order; unitary, the imaginary parts of real bins 0. Payloads are
-/// 8-byte aligned and hold at least a header (Fault::usage otherwise). One that does not fit `expected` (bits,
-/// mantissa, pbase, positives, bins) or whose sections contradict each other makes the whole spectrum NaN; nothing is
+/// 8-byte aligned and hold at least a header (Fault::usage otherwise). One that does not fit `expected` (bits, bins),
+/// that has none of the formats, or whose sections contradict each other makes the whole spectrum NaN; nothing is
 /// read behind the end of its view, which may lie behind the payload's.
 void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
-                    const law::FftHeader& expected, const law::RangeFloat& format, const law::FftShape& shape,
+                    const law::FftHeader& expected, const law::RangeFormats& formats, const law::FftShape& shape,
                     float* spectrum, View<std::byte, Space::cuda> work);
 
 }  // namespace gradtool::cuda

@@ -43,7 +43,7 @@ std::size_t unpack_work_bytes(std::size_t bins) {
 }
 
 void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
-                    const law::FftHeader& expected, const law::RangeFloat& format, const law::FftShape& shape,
+                    const law::FftHeader& expected, const law::RangeFormats& formats, const law::FftShape& shape,
                     float* spectrum, View<std::byte, Space::cuda> work) {
   static_assert(kMostUnpacked == schedule::kMostPayloads);
   expects(payloads.size() <= kMostUnpacked, "fft: too many payloads at once");
@@ -55,7 +55,7 @@ void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::by
     at.payloads[at.count++] = {payload.data(), payload.size()};
   }
   at.expected = expected;
-  at.format = format;
+  at.formats = formats;
   at.chunk_bins = static_cast<std::uint32_t>(shape.bins_per_chunk());
   at.real_end = shape.length % 2 == 0;
   at.real_tail = shape.tail != 0 && shape.tail % 2 == 0;

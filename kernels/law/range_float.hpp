@@ -52,6 +52,26 @@ struct RangeFloat::Made {
   bool valid = false;
 };
 
+/// The formats of one number of bits by their m, and which of them there are.
+struct RangeFormats {
+  static constexpr std::uint32_t kMantissas = 16;
+  RangeFloat format[kMantissas] = {};
+  std::uint32_t there = 0;  ///< bit m: format[m] may be used
+
+  constexpr void add(std::uint32_t mantissa, const RangeFloat& one) {
+    format[mantissa] = one;
+    there |= 1u << mantissa;
+  }
+  [[nodiscard]] static constexpr RangeFormats only(std::uint32_t mantissa, const RangeFloat& one) {
+    RangeFormats formats;
+    formats.add(mantissa, one);
+    return formats;
+  }
+  [[nodiscard]] GT_HD bool has(std::uint32_t mantissa) const {
+    return mantissa < kMantissas && (there >> mantissa & 1u) != 0;
+  }
+};
+
 constexpr RangeFloat::Made RangeFloat::make(std::uint32_t bits, std::uint32_t mantissa, float max, float min_magnitude,
                                             bool nearest) {
   RangeFloat f;

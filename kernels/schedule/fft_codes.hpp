@@ -59,22 +59,24 @@ inline constexpr std::uint32_t kMostPayloads = 16;  ///< that are added into one
 /// Adding payloads into one spectrum; arrays whole, the spectrum as pairs.
 struct Unpacking {
   PayloadRef payloads[kMostPayloads];
-  std::uint32_t count;       ///< payloads
-  law::FftHeader expected;   ///< bits, mantissa, pbase, positives and bins that a payload must have
-  law::RangeFloat format;    ///< unless bits is 32
-  std::uint32_t chunk_bins;  ///< bins of a chunk
-  bool real_end;             ///< the last bin of a chunk is real too, as the first one always is
-  bool real_tail;            ///< there is a tail, and its last bin is real
-  std::uint32_t* offsets;    ///< count * tiles + 1: marked bins in a tile, then (summed) in front of it
+  std::uint32_t count;        ///< payloads
+  law::FftHeader expected;    ///< bits and bins that a payload must have
+  law::RangeFormats formats;  ///< one of which it must have; all zero when bits is 32
+  std::uint32_t chunk_bins;   ///< bins of a chunk
+  bool real_end;              ///< the last bin of a chunk is real too, as the first one always is
+  bool real_tail;             ///< there is a tail, and its last bin is real
+  std::uint32_t* offsets;     ///< count * tiles + 1: marked bins in a tile, then (summed) in front of it
   float* spectrum;
 };
 
 /// True when the header is what it must be and every section it implies lies inside the payload.
-GT_SCHEDULE inline bool fits(const PayloadRef& payload, const law::FftHeader& expected) {
+GT_SCHEDULE inline bool fits(const PayloadRef& payload, const Unpacking& at) {
   const law::FftHeader& is = *reinterpret_cast<const law::FftHeader*>(payload.data);
-  return is.bits == expected.bits && is.mantissa == expected.mantissa && is.pbase == expected.pbase &&
-         is.positives == expected.positives && is.bins == expected.bins && is.kept <= is.bins &&
-         is.bytes <= payload.bytes && law::FftLayout{is.bins, is.kept, is.bits}.bytes() == is.bytes;
+  if (!at.formats.has(is.mantissa)) return false;
+  const law::RangeFloat& format = at.formats.format[is.mantissa];
+  return is.bits == at.expected.bits && is.pbase == format.pbase && is.positives == format.positives &&
+         is.bins == at.expected.bins && is.kept <= is.bins && is.bytes <= payload.bytes &&
+         law::FftLayout{is.bins, is.kept, is.bits}.bytes() == is.bytes;
 }
 
 /// Word `w` of the status of a payload that fits; where all bins are kept there is none, and every bin is marked.
@@ -89,7 +91,7 @@ template <class Warp>
 GT_SCHEDULE void count_marked(const Warp& warp, const Unpacking& at, std::uint32_t p, std::size_t tile) {
   const std::size_t words = (std::size_t{at.expected.bins} + 31) / 32;
   typename Warp::template Own<std::uint32_t> marked;
-  const bool good = fits(at.payloads[p], at.expected);
+  const bool good = fits(at.payloads[p], at);
   warp.each([&](std::uint32_t lane) {
     const std::size_t w = tile * kTileWords + lane;
     marked[lane] = good && w < words ? bits_set(status_word(at.payloads[p], w)) : 0u;
@@ -105,6 +107,7 @@ struct TileWork {
   const std::uint32_t* codes[kMostPayloads];
   std::size_t code_words[kMostPayloads];
   float scale[kMostPayloads];
+  std::uint32_t mantissa[kMostPayloads];
   std::uint32_t good[kMostPayloads];
   std::uint32_t status[kMostPayloads][kTileWords];
   std::uint32_t before[kMostPayloads][kTileWords];  ///< marked bins of the payload in front of the word
@@ -117,7 +120,7 @@ GT_SCHEDULE void open_payloads(const Warp& warp, const Unpacking& at, TileWork& 
     if (p >= at.count) return;
     work.good[p] = 0;
     const PayloadRef& payload = at.payloads[p];
-    if (!fits(payload, at.expected)) return;
+    if (!fits(payload, at)) return;
     const law::FftHeader& is = *reinterpret_cast<const law::FftHeader*>(payload.data);
     const law::FftLayout layout{is.bins, is.kept, is.bits};
     const std::size_t tiles = tiles_of(is.bins);
@@ -128,6 +131,7 @@ GT_SCHEDULE void open_payloads(const Warp& warp, const Unpacking& at, TileWork& 
     work.codes[p] = reinterpret_cast<const std::uint32_t*>(payload.data + layout.codes_offset());
     work.code_words[p] = layout.code_words();
     work.scale[p] = is.scale;
+    work.mantissa[p] = is.mantissa;
     work.good[p] = 1;
   });
 }
@@ -164,7 +168,8 @@ GT_SCHEDULE void unpack_tile(const Warp& warp, const Unpacking& at, std::size_t 
           const auto value = [&](std::size_t code) {
             const std::uint32_t bits = at.expected.bits;
             const std::uint32_t pattern = law::unpacked(work.codes[p], work.code_words[p], bits, code);
-            return work.scale[p] * (bits == 32 ? law::float_of(pattern) : at.format.decode(pattern));
+            return work.scale[p] *
+                   (bits == 32 ? law::float_of(pattern) : at.formats.format[work.mantissa[p]].decode(pattern));
           };
           sum.re += value(2 * std::size_t{rank});
           sum.im += value(2 * std::size_t{rank} + 1);

@@ -85,14 +85,15 @@ std::uint32_t FftCalibration::best_mantissa() const {
   return best;
 }
 
-std::string FftCalibration::note() const {
+std::string FftCalibration::note_of(float range, std::uint32_t mantissa, std::size_t steps_left,
+                                    std::size_t recalibrations) {
   const std::string again =
-      recalibrations_ == 0 ? ""
-                           : fmt::format(", recalibrated {} time{}", recalibrations_, recalibrations_ == 1 ? "" : "s");
-  if (range_ == 0.0F)
-    return fmt::format("range not yet calibrated, {} more step{} to come{}", steps_left_, steps_left_ == 1 ? "" : "s",
+      recalibrations == 0 ? ""
+                          : fmt::format(", recalibrated {} time{}", recalibrations, recalibrations == 1 ? "" : "s");
+  if (range == 0.0F)
+    return fmt::format("range not yet calibrated, {} more step{} to come{}", steps_left, steps_left == 1 ? "" : "s",
                        again);
-  return fmt::format("range +-{:.3g} with {} mantissa bits from calibration{}", range_, mantissa_, again);
+  return fmt::format("range +-{:.3g} with {} mantissa bits from calibration{}", range, mantissa, again);
 }
 
 }  // namespace gradtool

@@ -32,7 +32,10 @@ class FftCalibration {
   [[nodiscard]] float range() const { return range_; }
   [[nodiscard]] std::uint32_t mantissa() const { return mantissa_; }
   [[nodiscard]] std::size_t recalibrations() const { return recalibrations_; }
-  [[nodiscard]] std::string note() const;
+  [[nodiscard]] std::string note() const { return note_of(range_, mantissa_, steps_left_, recalibrations_); }
+  /// What a note says of a calibration's state.
+  [[nodiscard]] static std::string note_of(float range, std::uint32_t mantissa, std::size_t steps_left,
+                                           std::size_t recalibrations);
 
  private:
   static constexpr std::size_t kSamples = 4096;  ///< of a step, evenly spaced

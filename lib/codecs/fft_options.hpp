@@ -43,6 +43,15 @@ class FftOptions {
   /// The formats of this many bits by their m; not all are valid.
   static constexpr std::uint32_t kMantissas = 16;
   [[nodiscard]] const law::RangeFloat::Made& format_with(std::uint32_t mantissa) const { return formats_[mantissa]; }
+  /// The formats that a payload may have.
+  [[nodiscard]] law::RangeFormats formats() const {
+    if (!mantissa_varies()) return law::RangeFormats::only(mantissa_, format());
+    law::RangeFormats all;
+    for (std::uint32_t m = 0; m < kMantissas; ++m) {
+      if (formats_[m].valid) all.add(m, formats_[m].format);
+    }
+    return all;
+  }
   /// Header and format of payloads may differ in m.
   [[nodiscard]] bool mantissa_varies() const { return calibrated() && best_mantissa_; }
 

@@ -243,7 +243,7 @@ inline std::vector<float> replay_fft_unpack(const std::vector<std::vector<std::b
   schedule::Unpacking at{};
   for (const auto& payload : payloads) at.payloads[at.count++] = {payload.data(), payload.size()};
   at.expected = expected;
-  at.format = format;
+  at.formats = law::RangeFormats::only(expected.mantissa, format);
   at.chunk_bins = static_cast<std::uint32_t>(shape.bins_per_chunk());
   at.real_end = shape.length % 2 == 0;
   at.real_tail = shape.tail != 0 && shape.tail % 2 == 0;

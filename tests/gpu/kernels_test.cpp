@@ -34,7 +34,8 @@ std::vector<std::byte> pack_on_gpu(const FftCase& test, const std::vector<float>
   const Guarded payload{queue, test.layout().bytes()};
   cuda::pack_spectrum(
       queue, {input.as<float>().data(), keys.as<std::uint32_t>().data(), kept.as<float>().data(), work.bytes()},
-      test.header, test.format, test.unit, test.scaled, shares, payload.bytes().data());
+      test.header, law::RangeFormats::only(test.header.mantissa, test.format), test.unit, test.scaled, shares, nullptr,
+      payload.bytes().data());
   static_cast<void>(keys.download());
   static_cast<void>(kept.download());
   static_cast<void>(work.download());
@@ -77,7 +78,8 @@ std::vector<float> unpack_on_gpu(const FftCase& test, const std::vector<std::vec
   }
   const Guarded work{queue, cuda::unpack_work_bytes(test.header.bins)};
   const Guarded spectrum{queue, 8 * std::size_t{test.header.bins}};
-  cuda::unpack_spectra(queue, views, test.header, test.format, test.shape, spectrum.as<float>().data(), work.bytes());
+  cuda::unpack_spectra(queue, views, test.header, law::RangeFormats::only(test.header.mantissa, test.format),
+                       test.shape, spectrum.as<float>().data(), work.bytes());
   static_cast<void>(work.download());
   return spectrum.download_floats();
 }

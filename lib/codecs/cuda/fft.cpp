@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -9,6 +7,7 @@
 #include "lib/codecs/cuda/fft_plans.hpp"
 #include "lib/codecs/cuda/twin.hpp"
 #include "lib/codecs/cuda_factories.hpp"
+#include "lib/codecs/fft_calibration.hpp"
 #include "lib/codecs/fft_options.hpp"
 #include "lib/codecs/payload.hpp"
 
@@ -22,13 +21,7 @@ using DeviceBytes = View<std::byte, Space::cuda>;
 /// float32, as the host does: cuFFT's own half transforms, for powers of two alone, would round in between as well.
 class CudaFft final : public CudaTwin {
  public:
-  /// Throws Fault::unavailable for what only the host has.
-  explicit CudaFft(const Params& params) : CudaTwin{"fft", params}, options_{params} {
-    const auto refuse = [](bool asked, std::string_view what) {
-      if (asked) throw Error{Fault::unavailable, fmt::format("codec fft: {} runs on the host only, not on CUDA", what)};
-    };
-    refuse(options_.calibrated(), "range=calibrated");
-  }
+  explicit CudaFft(const Params& params) : CudaTwin{"fft", params}, options_{params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     if (n < law::kFftSmallest) return {.payload_bytes = 4 * n};
@@ -42,6 +35,12 @@ class CudaFft final : public CudaTwin {
 
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
               DeviceBytes payload, DeviceBytes scratch) const override {
+    encode_with(queue, gradient, context, payload, scratch, nullptr);
+  }
+
+  /// With `calibration`, that decides on the range.
+  void encode_with(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
+                   DeviceBytes payload, DeviceBytes scratch, const cuda::Calibration* calibration) const {
     const std::size_t n = gradient.size();
     if (n < law::kFftSmallest) return cuda::copy(queue, payload.first(gradient.bytes()), as_bytes(gradient));
     const law::FftShape shape = options_.shape(n);
@@ -70,8 +69,8 @@ class CudaFft final : public CudaTwin {
     // A single piece is selected by the whole GPU: its own strongest bins are the strongest of all.
     const bool by_piece = options_.by_piece() && shape.pieces() > 1;
     cuda::pack_spectrum(queue, {at.spectrum, at.keys, at.real, at.work}, options_.header(shape.bins(), kept),
-                        options_.format(), unit(shape.length), options_.scaled(), by_piece ? &shares : nullptr,
-                        payload.data());
+                        options_.formats(), unit(shape.length), options_.scaled(), by_piece ? &shares : nullptr,
+                        calibration, payload.data());
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
@@ -94,7 +93,7 @@ class CudaFft final : public CudaTwin {
     const std::size_t whole = std::min(n, shape.length * shape.chunks);
     for (std::size_t first = 0; first < payloads.size(); first += cuda::kMostUnpacked) {
       const auto batch = payloads.subspan(first, std::min(cuda::kMostUnpacked, payloads.size() - first));
-      cuda::unpack_spectra(queue, batch, options_.header(shape.bins(), 0), options_.format(), shape, at.spectrum,
+      cuda::unpack_spectra(queue, batch, options_.header(shape.bins(), 0), options_.formats(), shape, at.spectrum,
                            at.work);
       transform.chunks->inverse(queue, at.spectrum, at.real, at.transform);
       cuda::add_scaled(queue, {at.real, whole}, weight * unit(shape.length), out.first(whole));
@@ -103,6 +102,10 @@ class CudaFft final : public CudaTwin {
       cuda::add_scaled(queue, {at.tail, n - whole}, weight * unit(shape.tail), out.part(whole, n - whole));
     }
   }
+
+  [[nodiscard]] const FftOptions& options() const { return options_; }
+  [[nodiscard]] std::unique_ptr<Encoder<Space::cuda>> make_encoder(std::size_t n, int ranks,
+                                                                   Queue<Space::cuda> queue) const override;
 
  private:
   /// cuFFT's plans for the rows of one length, and for the tail where there is one.
@@ -191,6 +194,53 @@ class CudaFft final : public CudaTwin {
   FftOptions options_;
   CudaFftPlans plans_;
 };
+
+/// The memory of range=calibrated.
+class CudaFftEncoder final : public Encoder<Space::cuda> {
+ public:
+  CudaFftEncoder(const CudaFft& codec, Queue<Space::cuda> queue)
+      : codec_{codec},
+        samples_{4 * cuda::Calibration::kSamples * codec.options().calibration_steps()},
+        errors_{8 * law::RangeFormats::kMantissas},
+        state_{sizeof(cuda::CalibrationState)},
+        calibration_{.state = state_.as<cuda::CalibrationState>().data(),
+                     .samples = samples_.as<float>().data(),
+                     .errors = errors_.as<double>().data(),
+                     .mantissa = codec.options().mantissa(),
+                     .steps = static_cast<std::uint32_t>(codec.options().calibration_steps()),
+                     .choose = codec.options().mantissa_varies()} {
+    CudaFftEncoder::reset(queue);
+  }
+
+  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient,
+              const SideInputs<Space::cuda>& /*side*/, const EncodeContext& context, DeviceBytes payload,
+              DeviceBytes scratch) override {
+    codec_.encode_with(queue, gradient, context, payload, scratch, &calibration_);
+  }
+  void reset(Queue<Space::cuda> queue) override { cuda::fill(queue, state_.bytes(), 0); }
+
+  /// Waits for the GPU.
+  [[nodiscard]] std::string note() const override {
+    cuda::CalibrationState state{};
+    cuda::synchronize_device();
+    cuda::copy({}, HostView<std::byte>{reinterpret_cast<std::byte*>(&state), sizeof state}, state_.bytes());
+    cuda::synchronize({});
+    const std::size_t steps = state.started == 0 ? calibration_.steps : state.steps_left;
+    return FftCalibration::note_of(state.range, state.started == 0 ? calibration_.mantissa : state.mantissa, steps,
+                                   state.recalibrations);
+  }
+
+ private:
+  const CudaFft& codec_;
+  cuda::DeviceBuffer samples_, errors_, state_;
+  cuda::Calibration calibration_;
+};
+
+std::unique_ptr<Encoder<Space::cuda>> CudaFft::make_encoder(std::size_t n, int /*ranks*/,
+                                                            Queue<Space::cuda> queue) const {
+  if (!options_.calibrated() || n < law::kFftSmallest) return nullptr;
+  return std::make_unique<CudaFftEncoder>(*this, queue);
+}
 
 }  // namespace
 
