@@ -1,6 +1,7 @@
 // The emulated GPU: one thread that plays the tasks of all streams. It is lazy. A stream's work is played when somebody
 // waits for it, and work of other streams only where that work was told to wait for it, so that a missing wait between
-// streams, or between a stream and the host, shows as wrong data.
+// streams, or between a stream and the host, shows as wrong data. When a collective waits for its other ranks,
+// everything is played that there is, as on a GPU.
 #include "src/device.hpp"
 
 #include <chrono>
@@ -20,7 +21,7 @@ namespace {
 /// A task that waits for a mark: known by its type, since it is for the player of tasks and not run.
 struct Hold final : emulation::Task {
   explicit Hold(const emulation::Mark& m) : mark{m} {}
-  void run() override {}
+  State run() override { return State::done; }
   emulation::Mark mark;
 };
 
@@ -32,6 +33,7 @@ struct CUstream_st {
   std::uint64_t enqueued = 0, played = 0;
   std::uint64_t wanted = 0;  ///< somebody waits for it to be played up to here
   CUstream_st* next_wanted = nullptr;
+  int device = emulation::current_device();
   bool listed = false;  ///< among those of which something is wanted
 };
 
@@ -44,49 +46,81 @@ class Device {
 
   std::mutex mutex;
   std::condition_variable asked, done;
+  std::vector<CUstream_st*> streams{new CUstream_st};  ///< the default one first; destroyed ones stay: marks name them
+  std::uint64_t news = 0;                              ///< counts what may set a waiting task or an idle GPU going
+
+  void tell() {
+    ++news;
+    asked.notify_one();
+  }
 
   void ask(CUstream_st* stream, std::uint64_t position, std::unique_lock<std::mutex>& lock) {
     while (stream->played < position) {
-      stream->wanted = std::max(stream->wanted, position);
-      if (!stream->listed) {
-        stream->next_wanted = wanted_;
-        wanted_ = stream;
-        stream->listed = true;
-      }
-      asked.notify_one();
+      want(stream, position);
+      tell();
       done.wait(lock);
     }
   }
+  /// Has the stream's next task played, and gives up soon: it may wait for a rank that only its host can bring along.
+  void nudge(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
+    const std::uint64_t before = stream->played;
+    want(stream, before + 1);
+    tell();
+    done.wait_for(lock, std::chrono::milliseconds{1}, [&] { return stream->played > before; });
+  }
 
  private:
+  /// True when that is news. A list, so that nothing is allocated while somebody waits.
+  bool want(CUstream_st* stream, std::uint64_t position) {
+    const bool more = position > stream->wanted && position > stream->played;
+    stream->wanted = std::max(stream->wanted, position);
+    if (stream->listed) return more;
+    stream->next_wanted = wanted_;
+    wanted_ = stream;
+    return stream->listed = true;
+  }
+
   void serve() {
     std::unique_lock lock{mutex};
     for (;;) {
-      asked.wait(lock, [&] { return wanted_ != nullptr; });
-      CUstream_st* const stream = std::exchange(wanted_, wanted_->next_wanted);
-      stream->listed = false;
-      play_until(stream, stream->wanted, lock);
-    }
-  }
-  void play_until(CUstream_st* stream, std::uint64_t position, std::unique_lock<std::mutex>& lock) {
-    while (stream->played < position) {
-      Task* task = stream->first;
-      if (const auto* held = dynamic_cast<const Hold*>(task)) {
-        play_until(held->mark.stream, held->mark.position, lock);
-      } else {
-        lock.unlock();
-        task->run();
-        lock.lock();
+      const std::uint64_t known = news;  // tasks run without the lock, and meanwhile there may be more
+      bool moved = false;
+      for (CUstream_st** at = &wanted_; *at != nullptr;) {
+        CUstream_st* const stream = *at;
+        if (stream->played >= stream->wanted) {
+          *at = stream->next_wanted;
+          stream->listed = false;
+        } else {
+          moved = step(stream, lock) || moved;
+          at = &stream->next_wanted;
+        }
       }
-      stream->first = task->next;
-      if (stream->first == nullptr) stream->last = &stream->first;
-      Task::free(task);
-      ++stream->played;
-      done.notify_all();
+      for (std::size_t i = 0; !moved && wanted_ != nullptr && i < streams.size(); ++i)
+        moved = streams[i]->first != nullptr && step(streams[i], lock);
+      if (!moved) asked.wait(lock, [&] { return news != known; });
     }
   }
 
-  CUstream_st* wanted_ = nullptr;  ///< a list through next_wanted; nothing is allocated while somebody waits
+  /// Plays the stream's next task, or asks for what that waits for; false when nothing came of it.
+  bool step(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
+    Task* task = stream->first;
+    if (const auto* held = dynamic_cast<const Hold*>(task)) {
+      const Mark& mark = held->mark;
+      if (mark.stream->played < mark.position) return want(mark.stream, mark.position);
+    }
+    lock.unlock();
+    const Task::State state = task->run();
+    lock.lock();
+    if (state != Task::State::done) return state == Task::State::begun;
+    stream->first = task->next;
+    if (stream->first == nullptr) stream->last = &stream->first;
+    Task::free(task);
+    ++stream->played;
+    done.notify_all();
+    return true;
+  }
+
+  CUstream_st* wanted_ = nullptr;
   std::thread thread_;
 };
 
@@ -95,13 +129,8 @@ Device& device() {
   return *instance;
 }
 
-/// Streams that exist, the default one first. Destroyed ones stay, because marks may point to them.
-std::vector<CUstream_st*>& streams() {
-  static auto* const all = new std::vector<CUstream_st*>{new CUstream_st};
-  return *all;
-}
 CUstream_st* real(CUstream_st* stream) {
-  return stream == nullptr ? streams().front() : stream;
+  return stream == nullptr ? device().streams.front() : stream;
 }
 
 }  // namespace
@@ -118,6 +147,7 @@ void enqueue_task(CUstream_st* stream, Task* task) {
   *stream->last = task;
   stream->last = &task->next;
   ++stream->enqueued;
+  gpu.tell();
 }
 
 Mark mark_here(CUstream_st* stream) {
@@ -136,17 +166,11 @@ bool reached(const Mark& mark) {
   return mark.stream->played >= mark.position;
 }
 
-void finish(CUstream_st* stream) {
-  if (stream != nullptr) return finish(mark_here(stream));
-  std::size_t count = 0;
-  {
-    const std::lock_guard lock{device().mutex};
-    count = streams().size();
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    std::unique_lock lock{device().mutex};
-    CUstream_st* const one = streams()[i];
-    device().ask(one, one->enqueued, lock);
+void finish_device() {
+  std::unique_lock lock{device().mutex};
+  for (std::size_t i = 0; i < device().streams.size(); ++i) {
+    CUstream_st* const stream = device().streams[i];
+    if (stream->device == current_device()) device().ask(stream, stream->enqueued, lock);
   }
 }
 
@@ -154,8 +178,13 @@ bool advance(CUstream_st* stream) {
   std::unique_lock lock{device().mutex};
   stream = real(stream);
   if (stream->played == stream->enqueued) return true;
-  device().ask(stream, stream->played + 1, lock);
+  device().nudge(stream, lock);
   return stream->played == stream->enqueued;
+}
+
+void wake() {
+  const std::lock_guard lock{device().mutex};
+  device().tell();
 }
 
 void hold(CUstream_st* stream, const Mark& mark) {
@@ -169,11 +198,11 @@ void hold(CUstream_st* stream, const Mark& mark) {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
   auto* made = new CUstream_st;
   const std::lock_guard lock{emulation::device().mutex};
-  emulation::streams().push_back(made);
+  emulation::device().streams.push_back(made);
   *stream = made;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  emulation::finish(stream);
+  emulation::finish(emulation::mark_here(stream));
   return cudaSuccess;
 }

@@ -12,8 +12,9 @@ inline constexpr std::size_t kSharedBytes = 227 * 1024;  ///< of a block, as on 
 /// From GRADTOOL_EMULATION_SEED, 1 without: which orders of threads and streams are played.
 [[nodiscard]] std::uint32_t order_seed();
 
-/// The host waits until all work of the stream is done (null: of all streams).
-void finish(CUstream_st* stream);
+[[nodiscard]] int current_device();  ///< of the calling thread
+/// The host waits until all work is done on the current device's streams.
+void finish_device();
 /// True when no work is left. Plays one task when there is some, so that polling comes to an end.
 [[nodiscard]] bool advance(CUstream_st* stream);
 
@@ -25,6 +26,8 @@ struct Mark {
 [[nodiscard]] Mark mark_here(CUstream_st* stream);
 void finish(const Mark& mark);
 [[nodiscard]] bool reached(const Mark& mark);
+/// Tasks that wait are asked again.
+void wake();
 /// Later tasks of the stream are played after the mark is reached.
 void hold(CUstream_st* stream, const Mark& mark);
 

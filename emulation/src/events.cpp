@@ -61,6 +61,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return emulation::advance(stream) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaDeviceSynchronize() {
-  emulation::finish(nullptr);
+  emulation::finish_device();
   return cudaSuccess;
 }

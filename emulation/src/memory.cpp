@@ -51,7 +51,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
-  emulation::finish(nullptr);
+  emulation::finish_device();
   std::free(memory);
   return cudaSuccess;
 }
@@ -62,7 +62,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
-  emulation::finish(nullptr);
+  emulation::finish_device();
   pinned().remove(memory);
   std::free(memory);
   return cudaSuccess;

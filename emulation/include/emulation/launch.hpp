@@ -19,7 +19,13 @@ class Task {
   virtual ~Task() = default;
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
-  virtual void run() = 0;
+  enum class State : unsigned char {
+    done,
+    begun,    ///< something happened, and more must
+    waiting,  ///< for work on other streams that is not there yet
+  };
+  /// Called when all work before it is done, until it is done itself.
+  virtual State run() = 0;
   /// Destroys and frees a task that make_task made.
   static void free(Task* task) {
     task->~Task();
@@ -33,7 +39,10 @@ Task* make_task(F&& f) {
   class Of final : public Task {
    public:
     explicit Of(F&& body) : body_{std::forward<F>(body)} {}
-    void run() override { body_(); }
+    State run() override {
+      body_();
+      return State::done;
+    }
 
    private:
     std::decay_t<F> body_;
