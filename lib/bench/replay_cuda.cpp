@@ -82,6 +82,7 @@ class CudaPlace {
   [[nodiscard]] CudaClock& clock() { return clock_; }
   [[nodiscard]] ThrottleWatch& throttle() { return throttle_; }
   [[nodiscard]] std::string clock_note() const {
+    if (cuda::emulated()) return "the GPU is emulated: times mean nothing";
     return unwatched_.empty() ? std::string{} : fmt::format("throttling not watched: {}", unwatched_);
   }
   /// Straight from where the loader read it to, which is page-locked: the copy is enqueued and the host goes on.

