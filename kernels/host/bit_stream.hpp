@@ -1,9 +1,10 @@
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include "kernels/law/elias.hpp"
 
 namespace gradtool::host {
 
@@ -97,31 +98,18 @@ class BitReader {
   bool overrun_ = false;
 };
 
-/// Bits of the Elias delta code of x >= 1 (Elias 1975): floor(log2 x) + 2 floor(log2(floor(log2 x) + 1)) + 1.
-[[nodiscard]] constexpr unsigned elias_delta_bits(std::uint32_t x) {
-  const auto n = static_cast<unsigned>(std::bit_width(x)) - 1;
-  return n + 2 * (static_cast<unsigned>(std::bit_width(n + 1)) - 1) + 1;
-}
+using law::elias_delta_bits;
 
-/// With N = floor(log2 x) and L = floor(log2(N + 1)): L zeros, a one, the low L bits of N + 1, the low N bits of x.
 inline void put_elias_delta(BitWriter& out, std::uint32_t x) {
-  const auto n = static_cast<unsigned>(std::bit_width(x)) - 1;
-  const auto l = static_cast<unsigned>(std::bit_width(n + 1)) - 1;
-  // bit_width is 1 at least here, which the analyzer does not know.
-  // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
-  const std::uint64_t length = (std::uint64_t{1} << l) | ((n + 1 - (1U << l)) * (std::uint64_t{2} << l));
-  out.put(length, 2 * l + 1);
-  out.put(x - (std::uint64_t{1} << n), n);
+  const law::EliasCode code = law::elias_delta(x);
+  out.put(code.bits, code.count);
 }
 
 /// 0 where the bits are no such code of a number below 2^32.
 [[nodiscard]] inline std::uint32_t take_elias_delta(BitReader& in) {
-  const auto l = static_cast<unsigned>(std::countr_zero(in.peek(12) | 0x800U));
-  if (l > 5) return 0;
-  in.skip(l + 1);
-  const auto n = static_cast<unsigned>((1U << l) + in.take(l)) - 1;
-  if (n > 31) return 0;
-  return static_cast<std::uint32_t>((std::uint64_t{1} << n) + in.take(n));
+  const law::EliasFront code = law::elias_delta_front(in.peek(law::kEliasLongest));
+  in.skip(code.count);
+  return code.value;
 }
 
 }  // namespace gradtool::host

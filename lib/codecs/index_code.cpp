@@ -14,17 +14,17 @@ namespace gradtool {
 namespace {
 
 constexpr std::size_t bitmap_bytes(std::size_t n) {
-  return 4 * ((n + 31) / 32);
+  return 4 * law::words_of_bits(n);
 }
 
-std::size_t elias_bytes(HostView<const std::uint32_t> positions) {
+std::size_t elias_bits(HostView<const std::uint32_t> positions) {
   std::uint64_t bits = 0;
   std::uint32_t next = 0;  // position that a gap of 1 stands for
   for (const std::uint32_t position : positions.span()) {
     bits += host::elias_delta_bits(position - next + 1);
     next = position + 1;
   }
-  return static_cast<std::size_t>((bits + 31) / 32 * 4);
+  return bits;
 }
 
 [[noreturn]] void bad(std::string_view codec, std::string_view what) {
@@ -60,15 +60,8 @@ std::size_t IndexCoding::bound(std::size_t k, std::size_t n) const {
 
 IndexCoding::Choice IndexCoding::choose(HostView<const std::uint32_t> positions, std::size_t n) const {
   const std::size_t k = positions.size();
-  if (!automatic_) {
-    return {fixed_, fixed_ == IndexCode::u32      ? 4 * k
-                    : fixed_ == IndexCode::bitmap ? bitmap_bytes(n)
-                                                  : elias_bytes(positions)};
-  }
-  Choice best{IndexCode::u32, 4 * k};
-  if (bitmap_bytes(n) < best.bytes) best = {IndexCode::bitmap, bitmap_bytes(n)};
-  if (const std::size_t bytes = elias_bytes(positions); bytes < best.bytes) best = {IndexCode::elias, bytes};
-  return best;
+  if (automatic_) return law::smallest_index(k, n, elias_bits(positions));
+  return {fixed_, law::index_bytes(fixed_, k, n, fixed_ == IndexCode::elias ? elias_bits(positions) : 0)};
 }
 
 void IndexCoding::write(Queue<Space::host> queue, const Choice& choice, HostView<const std::uint32_t> positions,

@@ -6,31 +6,25 @@
 #include <string_view>
 
 #include "kernels/host/bit_stream.hpp"
+#include "kernels/law/sparse.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
-
-/// How a sparse payload says which of n positions its k values belong to. Positions ascend and do not repeat.
-enum class IndexCode : std::uint32_t {
-  u32 = 0,     ///< 4k bytes
-  bitmap = 1,  ///< 4 ceil(n/32) bytes: bit i mod 32 of word i div 32
-  elias = 2,   ///< Elias delta codes of the gaps (position - previous, the first + 1), padded to 4 bytes
-};
 
 /// The parameter `index` of sparse codecs and what follows from it.
 class IndexCoding {
  public:
   explicit IndexCoding(const std::string& word);
 
+  [[nodiscard]] bool automatic() const { return automatic_; }
+  [[nodiscard]] IndexCode fixed() const { return fixed_; }  ///< where it is not automatic
+
   /// Bytes that the index section may take, a multiple of 4.
   [[nodiscard]] std::size_t bound(std::size_t k, std::size_t n) const;
 
   /// What these positions will be written as: the word asked for, or the smallest. O(k).
-  struct Choice {
-    IndexCode code = IndexCode::u32;
-    std::size_t bytes = 0;
-  };
+  using Choice = law::IndexChoice;
   [[nodiscard]] Choice choose(HostView<const std::uint32_t> positions, std::size_t n) const;
 
   /// Writes choice.bytes bytes to `out`, which is aligned to 4.
@@ -54,16 +48,8 @@ inline constexpr ParamInfo kIndexParam{.name = "index",
                                        .choices = "auto|u32|bitmap|elias",
                                        .meaning = "how positions are written; auto takes the smallest"};
 
-/// What sparse payloads begin with. `values` follow, in the codec's own form, then, aligned to 4, the index section.
-struct SparseHeader {
-  std::uint64_t bytes = 0;  ///< of the whole payload
-  std::uint32_t count = 0;  ///< k
-  std::uint32_t code = 0;   ///< IndexCode
-};
-static_assert(sizeof(SparseHeader) == 16);
-
-/// Reads and checks it against the payload's length and n: k <= n, a known code, at least `bytes_per_value` k / 8 more
-/// bytes. Throws Fault::data in the name of `codec`.
+/// Reads and checks the header against the payload's length and n: k <= n, a known code, at least `bytes_per_value` k /
+/// 8 more bytes. Throws Fault::data in the name of `codec`.
 [[nodiscard]] SparseHeader read_sparse_header(std::string_view codec, HostView<const std::byte> payload, std::size_t n,
                                               std::size_t bits_per_value);
 
