@@ -84,7 +84,7 @@ void DgcMomentum::accumulate(Queue<Space::host> queue, const DgcRuns& runs, Host
 /// Local clipping (section 3.3): by the share of one rank in the global norm. 1 where it is off.
 float DgcMomentum::clip_scale(Queue<Space::host> queue, HostView<const float> gradient, int ranks,
                               HostView<std::byte> scratch) const {
-  if (clip_ <= 0.0) return 1.0F;
+  if (!clips()) return 1.0F;
   auto* squares = section<double>(scratch);
   const host::Pieces pieces{gradient.size()};
   host::for_pieces(queue, pieces.size(), gradient.size(), [&](std::size_t i) {
@@ -92,9 +92,8 @@ float DgcMomentum::clip_scale(Queue<Space::host> queue, HostView<const float> gr
   });
   double sum = 0.0;
   for (std::size_t i = 0; i < pieces.size(); ++i) sum += squares[i];
-  const double limit = clip_ / std::sqrt(static_cast<double>(ranks));
   const double norm = std::sqrt(sum);
-  return norm > limit ? static_cast<float>(limit / norm) : 1.0F;
+  return norm > limit(ranks) ? static_cast<float>(limit(ranks) / norm) : 1.0F;
 }
 
 }  // namespace gradtool

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "kernels/law/dgc.hpp"
 #include "lib/codecs/dgc_runs.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/view.hpp"
@@ -15,7 +18,16 @@ class DgcMomentum {
  public:
   explicit DgcMomentum(const Params& params);
 
-  [[nodiscard]] float momentum() const { return momentum_; }
+  /// What the reader of a row must know.
+  [[nodiscard]] std::string note() const {
+    if (momentum_ == 0.0F) return {};
+    return "what is sent carries momentum, so errors against plain gradients are large; momentum=0 compares";
+  }
+  /// With a scale of 1.
+  [[nodiscard]] law::Dgc law() const { return {momentum_, 1.0F, nesterov_}; }
+  [[nodiscard]] bool clips() const { return clip_ > 0.0; }
+  /// The norm that a rank's gradient may have (section 3.3): its share of the global one.
+  [[nodiscard]] double limit(int ranks) const { return clip_ / std::sqrt(static_cast<double>(ranks)); }
   [[nodiscard]] static std::size_t scratch_bytes(std::size_t n) { return 8 * host::pieces_of(n); }
 
   /// u and v := what they are after `gradient`, one of `ranks`. maxima := the largest pattern of |v| in each block of

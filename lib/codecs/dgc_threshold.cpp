@@ -13,17 +13,8 @@ namespace gradtool {
 namespace {
 
 constexpr double kSampled = 0.01;    // share of the elements that the threshold is estimated from
-constexpr float kRaise = 1.3F;       // a threshold that lets more than 1.3 k pass is too low,
-constexpr float kLower = 0.8F;       // one that lets less than 0.8 k pass too high
-constexpr int kTries = 10;           // corrections of the threshold
 constexpr double kWarmupStages = 4;  // 25 %, 6.25 %, 1.5625 %, 0.4 % on the way to 0.1 %
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
-constexpr std::uint32_t kInfinity = 0x7f800000U;
-
-/// 1.3 k.
-std::size_t raised(std::size_t k) {
-  return static_cast<std::size_t>(static_cast<double>(kRaise) * static_cast<double>(k));
-}
 
 }  // namespace
 
@@ -33,7 +24,8 @@ DgcThreshold::DgcThreshold(const Params& params, const DgcRuns& runs)
       scales_{params.is("over", "scale")},
       warmup_{params.integer("warmup")},
       most_kept_{kept(warmup_ > 0 ? std::pow(ratio_, 1.0 / (kWarmupStages + 1.0)) : ratio_)} {
-  const std::size_t sampled = std::max(samples(ratio_).count, samples(density(0)).count);
+  const std::size_t sampled = most_samples();
+  const std::size_t most = law::DgcCorrection::most(most_kept_);
   const auto take = [this](std::size_t size) {
     return std::exchange(places_.bytes, places_.bytes + (size + 63) / 64 * 64);
   };
@@ -41,9 +33,9 @@ DgcThreshold::DgcThreshold(const Params& params, const DgcRuns& runs)
   places_.sample = take(4 * sampled);
   places_.sample_places = take(4 * sampled);
   places_.sample_values = take(4 * sampled);
-  places_.candidates = take(4 * raised(most_kept_));
-  places_.candidate_values = take(4 * raised(most_kept_));
-  places_.largest = take(host::Largest::scratch_bytes(std::max(sampled, raised(most_kept_))));
+  places_.candidates = take(4 * most);
+  places_.candidate_values = take(4 * most);
+  places_.largest = take(host::Largest::scratch_bytes(std::max(sampled, most)));
 }
 
 std::size_t DgcThreshold::kept(double density) const {
@@ -67,8 +59,12 @@ DgcThreshold::Samples DgcThreshold::samples(double density) const {
   return {stride, runs_.sparse / stride + 1};
 }
 
-/// The magnitude that the sample's share `density` reaches, as a pattern; at least that of the smallest number, so
-/// that zeros are never sent, and at most infinity, so that NaNs are.
+std::size_t DgcThreshold::top(double density, std::size_t taken) {
+  const auto wanted = static_cast<std::size_t>(std::ceil(density * static_cast<double>(taken)));
+  return std::clamp<std::size_t>(wanted, 1, taken);
+}
+
+/// The magnitude that the sample's share `density` reaches, as a pattern.
 std::uint32_t DgcThreshold::sampled_threshold(Queue<Space::host> queue, const EncodeContext& context, double density,
                                               const float* v, HostView<std::byte> scratch) const {
   const Samples plan = samples(density);
@@ -80,15 +76,14 @@ std::uint32_t DgcThreshold::sampled_threshold(Queue<Space::host> queue, const En
     for (; next < before + run.count; next += plan.stride) sample[taken++] = v[run.first + (next - before)];
     before += run.count;
   }
-  const auto wanted = static_cast<std::size_t>(std::ceil(density * static_cast<double>(taken)));
-  const std::size_t top = std::clamp<std::size_t>(wanted, 1, taken);
-  const HostView<std::uint32_t> places{section<std::uint32_t>(scratch, places_.sample_places), top};
+  const std::size_t wanted = top(density, taken);
+  const HostView<std::uint32_t> places{section<std::uint32_t>(scratch, places_.sample_places), wanted};
   auto* values = section<float>(scratch, places_.sample_values);
   const auto bytes = scratch.part(places_.largest, host::Largest::scratch_bytes(taken));
   host::Largest{queue, {sample, taken}, bytes}.select(places, values);
   std::uint32_t threshold = kMagnitude;
-  for (std::size_t i = 0; i < top; ++i) threshold = std::min(threshold, law::bits_of(values[i]) & kMagnitude);
-  return std::clamp(threshold, 1U, kInfinity);
+  for (std::size_t i = 0; i < wanted; ++i) threshold = std::min(threshold, law::bits_of(values[i]) & kMagnitude);
+  return law::DgcCorrection::clamped(threshold);
 }
 
 std::size_t DgcThreshold::choose(Queue<Space::host> queue, const EncodeContext& context, const float* v,
@@ -96,25 +91,12 @@ std::size_t DgcThreshold::choose(Queue<Space::host> queue, const EncodeContext& 
                                  float* values) const {
   const double now = density(context.iteration);
   const std::size_t k = kept(now);
-  const std::size_t most = raised(k);
   host::BlockSelect select{queue, host::Pieces{runs_.pieces.data(), runs_.pieces.size(), runs_.sparse}, v, maxima,
                            scratch.data() + places_.select};
-  std::uint32_t threshold = k == runs_.sparse ? 1U : sampled_threshold(queue, context, now, v, scratch);
-  auto cut = select.at_least(threshold);
-  for (int tries = 0; tries < kTries; ++tries) {
-    const bool many = cut.count > most;
-    if (many && !scales_) break;  // the exact cut below
-    if (!many && static_cast<double>(cut.count) >= static_cast<double>(kLower) * static_cast<double>(k)) break;
-    const float moved = law::float_of(threshold) * (many ? kRaise : kLower);
-    const std::uint32_t next = std::clamp(law::bits_of(moved), 1U, kInfinity);
-    if (next == threshold) break;
-    const auto other = select.at_least(next);
-    if (many && static_cast<double>(other.count) < static_cast<double>(kLower) * static_cast<double>(k))
-      break;  // nothing lies between: the exact cut of the too many
-    threshold = next;
-    cut = other;
-  }
-  if (cut.count > k && cut.count <= most) {  // few too many: cut their list
+  const std::uint32_t sampled = k == runs_.sparse ? 1U : sampled_threshold(queue, context, now, v, scratch);
+  const auto counted = correction(k).settle(sampled, [&](std::uint32_t threshold) { return select.count(threshold); });
+  host::BlockSelect::Cut cut{counted.pattern - 1, 0, counted.count};
+  if (cut.count > k && !correction(k).many(cut.count)) {  // few too many: cut their list
     auto* candidates = section<std::uint32_t>(scratch, places_.candidates);
     auto* sizes = section<float>(scratch, places_.candidate_values);
     select.collect(cut, candidates, sizes);
@@ -123,7 +105,7 @@ std::size_t DgcThreshold::choose(Queue<Space::host> queue, const EncodeContext& 
     for (std::size_t i = 0; i < k; ++i) positions[i] = candidates[positions[i]];
     return k;
   }
-  if (cut.count > k) cut = select.largest(k, threshold);
+  if (cut.count > k) cut = select.largest(k, counted.pattern);
   if (cut.count > 0) select.collect(cut, positions, values);
   return cut.count;
 }
