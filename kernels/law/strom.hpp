@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/law/half.hpp"
@@ -12,6 +13,7 @@ struct Strom {
   float tau = 0.0F;
 
   static constexpr std::uint32_t kPositive = 1, kNegative = 2, kNotANumber = 3;
+  static constexpr std::uint32_t kCodesPerWord = 16;
 
   /// Strictly above the threshold, or not a number.
   GT_HD bool sends(float x) const { return !(float_of(bits_of(x) & 0x7fffffffu) <= tau); }

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/dgc_momentum.hpp"
 #include "lib/codecs/dgc_runs.hpp"
 #include "lib/codecs/dgc_threshold.hpp"
@@ -25,7 +26,7 @@ class DgcCodec final : public Codec<Space::host> {
         n_{layout.elements},
         places_{n_, runs_, threshold_} {}
 
-  [[nodiscard]] float momentum() const { return momentum_.momentum(); }
+  [[nodiscard]] std::string note() const { return momentum_.note(); }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == n_, "codec dgc: made for another layout");
@@ -146,10 +147,7 @@ class DgcEncoder final : public Encoder<Space::host> {
     std::fill(v_.span().begin(), v_.span().end(), 0.0F);
   }
   [[nodiscard]] HostView<const float> residual() const override { return v_; }
-  [[nodiscard]] std::string note() const override {
-    if (codec_.momentum() == 0.0F) return {};
-    return "what is sent carries momentum, so errors against plain gradients are large; momentum=0 compares";
-  }
+  [[nodiscard]] std::string note() const override { return codec_.note(); }
 
  private:
   const DgcCodec& codec_;
@@ -228,7 +226,7 @@ extern constinit const CodecDescriptor dgc_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<DgcCodec>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_dgc),
 };
 
 }  // namespace gradtool

@@ -8,10 +8,11 @@
 
 #include "kernels/host/block_select.hpp"
 #include "kernels/law/half.hpp"
+#include "kernels/law/sidco.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/index_code.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/codecs/sidco_fit.hpp"
 
 namespace gradtool {
 namespace {
@@ -23,7 +24,6 @@ constexpr std::uint32_t kSmallestNormal = 0x00800000U;
 constexpr std::size_t kBlock = 32;
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kFloatRun = 256;  // elements whose lanes are summed in float32
-constexpr double kStageShare = 0.25;    // what each stage but the last lets pass
 
 /// What a piece adds to a fit.
 struct Part {
@@ -132,8 +132,7 @@ class Sidco final : public Codec<Space::host> {
                                           : SidcoFit::exponential},
         stages_{params.is("stages", "auto") ? 0 : static_cast<int>(params.integer("stages"))},
         coding_{params.word("index")} {
-    const double needed = std::log(ratio_) / std::log(kStageShare);
-    if (stages_ == 0) stages_ = std::max(1, static_cast<int>(std::ceil(needed - 1e-9)));
+    if (stages_ == 0) stages_ = law::sidco_stages(ratio_);
   }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
@@ -181,14 +180,10 @@ class Sidco final : public Codec<Space::host> {
     std::size_t positions = 0, maxima = 0, parts = 0, select = 0, bytes = 0;
   };
 
-  /// A fit to what exceeds the threshold so far gives the next one, from 0 on, until the share is that of the ratio.
-  /// Returns a pattern: at least 1, as zeros are not sent, and at most that of the largest, so that something is.
   [[nodiscard]] std::uint32_t find_threshold(Queue<Space::host> queue, const host::Pieces& pieces, const float* x,
                                              std::uint32_t* maxima, HostView<Part> parts) const {
-    std::uint32_t threshold = 1;
-    float origin = 0.0F;
-    double left = ratio_;  // of what exceeds the threshold so far
-    for (int stage = 0; stage < stages_; ++stage) {
+    law::SidcoStages now{.left = ratio_};
+    for (int stage = 0; stage < stages_ && !now.done; ++stage) {
       const bool first = stage == 0;
       const SidcoFit fit = !first && fit_ == SidcoFit::gamma ? SidcoFit::pareto : fit_;
       host::for_pieces(queue, pieces.size(), pieces.elements(), [&](std::size_t i) {
@@ -196,13 +191,13 @@ class Sidco final : public Codec<Space::host> {
         if (first) host::block_maxima(x + piece.first, piece.count, maxima + piece.word);
         switch (fit) {
           case SidcoFit::exponential:
-            parts[i] = part_of<Needs::nothing>(piece, x, maxima, threshold, origin);
+            parts[i] = part_of<Needs::nothing>(piece, x, maxima, now.threshold, now.origin);
             break;
           case SidcoFit::pareto:
-            parts[i] = part_of<Needs::squares>(piece, x, maxima, threshold, origin);
+            parts[i] = part_of<Needs::squares>(piece, x, maxima, now.threshold, now.origin);
             break;
           case SidcoFit::gamma:
-            parts[i] = part_of<Needs::logarithms>(piece, x, maxima, kSmallestNormal, origin);
+            parts[i] = part_of<Needs::logarithms>(piece, x, maxima, kSmallestNormal, now.origin);
             break;
         }
       });
@@ -214,16 +209,9 @@ class Sidco final : public Codec<Space::host> {
         all.moments.log_sum += part.moments.log_sum;
         all.largest = std::max(all.largest, part.largest);
       }
-      if (all.moments.count == 0.0) break;
-      if (first) left = std::min(1.0, left * static_cast<double>(pieces.elements()) / all.moments.count);
-      const double share = stage + 1 == stages_ ? left : std::max(left, kStageShare);
-      left /= share;
-      const auto next = static_cast<float>(sidco_threshold(fit, all.moments, share, static_cast<double>(origin)));
-      threshold = std::clamp(law::bits_of(next), threshold, all.largest);
-      origin = law::float_of(threshold);
-      if (threshold == all.largest || left >= 1.0) break;
+      now.take(fit, all.moments, all.largest, pieces.elements(), first, stage + 1 == stages_);
     }
-    return threshold;
+    return now.threshold;
   }
 
   double ratio_;
@@ -276,7 +264,7 @@ extern constinit const CodecDescriptor sidco_codec{
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Sidco>(p);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_sidco),
 };
 
 }  // namespace gradtool

@@ -6,6 +6,7 @@
 
 #include "kernels/host/marks.hpp"
 #include "kernels/law/strom.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/index_code.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
@@ -15,10 +16,10 @@ namespace {
 
 using law::Strom;
 
-constexpr std::uint32_t kWords = 3;        ///< SparseHeader::code: 31-bit index and sign in one word
-constexpr std::uint32_t kNotFinite = 256;  ///< added to it: something sent was not finite, everything decodes to NaN
-constexpr std::uint32_t kIndexMask = 0x7fffffffu;
-constexpr std::size_t kCodesPerWord = 16;
+using law::kNotFinite;
+constexpr std::uint32_t kWords = law::kSignedWords;
+constexpr std::uint32_t kIndexMask = law::kWordIndex;
+constexpr std::size_t kCodesPerWord = Strom::kCodesPerWord;
 
 struct Found {
   std::uint32_t count = 0;
@@ -269,7 +270,7 @@ extern constinit const CodecDescriptor strom_codec{
       if (p.is("form", "dense")) return std::make_unique<DenseStrom>(law);
       return std::make_unique<SparseStrom>(law, p.word("index"));
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_strom),
 };
 
 }  // namespace gradtool

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/host/largest.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/index_code.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
@@ -85,7 +86,7 @@ extern constinit const CodecDescriptor topk_codec{
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<TopK>(p);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_topk),
 };
 
 }  // namespace gradtool

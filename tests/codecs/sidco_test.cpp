@@ -3,12 +3,15 @@
 
 #include <cmath>
 
-#include "lib/codecs/sidco_fit.hpp"
+#include "kernels/law/sidco.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 
 namespace gradtool::test {
 namespace {
+
+using law::gamma_tail;
+using law::sidco_threshold;
 
 /// A uniform draw in (0, 1) with 48 bits.
 double fine_uniform(std::uint32_t seed, std::uint64_t i) {

@@ -1,0 +1,290 @@
+#include "kernels/cuda/dgc.hpp"
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+#include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/select_digits.hpp"
+
+namespace gradtool::cuda {
+namespace {
+
+constexpr std::uint32_t kCopies = 2;
+constexpr unsigned kMostBlocks = 4096;
+constexpr std::size_t kNormPiece = 8192;
+constexpr unsigned kNormLanes = 16;
+
+/// Sums of squares of pieces, as the CPU adds them: 16 lanes, whose sums then add in turn. Half a warp for a piece.
+__global__ void squares_kernel(const float* x, std::size_t n, double* sums) {
+  const unsigned lane = threadIdx.x % kNormLanes;
+  const std::size_t pieces = (n + kNormPiece - 1) / kNormPiece;
+  // Both halves of a warp go round together, so that all lanes meet in the shuffles.
+  for (std::size_t pair = warp_in_grid(); 2 * pair < pieces; pair += warps_in_grid()) {
+    const std::size_t piece = 2 * pair + threadIdx.x % schedule::kLanes / kNormLanes;
+    const std::size_t first = piece * kNormPiece;
+    const std::size_t count = piece >= pieces ? 0 : n - first < kNormPiece ? n - first : kNormPiece;
+    const std::size_t whole = count / kNormLanes * kNormLanes;
+    double own = 0.0;
+#pragma unroll 8
+    for (std::size_t i = lane; i < whole; i += kNormLanes)
+      own += static_cast<double>(x[first + i]) * static_cast<double>(x[first + i]);
+    if (lane == 0) {
+      for (std::size_t i = whole; i < count; ++i)
+        own += static_cast<double>(x[first + i]) * static_cast<double>(x[first + i]);
+    }
+    double sum = 0.0;
+    for (unsigned from = 0; from < kNormLanes; ++from) sum += __shfl_sync(kAllLanes, own, static_cast<int>(from), 16);
+    if (lane == 0 && piece < pieces) sums[piece] = sum;
+  }
+}
+
+/// One block, which fetches what one thread adds in order.
+__global__ void scale_kernel(const double* sums, std::size_t pieces, double limit, float* scale) {
+  __shared__ double room[kThreads];
+  double sum = 0.0;
+  for (std::size_t first = 0; first < pieces; first += kThreads) {
+    room[threadIdx.x] = first + threadIdx.x < pieces ? sums[first + threadIdx.x] : 0.0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (std::size_t i = 0; i < kThreads && first + i < pieces; ++i) sum += room[i];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  const double norm = std::sqrt(sum);
+  *scale = norm > limit ? static_cast<float>(limit / norm) : 1.0F;
+}
+
+__global__ void accumulate_kernel(const DgcPiece* pieces, std::size_t count, law::Dgc law, const float* g,
+                                  DgcState state, bool aligned, SelectState* select) {
+  __shared__ std::uint32_t counters[kCopies * SelectState::kCounters];
+  clear_counters(counters, kCopies * SelectState::kCounters);
+  std::uint32_t* own = counters + threadIdx.x % kCopies;
+  if (state.scale != nullptr) law.scale = *state.scale;
+  const auto step = [&](float gradient, float& u, float& v) {
+    const law::Dgc::Step next = law.step(gradient, u);
+    u = next.u;
+    v += next.increment;
+    count_top_digit<kCopies>(__float_as_uint(v), own);
+  };
+  for (std::size_t i = blockIdx.x; i < count; i += gridDim.x) {
+    const DgcPiece piece = pieces[i];
+    const float* from = g + piece.first;
+    float* u = state.u + piece.first;
+    float* v = state.v + piece.first;
+    if (piece.dense != DgcPiece::kCompetes) {
+      for (std::size_t j = threadIdx.x; j < piece.count; j += kThreads) {
+        const law::Dgc::Step next = law.step(from[j], u[j]);
+        u[j] = next.u;
+        state.dense[piece.dense + j] = next.increment;
+      }
+      continue;
+    }
+    const std::size_t fours = aligned && piece.first % 4 == 0 ? piece.count / 4 : 0;
+#pragma unroll 2
+    for (std::size_t j = threadIdx.x; j < fours; j += kThreads) {
+      const float4 gradient = reinterpret_cast<const float4*>(from)[j];
+      float4 velocity = reinterpret_cast<const float4*>(u)[j];
+      float4 sum = reinterpret_cast<const float4*>(v)[j];
+      step(gradient.x, velocity.x, sum.x);
+      step(gradient.y, velocity.y, sum.y);
+      step(gradient.z, velocity.z, sum.z);
+      step(gradient.w, velocity.w, sum.w);
+      reinterpret_cast<float4*>(u)[j] = velocity;
+      reinterpret_cast<float4*>(v)[j] = sum;
+    }
+    for (std::size_t j = 4 * fours + threadIdx.x; j < piece.count; j += kThreads) {
+      float velocity = u[j];
+      float sum = v[j];
+      step(from[j], velocity, sum);
+      u[j] = velocity;
+      v[j] = sum;
+    }
+  }
+  add_counters<kCopies>(counters, SelectState::kCounters, select->counters[0]);
+}
+
+__global__ void sample_kernel(const DgcRun* runs, std::size_t count, const float* v, std::size_t start,
+                              std::size_t stride, float* sample, std::size_t taken) {
+  for (std::size_t i = thread_in_grid(); i < taken; i += threads_in_grid()) {
+    const std::size_t at = start + i * stride;
+    std::size_t run = 0;  // the last that starts at or before it
+    for (std::size_t left = count; left > 1;) {
+      const std::size_t half = left / 2;
+      if (runs[run + half].before <= at) run += half;
+      left -= half;
+    }
+    sample[i] = v[runs[run].first + (at - runs[run].before)];
+  }
+}
+
+/// The thresholds that corrections can come to, downwards and upwards from the first; how many candidates lie between.
+struct Chain {
+  static constexpr int kTries = law::DgcCorrection::kTries;
+  static constexpr int kSize = 2 * kTries + 1;
+  std::uint32_t pattern[kSize];  ///< ascending; the first one in the middle
+
+  __device__ void start(std::uint32_t first) {
+    pattern[kTries] = first;
+    for (int i = 0; i < kTries; ++i) {
+      pattern[kTries + 1 + i] = law::DgcCorrection::moved(pattern[kTries + i], true);
+      pattern[kTries - 1 - i] = law::DgcCorrection::moved(pattern[kTries - i], false);
+    }
+  }
+  /// How many of them a pattern reaches.
+  __device__ std::uint32_t reached(std::uint32_t magnitude) const {
+    std::uint32_t count = 0;
+    for (int i = 0; i < kSize; ++i) count += magnitude >= pattern[i] ? 1u : 0u;
+    return count;
+  }
+};
+
+struct Work {
+  std::uint32_t start;
+  std::uint32_t ticket;
+  std::uint32_t between[Chain::kSize + 1];  ///< candidates that reach so many thresholds of the chain
+};
+static_assert(sizeof(Work) <= kDgcWorkBytes);
+
+/// One block: the leading digit of the k-th largest, and how low a threshold may come to be: where as many lie above it
+/// as keep it from being lowered further.
+__global__ void low_kernel(law::DgcCorrection correction, const std::uint32_t* sampled, SelectState* state,
+                           Work* work) {
+  __shared__ std::uint32_t above[SelectState::kCounters];  // numbers with a larger leading digit
+  constexpr std::uint32_t kEach = SelectState::kCounters / kThreads;
+  const volatile std::uint32_t* counters = state->counters[0];
+  const std::uint32_t top = SelectState::kCounters - 1 - threadIdx.x * kEach;
+  std::uint32_t own = 0;
+  for (std::uint32_t i = 0; i < kEach; ++i) own += counters[top - i];
+  std::uint32_t total = 0;
+  std::uint32_t sum = block_sum_through(own, total) - own;
+  for (std::uint32_t i = 0; i < kEach; ++i) {
+    above[top - i] = sum;
+    sum += counters[top - i];
+  }
+  __syncthreads();
+  find_digit<SelectState::kCounters>(counters, static_cast<std::uint32_t>(correction.k),
+                                     [&](std::uint32_t digit, std::uint32_t left) {
+                                       state->prefix = digit;
+                                       state->left = left;
+                                     });
+  if (threadIdx.x != 0) return;
+  const std::uint32_t start = sampled == nullptr ? 1u : law::DgcCorrection::clamped(*sampled);
+  std::uint32_t low = start;
+  for (int i = 0; i < Chain::kTries && correction.few(above[low >> kTopShift]); ++i)
+    low = law::DgcCorrection::moved(low, false);
+  state->low = low;
+  *work = {start, 0, {}};
+}
+
+/// How many candidates reach a threshold of the chain.
+struct Passing {
+  const Chain& chain;
+  const std::uint32_t* reach;  ///< of each threshold
+  GT_HD std::size_t operator()(std::uint32_t pattern) const {
+    std::size_t count = 0;
+    for (int i = 0; i < Chain::kSize; ++i) {
+      if (chain.pattern[i] == pattern) count = reach[i];
+    }
+    return count;
+  }
+};
+
+/// Counts the candidates; the last block corrects the threshold, and where no more than k pass, they are what is
+/// chosen.
+__global__ void settle_kernel(law::DgcCorrection correction, Select::Candidates of, SelectState* state, Work* work) {
+  __shared__ Chain chain;
+  __shared__ std::uint32_t between[Chain::kSize + 1];
+  if (threadIdx.x == 0) chain.start(work->start);
+  clear_counters(between, Chain::kSize + 1);
+  for (std::size_t tile = warp_in_grid(); tile < of.tiles; tile += warps_in_grid()) {
+    const std::uint32_t count = of.counts[tile];
+    for (std::uint32_t i = threadIdx.x % schedule::kLanes; i < count; i += schedule::kLanes)
+      atomicAdd(&between[chain.reached(of.patterns[tile * of.tile + i] & kMagnitude)], 1u);
+  }
+  add_counters<1>(between, Chain::kSize + 1, work->between);
+  if (!last_block(&work->ticket)) return;
+  if (threadIdx.x != 0) return;
+  const volatile std::uint32_t* all = work->between;
+  std::uint32_t reach[Chain::kSize];
+  std::uint32_t sum = 0;
+  for (int i = Chain::kSize - 1; i >= 0; --i) {
+    sum += all[i + 1];
+    reach[i] = sum;
+  }
+  const auto settled = correction.settle(work->start, Passing{chain, reach});
+  if (settled.count > correction.k) return;  // the exact threshold and its ties are there
+  state->threshold = settled.pattern - 1;
+  state->ties = 0;
+}
+
+__global__ void forget_kernel(const std::uint32_t* positions, const std::uint32_t* count, float* u, float* v) {
+  const std::size_t k = *count;
+  for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid()) {
+    v[positions[i]] = 0.0F;
+    if (u != nullptr) u[positions[i]] = 0.0F;
+  }
+}
+
+__global__ void add_dense_kernel(const DgcPiece* pieces, std::size_t count, const float* dense, float weight,
+                                 float* out) {
+  for (std::size_t i = blockIdx.x; i < count; i += gridDim.x) {
+    const DgcPiece piece = pieces[i];
+    if (piece.dense == DgcPiece::kCompetes) continue;
+    for (std::size_t j = threadIdx.x; j < piece.count; j += kThreads)
+      out[piece.first + j] += weight * dense[piece.dense + j];
+  }
+}
+
+}  // namespace
+
+std::size_t dgc_norm_bytes(std::size_t n) {
+  return 8 * ((n + kNormPiece - 1) / kNormPiece);
+}
+
+void dgc_clip(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, double limit,
+              View<std::byte, Space::cuda> sums, float* scale) {
+  const std::size_t pieces = (gradient.size() + kNormPiece - 1) / kNormPiece;
+  auto* squares = reinterpret_cast<double*>(sums.data());
+  launch(queue, "dgc squares", squares_kernel, blocks_for(pieces, 2 * kBlockWarpCount), gradient.data(),
+         gradient.size(), squares);
+  launch(queue, "dgc scale", scale_kernel, 1, squares, pieces, limit, scale);
+}
+
+void dgc_accumulate(Queue<Space::cuda> queue, const DgcPiece* pieces, std::size_t count, law::Dgc law,
+                    const float* gradient, const DgcState& state, const Select& select) {
+  select.clear();
+  const bool aligned = aligned_to(gradient, 16) && aligned_to(state.u, 16) && aligned_to(state.v, 16);
+  launch(queue, "dgc accumulate", accumulate_kernel, blocks_for(count, 1, kMostBlocks), pieces, count, law, gradient,
+         state, aligned, select.state());
+}
+
+void dgc_sample(Queue<Space::cuda> queue, const DgcRun* runs, std::size_t count, const float* v, std::size_t start,
+                std::size_t stride, View<float, Space::cuda> sample) {
+  launch(queue, "dgc sample", sample_kernel, blocks_for(sample.size(), kThreads), runs, count, v, start, stride,
+         sample.data(), sample.size());
+}
+
+void dgc_choose(Queue<Space::cuda> queue, const law::DgcCorrection& correction, const std::uint32_t* sampled,
+                const Select& select, std::byte* work) {
+  auto* own = reinterpret_cast<Work*>(work);
+  launch(queue, "dgc low", low_kernel, 1, correction, sampled, select.state(), own);
+  select.refine();
+  const auto of = select.candidates();
+  launch(queue, "dgc settle", settle_kernel, blocks_for(of.tiles, kBlockWarpCount, 1024), correction, of,
+         select.state(), own);
+  select.count_chosen();
+}
+
+void dgc_forget(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
+                float* u, float* v) {
+  launch(queue, "dgc forget", forget_kernel, blocks_for(most, kThreads), positions, count, u, v);
+}
+
+void dgc_add_dense(Queue<Space::cuda> queue, const DgcPiece* pieces, std::size_t count, const float* dense,
+                   float weight, float* out) {
+  launch(queue, "dgc dense", add_dense_kernel, blocks_for(count, 1, kMostBlocks), pieces, count, dense, weight, out);
+}
+
+}  // namespace gradtool::cuda

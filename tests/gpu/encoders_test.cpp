@@ -1,0 +1,63 @@
+// Codecs with a memory of their own that have a CUDA version, against their host versions over several steps: payloads,
+// results and what is held back are the same bits.
+#include "tests/codecs/codec_run.hpp"
+#include "tests/codecs/fft_case.hpp"
+#include "tests/gpu/cuda_run.hpp"
+#include "tests/gpu/model_on_gpu.hpp"
+
+namespace gradtool::test {
+namespace {
+
+class GpuEncoder : public NeedsGpu<testing::TestWithParam<std::string>> {};
+
+void expect_the_hosts(const ModelSetup& setup, const std::string& what) {
+  const auto host = run_model(setup);
+  const auto gpu = run_model_on_gpu(setup);
+  EXPECT_EQ(gpu.note, host.note) << what;
+  for (std::size_t r = 0; r < gpu.results.size(); ++r) {
+    EXPECT_EQ(gpu.payload[r], host.payload[r]) << what << " rank " << r;
+    expect_same(gpu.residuals[r], host.residuals[r], what + " residual of rank " + std::to_string(r));
+    for (std::size_t step = 0; step < gpu.results[r].size(); ++step) {
+      expect_same(gpu.results[r][step], host.results[r][step],
+                  what + " rank " + std::to_string(r) + " step " + std::to_string(step));
+    }
+  }
+}
+
+TEST_P(GpuEncoder, IsTheHosts) {
+  expect_the_hosts({.codec = GetParam(), .ranks = 2, .steps = 6, .resets_at = 4}, "model");
+  expect_the_hosts({.codec = GetParam(), .ranks = 2, .side_inputs = false, .layout = several_tensors()}, "tensors");
+  expect_the_hosts({.codec = GetParam(), .ranks = 1, .layout = Layout::flat(40'009)}, "flat");
+}
+
+/// Values that compare, cancel and overflow in every way.
+TEST_P(GpuEncoder, IsTheHostsForDegenerateGradients) {
+  const auto gradient = [](int rank, int step) {
+    const std::size_t n = several_tensors().elements;
+    auto x = model_gradient(n, rank, step);
+    for (std::size_t i = 0; i < n; i += 5) x[i] = 0.0F;
+    for (std::size_t i = 3; i < n; i += 97) x[i] = 1e-40F * static_cast<float>(1 + i % 3);
+    for (std::size_t i = 700; i < 900; ++i) x[i] = i % 2 == 0 ? 0.01F : -0.01F;
+    if (step == 1) x[1000] = 3e38F;
+    if (step == 2) x[5000] = INFINITY;
+    if (step == 3) x[12'000] = NAN;
+    return x;
+  };
+  expect_the_hosts({.codec = GetParam(), .ranks = 1, .steps = 5, .layout = several_tensors(), .gradient = gradient},
+                   "degenerate");
+}
+
+std::vector<std::string> cuda_encoders() {
+  std::vector<std::string> specs;
+  for (const auto& spec : specs_to_test()) {
+    const CodecDescriptor& codec = *parse_codec(spec).descriptor;
+    if (codec.memory && codec.make_cuda != nullptr) specs.push_back(spec);
+  }
+  return specs;
+}
+INSTANTIATE_TEST_SUITE_P(Registry, GpuEncoder, testing::ValuesIn(cuda_encoders()),
+                         [](const auto& info) { return test_name(info.param); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuEncoder);
+
+}  // namespace
+}  // namespace gradtool::test
