@@ -34,6 +34,36 @@ struct Vgc {
     return left > 0.0F ? left : 0.0F;
   }
 
+  /// An element's state, and whether it is sent.
+  struct State {
+    float r = 0.0F, v = 0.0F;
+  };
+  struct Taken {
+    float r = 0.0F, v = 0.0F;
+    std::uint32_t size = 0;  ///< pattern of |r| before anything is sent
+    bool sent = false;
+  };
+  /// What comes of sums that have taken up a step. The state of a sent element is left to `settle`; the hybrid's is
+  /// settled here where it is finite: the sign of what is left is the sign of what was there.
+  template <bool Hybrid>
+  GT_HD Taken take(float r, float v) const {
+    const std::uint32_t size = bits_of(r) & kMagnitude;
+    if constexpr (Hybrid) {
+      const bool sent = sends_hybrid(r, v);
+      const float left = r - float_of(bits_of(tau) | (bits_of(r) & 0x80000000u));
+      return {sent ? left : r, sent ? v_after_hybrid(r, v) : v * zeta, size, sent};
+    } else {
+      const bool sent = sends(r, v);  // a sent r is still needed for its word
+      return {r, sent ? v : v * zeta, size, sent};
+    }
+  }
+  /// A sent element afterwards. `fits`: not too small for a word.
+  template <bool Hybrid>
+  GT_HD State settle(State now, bool fits, bool keeps_dropped) const {
+    if (Hybrid && (bits_of(now.r) & kMagnitude) < kInfinity) return now;
+    return keeps_dropped && !fits ? State{now.r, now.v * zeta} : State{};
+  }
+
   /// E_k with the bias of binary32, from the pattern of M_k: 0 for subnormals, kNotFinite for what is not finite.
   GT_HD static std::uint32_t exponent(std::uint32_t largest) { return largest >> 23; }
 

@@ -8,6 +8,7 @@
 #include "lib/codecs/adacomp_bins.hpp"
 #include "lib/codecs/adacomp_mark.hpp"
 #include "lib/codecs/adacomp_payload.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
@@ -199,7 +200,7 @@ extern constinit const CodecDescriptor adacomp_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<AdaCompCodec>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_adacomp),
 };
 
 }  // namespace gradtool

@@ -28,9 +28,11 @@ std::unique_ptr<Codec<Space::cuda>> make_cuda_onebit(const Params& params, const
 std::unique_ptr<Codec<Space::cuda>> make_cuda_randomk(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_qgz(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_dlcp(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_adacomp(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_dgc(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_sidco(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_strom(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_topk(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_vgc(const Params& params, const Layout& layout);
 
 }  // namespace gradtool

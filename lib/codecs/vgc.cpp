@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/law/vgc.hpp"
+#include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/vgc_accumulate.hpp"
@@ -161,11 +162,7 @@ class VgcEncoder final : public Encoder<Space::host> {
     had_moments_ = true;
   }
   [[nodiscard]] HostView<const float> residual() const override { return r_; }
-  [[nodiscard]] std::string note() const override {
-    return had_moments_
-               ? ""
-               : "no second moments of some tensors or all: v sums squares of whole mini-batch gradients (K = 1)";
-  }
+  [[nodiscard]] std::string note() const override { return VgcGroups::note(had_moments_); }
 
  private:
   const VgcCodec& codec_;
@@ -231,7 +228,7 @@ extern constinit const CodecDescriptor vgc_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<VgcCodec>(p, layout);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_vgc),
 };
 
 }  // namespace gradtool

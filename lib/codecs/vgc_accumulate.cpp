@@ -18,20 +18,11 @@ inline VgcFound update_word(const float* g, const float* square, float* r, float
   std::array<std::uint32_t, 32> flags{};
   std::array<std::uint32_t, 32> sizes{};
   for (std::uint32_t j = 0; j < count; ++j) {
-    const float sum = r[j] + g[j];
-    const float variance = v[j] + square[j];
-    const bool sent = Hybrid ? law.sends_hybrid(sum, variance) : law.sends(sum, variance);
-    const std::uint32_t size = law::bits_of(sum) & Vgc::kMagnitude;
-    if constexpr (Hybrid) {  // the sign of what is left is the sign of what was there
-      const float left = sum - law::float_of(law::bits_of(law.tau) | (law::bits_of(sum) & 0x80000000u));
-      r[j] = sent ? left : sum;
-      v[j] = sent ? law.v_after_hybrid(sum, variance) : variance * law.zeta;
-    } else {  // a sent r is still needed for its word
-      r[j] = sum;
-      v[j] = sent ? variance : variance * law.zeta;
-    }
-    flags[j] = sent ? 1u : 0u;
-    sizes[j] = sent || over_all ? size : 0u;
+    const Vgc::Taken taken = law.take<Hybrid>(r[j] + g[j], v[j] + square[j]);
+    r[j] = taken.r;
+    v[j] = taken.v;
+    flags[j] = taken.sent ? 1u : 0u;
+    sizes[j] = taken.sent || over_all ? taken.size : 0u;
   }
   *word = host::word_of(flags.data());
   VgcFound found{static_cast<std::uint32_t>(std::popcount(*word)), 0};

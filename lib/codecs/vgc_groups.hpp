@@ -19,6 +19,13 @@ struct VgcGroups {
   /// Sections of up to 2^31 elements of the unit for the hybrid, else of up to 2^28 of each tensor.
   VgcGroups(const Layout& layout, bool hybrid);
 
+  /// What the reader of a row must know.
+  [[nodiscard]] static const char* note(bool had_moments) {
+    return had_moments
+               ? ""
+               : "no second moments of some tensors or all: v sums squares of whole mini-batch gradients (K = 1)";
+  }
+
   [[nodiscard]] std::size_t exponents_offset() const { return kCounts + 4 * groups.size(); }
   [[nodiscard]] std::size_t words_offset() const { return exponents_offset() + (groups.size() + 3) / 4 * 4; }
 

@@ -19,7 +19,6 @@ template <bool Hybrid>
 [[gnu::always_inline]] inline std::uint32_t settle_block(const VgcChosen& piece, std::size_t at, std::uint32_t count,
                                                          std::uint32_t marked, std::uint32_t* words) {
   const bool finite = piece.exponent != Vgc::kNotFinite;
-  const std::uint32_t kept = piece.keeps_dropped ? 1u : 0u;
   const std::uint32_t first = piece.first_index + static_cast<std::uint32_t>(at);
   const float* values = piece.values + at;
   std::array<std::uint32_t, 32> fits{};
@@ -33,12 +32,11 @@ template <bool Hybrid>
   float* r = piece.r + at;
   float* v = piece.v + at;
   for (std::uint32_t j = 0; j < count; ++j) {
-    const bool sent = (marked >> j & 1u) != 0 && (!Hybrid || (law::bits_of(r[j]) & Vgc::kMagnitude) >= Vgc::kInfinity);
-    const bool stays = (kept & ~fits[j]) != 0;
-    const float sum = r[j];
-    const float variance = v[j];
-    r[j] = sent && !stays ? 0.0F : sum;
-    v[j] = !sent ? variance : stays ? variance * piece.law.zeta : 0.0F;
+    const Vgc::State now{r[j], v[j]};
+    const Vgc::State left = piece.law.settle<Hybrid>(now, fits[j] != 0, piece.keeps_dropped);
+    const bool sent = (marked >> j & 1u) != 0;
+    r[j] = sent ? left.r : now.r;
+    v[j] = sent ? left.v : now.v;
   }
   return result;
 }
