@@ -40,10 +40,16 @@ void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std:
 /// The payload of no values at all: its header.
 void write_empty_sparse(Queue<Space::cuda> queue, const SparseShape& shape, std::byte* payload);
 
+/// kept[position] := 0 where a payload has a value and the pattern of kept[position] is at least `low`.
+struct SparseForget {
+  float* kept = nullptr;  ///< as many as `out`, or null
+  std::uint32_t low = 1;
+};
+
 /// out[position] += weight * value for all values of a payload, which may be shorter than its view (at least 16 bytes,
 /// 4-byte aligned). A header that contradicts itself or `shape` makes all of `out` NaN; positions behind the end are
 /// skipped, and nothing is read behind the view. With value_bits = 1 a value is +-1, or NaN.
 void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
-                float weight, float* out, View<std::byte, Space::cuda> scratch);
+                float weight, float* out, View<std::byte, Space::cuda> scratch, const SparseForget& forget = {});
 
 }  // namespace gradtool::cuda

@@ -198,6 +198,7 @@ struct Adder {
   const Sections& at;
   float weight;
   float* out;
+  SparseForget forget;
 
   __device__ void operator()(std::uint32_t ordinal, std::size_t position) const {
     if (ordinal >= at.count) return;
@@ -209,6 +210,8 @@ struct Adder {
       const std::uint32_t word = at.as_words ? at.index[ordinal] >> 31 : at.values[ordinal / 32] >> ordinal % 32;
       out[position] += __uint_as_float(__float_as_uint(weight) ^ word << 31);
     }
+    if (forget.kept != nullptr && (__float_as_uint(forget.kept[position]) & 0x7fffffffu) >= forget.low)
+      forget.kept[position] = 0.0F;
   }
 };
 
@@ -261,7 +264,7 @@ __device__ void add_elias_unit(const Adder& add, const Start& start, std::size_t
 }
 
 __global__ void add_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units, float weight,
-                           float* out) {
+                           float* out, SparseForget forget) {
   __shared__ std::uint32_t words[kUnitWords + 3];
   __shared__ std::uint32_t room[kUnitBits];
   static_assert(sizeof(Walk) * kChunks * kEntries <= sizeof room && alignof(Walk) == alignof(std::uint32_t));
@@ -270,7 +273,7 @@ __global__ void add_kernel(SparseShape shape, const std::byte* payload, std::siz
     for (std::size_t i = thread_in_grid(); i < shape.n; i += threads_in_grid()) out[i] = __uint_as_float(0x7fc00000u);
     return;
   }
-  const Adder add{shape, at, at.not_finite ? __uint_as_float(0x7fc00000u) : weight, out};
+  const Adder add{shape, at, at.not_finite ? __uint_as_float(0x7fc00000u) : weight, out, forget};
   if (at.code == IndexCode::u32) {
     for (std::size_t i = thread_in_grid(); i < at.count; i += threads_in_grid())
       add(static_cast<std::uint32_t>(i), at.index[i]);
@@ -313,7 +316,7 @@ std::size_t sparse_scratch_bytes(const SparseShape& shape) {
 }
 
 void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
-                float weight, float* out, View<std::byte, Space::cuda> scratch) {
+                float weight, float* out, View<std::byte, Space::cuda> scratch, const SparseForget& forget) {
   expects(payload.size() >= sizeof(SparseHeader) && aligned_to(payload.data(), 4) &&
               scratch.size() >= add_scratch_bytes(shape),
           "sparse payload: needs a header, 4-byte aligned, and scratch as planned");
@@ -327,7 +330,7 @@ void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const s
   }
   const std::size_t values = (shape.most + kThreads - 1) / kThreads;
   launch(queue, "sparse add", add_kernel, blocks_for(std::max(most, values), 1, 2048), shape, payload.data(),
-         payload.size(), units, weight, out);
+         payload.size(), units, weight, out, forget);
 }
 
 }  // namespace gradtool::cuda

@@ -54,6 +54,7 @@ extern constinit const CodecDescriptor oktopk_codec{
     .payload = "while thresholds hold, about 32 k for what others own + 32 k/p for what is kept, + coded indices",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

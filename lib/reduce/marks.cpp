@@ -1,17 +1,11 @@
 #include "lib/reduce/marks.hpp"
 
-#include <cmath>
-
 #include "kernels/law/hd.hpp"
 
 namespace gradtool {
 namespace {
 
 constexpr std::size_t kGrain = 1 << 14;
-
-inline std::uint32_t is_large(float x, float threshold) {
-  return (!(std::fabs(x) < threshold) && x != 0.0F) ? 1U : 0U;
-}
 
 GT_SIMD_CLONES void mark_words_of(const float* x, float threshold, std::uint32_t* words, std::size_t count) {
   for (std::size_t w = 0; w < count; ++w) {

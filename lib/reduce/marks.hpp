@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,10 +16,15 @@ namespace gradtool {
   return (n + 31) / 32;
 }
 
+/// 1 for a value that is neither 0 nor smaller than the threshold in magnitude; NaN is large.
+[[nodiscard]] inline std::uint32_t is_large(float x, float threshold) {
+  return (!(std::fabs(x) < threshold) && x != 0.0F) ? 1U : 0U;
+}
+
 /// The number of marked elements.
 [[nodiscard]] std::size_t count_marks(HostView<const std::uint32_t> words);
 
-/// words := a bitmap of the values that are neither 0 nor smaller than the threshold in magnitude; NaN is marked.
+/// words := a bitmap of the values that are large.
 void mark_large(Queue<Space::host> queue, HostView<const float> values, float threshold, HostView<std::uint32_t> words);
 
 /// body(at, i) for every marked element i, where `at` counts the marked ones before it; returns how many there are.

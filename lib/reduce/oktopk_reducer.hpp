@@ -231,8 +231,7 @@ class OkTopkReducer final : public CountingReducer<S> {
   void agree_on_threshold(Communicator<S>& comm, Queue<S> queue, const Work& work, const Segment& mine,
                           PhaseClock<S>& clock) {
     std::size_t count = 0;
-    in_phase(clock, Phase::encode, queue,
-             [&] { count = steps_.select(queue, work.region.first(mine.count), 0.0F); });
+    in_phase(clock, Phase::encode, queue, [&] { count = steps_.select(queue, work.region.first(mine.count), 0.0F); });
     in_phase(clock, Phase::communicate, queue, [&] {
       exchange_sizes(comm, queue, work, 4 * count);
       std::uint64_t at = 0;

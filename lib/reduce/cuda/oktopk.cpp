@@ -82,7 +82,9 @@ class CudaSteps {
     return static_cast<std::size_t>(numbers_.wait(queue)[0]);
   }
 
-  void add(Queue<Space::cuda> queue, Part part, float weight, Floats to) const { add_part(queue, part, weight, to, {}); }
+  void add(Queue<Space::cuda> queue, Part part, float weight, Floats to) const {
+    add_part(queue, part, weight, to, {});
+  }
   void add_and_forget(Queue<Space::cuda> queue, Part part, float weight, Floats to, Floats kept,
                       float threshold) const {
     add_part(queue, part, weight, to, {kept.data(), lowest(threshold)});
@@ -121,9 +123,7 @@ class CudaSteps {
   [[nodiscard]] cuda::Select selection(Queue<Space::cuda> queue, View<const float, Space::cuda> values) const {
     return {queue, values, workspace_.part(places_.select, places_.sparse - places_.select)};
   }
-  [[nodiscard]] Bytes sparse() const {
-    return workspace_.part(places_.sparse, places_.bytes - places_.sparse);
-  }
+  [[nodiscard]] Bytes sparse() const { return workspace_.part(places_.sparse, places_.bytes - places_.sparse); }
   /// A number of a selection's state, which has another one behind it.
   std::uint32_t fetch(Queue<Space::cuda> queue, const std::uint32_t* number) {
     numbers_.fetch(queue, as_bytes(View<const std::uint32_t, Space::cuda>{number, 2}));
