@@ -1,4 +1,5 @@
-// Every reducer of its own that has a CUDA version, against its host version over several steps.
+// Every method that has a CUDA version, against its host version over several steps: reducers of their own, and codecs
+// that keep something from step to step, by themselves or through error feedback.
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/fft_case.hpp"
 #include "tests/gpu/cuda_run.hpp"
@@ -52,10 +53,52 @@ TEST_P(GpuReducer, IsTheHosts) {
   }
 }
 
+TEST_P(GpuReducer, IsTheHostsForOddUnitsAndGradients) {
+  const bool same_bytes = parse_codec(GetParam()).descriptor->determinism == Determinism::cross_backend;
+  const auto compare = [&](const ModelSetup& setup, const std::string& what) {
+    const auto host = run_model(setup);
+    const auto gpu = run_model_on_gpu(setup);
+    EXPECT_EQ(gpu.payload[0], host.payload[0]) << what;
+    const auto last = static_cast<std::size_t>(setup.steps - 1);
+    for (std::size_t r = 0; r < gpu.results.size(); ++r) {
+      expect_same(gpu.results[r][last], gpu.results[0][last], what + " against rank 0");
+      if (same_bytes) {
+        expect_same(gpu.results[r][last], host.results[r][last], what);
+      } else {
+        EXPECT_LT(distance(gpu.results[r][last], host.results[r][last]), 1e-5) << what;
+      }
+    }
+  };
+  for (const std::size_t n : {1, 2, 31, 33, 1000})
+    compare({.codec = GetParam(), .ranks = 2, .steps = 2, .layout = Layout::flat(n)}, std::to_string(n) + " elements");
+  compare({.codec = GetParam(), .ranks = 2, .steps = 2, .layout = Layout::matrix(40, 33)}, "a matrix");
+  compare({.codec = GetParam(), .ranks = 2, .steps = 2, .side_inputs = false}, "no side inputs");
+  const std::size_t n = small_model().elements;
+  auto outlier = std::vector<float>(n, 1e-6F);
+  outlier[n / 2] = 32.0F;
+  for (const auto& [what, x] : {std::pair<std::string, std::vector<float>>{"zeros", std::vector<float>(n, 0.0F)},
+                                {"constant", std::vector<float>(n, 0.25F)},
+                                {"denormal", std::vector<float>(n, 1e-40F)},
+                                {"outlier", outlier}})
+    compare({.codec = GetParam(), .ranks = 2, .steps = 3, .gradient = [&x = x](int, int) { return x; }}, what);
+  compare({.codec = GetParam(),
+           .ranks = 3,
+           .steps = 3,
+           .gradient = [n](int rank,
+                           int step) { return rank == 0 ? model_gradient(n, 0, step) : std::vector<float>(n, 0.0F); }},
+          "one rank only");
+}
+
 std::vector<std::string> cuda_reducers() {
   std::vector<std::string> specs;
   for (const auto& spec : own_specs()) {
     if (parse_codec(spec).descriptor->cuda_reducer) specs.push_back(spec);
+  }
+  for (const auto& spec : specs_to_test()) {
+    const CodecSpec parsed = parse_codec(spec);
+    const CodecDescriptor& codec = *parsed.descriptor;
+    if (codec.aggregation == Aggregation::own || codec.make_cuda == nullptr) continue;
+    if (codec.memory || parsed.error_feedback) specs.push_back(spec);
   }
   return specs;
 }
