@@ -11,6 +11,7 @@ namespace gradtool {
 // Factories of the codecs that have a CUDA version, defined in lib/codecs/cuda/. They exist only in builds with CUDA;
 // GT_MAKE_CUDA in registry.hpp keeps them out of others.
 std::unique_ptr<Codec<Space::cuda>> make_cuda_atomo(const Params& params, const Layout& layout);
+std::unique_ptr<Codec<Space::cuda>> make_cuda_dct(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_none(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_noop(const Params& params, const Layout& layout);
 std::unique_ptr<Codec<Space::cuda>> make_cuda_fp16(const Params& params, const Layout& layout);

@@ -1,12 +1,11 @@
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "kernels/host/block_select.hpp"
 #include "kernels/host/largest.hpp"
 #include "kernels/law/half.hpp"
+#include "lib/codecs/cuda_factories.hpp"
+#include "lib/codecs/dct_options.hpp"
 #include "lib/codecs/index_code.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
@@ -42,11 +41,10 @@ GT_SIMD_CLONES void accumulate(const float* g, float* e, std::size_t count, std:
 
 class DctCodec final : public Codec<Space::host> {
  public:
-  explicit DctCodec(const Params& params)
-      : ratio_{params.real("ratio")}, refresh_{params.integer("refresh")}, coding_{params.word("index")} {}
+  explicit DctCodec(const Params& params) : options_{params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = sparse_bound(coding_, n, n), .scratch_bytes = Places{n}.bytes, .exact = false};
+    return {.payload_bytes = sparse_bound(options_.coding, n, n), .scratch_bytes = Places{n}.bytes, .exact = false};
   }
 
   /// The first step: the threshold is found, and the k largest are sent (more where some equal the k-th).
@@ -88,14 +86,14 @@ class DctCodec final : public Codec<Space::host> {
 
   /// Of the first step, as topk.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
-    const double share = n == 0 ? 1.0 : static_cast<double>(kept(n)) / static_cast<double>(n);
+    const double share = n == 0 ? 1.0 : static_cast<double>(options_.kept(n)) / static_cast<double>(n);
     return {.nmse = (1.0 - share) * (1.0 + 1e-9), .of_largest = 1.0};
   }
   /// As many as reach the k-th largest of the first step: all, where all are equal.
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
     return read_sparse_header("dct", payload, n, 32).count;
   }
-  [[nodiscard]] std::int64_t refresh() const { return refresh_; }
+  [[nodiscard]] const DctOptions& options() const { return options_; }
   [[nodiscard]] std::unique_ptr<Encoder<Space::host>> make_encoder(std::size_t n, int ranks,
                                                                    Queue<Space::host> queue) const override;
 
@@ -114,16 +112,11 @@ class DctCodec final : public Codec<Space::host> {
     std::size_t positions = 0, maxima = 0, select = 0, largest = 0, of_blocks = 0, bytes = 0;
   };
 
-  [[nodiscard]] std::size_t kept(std::size_t n) const {
-    const auto wanted = static_cast<std::size_t>(std::llround(ratio_ * static_cast<double>(n)));
-    return std::clamp<std::size_t>(wanted, std::min<std::size_t>(n, 1), n);
-  }
-
   /// The k-th largest pattern, exactly. The k-th largest maximum of a block is not above it, which spares most blocks.
   [[nodiscard]] std::uint32_t quantile(Queue<Space::host> queue, const host::BlockSelect& select, std::size_t n,
                                        HostView<std::byte> scratch) const {
     const Places at{n};
-    const std::size_t k = kept(n);
+    const std::size_t k = options_.kept(n);
     std::uint32_t floor = 0;
     if (k <= Places::blocks(n)) {
       const HostView<const float> maxima{section<float>(scratch, at.maxima), Places::blocks(n)};  // patterns of them
@@ -150,13 +143,11 @@ class DctCodec final : public Codec<Space::host> {
       sent = cut.count;
       if (sent > 0) select.collect(cut, positions, values);
     }
-    write_sparse(queue, coding_, {positions, sent}, {values, sent}, n, payload);
+    write_sparse(queue, options_.coding, {positions, sent}, {values, sent}, n, payload);
     return sent;
   }
 
-  double ratio_;
-  std::int64_t refresh_;
-  IndexCoding coding_;
+  DctOptions options_;
 };
 
 /// Residual and threshold of one rank.
@@ -170,7 +161,7 @@ class DctEncoder final : public Encoder<Space::host> {
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const SideInputs<Space::host>& /*side*/,
               const EncodeContext& /*context*/, HostView<std::byte> payload, HostView<std::byte> scratch) override {
     // A threshold among what is not finite would stop everything else until the next refresh.
-    if (steps_ % codec_.refresh() == 0 || threshold_ >= kInfinity) threshold_ = kNone;
+    if (steps_ % codec_.options().refresh == 0 || threshold_ >= kInfinity) threshold_ = kNone;
     ++steps_;
     codec_.step(queue, gradient, residual_.data(), threshold_, payload, scratch);
   }
@@ -180,10 +171,7 @@ class DctEncoder final : public Encoder<Space::host> {
     threshold_ = kNone;
   }
   [[nodiscard]] HostView<const float> residual() const override { return residual_; }
-  [[nodiscard]] std::string note() const override {
-    if (steps_ < 2 || steps_ > codec_.refresh()) return "";
-    return fmt::format("the threshold is that of the first of {} steps", steps_);
-  }
+  [[nodiscard]] std::string note() const override { return codec_.options().note(steps_); }
 
  private:
   const DctCodec& codec_;
@@ -234,7 +222,7 @@ extern constinit const CodecDescriptor dct_codec{
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<DctCodec>(p);
     },
-    .make_cuda = nullptr,
+    .make_cuda = GT_MAKE_CUDA(make_cuda_dct),
 };
 
 }  // namespace gradtool

@@ -53,6 +53,7 @@ std::vector<std::string> cuda_encoders() {
     const CodecDescriptor& codec = *parse_codec(spec).descriptor;
     if (codec.memory && codec.make_cuda != nullptr) specs.push_back(spec);
   }
+  specs.emplace_back("dct:ratio=0.05,refresh=2");
   return specs;
 }
 INSTANTIATE_TEST_SUITE_P(Registry, GpuEncoder, testing::ValuesIn(cuda_encoders()),
