@@ -53,16 +53,36 @@ __device__ std::uint32_t word_of_all(std::uint32_t word, int k) {
   return __shfl_sync(DeviceWarp::kAll, word, k);
 }
 
-/// Draws of a block's elements, into the room.
-__device__ void draw_block(const law::DrawKey& key, std::size_t first, std::uint32_t* room) {
-  __syncwarp();  // the room has been read
-#pragma unroll 2
-  for (unsigned counter = lane_in_warp(); counter < law::kThcBlock / 4; counter += schedule::kLanes) {
-    const law::Draws draws = law::draw4(key, first / 4 + counter);
-    Four<std::uint32_t> four;
+/// Of a warp in shared memory, besides the room of its transforms.
+struct alignas(16) CodeRoom {
+  Four<std::uint32_t> draws[32];  ///< of 128 elements
+  std::uint8_t codes[law::kThcBlock];
+};
+
+/// Codes of a block's elements, which lie in `x`, and in x, still in steps of the table, what they do not say. A loop
+/// that is not unrolled, over shared memory: in registers it would take most of them.
+template <std::uint32_t Bits>
+__device__ void quantise(const law::ThcTable<Bits>& table, float factor, const law::DrawKey& key, std::size_t first,
+                         unsigned size, float* x, CodeRoom& room) {
+  const unsigned lane = lane_in_warp();
+  const float middle = 0.5f * table.top;
+  const auto* draws = reinterpret_cast<const std::uint32_t*>(room.draws);
+#pragma unroll 1
+  for (unsigned from = 0; from < law::kThcBlock; from += 128) {
+    const law::Draws own = law::draw4(key, (first + from) / 4 + lane);
+    __syncwarp();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) four.value[k] = draws.bits[k];
-    reinterpret_cast<Four<std::uint32_t>*>(room)[counter] = four;
+    for (int k = 0; k < 4; ++k) room.draws[lane].value[k] = own.bits[k];
+    __syncwarp();
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      const unsigned at = from + 32 * k + lane;
+      const float place = x[at] * factor + middle;
+      const law::ThcCode one =
+          law::thc_encode(table, law::thc_clamp(place, table.top), law::uniform(draws[32 * k + lane]));
+      x[at] = place - one.value;
+      room.codes[at] = static_cast<std::uint8_t>(at < size ? one.code : 0u);
+    }
   }
   __syncwarp();
 }
@@ -84,15 +104,15 @@ __device__ void write_group(const std::uint8_t* codes, std::uint32_t* words) {
 
 /// A warp for each block, whose elements stay in registers from the gradient to the residual.
 template <std::uint32_t Bits>
-__global__ void encode_kernel(law::ThcShape shape, law::ThcTable<Bits> table, const float* u, const float* norms,
-                              const std::uint32_t* signs, law::DrawKey key, std::uint32_t* codes, float* residual) {
+__global__ void __launch_bounds__(kBlock, 6)
+    encode_kernel(law::ThcShape shape, law::ThcTable<Bits> table, const float* u, const float* norms,
+                  const std::uint32_t* signs, law::DrawKey key, std::uint32_t* codes, float* residual) {
   alignas(16) __shared__ float rooms[kWarps][kHadamardRoom];
+  __shared__ CodeRoom code_rooms[kWarps];
   float* room = rooms[threadIdx.x / schedule::kLanes];
-  auto* draws = reinterpret_cast<std::uint32_t*>(room);
-  auto* bytes = reinterpret_cast<std::uint8_t*>(room);
+  CodeRoom& codes_here = code_rooms[threadIdx.x / schedule::kLanes];
   const unsigned lane = lane_in_warp();
   const double steps = law::thc_steps_per_unit(shape, table, law::thc_agreed_norm(norms, shape.ranks));
-  const float middle = 0.5f * table.top;
   for (std::size_t block = warp_in_grid(); block < shape.blocks(); block += warps_in_grid()) {
     const std::size_t first = law::kThcBlock * block;
     const auto size = static_cast<unsigned>(shape.block_size(block));
@@ -110,22 +130,14 @@ __global__ void encode_kernel(law::ThcShape shape, law::ThcTable<Bits> table, co
       if (32 * k + lane < here) x[k] = law::thc_turned(x[k], 1.0f, flip);
     }
     rotate(x, size, room);
-    draw_block(key, first, draws);
-    std::uint32_t code[8]{};  // four in each
+    __syncwarp();  // the room has been read
 #pragma unroll
-    for (int k = 0; k < 32; ++k) {
-      const float place = x[k] * factors.encode + middle;
-      const law::ThcCode one =
-          law::thc_encode(table, law::thc_clamp(place, table.top), law::uniform(draws[32 * k + lane]));
-      x[k] = place - one.value;
-      code[k / 4] |= (32 * k + lane < size ? one.code : 0u) << (8 * (k % 4));
-    }
-    __syncwarp();  // draws have been read
-#pragma unroll
-    for (int k = 0; k < 32; ++k) bytes[32 * k + lane] = static_cast<std::uint8_t>(code[k / 4] >> (8 * (k % 4)));
-    __syncwarp();
-    if (group + lane < shape.groups()) write_group<Bits>(bytes + 32 * lane, codes + Bits * (group + lane));
+    for (int k = 0; k < 32; ++k) room[32 * k + lane] = x[k];
+    quantise(table, factors.encode, key, first, size, room, codes_here);
+    if (group + lane < shape.groups()) write_group<Bits>(codes_here.codes + 32 * lane, codes + Bits * (group + lane));
     if (residual == nullptr) continue;
+#pragma unroll
+    for (int k = 0; k < 32; ++k) x[k] = room[32 * k + lane];
     rotate(x, size, room);
 #pragma unroll
     for (int k = 0; k < 32; ++k) {
