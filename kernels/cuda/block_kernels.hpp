@@ -57,19 +57,23 @@ __global__ void encode_blocks_kernel(law::BlockLayout layout, const float* gradi
   if (warp_in_grid() == 0) schedule::clear_padding<Format>(warp, layout, payload);
 }
 
-/// A piece stays in the cache while one payload after the other is added to it; its elements are their lane's each
-/// time.
+/// Elements are their lane's for every payload, so nobody waits in between.
 template <class Format>
 __global__ void decode_blocks_kernel(law::BlockLayout layout, const __grid_constant__ Payloads payloads, float weight,
                                      float* out, bool aligned) {
   const DeviceWarp warp;
   const std::size_t pieces = schedule::BlockPiece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
-    const schedule::BlockPiece piece{layout, p};
-    for (unsigned i = 0; i < payloads.count; ++i) {
-      const auto* scales = reinterpret_cast<const typename Format::Scale*>(payloads.at[i]);
-      const auto* words = reinterpret_cast<const std::uint32_t*>(payloads.at[i] + layout.codes_offset());
-      schedule::decode_piece<Format>(warp, layout, piece, words + piece.first_word, scales, weight, out, aligned);
+    schedule::BlockPiece part{layout, p};
+    for (std::size_t left = part.count; left > 0; left -= part.count) {
+      part.count = left < kAddedAtOnce ? left : kAddedAtOnce;
+      for (unsigned i = 0; i < payloads.count; ++i) {
+        const auto* scales = reinterpret_cast<const typename Format::Scale*>(payloads.at[i]);
+        const auto* words = reinterpret_cast<const std::uint32_t*>(payloads.at[i] + layout.codes_offset());
+        schedule::decode_piece<Format>(warp, layout, part, words + part.first_word, scales, weight, out, aligned);
+      }
+      part.first += part.count;
+      part.first_word += part.count * Format::Element::kBits / 32;
     }
   }
 }

@@ -28,11 +28,18 @@ __global__ void encode_kernel(const float* x, std::size_t n, bool aligned, law::
   });
 }
 
-__global__ void decode_kernel(const std::byte* payload, std::size_t n, float weight, float* out, bool aligned) {
-  const auto* exponents = reinterpret_cast<const std::uint32_t*>(payload);
+/// Elements are their lane's for every payload, so nobody waits in between.
+__global__ void decode_kernel(const __grid_constant__ Payloads payloads, std::size_t n, float weight, float* out,
+                              bool aligned) {
   each_piece(n, [&](std::size_t first, std::size_t count) {
-    schedule::natural_decode(DeviceWarp{}, exponents, exponents + (n + 3) / 4, first, count, weight, out + first,
-                             aligned);
+    for (std::size_t at = first; at < first + count; at += kAddedAtOnce) {
+      const std::size_t left = first + count - at;
+      for (unsigned i = 0; i < payloads.count; ++i) {
+        const auto* exponents = reinterpret_cast<const std::uint32_t*>(payloads.at[i]);
+        schedule::natural_decode(DeviceWarp{}, exponents, exponents + (n + 3) / 4, at,
+                                 left < kAddedAtOnce ? left : kAddedAtOnce, weight, out + at, aligned);
+      }
+    }
   });
 }
 
@@ -49,10 +56,10 @@ void natural_encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gra
          aligned_to(gradient.data(), 16), key, payload);
 }
 
-void natural_decode_add(Queue<Space::cuda> queue, const std::byte* payload, float weight,
+void natural_decode_add(Queue<Space::cuda> queue, const Payloads& payloads, float weight,
                         View<float, Space::cuda> out) {
   if (out.empty()) return;
-  launch(queue, "natural decode", decode_kernel, blocks_for_elements(out.size()), payload, out.size(), weight,
+  launch(queue, "natural decode", decode_kernel, blocks_for_elements(out.size()), payloads, out.size(), weight,
          out.data(), aligned_to(out.data(), 16));
 }
 

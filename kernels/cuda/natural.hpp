@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "kernels/cuda/payloads.hpp"
 #include "kernels/law/philox.hpp"
 #include "lib/core/view.hpp"
 
@@ -11,7 +12,7 @@ namespace gradtool::cuda {
 
 void natural_encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const law::DrawKey& key,
                     std::byte* payload);
-/// out[i] += weight * decoded.
-void natural_decode_add(Queue<Space::cuda> queue, const std::byte* payload, float weight, View<float, Space::cuda> out);
+/// out[i] += weight * decoded for every payload in turn, in one pass over `out`.
+void natural_decode_add(Queue<Space::cuda> queue, const Payloads& payloads, float weight, View<float, Space::cuda> out);
 
 }  // namespace gradtool::cuda

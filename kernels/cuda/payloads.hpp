@@ -14,6 +14,10 @@ struct Payloads {
   unsigned count = 0;
 };
 
+/// Elements of `out` that a warp takes at a time where it adds several payloads: they stay in the nearest cache while
+/// one after the other is added. Whole windows and whole words of codes.
+inline constexpr std::size_t kAddedAtOnce = 512;
+
 /// Calls add(Payloads) for `payloads`, kMostPayloads at a time.
 template <class Add>
 void in_batches(std::span<const View<const std::byte, Space::cuda>> payloads, const Add& add) {

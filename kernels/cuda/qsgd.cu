@@ -52,17 +52,26 @@ __global__ void encode_kernel(law::QsgdLayout layout, const float* gradient, boo
   }
 }
 
+/// Elements are their lane's for every payload, so nobody waits in between.
 template <std::uint32_t Bits>
-__global__ void decode_kernel(law::QsgdLayout layout, const float* norms, const std::uint32_t* words, float weight,
+__global__ void decode_kernel(law::QsgdLayout layout, const __grid_constant__ Payloads payloads, float weight,
                               float* out, bool aligned) {
   const DeviceWarp warp;
   const std::size_t pieces = Piece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
     const Piece piece{layout, p};
-    const float unit = law::Qsgd::with_bits(Bits).decode_factor(norms[piece.bucket]);
-    schedule::decode_elements<law::QsgdElement<Bits>>(
-        warp, words + piece.first_word, piece.count, [unit](std::size_t) { return unit; }, weight, out + piece.first,
-        aligned);
+    for (std::size_t at = 0; at < piece.count; at += kAddedAtOnce) {
+      const std::size_t left = piece.count - at;
+      const std::size_t word = piece.first_word + at / law::kPackGroup * Bits;
+      for (unsigned i = 0; i < payloads.count; ++i) {
+        const auto* norms = reinterpret_cast<const float*>(payloads.at[i]);
+        const auto* words = reinterpret_cast<const std::uint32_t*>(payloads.at[i] + layout.codes_offset());
+        const float unit = law::Qsgd::with_bits(Bits).decode_factor(norms[piece.bucket]);
+        schedule::decode_elements<law::QsgdElement<Bits>>(
+            warp, words + word, left < kAddedAtOnce ? left : kAddedAtOnce, [unit](std::size_t) { return unit; }, weight,
+            out + piece.first + at, aligned);
+      }
+    }
   }
 }
 
@@ -103,13 +112,11 @@ void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const 
   });
 }
 
-void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const std::byte* payload, float weight,
+void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const Payloads& payloads, float weight,
                      float* out) {
   if (layout.n == 0) return;
-  const auto* norms = reinterpret_cast<const float*>(payload);
-  const auto* words = reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset());
   with_bits(layout.bits, [&]<std::uint32_t Bits>() {
-    launch(queue, "qsgd decode", decode_kernel<Bits>, blocks_for_pieces(layout), layout, norms, words, weight, out,
+    launch(queue, "qsgd decode", decode_kernel<Bits>, blocks_for_pieces(layout), layout, payloads, weight, out,
            aligned_to(out, 16));
   });
 }

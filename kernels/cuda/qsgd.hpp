@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/payloads.hpp"
 #include "kernels/law/philox.hpp"
 #include "kernels/law/qsgd_layout.hpp"
 #include "lib/core/view.hpp"
@@ -13,8 +14,9 @@ namespace gradtool::cuda {
 void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2,
                  const law::DrawKey& key, std::byte* payload);
 
-/// out[i] += weight * decoded for layout.n elements. Reads exactly layout.bytes() bytes, whatever they are.
-void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const std::byte* payload, float weight,
+/// out[i] += weight * decoded for layout.n elements and every payload in turn, in one pass over `out`. Reads exactly
+/// layout.bytes() bytes of each, whatever they are.
+void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const Payloads& payloads, float weight,
                      float* out);
 
 /// norms := what is stored for each bucket; layout.bits does not matter.

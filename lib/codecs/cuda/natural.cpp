@@ -19,9 +19,16 @@ class CudaNatural final : public CudaTwin {
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
-                  View<float, Space::cuda> out, View<std::byte, Space::cuda> /*scratch*/) const override {
-    expect_length("natural", payload.size(), bytes(out.size()));
-    cuda::natural_decode_add(queue, payload.data(), weight, out);
+                  View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
+    decode_add_all(queue, {&payload, 1}, weight, out, scratch);
+  }
+
+  void decode_add_all(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
+                      float weight, View<float, Space::cuda> out,
+                      View<std::byte, Space::cuda> /*scratch*/) const override {
+    for (const auto& payload : payloads) expect_length("natural", payload.size(), bytes(out.size()));
+    cuda::in_batches(payloads,
+                     [&](const cuda::Payloads& batch) { cuda::natural_decode_add(queue, batch, weight, out); });
   }
 
  private:

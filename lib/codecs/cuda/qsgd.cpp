@@ -27,9 +27,17 @@ class CudaQsgd final : public CudaTwin {
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
-                  View<float, Space::cuda> out, View<std::byte, Space::cuda> /*scratch*/) const override {
-    expect_length("qsgd", payload.size(), layout(out.size()).bytes());
-    cuda::qsgd_decode_add(queue, layout(out.size()), payload.data(), weight, out.data());
+                  View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
+    decode_add_all(queue, {&payload, 1}, weight, out, scratch);
+  }
+
+  void decode_add_all(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
+                      float weight, View<float, Space::cuda> out,
+                      View<std::byte, Space::cuda> /*scratch*/) const override {
+    for (const auto& payload : payloads) expect_length("qsgd", payload.size(), layout(out.size()).bytes());
+    cuda::in_batches(payloads, [&](const cuda::Payloads& batch) {
+      cuda::qsgd_decode_add(queue, layout(out.size()), batch, weight, out.data());
+    });
   }
 
  private:
