@@ -55,6 +55,7 @@ extern constinit const CodecDescriptor sketch_codec{
     .payload = "32 n / compression + 32 P k bits, k = round(ratio n); 32 n where that is no less",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/law/half.hpp"
-#include "kernels/law/philox.hpp"
+#include "kernels/law/count_sketch.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
@@ -12,9 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = CountSketch::kLanes;
 
-inline float with_sign(float x, std::uint32_t signs, std::size_t lane) {
-  return law::float_of(law::bits_of(x) ^ (signs >> lane << 31));
-}
+using law::with_sign;
 
 // Below, loops over the lanes of one block are to be vectorised, not unrolled, which GCC does first with so few turns.
 
@@ -88,12 +85,11 @@ CountSketch::CountSketch(Queue<Space::host> queue, std::size_t n, std::size_t ro
   expects(rows % 2 == 1 && rows <= kMaxRows, "a count sketch has 1, 3, 5 or 7 rows");
   expects(columns >= kLanes && columns < (std::size_t{1} << 32), "a count sketch has from 16 to 2^32 - 1 columns");
   for (std::size_t row = 0; row < rows; ++row) {
-    const auto key = law::shared_by_ranks({.seed = seed, .step = static_cast<std::uint32_t>(row)});
     parallel_for(queue, blocks_, 1, 1 << 10, [&](std::size_t first, std::size_t last) {
       for (std::size_t b = first; b < last; ++b) {
-        const law::Draws draws = law::draw4(key, b);
-        buckets_[row * blocks_ + b] = static_cast<std::uint32_t>(std::uint64_t{draws.bits[0]} * columns >> 32);
-        signs_[row * blocks_ + b] = static_cast<std::uint16_t>(draws.bits[1]);
+        const law::SketchHash hash = law::sketch_hash(seed, static_cast<std::uint32_t>(row), b, columns);
+        buckets_[row * blocks_ + b] = hash.bucket;
+        signs_[row * blocks_ + b] = static_cast<std::uint16_t>(hash.signs);
       }
     });
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/count_sketch.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/view.hpp"
 
@@ -18,7 +19,7 @@ namespace gradtool {
 /// with a hash for each. Signs are drawn for every element.
 class CountSketch {
  public:
-  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kLanes = law::kSketchLanes;
   static constexpr std::size_t kMaxRows = 7;
 
   /// Rows are odd, 1 to 7; columns at least 16. Hashes depend on the seed alone, so that sketches of all ranks add.

@@ -12,6 +12,7 @@ std::unique_ptr<Reducer<Space::cuda>> make_cuda_gradiveq(const ReducerSetup<Spac
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_oktopk(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_powersgd(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_qgz_reducer(const ReducerSetup<Space::cuda>& setup);
+std::unique_ptr<Reducer<Space::cuda>> make_cuda_sketch(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_signsgd_reducer(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_thc_reducer(const ReducerSetup<Space::cuda>& setup);
 
