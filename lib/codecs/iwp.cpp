@@ -108,6 +108,7 @@ extern constinit const CodecDescriptor iwp_codec{
     .payload = "32 |M| bits, and (n or about |m| (log2(n/|m|) + 2)) + 128 bits on a rank that broadcasts its mask m",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

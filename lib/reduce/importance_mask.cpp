@@ -14,7 +14,6 @@ namespace gradtool {
 namespace {
 
 constexpr std::size_t kGrain = 1 << 14;
-constexpr float kAbsoluteFloor = 1e-8F;
 
 GT_SIMD_CLONES void importances(const float* a, const float* w, float floor, float* out, std::size_t count) {
   if (w == nullptr) {
@@ -35,32 +34,53 @@ GT_SIMD_CLONES void mark_range(const float* importance, float threshold, std::ui
   }
 }
 
-/// The largest importance that is not among the round(density m) largest, at least one; -1 where all of them are.
-float quantile(Queue<Space::host> queue, HostView<const float> importance, double density,
-               HostView<std::byte> scratch) {
-  const std::size_t m = importance.size();
-  const auto wanted = static_cast<std::size_t>(std::llround(density * static_cast<double>(m)));
-  const std::size_t k = std::max<std::size_t>(wanted, 1);
-  if (k >= m) return -1.0F;
+/// The (k + 1)-th largest importance; -1 for k = 0, which MaskPolicy::taken says of all.
+float quantile(Queue<Space::host> queue, HostView<const float> importance, std::size_t k, HostView<std::byte> scratch) {
+  if (k == 0) return -1.0F;
   const float* x = importance.data();
-  const host::Selector selector{queue, m, scratch};
+  const host::Selector selector{queue, importance.size(), scratch};
   return law::float_of(selector.find(k + 1, [x](std::size_t i) { return law::bits_of(x[i]) & 0x7fffffffU; }).threshold);
+}
+
+law::IwpPolicy policy_of(const Params& params) {
+  using Kind = law::IwpPolicy::Kind;
+  law::IwpPolicy policy;
+  policy.kind = params.is("policy", "fixed")        ? Kind::fixed
+                : params.is("policy", "mean_std")   ? Kind::mean_std
+                : params.is("policy", "dispersion") ? Kind::dispersion
+                                                    : Kind::target_density;
+  policy.fixed = params.real("threshold");
+  policy.limit = std::max(policy.fixed, params.real("limit"));
+  policy.density = params.real("density");
+  return policy;
 }
 
 }  // namespace
 
-ImportanceMask::ImportanceMask(const Params& params, const Layout& layout)
-    : policy_{params.word("policy")},
-      fixed_{params.real("threshold")},
-      limit_{std::max(fixed_, params.real("limit"))},
-      k_{params.real("k")},
-      density_{params.real("density")},
-      eps_{params.real("eps")},
-      warmup_{params.integer("warmup")},
-      bernoulli_{static_cast<float>(params.real("bernoulli"))} {
+MaskPolicy::MaskPolicy(const Params& params)
+    : law{policy_of(params)},
+      k{params.real("k")},
+      eps{params.real("eps")},
+      warmup{params.integer("warmup")},
+      bernoulli{static_cast<float>(params.real("bernoulli"))} {}
+
+std::size_t MaskPolicy::taken(double share, std::size_t elements) {
+  const auto wanted = static_cast<std::size_t>(std::llround(share * static_cast<double>(elements)));
+  const std::size_t k = std::max<std::size_t>(wanted, 1);
+  return k < elements ? k : 0;
+}
+
+double MaskPolicy::warmup_share(std::int64_t step) const {
+  return step < 5 * warmup ? std::pow(0.25, 1 + step / warmup) : 0.0;
+}
+
+bool MaskPolicy::sent_whole(const TensorShape& tensor) {
+  return tensor.shape.size() < 2 && tensor.kind != "other";
+}
+
+ImportanceMask::ImportanceMask(const Params& params, const Layout& layout) : policy_{params} {
   for (const auto& tensor : layout.tensors) {
-    const bool dense = tensor.shape.size() < 2 && tensor.kind != "other";
-    layers_.push_back({.first = tensor.first, .elements = tensor.elements, .dense = dense});
+    layers_.push_back({.first = tensor.first, .elements = tensor.elements, .dense = MaskPolicy::sent_whole(tensor)});
   }
   reset();
 }
@@ -68,7 +88,7 @@ ImportanceMask::ImportanceMask(const Params& params, const Layout& layout)
 void ImportanceMask::reset() {
   for (auto& layer : layers_) {
     layer.started = false;
-    layer.k = k_;
+    layer.k = policy_.k;
   }
   step_ = 0;
 }
@@ -98,7 +118,7 @@ void ImportanceMask::mark_layer(Queue<Space::host> queue, Layer& layer, HostView
   float floor = 0.0F;
   if (!weight.empty()) {
     const double squares = moments(queue, weight.part(layer.first, layer.elements)).squares;
-    floor = static_cast<float>(eps_ * std::sqrt(squares / static_cast<double>(layer.elements))) + kAbsoluteFloor;
+    floor = law::importance_floor(squares, policy_.eps, static_cast<double>(layer.elements));
   }
   parallel_for(queue, layer.elements, 16, kGrain, [&](std::size_t first, std::size_t last) {
     importances(held.data() + layer.first + first, weight.empty() ? nullptr : weight.data() + layer.first + first,
@@ -123,7 +143,7 @@ void ImportanceMask::mark_words_of(const Layer& layer, HostView<const float> all
   for (std::size_t word = from; word < to; ++word) {
     const std::size_t first = std::max(layer.first, 32 * word);
     const std::size_t last = std::min(end, 32 * word + 32);
-    if (last - first == 32 && bernoulli_ == 0.0F) {  // as many whole words as there are
+    if (last - first == 32 && policy_.bernoulli == 0.0F) {  // as many whole words as there are
       const std::size_t whole = std::min(to, end / 32) - word;
       mark_range(all.data() + first, threshold, marks.data() + word, whole);
       word += whole - 1;
@@ -131,9 +151,9 @@ void ImportanceMask::mark_words_of(const Layer& layer, HostView<const float> all
     }
     for (std::size_t i = first; i < last; ++i) {
       bool sent = law::is_important(all[i], threshold);
-      if (!sent && bernoulli_ > 0.0F) {
+      if (!sent && policy_.bernoulli > 0.0F) {
         const float draw = law::uniform(law::draw4(context.key, i / 4).bits[i % 4]);
-        sent = draw * threshold < bernoulli_ * all[i];
+        sent = draw * threshold < policy_.bernoulli * all[i];
       }
       marks[word] |= (sent ? 1U : 0U) << i % 32;
     }
@@ -142,29 +162,27 @@ void ImportanceMask::mark_words_of(const Layer& layer, HostView<const float> all
 
 float ImportanceMask::threshold_for(Queue<Space::host> queue, Layer& layer, HostView<const float> importance,
                                     HostView<std::byte> selector) const {
-  if (warming_up()) return quantile(queue, importance, std::pow(0.25, 1 + step_ / warmup_), selector);
-  if (policy_ == "fixed") return static_cast<float>(fixed_);
-  if (policy_ == "target_density") {
+  const auto at_share = [&](double share) {
+    return quantile(queue, importance, MaskPolicy::taken(share, importance.size()), selector);
+  };
+  if (const double share = policy_.warmup_share(step_); share > 0.0) return at_share(share);
+  using Kind = law::IwpPolicy::Kind;
+  if (policy_.law.kind == Kind::target_density) {
     if (!layer.started || !(layer.threshold > 0.0F)) {  // a threshold of 0 would never move
-      layer.threshold = quantile(queue, importance, density_, selector);
+      layer.threshold = at_share(policy_.law.density);
     }
     layer.started = true;
     return layer.threshold;
   }
-  const Moments sums = moments(queue, importance);
-  const double mean = sums.sum / static_cast<double>(importance.size());
-  const double variance = std::max(0.0, sums.squares / static_cast<double>(importance.size()) - mean * mean);
-  if (policy_ == "mean_std") return static_cast<float>(mean + layer.k * std::sqrt(variance));
-  return static_cast<float>(
-      std::clamp(fixed_ * (1.0 + variance / (mean + static_cast<double>(kAbsoluteFloor))), fixed_, limit_));
+  const Moments sums = policy_.law.kind == Kind::fixed ? Moments{} : moments(queue, importance);
+  return law::importance_threshold(policy_.law, sums.sum, sums.squares, static_cast<double>(importance.size()),
+                                   layer.k);
 }
 
 /// Moves the threshold of the next mask towards the density asked for.
 void ImportanceMask::steer(Layer& layer, double reached) const {
-  if (warming_up()) return;
-  const double factor = reached > 1.25 * density_ ? 1.05 : reached < 0.8 * density_ ? 1.0 / 1.05 : 1.0;
-  if (policy_ == "target_density") layer.threshold *= static_cast<float>(factor);
-  if (policy_ == "mean_std") layer.k *= factor;
+  if (policy_.warmup_share(step_) > 0.0) return;
+  law::steer_importance(policy_.law, reached, layer.threshold, layer.k);
 }
 
 }  // namespace gradtool

@@ -2,15 +2,32 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "kernels/law/iwp.hpp"
 #include "lib/codecs/codec.hpp"
 #include "lib/codecs/layout.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
+
+/// Codec iwp's parameters of masks.
+struct MaskPolicy {
+  explicit MaskPolicy(const Params& params);
+
+  /// How many of a layer's elements a share is, at least one; 0 where it is all of them.
+  [[nodiscard]] static std::size_t taken(double share, std::size_t elements);
+  /// The share of the warm-up at a step; 0 when it is over.
+  [[nodiscard]] double warmup_share(std::int64_t step) const;
+  /// Tensors of one dimension whose kind is known have no mask.
+  [[nodiscard]] static bool sent_whole(const TensorShape& tensor);
+
+  law::IwpPolicy law;
+  double k, eps;
+  std::int64_t warmup;
+  float bernoulli;
+};
 
 /// Which elements one rank finds important, layer by layer, and the thresholds that this rests on: the part of
 /// importance-weighted pruning that ranks do for themselves. Parameters are those of codec iwp.
@@ -50,12 +67,8 @@ class ImportanceMask {
   [[nodiscard]] float threshold_for(Queue<Space::host> queue, Layer& layer, HostView<const float> importance,
                                     HostView<std::byte> selector) const;
   void steer(Layer& layer, double reached) const;
-  [[nodiscard]] bool warming_up() const { return step_ < 5 * warmup_; }
 
-  std::string policy_;
-  double fixed_, limit_, k_, density_, eps_;
-  std::int64_t warmup_;
-  float bernoulli_;
+  MaskPolicy policy_;
   std::vector<Layer> layers_;
   std::int64_t step_ = 0;
 };

@@ -5,8 +5,10 @@
 
 #include "kernels/host/select.hpp"
 #include "lib/codecs/index_code.hpp"
+#include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/host_reducer.hpp"
 #include "lib/reduce/importance_mask.hpp"
+#include "lib/reduce/iwp_roots.hpp"
 #include "lib/reduce/marks.hpp"
 
 namespace gradtool {
@@ -43,8 +45,7 @@ class IwpReducer final : public HostReducer {
         masking_{setup.spec.params.is("masking", "on")},
         clip_{setup.spec.params.real("clip")},
         coding_{setup.spec.params.word("mask")},
-        roots_(std::min(static_cast<std::size_t>(setup.spec.params.integer("roots")), ranks_)),
-        ranks_left_(ranks_),
+        roots_{static_cast<std::size_t>(setup.spec.params.integer("roots")), ranks_},
         sizes_(ranks_),
         offsets_(ranks_),
         state_{2 * padded(4 * n_) + padded(4 * mark_words(n_))},
@@ -69,8 +70,8 @@ class IwpReducer final : public HostReducer {
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override {
-    return 3 * padded(4 * n_) + 2 * padded(4 * mark_words(n_)) + roots_.size() * padded(coding_.bound(n_, n_)) +
-           padded(sizeof(MaskHeader) * roots_.size()) + host::Selector::scratch_bytes() + 256;
+    return 3 * padded(4 * n_) + 2 * padded(4 * mark_words(n_)) + roots_.count() * padded(coding_.bound(n_, n_)) +
+           padded(sizeof(MaskHeader) * roots_.count()) + host::Selector::scratch_bytes() + 256;
   }
 
   void reduce(Communicator<Space::host>& comm, Queue<Space::host> queue, HostView<float> gradient,
@@ -81,16 +82,15 @@ class IwpReducer final : public HostReducer {
     const auto positions = take<std::uint32_t>(carve, n_);
     const auto mine = take<std::uint32_t>(carve, mark_words(n_));
     const auto marks = take<std::uint32_t>(carve, mark_words(n_));
-    const auto masks = carve.take(roots_.size() * padded(coding_.bound(n_, n_)));
-    const auto headers = take<MaskHeader>(carve, roots_.size());
+    const auto masks = carve.take(roots_.count() * padded(coding_.bound(n_, n_)));
+    const auto headers = take<MaskHeader>(carve, roots_.count());
     const auto selector = carve.take(host::Selector::scratch_bytes());
     const auto segment = carve.take(comm.scratch_bytes(4 * n_));
 
     const auto me = static_cast<std::size_t>(comm.rank());
-    draw_roots(context);
-    const auto found = std::find(roots_.begin(), roots_.end(), me);
-    const bool marks_for_all = found != roots_.end();
-    const auto slot = static_cast<std::size_t>(found - roots_.begin());
+    roots_.draw(context);
+    const std::size_t slot = roots_.slot_of(me);
+    const bool marks_for_all = slot < roots_.count();
     without_weight_ = side.weight.empty() && n_ > 0;
 
     IndexCoding::Choice choice;
@@ -110,7 +110,7 @@ class IwpReducer final : public HostReducer {
     std::size_t count = 0;
     in_phase(clock, Phase::encode, queue, [&] {
       std::copy(dense_.span().begin(), dense_.span().end(), marks.data());
-      for (std::size_t r = 0; r < roots_.size(); ++r) add_mask(queue, headers[r], masks, r, positions, marks);
+      for (std::size_t r = 0; r < roots_.count(); ++r) add_mask(queue, headers[r], masks, r, positions, marks);
       count = for_each_mark(queue, marks, [&](std::size_t at, std::size_t i) {
         values[at] = held_[i];
         held_[i] = 0.0F;
@@ -133,25 +133,11 @@ class IwpReducer final : public HostReducer {
   [[nodiscard]] static std::uint32_t to_u32(std::size_t i) { return static_cast<std::uint32_t>(i); }
   [[nodiscard]] std::size_t mask_slot() const { return padded(coding_.bound(n_, n_)); }
 
-  /// The first roots of a Fisher-Yates shuffle of the ranks, drawn alike everywhere.
-  void draw_roots(const EncodeContext& context) {
-    const auto key = law::shared_by_ranks(context.key);
-    for (std::size_t r = 0; r < ranks_; ++r) ranks_left_[r] = r;
-    law::Draws draws{};
-    for (std::size_t j = 0; j < roots_.size(); ++j) {
-      if (j % 4 == 0) draws = law::draw4(key, j / 4);
-      std::swap(ranks_left_[j], ranks_left_[j + static_cast<std::size_t>(draws.bits[j % 4] * (ranks_ - j) >> 32)]);
-      roots_[j] = ranks_left_[j];
-    }
-  }
-
   /// The local part of every step: clipping, momentum correction, accumulation.
   void hold(Queue<Space::host> queue, HostView<const float> gradient) {
     float factor = 1.0F;
     if (clip_ > 0.0) {
-      const double norm = std::sqrt(moments(queue, gradient).squares);
-      const double most = clip_ / std::sqrt(static_cast<double>(ranks_));
-      if (norm > most) factor = static_cast<float>(most / norm);
+      factor = law::clip_factor(moments(queue, gradient).squares, clip_ / std::sqrt(static_cast<double>(ranks_)));
     }
     parallel_for(queue, n_, 16, kGrain, [&](std::size_t first, std::size_t last) {
       accumulate(gradient.data() + first, factor, mu_, momentum_.empty() ? nullptr : momentum_.data() + first,
@@ -168,16 +154,16 @@ class IwpReducer final : public HostReducer {
     };
     std::fill(sizes_.begin(), sizes_.end(), 0U);
     std::fill(offsets_.begin(), offsets_.end(), 0U);
-    for (std::size_t r = 0; r < roots_.size(); ++r) {
-      sizes_[roots_[r]] = sizeof(MaskHeader);
-      offsets_[roots_[r]] = r * sizeof(MaskHeader);
+    for (std::size_t r = 0; r < roots_.count(); ++r) {
+      sizes_[roots_.rank_of(r)] = sizeof(MaskHeader);
+      offsets_[roots_.rank_of(r)] = r * sizeof(MaskHeader);
     }
     gather(as_writable_bytes(headers));
-    for (std::size_t r = 0; r < roots_.size(); ++r) {
+    for (std::size_t r = 0; r < roots_.count(); ++r) {
       if (headers[r].bytes > mask_slot() || headers[r].count > n_ || headers[r].code > 2)
         throw Error{Fault::data, "iwp: a rank states a mask that cannot be one"};
-      sizes_[roots_[r]] = headers[r].bytes;
-      offsets_[roots_[r]] = r * mask_slot();
+      sizes_[roots_.rank_of(r)] = headers[r].bytes;
+      offsets_[roots_.rank_of(r)] = r * mask_slot();
     }
     gather(masks);
   }
@@ -205,7 +191,7 @@ class IwpReducer final : public HostReducer {
   bool masking_;
   double clip_;
   IndexCoding coding_;
-  std::vector<std::size_t> roots_, ranks_left_;
+  IwpRoots roots_;
   std::vector<std::uint64_t> sizes_, offsets_;
   Arena<Space::host> state_;
   HostView<float> held_, momentum_;
@@ -220,6 +206,7 @@ extern constinit const OwnReducer iwp_reducer{
     .make_host = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
       return std::make_unique<IwpReducer>(setup);
     },
+    .make_cuda = GT_MAKE_CUDA(make_cuda_iwp),
 };
 
 }  // namespace gradtool

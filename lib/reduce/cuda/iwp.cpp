@@ -1,0 +1,324 @@
+#include "kernels/cuda/iwp.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cuda/marks.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/select.hpp"
+#include "kernels/cuda/sparse.hpp"
+#include "lib/codecs/index_code.hpp"
+#include "lib/reduce/cuda_reducers.hpp"
+#include "lib/reduce/host_reducer.hpp"
+#include "lib/reduce/importance_mask.hpp"
+#include "lib/reduce/iwp_roots.hpp"
+#include "lib/reduce/marks.hpp"
+
+namespace gradtool {
+namespace {
+
+using Device = Arena<Space::cuda>;
+using Bytes = View<std::byte, Space::cuda>;
+template <class T>
+using DeviceView = View<T, Space::cuda>;
+
+/// This rank's masks: ImportanceMask with its thresholds on the GPU. The host knows of them only whether they are above
+/// 0, from the last mask.
+class GpuMask {
+ public:
+  GpuMask(const Params& params, const Layout& layout, Queue<Space::cuda> queue)
+      : policy_{params}, states_{std::max<std::size_t>(layout.tensors.size(), 1) * sizeof(cuda::IwpLayer)} {
+    for (const auto& tensor : layout.tensors) {
+      layers_.push_back({.first = tensor.first, .elements = tensor.elements, .dense = MaskPolicy::sent_whole(tensor)});
+      if (!layers_.back().dense && tensor.elements > 0)
+        select_bytes_ = std::max(select_bytes_, cuda::Select::scratch_bytes(tensor.elements));
+    }
+    reset(queue);
+  }
+
+  void reset(Queue<Space::cuda> queue) {
+    std::vector<cuda::IwpLayer> fresh(layers_.size());
+    for (auto& state : fresh) state.k = policy_.k;
+    cuda::copy_elements(queue, states(), HostView<const cuda::IwpLayer>{fresh.data(), fresh.size()});
+    cuda::synchronize(queue);
+    for (auto& layer : layers_) layer.quantile = true;
+    step_ = 0;
+  }
+
+  [[nodiscard]] std::vector<std::uint32_t> dense_marks(std::size_t n) const {
+    std::vector<std::uint32_t> marks(mark_words(n));
+    for (const auto& layer : layers_) {
+      if (!layer.dense) continue;
+      for (std::size_t i = layer.first; i < layer.first + layer.elements; ++i) marks[i / 32] |= 1U << i % 32;
+    }
+    return marks;
+  }
+
+  /// Flags that `mark` writes: a uint64 for each layer, which `learn` is told of later.
+  [[nodiscard]] std::size_t layers() const { return layers_.size(); }
+  [[nodiscard]] std::size_t scratch_bytes() const {
+    return Device::padded_size(select_bytes_) + Device::padded_size(sizeof(cuda::PartialMoments));
+  }
+
+  /// marks := the important elements; `importances` is to work in.
+  void mark(Queue<Space::cuda> queue, DeviceView<const float> held, DeviceView<const float> weight,
+            const EncodeContext& context, DeviceView<float> importances, DeviceView<std::uint32_t> marks,
+            DeviceView<std::uint64_t> positive, Bytes scratch) {
+    Carver<Space::cuda> carve{scratch};
+    const Work work{carve.take(select_bytes_),
+                    reinterpret_cast<cuda::PartialMoments*>(carve.take(sizeof(cuda::PartialMoments)).data())};
+    cuda::fill(queue, as_writable_bytes(marks), 0);
+    cuda::fill(queue, as_writable_bytes(positive), 0);
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      Layer& layer = layers_[l];
+      if (layer.dense || layer.elements == 0) continue;
+      cuda::IwpLayer* state = states().data() + l;
+      const float* w = weight.empty() ? nullptr : weight.data() + layer.first;
+      if (w != nullptr) {
+        cuda::partial_moments(queue, weight.part(layer.first, layer.elements), work.moments);
+        cuda::layer_floor(queue, work.moments, policy_.eps, layer.elements, state);
+      }
+      const auto own = importances.part(layer.first, layer.elements);
+      cuda::importances(queue, held.data() + layer.first, w, state, own.data(), layer.elements);
+      find_threshold(queue, layer, own, work, state);
+      cuda::mark_important(queue, importances.data(), layer.first, layer.elements, policy_.bernoulli, context.key,
+                           state, marks.data());
+      cuda::steer(queue, policy_.law, layer.elements, policy_.warmup_share(step_) > 0.0, state, positive.data() + l);
+    }
+  }
+
+  /// What `mark` wrote to `positive`: a threshold of 0 would never move, and is found anew.
+  void learn(std::span<const std::uint64_t> positive) {
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      if (policy_.warmup_share(step_) == 0.0) layers_[l].quantile = positive[l] == 0;
+    }
+  }
+  void next_step() { ++step_; }
+
+ private:
+  struct Layer {
+    std::size_t first = 0, elements = 0;
+    bool dense = false;
+    bool quantile = true;  ///< target_density has no threshold, or one of 0
+  };
+  struct Work {
+    Bytes select;
+    cuda::PartialMoments* moments;
+  };
+
+  [[nodiscard]] DeviceView<cuda::IwpLayer> states() const { return states_.as<cuda::IwpLayer>().first(layers_.size()); }
+
+  void find_threshold(Queue<Space::cuda> queue, const Layer& layer, DeviceView<const float> importance,
+                      const Work& work, cuda::IwpLayer* state) const {
+    using Kind = law::IwpPolicy::Kind;
+    const auto at_share = [&](double share, bool keep) {
+      const std::size_t k = MaskPolicy::taken(share, layer.elements);
+      if (k == 0) return cuda::use_quantile(queue, nullptr, true, keep, state);
+      const cuda::Select select{queue, importance, work.select};
+      select.largest(k + 1);
+      cuda::use_quantile(queue, select.threshold(), false, keep, state);
+    };
+    if (const double share = policy_.warmup_share(step_); share > 0.0) return at_share(share, false);
+    if (policy_.law.kind == Kind::target_density) {
+      return layer.quantile ? at_share(policy_.law.density, true) : cuda::use_kept(queue, state);
+    }
+    const bool sums = policy_.law.kind != Kind::fixed;
+    if (sums) cuda::partial_moments(queue, importance, work.moments);
+    cuda::use_policy(queue, policy_.law, sums ? work.moments : nullptr, layer.elements, state);
+  }
+
+  MaskPolicy policy_;
+  std::vector<Layer> layers_;
+  cuda::DeviceBuffer states_;
+  std::size_t select_bytes_ = 0;
+  std::int64_t step_ = 0;
+};
+
+/// lib/reduce/iwp.cpp on the GPU. Two numbers decide what is sent next and come to the host: the sizes of the masks,
+/// and how many elements they have together.
+class CudaIwp final : public CountingReducer<Space::cuda> {
+ public:
+  explicit CudaIwp(const ReducerSetup<Space::cuda>& setup)
+      : CountingReducer{setup.layout.elements, setup.ranks},
+        mask_{setup.spec.params, setup.layout, setup.queue},
+        mu_{static_cast<float>(setup.spec.params.real("mu"))},
+        masking_{setup.spec.params.is("masking", "on")},
+        clip_{setup.spec.params.real("clip")},
+        coding_{setup.spec.params.word("mask")},
+        shape_{.n = n_, .most = n_, .automatic = coding_.automatic(), .fixed = coding_.fixed(), .value_bits = 0},
+        roots_{static_cast<std::size_t>(setup.spec.params.integer("roots")), ranks_},
+        sizes_(ranks_),
+        offsets_(ranks_),
+        headers_(roots_.count()),
+        numbers_{2 * roots_.count() + mask_.layers()},
+        total_{1},
+        state_{2 * padded(4 * n_) + padded(4 * mark_words(n_))},
+        held_{state_.take<float>(n_)},
+        momentum_{state_.take<float>(mu_ > 0.0F ? n_ : 0)},
+        dense_{state_.take<std::uint32_t>(mark_words(n_))},
+        mark_bytes_{cuda::mark_scratch_bytes(n_)},
+        sparse_bytes_{cuda::sparse_scratch_bytes(shape_)} {
+    const auto dense = mask_.dense_marks(n_);
+    cuda::copy_elements(setup.queue, dense_, HostView<const std::uint32_t>{dense.data(), dense.size()});
+    CudaIwp::reset(setup.queue);
+  }
+
+  [[nodiscard]] Pattern pattern() const override { return {.shards = true, .ring = false}; }
+  void reset(Queue<Space::cuda> queue) override {
+    fill_zero(queue, held_);
+    fill_zero(queue, momentum_);
+    mask_.reset(queue);
+  }
+  [[nodiscard]] DeviceView<const float> residual() const override { return held_; }
+  [[nodiscard]] std::string note() const override {
+    return without_weight_ ? "no weights of some tensors or all: importance is the accumulated magnitude" : "";
+  }
+
+  [[nodiscard]] std::size_t workspace_bytes() const override {
+    return 3 * padded(4 * n_) + 2 * padded(4 * mark_words(n_)) + roots_.count() * slot_bytes() +
+           padded(sizeof(cuda::MaskHeader) * roots_.count()) + padded(8 * mask_.layers()) +
+           padded(mask_.scratch_bytes()) + padded(sparse_bytes_) + padded(mark_bytes_) +
+           padded(sizeof(cuda::PartialMoments)) + 1024;
+  }
+
+  void reduce(Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, DeviceView<float> gradient,
+              const SideInputs<Space::cuda>& side, const EncodeContext& context, Bytes workspace,
+              PhaseClock<Space::cuda>& clock) override {
+    Carver<Space::cuda> carve{workspace};
+    const auto values = take<float>(carve, n_);  // importances, then masks, then the values that travel
+    const auto positions = take<std::uint32_t>(carve, n_);
+    const auto mine = take<std::uint32_t>(carve, mark_words(n_));
+    const auto marks = take<std::uint32_t>(carve, mark_words(n_));
+    const auto masks = carve.take(roots_.count() * slot_bytes());
+    const auto headers = take<cuda::MaskHeader>(carve, roots_.count());
+    const auto positive = take<std::uint64_t>(carve, mask_.layers());
+    const auto work = carve.take(mask_.scratch_bytes());
+    const auto sparse = carve.take(sparse_bytes_);
+    const auto scan = carve.take(mark_bytes_);
+    const auto moments = take<cuda::PartialMoments>(carve, 1);
+    const auto count_at = take<std::uint32_t>(carve, 1);
+    const auto factor = take<float>(carve, 1);
+    const auto segment = carve.take(comm.scratch_bytes(4 * n_));
+
+    const auto me = static_cast<std::size_t>(comm.rank());
+    roots_.draw(context);
+    const std::size_t slot = roots_.slot_of(me);
+    const bool marks_for_all = slot < roots_.count();
+    without_weight_ = side.weight.empty() && n_ > 0;
+
+    in_phase(clock, Phase::encode, queue, [&] {
+      hold(queue, gradient, moments.data(), factor.data());
+      if (!marks_for_all) return;
+      mask_.mark(queue, held_, side.weight, context, values, mine, positive, work);
+      const Bytes own = masks.part(slot * slot_bytes(), slot_bytes());
+      if (n_ == 0) {
+        cuda::write_empty_sparse(queue, shape_, own.data());
+      } else {
+        cuda::mark_positions(queue, cuda::scan_marks(queue, mine, n_, scan), positions.data(), count_at.data());
+        cuda::write_sparse(queue, shape_, positions.data(), count_at.data(), own.data(), sparse);
+      }
+      cuda::header_of_mask(queue, own.data(), headers.data() + slot);
+    });
+
+    in_phase(clock, Phase::communicate, queue, [&] {
+      gather_masks(comm, queue, headers, masks, marks_for_all ? positive : DeviceView<std::uint64_t>{});
+    });
+
+    std::size_t count = 0;
+    cuda::MarkScan all;
+    in_phase(clock, Phase::encode, queue, [&] {
+      if (n_ == 0) return;
+      cuda::copy_elements(queue, marks, DeviceView<const std::uint32_t>{dense_});
+      fill_zero(queue, values);
+      for (std::size_t r = 0; r < roots_.count(); ++r) {
+        const Bytes in = masks.part(r * slot_bytes(), sizeof(SparseHeader) + headers_[r].bytes);
+        cuda::header_of_slot(queue, headers.data() + r, in.data());
+        // Each position becomes a number that is not 0; a mask that contradicts itself marks all there are.
+        cuda::add_sparse(queue, shape_, in, 1.0F, values.data(), sparse);
+        cuda::mark_non_zero(queue, values.data(), n_, marks.data());
+      }
+      all = cuda::scan_marks(queue, marks, n_, scan);
+      cuda::take_marked(queue, all, held_.data(), momentum_.empty() || !masking_ ? nullptr : momentum_.data(),
+                        dense_.data(), values.data());
+      total_.fetch(queue, {reinterpret_cast<const std::byte*>(all.total()), sizeof(std::uint64_t)});
+      count = static_cast<std::size_t>(total_.wait(queue)[0]);
+    });
+    in_phase(clock, Phase::communicate, queue,
+             [&] { comm.all_reduce_sum(queue, as_writable_bytes(values.first(count)), Dtype::f32, segment); });
+    in_phase(clock, Phase::decode, queue, [&] {
+      const float share = 1.0F / static_cast<float>(comm.size());
+      if (n_ > 0) cuda::place_marked(queue, all, values.data(), share, gradient.data());
+    });
+    payload_bytes_ = 4 * count + (marks_for_all ? sizeof(cuda::MaskHeader) + headers_[slot].bytes : 0);
+    values_sent_ = count;
+    mask_.next_step();
+  }
+
+ private:
+  [[nodiscard]] std::size_t slot_bytes() const { return padded(sizeof(SparseHeader) + coding_.bound(n_, n_)); }
+
+  /// The local part of every step: clipping, momentum correction, accumulation.
+  void hold(Queue<Space::cuda> queue, DeviceView<const float> gradient, cuda::PartialMoments* moments, float* factor) {
+    const bool clips = clip_ > 0.0;
+    if (clips) {
+      cuda::partial_moments(queue, gradient, moments);
+      cuda::clip_factor(queue, moments, clip_ / std::sqrt(static_cast<double>(ranks_)), factor);
+    }
+    cuda::accumulate(queue, gradient.data(), clips ? factor : nullptr, mu_,
+                     momentum_.empty() ? nullptr : momentum_.data(), held_.data(), n_);
+  }
+
+  /// Headers, then masks, from the roots to all. The other ranks put in nothing.
+  void gather_masks(Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, DeviceView<cuda::MaskHeader> headers,
+                    Bytes masks, DeviceView<const std::uint64_t> positive) {
+    const auto me = static_cast<std::size_t>(comm.rank());
+    const auto gather = [&](Bytes all) {
+      comm.all_gather_v(queue, all.part(offsets_[me], sizes_[me]), sizes_, offsets_, all);
+    };
+    std::fill(sizes_.begin(), sizes_.end(), 0U);
+    std::fill(offsets_.begin(), offsets_.end(), 0U);
+    for (std::size_t r = 0; r < roots_.count(); ++r) {
+      sizes_[roots_.rank_of(r)] = sizeof(cuda::MaskHeader);
+      offsets_[roots_.rank_of(r)] = r * sizeof(cuda::MaskHeader);
+    }
+    gather(as_writable_bytes(headers));
+    numbers_.fetch(queue, as_bytes(headers));
+    if (!positive.empty()) numbers_.fetch(queue, as_bytes(positive), 2 * roots_.count());
+    const auto numbers = numbers_.wait(queue);
+    for (std::size_t r = 0; r < roots_.count(); ++r) {
+      headers_[r] = {numbers[2 * r], static_cast<std::uint32_t>(numbers[2 * r + 1]),
+                     static_cast<std::uint32_t>(numbers[2 * r + 1] >> 32)};
+      if (headers_[r].bytes > slot_bytes() - sizeof(SparseHeader) || headers_[r].count > n_ || headers_[r].code > 2)
+        throw Error{Fault::data, "iwp: a rank states a mask that cannot be one"};
+      sizes_[roots_.rank_of(r)] = headers_[r].bytes;
+      offsets_[roots_.rank_of(r)] = r * slot_bytes() + sizeof(SparseHeader);
+    }
+    if (!positive.empty()) mask_.learn(numbers.subspan(2 * roots_.count(), mask_.layers()));
+    gather(masks);
+  }
+
+  GpuMask mask_;
+  float mu_;
+  bool masking_;
+  double clip_;
+  IndexCoding coding_;
+  cuda::SparseShape shape_;
+  IwpRoots roots_;
+  std::vector<std::uint64_t> sizes_, offsets_;
+  std::vector<cuda::MaskHeader> headers_;
+  ReadBack<Space::cuda> numbers_, total_;
+  Device state_;
+  DeviceView<float> held_, momentum_;
+  DeviceView<std::uint32_t> dense_;
+  std::size_t mark_bytes_, sparse_bytes_;
+  bool without_weight_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Reducer<Space::cuda>> make_cuda_iwp(const ReducerSetup<Space::cuda>& setup) {
+  return std::make_unique<CudaIwp>(setup);
+}
+
+}  // namespace gradtool
