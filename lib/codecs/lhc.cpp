@@ -57,9 +57,11 @@ extern constinit const CodecDescriptor lhc_codec{
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,
+    .determinism = Determinism::run_to_run,
     .payload = "n + 32 n / ratio bits",
     .make_host = nullptr,
     .make_cuda = nullptr,
+    .cuda_reducer = GT_CUDA_REDUCER,
 };
 
 }  // namespace gradtool

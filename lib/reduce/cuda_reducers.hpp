@@ -10,6 +10,7 @@ namespace gradtool {
 // GT_MAKE_CUDA in registry.hpp keeps them out of others.
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_gradiveq(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_iwp(const ReducerSetup<Space::cuda>& setup);
+std::unique_ptr<Reducer<Space::cuda>> make_cuda_lhc(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_oktopk(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_powersgd(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_qgz_reducer(const ReducerSetup<Space::cuda>& setup);

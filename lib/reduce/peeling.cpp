@@ -17,10 +17,6 @@ constexpr std::size_t padded(std::size_t count) {
 /// Lanes that are read together: those of a word of marks, or all of them where there are fewer.
 constexpr std::size_t kGroupLanes = 32;
 
-float median(float a, float b, float c) {
-  return std::max(std::min(a, b), std::min(std::max(a, b), c));
-}
-
 }  // namespace
 
 PeelingTable::PeelingTable(Queue<Space::host> queue, std::size_t n, std::size_t lanes, std::size_t most_rows,
@@ -128,7 +124,7 @@ std::size_t PeelingTable::read_group(std::size_t group, HostView<std::uint32_t> 
       const Cell c = cell(j, block, lane);
       estimate[j] = c.sign * table[c.at];
     }
-    out[block * lanes_ + lane] = factor * median(estimate[0], estimate[1], estimate[2]);
+    out[block * lanes_ + lane] = factor * law::median_of_three(estimate[0], estimate[1], estimate[2]);
     ++left;
   });
   return left;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/peeling.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/view.hpp"
 
@@ -18,7 +19,7 @@ namespace gradtool {
 /// element.
 class PeelingTable {
  public:
-  static constexpr std::size_t kHashes = 3;
+  static constexpr std::size_t kHashes = law::kPeelingHashes;
 
   /// For vectors of n elements and tables of at most `most_rows` rows. Lanes are a power of two.
   PeelingTable(Queue<Space::host> queue, std::size_t n, std::size_t lanes, std::size_t most_rows, std::uint64_t seed);
@@ -40,14 +41,9 @@ class PeelingTable {
                    HostView<float> out);
 
  private:
-  struct Cell {
-    std::size_t at;
-    float sign;
-  };
+  using Cell = law::PeelingCell;
   [[nodiscard]] Cell cell(std::size_t hash, std::size_t block, std::size_t lane) const {
-    const std::uint32_t* draws = hashes_.data() + 4 * block;
-    const auto row = static_cast<std::size_t>(std::uint64_t{draws[hash]} * rows_each_ >> 32);
-    return {(hash * rows_each_ + row) * lanes_ + lane, (draws[3] >> hash & 1U) != 0 ? -1.0F : 1.0F};
+    return law::peeling_cell(hashes_.data() + 4 * block, hash, rows_each_, lanes_, lane);
   }
   template <class Visit>
   void each_marked(HostView<const std::uint32_t> marks, std::size_t group, const Visit& visit) const;
