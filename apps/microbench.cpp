@@ -5,7 +5,8 @@
 // instead of synthetic ones), --elements=N (16 Mi), --threads=N (all cores), --codec=SPEC (repeatable; the defaults of
 // all codecs), --settle=N (104): steps that a method between ranks makes before it is measured. With the fft codec
 // comes FFTW alone, fftw/forward+inverse. --device=cuda: the codecs' CUDA versions on GPU 0 instead
-// (microbench_cuda.hpp).
+// (microbench_cuda.hpp), and beside methods of matrix products and transforms the libraries alone
+// (microbench_cuda_products.hpp).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -22,6 +23,7 @@
 #include "apps/microbench_reducers.hpp"
 #if GT_HAS_CUDA
 #include "apps/microbench_cuda.hpp"
+#include "apps/microbench_cuda_products.hpp"
 #endif
 #include "lib/bench/copy_rate.hpp"
 #include "lib/codecs/registry.hpp"
@@ -169,6 +171,7 @@ Settings take_flags(int& argc, char** argv) {
 int run_cuda(const Settings& settings) {
 #if GT_HAS_CUDA
   const double copy_rate = register_cuda(settings.codecs, settings.elements);
+  register_cuda_products(settings.codecs, settings.elements);
   benchmark::AddCustomContext("copy_gbps", fmt::format("{:.1f}", copy_rate / 1e9));
   benchmark::AddCustomContext("elements", fmt::format("{}", settings.elements));
   benchmark::RunSpecifiedBenchmarks();
