@@ -25,8 +25,9 @@ void clip_factor(Queue<Space::cuda> queue, const PartialMoments* moments, double
 void accumulate(Queue<Space::cuda> queue, const float* g, const float* factor, float mu, float* u, float* a,
                 std::size_t n);
 
-/// A tensor, and where its threshold stands on this rank; cleared to zero bytes but for k at the start.
+/// A tensor, and where its threshold stands on this rank.
 struct IwpLayer {
+  std::uint64_t first = 0, elements = 0;  ///< no elements: it has no mask
   double k = 0.0;
   float threshold = 0.0f;  ///< of target_density
   float used = 0.0f;       ///< what this step's mask takes
@@ -34,27 +35,35 @@ struct IwpLayer {
   std::uint32_t marked = 0;
 };
 
-/// layer->floor from the sums of the layer's weights.
-void layer_floor(Queue<Space::cuda> queue, const PartialMoments* moments, double eps, std::size_t elements,
-                 IwpLayer* layer);
-/// out := importances of n elements; `weight` null: their magnitudes.
-void importances(Queue<Space::cuda> queue, const float* held, const float* weight, const IwpLayer* layer, float* out,
-                 std::size_t n);
+/// What masks are made from: all layers at a time, because most of them are small.
+struct IwpLayers {
+  IwpLayer* layers = nullptr;  ///< on the device
+  std::size_t count = 0;
+  std::size_t largest = 0;  ///< elements of the largest
+  const float* held = nullptr;
+  const float* weight = nullptr;  ///< null: an importance is the magnitude of what is held
+};
 
-/// layer->used := the threshold that was kept; or the number with the pattern *quantile, which is kept with `keep`; or,
-/// with `all`, -1, likewise; or what a policy makes of the sums of importances.
-void use_kept(Queue<Space::cuda> queue, IwpLayer* layer);
-void use_quantile(Queue<Space::cuda> queue, const std::uint32_t* quantile, bool all, bool keep, IwpLayer* layer);
-void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const PartialMoments* moments,
-                std::size_t elements, IwpLayer* layer);
+/// Each layer's floor, from its weights, and `used` := the threshold that was kept, or that of Kind::fixed. `moments`
+/// has room for every layer's.
+void prepare_layers(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy, double eps,
+                    PartialMoments* moments);
 
-/// words |= the important of elements [first, first + count); `all` are the importances of the whole vector.
-void mark_important(Queue<Space::cuda> queue, const float* all, std::size_t first, std::size_t count, float bernoulli,
-                    const law::DrawKey& key, IwpLayer* layer, std::uint32_t* words);
+/// out := the importances of layer l, of n elements.
+void importances(Queue<Space::cuda> queue, const IwpLayers& layers, std::size_t l, std::size_t n, float* out);
+/// used := the number with the pattern *quantile, or -1 with `quantile` null; it is the threshold from now on with
+/// `keep`.
+void use_quantile(Queue<Space::cuda> queue, const std::uint32_t* quantile, bool keep, IwpLayer* layer);
+/// used := what a policy makes of the sums of a layer's importances.
+void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const PartialMoments* moments, IwpLayer* layer);
 
-/// Moves the layer's threshold by how many were marked, unless `still`, and counts from 0 again. *positive := whether
-/// the threshold that is kept is above 0.
-void steer(Queue<Space::cuda> queue, const law::IwpPolicy& policy, std::size_t elements, bool still, IwpLayer* layer,
+/// words |= the important elements of all layers.
+void mark_important(Queue<Space::cuda> queue, const IwpLayers& layers, float bernoulli, const law::DrawKey& key,
+                    std::uint32_t* words);
+
+/// Moves the layers' thresholds by how many were marked, unless `still`, and counts from 0 again. positive[l] :=
+/// whether the threshold that is kept is above 0.
+void steer(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy, bool still,
            std::uint64_t* positive);
 
 /// What precedes a mask on the wire; in front of its positions in memory lies a SparseHeader, whose size counts itself.

@@ -28,37 +28,43 @@ using DeviceView = View<T, Space::cuda>;
 class GpuMask {
  public:
   GpuMask(const Params& params, const Layout& layout, Queue<Space::cuda> queue)
-      : policy_{params}, states_{std::max<std::size_t>(layout.tensors.size(), 1) * sizeof(cuda::IwpLayer)} {
-    for (const auto& tensor : layout.tensors) {
-      layers_.push_back({.first = tensor.first, .elements = tensor.elements, .dense = MaskPolicy::sent_whole(tensor)});
-      if (!layers_.back().dense && tensor.elements > 0)
-        select_bytes_ = std::max(select_bytes_, cuda::Select::scratch_bytes(tensor.elements));
+      : policy_{params}, tensors_{layout.tensors}, states_{tensors_.size() * sizeof(cuda::IwpLayer)} {
+    expects(tensors_.size() < 65536, "iwp: a unit of more than 65535 tensors");
+    for (const auto& tensor : tensors_) {
+      quantile_.push_back(true);
+      if (!has_mask(tensor)) continue;
+      largest_ = std::max(largest_, tensor.elements);
+      select_bytes_ = std::max(select_bytes_, cuda::Select::scratch_bytes(tensor.elements));
     }
     reset(queue);
   }
 
   void reset(Queue<Space::cuda> queue) {
-    std::vector<cuda::IwpLayer> fresh(layers_.size());
-    for (auto& state : fresh) state.k = policy_.k;
+    std::vector<cuda::IwpLayer> fresh(layers());
+    for (std::size_t l = 0; l < layers(); ++l) {
+      fresh[l].first = tensors_[l].first;
+      fresh[l].elements = has_mask(tensors_[l]) ? tensors_[l].elements : 0;
+      fresh[l].k = policy_.k;
+    }
     cuda::copy_elements(queue, states(), HostView<const cuda::IwpLayer>{fresh.data(), fresh.size()});
     cuda::synchronize(queue);
-    for (auto& layer : layers_) layer.quantile = true;
+    std::fill(quantile_.begin(), quantile_.end(), true);
     step_ = 0;
   }
 
   [[nodiscard]] std::vector<std::uint32_t> dense_marks(std::size_t n) const {
     std::vector<std::uint32_t> marks(mark_words(n));
-    for (const auto& layer : layers_) {
-      if (!layer.dense) continue;
-      for (std::size_t i = layer.first; i < layer.first + layer.elements; ++i) marks[i / 32] |= 1U << i % 32;
+    for (const auto& tensor : tensors_) {
+      if (!MaskPolicy::sent_whole(tensor)) continue;
+      for (std::size_t i = tensor.first; i < tensor.first + tensor.elements; ++i) marks[i / 32] |= 1U << i % 32;
     }
     return marks;
   }
 
   /// Flags that `mark` writes: a uint64 for each layer, which `learn` is told of later.
-  [[nodiscard]] std::size_t layers() const { return layers_.size(); }
+  [[nodiscard]] std::size_t layers() const { return tensors_.size(); }
   [[nodiscard]] std::size_t scratch_bytes() const {
-    return Device::padded_size(select_bytes_) + Device::padded_size(sizeof(cuda::PartialMoments));
+    return Device::padded_size(select_bytes_) + Device::padded_size(layers() * sizeof(cuda::PartialMoments));
   }
 
   /// marks := the important elements; `importances` is to work in.
@@ -66,72 +72,65 @@ class GpuMask {
             const EncodeContext& context, DeviceView<float> importances, DeviceView<std::uint32_t> marks,
             DeviceView<std::uint64_t> positive, Bytes scratch) {
     Carver<Space::cuda> carve{scratch};
-    const Work work{carve.take(select_bytes_),
-                    reinterpret_cast<cuda::PartialMoments*>(carve.take(sizeof(cuda::PartialMoments)).data())};
+    const auto select = carve.take(select_bytes_);
+    const auto moments = take<cuda::PartialMoments>(carve, layers());
+    const cuda::IwpLayers all{states().data(), layers(), largest_, held.data(),
+                              weight.empty() ? nullptr : weight.data()};
     cuda::fill(queue, as_writable_bytes(marks), 0);
-    cuda::fill(queue, as_writable_bytes(positive), 0);
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      Layer& layer = layers_[l];
-      if (layer.dense || layer.elements == 0) continue;
-      cuda::IwpLayer* state = states().data() + l;
-      const float* w = weight.empty() ? nullptr : weight.data() + layer.first;
-      if (w != nullptr) {
-        cuda::partial_moments(queue, weight.part(layer.first, layer.elements), work.moments);
-        cuda::layer_floor(queue, work.moments, policy_.eps, layer.elements, state);
+    cuda::prepare_layers(queue, all, policy_.law, policy_.eps, moments.data());
+    for (std::size_t l = 0; l < layers(); ++l) {
+      if (has_mask(tensors_[l]) && looks_at_importances(l)) {
+        const auto own = importances.first(tensors_[l].elements);
+        cuda::importances(queue, all, l, own.size(), own.data());
+        find_threshold(queue, own, select, moments.data(), all.layers + l);
       }
-      const auto own = importances.part(layer.first, layer.elements);
-      cuda::importances(queue, held.data() + layer.first, w, state, own.data(), layer.elements);
-      find_threshold(queue, layer, own, work, state);
-      cuda::mark_important(queue, importances.data(), layer.first, layer.elements, policy_.bernoulli, context.key,
-                           state, marks.data());
-      cuda::steer(queue, policy_.law, layer.elements, policy_.warmup_share(step_) > 0.0, state, positive.data() + l);
     }
+    cuda::mark_important(queue, all, policy_.bernoulli, context.key, marks.data());
+    cuda::steer(queue, all, policy_.law, warming_up(), positive.data());
   }
 
   /// What `mark` wrote to `positive`: a threshold of 0 would never move, and is found anew.
   void learn(std::span<const std::uint64_t> positive) {
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      if (policy_.warmup_share(step_) == 0.0) layers_[l].quantile = positive[l] == 0;
-    }
+    if (warming_up()) return;
+    for (std::size_t l = 0; l < layers(); ++l) quantile_[l] = positive[l] == 0;
   }
   void next_step() { ++step_; }
 
  private:
-  struct Layer {
-    std::size_t first = 0, elements = 0;
-    bool dense = false;
-    bool quantile = true;  ///< target_density has no threshold, or one of 0
-  };
-  struct Work {
-    Bytes select;
-    cuda::PartialMoments* moments;
-  };
+  using Kind = law::IwpPolicy::Kind;
 
-  [[nodiscard]] DeviceView<cuda::IwpLayer> states() const { return states_.as<cuda::IwpLayer>().first(layers_.size()); }
+  [[nodiscard]] static bool has_mask(const TensorShape& tensor) {
+    return !MaskPolicy::sent_whole(tensor) && tensor.elements > 0;
+  }
+  [[nodiscard]] bool warming_up() const { return policy_.warmup_share(step_) > 0.0; }
+  [[nodiscard]] DeviceView<cuda::IwpLayer> states() const { return states_.as<cuda::IwpLayer>().first(layers()); }
 
-  void find_threshold(Queue<Space::cuda> queue, const Layer& layer, DeviceView<const float> importance,
-                      const Work& work, cuda::IwpLayer* state) const {
-    using Kind = law::IwpPolicy::Kind;
-    const auto at_share = [&](double share, bool keep) {
-      const std::size_t k = MaskPolicy::taken(share, layer.elements);
-      if (k == 0) return cuda::use_quantile(queue, nullptr, true, keep, state);
-      const cuda::Select select{queue, importance, work.select};
-      select.largest(k + 1);
-      cuda::use_quantile(queue, select.threshold(), false, keep, state);
-    };
-    if (const double share = policy_.warmup_share(step_); share > 0.0) return at_share(share, false);
-    if (policy_.law.kind == Kind::target_density) {
-      return layer.quantile ? at_share(policy_.law.density, true) : cuda::use_kept(queue, state);
+  /// Else prepare_layers has set the threshold.
+  [[nodiscard]] bool looks_at_importances(std::size_t layer) const {
+    if (warming_up()) return true;
+    return policy_.law.kind == Kind::target_density ? quantile_[layer] : policy_.law.kind != Kind::fixed;
+  }
+
+  void find_threshold(Queue<Space::cuda> queue, DeviceView<const float> importance, Bytes scratch,
+                      cuda::PartialMoments* moments, cuda::IwpLayer* layer) const {
+    const bool kept = !warming_up();
+    if (kept && policy_.law.kind != Kind::target_density) {
+      cuda::partial_moments(queue, importance, moments);
+      return cuda::use_policy(queue, policy_.law, moments, layer);
     }
-    const bool sums = policy_.law.kind != Kind::fixed;
-    if (sums) cuda::partial_moments(queue, importance, work.moments);
-    cuda::use_policy(queue, policy_.law, sums ? work.moments : nullptr, layer.elements, state);
+    const double share = kept ? policy_.law.density : policy_.warmup_share(step_);
+    const std::size_t k = MaskPolicy::taken(share, importance.size());
+    if (k == 0) return cuda::use_quantile(queue, nullptr, kept, layer);
+    const cuda::Select select{queue, importance, scratch};
+    select.largest(k + 1);
+    cuda::use_quantile(queue, select.threshold(), kept, layer);
   }
 
   MaskPolicy policy_;
-  std::vector<Layer> layers_;
+  std::vector<TensorShape> tensors_;
+  std::vector<bool> quantile_;  ///< target_density has no threshold yet, or one of 0
   cuda::DeviceBuffer states_;
-  std::size_t select_bytes_ = 0;
+  std::size_t select_bytes_ = 0, largest_ = 0;
   std::int64_t step_ = 0;
 };
 
