@@ -84,9 +84,29 @@ __global__ void accumulate_kernel(VgcCut cut, VgcStep step, std::uint32_t* marks
   }
 }
 
+/// The places of a tile's marked elements, in order; how many they are.
+__device__ std::uint32_t list_marked(const std::uint32_t* marks, std::uint32_t elements, std::uint16_t* places) {
+  const unsigned lane = threadIdx.x % schedule::kLanes;
+  std::uint32_t count = 0;
+  for (std::uint32_t half = 0; half < kTileWords && 32 * half < elements; half += schedule::kLanes) {
+    const std::uint32_t word = half + lane;
+    std::uint32_t rest = marks[word];
+    const auto own = static_cast<std::uint32_t>(__popc(rest));
+    const std::uint32_t through = warp_sum_through(own);
+    for (std::uint32_t at = count + through - own; rest != 0; rest &= rest - 1)
+      places[at++] =
+          static_cast<std::uint16_t>(32 * word + static_cast<std::uint32_t>(__ffs(static_cast<int>(rest)) - 1));
+    count += __shfl_sync(kAllLanes, through, schedule::kLanes - 1);
+  }
+  __syncwarp();
+  return count;
+}
+
 /// The words of marked elements, and the state behind them.
 template <bool Hybrid>
 __global__ void settle_kernel(VgcCut cut, VgcStep step, Work work) {
+  __shared__ std::uint16_t room[kBlockWarpCount][kVgcTile];
+  std::uint16_t* places = room[threadIdx.x / schedule::kLanes];
   const unsigned lane = threadIdx.x % schedule::kLanes;
   const std::uint32_t below = schedule::lanes_below(lane);
   for (std::size_t t = warp_in_grid(); t < cut.tile_count; t += warps_in_grid()) {
@@ -94,12 +114,11 @@ __global__ void settle_kernel(VgcCut cut, VgcStep step, Work work) {
     const std::uint32_t exponent = Vgc::exponent(work.largest[tile.group]);
     const bool finite = exponent != Vgc::kNotFinite;
     const bool settled = Hybrid && finite;  // by the first pass
+    const std::uint32_t marked = list_marked(work.marks + t * kTileWords, tile.count, places);
     std::uint32_t found = 0;
-    for (std::uint32_t word = 0; 32 * word < tile.count; ++word) {
-      const std::uint32_t marked = work.marks[t * kTileWords + word];
-      if (marked == 0) continue;
-      const bool is = (marked >> lane & 1u) != 0;
-      const std::uint32_t j = 32 * word + lane;
+    for (std::uint32_t first = 0; first < marked; first += schedule::kLanes) {
+      const bool is = first + lane < marked;
+      const std::uint32_t j = is ? places[first + lane] : 0u;
       const std::size_t i = tile.first + j;
       float value = 0.0F;
       std::uint32_t steps = 0;
@@ -120,6 +139,7 @@ __global__ void settle_kernel(VgcCut cut, VgcStep step, Work work) {
       found += static_cast<std::uint32_t>(__popc(kept));
     }
     if (lane == 0) work.before[t] = found;
+    __syncwarp();  // before the next tile's places take these
   }
   if (thread_in_grid() == 0) work.before[cut.tile_count] = 0;
 }
