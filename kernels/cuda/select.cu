@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/select_digits.hpp"
@@ -12,8 +14,9 @@ namespace {
 
 constexpr std::uint32_t kNextShift = 9;
 constexpr std::uint32_t kLastCounters = 512;
-constexpr std::size_t kTile = 2048;  // numbers that a warp takes at a time
-constexpr unsigned kFours = 4;       // loads of 16 bytes that a thread has under way
+constexpr std::uint32_t kCopies = 2;  // of the counters of leading digits, which many numbers share
+constexpr std::size_t kTile = 2048;   // numbers that a warp takes at a time
+constexpr unsigned kFours = 4;        // loads of 16 bytes that a thread has under way
 constexpr unsigned kRound = 4 * kFours * schedule::kLanes;
 static_assert(kTile % kRound == 0);
 
@@ -25,13 +28,45 @@ struct Tiles {
   std::size_t size;
 };
 
-/// The leading digit of all numbers. Neighbouring lanes count in different copies.
-__global__ void top_digit_kernel(const float* x, std::size_t n, bool aligned, std::uint32_t k, SelectState* state) {
-  constexpr std::uint32_t kCopies = 2;
+/// A tile's numbers that are in the sample: 128 in a row, in a place that changes from tile to tile.
+constexpr unsigned kSampled = 4 * schedule::kLanes;
+__device__ std::size_t sampled_four(std::size_t i) {
+  const std::size_t tile = i / schedule::kLanes;
+  const std::uint32_t place = static_cast<std::uint32_t>(tile) * 2654435769u >> 28;
+  static_assert(kTile / kSampled == 16);
+  return tile * (kTile / 4) + place * schedule::kLanes + i % schedule::kLanes;
+}
+
+/// Where candidates begin: at the leading digit that `wanted` of the sample reach.
+__global__ void sample_kernel(const float* x, std::size_t n, bool aligned, std::size_t tiles, std::uint32_t wanted,
+                              SelectState* state) {
   __shared__ std::uint32_t counters[kCopies * SelectState::kCounters];
   clear_counters(counters, kCopies * SelectState::kCounters);
   std::uint32_t* own = counters + threadIdx.x % kCopies;
-  const auto count = [&](std::uint32_t pattern) { count_top_digit<kCopies>(pattern, own); };
+  const std::size_t fours = tiles * schedule::kLanes;
+  for (std::size_t first = thread_in_grid(); first < fours; first += kFours * threads_in_grid()) {
+    uint4 loaded[kFours];
+#pragma unroll
+    for (unsigned j = 0; j < kFours; ++j) {
+      const std::size_t i = first + j * threads_in_grid();
+      loaded[j] = i < fours ? four_patterns(x, sampled_four(i), n, aligned) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(loaded[j], own);
+  }
+  add_counters<kCopies>(counters, SelectState::kCounters, state->sampled);
+  if (!last_block(&state->tickets[3])) return;
+  find_digit<SelectState::kCounters>(state->sampled, wanted,
+                                     [&](std::uint32_t digit, std::uint32_t) { state->low = digit << kTopShift; });
+}
+
+/// The leading digit of all numbers. Neighbouring lanes count in different copies. `OnlyAgain`: where a sample failed.
+template <bool OnlyAgain>
+__global__ void top_digit_kernel(const float* x, std::size_t n, bool aligned, std::uint32_t k, SelectState* state) {
+  if (OnlyAgain && state->retry == 0) return;
+  __shared__ std::uint32_t counters[kCopies * SelectState::kCounters];
+  clear_counters(counters, kCopies * SelectState::kCounters);
+  std::uint32_t* own = counters + threadIdx.x % kCopies;
   const std::size_t fours = (n + 3) / 4;
   for (std::size_t first = std::size_t{blockIdx.x} * (kFours * kThreads); first < fours;
        first += std::size_t{gridDim.x} * (kFours * kThreads)) {
@@ -39,12 +74,7 @@ __global__ void top_digit_kernel(const float* x, std::size_t n, bool aligned, st
 #pragma unroll
     for (unsigned j = 0; j < kFours; ++j) loaded[j] = four_patterns(x, first + j * kThreads + threadIdx.x, n, aligned);
 #pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) {
-      count(loaded[j].x);
-      count(loaded[j].y);
-      count(loaded[j].z);
-      count(loaded[j].w);
-    }
+    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(loaded[j], own);
   }
   add_counters<kCopies>(counters, SelectState::kCounters, state->counters[0]);
   if (!last_block(&state->tickets[0])) return;
@@ -55,16 +85,26 @@ __global__ void top_digit_kernel(const float* x, std::size_t n, bool aligned, st
   });
 }
 
-/// Candidates of all tiles. `Refine`: counts the next digit of those that begin with the leading one found; else they
-/// are what is chosen. The first pass ended with the last tiles, which the cache may still have, so they come first.
-template <bool Refine>
+/// What a gather of candidates does beside gathering them.
+enum class Gather {
+  chosen,  ///< they are what is chosen
+  refine,  ///< counts the next digit of those that begin with the leading one
+  count,   ///< counts their leading digits, and tells whether they are at least k
+  again,   ///< nothing, and that only where a sample failed
+};
+
+/// Candidates of all tiles: what reaches *low_at, or `low`. A pass before this one ended with the last tiles, which the
+/// cache may still have, so they come first.
+template <Gather What>
 __global__ void gather_kernel(const float* x, std::size_t n, bool aligned, Tiles tiles, std::uint32_t low,
-                              const std::uint32_t* low_at, std::uint64_t* before, SelectState* state) {
-  __shared__ std::uint32_t counters[Refine ? SelectState::kCounters : 1];
-  if constexpr (Refine) clear_counters(counters, SelectState::kCounters);
+                              const std::uint32_t* low_at, std::uint32_t k, std::uint64_t* before, SelectState* state) {
+  constexpr bool kCounts = What == Gather::refine || What == Gather::count;
+  __shared__ std::uint32_t counters[kCounts ? SelectState::kCounters : 1];
+  if (What == Gather::again && state->retry == 0) return;
+  if constexpr (kCounts) clear_counters(counters, SelectState::kCounters);
   if (low_at != nullptr) low = *low_at;
-  if (!Refine && low == 0) low = 1;
-  const std::uint32_t prefix = Refine ? state->prefix : 0u;
+  if (What == Gather::chosen && low == 0) low = 1;
+  const std::uint32_t prefix = What == Gather::refine ? state->prefix : 0u;
   const unsigned lane = threadIdx.x % schedule::kLanes;
   const std::uint32_t below = schedule::lanes_below(lane);
   for (std::size_t t = warp_in_grid(); t < tiles.size; t += warps_in_grid()) {
@@ -95,7 +135,8 @@ __global__ void gather_kernel(const float* x, std::size_t n, bool aligned, Tiles
           patterns[at] = pattern[e];
           places[at] = static_cast<std::uint16_t>(index + e - tile * kTile);
           ++at;
-          if constexpr (Refine) {
+          if constexpr (What == Gather::count) count_top_digit<1>(pattern[e], counters);
+          if constexpr (What == Gather::refine) {
             const std::uint32_t magnitude = pattern[e] & kMagnitude;
             const std::uint32_t digit = magnitude >> kNextShift & (SelectState::kCounters - 1);
             if (magnitude >> kTopShift == prefix && digit != 0) atomicAdd(&counters[digit], 1u);
@@ -104,40 +145,65 @@ __global__ void gather_kernel(const float* x, std::size_t n, bool aligned, Tiles
       }
     }
     if (lane == 0) tiles.counts[tile] = found;
-    if (!Refine && lane == 0) before[tile] = std::uint64_t{found} << 32;
+    if (What == Gather::chosen && lane == 0) before[tile] = std::uint64_t{found} << 32;
   }
-  if constexpr (Refine) {
+  if constexpr (What == Gather::count) {
+    add_counters<1>(counters, SelectState::kCounters, state->candidates);
+    if (!last_block(&state->tickets[4])) return;
+    std::uint32_t own = 0;
+    for (std::uint32_t i = threadIdx.x; i < SelectState::kCounters; i += kThreads)
+      own += static_cast<const volatile std::uint32_t*>(state->candidates)[i];
+    std::uint32_t total = 0;
+    block_sum_through(own, total);
+    const bool enough = total >= k || low == 0;
+    if (threadIdx.x == 0) state->retry = enough ? 0u : 1u;
+    if (!enough) return;
+    find_digit<SelectState::kCounters>(state->candidates, k, [&](std::uint32_t digit, std::uint32_t left) {
+      state->prefix = digit;
+      state->left = left;
+    });
+  } else if constexpr (What == Gather::refine) {
     add_counters<1>(counters, SelectState::kCounters, state->counters[1]);
     if (!last_block(&state->tickets[1])) return;
     find_digit<SelectState::kCounters>(state->counters[1], state->left, [&](std::uint32_t digit, std::uint32_t left) {
       state->prefix = prefix << (kTopShift - kNextShift) | digit;
       state->left = left;
     });
-  } else if (thread_in_grid() == 0) {
+  } else if (What == Gather::chosen && thread_in_grid() == 0) {
     before[tiles.size] = 0;
     state->threshold = low - 1;
     state->ties = 0;
   }
 }
 
-/// The last digit, among candidates.
-__global__ void last_digit_kernel(Tiles tiles, SelectState* state) {
-  __shared__ std::uint32_t counters[kLastCounters];
-  clear_counters(counters, kLastCounters);
+/// The second or the last digit, among candidates.
+template <std::uint32_t Digit>
+__global__ void digit_kernel(Tiles tiles, SelectState* state) {
+  constexpr std::uint32_t kCount = Digit == 1 ? SelectState::kCounters : kLastCounters;
+  constexpr std::uint32_t kShift = Digit == 1 ? kNextShift : 0;
+  constexpr std::uint32_t kAbove = Digit == 1 ? kTopShift : kNextShift;
+  __shared__ std::uint32_t counters[kCount];
+  clear_counters(counters, kCount);
   const std::uint32_t prefix = state->prefix;
   for (std::size_t tile = warp_in_grid(); tile < tiles.size; tile += warps_in_grid()) {
     const std::uint32_t count = tiles.counts[tile];
     for (std::uint32_t i = threadIdx.x % schedule::kLanes; i < count; i += schedule::kLanes) {
       const std::uint32_t magnitude = tiles.patterns[tile * kTile + i] & kMagnitude;
-      const std::uint32_t digit = magnitude & (kLastCounters - 1);
-      if (magnitude >> kNextShift == prefix && digit != 0) atomicAdd(&counters[digit], 1u);
+      const std::uint32_t digit = magnitude >> kShift & (kCount - 1);
+      if (magnitude >> kAbove == prefix && digit != 0) atomicAdd(&counters[digit], 1u);
     }
   }
-  add_counters<1>(counters, kLastCounters, state->counters[2]);
-  if (!last_block(&state->tickets[2])) return;
-  find_digit<kLastCounters>(state->counters[2], state->left, [&](std::uint32_t digit, std::uint32_t left) {
-    state->threshold = prefix << kNextShift | digit;
-    state->ties = left;
+  add_counters<1>(counters, kCount, state->counters[Digit]);
+  if (!last_block(&state->tickets[Digit])) return;
+  find_digit<kCount>(state->counters[Digit], state->left, [&](std::uint32_t digit, std::uint32_t left) {
+    const std::uint32_t longer = prefix << (kAbove - kShift) | digit;
+    if constexpr (Digit == 1) {
+      state->prefix = longer;
+      state->left = left;
+    } else {
+      state->threshold = longer;
+      state->ties = left;
+    }
   });
 }
 
@@ -230,8 +296,9 @@ std::size_t Select::scratch_bytes(std::size_t n) {
   return n == 0 ? 0 : Places{n}.bytes;
 }
 
-Select::Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch)
-    : queue_{queue}, numbers_{numbers} {
+Select::Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch,
+               std::size_t many)
+    : queue_{queue}, numbers_{numbers}, many_{many} {
   const Places at{numbers.size()};
   expects(!numbers.empty() && at.bytes <= scratch.size(), "select: scratch is smaller than planned");
   std::byte* base = scratch.data();
@@ -243,22 +310,53 @@ Select::Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers,
   scan_ = scratch.part(at.scan, at.bytes - at.scan);
 }
 
-void Select::gather(bool refine, std::uint32_t low, const std::uint32_t* low_at) const {
-  const Tiles tiles{patterns_, places_, counts_, tiles_of(numbers_.size())};
-  const auto kernel = refine ? gather_kernel<true> : gather_kernel<false>;
-  const unsigned blocks = blocks_for(tiles.size, kBlockWarpCount, refine ? 2 * kMostBlocks : 8192);
-  launch(queue_, "select gather", kernel, blocks, numbers_.data(), numbers_.size(), aligned_to(numbers_.data(), 16),
-         tiles, low, low_at, before_, state_);
+namespace {
+
+template <Gather What>
+void gather(Queue<Space::cuda> queue, View<const float, Space::cuda> x, const Tiles& tiles, std::uint32_t low,
+            const std::uint32_t* low_at, std::size_t k, std::uint64_t* before, SelectState* state) {
+  const bool counts = What == Gather::refine || What == Gather::count;
+  launch(queue, "select gather", gather_kernel<What>,
+         blocks_for(tiles.size, kBlockWarpCount, counts ? 2 * kMostBlocks : 8192), x.data(), x.size(),
+         aligned_to(x.data(), 16), tiles, low, low_at, static_cast<std::uint32_t>(k), before, state);
 }
+
+}  // namespace
 
 void Select::largest(std::size_t k) const {
   const std::size_t n = numbers_.size();
   expects(k >= 1 && k <= n, "select: more numbers wanted than there are");
   clear();
-  launch(queue_, "select top digit", top_digit_kernel, blocks_for(n, 4 * kFours * kThreads, kMostBlocks),
-         numbers_.data(), n, aligned_to(numbers_.data(), 16), static_cast<std::uint32_t>(k), state_);
-  refine();
+  if (n >= many_) {
+    find_by_sample(k);
+  } else {
+    find_by_histogram(k, false);
+    refine();
+  }
   count_chosen();
+}
+
+void Select::find_by_histogram(std::size_t k, bool only_again) const {
+  const std::size_t n = numbers_.size();
+  const auto kernel = only_again ? top_digit_kernel<true> : top_digit_kernel<false>;
+  launch(queue_, "select top digit", kernel, blocks_for(n, 4 * kFours * kThreads, kMostBlocks), numbers_.data(), n,
+         aligned_to(numbers_.data(), 16), static_cast<std::uint32_t>(k), state_);
+}
+
+/// The share of the sample that the k largest have, and some standard deviations more.
+void Select::find_by_sample(std::size_t k) const {
+  const std::size_t n = numbers_.size();
+  const Tiles tiles{patterns_, places_, counts_, tiles_of(n)};
+  const double share = static_cast<double>(k) * kSampled / kTile;
+  const auto wanted = static_cast<std::uint32_t>(1.125 * share + 4.0 * std::sqrt(share) + 8.0);
+  launch(queue_, "select sample", sample_kernel, blocks_for(tiles.size, kFours * kBlockWarpCount, kMostBlocks),
+         numbers_.data(), n, aligned_to(numbers_.data(), 16), tiles.size, wanted, state_);
+  gather<Gather::count>(queue_, numbers_, tiles, 0, &state_->low, k, before_, state_);
+  find_by_histogram(k, true);
+  gather<Gather::again>(queue_, numbers_, tiles, 0, &state_->low, k, before_, state_);
+  const unsigned blocks = blocks_for(tiles.size, kBlockWarpCount, kMostBlocks);
+  launch(queue_, "select next digit", digit_kernel<1>, blocks, tiles, state_);
+  launch(queue_, "select last digit", digit_kernel<2>, blocks, tiles, state_);
 }
 
 void Select::clear() const {
@@ -267,9 +365,9 @@ void Select::clear() const {
 
 void Select::refine() const {
   const Tiles tiles{patterns_, places_, counts_, tiles_of(numbers_.size())};
-  gather(true, 0, &state_->low);
+  gather<Gather::refine>(queue_, numbers_, tiles, 0, &state_->low, 0, before_, state_);
   const unsigned blocks = blocks_for(tiles.size, kBlockWarpCount, kMostBlocks);
-  launch(queue_, "select last digit", last_digit_kernel, blocks, tiles, state_);
+  launch(queue_, "select last digit", digit_kernel<2>, blocks, tiles, state_);
 }
 
 void Select::count_chosen() const {
@@ -281,10 +379,12 @@ void Select::narrow(const std::uint32_t* low) const {
 }
 
 void Select::at_least(std::uint32_t low) const {
-  gather(false, low, nullptr);
+  const Tiles tiles{patterns_, places_, counts_, tiles_of(numbers_.size())};
+  gather<Gather::chosen>(queue_, numbers_, tiles, low, nullptr, 0, before_, state_);
 }
 void Select::at_least(const std::uint32_t* low) const {
-  gather(false, 0, low);
+  const Tiles tiles{patterns_, places_, counts_, tiles_of(numbers_.size())};
+  gather<Gather::chosen>(queue_, numbers_, tiles, 0, low, 0, before_, state_);
 }
 
 Select::Candidates Select::candidates() const {

@@ -15,25 +15,32 @@ struct SelectState {
   std::uint32_t prefix = 0, left = 0;
   std::uint32_t threshold = 0, ties = 0;  ///< all patterns above the threshold, and the first `ties` that equal it
   std::uint32_t count = 0;                ///< of what was written
-  std::uint32_t tickets[kDigits] = {};
-  std::uint32_t unused = 0;
+  std::uint32_t retry = 0;                ///< the sample promised too much: fewer than k candidates
+  std::uint32_t tickets[kDigits + 2] = {};
   std::uint32_t counters[kDigits][kCounters] = {};
+  std::uint32_t sampled[kCounters] = {};     ///< leading digits of a sample
+  std::uint32_t candidates[kCounters] = {};  ///< and of what the sample lets pass
 };
 
 /// The numbers with the largest magnitudes: what host::Largest and host::BlockSelect choose, bit for bit. Magnitudes
 /// compare by their binary32 patterns, so NaN counts as larger than infinity; of equal ones the lower index goes first.
 ///
-/// The k largest take two passes over the numbers, a histogram of the leading 11 of 31 bits and a gather of the
-/// candidates that it leaves; what reaches a threshold takes the gather alone. The rest looks at candidates only,
-/// little more than are chosen where the numbers are spread out, all of them at worst. Everything is enqueued and
-/// allocates nothing.
+/// The k largest of few numbers take two passes over them, a histogram of the leading 11 of 31 bits and a gather of the
+/// candidates that it leaves; what reaches a threshold takes the gather alone. Of many numbers, a sixteenth tells where
+/// candidates begin, and the gather counts their digits itself; only where they turn out to be fewer than k do the two
+/// passes follow. The rest looks at candidates only, little more than are chosen where the numbers are spread out, all
+/// of them at worst. Everything is enqueued and allocates nothing.
 class Select {
  public:
   /// Bytes of scratch for n numbers, n < 2^32. Asks the current GPU, so call it before the clock starts.
   [[nodiscard]] static std::size_t scratch_bytes(std::size_t n);
 
-  /// `scratch`: scratch_bytes, 256-byte aligned; in use until the last call here. n >= 1.
-  Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch);
+  /// From here on a pass saved is more than the kernels that it takes.
+  static constexpr std::size_t kMany = std::size_t{1} << 22;
+
+  /// `scratch`: scratch_bytes, 256-byte aligned; in use until the last call here. n >= 1. `many`: for tests.
+  Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch,
+         std::size_t many = kMany);
 
   /// Chooses the k largest, 1 <= k <= n.
   void largest(std::size_t k) const;
@@ -72,10 +79,12 @@ class Select {
 
  private:
   struct Places;
-  void gather(bool refine, std::uint32_t low, const std::uint32_t* low_at) const;
+  void find_by_sample(std::size_t k) const;
+  void find_by_histogram(std::size_t k, bool only_again) const;
 
   Queue<Space::cuda> queue_;
   View<const float, Space::cuda> numbers_;
+  std::size_t many_;
   SelectState* state_;
   std::uint32_t* patterns_;  ///< of the candidates, with their signs, from the start of their tile on
   std::uint16_t* places_;    ///< where they are in the tile

@@ -55,4 +55,12 @@ __device__ void count_top_digit(std::uint32_t pattern, std::uint32_t* own) {
   if (digit != 0) atomicAdd(&own[digit * Copies], 1u);
 }
 
+template <std::uint32_t Copies>
+__device__ void count_top_digits(const uint4& patterns, std::uint32_t* own) {
+  count_top_digit<Copies>(patterns.x, own);
+  count_top_digit<Copies>(patterns.y, own);
+  count_top_digit<Copies>(patterns.z, own);
+  count_top_digit<Copies>(patterns.w, own);
+}
+
 }  // namespace gradtool::cuda
