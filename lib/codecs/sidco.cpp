@@ -255,7 +255,9 @@ extern constinit const CodecDescriptor sidco_codec{
         "stages follows from the ratio (the paper adapts it from step to step); zeros are left out of fits and never "
         "sent; the gamma quantile is solved for, where the paper approximates it; a threshold is never above the "
         "largest value, so constant gradients go whole. The formulas come from second-hand descriptions of the paper "
-        "(reconstruction). It pays where a selection of the k largest costs more than a few sums.",
+        "(reconstruction). A GPU adds in another order than the CPU, so that a threshold may differ in its last bit, "
+        "and with it an element that lies there. It pays where a selection of the k largest costs more than a few "
+        "sums.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .error_feedback = true,
