@@ -52,6 +52,7 @@ extern constinit const CodecDescriptor lhc_codec{
         "are emptied first come, first out, as rounding grows with the way an element took. ratio=auto, which waits "
         "for the "
         "bitmap, is ours; where a table would not be smaller than the gradient, values are summed whole. "
+        "On a GPU cells are emptied in rounds instead, so that sums differ from the CPU's by rounding. "
         "It pays for gradients that are sparse in the same places; once the bitmap is known, sending only the marked "
         "values would take fewer bytes, and what tables gain is that both can travel at once.",
     .params = kParams,

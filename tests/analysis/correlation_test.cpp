@@ -66,6 +66,39 @@ TEST(Slicing, FollowsTheTransposedOrderOfAConvolution) {
   EXPECT_EQ(Slicing(convolution({4, 2, 3, 3}), 100).slices(), 1U);
 }
 
+/// The columns of a slice, in closed form, against every element's own slice: for parts that begin and end anywhere.
+TEST(Slicing, FindsTheColumnsOfASliceInAnyPart) {
+  TensorInfo linear;
+  linear.shape = {9001};
+  linear.kind = "linear";
+  linear.elements = 9001;
+  const TensorInfo tensors[] = {convolution({4, 2, 3, 3}), convolution({3, 5, 1, 1}), linear};
+  for (const auto& tensor : tensors) {
+    for (const std::size_t taps : {0, 2, 4, 100}) {
+      const Slicing slicing{tensor, taps};
+      const std::uint64_t n = tensor.elements;
+      for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, n / 3, n - 2}) {
+        for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{2}, (n - first) / 2 + 1, n - first}) {
+          std::uint64_t seen = 0;
+          for (std::size_t s = 0; s < slicing.slices(); ++s) {
+            const auto columns = slicing.columns(s, first, count);
+            std::uint64_t next = first;  // they ascend
+            for (std::uint64_t c = 0; c < columns.count; ++c) {
+              const std::uint64_t index = first + columns.offset(c);
+              ASSERT_GE(index, next);
+              ASSERT_LT(index, first + count);
+              ASSERT_EQ(slicing.slice_of(index), s) << "element " << index;
+              next = index + 1;
+            }
+            seen += columns.count;
+          }
+          ASSERT_EQ(seen, count) << "taps " << taps << " first " << first;
+        }
+      }
+    }
+  }
+}
+
 TEST(Slicing, CutsOtherTensorsContiguously) {
   TensorInfo linear;
   linear.kind = "linear";
