@@ -5,7 +5,6 @@
 #include "kernels/cuda/dlcp_packets.hpp"
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/ordered_sums.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/law/bitpack.hpp"
 #include "lib/core/arena.hpp"

@@ -117,7 +117,7 @@ __global__ void single_means_kernel(OneBitTable table, Sums sums, Means* means) 
     for (unsigned half = 16; half > 0; half /= 2) negatives += __shfl_down_sync(DeviceWarp::kAll, negatives, half);
     if (lane_in_warp() == 0) counts[threadIdx.x / schedule::kLanes] = negatives;
     double both[2];
-    sums_in_order<2>(sums.of_piece, table.pieces.pieces, range.first, range.last, room, both);
+    sums_of_chunks<2>(sums.of_piece, table.pieces.pieces, range.first, range.last, room, both);
     if (threadIdx.x == 0) {
       std::uint64_t all = 0;
       for (const std::uint64_t warp : counts) all += warp;
@@ -133,18 +133,18 @@ __global__ void strip_means_kernel(OneBitTable table, const ColumnSums* sums, Me
     const OneBitStrip strip = table.strip[s];
     if (threadIdx.x >= strip.count) continue;
     const ColumnSums* from = sums + strip.slot + threadIdx.x;
-    double negative = 0.0;
-    double other = 0.0;
+    law::GroupedSum negative;
+    law::GroupedSum other;
     std::uint64_t negatives = 0;
     const std::size_t chunks = (strip.rows + law::kSumRows - 1) / law::kSumRows;
 #pragma unroll 8
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
       const ColumnSums part = from[chunk * strip.count];
-      negative += part.negative;
-      other += part.other;
+      negative.add(part.negative);
+      other.add(part.other);
       negatives += part.negatives;
     }
-    means[strip.column + threadIdx.x] = means_of(negative, other, negatives, strip.rows);
+    means[strip.column + threadIdx.x] = means_of(negative.value(), other.value(), negatives, strip.rows);
   }
 }
 

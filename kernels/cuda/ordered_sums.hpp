@@ -3,50 +3,51 @@
 #include <cstddef>
 
 #include "kernels/cuda/device_warp.hpp"
+#include "kernels/cuda/grid.hpp"
+#include "kernels/law/chunk_sums.hpp"
 
-/// Sums of doubles that are added one after the other, because their bits are part of a payload. For .cu files.
+/// Sums over chunks in the order of law::GroupedSum, because their bits are part of a payload. For .cu files.
 namespace gradtool::cuda {
 
-inline constexpr unsigned kSumTile = 512;
+/// Groups that a block adds up side by side.
+template <unsigned K>
+inline constexpr unsigned kGroupsAtOnce = kThreads / K;
 
-/// Shared memory of sums_in_order.
+/// Shared memory of sums_of_chunks.
 template <unsigned K>
 struct SumRoom {
-  double tile[2][K][kSumTile];
+  double group[K][kGroupsAtOnce<K>];
   double total[K];
 };
 
-/// sums[k] := 0 + values[k * stride + first] + ... + values[k * stride + last - 1], in this order, in all threads of a
-/// block of at least 32 (K + 1) threads. One thread adds for each k, as the additions wait for each other; the warps
-/// behind theirs fetch what comes next.
+/// sums[k] := the sum of values[k * stride + first .. k * stride + last), in all threads of a block of kThreads. A
+/// thread adds up a group; then one for each k adds up the groups.
 template <unsigned K>
-__device__ void sums_in_order(const double* values, std::size_t stride, std::size_t first, std::size_t last,
-                              SumRoom<K>& room, double (&sums)[K]) {
-  const unsigned warp = threadIdx.x / schedule::kLanes;
-  const auto fetch = [&](unsigned buffer, std::size_t at) {
-    if (warp < K) return;
-    for (unsigned k = 0; k < K; ++k) {
-      for (unsigned i = threadIdx.x - K * schedule::kLanes; i < kSumTile; i += blockDim.x - K * schedule::kLanes) {
-        if (at + i < last) room.tile[buffer][k][i] = values[k * stride + at + i];
-      }
-    }
-  };
-  double sum = 0.0;
-  unsigned buffer = 0;
-  fetch(buffer, first);
-  __syncthreads();
-  for (std::size_t at = first; at < last; at += kSumTile, buffer ^= 1) {
-    fetch(buffer ^ 1, at + kSumTile);
-    if (warp < K && threadIdx.x % schedule::kLanes == 0) {
-      const auto here = static_cast<unsigned>(last - at < kSumTile ? last - at : kSumTile);
+__device__ void sums_of_chunks(const double* values, std::size_t stride, std::size_t first, std::size_t last,
+                               SumRoom<K>& room, double (&sums)[K]) {
+  const unsigned k = threadIdx.x / kGroupsAtOnce<K>;
+  const unsigned own = threadIdx.x % kGroupsAtOnce<K>;
+  const unsigned adds = threadIdx.x / schedule::kLanes;  // for this k, if it is the first lane of a warp
+  double total = 0.0;
+  for (std::size_t base = first; base < last; base += law::kSumGroup * kGroupsAtOnce<K>) {
+    const std::size_t from = base + law::kSumGroup * own;
+    const std::size_t left = from < last ? last - from : 0;
+    const auto count = static_cast<unsigned>(left < law::kSumGroup ? left : law::kSumGroup);
+    double sum = 0.0;
 #pragma unroll 8
-      for (unsigned i = 0; i < here; ++i) sum += room.tile[buffer][warp][i];
+    for (unsigned i = 0; i < count; ++i) sum += values[k * stride + from + i];
+    room.group[k][own] = sum;
+    __syncthreads();
+    if (adds < K && threadIdx.x % schedule::kLanes == 0) {
+      const std::size_t groups = (last - base + law::kSumGroup - 1) / law::kSumGroup;
+      for (unsigned g = 0; g < kGroupsAtOnce<K> && g < groups; ++g) total += room.group[adds][g];
     }
     __syncthreads();
   }
-  if (warp < K && threadIdx.x % schedule::kLanes == 0) room.total[warp] = sum;
+  if (adds < K && threadIdx.x % schedule::kLanes == 0) room.total[adds] = total;
   __syncthreads();
-  for (unsigned k = 0; k < K; ++k) sums[k] = room.total[k];
+#pragma unroll
+  for (unsigned i = 0; i < K; ++i) sums[i] = room.total[i];
   __syncthreads();  // before the room is used again
 }
 

@@ -40,7 +40,7 @@ __global__ void means_kernel(TensorTable table, const double* sums, float* means
   for (std::size_t t = blockIdx.x; t < table.tensors; t += gridDim.x) {
     const TensorRange range = table.tensor[t];
     double sum[1];
-    sums_in_order<1>(sums, 0, range.first, range.last, room, sum);
+    sums_of_chunks<1>(sums, 0, range.first, range.last, room, sum);
     if (threadIdx.x == 0) means[t] = law::stored_mean(sum[0], range.elements);
   }
 }

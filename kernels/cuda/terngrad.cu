@@ -61,7 +61,7 @@ __global__ void scales_kernel(TensorTable table, double clip, Moments moments, f
     most[threadIdx.x / schedule::kLanes] = __reduce_max_sync(DeviceWarp::kAll, largest);
     double sums[2]{};
     if (clip != 0.0) {
-      sums_in_order<2>(moments.sums, table.pieces, range.first, range.last, room, sums);
+      sums_of_chunks<2>(moments.sums, table.pieces, range.first, range.last, room, sums);
     } else {
       __syncthreads();
     }

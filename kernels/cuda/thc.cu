@@ -44,7 +44,7 @@ __global__ void squares_kernel(const float* u, std::size_t n, double* sums) {
 __global__ void norm_kernel(const double* sums, std::size_t chunks, float* norm) {
   __shared__ SumRoom<1> room;
   double sum[1];
-  sums_in_order<1>(sums, 0, 0, chunks, room, sum);
+  sums_of_chunks<1>(sums, 0, 0, chunks, room, sum);
   if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum[0]));
 }
 

@@ -8,11 +8,34 @@
 
 namespace gradtool::law {
 
-/// Sums that go into payloads are taken over chunks of so many elements, and chunks are added in order: the bits do not
-/// depend on threads. A multiple of 32 and of 20, so that a chunk's codes of 1, 2 or 8/5 bits are whole words.
+/// Sums that go into payloads are taken over chunks of so many elements, and chunks are added in an order that is
+/// fixed: the bits do not depend on threads. A multiple of 32 and of 20, so that a chunk's codes of 1, 2 or 8/5 bits
+/// are whole words.
 inline constexpr std::size_t kSumChunk = 7680;
 /// Partial sum j of a chunk, in float64, adds elements j, j+16, ...; then halves are added: 8, 4, 2, 1.
 inline constexpr std::size_t kSumLanes = 16;
+
+/// So many chunks are added in order, and then the sums of such groups in order: long chains of additions that wait for
+/// each other would take a GPU longer than the elements do.
+inline constexpr std::size_t kSumGroup = 64;
+
+/// Sums of chunks in that order.
+class GroupedSum {
+ public:
+  GT_HD void add(double chunk) {
+    group_ += chunk;
+    if (++in_group_ < kSumGroup) return;
+    total_ += group_;
+    group_ = 0.0;
+    in_group_ = 0;
+  }
+  [[nodiscard]] GT_HD double value() const { return in_group_ == 0 ? total_ : total_ + group_; }
+
+ private:
+  double total_ = 0.0;
+  double group_ = 0.0;
+  std::size_t in_group_ = 0;
+};
 
 /// Sums down a column of a matrix are taken over chunks of so many rows, and chunks are added in order.
 inline constexpr std::size_t kSumRows = 64;

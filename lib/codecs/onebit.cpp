@@ -160,14 +160,16 @@ class OneBit final : public Codec<Space::host> {
 
   [[nodiscard]] static Means means_of(const Matrix& matrix, std::size_t column, const ColumnSums* sums) {
     const std::size_t chunk = matrix.columns == 1 ? host::kSumChunk : kSumRows;
-    ColumnSums all;
+    law::GroupedSum negative;
+    law::GroupedSum other;
+    std::uint64_t negatives = 0;
     for (std::size_t row = 0, slot = matrix.first_slot + column; row < matrix.rows;
          row += chunk, slot += matrix.columns) {
-      all.negative += sums[slot].negative;
-      all.other += sums[slot].other;
-      all.negatives += sums[slot].negatives;
+      negative.add(sums[slot].negative);
+      other.add(sums[slot].other);
+      negatives += sums[slot].negatives;
     }
-    return {law::stored_mean(all.other, matrix.rows - all.negatives), law::stored_mean(all.negative, all.negatives)};
+    return {law::stored_mean(other.value(), matrix.rows - negatives), law::stored_mean(negative.value(), negatives)};
   }
 
   TensorPieces pieces_;

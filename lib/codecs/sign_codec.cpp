@@ -38,9 +38,9 @@ void SignCodec::encode(Queue<Space::host> queue, HostView<const float> gradient,
   });
   auto* mean = section<float>(payload);
   for (std::size_t t = 0; t < means(); ++t) {
-    double sum = 0.0;
-    for (std::size_t i = pieces_.first_piece(t); i < pieces_.first_piece(t + 1); ++i) sum += sums[i];
-    mean[t] = law::stored_mean(sum, pieces_.elements_of(t));
+    law::GroupedSum sum;
+    for (std::size_t i = pieces_.first_piece(t); i < pieces_.first_piece(t + 1); ++i) sum.add(sums[i]);
+    mean[t] = law::stored_mean(sum.value(), pieces_.elements_of(t));
   }
 }
 

@@ -109,13 +109,15 @@ class TernGrad final : public Codec<Space::host> {
   [[nodiscard]] std::size_t codes_offset() const { return 4 * pieces_.tensors(); }
 
   [[nodiscard]] float scale_of(std::size_t tensor, const Moments* moments) const {
-    Moments all;
+    law::GroupedSum sum;
+    law::GroupedSum squares;
+    std::uint32_t largest = 0;
     for (std::size_t i = pieces_.first_piece(tensor); i < pieces_.first_piece(tensor + 1); ++i) {
-      all.sum += moments[i].sum;
-      all.squares += moments[i].squares;
-      all.largest = std::max(all.largest, moments[i].largest);
+      sum.add(moments[i].sum);
+      squares.add(moments[i].squares);
+      largest = std::max(largest, moments[i].largest);
     }
-    return Ternary::scale(all.sum, all.squares, all.largest, pieces_.elements_of(tensor), clip_);
+    return Ternary::scale(sum.value(), squares.value(), largest, pieces_.elements_of(tensor), clip_);
   }
 
   void encode_piece(const float* x, const Piece& piece, float scale, const law::DrawKey& key,

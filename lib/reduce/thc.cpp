@@ -91,9 +91,9 @@ void ThcSteps<Space::host>::norm(Queue<Space::host> queue, HostView<const float>
       squares[c] = host::moments_of(u.data() + first, std::min(law::kSumChunk, u.size() - first)).squares;
     }
   });
-  double sum = 0.0;
-  for (std::size_t c = 0; c < chunks; ++c) sum += squares[c];
-  *norm = static_cast<float>(std::sqrt(sum));
+  law::GroupedSum sum;
+  for (std::size_t c = 0; c < chunks; ++c) sum.add(squares[c]);
+  *norm = static_cast<float>(std::sqrt(sum.value()));
 }
 
 template <>

@@ -9,6 +9,7 @@
 #include "kernels/host/largest.hpp"
 #include "kernels/host/select.hpp"
 #include "kernels/law/bitpack.hpp"
+#include "kernels/law/chunk_sums.hpp"
 #include "kernels/law/half.hpp"
 #include "kernels/law/normal.hpp"
 #include "kernels/law/philox.hpp"
@@ -185,6 +186,21 @@ TEST(NormalLaw, MomentsAreThoseOfANormalDistribution) {
   EXPECT_NEAR(moments[1], 1.0, 0.02);
   EXPECT_NEAR(moments[2], 0.0, 0.04);
   EXPECT_NEAR(moments[3], 3.0, 0.1);
+}
+
+TEST(GroupedSum, AddsSixtyFourInOrderAndThenTheGroups) {
+  for (const std::size_t count : {0U, 1U, 63U, 64U, 65U, 128U, 1000U}) {
+    const auto chunk = [](std::size_t i) { return 1.0 / (3.0 + static_cast<double>(i * i % 101)); };
+    law::GroupedSum sum;
+    for (std::size_t i = 0; i < count; ++i) sum.add(chunk(i));
+    double expected = 0.0;
+    for (std::size_t first = 0; first < count; first += 64) {
+      double group = 0.0;
+      for (std::size_t i = first; i < std::min(count, first + 64); ++i) group += chunk(i);
+      expected += group;
+    }
+    EXPECT_EQ(sum.value(), expected) << count;
+  }
 }
 
 }  // namespace
