@@ -25,6 +25,10 @@ int as_int(std::size_t value) {
   return static_cast<int>(value);
 }
 
+cusolverEigMode_t mode(bool vectors) {
+  return vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+}
+
 }  // namespace
 
 struct DeviceEigen::Handle {
@@ -33,10 +37,10 @@ struct DeviceEigen::Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  [[nodiscard]] int work_doubles(int order) {
+  [[nodiscard]] int work_doubles(int order, bool vectors) {
     int doubles = 0;
-    GT_CUSOLVER(cusolverDnDsyevd_bufferSize(solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, order, nullptr,
-                                            order, nullptr, &doubles));
+    GT_CUSOLVER(cusolverDnDsyevd_bufferSize(solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, order, nullptr, order,
+                                            nullptr, &doubles));
     return doubles;
   }
 
@@ -58,17 +62,17 @@ std::shared_ptr<DeviceEigen> DeviceEigen::of_this_thread() {
   return eigen;
 }
 
-std::size_t DeviceEigen::work_bytes(std::size_t order) const {
+std::size_t DeviceEigen::work_bytes(std::size_t order, bool vectors) const {
   const std::lock_guard lock{handle_->mutex};
-  return 8 * static_cast<std::size_t>(handle_->work_doubles(as_int(order)));
+  return 8 * static_cast<std::size_t>(handle_->work_doubles(as_int(order), vectors));
 }
 
 void DeviceEigen::solve(Queue<Space::cuda> queue, std::size_t order, double* matrix, double* values, int* info,
-                        View<std::byte, Space::cuda> work) {
+                        View<std::byte, Space::cuda> work, bool vectors) {
   const int n = as_int(order);
   const std::lock_guard lock{handle_->mutex};
   GT_CUSOLVER(cusolverDnSetStream(handle_->solver, queue.stream));
-  GT_CUSOLVER(cusolverDnDsyevd(handle_->solver, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, matrix, n, values,
+  GT_CUSOLVER(cusolverDnDsyevd(handle_->solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, n, matrix, n, values,
                                reinterpret_cast<double*>(work.data()), as_int(work.size() / 8), info));
 }
 

@@ -21,13 +21,14 @@ class DeviceEigen {
   DeviceEigen& operator=(const DeviceEigen&) = delete;
 
   /// For matrices of `order`; not in the timed region.
-  [[nodiscard]] std::size_t work_bytes(std::size_t order) const;
+  [[nodiscard]] std::size_t work_bytes(std::size_t order, bool vectors = true) const;
 
-  /// `matrix` (column-major, lower triangle) becomes its eigenvectors, one behind the other; `values` ascend. `*info`
+  /// `matrix` (column-major, lower triangle) becomes its eigenvectors, one behind the other, or without `vectors`
+  /// nothing of use; `values` ascend. `*info`
   /// is not 0 where it did not converge. The matrix must be finite. Enqueued; cuSOLVER may wait for the stream itself.
   /// `work`: work_bytes(order), 256-byte aligned.
   void solve(Queue<Space::cuda> queue, std::size_t order, double* matrix, double* values, int* info,
-             View<std::byte, Space::cuda> work);
+             View<std::byte, Space::cuda> work, bool vectors = true);
 
  private:
   struct Handle;
