@@ -22,6 +22,14 @@ AnalysisGpu::Staging& AnalysisGpu::staging(std::size_t slot, std::size_t bytes) 
   return staging;
 }
 
+std::shared_ptr<const cuda::WideTransform> AnalysisGpu::transform(std::size_t n) {
+  if (!transform_ || transform_length_ != n) {
+    transform_ = std::make_shared<const cuda::WideTransform>(n);
+    transform_length_ = n;
+  }
+  return transform_;
+}
+
 namespace {
 
 /// Slices are read into pinned memory and copied from there while the GPU works on those before and the host reads the

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/cuda/eigen.hpp"
+#include "kernels/cuda/fft_transform.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "lib/analysis/gpu.hpp"
 #include "lib/core/arena.hpp"
@@ -26,6 +27,8 @@ class AnalysisGpu {
   };
   [[nodiscard]] Staging& staging(std::size_t slot, std::size_t bytes);
 
+  /// The transform of n values: planning takes milliseconds, and every step of a tensor has the same one.
+  [[nodiscard]] std::shared_ptr<const cuda::WideTransform> transform(std::size_t n);
   [[nodiscard]] cuda::SymmetricEigen& eigen() { return eigen_ ? *eigen_ : eigen_.emplace(); }
 
   /// Fetches numbers that the GPU has computed; waits for it.
@@ -39,6 +42,8 @@ class AnalysisGpu {
   cuda::Stream stream_;
   std::array<std::optional<Arena<Space::cuda>>, 4> arenas_;
   std::array<Staging, 2> staging_;
+  std::shared_ptr<const cuda::WideTransform> transform_;
+  std::size_t transform_length_ = 0;
   std::optional<cuda::SymmetricEigen> eigen_;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/fft_transform.hpp"
 #include "lib/analysis/cuda/gpu.hpp"
 
 namespace gradtool {
@@ -50,15 +49,15 @@ void add_power(SpectrumSums& sums, std::size_t n, const cuda::PowerSums& power) 
 class GpuSpectrum final : public SpectrumAccumulator {
  public:
   GpuSpectrum(std::shared_ptr<AnalysisGpu> gpu, std::size_t n, std::size_t gradients)
-      : gpu_{std::move(gpu)}, n_{n}, transform_{n} {
+      : gpu_{std::move(gpu)}, n_{n}, transform_{gpu_->transform(n)} {
     const std::size_t bins = n / 2 + 1, work = cuda::spectrum_work_bytes(n);
     auto& arena = gpu_->arena(AnalysisGpu::User::spectrum,
                               Device::padded_size(n * sizeof(double)) + Device::padded_size(2 * bins * sizeof(double)) +
-                                  Device::padded_size(transform_.work_bytes()) + Device::padded_size(work) +
+                                  Device::padded_size(transform_->work_bytes()) + Device::padded_size(work) +
                                   Device::padded_size(gradients * sizeof(Found)));
     wide_ = arena.take<double>(n);
     spectrum_ = arena.take<double>(2 * bins);
-    transform_work_ = arena.take_bytes(transform_.work_bytes());
+    transform_work_ = arena.take_bytes(transform_->work_bytes());
     work_ = arena.take_bytes(work);
     found_ = arena.take<Found>(gradients);
   }
@@ -67,7 +66,7 @@ class GpuSpectrum final : public SpectrumAccumulator {
     const GpuSlice& at = slice.gpu;
     Found* found = found_.data() + next_++;
     cuda::sum_values(at.queue, at.rows, n_, top_counts(n_), wide_.data(), &found->values, work_.data());
-    transform_.forward(at.queue, wide_.data(), spectrum_.data(), transform_work_.data());
+    transform_->forward(at.queue, wide_.data(), spectrum_.data(), transform_work_.data());
     cuda::sum_power(at.queue, spectrum_.data(), n_, top_counts(n_ / 2 + 1), &found->power, work_.data());
   }
 
@@ -85,7 +84,7 @@ class GpuSpectrum final : public SpectrumAccumulator {
  private:
   std::shared_ptr<AnalysisGpu> gpu_;
   std::size_t n_, next_ = 0;
-  cuda::WideTransform transform_;
+  std::shared_ptr<const cuda::WideTransform> transform_;
   View<double, Space::cuda> wide_, spectrum_;
   View<std::byte, Space::cuda> transform_work_, work_;
   View<Found, Space::cuda> found_;
