@@ -18,8 +18,8 @@ CHECKS = ("gpu_codecs", "gpu_reducers", "comm_gpu", "comm_cuda_runtime", "analyz
 # What no run of this script measures, by name.
 NOT_MEASURED = ("NCCL between cards, and anything else with more than one", "`gradtool capture --device cuda` (needs a LibTorch for CUDA)",
                 "speed of `gradtool analyze --device cuda` (its tables are checked)",
-                "reducers of their own alone (powersgd, gradiveq, sketch, ...); bench.csv has their times on two ranks of one card",
-                "powersgd and gradiveq against their cuBLAS products, fft against cuFFT alone, topk against torch.topk",
+                "reducers of their own alone (sketch, iwp, lhc, oktopk, thc, qgz, ...); bench.csv has their times on two ranks of one card",
+                "topk against torch.topk",
                 "a model's tensors one by one against the fused time")
 
 
@@ -31,13 +31,13 @@ def command(*words):
 
 
 def rows_of(path):
-    """Name of a codec -> its encode and decode benchmarks."""
+    """Name of a codec -> its benchmarks: encode and decode, or step and what its library takes alone."""
     record = json.loads(path.read_text())
     rows = {}
     for run in record["benchmarks"]:
         if run.get("run_type", "iteration") != "iteration" or run.get("error_occurred"):
             continue
-        name, what = re.match(r"cuda/(.*)/(encode|decode)(?:/manual_time)?$", run["name"]).groups()
+        name, what = re.match(r"cuda/(.*)/([^/]+)$", run["name"].removesuffix("/manual_time")).groups()
         rows.setdefault(name, {})[what] = run
     return record["context"], rows
 
@@ -52,12 +52,28 @@ def table(path, elements):
              "| codec | encode, us | GB/s | of copy | decode_add, us | GB/s | of copy | to reach |",
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for name, both in rows.items():
+        if not {"encode", "decode"} & both.keys():
+            continue
         target = TARGETS.get(name.split(":")[0])
         cells = []
         for what in ("encode", "decode"):
             run = both.get(what)
             cells += [f"{run['real_time']:.1f}", f"{run['raw'] / 1e9:.0f}", f"{run['of_copy']:.2f}"] if run else [""] * 3
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {'' if target is None else target} |")
+    return lines + [""] + beside_libraries(rows)
+
+
+def beside_libraries(rows):
+    """Methods that are little but a library's work, and that work alone in the same run."""
+    pairs = [(f"{name}, a step", both["step"]["real_time"], both["cublas"]["real_time"], 1.3)
+             for name, both in rows.items() if {"step", "cublas"} <= both.keys()]
+    alone = rows.get("cufft", {}).get("forward+inverse")
+    pairs += [(f"{name}, encode and decode_add", both["encode"]["real_time"] + both["decode"]["real_time"], alone["real_time"], 1.4)
+              for name, both in rows.items() if alone and name.split(":")[0] == "fft" and {"encode", "decode"} <= both.keys()]
+    if not pairs:
+        return []
+    lines = ["| method | us | its library alone, us | times | to reach |", "| --- | ---: | ---: | ---: | ---: |"]
+    lines += [f"| {what} | {own:.1f} | {library:.1f} | {own / library:.2f} | {target} |" for what, own, library, target in pairs]
     return lines + [""]
 
 
