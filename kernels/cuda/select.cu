@@ -263,6 +263,7 @@ __global__ void write_kernel(Tiles tiles, SelectState* state, const std::uint64_
     const std::uint64_t all = before[tiles.size];
     const auto equal = static_cast<std::uint32_t>(all);
     state->count = static_cast<std::uint32_t>(all >> 32) + (equal < ties ? equal : ties);
+    state->retry = 0;  // whoever reads the count back reads eight bytes
   }
 }
 
