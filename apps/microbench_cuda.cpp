@@ -46,7 +46,7 @@ struct Gradients {
 struct DeviceSetup {
   DeviceSetup(const CodecSpec& spec, Gradients& all)
       : gradients{all},
-        codec{spec.descriptor->make_cuda(spec.params, {})},
+        codec{spec.descriptor->make_cuda(spec.params, Layout::flat(all.n))},
         plan{codec->plan(all.n)},
         payload{plan.payload_bytes},
         scratch{plan.scratch_bytes} {
