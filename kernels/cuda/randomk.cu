@@ -167,13 +167,13 @@ class Scratch {
               .marks = take<std::uint32_t>(base, words),
               .before = take<std::uint32_t>(base, tiles),
               .tiles = tiles};
-    work = {take<std::byte>(base, scan_bytes<std::uint32_t>(tiles)), scan_bytes<std::uint32_t>(tiles)};
   }
 
-  [[nodiscard]] std::size_t bytes() const { return used_; }
+  /// With what the scan needs, which asks the GPU.
+  [[nodiscard]] std::size_t bytes() const { return used_ + scan_bytes<std::uint32_t>(subset.tiles); }
 
   /// Marks the elements of the key, and counts them.
-  void draw(Queue<Space::cuda> queue) const {
+  void draw(Queue<Space::cuda> queue, View<std::byte, Space::cuda> scratch) const {
     fill(queue, {reinterpret_cast<std::byte*>(subset.marks), 4 * std::size_t{subset.words}}, 0);
     if (subset.drawn > 0) {
       fill(queue, {reinterpret_cast<std::byte*>(subset.table), sizeof(Entry) * subset.slots}, 0xff);
@@ -182,13 +182,12 @@ class Scratch {
       launch(queue, "randomk mark", mark_kernel, grid, subset, key);
     }
     launch(queue, "randomk count", count_kernel, tile_grid(), subset);
-    scan_tiles(queue, subset.before, subset.tiles, work);
+    scan_tiles(queue, subset.before, subset.tiles, scratch.part(used_, scratch.size() - used_));
   }
   [[nodiscard]] unsigned tile_grid() const { return blocks_for(subset.tiles, kWarps); }
 
   law::RandomKKey* key;
   Subset subset;
-  View<std::byte, Space::cuda> work;
 
  private:
   template <class T>
@@ -212,7 +211,7 @@ void randomk_encode(Queue<Space::cuda> queue, const RandomKShape& shape, const f
   if (shape.n == 0) return;
   const Scratch at{shape, scratch.data()};
   launch(queue, "randomk key", write_key, {1, schedule::kLanes}, key, values + shape.sent, at.key);
-  at.draw(queue);
+  at.draw(queue, scratch);
   launch(queue, "randomk gather", gather_kernel, at.tile_grid(), at.subset, gradient, factor, values);
 }
 
@@ -221,7 +220,7 @@ void randomk_decode_add(Queue<Space::cuda> queue, const RandomKShape& shape, con
   if (shape.n == 0) return;
   const Scratch at{shape, scratch.data()};
   launch(queue, "randomk key", read_key, {1, schedule::kLanes}, values + shape.sent, at.key);
-  at.draw(queue);
+  at.draw(queue, scratch);
   launch(queue, "randomk scatter", scatter_kernel, at.tile_grid(), at.subset, at.key, values, weight, out);
 }
 
