@@ -4,7 +4,9 @@
 #include <filesystem>
 
 #include "feed.hpp"
+#include "lib/analysis/gpu.hpp"
 #include "lib/analysis/study.hpp"
+#include "lib/core/error.hpp"
 
 namespace gradtool::test {
 namespace {
@@ -43,11 +45,12 @@ class CaptureFile {
   std::string path_;
 };
 
-std::vector<std::unique_ptr<Analysis>> all_analyses(const Scope& scope) {
+std::vector<std::unique_ptr<Analysis>> all_analyses(const Scope& scope,
+                                                    const std::shared_ptr<AnalysisGpu>& gpu = nullptr) {
   std::vector<std::unique_ptr<Analysis>> analyses;
-  analyses.push_back(make_spectrum(scope));
-  analyses.push_back(make_correlation(scope, 128, 0));
-  analyses.push_back(make_variance(scope));
+  analyses.push_back(make_spectrum(scope, gpu));
+  analyses.push_back(make_correlation(scope, 128, 0, gpu));
+  analyses.push_back(make_variance(scope, gpu));
   return analyses;
 }
 
@@ -59,8 +62,8 @@ std::vector<Table> tables_of(std::vector<std::unique_ptr<Analysis>> analyses) {
   return tables;
 }
 
-Capture example() {
-  Capture capture{5, 3, 2};
+Capture example(std::size_t steps = 5, std::size_t workers = 3) {
+  Capture capture{steps, workers, 2};
   const auto noise = normal(1 << 16, 50);
   const auto value = [noise](std::size_t s, std::size_t w, std::size_t i) {
     return noise[(s * 7919 + w * 104729 + i) % noise.size()] + 0.3 * noise[i % noise.size()];
@@ -73,7 +76,8 @@ Capture example() {
   capture.add(vector_of(9000, "moments"), value,
               [](std::size_t s, std::size_t w, std::size_t i) { return 1.0 + static_cast<double>((s + w + i) % 3); });
   capture.add(vector_of(1, "one"), value);
-  capture.add(vector_of(300, "bad"), [](std::size_t s, auto, std::size_t i) { return s == 4 && i == 299 ? NAN : 1.0; });
+  capture.add(vector_of(300, "bad"),
+              [=](std::size_t s, auto, std::size_t i) { return s + 1 == steps && i == 299 ? NAN : 1.0; });
   return capture;
 }
 
@@ -103,6 +107,32 @@ TEST(Study, FileEqualsMemoryForAnyThreadsAndPartSize) {
       if (threads == 1) first = std::move(tables);
     }
   }
+}
+
+TEST(Study, AGpuFindsTheSameInParts) {
+  std::shared_ptr<AnalysisGpu> gpu;
+  try {
+    gpu = open_analysis_gpu(0);
+  } catch (const Error& error) {
+    ASSERT_EQ(error.fault(), Fault::unavailable) << error.what();
+    GTEST_SKIP() << error.what();
+  }
+  const Capture capture = example(3, 2);
+  const CaptureFile file{capture};
+  const GradientReader reader{file.path()};
+  const std::vector<std::size_t> tensors{0, 1, 2, 3};
+  std::vector<Table> expected;
+  for (const auto& analysis : all_analyses(capture.scope)) {
+    for (auto& table : run(*analysis, capture)) expected.push_back(std::move(table));
+  }
+  auto analyses = all_analyses(capture.scope, gpu);
+  StudyOptions options;
+  options.gpu = gpu;
+  options.part_bytes = std::uint64_t{1} << 19;
+  ASSERT_TRUE(study(reader, tensors, analyses, options));
+  const auto tables = tables_of(std::move(analyses));
+  ASSERT_EQ(tables.size(), expected.size());
+  for (std::size_t t = 0; t < tables.size(); ++t) EXPECT_EQ(difference(expected[t], tables[t], 1e-9, 1e-3), "");
 }
 
 TEST(Study, StepsAndTensorsCanBeSelected) {
