@@ -41,6 +41,7 @@ struct DeviceEigen::Handle {
     int doubles = 0;
     GT_CUSOLVER(cusolverDnDsyevd_bufferSize(solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, order, nullptr, order,
                                             nullptr, &doubles));
+    expects(doubles >= 0, "cuSOLVER takes no matrix of this order: its work area has more than 2^31 numbers");
     return doubles;
   }
 

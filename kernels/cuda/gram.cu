@@ -196,6 +196,8 @@ Grid grid_of(std::size_t columns, std::size_t rows) {
 
 template <class Columns>
 void gram_of(Queue<Space::cuda> queue, const RowsOf& rows, const Columns& columns, double* gram, double* work) {
+  constexpr std::size_t kMostPairs = 65535;  // of blocks along y
+  expects(pairs_of(rows.rows) <= kMostPairs, "a GPU correlates at most 11552 rows; take fewer steps, or the CPU");
   Grid grid{gram_parts(rows.rows, columns.count)};
   grid.y = static_cast<unsigned>(pairs_of(rows.rows));
   launch(queue, "inner products", gram_kernel<Columns>, grid, rows, columns, work);

@@ -2,7 +2,17 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+
 namespace gradtool::cuda {
+namespace {
+
+// Kernels are loaded when CUDA starts. By default each is loaded by its first launch, which may wait for the GPU:
+// inside of timed regions, and for ever behind a collective whose other ranks wait for this one. Before main, because
+// CUDA reads it once; a user's own setting stays.
+const bool kLoadsEagerly = (setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0);
+
+}  // namespace
 
 namespace detail {
 
@@ -25,6 +35,7 @@ void check_launch(const char* kernel, const char* file, int line) {
 }
 
 int device_count() noexcept {
+  static_cast<void>(kLoadsEagerly);
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();

@@ -21,6 +21,7 @@ class HostPlace {
   [[nodiscard]] HostClock& clock() { return clock_; }
   [[nodiscard]] ThrottleWatch& throttle() { return throttle_; }
   [[nodiscard]] static std::string clock_note() { return {}; }
+  [[nodiscard]] static bool allocates_alone() { return true; }
   [[nodiscard]] TaskPool& chunk_threads() { return chunk_threads_; }
   static void upload(std::span<const float> from, HostView<float> to) {
     std::copy(from.begin(), from.end(), to.data());

@@ -25,7 +25,8 @@ namespace gradtool {
 ///   void upload(std::span<const float>, View<float, S>)  (enqueued, from memory of the loader); void finish_uploads();
 ///   std::span<const float> download(View<const float, S>), HostView<const std::byte> look(View<const std::byte, S>)
 ///   (each valid until its next call); void evict(View<float, S>);
-///   ThrottleWatch& throttle(); std::string clock_note()  (why nothing watches).
+///   ThrottleWatch& throttle(); std::string clock_note()  (why nothing watches);
+///   static bool allocates_alone()  (no library does so in its calls).
 
 /// One rank of one replay.
 template <Space S, class Place>
@@ -162,7 +163,7 @@ class Rank {
     const AllocationWatch watch;
     reducers_[unit]->reduce(comm, queue_, buffer, side_, context(step, unit), workspace_, clock);
     // Writing payloads down allocates, on the same thread and only in the untimed pass.
-    const bool watched = AllocationWatch::active() && !log_;
+    const bool watched = Place::allocates_alone() && AllocationWatch::active() && !log_;
     if (watched && watch.on_this_thread() != 0) {
       throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
                                             watch.on_this_thread())};

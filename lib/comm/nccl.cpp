@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,9 +40,28 @@ using nccl::Group;
 using nccl::Handle;
 using nccl::NcclCommunicator;
 
+/// NCCL connects algorithms when a communicator is made and not when one is first used, which would be timed. Read
+/// once; a user's own setting stays.
+void connect_at_start() {
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
+/// Every pair of ranks has met, and rings and trees have been used, before anything is timed.
+void meet_everybody(NcclCommunicator& communicator, Queue<Space::cuda> queue) {
+  const auto each = 4 * static_cast<std::size_t>(communicator.size());
+  const cuda::DeviceBuffer out{each};
+  const cuda::DeviceBuffer in{each};
+  cuda::fill(queue, out.bytes(), 0);
+  communicator.all_to_all(queue, out.bytes(), in.bytes());
+  communicator.all_reduce_sum(queue, in.bytes(), Dtype::f32, {});
+  communicator.await(queue);
+  communicator.reset_traffic();
+}
+
 /// The body, then the end of its work, on this thread and the current GPU.
 void run_rank(NcclCommunicator& communicator, const CudaBody& body) {
   const cuda::Stream stream;
+  meet_everybody(communicator, stream.queue());
   body(communicator, stream.queue());
   communicator.await(stream.queue());
 }
@@ -59,6 +79,7 @@ void run_nccl(int gpus, const CudaBody& body, double timeout_seconds) {
   cuda::require_device(gpus - 1, fmt::format("the NCCL communicator with {} rank{}", gpus, gpus == 1 ? "" : "s"));
   // In one group, so that NCCL ends all of them when one cannot start; a thread on its own would wait for ever.
   const auto handles = std::make_unique<Handle[]>(static_cast<std::size_t>(gpus));
+  connect_at_start();
   ncclUniqueId id{};
   GT_NCCL(ncclGetUniqueId(&id));
   Group start;
@@ -82,7 +103,12 @@ void run_nccl(int gpus, const CudaBody& body, double timeout_seconds) {
         run_rank(communicator, body);
       },
       abort_all);
-  for (int gpu = 0; gpu < gpus; ++gpu) handles[static_cast<std::size_t>(gpu)].destroy();
+  Group end;  // one call for all: each may wait for the others
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    cuda::set_device(gpu);
+    handles[static_cast<std::size_t>(gpu)].destroy();
+  }
+  end.end();
 }
 
 #ifdef GT_WITH_MPI
@@ -91,6 +117,7 @@ void run_nccl_mpi(const CudaBody& body, double timeout_seconds) {
     const int gpu = host.rank_on_node();
     cuda::require_device(gpu, fmt::format("rank {} of the NCCL communicator", host.rank()));
     cuda::set_device(gpu);
+    connect_at_start();
     ncclUniqueId id{};
     if (host.rank() == 0) GT_NCCL(ncclGetUniqueId(&id));
     host.share(std::as_writable_bytes(std::span{&id, 1}), 0);

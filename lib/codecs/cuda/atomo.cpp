@@ -80,12 +80,13 @@ class CudaAtomo final : public CudaTwin {
   struct Libraries {
     std::shared_ptr<cuda::Blas> blas;
     std::shared_ptr<cuda::DeviceEigen> eigen;
+    std::size_t blas_bytes = 0;  ///< of work areas, asked for once: asking takes the library's time
+    std::size_t eigen_bytes = 0;
   };
 
   /// Where things lie in the scratch; `places` first, for decoding too.
   struct Room {
-    Room(const CudaAtomo& codec, const Libraries& with) : blas_bytes{with.blas->work_bytes()} {
-      for (const std::size_t order : codec.orders_) eigen_bytes = std::max(eigen_bytes, with.eigen->work_bytes(order));
+    Room(const CudaAtomo& codec, const Libraries& with) : blas_bytes{with.blas_bytes}, eigen_bytes{with.eigen_bytes} {
       places = take(8 * (codec.parts_.size() + 2));
       if (codec.orders_.empty()) return;
       vectors = take(8 * codec.vectors_);
@@ -117,7 +118,7 @@ class CudaAtomo final : public CudaTwin {
 
     std::size_t places = 0, vectors = 0, eigenvalues = 0, values = 0, probabilities = 0, kept = 0, norms = 0,
                 failed = 0, solved = 0, counts = 0, widened = 0, eigen = 0, blas = 0, bytes = 0;
-    std::size_t eigen_bytes = 0, blas_bytes = 0;
+    std::size_t blas_bytes = 0, eigen_bytes = 0;
   };
 
   /// Of the longer side that is widened at a time.
@@ -184,8 +185,14 @@ class CudaAtomo final : public CudaTwin {
     const int device = cuda::current_device();
     const std::unique_lock lock{mutex_};
     const auto [found, added] = libraries_.try_emplace(device);
-    if (added) found->second = {cuda::Blas::of_this_thread(), cuda::DeviceEigen::of_this_thread()};
-    return found->second;
+    if (!added) return found->second;
+    Libraries& with = found->second;
+    with.blas = cuda::Blas::of_this_thread();
+    with.eigen = cuda::DeviceEigen::of_this_thread();
+    with.blas_bytes = with.blas->work_bytes();
+    for (const std::size_t order : orders_)
+      with.eigen_bytes = std::max(with.eigen_bytes, with.eigen->work_bytes(order));
+    return with;
   }
   [[nodiscard]] const Libraries& libraries() const {
     const std::shared_lock lock{mutex_};
