@@ -6,7 +6,8 @@
 // all codecs), --settle=N (104): steps that a method between ranks makes before it is measured. With the fft codec
 // comes FFTW alone, fftw/forward+inverse. --device=cuda: the codecs' CUDA versions on GPU 0 instead
 // (microbench_cuda.hpp), and beside methods of matrix products and transforms the libraries alone
-// (microbench_cuda_products.hpp).
+// (microbench_cuda_products.hpp); with --tensors=resnet50 a model's tensors one by one, in batches and fused
+// (microbench_tensors.hpp).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -24,6 +25,7 @@
 #if GT_HAS_CUDA
 #include "apps/microbench_cuda.hpp"
 #include "apps/microbench_cuda_products.hpp"
+#include "apps/microbench_tensors.hpp"
 #endif
 #include "lib/bench/copy_rate.hpp"
 #include "lib/codecs/registry.hpp"
@@ -42,6 +44,7 @@ struct Settings {
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::vector<CodecSpec> codecs;
   bool cuda = false;
+  bool tensors = false;
 };
 
 /// A capture starts each turn at another step, so that codecs with a memory see what they see in training.
@@ -158,6 +161,8 @@ Settings take_flags(int& argc, char** argv) {
       settings.settling = parse_bytes(value("--settle="), "--settle");
     else if (argument == "--device=cuda")
       settings.cuda = true;
+    else if (argument == "--tensors=resnet50")
+      settings.tensors = true;
     else if (argument.starts_with("--codec="))
       settings.codecs.push_back(parse_codec(value("--codec=")));
     else
@@ -170,6 +175,12 @@ Settings take_flags(int& argc, char** argv) {
 
 int run_cuda(const Settings& settings) {
 #if GT_HAS_CUDA
+  if (settings.tensors) {
+    register_cuda_tensors(settings.codecs);
+    benchmark::RunSpecifiedBenchmarks();
+    benchmark::Shutdown();
+    return 0;
+  }
   const double copy_rate = register_cuda(settings.codecs, settings.elements);
   register_cuda_products(settings.codecs, settings.elements);
   benchmark::AddCustomContext("copy_gbps", fmt::format("{:.1f}", copy_rate / 1e9));
@@ -187,6 +198,7 @@ int run(int argc, char** argv) {
   const Settings settings = take_flags(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
+  if (settings.tensors && !settings.cuda) throw Error{Fault::usage, "--tensors is for --device=cuda: add that"};
   if (settings.cuda) return run_cuda(settings);
   Feeds feeds{settings};
   const Layout layout = benchmark_layout(settings.file, settings.elements);

@@ -2,10 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/grid.hpp"
-#include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/unit_launch.hpp"
 #include "kernels/law/half.hpp"
 #include "kernels/law/keep_nan.hpp"
 #include "kernels/schedule/warp.hpp"
@@ -29,70 +26,70 @@ struct Bfloat {
   static __device__ float decode(std::uint16_t bits) { return law::f32_from_bf16(bits); }
 };
 
+std::size_t blocks_for_floats(std::size_t n) {
+  return blocks_for(n, 4 * kThreads);
+}
+
+/// Elements that are taken by fours, of n.
+__device__ std::size_t fours_of(const void* floats, const void* halves, std::size_t n) {
+  return aligned_to(floats, 16) && aligned_to(halves, 8) ? n / 4 : 0;
+}
+
 template <class Type>
-__global__ void encode_kernel(const float* in, float scale, std::uint16_t* out, std::size_t count, std::size_t fours) {
-  for (std::size_t i = thread_in_grid(); i < fours; i += threads_in_grid()) {
-    const auto four = reinterpret_cast<const Four<float>*>(in)[i];
-    FourHalves halves;
+struct Encode {
+  float scale;
+
+  static std::size_t blocks(std::size_t n) { return blocks_for_floats(n); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    const auto* in = static_cast<const float*>(unit.from);
+    auto* out = static_cast<std::uint16_t*>(unit.to);
+    const std::size_t fours = fours_of(in, out, unit.n);
+    for (std::size_t i = place.thread(); i < fours; i += place.threads()) {
+      const auto four = reinterpret_cast<const Four<float>*>(in)[i];
+      FourHalves halves;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) halves.value[k] = Type::encode(four.value[k], scale);
-    reinterpret_cast<FourHalves*>(out)[i] = halves;
+      for (int k = 0; k < 4; ++k) halves.value[k] = Type::encode(four.value[k], scale);
+      reinterpret_cast<FourHalves*>(out)[i] = halves;
+    }
+    for (std::size_t i = 4 * fours + place.thread(); i < unit.n; i += place.threads())
+      out[i] = Type::encode(in[i], scale);
   }
-  for (std::size_t i = 4 * fours + thread_in_grid(); i < count; i += threads_in_grid())
-    out[i] = Type::encode(in[i], scale);
-}
+};
 
 template <class Type>
-__global__ void add_kernel(const std::uint16_t* in, float factor, float* out, std::size_t count, std::size_t fours) {
-  for (std::size_t i = thread_in_grid(); i < fours; i += threads_in_grid()) {
-    const auto halves = reinterpret_cast<const FourHalves*>(in)[i];
-    auto four = reinterpret_cast<Four<float>*>(out)[i];
+struct Add {
+  float factor;
+
+  static std::size_t blocks(std::size_t n) { return blocks_for_floats(n); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    const auto* in = static_cast<const std::uint16_t*>(unit.from);
+    auto* out = static_cast<float*>(unit.to);
+    const std::size_t fours = fours_of(out, in, unit.n);
+    for (std::size_t i = place.thread(); i < fours; i += place.threads()) {
+      const auto halves = reinterpret_cast<const FourHalves*>(in)[i];
+      auto four = reinterpret_cast<Four<float>*>(out)[i];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) four.value[k] += factor * Type::decode(halves.value[k]);
-    reinterpret_cast<Four<float>*>(out)[i] = four;
+      for (int k = 0; k < 4; ++k) four.value[k] += factor * Type::decode(halves.value[k]);
+      reinterpret_cast<Four<float>*>(out)[i] = four;
+    }
+    for (std::size_t i = 4 * fours + place.thread(); i < unit.n; i += place.threads())
+      out[i] += factor * Type::decode(in[i]);
   }
-  for (std::size_t i = 4 * fours + thread_in_grid(); i < count; i += threads_in_grid())
-    out[i] += factor * Type::decode(in[i]);
-}
-
-std::size_t fours_of(const void* floats, const void* halves, std::size_t count) {
-  return aligned_to(floats, 16) && aligned_to(halves, 8) ? count / 4 : 0;
-}
-
-template <class Type>
-void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float scale,
-            View<std::uint16_t, Space::cuda> out, const char* name) {
-  expects(in.size() == out.size(), "a cast needs two views of the same size");
-  if (out.empty()) return;
-  launch(queue, name, encode_kernel<Type>, blocks_for(out.size(), 4 * kThreads), in.data(), scale, out.data(),
-         out.size(), fours_of(in.data(), out.data(), out.size()));
-}
-
-template <class Type>
-void add(Queue<Space::cuda> queue, View<const std::uint16_t, Space::cuda> in, float factor,
-         View<float, Space::cuda> out, const char* name) {
-  expects(in.size() == out.size(), "a cast needs two views of the same size");
-  if (out.empty()) return;
-  launch(queue, name, add_kernel<Type>, blocks_for(out.size(), 4 * kThreads), in.data(), factor, out.data(), out.size(),
-         fours_of(out.data(), in.data(), out.size()));
-}
+};
 
 }  // namespace
 
-void to_half(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float scale,
-             View<std::uint16_t, Space::cuda> out) {
-  encode<Half>(queue, in, scale, out, "to_half");
+void to_half(Queue<Space::cuda> queue, std::span<const Unit> units, float scale) {
+  launch_units(queue, "to_half", Encode<Half>{scale}, units);
 }
-void add_half(Queue<Space::cuda> queue, View<const std::uint16_t, Space::cuda> in, float factor,
-              View<float, Space::cuda> out) {
-  add<Half>(queue, in, factor, out, "add_half");
+void add_half(Queue<Space::cuda> queue, std::span<const Unit> units, float factor) {
+  launch_units(queue, "add_half", Add<Half>{factor}, units);
 }
-void to_bfloat(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<std::uint16_t, Space::cuda> out) {
-  encode<Bfloat>(queue, in, 1.0F, out, "to_bfloat");
+void to_bfloat(Queue<Space::cuda> queue, std::span<const Unit> units) {
+  launch_units(queue, "to_bfloat", Encode<Bfloat>{1.0F}, units);
 }
-void add_bfloat(Queue<Space::cuda> queue, View<const std::uint16_t, Space::cuda> in, float factor,
-                View<float, Space::cuda> out) {
-  add<Bfloat>(queue, in, factor, out, "add_bfloat");
+void add_bfloat(Queue<Space::cuda> queue, std::span<const Unit> units, float factor) {
+  launch_units(queue, "add_bfloat", Add<Bfloat>{factor}, units);
 }
 
 }  // namespace gradtool::cuda

@@ -1,27 +1,26 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "kernels/cuda/units.hpp"
 #include "lib/core/view.hpp"
 
 /// binary16 and bfloat16 and back with the arithmetic of kernels/law/half.hpp: the bytes and sums of
-/// lib/codecs/fp16.cpp and bf16.cpp. Enqueued. Equal sizes (Fault::usage otherwise); the views do not overlap; any
+/// lib/codecs/fp16.cpp and bf16.cpp, for every unit. Enqueued. What is read and what is written do not overlap; any
 /// alignment of the element.
 namespace gradtool::cuda {
 
-/// out[i] := binary16 of in[i] * scale, scale finite.
-void to_half(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float scale,
-             View<std::uint16_t, Space::cuda> out);
+/// to[i] := binary16 of from[i] * scale, scale finite.
+void to_half(Queue<Space::cuda> queue, std::span<const Unit> units, float scale);
 
-/// out[i] += factor * in[i].
-void add_half(Queue<Space::cuda> queue, View<const std::uint16_t, Space::cuda> in, float factor,
-              View<float, Space::cuda> out);
+/// to[i] += factor * from[i].
+void add_half(Queue<Space::cuda> queue, std::span<const Unit> units, float factor);
 
-/// out[i] := bfloat16 of in[i].
-void to_bfloat(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<std::uint16_t, Space::cuda> out);
+/// to[i] := bfloat16 of from[i].
+void to_bfloat(Queue<Space::cuda> queue, std::span<const Unit> units);
 
-/// out[i] += factor * in[i].
-void add_bfloat(Queue<Space::cuda> queue, View<const std::uint16_t, Space::cuda> in, float factor,
-                View<float, Space::cuda> out);
+/// to[i] += factor * from[i].
+void add_bfloat(Queue<Space::cuda> queue, std::span<const Unit> units, float factor);
 
 }  // namespace gradtool::cuda

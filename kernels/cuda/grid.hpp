@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/hd.hpp"
+
 namespace gradtool::cuda {
 
 inline constexpr unsigned kThreads = 256;
@@ -15,7 +17,7 @@ inline unsigned blocks_for(std::size_t items, std::size_t per_block, std::size_t
 }
 
 /// True when `pointer` allows accesses of `bytes` bytes.
-inline bool aligned_to(const void* pointer, std::size_t bytes) {
+GT_HD inline bool aligned_to(const void* pointer, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 

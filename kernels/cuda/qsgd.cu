@@ -2,10 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/grid.hpp"
-#include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/unit_launch.hpp"
 #include "kernels/schedule/qsgd_bucket.hpp"
 
 namespace gradtool::cuda {
@@ -27,30 +24,76 @@ __global__ void norm_kernel(law::QsgdLayout layout, const float* gradient, bool 
   }
 }
 
+std::size_t blocks_for_pieces(const law::QsgdLayout& layout) {
+  return blocks_for(Piece::pieces(layout), kWarps);
+}
+
+GT_HD constexpr law::QsgdLayout with_elements(law::QsgdLayout layout, std::size_t n) {
+  layout.n = n;
+  return layout;
+}
+
 /// `Whole`: a bucket is one piece, and its norm is found here, while the bucket is in the cache.
 template <std::uint32_t Bits, bool Whole>
-__global__ void encode_kernel(law::QsgdLayout layout, const float* gradient, bool l2, bool aligned, law::DrawKey key,
-                              float* norms, std::uint32_t* words) {
-  __shared__ __align__(16) std::uint32_t codes[kWarps][schedule::kWindow];
-  const DeviceWarp warp;
-  const std::size_t pieces = Piece::pieces(layout);
-  for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
-    const Piece piece{layout, p};
-    const float* x = gradient + piece.first;
-    float norm;
-    if constexpr (Whole) {
-      norm = schedule::bucket_norm(warp, x, piece.count, l2, aligned);
-      warp.each([&](std::uint32_t lane) {
-        if (lane == 0) norms[piece.bucket] = norm;
-      });
-    } else {
-      norm = norms[piece.bucket];
+struct Encode {
+  law::QsgdLayout like;
+  bool l2;
+  law::DrawKey key;
+
+  std::size_t blocks(std::size_t n) const { return blocks_for_pieces(with_elements(like, n)); }
+  __device__ void run(const Unit& unit, std::uint32_t index, const Place& place) const {
+    __shared__ __align__(16) std::uint32_t codes[kWarps][schedule::kWindow];
+    const DeviceWarp warp;
+    const law::QsgdLayout layout = with_elements(like, unit.n);
+    const auto* gradient = static_cast<const float*>(unit.from);
+    const bool aligned = aligned_to(gradient, 16);
+    auto* norms = static_cast<float*>(unit.to);
+    auto* words = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(unit.to) + layout.codes_offset());
+    law::DrawKey mine = key;
+    mine.tensor += index;
+    const std::size_t pieces = Piece::pieces(layout);
+    for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
+      const Piece piece{layout, p};
+      const float* x = gradient + piece.first;
+      float norm;
+      if constexpr (Whole) {
+        norm = schedule::bucket_norm(warp, x, piece.count, l2, aligned);
+        warp.each([&](std::uint32_t lane) {
+          if (lane == 0) norms[piece.bucket] = norm;
+        });
+      } else {
+        norm = norms[piece.bucket];
+      }
+      schedule::encode_elements<law::QsgdElement<Bits>, true>(
+          warp, x, piece.first, piece.count, aligned, law::Qsgd::with_bits(Bits).encode_factor(norm), mine,
+          codes[threadIdx.x / schedule::kLanes], words + piece.first_word);
     }
-    schedule::encode_elements<law::QsgdElement<Bits>, true>(
-        warp, x, piece.first, piece.count, aligned, law::Qsgd::with_bits(Bits).encode_factor(norm), key,
-        codes[threadIdx.x / schedule::kLanes], words + piece.first_word);
   }
-}
+};
+
+template <std::uint32_t Bits>
+struct Decode {
+  law::QsgdLayout like;
+  float weight;
+
+  std::size_t blocks(std::size_t n) const { return blocks_for_pieces(with_elements(like, n)); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    const DeviceWarp warp;
+    const law::QsgdLayout layout = with_elements(like, unit.n);
+    const auto* norms = static_cast<const float*>(unit.from);
+    const auto* words =
+        reinterpret_cast<const std::uint32_t*>(static_cast<const std::byte*>(unit.from) + layout.codes_offset());
+    auto* out = static_cast<float*>(unit.to);
+    const std::size_t pieces = Piece::pieces(layout);
+    for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
+      const Piece piece{layout, p};
+      const float scale = law::Qsgd::with_bits(Bits).decode_factor(norms[piece.bucket]);
+      schedule::decode_elements<law::QsgdElement<Bits>>(
+          warp, words + piece.first_word, piece.count, [scale](std::size_t) { return scale; }, weight,
+          out + piece.first, aligned_to(out, 16));
+    }
+  }
+};
 
 /// Elements are their lane's for every payload, so nobody waits in between.
 template <std::uint32_t Bits>
@@ -87,10 +130,6 @@ void with_bits(std::uint32_t bits, const F& f) {
   }
 }
 
-unsigned blocks_for_pieces(const law::QsgdLayout& layout) {
-  return blocks_for(Piece::pieces(layout), kWarps);
-}
-
 }  // namespace
 
 void qsgd_norms(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2, float* norms) {
@@ -98,17 +137,30 @@ void qsgd_norms(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const f
          aligned_to(gradient, 16), norms);
 }
 
-void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& layout, const float* gradient, bool l2,
-                 const law::DrawKey& key, std::byte* payload) {
-  if (layout.n == 0) return;
-  auto* norms = reinterpret_cast<float*>(payload);
-  auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
-  const bool aligned = aligned_to(gradient, 16);
-  const bool whole = Piece::per_bucket(layout) == 1;
-  if (!whole) qsgd_norms(queue, layout, gradient, l2, norms);
-  with_bits(layout.bits, [&]<std::uint32_t Bits>() {
-    const auto kernel = whole ? encode_kernel<Bits, true> : encode_kernel<Bits, false>;
-    launch(queue, "qsgd encode", kernel, blocks_for_pieces(layout), layout, gradient, l2, aligned, key, norms, words);
+bool qsgd_by_pieces(const law::QsgdLayout& like) {
+  return Piece::per_bucket(like) > 1;
+}
+
+void qsgd_encode(Queue<Space::cuda> queue, const law::QsgdLayout& like, std::span<const Unit> units, bool l2,
+                 const law::DrawKey& key) {
+  const bool whole = !qsgd_by_pieces(like);
+  if (!whole && !units.empty() && units.front().n > 0) {
+    expects(units.size() == 1, "buckets of several pieces are encoded unit by unit");
+    const Unit& unit = units.front();
+    qsgd_norms(queue, with_elements(like, unit.n), static_cast<const float*>(unit.from), l2,
+               static_cast<float*>(unit.to));
+  }
+  with_bits(like.bits, [&]<std::uint32_t Bits>() {
+    if (whole)
+      launch_units(queue, "qsgd encode", Encode<Bits, true>{like, l2, key}, units);
+    else
+      launch_units(queue, "qsgd encode", Encode<Bits, false>{like, l2, key}, units);
+  });
+}
+
+void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& like, std::span<const Unit> units, float weight) {
+  with_bits(like.bits, [&]<std::uint32_t Bits>() {
+    launch_units(queue, "qsgd decode", Decode<Bits>{like, weight}, units);
   });
 }
 
@@ -116,8 +168,8 @@ void qsgd_decode_add(Queue<Space::cuda> queue, const law::QsgdLayout& layout, co
                      float* out) {
   if (layout.n == 0) return;
   with_bits(layout.bits, [&]<std::uint32_t Bits>() {
-    launch(queue, "qsgd decode", decode_kernel<Bits>, blocks_for_pieces(layout), layout, payloads, weight, out,
-           aligned_to(out, 16));
+    launch(queue, "qsgd decode", decode_kernel<Bits>, static_cast<unsigned>(blocks_for_pieces(layout)), layout,
+           payloads, weight, out, aligned_to(out, 16));
   });
 }
 

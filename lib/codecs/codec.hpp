@@ -72,6 +72,22 @@ class Codec {
     for (const auto& payload : payloads) decode_add(queue, payload, weight, out, scratch);
   }
 
+  /// One payload for each gradient, as encode makes them one after the other with context.key.tensor, tensor + 1, ...
+  /// For many small tensors, which a GPU encodes in few launches; the default encodes them one by one. Not for codecs
+  /// by_layout: there the tensors are a layout's. `scratch` is enough for each of them.
+  virtual void encode_each(Queue<S> queue, std::span<const View<const float, S>> gradients,
+                           const EncodeContext& context, std::span<const View<std::byte, S>> payloads,
+                           View<std::byte, S> scratch) const {
+    EncodeContext own = context;
+    for (std::size_t i = 0; i < gradients.size(); ++i, ++own.key.tensor)
+      encode(queue, gradients[i], own, payloads[i], scratch);
+  }
+  /// outs[i] += weight * decode(payloads[i]), as decode_add one after the other.
+  virtual void decode_add_each(Queue<S> queue, std::span<const View<const std::byte, S>> payloads, float weight,
+                               std::span<const View<float, S>> outs, View<std::byte, S> scratch) const {
+    for (std::size_t i = 0; i < payloads.size(); ++i) decode_add(queue, payloads[i], weight, outs[i], scratch);
+  }
+
   /// The promise for n elements. Sharp enough that a broken codec misses it.
   [[nodiscard]] virtual ErrorBound bound(std::size_t n) const = 0;
 

@@ -275,14 +275,16 @@ TEST_F(GpuKernels, EveryHalfDecodesAsOnTheHost) {
   const Guarded in{stream.queue(), std::as_bytes(std::span{halves})};
   const std::vector<float> zeros(values.size(), 0.0F);
   const Guarded out{stream.queue(), bytes_of(zeros)};
-  cuda::add_half(stream.queue(), in.as<const std::uint16_t>(), 1.0F, out.as<float>());
+  const cuda::Unit decode{in.bytes().data(), out.bytes().data(), values.size()};
+  cuda::add_half(stream.queue(), {&decode, 1}, 1.0F);
   std::vector<float> sums = zeros;
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += 1.0F * values[i];
   expect_same(out.download_floats(), sums, "half");
 
   const Guarded source{stream.queue(), bytes_of(values)};
   const Guarded again{stream.queue(), 2 * values.size()};
-  cuda::to_half(stream.queue(), source.as<float>(), 1.0F, again.as<std::uint16_t>());
+  const cuda::Unit encode{source.bytes().data(), again.bytes().data(), values.size()};
+  cuda::to_half(stream.queue(), {&encode, 1}, 1.0F);
   const auto bytes = again.download();
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint16_t is = 0;

@@ -1,27 +1,26 @@
 #include "kernels/cuda/cast.hpp"
-#include "lib/codecs/cuda/twin.hpp"
+#include "lib/codecs/cuda/batched.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 
 namespace gradtool {
 namespace {
 
-class CudaBf16 final : public CudaTwin {
+class CudaBf16 final : public BatchedTwin {
  public:
-  explicit CudaBf16(const Params& params) : CudaTwin{"bf16", params} {}
+  explicit CudaBf16(const Params& params) : BatchedTwin{"bf16", params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = 2 * n}; }
 
-  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
-              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> /*scratch*/) const override {
-    cuda::to_bfloat(queue, gradient, elements<std::uint16_t>(payload, 0, gradient.size()));
+ private:
+  void encode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, const EncodeContext& /*context*/,
+                    Bytes /*scratch*/) const override {
+    cuda::to_bfloat(queue, units);
   }
-
-  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
-                  View<float, Space::cuda> out, View<std::byte, Space::cuda> /*scratch*/) const override {
-    expect_length("bf16", payload.size(), 2 * out.size());
-    cuda::add_bfloat(queue, elements<std::uint16_t>(payload, 0, out.size()), weight, out);
+  void decode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, float weight) const override {
+    cuda::add_bfloat(queue, units, weight);
   }
+  void check_length(std::size_t bytes, std::size_t n) const override { expect_length("bf16", bytes, 2 * n); }
 };
 
 }  // namespace

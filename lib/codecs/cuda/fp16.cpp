@@ -1,32 +1,30 @@
 #include <cmath>
 
 #include "kernels/cuda/cast.hpp"
-#include "lib/codecs/cuda/twin.hpp"
+#include "lib/codecs/cuda/batched.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
 
 namespace gradtool {
 namespace {
 
-class CudaFp16 final : public CudaTwin {
+class CudaFp16 final : public BatchedTwin {
  public:
   explicit CudaFp16(const Params& params)
-      : CudaTwin{"fp16", params}, scale_{std::ldexp(1.0F, static_cast<int>(params.integer("scale_log2")))} {}
+      : BatchedTwin{"fp16", params}, scale_{std::ldexp(1.0F, static_cast<int>(params.integer("scale_log2")))} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = 2 * n}; }
 
-  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
-              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> /*scratch*/) const override {
-    cuda::to_half(queue, gradient, scale_, elements<std::uint16_t>(payload, 0, gradient.size()));
-  }
-
-  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
-                  View<float, Space::cuda> out, View<std::byte, Space::cuda> /*scratch*/) const override {
-    expect_length("fp16", payload.size(), 2 * out.size());
-    cuda::add_half(queue, elements<std::uint16_t>(payload, 0, out.size()), weight / scale_, out);
-  }
-
  private:
+  void encode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, const EncodeContext& /*context*/,
+                    Bytes /*scratch*/) const override {
+    cuda::to_half(queue, units, scale_);
+  }
+  void decode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, float weight) const override {
+    cuda::add_half(queue, units, weight / scale_);
+  }
+  void check_length(std::size_t bytes, std::size_t n) const override { expect_length("fp16", bytes, 2 * n); }
+
   float scale_;
 };
 

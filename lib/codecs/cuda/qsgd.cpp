@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/qsgd_elias.hpp"
 #include "kernels/law/qsgd.hpp"
+#include "lib/codecs/cuda/batched.hpp"
 #include "lib/codecs/cuda/twin.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/payload.hpp"
@@ -11,36 +12,38 @@
 namespace gradtool {
 namespace {
 
-class CudaQsgd final : public CudaTwin {
+class CudaQsgd final : public BatchedTwin {
  public:
   explicit CudaQsgd(const Params& params)
-      : CudaTwin{"qsgd", params},
+      : BatchedTwin{"qsgd", params},
         bucket_{static_cast<std::size_t>(params.integer("bucket"))},
         bits_{static_cast<std::uint32_t>(params.integer("bits"))},
         l2_{params.is("norm", "l2")} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = layout(n).bytes()}; }
 
-  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
-              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> /*scratch*/) const override {
-    cuda::qsgd_encode(queue, layout(gradient.size()), gradient.data(), l2_, context.key, payload.data());
-  }
-
-  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
-                  View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
-    decode_add_all(queue, {&payload, 1}, weight, out, scratch);
-  }
-
   void decode_add_all(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
                       float weight, View<float, Space::cuda> out,
                       View<std::byte, Space::cuda> /*scratch*/) const override {
-    for (const auto& payload : payloads) expect_length("qsgd", payload.size(), layout(out.size()).bytes());
+    for (const auto& payload : payloads) check_length(payload.size(), out.size());
     cuda::in_batches(payloads, [&](const cuda::Payloads& batch) {
       cuda::qsgd_decode_add(queue, layout(out.size()), batch, weight, out.data());
     });
   }
 
  private:
+  void encode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, const EncodeContext& context,
+                    Bytes /*scratch*/) const override {
+    cuda::qsgd_encode(queue, layout(0), units, l2_, context.key);
+  }
+  void decode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, float weight) const override {
+    cuda::qsgd_decode_add(queue, layout(0), units, weight);
+  }
+  void check_length(std::size_t bytes, std::size_t n) const override {
+    expect_length("qsgd", bytes, layout(n).bytes());
+  }
+  [[nodiscard]] bool batches() const override { return !cuda::qsgd_by_pieces(layout(0)); }
+
   [[nodiscard]] law::QsgdLayout layout(std::size_t n) const { return {n, bucket_, bits_}; }
 
   std::size_t bucket_;

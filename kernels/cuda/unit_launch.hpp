@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/device_warp.hpp"
+#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/units.hpp"
+
+/// Kernels over units, for .cu files. A kernel is a type with
+///   std::size_t blocks(std::size_t n) const                                   blocks for a unit of n elements, n > 0
+///   __device__ void run(const Unit&, std::uint32_t index, const Place&) const what one of its threads does
+/// and members that all units share. It is the same code for one unit and for many.
+namespace gradtool::cuda {
+
+/// Where a thread stands among those of its unit, for loops over elements by thread and over pieces by warp.
+struct Place {
+  std::size_t block, blocks;
+
+  __device__ std::size_t thread() const { return block * kThreads + threadIdx.x; }
+  __device__ std::size_t threads() const { return blocks * kThreads; }
+  __device__ std::size_t warp() const { return thread() / schedule::kLanes; }
+  __device__ std::size_t warps() const { return threads() / schedule::kLanes; }
+};
+
+/// For kernels of a single tensor.
+__device__ inline Place whole_grid() {
+  return {blockIdx.x, gridDim.x};
+}
+
+/// Parameters of a launch: which blocks of the grid are whose.
+template <class Work, std::size_t Most>
+struct UnitTable {
+  Work work;
+  std::uint32_t count;
+  std::uint32_t first_index;  ///< of units[0] among all that the caller has
+  std::uint32_t ends[Most];   ///< behind the last block of each; a unit without elements has none
+  Unit units[Most];
+};
+
+template <class Work, std::size_t Most>
+__global__ void units_kernel(const __grid_constant__ UnitTable<Work, Most> table) {
+  std::uint32_t unit = 0;
+  if constexpr (Most > 1) {  // the first whose end lies behind this block
+    for (std::uint32_t behind = table.count - 1; unit < behind;) {
+      const std::uint32_t middle = (unit + behind) / 2;
+      if (blockIdx.x < table.ends[middle])
+        behind = middle;
+      else
+        unit = middle + 1;
+    }
+  }
+  const std::uint32_t begin = unit == 0 ? 0 : table.ends[unit - 1];
+  table.work.run(table.units[unit], table.first_index + unit, Place{blockIdx.x - begin, table.ends[unit] - begin});
+}
+
+namespace detail {
+
+template <std::size_t Most, class Work>
+void launch_table(Queue<Space::cuda> queue, const char* name, const Work& work, std::span<const Unit> units,
+                  std::size_t first) {
+  UnitTable<Work, Most> table{.work = work,
+                              .count = static_cast<std::uint32_t>(units.size()),
+                              .first_index = static_cast<std::uint32_t>(first),
+                              .ends = {},
+                              .units = {}};
+  static_assert(sizeof table <= 4096, "more than the parameters of a kernel");
+  std::uint32_t end = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (units[i].n > 0) end += static_cast<std::uint32_t>(work.blocks(units[i].n));
+    table.ends[i] = end;
+    table.units[i] = units[i];
+  }
+  if (end > 0) launch(queue, name, units_kernel<Work, Most>, end, table);
+}
+
+}  // namespace detail
+
+/// Enqueues the kernel for all units, kMostUnits a launch.
+template <class Work>
+void launch_units(Queue<Space::cuda> queue, const char* name, const Work& work, std::span<const Unit> units) {
+  if (units.size() == 1) return detail::launch_table<1>(queue, name, work, units, 0);
+  for (std::size_t first = 0; first < units.size(); first += kMostUnits) {
+    const auto batch = units.subspan(first, std::min(kMostUnits, units.size() - first));
+    detail::launch_table<kMostUnits>(queue, name, work, batch, first);
+  }
+}
+
+}  // namespace gradtool::cuda
