@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/bench.hpp"
@@ -37,6 +38,52 @@ std::string wrapped(const std::string& text, std::size_t width) {
   }
   return out + fmt::format("{}{}\n", out.empty() ? "" : "  ", rest);
 }
+
+std::vector<std::string> clauses_of(const std::string& message) {
+  std::vector<std::string> clauses;
+  for (std::size_t at = 0; at < message.size();) {
+    const std::size_t end = std::min(message.find("; ", at), message.size());
+    clauses.push_back(message.substr(at, end - at));
+    at = end + 2;
+  }
+  return clauses;
+}
+
+bool contains(const std::vector<std::string>& clauses, const std::string& clause) {
+  return std::find(clauses.begin(), clauses.end(), clause) != clauses.end();
+}
+
+/// Remarks of the rows that are ok, by clauses; what all of them say is said once.
+class Remarks {
+ public:
+  void add(const std::string& who, const std::string& message) {
+    all_.emplace_back(who, clauses_of(message));
+    common_ = all_.size() == 1 ? all_.front().second : in_both(common_, all_.back().second);
+  }
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    const bool several = all_.size() > 1;
+    for (const auto& [who, clauses] : all_) {
+      std::vector<std::string> own;
+      for (const auto& clause : clauses) {
+        if (!several || !contains(common_, clause)) own.push_back(clause);
+      }
+      if (!own.empty()) text += wrapped(fmt::format("{}: {}", who, fmt::join(own, "; ")), 100);
+    }
+    if (several && !common_.empty()) text += wrapped(fmt::format("all: {}", fmt::join(common_, "; ")), 100);
+    return text;
+  }
+
+ private:
+  static std::vector<std::string> in_both(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+    std::vector<std::string> both;
+    std::copy_if(a.begin(), a.end(), std::back_inserter(both), [&](auto& clause) { return contains(b, clause); });
+    return both;
+  }
+
+  std::vector<std::pair<std::string, std::vector<std::string>>> all_;
+  std::vector<std::string> common_;
+};
 
 }  // namespace
 
@@ -111,16 +158,17 @@ std::string terminal_table(const BenchReport& report) {
     return total_of(table, a.concurrent) < total_of(table, b.concurrent);
   });
   std::vector<std::vector<std::string>> rows;
-  std::string notes;
+  Remarks remarks;
   for (const auto& [isolated, concurrent] : lines) {
     const std::string status = to_text(table.at(isolated, "status"));
     const std::string message = to_text(table.at(isolated, "message"));
-    if (status == "ok" && !message.empty())
-      notes += wrapped(fmt::format("{}: {}", short_name(table, isolated), message), 100);
-    const std::string pipelined = to_text(table.at(concurrent, "message"));
-    if (concurrent != isolated && to_text(table.at(concurrent, "status")) == "ok" && pipelined != message &&
-        !pipelined.empty())
-      notes += wrapped(fmt::format("{} pipelined: {}", short_name(table, concurrent), pipelined), 100);
+    if (status == "ok") remarks.add(short_name(table, isolated), message);
+    const std::string other = to_text(table.at(concurrent, "message"));
+    if (concurrent != isolated && to_text(table.at(concurrent, "status")) == "ok" && other != message &&
+        !other.empty()) {
+      const bool pipelined = to_text(table.at(concurrent, "pipeline")) != "1";
+      remarks.add(fmt::format("{} {}", short_name(table, concurrent), pipelined ? "pipelined" : "concurrent"), other);
+    }
     rows.push_back({short_name(table, isolated), shown(table, isolated, "payload_ratio", "{:.2f}"),
                     shown(table, isolated, "wire_ratio", "{:.2f}"), shown(table, isolated, "nmse", "{:.3g}"),
                     shown(table, isolated, "cumulative_nmse", "{:.3g}"),
@@ -134,7 +182,7 @@ std::string terminal_table(const BenchReport& report) {
              {false, true, true, true, true, true, true, true, true, true, false}, 24) +
          "payload, wire: times smaller than fp32 and than its ring all-reduce; enc, dec: GB/s of raw bytes,\n"
          "one rank at a time; total: us a step, all ranks at once; wins below: Gbit/s network.\n" +
-         notes;
+         remarks.text();
 }
 
 }  // namespace gradtool
