@@ -8,6 +8,7 @@
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/law/count_sketch.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -85,7 +86,8 @@ __global__ void momentum_kernel(float mu, float* gradient, float* momentum, std:
 }
 
 __global__ void gather_kernel(const std::uint32_t* positions, std::size_t count, const float* from, float* values) {
-  for (std::size_t i = thread_in_grid(); i < count; i += threads_in_grid()) values[i] = from[positions[i]];
+  for (std::size_t i = thread_in_grid(); i < count; i += threads_in_grid())
+    values[i] = law::one_nan(from[positions[i]]);
 }
 
 __global__ void place_kernel(SketchResult result) {

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/select_digits.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -65,7 +66,7 @@ __global__ void accumulate_kernel(const DgcPiece* pieces, std::size_t count, law
   const auto step = [&](float gradient, float& u, float& v) {
     const law::Dgc::Step next = law.step(gradient, u);
     u = next.u;
-    v += next.increment;
+    v = law::one_nan(v + next.increment);
     count_top_digit<kCopies>(__float_as_uint(v), own);
   };
   for (std::size_t i = blockIdx.x; i < count; i += gridDim.x) {
@@ -77,7 +78,7 @@ __global__ void accumulate_kernel(const DgcPiece* pieces, std::size_t count, law
       for (std::size_t j = threadIdx.x; j < piece.count; j += kThreads) {
         const law::Dgc::Step next = law.step(from[j], u[j]);
         u[j] = next.u;
-        state.dense[piece.dense + j] = next.increment;
+        state.dense[piece.dense + j] = law::one_nan(next.increment);
       }
       continue;
     }

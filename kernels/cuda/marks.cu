@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/tile_scan.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -98,7 +99,7 @@ __global__ void set_kernel(const std::uint32_t* positions, const std::uint32_t* 
 __global__ void take_kernel(MarkScan marks, float* held, float* momentum, const std::uint32_t* spared, float* values) {
   each_element(marks, [&](std::size_t i, bool marked, std::uint64_t at) {
     if (!marked) return;
-    values[at] = held[i];
+    values[at] = law::one_nan(held[i]);
     held[i] = 0.0f;
     if (momentum != nullptr && (spared[i / 32] >> i % 32 & 1u) == 0) momentum[i] = 0.0f;
   });

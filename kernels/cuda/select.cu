@@ -8,6 +8,7 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/select_digits.hpp"
 #include "kernels/cuda/tile_scan.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -253,7 +254,7 @@ __global__ void write_kernel(Tiles tiles, SelectState* state, const std::uint64_
         const std::uint32_t stronger = above + static_cast<std::uint32_t>(__popc(all_above & below));
         const std::size_t to = std::size_t{stronger} + (tie < ties ? tie : ties);
         positions[to] = static_cast<std::uint32_t>(tile * kTile + tiles.places[tile * kTile + i]);
-        values[to] = __uint_as_float(pattern);
+        values[to] = law::one_nan(__uint_as_float(pattern));
       }
       above += static_cast<std::uint32_t>(__popc(all_above));
       equal += static_cast<std::uint32_t>(__popc(all_equal));

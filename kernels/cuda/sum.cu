@@ -8,6 +8,7 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/law/half.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -24,7 +25,7 @@ struct Element<Dtype::f32> {
 template <Dtype D>
 __device__ typename Element<D>::Type add(typename Element<D>::Type a, typename Element<D>::Type b) {
   if constexpr (D == Dtype::f32) {
-    return a + b;
+    return law::one_nan(a + b);
   } else if constexpr (D == Dtype::f16) {
     return law::f16_from_f32(law::f32_from_f16(a) + law::f32_from_f16(b));
   } else {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/ordered_sums.hpp"
 #include "kernels/cuda/quads.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -45,7 +46,7 @@ __global__ void norm_kernel(const double* sums, std::size_t chunks, float* norm)
   __shared__ SumRoom<1> room;
   double sum[1];
   sums_of_chunks<1>(sums, 0, 0, chunks, room, sum);
-  if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum[0]));
+  if (threadIdx.x == 0) *norm = law::one_nan(static_cast<float>(sqrt(sum[0])));
 }
 
 /// Word k of a block's 32, which lie one in every lane.

@@ -6,6 +6,7 @@
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "kernels/law/majority.hpp"
 
 namespace gradtool::cuda {
@@ -43,11 +44,11 @@ __global__ void momentum_kernel(const float* g, float beta, float* m, std::size_
     const Four<float> gradient = reinterpret_cast<const Four<float>*>(g)[i];
     Four<float> moved = reinterpret_cast<const Four<float>*>(m)[i];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) moved.value[k] = beta * moved.value[k] + share * gradient.value[k];
+    for (int k = 0; k < 4; ++k) moved.value[k] = law::one_nan(beta * moved.value[k] + share * gradient.value[k]);
     reinterpret_cast<Four<float>*>(m)[i] = moved;
   }
   for (std::size_t i = 4 * fours + thread_in_grid(); i < count; i += threads_in_grid())
-    m[i] = beta * m[i] + share * g[i];
+    m[i] = law::one_nan(beta * m[i] + share * g[i]);
 }
 
 __global__ void divide_kernel(float* x, std::size_t count, float by) {

@@ -7,6 +7,7 @@
 
 #include "kernels/law/half.hpp"
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::host {
 namespace {
@@ -76,7 +77,7 @@ GT_SIMD_CLONES void collect_piece(const Piece& piece, const float* x, const std:
         --ties;
       }
       *positions++ = static_cast<std::uint32_t>(j);
-      *values++ = x[j];
+      *values++ = law::one_nan(x[j]);
     }
   }
 }

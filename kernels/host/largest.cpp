@@ -6,6 +6,7 @@
 
 #include "kernels/law/half.hpp"
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool::host {
@@ -156,7 +157,7 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
       const std::uint32_t pattern = patterns_[i];
       const std::size_t tie = (pattern & kMagnitude) == threshold && ties > 0 ? 1 : 0;
       positions[at] = places_[i];
-      if (values != nullptr) values[at] = law::float_of(pattern);
+      if (values != nullptr) values[at] = law::one_nan(law::float_of(pattern));
       at += tie + ((pattern & kMagnitude) > threshold ? 1 : 0);
       ties -= tie;
     }

@@ -4,6 +4,7 @@
 
 #include "kernels/law/half.hpp"
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::law {
 
@@ -24,7 +25,7 @@ struct AdaComp {
   GT_HD bool sends(float sum, float gradient, std::uint32_t largest) const {
     return magnitude(sum + more * gradient) >= largest && magnitude(sum) > 0;
   }
-  GT_HD static std::uint32_t code(float sum) { return kPositive + (bits_of(sum) >> 31); }
+  GT_HD static std::uint32_t code(float sum) { return kPositive + (bits_of(one_nan(sum)) >> 31); }
 };
 
 }  // namespace gradtool::law

@@ -4,6 +4,7 @@
 
 #include "kernels/law/half.hpp"
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 
 namespace gradtool::law {
 
@@ -75,7 +76,7 @@ struct Vgc {
     return nearest >= exponent ? 0 : exponent - nearest;
   }
   GT_HD static std::uint32_t word(float value, std::uint32_t steps, std::uint32_t index) {
-    return (bits_of(value) & 0x80000000u) | steps << 28 | index;
+    return (bits_of(one_nan(value)) & 0x80000000u) | steps << 28 | index;
   }
   GT_HD static std::uint32_t index_of(std::uint32_t word) { return word & 0x0fffffffu; }
   GT_HD static std::uint32_t steps_of(std::uint32_t word) { return word >> 28 & 7u; }

@@ -123,7 +123,7 @@ class DctCodec final : public Codec<Space::host> {
       auto* values = section<float>(scratch, at.of_blocks);
       const auto bytes = scratch.part(at.largest, host::Largest::scratch_bytes(maxima.size()));
       host::Largest{queue, maxima, bytes}.select({section<std::uint32_t>(scratch, at.positions), k}, values);
-      floor = kMagnitude;
+      floor = kInfinity;  // what is not finite is sent anyway
       for (std::size_t i = 0; i < k; ++i) floor = std::min(floor, law::bits_of(values[i]));
     }
     return std::clamp(select.largest(k, floor).threshold, 1U, kInfinity);

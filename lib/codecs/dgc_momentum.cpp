@@ -6,6 +6,7 @@
 
 #include "kernels/law/dgc.hpp"
 #include "kernels/law/half.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/codecs/payload.hpp"
 
 namespace gradtool {
@@ -20,7 +21,7 @@ inline std::uint32_t update_block(const float* g, float* u, float* v, std::size_
   std::uint32_t largest = 0;
   for (std::size_t j = 0; j < count; ++j) {
     const auto step = law.step(g[j], u[j]);
-    const float sum = v[j] + step.increment;
+    const float sum = law::one_nan(v[j] + step.increment);
     u[j] = step.u;
     v[j] = sum;
     largest = std::max(largest, law::bits_of(sum) & kMagnitude);
@@ -39,7 +40,7 @@ GT_SIMD_CLONES void update_dense(const float* g, float* u, float* out, std::size
   for (std::size_t j = 0; j < count; ++j) {
     const auto step = law.step(g[j], u[j]);
     u[j] = step.u;
-    out[j] = step.increment;
+    out[j] = law::one_nan(step.increment);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/host/marks.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "kernels/law/strom.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/index_code.hpp"
@@ -20,6 +21,11 @@ using law::kNotFinite;
 constexpr std::uint32_t kWords = law::kSignedWords;
 constexpr std::uint32_t kIndexMask = law::kWordIndex;
 constexpr std::size_t kCodesPerWord = Strom::kCodesPerWord;
+
+/// Bit 31; a NaN has none, as in every list of selected values.
+std::uint32_t sign_of(float x) {
+  return law::bits_of(law::one_nan(x)) & ~kIndexMask;
+}
 
 struct Found {
   std::uint32_t count = 0;
@@ -160,7 +166,7 @@ class SparseStrom final : public Codec<Space::host> {
     auto* out = section<std::uint32_t>(payload, sizeof header);
     if (words) {
       parallel_for(queue, k, 16, 1 << 14, [&](std::size_t first, std::size_t last) {
-        for (; first < last; ++first) out[first] = positions[first] | (law::bits_of(x[positions[first]]) & ~kIndexMask);
+        for (; first < last; ++first) out[first] = positions[first] | sign_of(x[positions[first]]);
       });
       return;
     }
@@ -168,7 +174,7 @@ class SparseStrom final : public Codec<Space::host> {
       for (; first < last; ++first) {
         std::uint32_t word = 0;
         for (std::size_t j = 32 * first; j < std::min(k, 32 * (first + 1)); ++j)
-          word |= law::bits_of(x[positions[j]]) >> 31 << j % 32;
+          word |= sign_of(x[positions[j]]) >> 31 << j % 32;
         out[first] = word;
       }
     });

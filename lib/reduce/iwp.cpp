@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/host/select.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/codecs/index_code.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/host_reducer.hpp"
@@ -112,7 +113,7 @@ class IwpReducer final : public HostReducer {
       std::copy(dense_.span().begin(), dense_.span().end(), marks.data());
       for (std::size_t r = 0; r < roots_.count(); ++r) add_mask(queue, headers[r], masks, r, positions, marks);
       count = for_each_mark(queue, marks, [&](std::size_t at, std::size_t i) {
-        values[at] = held_[i];
+        values[at] = law::one_nan(held_[i]);
         held_[i] = 0.0F;
         if (!momentum_.empty() && masking_ && (dense_[i / 32] >> i % 32 & 1U) == 0) momentum_[i] = 0.0F;
       });

@@ -2,6 +2,7 @@
 
 #include "kernels/host/select.hpp"
 #include "kernels/law/half.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/marks.hpp"
 #include "lib/reduce/oktopk_reducer.hpp"
@@ -38,7 +39,7 @@ class HostSteps {
     mark_large(queue, values, threshold, words);
     count_ = for_each_mark(queue, words, [&](std::size_t at, std::size_t i) {
       positions_[at] = static_cast<std::uint32_t>(i);
-      values_[at] = values[i];
+      values_[at] = law::one_nan(values[i]);
     });
     return count_;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
@@ -15,7 +16,7 @@ namespace {
 constexpr std::size_t kGrain = 1 << 15;
 
 GT_SIMD_CLONES void add_range(const float* in, float* out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] += in[i];
+  for (std::size_t i = 0; i < count; ++i) out[i] = law::one_nan(out[i] + in[i]);
 }
 
 GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {

@@ -14,7 +14,7 @@ namespace gradtool {
 /// view := 0.
 void fill_zero(Queue<Space::host> queue, View<float, Space::host> view);
 void fill_zero(Queue<Space::cuda> queue, View<float, Space::cuda> view);
-/// out += in, element by element.
+/// out += in, element by element; law::one_nan for what is not a number.
 void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float, Space::host> out);
 void add(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<float, Space::cuda> out);
 /// view *= factor.

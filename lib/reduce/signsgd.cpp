@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "kernels/law/majority.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
@@ -14,7 +15,7 @@ constexpr std::size_t kGrain = 1 << 14;
 
 GT_SIMD_CLONES void move_range(const float* g, float beta, float* m, std::size_t count) {
   const float share = 1.0F - beta;
-  for (std::size_t i = 0; i < count; ++i) m[i] = beta * m[i] + share * g[i];
+  for (std::size_t i = 0; i < count; ++i) m[i] = law::one_nan(beta * m[i] + share * g[i]);
 }
 
 /// Rows are read before they are overwritten.

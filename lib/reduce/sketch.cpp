@@ -2,6 +2,7 @@
 
 #include "kernels/host/largest.hpp"
 #include "kernels/law/hd.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/reduce/count_sketch.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
@@ -37,7 +38,7 @@ class HostSide final : public SketchSide<Space::host> {
     const auto estimates = take<float>(carve, plan_.n);
     sketch_.estimate(queue, cells, estimates, rows);
     host::Largest{queue, estimates, carve.take(largest_bytes())}.select(positions, nullptr);
-    for (std::size_t i = 0; i < positions.size(); ++i) values[i] = u[positions[i]];
+    for (std::size_t i = 0; i < positions.size(); ++i) values[i] = law::one_nan(u[positions[i]]);
   }
 
   void place(Queue<Space::host> queue, HostView<const std::uint32_t> positions, HostView<const float> values,

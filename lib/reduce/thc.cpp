@@ -8,6 +8,7 @@
 #include "kernels/host/draws.hpp"
 #include "kernels/host/hadamard.hpp"
 #include "kernels/host/pack_codes.hpp"
+#include "kernels/law/keep_nan.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
@@ -93,7 +94,7 @@ void ThcSteps<Space::host>::norm(Queue<Space::host> queue, HostView<const float>
   });
   law::GroupedSum sum;
   for (std::size_t c = 0; c < chunks; ++c) sum.add(squares[c]);
-  *norm = static_cast<float>(std::sqrt(sum.value()));
+  *norm = law::one_nan(static_cast<float>(std::sqrt(sum.value())));
 }
 
 template <>

@@ -1,6 +1,7 @@
 // Codecs with a memory of their own that have a CUDA version, against their host versions over several steps: payloads,
 // results and what is held back are the same bits.
 #include "tests/codecs/codec_run.hpp"
+#include "tests/codecs/encoder_run.hpp"
 #include "tests/codecs/fft_case.hpp"
 #include "tests/gpu/cuda_run.hpp"
 #include "tests/gpu/model_on_gpu.hpp"
@@ -45,6 +46,33 @@ TEST_P(GpuEncoder, IsTheHostsForDegenerateGradients) {
   };
   expect_the_hosts({.codec = GetParam(), .ranks = 1, .steps = 5, .layout = several_tensors(), .gradient = gradient},
                    "degenerate");
+}
+
+/// What went through an addition is sent as the one NaN, whichever went in (docs/adr/0006).
+TEST_P(GpuEncoder, WritesTheHostsNaN) {
+  const Layout layout = several_tensors();
+  EncoderRun host{GetParam(), layout};
+  EncoderRun plain{GetParam(), layout};
+  CudaRun gpu{GetParam(), layout};
+  const auto encoder = gpu.codec().make_encoder(layout.elements, 1, gpu.queue());
+  for (std::uint32_t step = 0; step < 3; ++step) {
+    auto x = gradient_like(layout.elements, step);
+    auto same = x;
+    const std::uint32_t nans[] = {0x7fffffffU, 0xffc00001U, 0x7fa12345U, 0xffa12345U};
+    for (std::size_t i = 0; i < 16 && step < 2; ++i) {  // tensors of both kinds
+      x[640 + i] = x[7000 + 3 * i] = law::float_of(nans[(i + step) % 4]);
+      same[640 + i] = same[7000 + 3 * i] = law::float_of(0x7fc00000U);
+    }
+    const Guarded gradient{gpu.queue(), bytes_of(x)};
+    gpu.payload().poison(0xA5);
+    encoder->encode(gpu.queue(), gradient.as<float>(), {}, {}, gpu.payload().bytes(), gpu.scratch().bytes());
+    const auto expected = host.encode(x);
+    auto payload = gpu.payload().download();
+    ASSERT_GE(payload.size(), expected.size());
+    payload.resize(expected.size());  // which it states itself
+    EXPECT_EQ(plain.encode(same), expected) << "step " << step;
+    EXPECT_EQ(payload, expected) << "step " << step;
+  }
 }
 
 std::vector<std::string> cuda_encoders() {
