@@ -154,8 +154,10 @@ __global__ void round_kernel(PeelingTable::Progress* progress) {
 __global__ void finish_kernel(Lists lists, Elements elements, const float* table, const std::uint32_t* positions,
                               float factor, float* out, const PeelingTable::Progress* progress) {
   for (std::size_t e = thread_in_grid(); e < progress->elements; e += threads_in_grid()) {
-    float value = elements.values[e];
-    if (elements.round[e] == 0) {
+    float value;
+    if (elements.round[e] != 0) {
+      value = elements.values[e];
+    } else {
       float estimate[kHashes];
 #pragma unroll
       for (std::uint32_t j = 0; j < kHashes; ++j) {

@@ -15,7 +15,8 @@ PowerSgdPlan::PowerSgdPlan(const Layout& layout, std::size_t rank, double least_
     const std::size_t rows = tensor.rows();
     const std::size_t columns = tensor.columns();
     const std::size_t r = std::min({rank, rows, columns});
-    const bool pays = static_cast<double>(rows * columns) >= least_rate * static_cast<double>(r * (rows + columns));
+    const bool pays =
+        r > 0 && static_cast<double>(rows * columns) >= least_rate * static_cast<double>(r * (rows + columns));
     if (!tensor.is_matrix() || !pays) {
       if (!raw.empty() && raw.back().first + raw.back().count == tensor.first && raw.back().after == p_size)
         raw.back().count += tensor.elements;
