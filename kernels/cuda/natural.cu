@@ -9,7 +9,7 @@ namespace gradtool::cuda {
 namespace {
 
 constexpr unsigned kWarps = kThreads / schedule::kLanes;
-constexpr std::size_t kPiece = 4096;  // elements that a warp takes at a time
+constexpr std::size_t kPiece = 1024;  // elements that a warp takes at a time: short, as schedule::kWindowPiece says
 
 std::size_t blocks_for_elements(std::size_t n) {
   return blocks_for(n, kWarps * kPiece);

@@ -19,16 +19,29 @@ struct Draws {
   std::uint32_t bits[4];
 };
 
+/// The halves of a product.
+struct Product {
+  std::uint32_t high, low;
+};
+GT_HD inline Product product(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return {__umulhi(a, b), a * b};  // the compiler would carry a 64-bit product through 64-bit operations
+#else
+  const std::uint64_t whole = std::uint64_t{a} * b;
+  return {static_cast<std::uint32_t>(whole >> 32), static_cast<std::uint32_t>(whole)};
+#endif
+}
+
 /// Philox-4x32-10 (Salmon et al., SC'11) for a raw counter and key.
 GT_HD inline Draws philox(std::uint32_t c0, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3, std::uint32_t k0,
                           std::uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c1 = static_cast<std::uint32_t>(p1);
-    c3 = static_cast<std::uint32_t>(p0);
+    const Product p0 = product(0xD2511F53u, c0);
+    const Product p1 = product(0xCD9E8D57u, c2);
+    c0 = p1.high ^ c1 ^ k0;
+    c2 = p0.high ^ c3 ^ k1;
+    c1 = p1.low;
+    c3 = p0.low;
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }

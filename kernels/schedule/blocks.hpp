@@ -8,9 +8,12 @@
 /// across windows, are taken block by block, in pieces.
 namespace gradtool::schedule {
 
-/// A warp takes at most this many elements at a time, so that a few large blocks fill a GPU too.
+/// Blocks up to here are one piece, larger ones are cut: a few large blocks fill a GPU too.
 inline constexpr std::size_t kPiece = 4096;
-static_assert(kPiece % kWindow == 0);
+/// Of elements whose blocks lie in windows a warp takes this many at a time: pieces are many times the warps that run
+/// at once, so that the last of them leave little of a GPU idle.
+inline constexpr std::size_t kWindowPiece = 1024;
+static_assert(kPiece % kWindow == 0 && kWindowPiece % kWindow == 0);
 
 GT_HD constexpr bool in_window(std::size_t block) {
   return block >= 4 && block <= kWindow && (block & (block - 1)) == 0;
@@ -25,24 +28,29 @@ struct BlockPiece {
   /// Of a block; of its last one's, where a block is cut, those behind the end are empty.
   GT_HD static std::size_t per_block(const law::BlockLayout& layout) { return (layout.block + kPiece - 1) / kPiece; }
   GT_HD static std::size_t pieces(const law::BlockLayout& layout) {
-    if (in_window(layout.block)) return (layout.n + kPiece - 1) / kPiece;
+    if (in_window(layout.block)) return (layout.n + kWindowPiece - 1) / kWindowPiece;
     return layout.blocks() * per_block(layout);
   }
-  GT_HD BlockPiece(const law::BlockLayout& layout, std::size_t piece) {
+  GT_HD BlockPiece(const law::BlockLayout& layout, std::size_t piece) : block{piece} {
     std::size_t end = layout.n;
+    std::size_t most = kWindowPiece;
     if (in_window(layout.block)) {
-      first = piece * kPiece;
+      first = piece * kWindowPiece;
       block = first / layout.block;
     } else {
-      block = piece / per_block(layout);
-      const std::size_t offset = piece % per_block(layout) * kPiece;
+      std::size_t offset = 0;
+      if (layout.block > kPiece) {  // a division costs a GPU as much as some elements
+        block = piece / per_block(layout);
+        offset = piece % per_block(layout) * kPiece;
+      }
       first = block * layout.block + offset;
       starts = offset == 0;
       const std::size_t border = (block + 1) * layout.block;
       end = border < layout.n ? border : layout.n;
+      most = kPiece;
     }
     const std::size_t left = first < end ? end - first : 0;
-    count = left < kPiece ? left : kPiece;
+    count = left < most ? left : most;
     first_word = first * layout.bits / 32;  // blocks and pieces are whole words of codes
   }
 };

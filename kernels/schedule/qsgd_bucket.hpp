@@ -19,8 +19,12 @@ struct QsgdPiece {
 
   GT_HD static std::size_t per_bucket(const law::QsgdLayout& layout) { return (layout.bucket + kPiece - 1) / kPiece; }
   GT_HD static std::size_t pieces(const law::QsgdLayout& layout) { return layout.buckets() * per_bucket(layout); }
-  GT_HD QsgdPiece(const law::QsgdLayout& layout, std::size_t piece) : bucket{piece / per_bucket(layout)} {
-    const std::size_t offset = piece % per_bucket(layout) * kPiece;
+  GT_HD QsgdPiece(const law::QsgdLayout& layout, std::size_t piece) : bucket{piece} {
+    std::size_t offset = 0;
+    if (layout.bucket > kPiece) {
+      bucket = piece / per_bucket(layout);
+      offset = piece % per_bucket(layout) * kPiece;
+    }
     const std::size_t border = (bucket + 1) * layout.bucket;
     const std::size_t end = border < layout.n ? border : layout.n;
     first = bucket * layout.bucket + offset;

@@ -156,7 +156,7 @@ void replay_decode_blocks(const std::vector<std::byte>& payload, const law::Bloc
 /// kernels/cuda/natural.cu: natural_encode, natural_decode_add.
 inline std::vector<std::byte> replay_natural_encode(std::span<const float> x, const law::DrawKey& key,
                                                     std::uint32_t order) {
-  constexpr std::size_t kPiece = 4096;
+  constexpr std::size_t kPiece = 1024;
   const std::size_t exponents = (x.size() + 3) / 4 * 4;
   std::vector<std::byte> payload(exponents + (x.size() + 31) / 32 * 4, std::byte{0xA5});
   for (const std::size_t p : item_order((x.size() + kPiece - 1) / kPiece, order)) {
@@ -168,7 +168,7 @@ inline std::vector<std::byte> replay_natural_encode(std::span<const float> x, co
 }
 inline void replay_natural_decode(const std::vector<std::byte>& payload, float weight, std::span<float> out,
                                   std::uint32_t order) {
-  constexpr std::size_t kPiece = 4096;
+  constexpr std::size_t kPiece = 1024;
   const std::size_t exponents = (out.size() + 3) / 4 * 4;
   for (const std::size_t p : item_order((out.size() + kPiece - 1) / kPiece, order)) {
     const std::size_t count = std::min(kPiece, out.size() - p * kPiece);
