@@ -37,9 +37,12 @@ GT_HD constexpr law::BlockLayout with_elements(law::BlockLayout layout, std::siz
   return layout;
 }
 
-/// `largest` null: a block is one piece at most, and its largest is found here, while it is in the cache.
-template <class Format, bool Stochastic>
+/// `largest` null: a block is one piece at most, and its largest is found here, while it is in the cache; or in
+/// registers, where blocks have `Windows` windows and are not drawn for, which takes too many.
+template <class Format, bool Stochastic, std::uint32_t Windows = schedule::kAhead>
 struct EncodeBlocks {
+  static constexpr unsigned kResident = Stochastic || Windows == schedule::kMostHeld ? 2 : 3;
+
   law::BlockLayout like;
   law::DrawKey key;
   const unsigned* largest;
@@ -58,13 +61,17 @@ struct EncodeBlocks {
     auto* scales = reinterpret_cast<typename Format::Scale*>(payload);
     auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
     std::uint32_t* codes = room[kRoom ? threadIdx.x / schedule::kLanes : 0];
-    const bool in_window = Format::kBlock != 0 || schedule::in_window(layout.block);
+    // Registers are for the longest way through a kernel: the largest held blocks have theirs for themselves.
+    const bool in_window = Windows == schedule::kAhead && (Format::kBlock != 0 || schedule::in_window(layout.block));
     const std::size_t pieces = schedule::BlockPiece::pieces(layout);
     for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
       const schedule::BlockPiece piece{layout, p};
       if (in_window) {
         schedule::encode_in_windows<Format, Stochastic>(warp, layout, piece, gradient, aligned, mine, scales, codes,
                                                         words + piece.first_word);
+      } else if (!Stochastic && schedule::can_be_held<Windows>(layout, piece, aligned)) {
+        schedule::encode_held_block<Format, Stochastic, Windows>(warp, piece, gradient, mine, scales, codes,
+                                                                 words + piece.first_word);
       } else {
         const std::uint32_t most = largest != nullptr
                                        ? largest[piece.block]
@@ -132,6 +139,11 @@ void encode_blocks(Queue<Space::cuda> queue, const law::BlockLayout& like, std::
     fill(queue, {scratch, blocks_scratch_bytes(layout)}, 0);
     launch(queue, "largest of blocks", largest_of_blocks<Format>, static_cast<unsigned>(blocks_for_pieces(layout)),
            layout, static_cast<const float*>(unit.from), aligned_to(unit.from, 16), largest);
+  }
+  if constexpr (Format::kBlock == 0) {
+    if (!stochastic && like.block == schedule::kMostHeld * schedule::kWindow)
+      return launch_units(queue, "encode blocks", EncodeBlocks<Format, false, schedule::kMostHeld>{like, key, largest},
+                          units);
   }
   if (stochastic)
     launch_units(queue, "encode blocks", EncodeBlocks<Format, true>{like, key, largest}, units);

@@ -38,6 +38,10 @@ class DeviceWarp {
   __device__ std::uint32_t max(const Own<std::uint32_t>& own) const { return __reduce_max_sync(kAll, own[lane_]); }
   __device__ Own<std::uint32_t> max_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
     Own<std::uint32_t> joined = own;
+    if (lanes == schedule::kLanes) {
+      joined[lane_] = max(own);
+      return joined;
+    }
     for (std::uint32_t distance = 1; distance < lanes; distance *= 2) {
       const std::uint32_t other = __shfl_xor_sync(kAll, joined[lane_], distance);
       joined[lane_] = other > joined[lane_] ? other : joined[lane_];
@@ -49,6 +53,12 @@ class DeviceWarp {
     for (std::uint32_t distance = 1; distance < lanes; distance *= 2)
       joined[lane_] |= __shfl_xor_sync(kAll, joined[lane_], distance);
     return joined;
+  }
+  template <class T>
+  __device__ Own<T> from(const Own<T>& own, const Own<std::uint32_t>& source) const {
+    Own<T> got;
+    got[lane_] = __shfl_sync(kAll, own[lane_], source[lane_]);
+    return got;
   }
   __device__ std::uint32_t sum(const Own<std::uint32_t>& own) const { return __reduce_add_sync(kAll, own[lane_]); }
   __device__ Own<std::uint32_t> sum_before(const Own<std::uint32_t>& own) const {

@@ -33,9 +33,12 @@ GT_HD constexpr law::QsgdLayout with_elements(law::QsgdLayout layout, std::size_
   return layout;
 }
 
-/// `Whole`: a bucket is one piece, and its norm is found here, while the bucket is in the cache.
+/// `Whole`: a bucket is one piece, and its norm is found here, while the bucket is in the cache; or in registers, if it
+/// has the usual size.
 template <std::uint32_t Bits, bool Whole>
 struct Encode {
+  static constexpr unsigned kResident = 2;
+
   law::QsgdLayout like;
   bool l2;
   law::DrawKey key;
@@ -51,12 +54,24 @@ struct Encode {
     auto* words = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(unit.to) + layout.codes_offset());
     law::DrawKey mine = key;
     mine.tensor += index;
+    std::uint32_t* room = codes[threadIdx.x / schedule::kLanes];
     const std::size_t pieces = Piece::pieces(layout);
     for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
       const Piece piece{layout, p};
       const float* x = gradient + piece.first;
       float norm;
       if constexpr (Whole) {
+        if (aligned && piece.count == schedule::kHeldBucket) {
+          const auto held = schedule::load_windows<schedule::kHeldBucket / schedule::kWindow>(warp, x);
+          norm = schedule::bucket_norm(warp, held, l2, room);
+          warp.each([&](std::uint32_t lane) {
+            if (lane == 0) norms[piece.bucket] = norm;
+          });
+          schedule::encode_held<law::QsgdElement<Bits>, true>(warp, held, piece.first,
+                                                              law::Qsgd::with_bits(Bits).encode_factor(norm), mine,
+                                                              room, words + piece.first_word);
+          continue;
+        }
         norm = schedule::bucket_norm(warp, x, piece.count, l2, aligned);
         warp.each([&](std::uint32_t lane) {
           if (lane == 0) norms[piece.bucket] = norm;
@@ -64,9 +79,9 @@ struct Encode {
       } else {
         norm = norms[piece.bucket];
       }
-      schedule::encode_elements<law::QsgdElement<Bits>, true>(
-          warp, x, piece.first, piece.count, aligned, law::Qsgd::with_bits(Bits).encode_factor(norm), mine,
-          codes[threadIdx.x / schedule::kLanes], words + piece.first_word);
+      schedule::encode_elements<law::QsgdElement<Bits>, true>(warp, x, piece.first, piece.count, aligned,
+                                                              law::Qsgd::with_bits(Bits).encode_factor(norm), mine,
+                                                              room, words + piece.first_word);
     }
   }
 };

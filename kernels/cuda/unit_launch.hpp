@@ -42,8 +42,19 @@ struct UnitTable {
   Unit units[Most];
 };
 
+/// Blocks that fit a multiprocessor together, at least: a kernel says kResident where the compiler would spend too many
+/// registers.
+template <class Work>
+constexpr unsigned resident_blocks() {
+  if constexpr (requires { Work::kResident; })
+    return Work::kResident;
+  else
+    return 1;
+}
+
 template <class Work, std::size_t Most>
-__global__ void units_kernel(const __grid_constant__ UnitTable<Work, Most> table) {
+__global__ void __launch_bounds__(kThreads, resident_blocks<Work>())
+    units_kernel(const __grid_constant__ UnitTable<Work, Most> table) {
   std::uint32_t unit = 0;
   if constexpr (Most > 1) {  // the first whose end lies behind this block
     for (std::uint32_t behind = table.count - 1; unit < behind;) {

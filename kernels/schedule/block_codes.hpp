@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/law/bitpack.hpp"
 #include "kernels/law/philox.hpp"
@@ -34,6 +35,52 @@ GT_SCHEDULE inline void add_four(const Four<float>& value, std::size_t at, std::
   }
 }
 
+/// Windows that a warp has in flight: their loads are under way together, and none waits for a store.
+inline constexpr std::uint32_t kAhead = 4;
+inline constexpr std::uint32_t kAheadElements = kAhead * kWindow;
+
+/// Whole windows, one behind the other: four elements of each for every lane, in registers.
+template <std::uint32_t Windows, class Warp>
+struct Held {
+  typename Warp::template Own<Four<float>> window[Windows];
+};
+
+/// Of x, which is 16-byte aligned.
+template <std::uint32_t Windows, class Warp>
+GT_SCHEDULE Held<Windows, Warp> load_windows(const Warp& warp, const float* x) {
+  Held<Windows, Warp> held;
+  warp.each([&](std::uint32_t lane) {
+    GT_UNROLL
+    for (std::uint32_t w = 0; w < Windows; ++w)
+      held.window[w][lane] = *reinterpret_cast<const Four<float>*>(x + w * kWindow + 4 * lane);
+  });
+  return held;
+}
+
+/// out[at + i] += value_of(at)[i] for every lane's fours of out[0 .. count).
+template <class Warp, class ValueOf>
+GT_SCHEDULE void add_values(const Warp& warp, std::size_t count, float* out, bool aligned, const ValueOf& value_of) {
+  warp.each([&](std::uint32_t lane) {
+    std::size_t at = 4 * std::size_t{lane};
+    for (; aligned && at - 4 * lane + kAheadElements <= count; at += kAheadElements) {
+      Four<float> value[kAhead];
+      Four<float> sum[kAhead];
+      GT_UNROLL
+      for (std::uint32_t w = 0; w < kAhead; ++w) {
+        value[w] = value_of(at + w * kWindow);
+        sum[w] = *reinterpret_cast<const Four<float>*>(out + at + w * kWindow);
+      }
+      GT_UNROLL
+      for (std::uint32_t w = 0; w < kAhead; ++w) {
+        GT_UNROLL
+        for (std::uint32_t i = 0; i < 4; ++i) sum[w].value[i] += value[w].value[i];
+        *reinterpret_cast<Four<float>*>(out + at + w * kWindow) = sum[w];
+      }
+    }
+    for (; at < count; at += kWindow) add_four(value_of(at), at, count, out, aligned);
+  });
+}
+
 /// The largest pattern without sign of four elements.
 GT_SCHEDULE inline std::uint32_t largest_of_four(const Four<float>& four) {
   std::uint32_t largest = 0;
@@ -50,7 +97,18 @@ GT_SCHEDULE std::uint32_t largest_pattern(const Warp& warp, const float* x, std:
   typename Warp::template Own<std::uint32_t> largest;
   warp.each([&](std::uint32_t lane) {
     std::uint32_t most = 0;
-    for (std::size_t at = 4 * std::size_t{lane}; at < count; at += kWindow) {
+    std::size_t at = 4 * std::size_t{lane};
+    for (; aligned && at - 4 * lane + kAheadElements <= count; at += kAheadElements) {
+      Four<float> ahead[kAhead];
+      GT_UNROLL
+      for (std::uint32_t w = 0; w < kAhead; ++w) ahead[w] = *reinterpret_cast<const Four<float>*>(x + at + w * kWindow);
+      GT_UNROLL
+      for (std::uint32_t w = 0; w < kAhead; ++w) {
+        const std::uint32_t four = largest_of_four(ahead[w]);
+        most = four > most ? four : most;
+      }
+    }
+    for (; at < count; at += kWindow) {
       const std::uint32_t four = largest_of_four(four_at(x, at, count, aligned));
       most = four > most ? four : most;
     }
@@ -59,9 +117,24 @@ GT_SCHEDULE std::uint32_t largest_pattern(const Warp& warp, const float* x, std:
   return warp.max(largest);
 }
 
+/// The same of held windows.
+template <std::uint32_t Windows, class Warp>
+GT_SCHEDULE std::uint32_t largest_pattern(const Warp& warp, const Held<Windows, Warp>& held) {
+  typename Warp::template Own<std::uint32_t> largest;
+  warp.each([&](std::uint32_t lane) {
+    std::uint32_t most = 0;
+    GT_UNROLL
+    for (std::uint32_t w = 0; w < Windows; ++w) {
+      const std::uint32_t four = largest_of_four(held.window[w][lane]);
+      most = four > most ? four : most;
+    }
+    largest[lane] = most;
+  });
+  return warp.max(largest);
+}
+
 /// Writes a window's codes: `code` holds four of every lane, those of absent elements 0; `here` elements are there.
-/// `room`: for kWindow codes, 16-byte aligned, shared by the lanes; only used where four codes are no power of two
-/// bits.
+/// `room`: kLanes words, shared by the lanes; only used where four codes are no power of two bits.
 template <std::uint32_t Bits, class Warp>
 GT_SCHEDULE void store_window(const Warp& warp, const typename Warp::template Own<Four<std::uint32_t>>& code,
                               std::uint32_t here, std::uint32_t* room, std::uint32_t* words) {
@@ -79,14 +152,24 @@ GT_SCHEDULE void store_window(const Warp& warp, const typename Warp::template Ow
       if (lane % kShare == 0 && lane / kShare < out) words[lane / kShare] = word[lane];
     });
   } else {
-    warp.each([&](std::uint32_t lane) { *reinterpret_cast<Four<std::uint32_t>*>(room + 4 * lane) = code[lane]; });
+    constexpr std::uint32_t kFour = 4 * Bits;  // bits of a lane: fewer than a word, so that no lane has two words
+    static_assert(kFour < 32);
     warp.each([&](std::uint32_t lane) {
-      constexpr auto kGroup = static_cast<std::uint32_t>(law::kPackGroup);
-      for (std::uint32_t w = lane; w < out; w += kLanes) {
-        const std::uint32_t group = w / Bits * kGroup;
-        const std::uint32_t in_group = here - group < kGroup ? here - group : kGroup;
-        words[w] = law::packed_word(room + group, in_group, Bits, w % Bits);
+      std::uint32_t four = 0;
+      for (std::uint32_t i = 0; i < 4; ++i) four |= code[lane].value[i] << (i * Bits);
+      room[lane] = four;
+    });
+    warp.each([&](std::uint32_t lane) {
+      if (lane >= out) return;
+      const std::uint32_t first = 32 * lane / kFour;  // whose bits the word starts with
+      const std::uint32_t gone = 32 * lane % kFour;   // of them, in the word before
+      std::uint32_t word = room[first] >> gone;
+      GT_UNROLL
+      for (std::uint32_t i = 1; i <= (kFour + 30) / kFour; ++i) {
+        const std::uint32_t shift = i * kFour - gone;
+        if (shift < 32 && first + i < kLanes) word |= room[first + i] << shift;
       }
+      words[lane] = word;
     });
   }
 }
@@ -98,7 +181,7 @@ GT_SCHEDULE Four<std::uint32_t> load_codes(const std::uint32_t* words, std::size
   const std::size_t group = at / law::kPackGroup;
   const auto bit = static_cast<std::uint32_t>(at % law::kPackGroup) * Bits;
   const std::uint32_t* from = words + group * Bits;
-  std::uint64_t two = from[bit / 32];
+  std::conditional_t<8 % Bits == 0, std::uint32_t, std::uint64_t> two = from[bit / 32];
   if constexpr (8 % Bits != 0) {
     const std::size_t left = count - group * law::kPackGroup;
     const std::size_t available = law::packed_words(left < law::kPackGroup ? left : law::kPackGroup, Bits);
@@ -137,6 +220,19 @@ GT_SCHEDULE void encode_window(const Warp& warp, const typename Warp::template O
   store_window<Element::kBits>(warp, code, here, room, words);
 }
 
+/// Codes of held windows, all with one factor; otherwise as encode_elements.
+template <class Element, bool Stochastic, std::uint32_t Windows, class Warp>
+GT_SCHEDULE void encode_held(const Warp& warp, const Held<Windows, Warp>& held, std::size_t first, float factor,
+                             const law::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
+  typename Warp::template Own<float> factors;
+  warp.each([&](std::uint32_t lane) { factors[lane] = factor; });
+  GT_UNROLL
+  for (std::uint32_t w = 0; w < Windows; ++w) {
+    encode_window<Element, Stochastic>(warp, held.window[w], factors, first + w * kWindow, kWindow, key, room,
+                                       words + w * (kWindow / 32 * Element::kBits));
+  }
+}
+
 /// Codes of x[0 .. count), all with one factor, into `words`. Element 0 has index `first` in the gradient (a multiple
 /// of 32).
 template <class Element, bool Stochastic, class Warp>
@@ -144,7 +240,12 @@ GT_SCHEDULE void encode_elements(const Warp& warp, const float* x, std::size_t f
                                  float factor, const law::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
   typename Warp::template Own<float> factors;
   warp.each([&](std::uint32_t lane) { factors[lane] = factor; });
-  for (std::size_t window = 0; window < count; window += kWindow) {
+  std::size_t window = 0;
+  for (; aligned && window + kAheadElements <= count; window += kAheadElements) {
+    encode_held<Element, Stochastic>(warp, load_windows<kAhead>(warp, x + window), first + window, factor, key, room,
+                                     words + window / law::kPackGroup * Element::kBits);
+  }
+  for (; window < count; window += kWindow) {
     const auto here = static_cast<std::uint32_t>(count - window < kWindow ? count - window : kWindow);
     typename Warp::template Own<Four<float>> four;
     warp.each([&](std::uint32_t lane) { four[lane] = four_at(x + window, 4 * lane, here, aligned); });
@@ -158,14 +259,12 @@ GT_SCHEDULE void encode_elements(const Warp& warp, const float* x, std::size_t f
 template <class Element, class Warp, class UnitOf>
 GT_SCHEDULE void decode_elements(const Warp& warp, const std::uint32_t* words, std::size_t count, const UnitOf& unit_of,
                                  float weight, float* out, bool aligned) {
-  warp.each([&](std::uint32_t lane) {
-    for (std::size_t at = 4 * std::size_t{lane}; at < count; at += kWindow) {
-      const Four<std::uint32_t> code = load_codes<Element::kBits>(words, at, count);
-      const float unit = unit_of(at);
-      Four<float> value;
-      for (std::uint32_t i = 0; i < 4; ++i) value.value[i] = weight * (Element::decode(code.value[i]) * unit);
-      add_four(value, at, count, out, aligned);
-    }
+  add_values(warp, count, out, aligned, [&](std::size_t at) {
+    const Four<std::uint32_t> code = load_codes<Element::kBits>(words, at, count);
+    const float unit = unit_of(at);
+    Four<float> value;
+    for (std::uint32_t i = 0; i < 4; ++i) value.value[i] = weight * (Element::decode(code.value[i]) * unit);
+    return value;
   });
 }
 

@@ -49,4 +49,31 @@ GT_SCHEDULE float bucket_norm(const Warp& warp, const float* x, std::size_t coun
   return law::Qsgd::stored_norm(law::float_of(largest_pattern(warp, x, count, aligned)));
 }
 
+/// Whole buckets of this size, the usual one, are held in registers.
+inline constexpr std::size_t kHeldBucket = 512;
+
+/// The same of a held bucket. `room`: kWindow words, 16-byte aligned, shared by the lanes.
+template <std::uint32_t Windows, class Warp>
+GT_SCHEDULE float bucket_norm(const Warp& warp, const Held<Windows, Warp>& held, bool l2, std::uint32_t* room) {
+  if (!l2) return law::Qsgd::stored_norm(law::float_of(largest_pattern(warp, held)));
+  typename Warp::template Own<float> squares;
+  warp.each([&](std::uint32_t lane) { squares[lane] = 0.0f; });
+  GT_UNROLL
+  for (std::uint32_t w = 0; w < Windows; ++w) {  // a lane adds every 32nd element: through the room
+    warp.each([&](std::uint32_t lane) {
+      Four<std::uint32_t> bits;
+      for (std::uint32_t i = 0; i < 4; ++i) bits.value[i] = law::bits_of(held.window[w][lane].value[i]);
+      *reinterpret_cast<Four<std::uint32_t>*>(room + 4 * lane) = bits;
+    });
+    warp.each([&](std::uint32_t lane) {
+      GT_UNROLL
+      for (std::uint32_t i = lane; i < kWindow; i += kLanes) {
+        const float x = law::float_of(room[i]);
+        squares[lane] += x * x;
+      }
+    });
+  }
+  return law::Qsgd::stored_norm(sqrtf(warp.tree_sum(squares)));
+}
+
 }  // namespace gradtool::schedule

@@ -16,12 +16,16 @@
 ///   each(f)          calls f(lane) for 32 lanes, then a barrier: what a lane wrote is visible to all in the next
 ///   phase; Own<T>           a variable that every lane has for itself, own[lane]; never read by another lane; max,
 ///   sum, sum_before, ballot, tree_sum   of an Own, with the same value for all lanes (sum_before: an Own again);
-///   max_among, or_among     of `lanes` neighbours (a power of two): an Own with the same value for all of them.
+///   max_among, or_among     of `lanes` neighbours (a power of two): an Own with the same value for all of them;
+///   from                    own[source[lane]] of another lane.
 /// Code outside of `each` runs in all lanes alike: what it branches on is the same for all of them.
 #if defined(__CUDACC__)
 #define GT_SCHEDULE __device__
+/// In front of a loop over an array that is to stay in registers, where nothing is indexed by a variable.
+#define GT_UNROLL _Pragma("unroll")
 #else
 #define GT_SCHEDULE
+#define GT_UNROLL
 #endif
 
 namespace gradtool::schedule {
@@ -86,6 +90,12 @@ class HostWarp {
   }
   [[nodiscard]] Own<std::uint32_t> or_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
     return among(lanes, own, [](std::uint32_t a, std::uint32_t b) { return a | b; });
+  }
+  template <class T>
+  [[nodiscard]] Own<T> from(const Own<T>& own, const Own<std::uint32_t>& source) const {
+    Own<T> got;
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) got[lane] = own[source[lane]];
+    return got;
   }
   [[nodiscard]] std::uint32_t sum(const Own<std::uint32_t>& own) const {
     std::uint32_t total = 0;

@@ -75,6 +75,14 @@ std::vector<std::byte> replay_qsgd_encode(std::span<const float> x, std::size_t 
     alignas(16) std::array<std::uint32_t, schedule::kWindow> codes;
     codes.fill(0xA5A5A5A5u);
     const float norm = at_byte<float>(payload, 0)[piece.bucket];
+    if (aligned && bucket == schedule::kHeldBucket && piece.count == bucket) {
+      const auto held = schedule::load_windows<schedule::kHeldBucket / schedule::kWindow>(warp, x.data() + piece.first);
+      at_byte<float>(payload, 0)[piece.bucket] = schedule::bucket_norm(warp, held, l2, codes.data());
+      schedule::encode_held<law::QsgdElement<Bits>, true>(
+          warp, held, piece.first, law::Qsgd::with_bits(Bits).encode_factor(norm), key, codes.data(),
+          at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word);
+      continue;
+    }
     schedule::encode_elements<law::QsgdElement<Bits>, true>(
         warp, x.data() + piece.first, piece.first, piece.count, aligned, law::Qsgd::with_bits(Bits).encode_factor(norm),
         key, codes.data(), at_byte<std::uint32_t>(payload, layout.codes_offset()) + piece.first_word);
@@ -125,6 +133,12 @@ std::vector<std::byte> replay_encode_blocks(std::span<const float> x, const law:
       if (schedule::in_window(layout.block)) {
         schedule::encode_in_windows<Format, Stochastic>(warp, layout, piece, x.data(), aligned, key, scales,
                                                         room.data(), words + piece.first_word);
+      } else if (schedule::can_be_held<schedule::kAhead>(layout, piece, aligned)) {
+        schedule::encode_held_block<Format, Stochastic, schedule::kAhead>(warp, piece, x.data(), key, scales,
+                                                                          room.data(), words + piece.first_word);
+      } else if (schedule::can_be_held<schedule::kMostHeld>(layout, piece, aligned)) {
+        schedule::encode_held_block<Format, Stochastic, schedule::kMostHeld>(warp, piece, x.data(), key, scales,
+                                                                             room.data(), words + piece.first_word);
       } else {
         schedule::encode_piece<Format, Stochastic>(warp, piece, x.data(), aligned, largest[piece.block], key, scales,
                                                    room.data(), words + piece.first_word);
