@@ -121,6 +121,10 @@ for elements in "${sizes[@]}"; do
     --benchmark_out="$out/microbench-$elements.json" --benchmark_out_format=json
 done
 
+# A ResNet-50's tensors one by one, in batches, and as one.
+check "microbench-resnet50" 60 "$microbench" --device=cuda --tensors=resnet50 --benchmark_min_time=0.05 \
+  --benchmark_out="$out/microbench-resnet50.json" --benchmark_out_format=json
+
 stage "bench on the committed capture, two ranks on the card"
 check bench 60 "$gradtool" bench datasets/lenet5-fashion-mnist.h5 --device cuda --csv "$build/bench.csv"
 [ -s "$build/bench.csv" ] && cp "$build/bench.csv" "$out/bench.csv"

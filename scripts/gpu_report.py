@@ -19,8 +19,7 @@ CHECKS = ("gpu_codecs", "gpu_reducers", "comm_gpu", "comm_cuda_runtime", "analyz
 NOT_MEASURED = ("NCCL between cards, and anything else with more than one", "`gradtool capture --device cuda` (needs a LibTorch for CUDA)",
                 "speed of `gradtool analyze --device cuda` (its tables are checked)",
                 "reducers of their own alone (sketch, iwp, lhc, oktopk, thc, qgz, ...); bench.csv has their times on two ranks of one card",
-                "topk against torch.topk",
-                "a model's tensors one by one against the fused time")
+                "topk against torch.topk")
 
 
 def command(*words):
@@ -77,6 +76,27 @@ def beside_libraries(rows):
     return lines + [""]
 
 
+def tensors(path):
+    """A ResNet-50's tensors: how many times as long as one tensor of all their elements they take."""
+    try:
+        runs = json.loads(path.read_text())["benchmarks"]
+    except (OSError, ValueError):
+        return ["### A ResNet-50's tensors: not measured", ""]
+    rows = {}
+    for run in runs:
+        if run.get("run_type", "iteration") == "iteration" and not run.get("error_occurred"):
+            name, form = re.match(r"resnet50/(.*)/([^/]+/[^/]+)$", run["name"].removesuffix("/manual_time")).groups()
+            rows.setdefault(name, {})[form] = run
+    forms = list(dict.fromkeys(form for row in rows.values() for form in row))
+    lines = ["### A ResNet-50's tensors", "", "All of them, us, and times the fused time; to reach: 1.5.", "",
+             "| codec | " + " | ".join(forms) + " |", "| --- |" + " ---: |" * len(forms)]
+    for name, row in rows.items():
+        cells = [f"{row[f]['real_time']:.1f}" + (f" ({row[f]['times_fused']:.2f})" if "times_fused" in row[f] else "") if f in row else ""
+                 for f in forms]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines + [""]
+
+
 def tests_of(log):
     text = log.read_text(errors="replace") if log.exists() else ""
     counts = [f"{n} {what.lower()}" for what in ("PASSED", "SKIPPED", "FAILED")
@@ -115,6 +135,7 @@ def main():
     for elements in options.elements:
         path = options.out / f"microbench-{elements}.json"
         lines += table(path, elements) if path.exists() else [f"### {4 * elements / 1e6:.0f} MB: not measured", ""]
+    lines += tensors(options.out / "microbench-resnet50.json")
     lines += ["## Not measured", ""] + [f"* {what}" for what in NOT_MEASURED]
     (options.out / "README.md").write_text("\n".join(lines) + "\n")
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/bench.hpp"
+#include "lib/comm/launch.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/terminal.hpp"
 
@@ -110,6 +111,11 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
   out["schema_version"] = 1;
   out["command"] = options.command;
   out["provenance"] = provenance();
+  // What the ranks met over, with the versions of NCCL or MPI, and the GPU with its driver.
+  for (const auto& backend : comm_backends()) {
+    if (backend.name == options.comm)
+      out["provenance"]["communicator"] = {{"name", backend.name}, {"detail", backend.detail}};
+  }
   out["file"] = {{"path", options.file}, {"sha256", report.file_sha256}};
   out["copy_gbps"] = report.copy_rate / 1e9;
   auto rows = to_json(report.rows);

@@ -119,6 +119,7 @@ def check_data_on_stdout():
     code, out, _ = run("bench", SAMPLE, "--codec", "fp16", "--json", "-", "-n", "3")
     record = json.loads(out)
     assert len(record["file"]["sha256"]) == 64 and record["provenance"]["cores"] > 0
+    assert record["provenance"]["communicator"]["name"] == "threads" and record["provenance"]["communicator"]["detail"]
     assert all(len(r["samples_us"]["encode"]) == 3 for r in record["rows"])
     assert not set(record["provenance"]["environment"]) & {"HOME", "USER", "PATH"}
     code, out, _ = run("bench", SAMPLE, "-n", "1")
