@@ -6,15 +6,19 @@
 #include <mutex>
 #include <string>
 
+#include "kernels/cuda/late.hpp"
 #include "kernels/cuda/runtime.hpp"
 
 namespace gradtool::cuda {
 namespace {
 
+#define GT_BLAS(function) GT_LATE("libcublas.so." GT_TEXT(CUBLAS_VER_MAJOR), function)
+
 void check_cublas(cublasStatus_t status, const char* call, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error{Fault::backend, std::string{"cuBLAS: "} + call + " failed: " + cublasGetStatusString(status), file, line};
+  throw Error{Fault::backend, std::string{"cuBLAS: "} + call + " failed: " + GT_BLAS(cublasGetStatusString)(status),
+              file, line};
 }
 #define GT_CUBLAS(call) check_cublas(call, #call)
 
@@ -38,11 +42,11 @@ std::size_t recommended_work() {
 /// Choosing the stream takes the workspace away again, so both and the call are one step under the lock.
 struct Blas::Handle {
   Handle() : work{recommended_work()} {
-    GT_CUBLAS(cublasCreate(&cublas));
-    cublasSetMathMode(cublas, CUBLAS_DEFAULT_MATH);  // no TF32, which must be asked for
-    cublasSetPointerMode(cublas, CUBLAS_POINTER_MODE_HOST);
+    GT_CUBLAS(GT_BLAS(cublasCreate)(&cublas));
+    GT_BLAS(cublasSetMathMode)(cublas, CUBLAS_DEFAULT_MATH);  // no TF32, which must be asked for
+    GT_BLAS(cublasSetPointerMode)(cublas, CUBLAS_POINTER_MODE_HOST);
   }
-  ~Handle() { cublasDestroy(cublas); }
+  ~Handle() { GT_BLAS(cublasDestroy)(cublas); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
@@ -50,8 +54,8 @@ struct Blas::Handle {
   void run(Queue<Space::cuda> queue, View<std::byte, Space::cuda> room, const Call& call) {
     expects(room.size() >= work, "too little workspace for a product");
     const std::lock_guard lock{mutex};
-    GT_CUBLAS(cublasSetStream(cublas, queue.stream));
-    GT_CUBLAS(cublasSetWorkspace(cublas, room.data(), room.size()));
+    GT_CUBLAS(GT_BLAS(cublasSetStream)(cublas, queue.stream));
+    GT_CUBLAS(GT_BLAS(cublasSetWorkspace)(cublas, room.data(), room.size()));
     call(cublas);
   }
 
@@ -82,8 +86,9 @@ void Blas::multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work,
                     std::size_t k, float alpha, const Factor<float>& a, const Factor<float>& b, float beta, float* c,
                     std::size_t c_stride) {
   handle_->run(queue, work, [&](cublasHandle_t cublas) {
-    GT_CUBLAS(cublasSgemm(cublas, operation(a.transposed), operation(b.transposed), as_int(m), as_int(n), as_int(k),
-                          &alpha, a.data, as_int(a.stride), b.data, as_int(b.stride), &beta, c, as_int(c_stride)));
+    GT_CUBLAS(GT_BLAS(cublasSgemm)(cublas, operation(a.transposed), operation(b.transposed), as_int(m), as_int(n),
+                                   as_int(k), &alpha, a.data, as_int(a.stride), b.data, as_int(b.stride), &beta, c,
+                                   as_int(c_stride)));
   });
 }
 
@@ -91,8 +96,9 @@ void Blas::multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work,
                     std::size_t k, double alpha, const Factor<double>& a, const Factor<double>& b, double beta,
                     double* c, std::size_t c_stride) {
   handle_->run(queue, work, [&](cublasHandle_t cublas) {
-    GT_CUBLAS(cublasDgemm(cublas, operation(a.transposed), operation(b.transposed), as_int(m), as_int(n), as_int(k),
-                          &alpha, a.data, as_int(a.stride), b.data, as_int(b.stride), &beta, c, as_int(c_stride)));
+    GT_CUBLAS(GT_BLAS(cublasDgemm)(cublas, operation(a.transposed), operation(b.transposed), as_int(m), as_int(n),
+                                   as_int(k), &alpha, a.data, as_int(a.stride), b.data, as_int(b.stride), &beta, c,
+                                   as_int(c_stride)));
   });
 }
 

@@ -6,10 +6,13 @@
 #include <mutex>
 #include <string>
 
+#include "kernels/cuda/late.hpp"
 #include "kernels/cuda/runtime.hpp"
 
 namespace gradtool::cuda {
 namespace {
+
+#define GT_SOLVER(function) GT_LATE("libcusolver.so." GT_TEXT(CUSOLVER_VER_MAJOR), function)
 
 void check_cusolver(cusolverStatus_t status, const char* call, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE()) {
@@ -32,15 +35,15 @@ cusolverEigMode_t mode(bool vectors) {
 }  // namespace
 
 struct DeviceEigen::Handle {
-  Handle() { GT_CUSOLVER(cusolverDnCreate(&solver)); }
-  ~Handle() { cusolverDnDestroy(solver); }
+  Handle() { GT_CUSOLVER(GT_SOLVER(cusolverDnCreate)(&solver)); }
+  ~Handle() { GT_SOLVER(cusolverDnDestroy)(solver); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
   [[nodiscard]] int work_doubles(int order, bool vectors) {
     int doubles = 0;
-    GT_CUSOLVER(cusolverDnDsyevd_bufferSize(solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, order, nullptr, order,
-                                            nullptr, &doubles));
+    GT_CUSOLVER(GT_SOLVER(cusolverDnDsyevd_bufferSize)(solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, order, nullptr,
+                                                       order, nullptr, &doubles));
     expects(doubles >= 0, "cuSOLVER takes no matrix of this order: its work area has more than 2^31 numbers");
     return doubles;
   }
@@ -72,9 +75,9 @@ void DeviceEigen::solve(Queue<Space::cuda> queue, std::size_t order, double* mat
                         View<std::byte, Space::cuda> work, bool vectors) {
   const int n = as_int(order);
   const std::lock_guard lock{handle_->mutex};
-  GT_CUSOLVER(cusolverDnSetStream(handle_->solver, queue.stream));
-  GT_CUSOLVER(cusolverDnDsyevd(handle_->solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, n, matrix, n, values,
-                               reinterpret_cast<double*>(work.data()), as_int(work.size() / 8), info));
+  GT_CUSOLVER(GT_SOLVER(cusolverDnSetStream)(handle_->solver, queue.stream));
+  GT_CUSOLVER(GT_SOLVER(cusolverDnDsyevd)(handle_->solver, mode(vectors), CUBLAS_FILL_MODE_LOWER, n, matrix, n, values,
+                                          reinterpret_cast<double*>(work.data()), as_int(work.size() / 8), info));
 }
 
 }  // namespace gradtool::cuda
