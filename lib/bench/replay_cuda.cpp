@@ -86,7 +86,7 @@ class CudaPlace {
     return unwatched_.empty() ? std::string{} : fmt::format("throttling not watched: {}", unwatched_);
   }
   /// NCCL and CUDA's libraries may keep books of their own when they are called.
-  [[nodiscard]] static bool allocates_alone() { return cuda::emulated(); }
+  [[nodiscard]] static bool allocates_alone() { return false; }
   /// Straight from where the loader read it to, which is page-locked: the copy is enqueued and the host goes on.
   void upload(std::span<const float> from, View<float, Space::cuda> to) {
     cuda::copy(queue_, as_writable_bytes(to), as_bytes(HostView<const float>{from}));
