@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/qsgd_bits.hpp"
 #include "kernels/cuda/unit_launch.hpp"
 #include "kernels/schedule/qsgd_bucket.hpp"
 
@@ -130,18 +131,6 @@ __global__ void decode_kernel(law::QsgdLayout layout, const __grid_constant__ Pa
             out + piece.first + at, aligned);
       }
     }
-  }
-}
-
-/// Calls f.operator()<Bits>() for the layout's bits.
-template <std::uint32_t Bits = 2, class F>
-void with_bits(std::uint32_t bits, const F& f) {
-  if constexpr (Bits > 8) {
-    expects(false, "qsgd: bits is 2 to 8");
-  } else if (bits == Bits) {
-    f.template operator()<Bits>();
-  } else {
-    with_bits<Bits + 1>(bits, f);
   }
 }
 

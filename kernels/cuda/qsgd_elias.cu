@@ -6,6 +6,7 @@
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/qsgd.hpp"
+#include "kernels/cuda/qsgd_bits.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/tile_scan.hpp"
 #include "kernels/law/qsgd.hpp"
@@ -278,17 +279,6 @@ struct Scratch {
   View<std::byte, Space::cuda> scan;
   std::byte* slots;
 };
-
-template <std::uint32_t Bits = 2, class F>
-void with_bits(std::uint32_t bits, const F& f) {
-  if constexpr (Bits > 8) {
-    expects(false, "qsgd: bits is 2 to 8");
-  } else if (bits == Bits) {
-    f.template operator()<Bits>();
-  } else {
-    with_bits<Bits + 1>(bits, f);
-  }
-}
 
 }  // namespace
 

@@ -9,14 +9,8 @@ namespace gradtool::test {
 
 /// run_model on one GPU, its ranks over loopback. Without messages and counts of allocations.
 inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
-  ModelOutcome out;
-  const auto p = static_cast<std::size_t>(setup.ranks);
+  ModelOutcome out{setup.ranks};
   const std::size_t n = setup.layout.elements;
-  out.inputs.resize(p);
-  out.results.resize(p);
-  out.residuals.resize(p);
-  out.payload.resize(p);
-  out.wire.resize(p);
   const auto spec = parse_codec(setup.codec);
   run_loopback(setup.ranks, 0, [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
     comm.set_all_reduce(setup.all_reduce);

@@ -91,6 +91,13 @@ inline std::vector<std::string> own_specs() {
 
 /// What a run gave, on every rank and in every step.
 struct ModelOutcome {
+  explicit ModelOutcome(int ranks)
+      : inputs(static_cast<std::size_t>(ranks)),
+        results(inputs.size()),
+        messages(inputs.size()),
+        residuals(inputs.size()),
+        payload(inputs.size()),
+        wire(inputs.size()) {}
   std::vector<std::vector<std::vector<float>>> inputs, results;  ///< [rank][step]
   std::vector<std::vector<std::vector<Message>>> messages;       ///< [rank][step]
   std::vector<std::vector<float>> residuals;                     ///< [rank], after the last step
@@ -137,16 +144,9 @@ struct ModelSetup {
 };
 
 inline ModelOutcome run_model(const ModelSetup& setup) {
-  ModelOutcome out;
-  const auto p = static_cast<std::size_t>(setup.ranks);
+  ModelOutcome out{setup.ranks};
   const std::size_t n = setup.layout.elements;
-  out.inputs.resize(p);
-  out.results.resize(p);
-  out.messages.resize(p);
-  out.residuals.resize(p);
-  out.payload.resize(p);
-  out.wire.resize(p);
-  std::vector<std::uint64_t> allocations(p, 0);
+  std::vector<std::uint64_t> allocations(out.inputs.size(), 0);
   const auto spec = parse_codec(setup.codec);
   run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
     threads.set_all_reduce(setup.all_reduce);

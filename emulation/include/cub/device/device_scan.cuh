@@ -18,23 +18,10 @@ struct DeviceScan {
     emulation::enqueue(stream, [=] {
       std::remove_cvref_t<decltype(*out)> sum{};
       for (Count i = 0; i < count; ++i) {
-        const auto value = in[i];
+        const auto value = in[i];  // `in` may be `out`
         out[i] = sum;
         sum = static_cast<decltype(sum)>(sum + value);
       }
-    });
-    return cudaSuccess;
-  }
-  template <class In, class Out, class Count>
-  static cudaError_t InclusiveSum(void* temporary, std::size_t& bytes, In in, Out out, Count count,
-                                  cudaStream_t stream = nullptr) {
-    if (temporary == nullptr) {
-      bytes = 256;
-      return cudaSuccess;
-    }
-    emulation::enqueue(stream, [=] {
-      std::remove_cvref_t<decltype(*out)> sum{};
-      for (Count i = 0; i < count; ++i) out[i] = sum = static_cast<decltype(sum)>(sum + in[i]);
     });
     return cudaSuccess;
   }
