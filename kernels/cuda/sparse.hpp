@@ -27,7 +27,7 @@ struct SparseSigns {
   const std::uint32_t* not_finite = nullptr;  ///< not 0: some value is not, and all decode to NaN
 };
 
-/// Scratch of write_sparse and of add_sparse. Asks the current GPU, so call it before the clock starts.
+/// Scratch of write_sparse, add_sparse and mark_sparse. Asks the current GPU, so call it before the clock starts.
 [[nodiscard]] std::size_t sparse_scratch_bytes(const SparseShape& shape);
 
 /// Writes header and index section of `payload` (4-byte aligned, room for the largest) for *count ascending positions.
@@ -51,5 +51,10 @@ struct SparseForget {
 /// skipped, and nothing is read behind the view. With value_bits = 1 a value is +-1, or NaN.
 void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
                 float weight, float* out, View<std::byte, Space::cuda> scratch, const SparseForget& forget = {});
+
+/// Sets the bits of a bitmap over shape.n elements where a payload, read as add_sparse does, has values: all of them
+/// where a header contradicts itself.
+void mark_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
+                 std::uint32_t* words, View<std::byte, Space::cuda> scratch);
 
 }  // namespace gradtool::cuda

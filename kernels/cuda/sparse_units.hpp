@@ -5,7 +5,7 @@
 #include "kernels/cuda/sparse.hpp"
 #include "kernels/law/hd.hpp"
 
-/// What sparse_write.cu and sparse_add.cu share.
+/// What the sources of kernels/cuda/sparse.hpp share.
 namespace gradtool::cuda {
 
 /// Bytes that k values take.
