@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/law/chunk_sums.hpp"
 #include "kernels/law/iwp.hpp"
 #include "kernels/law/philox.hpp"
 #include "lib/core/view.hpp"
@@ -11,15 +12,15 @@
 /// bit for bit. Thresholds live on the device. Everything is enqueued.
 namespace gradtool::cuda {
 
-/// Sums in double in the order of lib/reduce/ops.hpp's moments(): of so many parts, to be added one after the other.
-struct PartialMoments {
-  static constexpr std::size_t kParts = 32;
-  double sum[kParts], squares[kParts];
-};
-void partial_moments(Queue<Space::cuda> queue, View<const float, Space::cuda> view, PartialMoments* out);
+/// Doubles that the sums of n numbers' chunks take, and as many for their squares behind them: the law of
+/// lib/reduce/ops.hpp's moments().
+[[nodiscard]] inline std::size_t moment_sums(std::size_t n) {
+  return 2 * law::sum_cut(n).count;
+}
+void moments_of_chunks(Queue<Space::cuda> queue, View<const float, Space::cuda> view, double* sums);
 
-/// *factor := law::clip_factor of the norm.
-void clip_factor(Queue<Space::cuda> queue, const PartialMoments* moments, double most, float* factor);
+/// *factor := law::clip_factor of the norm of n numbers with these sums.
+void clip_factor(Queue<Space::cuda> queue, const double* sums, std::size_t n, double most, float* factor);
 
 /// u := mu u + factor g; a += u. Without momentum u is null; without clipping factor is.
 void accumulate(Queue<Space::cuda> queue, const float* g, const float* factor, float mu, float* u, float* a,
@@ -28,6 +29,7 @@ void accumulate(Queue<Space::cuda> queue, const float* g, const float* factor, f
 /// A tensor, and where its threshold stands on this rank.
 struct IwpLayer {
   std::uint64_t first = 0, elements = 0;  ///< no elements: it has no mask
+  std::uint64_t chunk = 0;                ///< chunks of the layers in front of it, as law::sum_cut makes them
   double k = 0.0;
   float threshold = 0.0f;  ///< of target_density
   float used = 0.0f;       ///< what this step's mask takes
@@ -44,10 +46,10 @@ struct IwpLayers {
   const float* weight = nullptr;  ///< null: an importance is the magnitude of what is held
 };
 
-/// Each layer's floor, from its weights, and `used` := the threshold that was kept, or that of Kind::fixed. `moments`
-/// has room for every layer's.
+/// Each layer's floor, from its weights, and `used` := the threshold that was kept, or that of Kind::fixed. `sums`
+/// has room for the moment_sums of every layer.
 void prepare_layers(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy, double eps,
-                    PartialMoments* moments);
+                    double* sums);
 
 /// out := the importances of layer l, of n elements.
 void importances(Queue<Space::cuda> queue, const IwpLayers& layers, std::size_t l, std::size_t n, float* out);
@@ -55,7 +57,7 @@ void importances(Queue<Space::cuda> queue, const IwpLayers& layers, std::size_t 
 /// `keep`.
 void use_quantile(Queue<Space::cuda> queue, const std::uint32_t* quantile, bool keep, IwpLayer* layer);
 /// used := what a policy makes of the sums of a layer's importances.
-void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const PartialMoments* moments, IwpLayer* layer);
+void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const double* sums, IwpLayer* layer);
 
 /// words |= the important elements of all layers.
 void mark_important(Queue<Space::cuda> queue, const IwpLayers& layers, float bernoulli, const law::DrawKey& key,
@@ -74,8 +76,5 @@ struct MaskHeader {
 };
 void header_of_mask(Queue<Space::cuda> queue, const std::byte* slot, MaskHeader* header);
 void header_of_slot(Queue<Space::cuda> queue, const MaskHeader* header, std::byte* slot);
-
-/// words |= bits of what is not 0 in `numbers`, which become 0.
-void mark_non_zero(Queue<Space::cuda> queue, float* numbers, std::size_t n, std::uint32_t* words);
 
 }  // namespace gradtool::cuda

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/quads.hpp"
 #include "kernels/law/chunk_sums.hpp"
 
 /// Sums over chunks in the order of law::GroupedSum, because their bits are part of a payload. For .cu files.
@@ -56,6 +57,24 @@ __device__ inline double folded(double lane_sum) {
 #pragma unroll
   for (unsigned half = 8; half > 0; half /= 2) lane_sum += __shfl_down_sync(DeviceWarp::kAll, lane_sum, half);
   return lane_sum;
+}
+
+/// By a warp with kTileRoom floats of its own: the sum of x[0 .. count) in lane 0, of its squares in lane 16. The lower
+/// half of the warp adds elements, the upper half squares; `also(x)` sees every element in some lane, and zeros.
+template <class Also>
+__device__ double chunk_moments(const float* x, int count, float* room, const Also& also) {
+  const unsigned lane = lane_in_warp();
+  double sum = 0.0;
+  each_tile(x, count, room, [&](int /*first*/, const float* tile) {
+#pragma unroll 8
+    for (unsigned i = lane % law::kSumLanes; i < kTile; i += law::kSumLanes) {
+      const float value = tile[i];
+      const auto wide = static_cast<double>(value);
+      sum += lane < law::kSumLanes ? wide : wide * wide;
+      also(value);
+    }
+  });
+  return folded(sum);
 }
 
 }  // namespace gradtool::cuda

@@ -24,26 +24,17 @@ struct Moments {
   std::uint32_t* largest;
 };
 
-/// The lower half of a warp adds elements, the upper half squares.
 __global__ void moments_kernel(TensorTable table, const float* gradient, Moments moments) {
   alignas(16) __shared__ float room[kWarps][kTileRoom];
   const unsigned lane = lane_in_warp();
   for (std::size_t p = warp_in_grid(); p < table.pieces; p += warps_in_grid()) {
     const TensorPiece piece = table.piece[p];
-    double sum = 0.0;
     std::uint32_t largest = 0;
-    each_tile(gradient + piece.first, static_cast<int>(piece.count), room[threadIdx.x / schedule::kLanes],
-              [&](int /*first*/, const float* tile) {
-#pragma unroll 8
-                for (unsigned i = lane % law::kSumLanes; i < kTile; i += law::kSumLanes) {
-                  const float x = tile[i];
-                  const auto value = static_cast<double>(x);
-                  sum += lane < law::kSumLanes ? value : value * value;
-                  const std::uint32_t pattern = law::bits_of(x) & 0x7fffffffu;
-                  largest = pattern > largest ? pattern : largest;
-                }
-              });
-    sum = folded(sum);
+    const double sum = chunk_moments(gradient + piece.first, static_cast<int>(piece.count),
+                                     room[threadIdx.x / schedule::kLanes], [&](float x) {
+                                       const std::uint32_t pattern = law::bits_of(x) & 0x7fffffffu;
+                                       largest = pattern > largest ? pattern : largest;
+                                     });
     largest = __reduce_max_sync(DeviceWarp::kAll, largest);
     if (lane % law::kSumLanes == 0) moments.sums[lane == 0 ? p : table.pieces + p] = sum;
     if (lane == 0) moments.largest[p] = largest;

@@ -37,6 +37,19 @@ class GroupedSum {
   std::size_t in_group_ = 0;
 };
 
+/// How n values are cut where sums of chunks have a place of a fixed size: into chunks of kSumChunk, longer ones for so
+/// many values that there would be more than kMostChunks.
+inline constexpr std::size_t kMostChunks = 4096;
+struct SumCut {
+  std::size_t chunk;  ///< values, a multiple of kSumLanes; the last one may have fewer
+  std::size_t count;
+};
+GT_HD constexpr SumCut sum_cut(std::size_t n) {
+  const std::size_t least = (n + kMostChunks - 1) / kMostChunks;
+  const std::size_t chunk = least <= kSumChunk ? kSumChunk : (least + kSumLanes - 1) / kSumLanes * kSumLanes;
+  return {chunk, (n + chunk - 1) / chunk};
+}
+
 /// Sums down a column of a matrix are taken over chunks of so many rows, and chunks are added in order.
 inline constexpr std::size_t kSumRows = 64;
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/host/chunk_sums.hpp"
 #include "kernels/law/hd.hpp"
 #include "kernels/law/keep_nan.hpp"
 #include "lib/core/error.hpp"
@@ -23,47 +24,26 @@ GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {
   for (std::size_t i = 0; i < count; ++i) view[i] *= factor;
 }
 
-/// Eight running sums, so that a vector holds them and every instruction set adds in the same order.
-GT_SIMD_CLONES Moments moments_of_range(const float* in, std::size_t count) {
-  constexpr std::size_t kLanes = 8;
-  std::array<double, kLanes> sum{};
-  std::array<double, kLanes> squares{};
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::size_t j = 0; j < kLanes; ++j) {
-      const auto x = static_cast<double>(in[i + j]);
-      sum[j] += x;
-      squares[j] += x * x;
-    }
-  }
-  for (std::size_t j = 0; i + j < count; ++j) {
-    const auto x = static_cast<double>(in[i + j]);
-    sum[j] += x;
-    squares[j] += x * x;
-  }
-  Moments total;
-  for (std::size_t j = 0; j < kLanes; ++j) {
-    total.sum += sum[j];
-    total.squares += squares[j];
-  }
-  return total;
-}
-
 }  // namespace
 
 Moments moments(Queue<Space::host> queue, View<const float, Space::host> view) {
-  constexpr std::size_t kParts = 32;  // the same cut for any number of threads
-  std::array<Moments, kParts> partial{};
-  const std::size_t parts = view.size() < kGrain ? 1 : kParts;
-  parallel_parts(queue, view.size(), parts, 8, [&](std::size_t part, std::size_t first, std::size_t last) {
-    partial[part] = moments_of_range(view.data() + first, last - first);
+  const law::SumCut cut = law::sum_cut(view.size());
+  std::array<double, law::kMostChunks> sums;  // as far as there are chunks
+  std::array<double, law::kMostChunks> squares;
+  parallel_for(queue, cut.count, 1, kGrain / law::kSumChunk, [&](std::size_t first, std::size_t last) {
+    for (std::size_t c = first; c < last; ++c) {
+      const std::size_t begin = c * cut.chunk;
+      const auto chunk = host::moments_of(view.data() + begin, std::min(cut.chunk, view.size() - begin));
+      sums[c] = chunk.sum;
+      squares[c] = chunk.squares;
+    }
   });
-  Moments total;
-  for (std::size_t part = 0; part < parts; ++part) {
-    total.sum += partial[part].sum;
-    total.squares += partial[part].squares;
+  law::GroupedSum sum, square_sum;
+  for (std::size_t c = 0; c < cut.count; ++c) {
+    sum.add(sums[c]);
+    square_sum.add(squares[c]);
   }
-  return total;
+  return {sum.value(), square_sum.value()};
 }
 
 void fill_zero(Queue<Space::host> queue, View<float, Space::host> view) {

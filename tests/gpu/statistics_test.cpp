@@ -1,6 +1,9 @@
 // What codecs with a statistic for each tensor do only for large ones, and votes of more ranks than reducers are run
 // with.
+#include "kernels/cuda/terngrad.hpp"
 #include "kernels/cuda/vote.hpp"
+#include "kernels/law/chunk_sums.hpp"
+#include "kernels/law/ternary.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 #include "tests/gpu/cuda_run.hpp"
@@ -8,6 +11,7 @@
 namespace gradtool::test {
 namespace {
 
+class GpuPieces : public NeedsGpu<testing::Test> {};
 class GpuStatistics : public NeedsGpu<testing::TestWithParam<std::string>> {};
 
 /// More chunks than are added at a time, and a tensor behind them that begins anywhere.
@@ -29,6 +33,38 @@ TEST_P(GpuStatistics, OfManyChunksAreTheHosts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, GpuStatistics, testing::Values("efsignsgd", "terngrad", "onebit"));
+
+/// A block adds up 8192 chunks at a time: of 63 million elements, here of one element each. Those behind weigh most.
+TEST_F(GpuPieces, SumsOfMoreChunksThanABlockTakesAtATime) {
+  constexpr std::size_t kPieces = 8192 + 300;
+  auto x = gradient_like(kPieces);
+  for (std::size_t i = 8192; i < kPieces; ++i) x[i] = 100.0F * x[i] + 1.0F;
+  std::vector<cuda::TensorPiece> pieces;
+  for (std::size_t i = 0; i < kPieces; ++i) pieces.push_back({i, 1, i, 0});
+  const cuda::TensorRange range{0, kPieces, kPieces};
+  law::GroupedSum sum, squares;
+  std::uint32_t largest = 0;
+  for (const float value : x) {
+    sum.add(static_cast<double>(value));
+    squares.add(static_cast<double>(value) * static_cast<double>(value));
+    largest = std::max(largest, law::bits_of(value) & 0x7fffffffU);
+  }
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  const Guarded table{queue, std::as_bytes(std::span{pieces})};
+  const Guarded tensor{queue, std::as_bytes(std::span{&range, 1})};
+  const Guarded gradient{queue, bytes_of(x)};
+  const Guarded scale{queue, sizeof(float)};
+  const Guarded words{queue, 4 * kPieces};
+  const Guarded scratch{queue, cuda::terngrad_scratch_bytes(kPieces)};
+  cuda::terngrad_encode(queue,
+                        {table.as<cuda::TensorPiece>().data(), kPieces, tensor.as<cuda::TensorRange>().data(), 1},
+                        {.clip = 1.5}, gradient.as<float>().data(), {.seed = 1}, scale.as<float>().data(),
+                        words.as<std::uint32_t>().data(), scratch.bytes().data());
+  EXPECT_EQ(scale.download_floats()[0], law::Ternary::scale(sum.value(), squares.value(), largest, kPieces, 1.5));
+  static_cast<void>(words.download());
+  static_cast<void>(scratch.download());
+}
 
 class GpuVote : public NeedsGpu<testing::TestWithParam<int>> {};
 

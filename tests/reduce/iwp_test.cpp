@@ -3,6 +3,10 @@
 
 #include <cmath>
 
+#include "kernels/law/chunk_sums.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/reduce/ops.hpp"
+#include "tests/codecs/inputs.hpp"
 #include "tests/reduce/model_run.hpp"
 
 namespace gradtool::test {
@@ -126,6 +130,34 @@ TEST(Iwp, ClippingLimitsTheNormOfEachRank) {
   double squares = 0.0;
   for (const float value : out.results[0][0]) squares += static_cast<double>(value) * static_cast<double>(value);
   EXPECT_LE(std::sqrt(squares), 0.01 / 2.0 * (1.0 + 1e-6));
+}
+
+TEST(Iwp, SumsHaveAPlaceForEveryChunk) {
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, law::kSumChunk, std::size_t{31'457'280},
+                              std::size_t{31'457'281}, std::size_t{1} << 33}) {
+    const law::SumCut cut = law::sum_cut(n);
+    EXPECT_LE(cut.count, law::kMostChunks) << n;
+    EXPECT_GE(cut.chunk, law::kSumChunk) << n;
+    EXPECT_EQ(cut.chunk % law::kSumLanes, 0U) << n;
+    EXPECT_GE(cut.count * cut.chunk, n);
+    if (n > 0) EXPECT_LT((cut.count - 1) * cut.chunk, n);
+  }
+}
+
+TEST(Iwp, SumsDoNotDependOnThreads) {
+  const auto x = gradient_like(600'001);
+  double sum = 0.0, squares = 0.0;
+  for (const float value : x) {
+    sum += static_cast<double>(value);
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  TaskPool three{3};
+  const Moments alone = moments(Queue<Space::host>{}, {x.data(), x.size()});
+  const Moments shared = moments({&three}, {x.data(), x.size()});
+  EXPECT_EQ(alone.sum, shared.sum);
+  EXPECT_EQ(alone.squares, shared.squares);
+  EXPECT_NEAR(alone.sum, sum, 1e-9 * std::sqrt(squares * static_cast<double>(x.size())));
+  EXPECT_NEAR(alone.squares, squares, 1e-12 * squares);
 }
 
 TEST(Iwp, BytesAreMasksOfTheBroadcastersAndValues) {

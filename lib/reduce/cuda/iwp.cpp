@@ -6,12 +6,10 @@
 
 #include "kernels/cuda/marks.hpp"
 #include "kernels/cuda/runtime.hpp"
-#include "kernels/cuda/select.hpp"
 #include "kernels/cuda/sparse.hpp"
 #include "lib/codecs/index_code.hpp"
+#include "lib/reduce/cuda/importance_mask.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
-#include "lib/reduce/host_reducer.hpp"
-#include "lib/reduce/importance_mask.hpp"
 #include "lib/reduce/iwp_roots.hpp"
 #include "lib/reduce/marks.hpp"
 
@@ -22,117 +20,6 @@ using Device = Arena<Space::cuda>;
 using Bytes = View<std::byte, Space::cuda>;
 template <class T>
 using DeviceView = View<T, Space::cuda>;
-
-/// This rank's masks: ImportanceMask with its thresholds on the GPU. The host knows of them only whether they are above
-/// 0, from the last mask.
-class GpuMask {
- public:
-  GpuMask(const Params& params, const Layout& layout, Queue<Space::cuda> queue)
-      : policy_{params}, tensors_{layout.tensors}, states_{tensors_.size() * sizeof(cuda::IwpLayer)} {
-    expects(tensors_.size() < 65536, "iwp: a unit of more than 65535 tensors");
-    for (const auto& tensor : tensors_) {
-      quantile_.push_back(true);
-      if (!has_mask(tensor)) continue;
-      largest_ = std::max(largest_, tensor.elements);
-      select_bytes_ = std::max(select_bytes_, cuda::Select::scratch_bytes(tensor.elements));
-    }
-    reset(queue);
-  }
-
-  void reset(Queue<Space::cuda> queue) {
-    std::vector<cuda::IwpLayer> fresh(layers());
-    for (std::size_t l = 0; l < layers(); ++l) {
-      fresh[l].first = tensors_[l].first;
-      fresh[l].elements = has_mask(tensors_[l]) ? tensors_[l].elements : 0;
-      fresh[l].k = policy_.k;
-    }
-    cuda::copy_elements(queue, states(), HostView<const cuda::IwpLayer>{fresh.data(), fresh.size()});
-    cuda::synchronize(queue);
-    std::fill(quantile_.begin(), quantile_.end(), true);
-    step_ = 0;
-  }
-
-  [[nodiscard]] std::vector<std::uint32_t> dense_marks(std::size_t n) const {
-    std::vector<std::uint32_t> marks(mark_words(n));
-    for (const auto& tensor : tensors_) {
-      if (!MaskPolicy::sent_whole(tensor)) continue;
-      for (std::size_t i = tensor.first; i < tensor.first + tensor.elements; ++i) marks[i / 32] |= 1U << i % 32;
-    }
-    return marks;
-  }
-
-  /// Flags that `mark` writes: a uint64 for each layer, which `learn` is told of later.
-  [[nodiscard]] std::size_t layers() const { return tensors_.size(); }
-  [[nodiscard]] std::size_t scratch_bytes() const {
-    return Device::padded_size(select_bytes_) + Device::padded_size(layers() * sizeof(cuda::PartialMoments));
-  }
-
-  /// marks := the important elements; `importances` is to work in.
-  void mark(Queue<Space::cuda> queue, DeviceView<const float> held, DeviceView<const float> weight,
-            const EncodeContext& context, DeviceView<float> importances, DeviceView<std::uint32_t> marks,
-            DeviceView<std::uint64_t> positive, Bytes scratch) {
-    Carver<Space::cuda> carve{scratch};
-    const auto select = carve.take(select_bytes_);
-    const auto moments = take<cuda::PartialMoments>(carve, layers());
-    const cuda::IwpLayers all{states().data(), layers(), largest_, held.data(),
-                              weight.empty() ? nullptr : weight.data()};
-    cuda::fill(queue, as_writable_bytes(marks), 0);
-    cuda::prepare_layers(queue, all, policy_.law, policy_.eps, moments.data());
-    for (std::size_t l = 0; l < layers(); ++l) {
-      if (has_mask(tensors_[l]) && looks_at_importances(l)) {
-        const auto own = importances.first(tensors_[l].elements);
-        cuda::importances(queue, all, l, own.size(), own.data());
-        find_threshold(queue, own, select, moments.data(), all.layers + l);
-      }
-    }
-    cuda::mark_important(queue, all, policy_.bernoulli, context.key, marks.data());
-    cuda::steer(queue, all, policy_.law, warming_up(), positive.data());
-  }
-
-  /// What `mark` wrote to `positive`: a threshold of 0 would never move, and is found anew.
-  void learn(std::span<const std::uint64_t> positive) {
-    if (warming_up()) return;
-    for (std::size_t l = 0; l < layers(); ++l) quantile_[l] = positive[l] == 0;
-  }
-  void next_step() { ++step_; }
-
- private:
-  using Kind = law::IwpPolicy::Kind;
-
-  [[nodiscard]] static bool has_mask(const TensorShape& tensor) {
-    return !MaskPolicy::sent_whole(tensor) && tensor.elements > 0;
-  }
-  [[nodiscard]] bool warming_up() const { return policy_.warmup_share(step_) > 0.0; }
-  [[nodiscard]] DeviceView<cuda::IwpLayer> states() const { return states_.as<cuda::IwpLayer>().first(layers()); }
-
-  /// Else prepare_layers has set the threshold.
-  [[nodiscard]] bool looks_at_importances(std::size_t layer) const {
-    if (warming_up()) return true;
-    return policy_.law.kind == Kind::target_density ? quantile_[layer] : policy_.law.kind != Kind::fixed;
-  }
-
-  void find_threshold(Queue<Space::cuda> queue, DeviceView<const float> importance, Bytes scratch,
-                      cuda::PartialMoments* moments, cuda::IwpLayer* layer) const {
-    const bool kept = !warming_up();
-    if (kept && policy_.law.kind != Kind::target_density) {
-      cuda::partial_moments(queue, importance, moments);
-      return cuda::use_policy(queue, policy_.law, moments, layer);
-    }
-    const double share = kept ? policy_.law.density : policy_.warmup_share(step_);
-    const std::size_t k = MaskPolicy::taken(share, importance.size());
-    if (k == 0) return cuda::use_quantile(queue, nullptr, kept, layer);
-    const cuda::Select select{queue, importance, scratch};
-    select.largest(k + 1);
-    cuda::use_quantile(queue, select.threshold(), kept, layer);
-  }
-
-  MaskPolicy policy_;
-  std::vector<TensorShape> tensors_;
-  std::vector<bool> quantile_;  ///< target_density has no threshold yet, or one of 0
-  cuda::DeviceBuffer states_;
-  std::size_t select_bytes_ = 0, largest_ = 0;
-  std::int64_t step_ = 0;
-};
 
 /// lib/reduce/iwp.cpp on the GPU. Two numbers decide what is sent next and come to the host: the sizes of the masks,
 /// and how many elements they have together.
@@ -178,14 +65,14 @@ class CudaIwp final : public CountingReducer<Space::cuda> {
     return 3 * padded(4 * n_) + 2 * padded(4 * mark_words(n_)) + roots_.count() * slot_bytes() +
            padded(sizeof(cuda::MaskHeader) * roots_.count()) + padded(8 * mask_.layers()) +
            padded(mask_.scratch_bytes()) + padded(sparse_bytes_) + padded(mark_bytes_) +
-           padded(sizeof(cuda::PartialMoments)) + 1024;
+           padded(sizeof(double) * cuda::moment_sums(n_)) + 1024;
   }
 
   void reduce(Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, DeviceView<float> gradient,
               const SideInputs<Space::cuda>& side, const EncodeContext& context, Bytes workspace,
               PhaseClock<Space::cuda>& clock) override {
     Carver<Space::cuda> carve{workspace};
-    const auto values = take<float>(carve, n_);  // importances, then masks, then the values that travel
+    const auto values = take<float>(carve, n_);  // importances, then the values that travel
     const auto positions = take<std::uint32_t>(carve, n_);
     const auto mine = take<std::uint32_t>(carve, mark_words(n_));
     const auto marks = take<std::uint32_t>(carve, mark_words(n_));
@@ -195,7 +82,7 @@ class CudaIwp final : public CountingReducer<Space::cuda> {
     const auto work = carve.take(mask_.scratch_bytes());
     const auto sparse = carve.take(sparse_bytes_);
     const auto scan = carve.take(mark_bytes_);
-    const auto moments = take<cuda::PartialMoments>(carve, 1);
+    const auto sums = take<double>(carve, cuda::moment_sums(n_));
     const auto count_at = take<std::uint32_t>(carve, 1);
     const auto factor = take<float>(carve, 1);
     const auto segment = carve.take(comm.scratch_bytes(4 * n_));
@@ -207,7 +94,7 @@ class CudaIwp final : public CountingReducer<Space::cuda> {
     without_weight_ = side.weight.empty() && n_ > 0;
 
     in_phase(clock, Phase::encode, queue, [&] {
-      hold(queue, gradient, moments.data(), factor.data());
+      hold(queue, gradient, sums.data(), factor.data());
       if (!marks_for_all) return;
       mask_.mark(queue, held_, side.weight, context, values, mine, positive, work);
       const Bytes own = masks.part(slot * slot_bytes(), slot_bytes());
@@ -229,13 +116,10 @@ class CudaIwp final : public CountingReducer<Space::cuda> {
     in_phase(clock, Phase::encode, queue, [&] {
       if (n_ == 0) return;
       cuda::copy_elements(queue, marks, DeviceView<const std::uint32_t>{dense_});
-      fill_zero(queue, values);
       for (std::size_t r = 0; r < roots_.count(); ++r) {
         const Bytes in = masks.part(r * slot_bytes(), sizeof(SparseHeader) + headers_[r].bytes);
         cuda::header_of_slot(queue, headers.data() + r, in.data());
-        // Each position becomes a number that is not 0; a mask that contradicts itself marks all there are.
-        cuda::add_sparse(queue, shape_, in, 1.0F, values.data(), sparse);
-        cuda::mark_non_zero(queue, values.data(), n_, marks.data());
+        cuda::mark_sparse(queue, shape_, in, marks.data(), sparse);
       }
       all = cuda::scan_marks(queue, marks, n_, scan);
       cuda::take_marked(queue, all, held_.data(), momentum_.empty() || !masking_ ? nullptr : momentum_.data(),
@@ -258,11 +142,11 @@ class CudaIwp final : public CountingReducer<Space::cuda> {
   [[nodiscard]] std::size_t slot_bytes() const { return padded(sizeof(SparseHeader) + coding_.bound(n_, n_)); }
 
   /// The local part of every step: clipping, momentum correction, accumulation.
-  void hold(Queue<Space::cuda> queue, DeviceView<const float> gradient, cuda::PartialMoments* moments, float* factor) {
+  void hold(Queue<Space::cuda> queue, DeviceView<const float> gradient, double* sums, float* factor) {
     const bool clips = clip_ > 0.0;
     if (clips) {
-      cuda::partial_moments(queue, gradient, moments);
-      cuda::clip_factor(queue, moments, clip_ / std::sqrt(static_cast<double>(ranks_)), factor);
+      cuda::moments_of_chunks(queue, gradient, sums);
+      cuda::clip_factor(queue, sums, n_, clip_ / std::sqrt(static_cast<double>(ranks_)), factor);
     }
     cuda::accumulate(queue, gradient.data(), clips ? factor : nullptr, mu_,
                      momentum_.empty() ? nullptr : momentum_.data(), held_.data(), n_);
@@ -297,7 +181,7 @@ class CudaIwp final : public CountingReducer<Space::cuda> {
     gather(masks);
   }
 
-  GpuMask mask_;
+  CudaImportanceMask mask_;
   float mu_;
   bool masking_;
   double clip_;
