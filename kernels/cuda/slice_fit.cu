@@ -1,4 +1,5 @@
-// The small steps around cuSOLVER and cuBLAS when a basis is fitted, and the vote on its loss.
+#include "kernels/cuda/slice_fit.hpp"
+
 #include <cuda_runtime.h>
 
 #include <limits>
@@ -6,7 +7,6 @@
 #include "kernels/cuda/block_sum.hpp"
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/slices.hpp"
 #include "kernels/law/hd.hpp"
 
 namespace gradtool::cuda {
@@ -111,39 +111,6 @@ __global__ void digest_kernel(const float* values, std::size_t count, std::uint6
   if (mine != 0) atomicAdd(sum, static_cast<unsigned long long>(mine));
 }
 
-__global__ void norms_kernel(const float* x, std::size_t count, SliceMeans means, double* norms) {
-  double whole = 0.0;
-  double centred = 0.0;
-  for (std::size_t i = this_thread(); i < count; i += all_threads()) {
-    const double z = static_cast<double>(x[i]);
-    const float mean = means.data == nullptr ? 0.0f : means.data[means.period == 0 ? i : i % means.period];
-    const double g = z + static_cast<double>(mean);
-    whole += g * g;
-    centred += z * z;
-  }
-  whole = block_sum(whole);
-  centred = block_sum(centred);
-  if (threadIdx.x != 0) return;
-  norms[2 * blockIdx.x] = whole;
-  norms[2 * blockIdx.x + 1] = centred;
-}
-
-/// One block.
-__global__ void vote_kernel(const double* x, const double* y, std::size_t layers, double worst, float* vote) {
-  double energy = 0.0;
-  double left = 0.0;
-  double kept = 0.0;
-  for (std::size_t k = threadIdx.x; k < layers * kNormBlocks; k += kThreads) {
-    energy += x[2 * k];
-    left += x[2 * k + 1];
-    kept += y[2 * k + 1];
-  }
-  energy = block_sum(energy);
-  left = block_sum(left) - block_sum(kept);
-  const double loss = energy > 0.0 ? sqrt((left > 0.0 ? left : 0.0) / energy) : 0.0;
-  if (threadIdx.x == 0) *vote = loss > worst ? 1.0f : 0.0f;
-}
-
 }  // namespace
 
 void divide(Queue<Space::cuda> queue, View<float, Space::cuda> values, float divisor, int* odd) {
@@ -183,15 +150,6 @@ void add_digest(Queue<Space::cuda> queue, View<const float, Space::cuda> values,
   if (values.empty()) return;
   launch(queue, "digest", digest_kernel, blocks_for(values.size(), 16 * kThreads, 1024), values.data(), values.size(),
          from, reinterpret_cast<unsigned long long*>(sum));
-}
-
-void sum_norms(Queue<Space::cuda> queue, View<const float, Space::cuda> x, const SliceMeans& means, double* norms) {
-  launch(queue, "norms", norms_kernel, static_cast<unsigned>(kNormBlocks), x.data(), x.size(), means, norms);
-}
-
-void vote_on_loss(Queue<Space::cuda> queue, const double* x, const double* y, std::size_t layers, double worst,
-                  float* vote) {
-  launch(queue, "vote", vote_kernel, 1, x, y, layers, worst, vote);
 }
 
 }  // namespace gradtool::cuda

@@ -1,7 +1,4 @@
 // GradiVeQ on the host.
-#include <cstring>
-
-#include "lib/core/task_pool.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/gradiveq_compressor.hpp"
 #include "lib/reduce/gradiveq_reducer.hpp"
@@ -9,11 +6,10 @@
 namespace gradtool {
 namespace {
 
-using gradiveq::Layer;
-
 class HostCompressor : public gradiveq::Compressor {
  public:
   using Queue = gradtool::Queue<Space::host>;
+  using Moves = gradiveq::TapMoves;
   using Compressor::Compressor;
 
   void fit(Queue queue, HostView<std::byte> /*scratch*/) { Compressor::fit(queue); }
@@ -23,8 +19,11 @@ class HostCompressor : public gradiveq::Compressor {
     Compressor::project(queue, gradient, y, scratch, vote.empty() ? nullptr : &loss);
     if (!vote.empty()) vote[0] = loss > worst ? 1.0F : 0.0F;
   }
-  void rebuild(Queue queue, std::span<float* const> y, float* /*slices*/, HostView<std::byte> /*scratch*/,
+  void rebuild(Queue queue, std::span<float* const> y, float share, float* /*slices*/, HostView<std::byte> /*scratch*/,
                float* gradient) const {
+    for (std::size_t l = 0; l < y.size(); ++l) {
+      if (components(l) > 0) scale(queue, {y[l], layers()[l].slices * components(l)}, share);
+    }
     Compressor::rebuild(queue, y, gradient);
   }
   template <class F>
@@ -33,20 +32,6 @@ class HostCompressor : public gradiveq::Compressor {
     broadcast(as_writable_bytes(HostView<std::uint64_t>{counts.data(), counts.size()}));
     for (std::size_t l = 0; l < counts.size(); ++l) broadcast(as_writable_bytes(basis(l)));
     broadcast(as_writable_bytes(means()));
-  }
-
-  static void gather(Queue queue, const Layer& layer, const float* gradient, std::size_t first_tap,
-                     std::size_t last_tap, float* out) {
-    gradiveq::gather_taps(queue, layer, gradient, first_tap, last_tap, out);
-  }
-  static void scatter(Queue queue, const Layer& layer, const float* in, std::size_t first_tap, std::size_t last_tap,
-                      float* gradient) {
-    gradiveq::scatter_taps(queue, layer, in, first_tap, last_tap, 1.0F, gradient);
-  }
-  static void copy(Queue queue, const float* from, std::size_t count, float* to) {
-    parallel_for(queue, count, 16, 1 << 15, [&](std::size_t first, std::size_t last) {
-      std::memcpy(to + first, from + first, 4 * (last - first));
-    });
   }
 };
 

@@ -7,6 +7,13 @@
 namespace gradtool::gradiveq {
 namespace {
 
+constexpr std::size_t kStrip = 256;  // filters that stay in the first cache while taps are read one after the other
+
+/// Filters that are worth a thread of their own.
+std::size_t least_filters(const law::TapRange& range) {
+  return range.taps == 1 ? std::size_t{1} << 15 : 4096;
+}
+
 /// body(slice, tap, first, last, column): the coordinates [from, to) of slices [m, m + count) as runs of filters
 /// [first, last) of one tap; `column` is the run's first coordinate, counted from `from`.
 template <class F>
@@ -51,31 +58,45 @@ std::vector<Layer> layers_of(const Layout& layout, const Params& params) {
   return layers;
 }
 
-void gather_taps(Queue<Space::host> queue, const Layer& layer, const float* gradient, std::size_t first_tap,
-                 std::size_t last_tap, float* out) {
-  const float* x = gradient + layer.first;
-  parallel_for(queue, layer.filters, 16, 4096, [&](std::size_t first, std::size_t last) {
-    constexpr std::size_t kStrip = 256;  // stays in the first cache while its taps are read one after the other
+std::vector<law::TapRange> slice_ranges(std::span<const Layer> layers) {
+  std::vector<law::TapRange> ranges;
+  for (const Layer& layer : layers) ranges.push_back(layer.slice_range(layer.sliced_at));
+  return ranges;
+}
+
+void gather_taps(Queue<Space::host> queue, const law::TapRange& range, const float* gradient, float* row) {
+  const float* x = gradient + range.first;
+  if (range.count() == 0) return;
+  parallel_for(queue, range.filters, 16, least_filters(range), [&](std::size_t first, std::size_t last) {
+    if (range.taps == 1) {
+      std::copy(x + first, x + last, row + range.at + first);
+      return;
+    }
     for (; first < last; first += kStrip) {
       const std::size_t end = std::min(last, first + kStrip);
-      for (std::size_t tap = first_tap; tap < last_tap; ++tap) {
-        float* to = out + (tap - first_tap) * layer.filters;
-        for (std::size_t i = first; i < end; ++i) to[i] = x[i * layer.taps + tap];
+      for (std::size_t tap = range.first_tap; tap < range.last_tap; ++tap) {
+        float* to = row + range.at + (tap - range.first_tap) * range.filters;
+        for (std::size_t i = first; i < end; ++i) to[i] = x[i * range.taps + tap];
       }
     }
   });
 }
 
-void scatter_taps(Queue<Space::host> queue, const Layer& layer, const float* in, std::size_t first_tap,
-                  std::size_t last_tap, float factor, float* gradient) {
-  float* x = gradient + layer.first;
-  parallel_for(queue, layer.filters, 16, 4096, [&](std::size_t first, std::size_t last) {
-    constexpr std::size_t kStrip = 256;
+void scatter_taps(Queue<Space::host> queue, const law::TapRange& range, const float* row, float factor,
+                  float* gradient) {
+  float* x = gradient + range.first;
+  if (range.count() == 0) return;
+  parallel_for(queue, range.filters, 16, least_filters(range), [&](std::size_t first, std::size_t last) {
+    if (range.taps == 1) {
+      const float* from = row + range.at;
+      for (std::size_t i = first; i < last; ++i) x[i] = from[i] * factor;
+      return;
+    }
     for (; first < last; first += kStrip) {
       const std::size_t end = std::min(last, first + kStrip);
-      for (std::size_t tap = first_tap; tap < last_tap; ++tap) {
-        const float* from = in + (tap - first_tap) * layer.filters;
-        for (std::size_t i = first; i < end; ++i) x[i * layer.taps + tap] = from[i] * factor;
+      for (std::size_t tap = range.first_tap; tap < range.last_tap; ++tap) {
+        const float* from = row + range.at + (tap - range.first_tap) * range.filters;
+        for (std::size_t i = first; i < end; ++i) x[i * range.taps + tap] = from[i] * factor;
       }
     }
   });

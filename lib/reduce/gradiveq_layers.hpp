@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
+#include "kernels/law/tap_range.hpp"
 #include "lib/codecs/layout.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/view.hpp"
@@ -25,6 +27,14 @@ struct Layer {
   [[nodiscard]] std::size_t coordinates() const { return slice_taps * filters; }  ///< K
   [[nodiscard]] std::size_t sliced() const { return slices * coordinates(); }     ///< elements in slices
   [[nodiscard]] std::size_t rest() const { return taps * filters - sliced(); }    ///< elements that are left over
+  /// Its slices and what is left over, tap by tap from `at` on.
+  [[nodiscard]] law::TapRange slice_range(std::size_t at) const {
+    return {.first = first, .filters = filters, .taps = taps, .last_tap = slices * slice_taps, .at = at};
+  }
+  [[nodiscard]] law::TapRange rest_range(std::size_t at) const {
+    return {
+        .first = first, .filters = filters, .taps = taps, .first_tap = slices * slice_taps, .last_tap = taps, .at = at};
+  }
 };
 
 /// The taps of a slice: the number asked for (at most all of them), or for slice=auto the smallest divisor of the taps
@@ -35,12 +45,32 @@ struct Layer {
 /// `max_slice` elements.
 [[nodiscard]] std::vector<Layer> layers_of(const Layout& layout, const Params& params);
 
-/// Taps [first_tap, last_tap) of a layer, tap by tap, from its gradient (a tap's neighbours are F·D rows of taps).
-void gather_taps(Queue<Space::host> queue, const Layer& layer, const float* gradient, std::size_t first_tap,
-                 std::size_t last_tap, float* out);
+/// The slices of all layers, one behind the other.
+[[nodiscard]] std::vector<law::TapRange> slice_ranges(std::span<const Layer> layers);
+
+/// A range of taps from the gradient to where it lies in `row`.
+void gather_taps(Queue<Space::host> queue, const law::TapRange& range, const float* gradient, float* row);
 /// The way back, times `factor`.
-void scatter_taps(Queue<Space::host> queue, const Layer& layer, const float* in, std::size_t first_tap,
-                  std::size_t last_tap, float factor, float* gradient);
+void scatter_taps(Queue<Space::host> queue, const law::TapRange& range, const float* row, float factor,
+                  float* gradient);
+
+/// Several ranges, as cuda::TapMoves (kernels/cuda/tap_moves.hpp) moves them on a GPU.
+class TapMoves {
+ public:
+  explicit TapMoves(std::span<const law::TapRange> ranges) { ranges_.reserve(ranges.size()); }
+  void choose(Queue<Space::host> /*queue*/, std::span<const law::TapRange> ranges) {
+    ranges_.assign(ranges.begin(), ranges.end());
+  }
+  void gather(Queue<Space::host> queue, const float* gradient, float* row) const {
+    for (const auto& range : ranges_) gather_taps(queue, range, gradient, row);
+  }
+  void scatter(Queue<Space::host> queue, const float* row, float factor, float* gradient) const {
+    for (const auto& range : ranges_) scatter_taps(queue, range, row, factor, gradient);
+  }
+
+ private:
+  std::vector<law::TapRange> ranges_;
+};
 
 /// Coordinates [from, to) of slices [m, m + count): out[i * stride + k - from], minus the mean of the slice.
 void gather_slices(const Layer& layer, const float* gradient, const float* means, std::size_t mean_stride,

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lib/reduce/gradiveq_layers.hpp"
+#include "lib/reduce/gradiveq_message.hpp"
 #include "lib/reduce/host_reducer.hpp"
 #include "lib/reduce/ops.hpp"
 
@@ -17,8 +17,9 @@ namespace gradtool {
 /// GradiVeQ (Yu et al., NeurIPS 2018): cycles of sampling and compressed steps around the all-reduce.
 /// `Compressor`, of either space, is what one rank knows of the layers (gradiveq_compressor.hpp), with
 ///   project(..., vote, worst)  also *vote := whether the local loss is above `worst`, where the view is not empty
+///   rebuild(..., share)        from coefficients times `share`, which it may overwrite
 ///   share(queue, scratch, broadcast)  what ranks must hold alike, piece by piece
-///   gather, scatter, copy      between the gradient, and rows of taps or a message
+///   Moves                      ranges of taps, from the gradient to rows of them or to a message, and back
 template <Space S, class Compressor>
 class GradiVeqReducer final : public CountingReducer<S> {
  public:
@@ -93,13 +94,6 @@ class GradiVeqReducer final : public CountingReducer<S> {
     [[nodiscard]] float* sliced() const { return reinterpret_cast<float*>(slices.data()); }
     [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(message.data()); }
   };
-  /// A stretch of the gradient: tensors that are never compressed, or one layer.
-  struct Piece {
-    std::size_t first = 0;
-    std::size_t count = 0;
-    const gradiveq::Layer* layer = nullptr;
-    std::size_t index = 0;  ///< of the layer
-  };
 
   GradiVeqReducer(const ReducerSetup<S>& setup, const Params& params)
       : CountingReducer<S>{setup.layout.elements, setup.ranks},
@@ -109,17 +103,16 @@ class GradiVeqReducer final : public CountingReducer<S> {
         vote_every_{params.is("vote", "on") ? static_cast<std::size_t>(params.integer("vote_every")) : 0},
         worst_loss_{params.real("vote_c") * std::sqrt(params.real("lambda"))},
         compressor_{gradiveq::layers_of(setup.layout, params), params, setup.queue},
+        sampling_{compressor_.layers(), this->n_},
+        compressing_{compressor_.layers(), this->n_},
+        slices_{gradiveq::slice_ranges(compressor_.layers())},
+        beside_slices_{sampling_.every_range()},
+        beside_coefficients_{compressing_.every_range()},
         coefficients_(compressor_.layers().size(), nullptr),
         digests_(this->ranks_, 0) {
-    std::size_t at = 0;
-    for (std::size_t l = 0; l < compressor_.layers().size(); ++l) {
-      const gradiveq::Layer& layer = compressor_.layers()[l];
-      if (layer.first > at) pieces_.push_back({.first = at, .count = layer.first - at});
-      const std::size_t elements = layer.filters * layer.taps;
-      pieces_.push_back({.first = layer.first, .count = elements, .layer = &layer, .index = l});
-      at = layer.first + elements;
-    }
-    if (at < this->n_) pieces_.push_back({.first = at, .count = this->n_ - at});
+    sampling_.leave_slices();
+    slices_.choose(setup.queue, gradiveq::slice_ranges(compressor_.layers()));
+    beside_slices_.choose(setup.queue, sampling_.ranges());
     if (params.is("sampling", "qsgd") && compressor_.sliced() > 0) {
       const auto layout = Layout::flat(compressor_.sliced());
       const CodecSpec spec = parse_codec("qsgd:bits=4");  // section 3
@@ -150,44 +143,42 @@ class GradiVeqReducer final : public CountingReducer<S> {
   /// A sampling step: the slices by 4-bit QSGD with decode, add, encode at every hop; all else in a sum of its own.
   void send_quantised(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
                       const EncodeContext& context, const Room& room, PhaseClock<S>& clock) {
-    std::size_t count = 0;
     in_phase(clock, Phase::encode, queue, [&] {
-      gather_slices(queue, gradient.data(), room);
-      count = walk<Write>(queue, gradient.data(), room.floats(), false);
+      slices_.gather(queue, gradient.data(), room.sliced());
+      beside_slices_.gather(queue, gradient.data(), room.floats());
     });
     this->payload_bytes_ = this->values_sent_ = 0;
-    all_reduce(comm, queue, room.floats(), count, room, clock);
+    all_reduce(comm, queue, room.floats(), sampling_.floats(), room, clock);
     quantised_->reduce(comm, queue, {room.sliced(), compressor_.sliced()}, {}, context, room.inner, clock);
     this->payload_bytes_ += quantised_->payload_bytes();
     this->values_sent_ += quantised_->values_sent(queue);
     in_phase(clock, Phase::decode, queue, [&] {
-      scale(queue, {room.floats(), count}, 1.0F / static_cast<float>(comm.size()));
-      walk<Read>(queue, gradient.data(), room.floats(), false);
-      for (const gradiveq::Layer& layer : compressor_.layers())
-        Compressor::scatter(queue, layer, room.sliced() + layer.sliced_at, 0, layer.slices * layer.slice_taps,
-                            gradient.data());
+      beside_slices_.scatter(queue, room.floats(), 1.0F / static_cast<float>(comm.size()), gradient.data());
+      slices_.scatter(queue, room.sliced(), 1.0F, gradient.data());
     });
   }
 
-  void gather_slices(Queue<S> queue, const float* gradient, const Room& room) const {
-    for (const gradiveq::Layer& layer : compressor_.layers())
-      Compressor::gather(queue, layer, gradient, 0, layer.slices * layer.slice_taps, room.sliced() + layer.sliced_at);
-  }
-
   void take_sample(Queue<S> queue, View<float, S> gradient, const Room& room) {
-    if (!quantised_) gather_slices(queue, gradient.data(), room);  // else they are there
+    if (!quantised_) slices_.gather(queue, gradient.data(), room.sliced());  // else they are there
     compressor_.sample(queue, room.sliced(), phase_);
   }
 
-  /// Every rank fits the same bases to the same samples (section 2), so nothing is sent but a digest. Where digests
-  /// differ, as they may on machines of different kinds, rank 0's bases are broadcast.
   void start_compressing(Communicator<S>& comm, Queue<S> queue, const Room& room, PhaseClock<S>& clock) {
     std::uint64_t digest = 0;
     in_phase(clock, Phase::decode, queue, [&] {
       compressor_.fit(queue, room.scratch);
       if (comm.size() > 1) digest = compressor_.digest(queue);
     });
-    if (comm.size() == 1) return;
+    if (comm.size() > 1) agree(comm, queue, room, digest, clock);
+    in_phase(clock, Phase::decode, queue, [&] {
+      compressing_.compress(compressor_.components());
+      beside_coefficients_.choose(queue, compressing_.ranges());
+    });
+  }
+
+  /// Every rank fits the same bases to the same samples (section 2), so nothing is sent but a digest. Where digests
+  /// differ, as they may on machines of different kinds, rank 0's bases are broadcast.
+  void agree(Communicator<S>& comm, Queue<S> queue, const Room& room, std::uint64_t digest, PhaseClock<S>& clock) {
     in_phase(clock, Phase::communicate, queue, [&] {
       const auto mine = room.digests.part(8 * static_cast<std::size_t>(comm.rank()), 8);
       write_size(queue, digest, mine);
@@ -204,9 +195,11 @@ class GradiVeqReducer final : public CountingReducer<S> {
   bool send_compressed(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const Room& room,
                        PhaseClock<S>& clock) {
     const bool voting = vote_every_ > 0 && (phase_ - samples_ + 1) % vote_every_ == 0;
-    std::size_t count = 0;
+    std::size_t count = compressing_.floats();
+    for (std::size_t l = 0; l < coefficients_.size(); ++l)
+      coefficients_[l] = room.floats() + compressing_.coefficients_at(l);
     in_phase(clock, Phase::encode, queue, [&] {
-      count = walk<Write>(queue, gradient.data(), room.floats(), true);
+      beside_coefficients_.gather(queue, gradient.data(), room.floats());
       const View<float, S> vote{room.floats() + count, voting ? 1U : 0U};
       compressor_.project(queue, gradient.data(), coefficients_, room.sliced(), room.scratch, vote, worst_loss_);
       count += vote.size();
@@ -217,46 +210,15 @@ class GradiVeqReducer final : public CountingReducer<S> {
     in_phase(clock, Phase::decode, queue, [&] {
       if (voting) {
         float votes = 0.0F;
-        read_back(queue, as_bytes(View<const float, S>{room.floats() + --count, 1}), &votes);
+        read_back(queue, as_bytes(View<const float, S>{room.floats() + compressing_.floats(), 1}), &votes);
         restart = 2.0F * votes > static_cast<float>(comm.size());
       }
-      scale(queue, {room.floats(), count}, 1.0F / static_cast<float>(comm.size()));
-      walk<Read>(queue, gradient.data(), room.floats(), true);
-      compressor_.rebuild(queue, coefficients_, room.sliced(), room.scratch, gradient.data());
+      const float share = 1.0F / static_cast<float>(comm.size());
+      beside_coefficients_.scatter(queue, room.floats(), share, gradient.data());
+      compressor_.rebuild(queue, coefficients_, share, room.sliced(), room.scratch, gradient.data());
     });
     restarts_ += restart ? 1 : 0;
     return restart;
-  }
-
-  struct Write {};
-  struct Read {};
-  /// Between the gradient and a message, tensor by tensor: what is sent as it is. With `compressing`, finds the places
-  /// of the coefficients on the way and leaves them to the compressor. Returns the floats of the message.
-  template <class Way>
-  std::size_t walk(Queue<S> queue, float* gradient, float* message, bool compressing) {
-    constexpr bool kWrite = std::is_same_v<Way, Write>;
-    std::size_t at = 0;
-    for (const Piece& piece : pieces_) {
-      const std::size_t d = piece.layer == nullptr || !compressing ? 0 : compressor_.components(piece.index);
-      if (piece.layer == nullptr || (compressing && d == 0)) {
-        float* outside = gradient + piece.first;
-        float* inside = message + at;
-        Compressor::copy(queue, kWrite ? outside : inside, piece.count, kWrite ? inside : outside);
-        at += piece.count;
-        continue;
-      }
-      const gradiveq::Layer& layer = *piece.layer;
-      coefficients_[piece.index] = message + at;
-      at += layer.slices * d;
-      if (layer.rest() == 0) continue;
-      const std::size_t sliced_taps = layer.slices * layer.slice_taps;
-      if constexpr (kWrite)
-        Compressor::gather(queue, layer, gradient, sliced_taps, layer.taps, message + at);
-      else
-        Compressor::scatter(queue, layer, message + at, sliced_taps, layer.taps, gradient);
-      at += layer.rest();
-    }
-    return at;
   }
 
   std::size_t samples_, compressed_;  ///< L_t, L_c
@@ -264,9 +226,10 @@ class GradiVeqReducer final : public CountingReducer<S> {
   std::size_t vote_every_;  ///< 0: never
   double worst_loss_;
   Compressor compressor_;
+  gradiveq::Message sampling_, compressing_;
+  typename Compressor::Moves slices_, beside_slices_, beside_coefficients_;
   std::vector<float*> coefficients_;  ///< of every layer in the message
   std::vector<std::uint64_t> digests_;
-  std::vector<Piece> pieces_;
   std::unique_ptr<Reducer<S>> quantised_;
   std::size_t phase_ = 0;  ///< step within the cycle
   std::size_t warmup_steps_ = 0, sample_steps_ = 0, compressed_steps_ = 0, restarts_ = 0, disagreements_ = 0;

@@ -78,7 +78,8 @@ TEST(GradiVeq, SlicesAreThePapersSlices) {
     std::vector<float> gradient(layout.elements);
     std::iota(gradient.begin(), gradient.end(), 0.0F);
     std::vector<float> row(layout.elements);
-    gradiveq::gather_taps({}, layer, gradient.data(), 0, layer.taps, row.data());
+    gradiveq::gather_taps({}, layer.slice_range(0), gradient.data(), row.data());
+    gradiveq::gather_taps({}, layer.rest_range(layer.sliced()), gradient.data(), row.data());
     // Section 2: lin = ((h W + w) D + d) F + f, slices of K consecutive elements; as sets.
     std::vector<std::set<float>> expected(static_cast<std::size_t>(h * w / c));
     for (int lin = 0; lin < h * w / c * c * d * f; ++lin) {
@@ -100,7 +101,8 @@ TEST(GradiVeq, SlicesAreThePapersSlices) {
       EXPECT_TRUE(std::equal(slice.begin(), slice.begin() + 4, first + 3)) << m;
     }
     std::vector<float> back(layout.elements, -1.0F);
-    gradiveq::scatter_taps({}, layer, row.data(), 0, layer.taps, 1.0F, back.data());
+    gradiveq::scatter_taps({}, layer.slice_range(0), row.data(), 1.0F, back.data());
+    gradiveq::scatter_taps({}, layer.rest_range(layer.sliced()), row.data(), 1.0F, back.data());
     EXPECT_EQ(back, gradient);
     const std::vector<float> ones(layout.elements, 1.0F);
     std::fill(back.begin(), back.end(), -1.0F);
@@ -210,7 +212,7 @@ struct Fitted {
     std::vector<float> slices(layout.elements);
     for (std::size_t t = 0; t < 20; ++t) {
       const auto x = noise(layout.elements, static_cast<std::uint32_t>(500 + t));
-      gradiveq::gather_taps({}, compressor.layers()[0], x.data(), 0, 9, slices.data());
+      gradiveq::gather_taps({}, compressor.layers()[0].slice_range(0), x.data(), slices.data());
       compressor.sample({}, slices.data(), t);
     }
     compressor.fit({});

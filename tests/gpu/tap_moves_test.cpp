@@ -1,0 +1,165 @@
+// Taps of many layers in one launch, against the host, one range after the other.
+#include "kernels/cuda/tap_moves.hpp"
+
+#include <cmath>
+
+#include "kernels/cuda/slice_loss.hpp"
+#include "lib/reduce/gradiveq_layers.hpp"
+#include "tests/codecs/inputs.hpp"
+#include "tests/gpu/cuda_run.hpp"
+
+namespace gradtool::test {
+namespace {
+
+using cuda::TapMoves;
+using law::TapRange;
+
+class GpuTapMoves : public NeedsGpu<testing::Test> {};
+
+/// Ranges that lie behind each other in a row, of layers with gaps between them in the gradient.
+struct Model {
+  void add(std::size_t filters, std::size_t taps, std::size_t first_tap, std::size_t last_tap, std::size_t mean_taps,
+           std::size_t gap) {
+    ranges.push_back({.first = elements + gap,
+                      .filters = filters,
+                      .taps = taps,
+                      .first_tap = first_tap,
+                      .last_tap = last_tap,
+                      .at = length,
+                      .mean_taps = mean_taps});
+    elements += gap + filters * taps;
+    length += ranges.back().count();
+  }
+  Model() {
+    add(700, 9, 0, 9, 0, 0);     // two tiles of whole rows
+    add(0, 9, 0, 9, 0, 0);       // nothing
+    add(5, 1, 0, 1, 0, 3);       // from here on nothing is aligned
+    add(1027, 9, 0, 9, 3, 0);    // three tiles; means repeat every three taps
+    add(40, 9, 0, 8, 2, 2);      // all but one of the taps: rows are as long as in shared memory, but have a gap
+    add(40, 9, 8, 9, 0, 1);      // what that one left over
+    add(33, 16, 0, 16, 0, 0);    // an even number
+    add(13, 121, 0, 121, 0, 5);  // more taps than a tile
+    add(9000, 1, 0, 1, 0, 0);    // a tensor as it is
+    add(3, 49, 7, 7, 0, 0);      // nothing of something
+    add(64, 3, 1, 3, 0, 1);
+    elements += 7;
+  }
+  std::vector<TapRange> ranges;
+  std::size_t elements = 0, length = 0;
+};
+
+/// Index of the mean of every element of the row.
+std::vector<std::size_t> mean_places(const Model& model, std::span<const TapRange> ranges) {
+  std::vector<std::size_t> places(model.length);
+  for (const TapRange& range : ranges) {
+    for (std::size_t k = 0; k < range.count(); ++k) {
+      const std::size_t tap = k / range.filters;
+      places[range.at + k] =
+          range.at + (range.mean_taps == 0 ? tap : tap % range.mean_taps) * range.filters + k % range.filters;
+    }
+  }
+  return places;
+}
+
+TEST_F(GpuTapMoves, AreTheHosts) {
+  const Model model;
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  TapMoves moves{model.ranges};
+  const auto x = gradient_like(model.elements, 1);
+  const auto row = gradient_like(model.length, 2);
+  const auto means = gradient_like(model.length, 3);
+  const Guarded on_means{queue, bytes_of(means)};
+  std::vector<TapRange> every_other;
+  for (std::size_t i = 0; i < model.ranges.size(); i += 2) every_other.push_back(model.ranges[i]);
+  // All, then fewer, then none: what is not chosen stays as it is.
+  for (const auto& ranges : {model.ranges, every_other, {}}) {
+    moves.choose(queue, ranges);
+    gradiveq::TapMoves host{ranges};
+    host.choose({}, ranges);
+    const auto places = mean_places(model, ranges);
+    for (const std::size_t shift : {std::size_t{0}, std::size_t{4}}) {
+      const Guarded on_x{queue, bytes_of(x), shift};
+      const Guarded on_row{queue, bytes_of(row), shift};
+      auto expected = row;
+      host.gather({}, x.data(), expected.data());
+      moves.gather(queue, on_x.as<float>().data(), on_row.as<float>().data());
+      EXPECT_EQ(on_row.download_floats(), expected) << ranges.size();
+      for (const TapRange& range : ranges) {
+        for (std::size_t k = range.at; k < range.at + range.count(); ++k) expected[k] -= means[places[k]];
+      }
+      on_row.upload(bytes_of(row));
+      moves.gather_centred(queue, on_x.as<float>().data(), on_means.as<float>().data(), on_row.as<float>().data(),
+                           nullptr);
+      EXPECT_EQ(on_row.download_floats(), expected) << ranges.size();
+
+      auto back = x;
+      on_row.upload(bytes_of(row));
+      host.scatter({}, row.data(), 0.3F, back.data());
+      moves.scatter(queue, on_row.as<float>().data(), 0.3F, on_x.as<float>().data());
+      EXPECT_EQ(on_x.download_floats(), back) << ranges.size();
+      auto with_means = row;
+      for (const TapRange& range : ranges) {
+        for (std::size_t k = range.at; k < range.at + range.count(); ++k) with_means[k] += means[places[k]];
+      }
+      host.scatter({}, with_means.data(), 1.0F, back.data());
+      moves.scatter_centred(queue, on_row.as<float>().data(), on_means.as<float>().data(), on_x.as<float>().data());
+      EXPECT_EQ(on_x.download_floats(), back) << ranges.size();
+    }
+  }
+}
+
+TEST_F(GpuTapMoves, MoreThanPlannedIsRefused) {
+  const Model model;
+  const cuda::Stream stream;
+  TapMoves moves{std::span{model.ranges}.first(3)};
+  EXPECT_THROW(moves.choose(stream.queue(), model.ranges), Error);
+}
+
+/// The vote turns at the loss that norms on the CPU give.
+TEST_F(GpuTapMoves, VotesOnTheLossOfAllLayers) {
+  const Model model;
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  TapMoves moves{model.ranges};
+  moves.choose(queue, model.ranges);
+  const auto x = gradient_like(model.elements, 1);
+  const auto means = gradient_like(model.length, 3);
+  const auto y = gradient_like(900, 4);
+  const auto places = mean_places(model, model.ranges);
+  std::vector<float> row(model.length);
+  for (const TapRange& range : model.ranges) gradiveq::gather_taps({}, range, x.data(), row.data());
+  double energy = 0.0;
+  double left = 0.0;
+  for (std::size_t k = 0; k < row.size(); ++k) {
+    const auto centred = static_cast<double>(row[k] - means[places[k]]);
+    energy += static_cast<double>(row[k]) * static_cast<double>(row[k]);
+    left += centred * centred;
+  }
+  for (const float value : y) left -= static_cast<double>(value) * static_cast<double>(value);
+  ASSERT_GT(left, 0.0);
+  const double loss = std::sqrt(left / energy);
+
+  const Guarded on_x{queue, bytes_of(x)};
+  const Guarded on_means{queue, bytes_of(means)};
+  const Guarded on_y{queue, bytes_of(y)};
+  const Guarded on_row{queue, 4 * model.length};
+  const Guarded norms{queue, 16 * moves.tiles()};
+  const Guarded kept{queue, 16};
+  const Guarded vote{queue, 4};
+  moves.gather_centred(queue, on_x.as<float>().data(), on_means.as<float>().data(), on_row.as<float>().data(),
+                       norms.as<double>().data());
+  const auto* coefficients = on_y.as<float>().data();
+  const std::vector<cuda::Unit> units{{coefficients, nullptr, 17}, {coefficients + 17, nullptr, y.size() - 17}};
+  cuda::sum_squares(queue, units, kept.as<double>().data());
+  for (const double worst : {0.999999 * loss, 1.000001 * loss}) {
+    cuda::vote_on_loss(queue, norms.as<double>().data(), moves.tiles(), kept.as<double>().data(), units.size(), worst,
+                       vote.as<float>().data());
+    EXPECT_EQ(vote.download_floats()[0], worst < loss ? 1.0F : 0.0F);
+  }
+  static_cast<void>(norms.download());
+  static_cast<void>(kept.download());
+}
+
+}  // namespace
+}  // namespace gradtool::test
