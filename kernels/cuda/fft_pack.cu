@@ -62,7 +62,7 @@ __global__ void digit_kernel(Selection* selection, std::uint32_t digit, std::uin
 __global__ void count_kernel(const std::uint32_t* keys, std::size_t bins, const Selection* selection,
                              std::uint64_t* counts) {
   const DeviceWarp warp;
-  for (std::size_t tile = warp_in_grid(); tile < schedule::tiles_of(bins); tile += warps_in_grid()) {
+  for (std::size_t tile = warp_in_grid(); tile < schedule::select_tiles_of(bins); tile += warps_in_grid()) {
     const std::uint64_t count = schedule::count_tile(warp, keys, bins, tile, selection->cut.prefix);
     warp.each([&](std::uint32_t lane) {
       if (lane == 0) counts[tile] = count;
@@ -73,7 +73,7 @@ __global__ void count_kernel(const std::uint32_t* keys, std::size_t bins, const 
 __global__ void compact_kernel(schedule::Compaction at, Selection* selection, const std::uint64_t* before) {
   const DeviceWarp warp;
   at.cut = selection->cut;
-  for (std::size_t tile = warp_in_grid(); tile < schedule::tiles_of(at.bins); tile += warps_in_grid()) {
+  for (std::size_t tile = warp_in_grid(); tile < schedule::select_tiles_of(at.bins); tile += warps_in_grid()) {
     const std::uint32_t largest = schedule::compact_tile(warp, at, tile, before[tile]);
     warp.each([&](std::uint32_t lane) {
       if (lane == 0) atomicMax(&selection->largest, largest);
@@ -149,7 +149,7 @@ void select(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHe
   take_digit<0>(queue, memory, header, selection);
   take_digit<1>(queue, memory, header, selection);
   take_digit<2>(queue, memory, header, selection);
-  const std::size_t tiles = schedule::tiles_of(header.bins);
+  const std::size_t tiles = schedule::select_tiles_of(header.bins);
   auto* counts = reinterpret_cast<std::uint64_t*>(memory.work.data() + kSelectionBytes);
   const std::size_t front = kSelectionBytes + Arena<Space::cuda>::padded_size(8 * tiles);
   const unsigned blocks = blocks_for(tiles, kWarps);
@@ -162,7 +162,7 @@ void select(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHe
 }  // namespace
 
 std::size_t pack_work_bytes(std::size_t bins) {
-  const std::size_t tiles = schedule::tiles_of(bins);
+  const std::size_t tiles = schedule::select_tiles_of(bins);
   return kSelectionBytes + Arena<Space::cuda>::padded_size(8 * tiles) +
          Arena<Space::cuda>::padded_size(scan_bytes<std::uint64_t>(tiles));
 }

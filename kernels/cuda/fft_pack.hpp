@@ -32,18 +32,29 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
                    const law::RangeFormats& formats, float unit, bool scaled, const PieceShares* shares,
                    const Calibration* calibration, std::byte* payload);
 
-/// Payloads that unpack_spectra takes at once.
+/// Payloads that are added into one spectrum at a time.
 inline constexpr std::size_t kMostUnpacked = 16;
 
-/// Bytes of work memory for unpack_spectra, as pack_work_bytes.
+/// Bytes of work memory for up to kMostUnpacked payloads, as pack_work_bytes.
 [[nodiscard]] std::size_t unpack_work_bytes(std::size_t bins);
 
-/// spectrum := sum of the payloads' spectra, in their order; unitary, the imaginary parts of real bins 0. Payloads are
-/// 8-byte aligned and hold at least a header (Fault::usage otherwise). One that does not fit `expected` (bits, bins),
-/// that has none of the formats, or whose sections contradict each other makes the whole spectrum NaN; nothing is
-/// read behind the end of its view, which may lie behind the payload's.
-void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
-                    const law::FftHeader& expected, const law::RangeFormats& formats, const law::FftShape& shape,
-                    float* spectrum, View<std::byte, Space::cuda> work);
+/// Payloads whose spectra are added. They are 8-byte aligned and hold at least a header (Fault::usage otherwise).
+struct PackedSpectra {
+  std::span<const View<const std::byte, Space::cuda>> payloads;
+  law::FftHeader expected;  ///< bits and bins that each must have
+  law::RangeFormats formats;
+  law::FftShape shape;
+  View<std::byte, Space::cuda> work;  ///< unpack_work_bytes, 256-byte aligned
+};
+
+/// Checks the payloads and counts their bins, for calls of unpack_spectra with the same arguments.
+void open_spectra(Queue<Space::cuda> queue, const PackedSpectra& of);
+
+/// spectrum := `count` bins, from `first` on, of the sum of the payloads' spectra, in their order; unitary, the
+/// imaginary parts of real bins 0. A payload that does not fit `expected`, that has none of the formats, or whose
+/// sections contradict each other makes all bins NaN; nothing is read behind the end of its view, which may lie behind
+/// the payload's.
+void unpack_spectra(Queue<Space::cuda> queue, const PackedSpectra& of, std::size_t first, std::size_t count,
+                    float* spectrum);
 
 }  // namespace gradtool::cuda

@@ -6,66 +6,87 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/tile_scan.hpp"
-#include "kernels/schedule/fft_codes.hpp"
+#include "kernels/schedule/fft_unpack.hpp"
 
 namespace gradtool::cuda {
 namespace {
 
 constexpr unsigned kWarps = kThreads / schedule::kLanes;
 
-/// Counts of all tiles of all payloads; the last one closes the row for the scan.
+/// Counts of all tiles of all payloads, 32 to a warp; the last one closes the row for the scan.
 __global__ void marked_kernel(const __grid_constant__ schedule::Unpacking at) {
   const DeviceWarp warp;
-  const std::size_t tiles = schedule::tiles_of(at.expected.bins);
-  for (std::size_t i = warp_in_grid(); i < at.count * tiles; i += warps_in_grid()) {
-    schedule::count_marked(warp, at, static_cast<std::uint32_t>(i / tiles), i % tiles);
-  }
-  if (thread_in_grid() == 0) at.offsets[at.count * tiles] = 0;
+  const std::size_t warps = (schedule::tiles_of(at.expected.bins) + schedule::kLanes - 1) / schedule::kLanes;
+  for (std::size_t i = warp_in_grid(); i < at.count * warps; i += warps_in_grid())
+    schedule::count_marked(warp, at, static_cast<std::uint32_t>(i / warps), i % warps * schedule::kLanes);
+  if (thread_in_grid() == 0) at.offsets[at.count * schedule::tiles_of(at.expected.bins)] = 0;
 }
 
-constexpr unsigned kUnpackWarps = 4;  // TileWork is large
+/// One warp.
+__global__ void open_kernel(const __grid_constant__ schedule::Unpacking at) {
+  schedule::open_payloads(DeviceWarp{}, at);
+}
 
 __global__ void unpack_kernel(const __grid_constant__ schedule::Unpacking at) {
-  __shared__ schedule::TileWork works[kUnpackWarps];
+  __shared__ schedule::Pair values[kWarps][schedule::kTileBins];
   const DeviceWarp warp;
-  schedule::TileWork& work = works[threadIdx.x / schedule::kLanes];
-  schedule::open_payloads(warp, at, work);
-  for (std::size_t tile = warp_in_grid(); tile < schedule::tiles_of(at.expected.bins); tile += warps_in_grid()) {
-    schedule::unpack_tile(warp, at, tile, work);
+  const std::size_t end = schedule::tiles_of(at.last);
+  for (std::size_t tile = at.first / schedule::kTileBins + warp_in_grid(); tile < end; tile += warps_in_grid())
+    schedule::unpack_tile(warp, at, tile, values[threadIdx.x / schedule::kLanes]);
+}
+
+/// Where things lie in the work memory.
+struct Places {
+  std::size_t offsets, scan, bytes;
+  Places(std::size_t payloads, std::size_t bins) {
+    const std::size_t count = payloads * schedule::tiles_of(bins) + 1;
+    offsets = Arena<Space::cuda>::padded_size(sizeof(schedule::Opened) * kMostUnpacked);
+    scan = offsets + Arena<Space::cuda>::padded_size(4 * count);
+    bytes = scan + Arena<Space::cuda>::padded_size(scan_bytes<std::uint32_t>(count));
   }
+};
+
+schedule::Unpacking unpacking(const PackedSpectra& of) {
+  static_assert(kMostUnpacked == schedule::kMostPayloads);
+  expects(of.payloads.size() <= kMostUnpacked, "fft: too many payloads at once");
+  schedule::Unpacking at{};
+  for (const auto& payload : of.payloads) {
+    expects(payload.size() >= sizeof(law::FftHeader) && aligned_to(payload.data(), alignof(law::FftHeader)),
+            "fft: a payload needs a header, 8-byte aligned");
+    at.payloads[at.count++] = {payload.data(), payload.size()};
+  }
+  at.expected = of.expected;
+  at.formats = of.formats;
+  at.chunk_bins = static_cast<std::uint32_t>(of.shape.bins_per_chunk());
+  at.real_end = of.shape.length % 2 == 0;
+  at.real_tail = of.shape.tail != 0 && of.shape.tail % 2 == 0;
+  at.opened = reinterpret_cast<schedule::Opened*>(of.work.data());
+  at.offsets = reinterpret_cast<std::uint32_t*>(of.work.data() + Places{at.count, at.expected.bins}.offsets);
+  return at;
 }
 
 }  // namespace
 
 std::size_t unpack_work_bytes(std::size_t bins) {
-  const std::size_t count = kMostUnpacked * schedule::tiles_of(bins) + 1;
-  return Arena<Space::cuda>::padded_size(4 * count) + Arena<Space::cuda>::padded_size(scan_bytes<std::uint32_t>(count));
+  return Places{kMostUnpacked, bins}.bytes;
 }
 
-void unpack_spectra(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,
-                    const law::FftHeader& expected, const law::RangeFormats& formats, const law::FftShape& shape,
-                    float* spectrum, View<std::byte, Space::cuda> work) {
-  static_assert(kMostUnpacked == schedule::kMostPayloads);
-  expects(payloads.size() <= kMostUnpacked, "fft: too many payloads at once");
-  const std::size_t tiles = schedule::tiles_of(expected.bins);
-  schedule::Unpacking at{};
-  for (const auto& payload : payloads) {
-    expects(payload.size() >= sizeof(law::FftHeader) && aligned_to(payload.data(), alignof(law::FftHeader)),
-            "fft: a payload needs a header, 8-byte aligned");
-    at.payloads[at.count++] = {payload.data(), payload.size()};
-  }
-  at.expected = expected;
-  at.formats = formats;
-  at.chunk_bins = static_cast<std::uint32_t>(shape.bins_per_chunk());
-  at.real_end = shape.length % 2 == 0;
-  at.real_tail = shape.tail != 0 && shape.tail % 2 == 0;
-  at.offsets = reinterpret_cast<std::uint32_t*>(work.data());
+void open_spectra(Queue<Space::cuda> queue, const PackedSpectra& of) {
+  const schedule::Unpacking at = unpacking(of);
+  const Places places{at.count, at.expected.bins};
+  const std::size_t tiles = schedule::tiles_of(at.expected.bins);
+  launch(queue, "fft marked", marked_kernel, blocks_for(at.count * (tiles + schedule::kLanes), kThreads), at);
+  scan_tiles(queue, at.offsets, at.count * tiles + 1, of.work.part(places.scan, places.bytes - places.scan));
+  launch(queue, "fft open", open_kernel, {1, schedule::kLanes}, at);
+}
+
+void unpack_spectra(Queue<Space::cuda> queue, const PackedSpectra& of, std::size_t first, std::size_t count,
+                    float* spectrum) {
+  schedule::Unpacking at = unpacking(of);
+  at.first = first;
+  at.last = first + count;
   at.spectrum = spectrum;
-  const std::size_t count = at.count * tiles + 1;
-  const std::size_t front = Arena<Space::cuda>::padded_size(4 * count);
-  launch(queue, "fft marked", marked_kernel, blocks_for(count, kWarps), at);
-  scan_tiles(queue, at.offsets, count, work.part(front, work.size() - front));
-  launch(queue, "fft unpack", unpack_kernel, {blocks_for(tiles, kUnpackWarps), kUnpackWarps * schedule::kLanes}, at);
+  launch(queue, "fft unpack", unpack_kernel, blocks_for(schedule::tiles_of(count) + 1, kWarps), at);
 }
 
 }  // namespace gradtool::cuda

@@ -66,10 +66,10 @@ GT_SCHEDULE void find_digit(const Warp& warp, const std::uint32_t* histogram, st
 }
 
 /// A tile is what a warp takes at a time: 32 words of the bitmap.
-inline constexpr std::uint32_t kTileWords = 32;
-inline constexpr std::uint32_t kTileBins = 32 * kTileWords;
-GT_HD constexpr std::size_t tiles_of(std::size_t bins) {
-  return (bins + kTileBins - 1) / kTileBins;
+inline constexpr std::uint32_t kSelectWords = 32;
+inline constexpr std::uint32_t kSelectBins = 32 * kSelectWords;
+GT_HD constexpr std::size_t select_tiles_of(std::size_t bins) {
+  return (bins + kSelectBins - 1) / kSelectBins;
 }
 
 /// Keys of a tile above the threshold (in the upper 32 bits) and equal to it (in the lower): they add without carry.
@@ -81,8 +81,8 @@ GT_SCHEDULE std::uint64_t count_tile(const Warp& warp, const std::uint32_t* keys
   warp.each([&](std::uint32_t lane) {
     std::uint32_t more = 0;
     std::uint32_t same = 0;
-    const std::size_t first = tile * kTileBins + lane;
-    for (std::uint32_t word = 0; word < kTileWords && first + 32 * word < bins; ++word) {
+    const std::size_t first = tile * kSelectBins + lane;
+    for (std::uint32_t word = 0; word < kSelectWords && first + 32 * word < bins; ++word) {
       const std::uint32_t key = keys[first + 32 * word];
       more += key > threshold ? 1u : 0u;
       same += key == threshold ? 1u : 0u;
@@ -115,12 +115,12 @@ GT_SCHEDULE std::uint32_t compact_tile(const Warp& warp, const Compaction& at, s
   typename Warp::template Own<std::uint32_t> is_taken;
   auto above = static_cast<std::uint32_t>(before >> 32);
   auto equal = static_cast<std::uint32_t>(before);
-  const std::size_t first = tile * kTileBins;
+  const std::size_t first = tile * kSelectBins;
   warp.each([&](std::uint32_t lane) {
     status[lane] = 0;
     largest[lane] = 0;
   });
-  for (std::uint32_t word = 0; word < kTileWords && first + 32 * word < at.bins; ++word) {
+  for (std::uint32_t word = 0; word < kSelectWords && first + 32 * word < at.bins; ++word) {
     warp.each([&](std::uint32_t lane) {
       const std::size_t bin = first + 32 * word + lane;
       const std::uint32_t key = bin < at.bins ? at.keys[bin] : 0u;

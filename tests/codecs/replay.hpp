@@ -13,6 +13,7 @@
 #include "kernels/schedule/blocks.hpp"
 #include "kernels/schedule/fft_codes.hpp"
 #include "kernels/schedule/fft_select.hpp"
+#include "kernels/schedule/fft_unpack.hpp"
 #include "kernels/schedule/natural.hpp"
 #include "kernels/schedule/qsgd_bucket.hpp"
 #include "kernels/schedule/warp.hpp"
@@ -217,7 +218,7 @@ inline std::vector<std::byte> replay_fft_pack(const std::vector<float>& spectrum
       }
       schedule::find_digit(warp, histogram.data(), digit, cut, &cut);
     }
-    const std::size_t tiles = schedule::tiles_of(layout.bins);
+    const std::size_t tiles = schedule::select_tiles_of(layout.bins);
     std::vector<std::uint64_t> before(tiles);
     for (const std::size_t tile : item_order(tiles, order)) {
       before[tile] = schedule::count_tile(warp, keys.data(), layout.bins, tile, cut.prefix);
@@ -246,14 +247,15 @@ inline std::vector<std::byte> replay_fft_pack(const std::vector<float>& spectrum
   return payload;
 }
 
-/// kernels/cuda/fft_pack.cu: unpack_spectra. Returns expected.bins pairs.
+/// kernels/cuda/fft_unpack.cu: open_spectra, and unpack_spectra for `rows` rows of bins. Returns expected.bins pairs.
 inline std::vector<float> replay_fft_unpack(const std::vector<std::vector<std::byte>>& payloads,
                                             const law::FftHeader& expected, const law::RangeFloat& format,
-                                            const law::FftShape& shape, std::uint32_t order) {
+                                            const law::FftShape& shape, std::uint32_t order, std::size_t rows = 1) {
   const HostWarp warp{lane_order(order)};
   const std::size_t tiles = schedule::tiles_of(expected.bins);
-  std::vector<float> spectrum(2 * std::size_t{expected.bins}, -7.0F);
   std::vector<std::uint32_t> offsets(payloads.size() * tiles + 1, 0xA5A5A5A5u);
+  std::vector<schedule::Opened> opened(payloads.size());
+  std::memset(opened.data(), 0xA5, sizeof(schedule::Opened) * opened.size());
   schedule::Unpacking at{};
   for (const auto& payload : payloads) at.payloads[at.count++] = {payload.data(), payload.size()};
   at.expected = expected;
@@ -262,17 +264,27 @@ inline std::vector<float> replay_fft_unpack(const std::vector<std::vector<std::b
   at.real_end = shape.length % 2 == 0;
   at.real_tail = shape.tail != 0 && shape.tail % 2 == 0;
   at.offsets = offsets.data();
-  at.spectrum = spectrum.data();
-  for (const std::size_t i : item_order(payloads.size() * tiles, order)) {
-    schedule::count_marked(warp, at, static_cast<std::uint32_t>(i / tiles), i % tiles);
-  }
+  at.opened = opened.data();
+  const std::size_t warps = (tiles + schedule::kLanes - 1) / schedule::kLanes;
+  for (const std::size_t i : item_order(payloads.size() * warps, order))
+    schedule::count_marked(warp, at, static_cast<std::uint32_t>(i / warps), i % warps * schedule::kLanes);
   offsets.back() = 0;
   std::exclusive_scan(offsets.begin(), offsets.end(), offsets.begin(), 0u);
-  schedule::TileWork work;
-  std::memset(&work, 0xA5, sizeof work);
-  schedule::open_payloads(warp, at, work);
-  for (const std::size_t tile : item_order(tiles, order)) schedule::unpack_tile(warp, at, tile, work);
-  return spectrum;
+  schedule::open_payloads(warp, at);
+  std::vector<float> all;
+  for (std::size_t row = 0; row < rows; ++row) {
+    at.first = row * expected.bins / rows;
+    at.last = (row + 1) * expected.bins / rows;
+    std::vector<float> spectrum(2 * (at.last - at.first), -7.0F);
+    at.spectrum = spectrum.data();
+    const std::size_t first = at.first / schedule::kTileBins;
+    for (const std::size_t tile : item_order(schedule::tiles_of(at.last) - first, order)) {
+      std::vector<schedule::Pair> values(schedule::kTileBins, {-7.0F, -7.0F});
+      schedule::unpack_tile(warp, at, first + tile, values.data());
+    }
+    all.insert(all.end(), spectrum.begin(), spectrum.end());
+  }
+  return all;
 }
 
 }  // namespace gradtool::test

@@ -79,8 +79,9 @@ void check_fft(const FftCase& test, const std::vector<float>& spectrum) {
   for (std::uint32_t order = 0; order < kOrders; ++order) {
     const std::string what = fmt::format("{} order {}", test.name(), order);
     ASSERT_EQ(replay_fft_pack(spectrum, test.header, test.format, test.unit, test.scaled, order), payload) << what;
-    expect_same(replay_fft_unpack({payload, other, payload}, test.header, test.format, test.shape, order), expected,
-                what);
+    for (const std::size_t rows : {1, 3})
+      expect_same(replay_fft_unpack({payload, other, payload}, test.header, test.format, test.shape, order, rows),
+                  expected, what);
   }
 }
 

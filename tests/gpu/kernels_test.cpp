@@ -68,7 +68,9 @@ std::vector<std::byte> pack_pieces(const FftCase& test, const cuda::PieceShares&
   return payload;
 }
 
-std::vector<float> unpack_on_gpu(const FftCase& test, const std::vector<std::vector<std::byte>>& payloads) {
+/// By `rows` rows of bins.
+std::vector<float> unpack_on_gpu(const FftCase& test, const std::vector<std::vector<std::byte>>& payloads,
+                                 std::size_t rows = 1) {
   const cuda::Stream stream;
   const auto queue = stream.queue();
   std::vector<Guarded> sources;
@@ -76,19 +78,31 @@ std::vector<float> unpack_on_gpu(const FftCase& test, const std::vector<std::vec
   for (const auto& payload : payloads) {
     views.emplace_back(sources.emplace_back(queue, std::span<const std::byte>{payload}).bytes());
   }
-  const Guarded work{queue, cuda::unpack_work_bytes(test.header.bins)};
-  const Guarded spectrum{queue, 8 * std::size_t{test.header.bins}};
-  cuda::unpack_spectra(queue, views, test.header, law::RangeFormats::only(test.header.mantissa, test.format),
-                       test.shape, spectrum.as<float>().data(), work.bytes());
+  const std::size_t bins = test.header.bins;
+  const Guarded work{queue, cuda::unpack_work_bytes(bins)};
+  const cuda::PackedSpectra of{views, test.header, law::RangeFormats::only(test.header.mantissa, test.format),
+                               test.shape, work.bytes()};
+  cuda::open_spectra(queue, of);
+  std::vector<float> all;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t first = row * bins / rows;
+    const std::size_t count = (row + 1) * bins / rows - first;
+    const Guarded spectrum{queue, 8 * count};
+    cuda::unpack_spectra(queue, of, first, count, spectrum.as<float>().data());
+    const auto part = spectrum.download_floats();
+    all.insert(all.end(), part.begin(), part.end());
+  }
   static_cast<void>(work.download());
-  return spectrum.download_floats();
+  return all;
 }
 
 void check_fft(const FftCase& test, const std::vector<float>& spectrum) {
   const auto payload = test.pack(spectrum);
   ASSERT_EQ(pack_on_gpu(test, spectrum), payload) << test.name();
   const auto other = test.pack(gradient_like(spectrum.size(), 5));
-  expect_same(unpack_on_gpu(test, {payload, other, payload}), test.unpack({payload, other, payload}), test.name());
+  const auto sum = test.unpack({payload, other, payload});
+  for (const std::size_t rows : {1, 3})
+    expect_same(unpack_on_gpu(test, {payload, other, payload}, rows), sum, test.name());
 }
 
 TEST_F(GpuKernels, FftPacksTheHostsBytes) {
