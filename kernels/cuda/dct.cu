@@ -8,7 +8,6 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr std::uint32_t kCopies = 2;
 constexpr std::uint32_t kInfinity = 0x7f800000u;
 constexpr std::uint32_t kNoDigit = 0xffffffffu;  ///< no pattern begins so
 

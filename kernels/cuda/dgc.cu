@@ -11,7 +11,6 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr std::uint32_t kCopies = 2;
 constexpr unsigned kMostBlocks = 4096;
 constexpr std::size_t kNormPiece = 8192;
 constexpr unsigned kNormLanes = 16;
@@ -194,15 +193,15 @@ struct Passing {
 
 /// Counts the candidates; the last block corrects the threshold, and where no more than k pass, they are what is
 /// chosen.
-__global__ void settle_kernel(law::DgcCorrection correction, Select::Candidates of, SelectState* state, Work* work) {
+__global__ void settle_kernel(law::DgcCorrection correction, SelectTiles of, SelectState* state, Work* work) {
   __shared__ Chain chain;
   __shared__ std::uint32_t between[Chain::kSize + 1];
   if (threadIdx.x == 0) chain.start(work->start);
   clear_counters(between, Chain::kSize + 1);
-  for (std::size_t tile = warp_in_grid(); tile < of.tiles; tile += warps_in_grid()) {
+  for (std::size_t tile = warp_in_grid(); tile < of.size; tile += warps_in_grid()) {
     const std::uint32_t count = of.counts[tile];
     for (std::uint32_t i = threadIdx.x % schedule::kLanes; i < count; i += schedule::kLanes)
-      atomicAdd(&between[chain.reached(of.patterns[tile * of.tile + i] & kMagnitude)], 1u);
+      atomicAdd(&between[chain.reached(of.patterns[tile * SelectTiles::kTile + i] & kMagnitude)], 1u);
   }
   add_counters<1>(between, Chain::kSize + 1, work->between);
   if (!last_block(&work->ticket)) return;
@@ -272,8 +271,8 @@ void dgc_choose(Queue<Space::cuda> queue, const law::DgcCorrection& correction, 
   auto* own = reinterpret_cast<Work*>(work);
   launch(queue, "dgc low", low_kernel, 1, correction, sampled, select.state(), own);
   select.refine();
-  const auto of = select.candidates();
-  launch(queue, "dgc settle", settle_kernel, blocks_for(of.tiles, kBlockWarpCount, 1024), correction, of,
+  const SelectTiles& of = select.candidates();
+  launch(queue, "dgc settle", settle_kernel, blocks_for(of.size, kBlockWarpCount, kMostHistograms), correction, of,
          select.state(), own);
   select.count_chosen();
 }

@@ -9,17 +9,28 @@ namespace gradtool::cuda {
 
 /// What a selection finds out on the device.
 struct SelectState {
-  static constexpr std::uint32_t kDigits = 3;
+  static constexpr std::uint32_t kDigits = 3;  ///< of 11, 11 and 9 bits, the leading one first
   static constexpr std::uint32_t kCounters = 2048;
   std::uint32_t low = 0;  ///< candidates are the numbers whose pattern is at least this
   std::uint32_t prefix = 0, left = 0;
   std::uint32_t threshold = 0, ties = 0;  ///< all patterns above the threshold, and the first `ties` that equal it
   std::uint32_t count = 0;                ///< of what was written
   std::uint32_t retry = 0;                ///< the sample promised too much: fewer than k candidates
-  std::uint32_t tickets[kDigits + 2] = {};
+  std::uint32_t tickets[kDigits] = {};    ///< of the kernels that count digits
+  std::uint32_t sample_ticket = 0, candidate_ticket = 0;
   std::uint32_t counters[kDigits][kCounters] = {};
   std::uint32_t sampled[kCounters] = {};     ///< leading digits of a sample
   std::uint32_t candidates[kCounters] = {};  ///< and of what the sample lets pass
+};
+
+/// Candidates of a selection: of each tile's numbers those that may be chosen, written from the tile's start on, so
+/// that no tile waits for another.
+struct SelectTiles {
+  static constexpr std::size_t kTile = 2048;  ///< numbers that a warp takes at a time
+  std::uint32_t* patterns = nullptr;          ///< with their signs: those of tile t from t * kTile on
+  std::uint16_t* places = nullptr;            ///< where they are in the tile
+  std::uint32_t* counts = nullptr;            ///< of a tile's candidates
+  std::size_t size = 0;
 };
 
 /// The numbers with the largest magnitudes: what host::Largest and host::BlockSelect choose, bit for bit. Magnitudes
@@ -53,14 +64,8 @@ class Select {
   /// positions and values := what was chosen last, in ascending order; room for all that may be chosen.
   void write(std::uint32_t* positions, float* values) const;
 
-  /// What the last gather left to look at, for kernels of codecs: the patterns of tile t, signs included, are
-  /// patterns[t * tile] and the counts[t] - 1 behind it.
-  struct Candidates {
-    const std::uint32_t* patterns;
-    const std::uint32_t* counts;
-    std::size_t tiles, tile;
-  };
-  [[nodiscard]] Candidates candidates() const;
+  /// What the last gather left to look at, for kernels of codecs.
+  [[nodiscard]] const SelectTiles& candidates() const { return at_.tiles; }
 
   // The steps of `largest`, for kernels of codecs that count the leading digit on the way.
   /// Zeroes state().
@@ -70,27 +75,29 @@ class Select {
   void refine() const;
   /// Counts what the threshold and the ties of the state choose among the candidates; before `write`.
   void count_chosen() const;
-  [[nodiscard]] SelectState* state() const { return state_; }
+  [[nodiscard]] SelectState* state() const { return at_.state; }
 
   /// On the device: how many were chosen, once `write` is done.
-  [[nodiscard]] const std::uint32_t* count() const { return &state_->count; }
+  [[nodiscard]] const std::uint32_t* count() const { return &at_.state->count; }
   /// On the device: the smallest pattern chosen, once `largest` is done.
-  [[nodiscard]] const std::uint32_t* threshold() const { return &state_->threshold; }
+  [[nodiscard]] const std::uint32_t* threshold() const { return &at_.state->threshold; }
 
  private:
-  struct Places;
+  /// Where things lie in the scratch.
+  struct Room {
+    Room(View<std::byte, Space::cuda> scratch, std::size_t n);
+    SelectState* state;
+    SelectTiles tiles;
+    std::uint64_t* before;  ///< chosen in the tiles in front: above the threshold (upper half) and equal to it
+    View<std::byte, Space::cuda> scan;
+    std::size_t bytes;
+  };
   void find_by_sample(std::size_t k) const;
-  void find_by_histogram(std::size_t k, bool only_again) const;
 
   Queue<Space::cuda> queue_;
   View<const float, Space::cuda> numbers_;
   std::size_t many_;
-  SelectState* state_;
-  std::uint32_t* patterns_;  ///< of the candidates, with their signs, from the start of their tile on
-  std::uint16_t* places_;    ///< where they are in the tile
-  std::uint32_t* counts_;    ///< of a tile's candidates
-  std::uint64_t* before_;    ///< chosen in the tiles in front: above the threshold (upper half) and equal to it
-  View<std::byte, Space::cuda> scan_;
+  Room at_;
 };
 
 }  // namespace gradtool::cuda

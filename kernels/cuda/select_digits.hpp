@@ -9,7 +9,10 @@
 namespace gradtool::cuda {
 
 inline constexpr std::uint32_t kMagnitude = 0x7fffffffu;
-inline constexpr std::uint32_t kTopShift = 20;  ///< digits of 11, 11 and 9 bits from the top
+inline constexpr std::uint32_t kTopShift = 20;     ///< of the leading digit
+inline constexpr std::uint32_t kNextShift = 9;     ///< of the second
+inline constexpr std::uint32_t kCopies = 2;        ///< of the leading digit's counters, which many numbers share
+inline constexpr unsigned kMostHistograms = 1024;  ///< blocks: each clears and flushes a histogram, so each reads a lot
 
 /// Where the counters of the leading digit's values add up to `wanted` from the top; one thread of the (last) block
 /// stores what it is. Counter 0 is not kept: zeros are many in some gradients, and what is not above is there.

@@ -138,13 +138,13 @@ __global__ void numbers_kernel(const float* x, std::size_t n, bool aligned, bool
 }
 
 template <SidcoFit Fit>
-__global__ void candidates_kernel(Select::Candidates of, bool last, Work* work) {
+__global__ void candidates_kernel(SelectTiles of, bool last, Work* work) {
   if (work->stages.done) return;
   Sums<Fit> sums = sums_of<Fit>(work);
-  for (std::size_t tile = warp_in_grid(); tile < of.tiles; tile += warps_in_grid()) {
+  for (std::size_t tile = warp_in_grid(); tile < of.size; tile += warps_in_grid()) {
     const std::uint32_t count = of.counts[tile];
     for (std::uint32_t i = threadIdx.x % schedule::kLanes; i < count; i += schedule::kLanes)
-      sums.add(of.patterns[tile * of.tile + i]);
+      sums.add(of.patterns[tile * SelectTiles::kTile + i]);
     sums.settle();
   }
   finish(sums, work, 0, false, last);
@@ -187,8 +187,8 @@ void sidco_stage(Queue<Space::cuda> queue, SidcoFit fit, const Select& select, b
                  View<std::byte, Space::cuda> scratch) {
   const auto kernel =
       fit == SidcoFit::pareto ? candidates_kernel<SidcoFit::pareto> : candidates_kernel<SidcoFit::exponential>;
-  const auto of = select.candidates();
-  launch(queue, "sidco tail", kernel, blocks_for(of.tiles, kBlockWarpCount, kMostBlocks), of, last, work_in(scratch));
+  const SelectTiles& of = select.candidates();
+  launch(queue, "sidco tail", kernel, blocks_for(of.size, kBlockWarpCount, kMostBlocks), of, last, work_in(scratch));
 }
 
 }  // namespace gradtool::cuda
