@@ -86,6 +86,10 @@ class DeviceWarp {
   std::uint32_t lane_;
 };
 
+__device__ inline unsigned lane_in_warp() {
+  return threadIdx.x % schedule::kLanes;
+}
+
 // For grid-stride loops, over elements by thread and over buckets or tiles by warp.
 __device__ inline std::size_t thread_in_grid() {
   return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;

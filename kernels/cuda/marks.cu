@@ -2,8 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/tile_scan.hpp"
@@ -12,9 +11,8 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr std::uint32_t kAll = 0xffffffffu;
-constexpr unsigned kWarps = kThreads / schedule::kLanes;
 constexpr std::size_t kTileWords = kThreads;
+constexpr std::size_t kMostLanes = 1024;
 
 std::size_t words_of(std::size_t n) {
   return (n + 31) / 32;
@@ -27,19 +25,12 @@ std::size_t row_bytes(std::size_t n) {
 }
 
 __global__ void count_kernel(const std::uint32_t* words, std::size_t count, std::size_t tiles, std::uint64_t* before) {
-  __shared__ std::uint32_t sums[kWarps];
   for (std::size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const std::size_t w = tile * kTileWords + threadIdx.x;
     const auto own = static_cast<std::uint32_t>(w < count ? __popc(words[w]) : 0);
-    const std::uint32_t sum = __reduce_add_sync(kAll, own);
-    if (threadIdx.x % schedule::kLanes == 0) sums[threadIdx.x / schedule::kLanes] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      std::uint64_t total = 0;
-      for (const std::uint32_t s : sums) total += s;
-      before[tile] = total;
-    }
-    __syncthreads();
+    std::uint32_t total = 0;
+    block_sum_through(own, total);
+    if (threadIdx.x == 0) before[tile] = total;
   }
   if (thread_in_grid() == 0) before[tiles] = 0;
 }
@@ -47,28 +38,20 @@ __global__ void count_kernel(const std::uint32_t* words, std::size_t count, std:
 /// visit(i, marked, at) for every element, neighbours by the lanes of a warp; `at` counts the marks in front of it.
 template <class Visit>
 __device__ void each_element(const MarkScan& marks, const Visit& visit) {
-  __shared__ std::uint32_t words[kTileWords], fronts[kTileWords], sums[kWarps];
-  const unsigned lane = threadIdx.x % schedule::kLanes, warp = threadIdx.x / schedule::kLanes;
+  __shared__ std::uint32_t words[kTileWords], fronts[kTileWords];
+  const unsigned lane = lane_in_warp();
   const std::size_t count = (marks.n + 31) / 32;
   for (std::size_t tile = blockIdx.x; tile < marks.tiles; tile += gridDim.x) {
     const std::size_t w = tile * kTileWords + threadIdx.x;
     const std::uint32_t word = w < count ? marks.words[w] : 0;
     const auto own = static_cast<std::uint32_t>(__popc(word));
-    std::uint32_t through = own;
-#pragma unroll
-    for (unsigned distance = 1; distance < schedule::kLanes; distance *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, through, distance);
-      if (lane >= distance) through += below;
-    }
-    if (lane == schedule::kLanes - 1) sums[warp] = through;
-    __syncthreads();
-    std::uint32_t front = through - own;
-    for (unsigned other = 0; other < warp; ++other) front += sums[other];
+    std::uint32_t total = 0;
+    fronts[threadIdx.x] = block_sum_through(own, total) - own;
     words[threadIdx.x] = word;
-    fronts[threadIdx.x] = front;
     __syncthreads();
     const std::uint64_t base = marks.before[tile];
-    for (unsigned j = warp * schedule::kLanes; j < (warp + 1) * schedule::kLanes; ++j) {
+    const unsigned first = threadIdx.x - lane;
+    for (unsigned j = first; j < first + schedule::kLanes; ++j) {
       const std::size_t i = 32 * (tile * kTileWords + j) + lane;
       const std::uint32_t mine = words[j];
       const auto in_word = static_cast<std::uint32_t>(__popc(mine & schedule::lanes_below(lane)));
@@ -110,6 +93,31 @@ __global__ void place_kernel(MarkScan marks, const float* values, float share, f
                [&](std::size_t i, bool marked, std::uint64_t at) { out[i] = marked ? values[at] * share : 0.0f; });
 }
 
+/// loads[lane] += the marks there.
+__global__ void lanes_kernel(const std::uint32_t* marks, std::size_t words, std::size_t lanes, std::uint32_t* loads) {
+  __shared__ std::uint32_t own[kMostLanes];
+  for (std::size_t l = threadIdx.x; l < lanes; l += kThreads) own[l] = 0;
+  __syncthreads();
+  for (std::size_t w = thread_in_grid(); w < words; w += threads_in_grid()) {
+    for (std::uint32_t rest = marks[w]; rest != 0; rest &= rest - 1) {
+      const std::size_t i = 32 * w + static_cast<std::uint32_t>(__ffs(static_cast<int>(rest)) - 1);
+      atomicAdd(&own[i % lanes], 1u);
+    }
+  }
+  __syncthreads();
+  for (std::size_t l = threadIdx.x; l < lanes; l += kThreads) {
+    if (own[l] != 0) atomicAdd(&loads[l], own[l]);
+  }
+}
+
+/// One warp: the fullest lane.
+__global__ void most_kernel(const std::uint32_t* loads, std::size_t lanes, std::uint64_t* most) {
+  std::uint32_t largest = 0;
+  for (std::size_t l = threadIdx.x; l < lanes; l += schedule::kLanes) largest = max(largest, loads[l]);
+  largest = __reduce_max_sync(kAllLanes, largest);
+  if (threadIdx.x == 0) *most = largest;
+}
+
 unsigned blocks_of(const MarkScan& marks) {
   return blocks_for(marks.tiles, 1);
 }
@@ -146,6 +154,15 @@ void set_marks(Queue<Space::cuda> queue, const std::uint32_t* positions, const s
                std::uint32_t* words) {
   if (most == 0) return;
   launch(queue, "set marks", set_kernel, blocks_for(most, kThreads), positions, count, most, words);
+}
+
+void count_lanes(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> words, std::size_t lanes,
+                 std::uint32_t* loads, std::uint64_t* most) {
+  expects(lanes <= kMostLanes, "marks are counted in at most 1024 lanes");
+  fill(queue, as_writable_bytes(View<std::uint32_t, Space::cuda>{loads, lanes}), 0);
+  launch(queue, "marks of lanes", lanes_kernel, blocks_for(words.size(), 4 * kThreads, 1024), words.data(),
+         words.size(), lanes, loads);
+  launch(queue, "fullest lane", most_kernel, {1, schedule::kLanes}, loads, lanes, most);
 }
 
 void take_marked(Queue<Space::cuda> queue, const MarkScan& marks, float* held, float* momentum,

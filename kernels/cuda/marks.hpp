@@ -31,6 +31,9 @@ void or_marks(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> o
 /// Marks positions[0 .. *count), or [0 .. most) with `count` null.
 void set_marks(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
                std::uint32_t* words);
+/// loads[lane] := how many marked elements i have i mod lanes = lane; *most := the largest. At most 1024 lanes.
+void count_lanes(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> words, std::size_t lanes,
+                 std::uint32_t* loads, std::uint64_t* most);
 
 /// values := held at the marks, in their order; held := 0 there, and momentum := 0 there, where it is not null and
 /// `spared`, a bitmap too, has no mark.

@@ -8,6 +8,8 @@
 
 namespace gradtool::cuda {
 
+struct PeelingWork;
+
 /// lib/reduce/peeling.hpp on the GPU. Tables are the host's, bit for bit: entries are sorted by cell, in which they
 /// keep their order, and each cell adds its own. What is read out of a table is what the host reads, but for rounding:
 /// all cells that have one unknown give it at once, round by round, as the cell less the others in ascending order; so
@@ -44,20 +46,11 @@ class PeelingTable {
   [[nodiscard]] View<const Progress, Space::cuda> progress(View<std::byte, Space::cuda> scratch) const;
 
  private:
-  struct Work;
-  [[nodiscard]] Work work(View<std::byte, Space::cuda> scratch) const;
+  [[nodiscard]] PeelingWork work(View<std::byte, Space::cuda> scratch) const;
 
-  std::size_t n_, lanes_, most_cells_, most_, rows_each_ = 0;
+  std::size_t lanes_, most_cells_, most_, rows_each_ = 0;
   std::uint64_t seed_;
   std::uint32_t next_round_ = 1;
 };
-
-/// loads[lane] += marked elements of a lane; lanes is a power of two up to 1024. Then *most := the largest.
-void count_lanes(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> marks, std::size_t lanes,
-                 std::uint32_t* loads, std::uint64_t* most);
-
-/// to[positions[i]] := values[i], or 0 with `values` null.
-void scatter_at(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> positions, const float* values,
-                float* to);
 
 }  // namespace gradtool::cuda

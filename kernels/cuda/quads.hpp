@@ -12,10 +12,6 @@ namespace gradtool::cuda {
 
 using schedule::Four;
 
-__device__ inline unsigned lane_in_warp() {
-  return threadIdx.x % schedule::kLanes;
-}
-
 /// Elements between the 16-byte border at or before x, and x.
 __device__ inline int lead_of(const float* x) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(x) / 4 % 4);

@@ -2,9 +2,8 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
 #include "kernels/schedule/warp.hpp"
 
 namespace gradtool::cuda {
@@ -14,8 +13,8 @@ using schedule::Four;
 
 /// The first 4 * fours elements by fours, the rest one by one.
 __global__ void scale_kernel(float* x, float factor, std::size_t count, std::size_t fours) {
-  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  const std::size_t thread = thread_in_grid();
+  const std::size_t stride = threads_in_grid();
   auto* packs = reinterpret_cast<Four<float>*>(x);
   for (std::size_t i = thread; i < fours; i += stride) {
     Four<float> four = packs[i];
@@ -27,8 +26,8 @@ __global__ void scale_kernel(float* x, float factor, std::size_t count, std::siz
 }
 
 __global__ void add_scaled_kernel(const float* in, float factor, float* out, std::size_t count, std::size_t fours) {
-  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  const std::size_t thread = thread_in_grid();
+  const std::size_t stride = threads_in_grid();
   const auto* addends = reinterpret_cast<const Four<float>*>(in);
   auto* sums = reinterpret_cast<Four<float>*>(out);
   for (std::size_t i = thread; i < fours; i += stride) {
@@ -39,6 +38,19 @@ __global__ void add_scaled_kernel(const float* in, float factor, float* out, std
     sums[i] = sum;
   }
   for (std::size_t i = 4 * fours + thread; i < count; i += stride) out[i] += factor * in[i];
+}
+
+__global__ void scatter_kernel(const std::uint32_t* positions, std::size_t count, const float* values, float* to) {
+  for (std::size_t i = thread_in_grid(); i < count; i += threads_in_grid()) to[positions[i]] = values[i];
+}
+
+__global__ void zero_kernel(const std::uint32_t* positions, const std::uint32_t* count, std::size_t most, float* x,
+                            float* also) {
+  const std::size_t listed = count == nullptr ? most : *count;
+  for (std::size_t i = thread_in_grid(); i < listed; i += threads_in_grid()) {
+    x[positions[i]] = 0.0f;
+    if (also != nullptr) also[positions[i]] = 0.0f;
+  }
 }
 
 __global__ void write_number_kernel(std::uint64_t* to, std::uint64_t number) {
@@ -67,6 +79,19 @@ void add_scaled(Queue<Space::cuda> queue, View<const float, Space::cuda> in, flo
   const std::size_t fours = aligned_to(in.data(), 16) && aligned_to(out.data(), 16) ? out.size() / 4 : 0;
   launch(queue, "add_scaled", add_scaled_kernel, blocks_for(out.size(), 4 * kThreads), in.data(), factor, out.data(),
          out.size(), fours);
+}
+
+void scatter_at(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> positions, const float* values,
+                float* to) {
+  if (positions.empty()) return;
+  launch(queue, "scatter", scatter_kernel, blocks_for(positions.size(), kThreads), positions.data(), positions.size(),
+         values, to);
+}
+
+void zero_at(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
+             float* x, float* also) {
+  if (most == 0) return;
+  launch(queue, "zero", zero_kernel, blocks_for(most, kThreads), positions, count, most, x, also);
 }
 
 }  // namespace gradtool::cuda

@@ -19,4 +19,12 @@ void add_scaled(Queue<Space::cuda> queue, View<const float, Space::cuda> in, flo
 /// The first 8 bytes of `to`, 8-byte aligned, become `number`. Travels with the launch: no memory of the host is read.
 void write_number(Queue<Space::cuda> queue, std::uint64_t number, View<std::byte, Space::cuda> to);
 
+/// to[positions[i]] := values[i].
+void scatter_at(Queue<Space::cuda> queue, View<const std::uint32_t, Space::cuda> positions, const float* values,
+                float* to);
+/// x[i] := 0, and also[i] where it is not null, for i in positions[0 .. *count), or in [0 .. most) of them with `count`
+/// null.
+void zero_at(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
+             float* x, float* also = nullptr);
+
 }  // namespace gradtool::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/marks.hpp"
 #include "kernels/cuda/peeling.hpp"
 #include "kernels/cuda/select.hpp"
+#include "kernels/cuda/vector.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/lhc_reducer.hpp"
 
@@ -36,7 +37,7 @@ class CudaSide final : public LhcSide<Space::cuda> {
     select.largest(plan_.kept);
     select.write(positions.data(), values.data());
     cuda::set_marks(queue, positions.data(), nullptr, positions.size(), marks.data());
-    if (!residual.empty()) cuda::scatter_at(queue, positions, nullptr, residual.data());
+    if (!residual.empty()) cuda::zero_at(queue, positions.data(), nullptr, positions.size(), residual.data());
   }
 
   void merge(Queue<Space::cuda> queue, DeviceView<const std::uint32_t> other,
