@@ -77,10 +77,6 @@ __global__ void settle_kernel(DctThreshold* threshold, SelectState* state) {
   state->ties = 0;
 }
 
-__global__ void forget_kernel(const std::uint32_t* positions, const std::uint32_t* count, float* e) {
-  for (std::size_t i = thread_in_grid(); i < *count; i += threads_in_grid()) e[positions[i]] = 0.0f;
-}
-
 }  // namespace
 
 void dct_choose(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, float* e, std::size_t k,
@@ -94,11 +90,6 @@ void dct_choose(Queue<Space::cuda> queue, View<const float, Space::cuda> gradien
   select.refine();
   launch(queue, "dct settle", settle_kernel, {1, schedule::kLanes}, threshold, select.state());
   select.count_chosen();
-}
-
-void dct_forget(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
-                float* e) {
-  launch(queue, "dct forget", forget_kernel, blocks_for(most, 4 * kThreads), positions, count, e);
 }
 
 }  // namespace gradtool::cuda

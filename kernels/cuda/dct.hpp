@@ -21,8 +21,5 @@ struct DctThreshold {
 /// way.
 void dct_choose(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, float* e, std::size_t k,
                 bool refresh, const Select& select, DctThreshold* threshold);
-/// e := 0 at *count positions, at most `most`.
-void dct_forget(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
-                float* e);
 
 }  // namespace gradtool::cuda

@@ -219,14 +219,6 @@ __global__ void settle_kernel(law::DgcCorrection correction, SelectTiles of, Sel
   state->ties = 0;
 }
 
-__global__ void forget_kernel(const std::uint32_t* positions, const std::uint32_t* count, float* u, float* v) {
-  const std::size_t k = *count;
-  for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid()) {
-    v[positions[i]] = 0.0F;
-    if (u != nullptr) u[positions[i]] = 0.0F;
-  }
-}
-
 __global__ void add_dense_kernel(const DgcPiece* pieces, std::size_t count, const float* dense, float weight,
                                  float* out) {
   for (std::size_t i = blockIdx.x; i < count; i += gridDim.x) {
@@ -275,11 +267,6 @@ void dgc_choose(Queue<Space::cuda> queue, const law::DgcCorrection& correction, 
   launch(queue, "dgc settle", settle_kernel, blocks_for(of.size, kBlockWarpCount, kMostHistograms), correction, of,
          select.state(), own);
   select.count_chosen();
-}
-
-void dgc_forget(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
-                float* u, float* v) {
-  launch(queue, "dgc forget", forget_kernel, blocks_for(most, kThreads), positions, count, u, v);
 }
 
 void dgc_add_dense(Queue<Space::cuda> queue, const DgcPiece* pieces, std::size_t count, const float* dense,

@@ -50,10 +50,6 @@ inline constexpr std::size_t kDgcWorkBytes = 256;
 void dgc_choose(Queue<Space::cuda> queue, const law::DgcCorrection& correction, const std::uint32_t* sampled,
                 const Select& select, std::byte* work);
 
-/// Zeroes v, and u where it is not null, at *count positions, at most `most`.
-void dgc_forget(Queue<Space::cuda> queue, const std::uint32_t* positions, const std::uint32_t* count, std::size_t most,
-                float* u, float* v);
-
 /// out[first + i] += weight * dense[i] for the pieces that go whole.
 void dgc_add_dense(Queue<Space::cuda> queue, const DgcPiece* pieces, std::size_t count, const float* dense,
                    float weight, float* out);

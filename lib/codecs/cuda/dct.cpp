@@ -1,5 +1,6 @@
 #include "kernels/cuda/dct.hpp"
 
+#include "kernels/cuda/vector.hpp"
 #include "lib/codecs/cuda/sparse.hpp"
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/dct_options.hpp"
@@ -38,7 +39,7 @@ class CudaDct final : public CudaTwin {
     const cuda::Select select{queue, e, scratch.part(at.select, cuda::Select::scratch_bytes(n))};
     cuda::dct_choose(queue, gradient, e.data(), options_.kept(n), refresh, select, threshold);
     select.write(positions.data(), elements<float>(payload, sizeof(SparseHeader), n).data());
-    cuda::dct_forget(queue, positions.data(), select.count(), n, e.data());
+    cuda::zero_at(queue, positions.data(), select.count(), n, e.data());
     cuda::write_sparse(queue, shape(n), positions.data(), select.count(), payload.data(), sparse(scratch, at));
   }
 

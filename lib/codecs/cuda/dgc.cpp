@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/vector.hpp"
 #include "lib/codecs/cuda/device_table.hpp"
 #include "lib/codecs/cuda/sparse.hpp"
 #include "lib/codecs/cuda_factories.hpp"
@@ -88,7 +89,7 @@ class CudaDgc final : public CudaTwin {
       choose(queue, context, v, select, scratch);
       select.write(positions, reinterpret_cast<float*>(sparse + sizeof(SparseHeader)));
       // Factor masking: no stale momentum behind what was sent.
-      cuda::dgc_forget(queue, positions, select.count(), threshold_.most_kept(), masks_ ? u.data() : nullptr, v.data());
+      cuda::zero_at(queue, positions, select.count(), threshold_.most_kept(), v.data(), masks_ ? u.data() : nullptr);
     }
     cuda::write_sparse(queue, shape(), positions, select.count(), sparse, part(at.sparse, at.bytes - at.sparse),
                        sparse_offset());
