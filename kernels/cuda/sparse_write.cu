@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/block_ops.hpp"
+#include "kernels/cuda/elias_codes.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/sparse.hpp"
 #include "kernels/cuda/sparse_units.hpp"
@@ -98,13 +99,7 @@ __device__ void write_elias(const std::uint32_t* positions, std::size_t k, const
     std::uint32_t total = 0;
     std::uint32_t bit = block_sum_through(own, total) - own + static_cast<std::uint32_t>(start % 32);
     for (std::uint32_t j = 0; j < kEach; bit += codes[j].count, ++j) {
-      if (codes[j].count == 0) continue;
-      const std::uint32_t shift = bit % 32;
-      const std::uint64_t low = codes[j].bits << shift;
-      const std::uint64_t high = shift == 0 ? 0 : codes[j].bits >> (64 - shift);
-      atomicOr(&room[bit / 32], static_cast<std::uint32_t>(low));
-      if (low >> 32 != 0) atomicOr(&room[bit / 32 + 1], static_cast<std::uint32_t>(low >> 32));
-      if (high != 0) atomicOr(&room[bit / 32 + 2], static_cast<std::uint32_t>(high));
+      if (codes[j].count != 0) put_code(room, bit, codes[j]);
     }
     __syncthreads();
     const std::size_t owned = law::words_of_bits(start);  // the first word that starts here
