@@ -182,7 +182,7 @@ int run_cuda(const Settings& settings) {
     return 0;
   }
   const double copy_rate = register_cuda(settings.codecs, settings.elements);
-  register_cuda_products(settings.codecs, settings.elements);
+  register_cuda_products(settings.codecs, settings.elements, copy_rate);
   benchmark::AddCustomContext("copy_gbps", fmt::format("{:.1f}", copy_rate / 1e9));
   benchmark::AddCustomContext("elements", fmt::format("{}", settings.elements));
   benchmark::RunSpecifiedBenchmarks();

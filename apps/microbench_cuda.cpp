@@ -5,8 +5,10 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "apps/microbench_feed.hpp"
+#include "apps/microbench_traffic.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/core/error.hpp"
@@ -19,61 +21,83 @@ using DeviceBytes = View<std::byte, Space::cuda>;
 /// Inputs and the output are shared by all codecs.
 struct Gradients {
   explicit Gradients(std::size_t elements) : n{elements}, out{4 * elements} {
-    // Synthetic values of a few million elements, over and over: more would take the host longer than the GPU.
-    const Feed feed = synthetic_feed(std::min<std::size_t>(n, 4U << 20), 0);
-    for (auto& input : inputs) {
-      input = cuda::DeviceBuffer{4 * n};
-      for (std::size_t first = 0; first < n; first += feed.gradient.size()) {
-        const std::size_t count = std::min(feed.gradient.size(), n - first);
-        cuda::copy(stream.queue(), input.bytes().part(4 * first, 4 * count),
-                   as_bytes(HostView<const float>{feed.gradient.data(), count}));
-        cuda::synchronize(stream.queue());
-      }
+    for (std::size_t t = 0; t < inputs.size(); ++t) {
+      const Feed feed = feed_of(t);
+      fill_with(feed.gradient, inputs[t]);
     }
     cuda::fill(stream.queue(), out.bytes(), 0);
     cuda::synchronize(stream.queue());
   }
-  View<const float, Space::cuda> next() { return inputs[turn++ % inputs.size()].as<const float>(); }
+  /// Synthetic values of a few million elements, over and over: more would take the host longer than the GPU.
+  [[nodiscard]] Feed feed_of(std::size_t t) const {
+    return synthetic_feed(std::min<std::size_t>(n, 4U << 20), static_cast<std::uint32_t>(t));
+  }
+  void fill_with(const std::vector<float>& values, cuda::DeviceBuffer& buffer) const {
+    buffer = cuda::DeviceBuffer{4 * n};
+    for (std::size_t first = 0; first < n; first += values.size()) {
+      const std::size_t count = std::min(values.size(), n - first);
+      cuda::copy(stream.queue(), buffer.bytes().part(4 * first, 4 * count),
+                 as_bytes(HostView<const float>{values.data(), count}));
+      cuda::synchronize(stream.queue());
+    }
+  }
 
   std::size_t n;
   cuda::Stream stream;
   std::array<cuda::DeviceBuffer, 2> inputs;
   cuda::DeviceBuffer out;
-  std::size_t turn = 0;
 };
 
-/// One codec with its buffers, shared by its encode and its decode benchmark.
+/// One codec with its buffers, shared by its encode and its decode benchmark. Methods with a memory have made some
+/// steps when they are measured.
 struct DeviceSetup {
   DeviceSetup(const CodecSpec& spec, Gradients& all)
       : gradients{all},
         codec{spec.descriptor->make_cuda(spec.params, Layout::flat(all.n))},
+        encoder{codec->make_encoder(all.n, 1, queue())},
         plan{codec->plan(all.n)},
         payload{plan.payload_bytes},
         scratch{plan.scratch_bytes} {
-    encode();
-    if (!plan.exact) {
-      std::uint64_t stated = 0;
-      cuda::copy(queue(), as_writable_bytes(HostView<std::uint64_t>{&stated, 1}), payload.bytes().first(8));
-      cuda::synchronize(queue());
-      bytes = static_cast<std::size_t>(stated);
-    } else {
-      bytes = plan.payload_bytes;
-    }
+    for (std::size_t t = 0; encoder && spec.descriptor->needs_second_moment && t < second_moments.size(); ++t)
+      gradients.fill_with(gradients.feed_of(t).second_moment, second_moments[t]);
+    for (int i = 0; i < (encoder ? 8 : 1); ++i) encode();
+    bytes();
   }
-  void encode() { codec->encode(queue(), gradients.next(), {}, payload.bytes(), scratch.bytes()); }
+  void encode() {
+    const std::size_t t = turn % gradients.inputs.size();
+    const EncodeContext context{.key = {.step = static_cast<std::uint32_t>(turn)}};
+    const auto gradient = gradients.inputs[t].as<const float>();
+    ++turn;
+    if (encoder == nullptr) return codec->encode(queue(), gradient, context, payload.bytes(), scratch.bytes());
+    const SideInputs<Space::cuda> side{.second_moment = second_moments[t].as<const float>()};
+    encoder->encode(queue(), gradient, side, context, payload.bytes(), scratch.bytes());
+  }
+  /// The payload of the last encode.
   void decode() {
-    codec->decode_add(queue(), payload.bytes().first(bytes), 1.0F, gradients.out.as<float>(), scratch.bytes());
+    codec->decode_add(queue(), payload.bytes().first(size), 1.0F, gradients.out.as<float>(), scratch.bytes());
+  }
+  /// Of the last payload. Waits for it.
+  std::size_t bytes() {
+    size = plan.payload_bytes;
+    if (plan.exact) return size;
+    std::uint64_t stated = 0;
+    cuda::copy(queue(), as_writable_bytes(HostView<std::uint64_t>{&stated, 1}), payload.bytes().first(8));
+    cuda::synchronize(queue());
+    return size = static_cast<std::size_t>(stated);
   }
   [[nodiscard]] Queue<Space::cuda> queue() const { return gradients.stream.queue(); }
 
   Gradients& gradients;
   std::unique_ptr<Codec<Space::cuda>> codec;
+  std::unique_ptr<Encoder<Space::cuda>> encoder;
   Footprint plan;
   cuda::DeviceBuffer payload, scratch;
-  std::size_t bytes = 0;
+  std::array<cuda::DeviceBuffer, 2> second_moments;
+  std::size_t turn = 0, size = 0;
   cuda::Event begin{cuda::Event::Timing::on}, end{cuda::Event::Timing::on};
 };
 
+/// `traffic`: bytes of memory that an execution moves at least, 0: not known.
 template <class Work>
 void measure(benchmark::State& state, DeviceSetup& setup, double traffic, double copy_rate, const Work& work) {
   for (int i = 0; i < 3; ++i) work();
@@ -91,8 +115,8 @@ void measure(benchmark::State& state, DeviceSetup& setup, double traffic, double
   const double raw = 4.0 * static_cast<double>(setup.gradients.n);
   using benchmark::Counter;
   state.counters["raw"] = Counter(raw * times / seconds, Counter::kDefaults, Counter::kIs1000);
-  state.counters["of_copy"] = Counter(traffic * times / seconds / (2.0 * copy_rate));
-  state.counters["payload_ratio"] = Counter(raw / static_cast<double>(std::max<std::size_t>(setup.bytes, 1)));
+  if (traffic > 0.0) state.counters["of_copy"] = Counter(traffic * times / seconds / (2.0 * copy_rate));
+  state.counters["payload_ratio"] = Counter(raw / static_cast<double>(std::max<std::size_t>(setup.bytes(), 1)));
 }
 
 }  // namespace
@@ -111,17 +135,19 @@ double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements) 
     const std::string params = spec.params_text();
     const std::string name = fmt::format("cuda/{}{}{}", spec.name(), params.empty() ? "" : ":", params);
     const double raw = 4.0 * static_cast<double>(elements);
+    const LeastTraffic least = least_traffic_of(spec.name());
+    const double memory = least.memory * static_cast<double>(elements);
     const auto add = [&](const char* what, auto body) {
       benchmark::RegisterBenchmark((name + what).c_str(), body)->UseManualTime()->Unit(benchmark::kMicrosecond);
     };
-    add("/encode", [get, raw, copy_rate](benchmark::State& state) {
+    add("/encode", [get, raw, memory, copy_rate](benchmark::State& state) {
       DeviceSetup& s = get();
-      measure(state, s, raw + static_cast<double>(s.bytes), copy_rate, [&] { s.encode(); });
+      measure(state, s, raw + memory + static_cast<double>(s.bytes()), copy_rate, [&] { s.encode(); });
     });
     // out is read and written.
-    add("/decode", [get, setup, raw, copy_rate](benchmark::State& state) {
+    add("/decode", [get, setup, raw, sparse = least.sparse, copy_rate](benchmark::State& state) {
       DeviceSetup& s = get();
-      measure(state, s, 2.0 * raw + static_cast<double>(s.bytes), copy_rate, [&] { s.decode(); });
+      measure(state, s, sparse ? 0.0 : 2.0 * raw + static_cast<double>(s.bytes()), copy_rate, [&] { s.decode(); });
     });
   }
   return copy_rate;

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "apps/microbench_feed.hpp"
+#include "apps/microbench_traffic.hpp"
 #include "kernels/cuda/blas.hpp"
 #include "kernels/cuda/fft_transform.hpp"
 #include "kernels/cuda/runtime.hpp"
@@ -32,12 +33,19 @@ cuda::DeviceBuffer values(Queue queue, std::size_t count) {
   return buffer;
 }
 
-void measure(benchmark::State& state, Queue queue, std::size_t elements, const std::function<void()>& work) {
+/// `prepare` enqueues what comes before each execution and is not timed. Returns seconds of one.
+double measure(
+    benchmark::State& state, Queue queue, std::size_t elements, const std::function<void()>& work,
+    const std::function<void()>& prepare = [] {}) {
   const cuda::Event begin{cuda::Event::Timing::on};
   const cuda::Event end{cuda::Event::Timing::on};
-  for (int i = 0; i < 3; ++i) work();
+  for (int i = 0; i < 3; ++i) {
+    prepare();
+    work();
+  }
   double seconds = 0.0;
   for ([[maybe_unused]] auto _ : state) {
+    prepare();
     begin.record(queue);
     work();
     end.record(queue);
@@ -48,6 +56,7 @@ void measure(benchmark::State& state, Queue queue, std::size_t elements, const s
   }
   const double raw = 4.0 * static_cast<double>(elements) * static_cast<double>(state.iterations());
   state.counters["raw"] = benchmark::Counter(raw / seconds, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
+  return seconds / static_cast<double>(state.iterations());
 }
 
 /// `body` sets up on the stream of a rank that is alone, and measures.
@@ -83,20 +92,25 @@ Layout convolutions_of(std::size_t elements) {
   return layout;
 }
 
-/// Whole steps, `settling` of them before the clock starts.
-void add_steps(const std::string& name, const CodecSpec& spec, const Layout& layout, int settling) {
+/// Whole steps, `settling` of them before the clock starts. With a copy's rate, of_copy where the method's least
+/// traffic is known.
+void add_steps(const std::string& name, const CodecSpec& spec, const Layout& layout, int settling,
+               double copy_rate = 0.0) {
   add(name, [=](benchmark::State& state, Communicator<Space::cuda>& comm, Queue queue) {
-    const auto reducer = make_reducer<Space::cuda>(spec, nullptr, Scheme::automatic, layout, 1, queue);
+    const auto reducer =
+        make_reducer<Space::cuda>(spec, make_codec<Space::cuda>(spec, layout), Scheme::automatic, layout, 1, queue);
     Arena<Space::cuda> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     // Twice as long, and every step looks at another part of it, so that methods that learn see variance.
     const auto input = values(queue, 2 * layout.elements);
+    const auto weight = values(queue, spec.descriptor->needs_weight ? layout.elements : 0);
+    const SideInputs<Space::cuda> side{.weight = weight.as<const float>()};
     const cuda::DeviceBuffer gradient{4 * layout.elements};
     NoClock<Space::cuda> clock;
     std::uint32_t step = 0;
     const auto once = [&] {
       const EncodeContext context{.key = {.seed = 1, .step = step}, .iteration = step};
-      reducer->reduce(comm, queue, gradient.as<float>(), {}, context, workspace, clock);
+      reducer->reduce(comm, queue, gradient.as<float>(), side, context, workspace, clock);
       ++step;
     };
     const auto refill = [&] {
@@ -108,8 +122,12 @@ void add_steps(const std::string& name, const CodecSpec& spec, const Layout& lay
       refill();
       once();
     }
-    refill();
-    measure(state, queue, layout.elements, once);
+    const double seconds = measure(state, queue, layout.elements, once, refill);
+    const double memory = least_traffic_of(spec.name()).memory;
+    if (copy_rate > 0.0 && memory > 0.0) {  // the gradient is read, the result written
+      const double least = (8.0 + memory) * static_cast<double>(layout.elements);
+      state.counters["of_copy"] = least / seconds / (2.0 * copy_rate);
+    }
   });
 }
 
@@ -180,7 +198,7 @@ void add_cufft(std::size_t elements) {
 
 }  // namespace
 
-void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t elements) {
+void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t elements, double copy_rate) {
   cuda::require_device(0, "gradtool_microbench --device=cuda");
   for (const auto& spec : specs) {
     const std::string params = spec.params_text();
@@ -193,6 +211,8 @@ void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t ele
     }
     if (spec.name() == "gradiveq") add_gradiveq(spec, name, convolutions_of(elements));
     if (spec.name() == "fft" && elements > 0) add_cufft(elements);
+    const bool products = spec.name() == "powersgd" || spec.name() == "gradiveq";
+    if (spec.descriptor->cuda_reducer && !products) add_steps(name + "/step", spec, matrix_of(elements), 8, copy_rate);
   }
 }
 

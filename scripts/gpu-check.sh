@@ -114,11 +114,20 @@ else
 fi
 
 stage "micro-benchmarks"
+torch=""
+for candidate in python3 /usr/bin/python3; do
+  if "$candidate" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then torch=$candidate; break; fi
+done
+[ -n "$torch" ] || echo "skipped torch.topk: no Python with a PyTorch for CUDA"
 sizes=(26214400)
 [ -n "$quick" ] || sizes+=(268435456)
 for elements in "${sizes[@]}"; do
   check "microbench-$elements" 100 "$microbench" --device=cuda --elements="$elements" --benchmark_min_time=0.05 \
     --benchmark_out="$out/microbench-$elements.json" --benchmark_out_format=json
+  rm -f "$out/torch-topk-$elements.json"
+  if [ -n "$torch" ]; then
+    check "torch-topk-$elements" 60 "$torch" scripts/torch_topk.py --elements "$elements" --out "$out/torch-topk-$elements.json"
+  fi
 done
 
 # A ResNet-50's tensors one by one, in batches, and as one.

@@ -18,8 +18,7 @@ CHECKS = ("gpu_codecs", "gpu_reducers", "comm_gpu", "comm_cuda_runtime", "analyz
 # What no run of this script measures, by name.
 NOT_MEASURED = ("NCCL between cards, and anything else with more than one", "`gradtool capture --device cuda` (needs a LibTorch for CUDA)",
                 "speed of `gradtool analyze --device cuda` (its tables are checked)",
-                "reducers of their own alone (sketch, iwp, lhc, oktopk, thc, qgz, ...); bench.csv has their times on two ranks of one card",
-                "topk against torch.topk")
+                "methods between ranks on more than one card; bench.csv has their times on two ranks of one")
 
 
 def command(*words):
@@ -41,6 +40,36 @@ def rows_of(path):
     return record["context"], rows
 
 
+def share(run):
+    """Of the copy; nothing for what moves as much as there are values."""
+    return f"{run['of_copy']:.2f}" if "of_copy" in run else ""
+
+
+def steps(rows):
+    """Methods between ranks, of one rank alone."""
+    alone = [(name, both["step"]) for name, both in rows.items() if "step" in both and "cublas" not in both]
+    if not alone:
+        return []
+    lines = ["| method, a step of one rank | us | GB/s | of copy | to reach |", "| --- | ---: | ---: | ---: | ---: |"]
+    lines += [f"| {name} | {run['real_time']:.1f} | {run['raw'] / 1e9:.0f} | {share(run)} | {TARGETS.get(name, '') if share(run) else ''} |"
+              for name, run in ((name.split(":")[0], run) for name, run in alone)]
+    return lines + [""]
+
+
+def against_torch(path, rows):
+    """topk's encode against torch.topk of as many values, by the same share and on the same card."""
+    own = [both["encode"] for name, both in rows.items() if name.split(":")[0] == "topk" and "encode" in both]
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return ["torch.topk: not measured (no PyTorch with CUDA here).", ""]
+    if not own:
+        return []
+    times = record["microseconds"] / own[0]["real_time"]
+    return [f"`torch.topk` (PyTorch {record['torch']}), k = {record['k']}: {record['microseconds']:.1f} us, "
+            f"{times:.1f} times topk's encode; to reach: 4.", ""]
+
+
 def table(path, elements):
     try:
         context, rows = rows_of(path)
@@ -57,9 +86,9 @@ def table(path, elements):
         cells = []
         for what in ("encode", "decode"):
             run = both.get(what)
-            cells += [f"{run['real_time']:.1f}", f"{run['raw'] / 1e9:.0f}", f"{run['of_copy']:.2f}"] if run else [""] * 3
+            cells += [f"{run['real_time']:.1f}", f"{run['raw'] / 1e9:.0f}", share(run)] if run else [""] * 3
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {'' if target is None else target} |")
-    return lines + [""] + beside_libraries(rows)
+    return lines + [""] + beside_libraries(rows) + steps(rows) + against_torch(path.with_name(f"torch-topk-{elements}.json"), rows)
 
 
 def beside_libraries(rows):
@@ -130,8 +159,8 @@ def main():
         lines.append(f"* {name}: {'cut short for lack of time; ' if name in unfinished else ''}{said}")
     lines += ["", "## Speed", "",
               "CUDA events, two inputs in turn, mean of a run of Google Benchmark. GB/s are of raw float32 gradient. Of copy: the "
-              "codec's minimum traffic (encode: gradient and payload; decode_add: payload, output read and written) at the rate "
-              "of the copy, over the time it took.", ""]
+              "codec's minimum traffic (encode: gradient, payload, and what it remembers, read and written; decode_add: payload, "
+              "output read and written, nothing for sparse codecs) at the rate of the copy, over the time it took.", ""]
     for elements in options.elements:
         path = options.out / f"microbench-{elements}.json"
         lines += table(path, elements) if path.exists() else [f"### {4 * elements / 1e6:.0f} MB: not measured", ""]
