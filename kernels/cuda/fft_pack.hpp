@@ -5,7 +5,7 @@
 #include <span>
 
 #include "kernels/cuda/fft_calibrate.hpp"
-#include "kernels/cuda/fft_pieces.hpp"
+#include "kernels/cuda/fft_select.hpp"
 #include "kernels/law/fft_payload.hpp"
 #include "kernels/law/range_float.hpp"
 #include "lib/core/view.hpp"
@@ -19,15 +19,15 @@ namespace gradtool::cuda {
 
 struct PackMemory {
   const float* spectrum;              ///< header.bins pairs, unnormalised; 8-byte aligned
-  std::uint32_t* keys;                ///< room for header.bins keys
+  const float* powers;                ///< bin_powers of them; not read where all or none are kept
   float* kept;                        ///< room for header.kept pairs; 8-byte aligned
   View<std::byte, Space::cuda> work;  ///< pack_work_bytes, 256-byte aligned
 };
 
 /// Selects header.kept bins, quantises and writes the whole payload (8-byte aligned). `unit` = 1/sqrt(L) and `scaled`
-/// as in host::pack_spectrum. Reads the spectrum once, the keys four times. With `shares`, of which
-/// header.kept is the sum, each piece is selected alone. With `calibration`, that says how components are scaled and
-/// with which of the formats they are coded; else header.mantissa and `scaled`.
+/// as in host::pack_spectrum. Reads the powers once, and of the spectrum little more than what is kept. With `shares`,
+/// of which header.kept is the sum, each piece is selected alone. With `calibration`, that says how components are
+/// scaled and with which of the formats they are coded; else header.mantissa and `scaled`.
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
                    const law::RangeFormats& formats, float unit, bool scaled, const PieceShares* shares,
                    const Calibration* calibration, std::byte* payload);

@@ -65,9 +65,12 @@ void Select::narrow(const std::uint32_t* low) const {
   select_count(queue_, at_.tiles, low, at_.before, at_.state);
 }
 
-void Select::write(std::uint32_t* positions, float* values) const {
+SelectChosen Select::chosen() const {
   scan_tiles(queue_, at_.before, at_.tiles.size + 1, at_.scan);
-  select_write(queue_, at_.tiles, at_.before, positions, values, at_.state);
+  return {at_.tiles, at_.before, at_.state};
+}
+void Select::write(std::uint32_t* positions, float* values) const {
+  select_write(queue_, chosen(), positions, values, at_.state);
 }
 
 void Select::clear() const {

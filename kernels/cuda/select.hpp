@@ -33,6 +33,13 @@ struct SelectTiles {
   std::size_t size = 0;
 };
 
+/// What was chosen, for kernels of codecs that write it themselves (select_chosen.hpp).
+struct SelectChosen {
+  SelectTiles tiles;
+  const std::uint64_t* before;  ///< chosen in the tiles in front: above the threshold (upper half) and equal to it
+  const SelectState* state;
+};
+
 /// The numbers with the largest magnitudes: what host::Largest and host::BlockSelect choose, bit for bit. Magnitudes
 /// compare by their binary32 patterns, so NaN counts as larger than infinity; of equal ones the lower index goes first.
 ///
@@ -63,6 +70,8 @@ class Select {
   void narrow(const std::uint32_t* low) const;
   /// positions and values := what was chosen last, in ascending order; room for all that may be chosen.
   void write(std::uint32_t* positions, float* values) const;
+  /// In place of `write`.
+  [[nodiscard]] SelectChosen chosen() const;
 
   /// What the last gather left to look at, for kernels of codecs.
   [[nodiscard]] const SelectTiles& candidates() const { return at_.tiles; }
@@ -88,7 +97,7 @@ class Select {
     Room(View<std::byte, Space::cuda> scratch, std::size_t n);
     SelectState* state;
     SelectTiles tiles;
-    std::uint64_t* before;  ///< chosen in the tiles in front: above the threshold (upper half) and equal to it
+    std::uint64_t* before;  ///< of SelectChosen
     View<std::byte, Space::cuda> scan;
     std::size_t bytes;
   };

@@ -45,8 +45,8 @@ void select_gather_again(Queue<Space::cuda> queue, View<const float, Space::cuda
 /// threshold where it is not null.
 void select_count(Queue<Space::cuda> queue, const SelectTiles& tiles, const std::uint32_t* low, std::uint64_t* before,
                   SelectState* state);
-/// Writes them; `before` has been summed over the tiles in front. state->count := how many they are.
-void select_write(Queue<Space::cuda> queue, const SelectTiles& tiles, const std::uint64_t* before,
-                  std::uint32_t* positions, float* values, SelectState* state);
+/// Writes them. state->count := how many they are.
+void select_write(Queue<Space::cuda> queue, const SelectChosen& chosen, std::uint32_t* positions, float* values,
+                  SelectState* state);
 
 }  // namespace gradtool::cuda

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/select_chosen.hpp"
 #include "kernels/cuda/select_digits.hpp"
 #include "kernels/cuda/select_steps.hpp"
 #include "kernels/law/keep_nan.hpp"
@@ -31,38 +32,18 @@ __global__ void count_kernel(SelectTiles tiles, const std::uint32_t* low, Select
   if (low != nullptr) state->threshold = threshold;
 }
 
-__global__ void write_kernel(SelectTiles tiles, SelectState* state, const std::uint64_t* before,
-                             std::uint32_t* positions, float* values) {
+__global__ void write_kernel(SelectChosen chosen, SelectState* state, std::uint32_t* positions, float* values) {
   const std::uint32_t threshold = state->threshold;
   const std::uint32_t ties = state->ties;
-  const unsigned lane = threadIdx.x % schedule::kLanes;
-  const std::uint32_t below = schedule::lanes_below(lane);
-  for (std::size_t tile = warp_in_grid(); tile < tiles.size; tile += warps_in_grid()) {
-    const std::uint32_t count = tiles.counts[tile];
-    auto above = static_cast<std::uint32_t>(before[tile] >> 32);
-    auto equal = static_cast<std::uint32_t>(before[tile]);
-    for (std::uint32_t first = 0; first < count; first += schedule::kLanes) {
-      const std::uint32_t i = first + lane;
-      const std::uint32_t pattern = i < count ? tiles.patterns[tile * SelectTiles::kTile + i] : 0u;
-      const std::uint32_t magnitude = pattern & kMagnitude;
-      const bool is_above = i < count && magnitude > threshold;
-      const bool is_equal = i < count && magnitude == threshold;
-      const std::uint32_t all_above = __ballot_sync(kAllLanes, is_above);
-      const std::uint32_t all_equal = __ballot_sync(kAllLanes, is_equal);
-      const std::uint32_t tie = equal + static_cast<std::uint32_t>(__popc(all_equal & below));
-      if (is_above || (is_equal && tie < ties)) {
-        const std::uint32_t stronger = above + static_cast<std::uint32_t>(__popc(all_above & below));
-        const std::size_t to = std::size_t{stronger} + (tie < ties ? tie : ties);
-        positions[to] =
-            static_cast<std::uint32_t>(tile * SelectTiles::kTile + tiles.places[tile * SelectTiles::kTile + i]);
-        values[to] = law::one_nan(__uint_as_float(pattern));
-      }
-      above += static_cast<std::uint32_t>(__popc(all_above));
-      equal += static_cast<std::uint32_t>(__popc(all_equal));
-    }
+  for (std::size_t tile = warp_in_grid(); tile < chosen.tiles.size; tile += warps_in_grid()) {
+    const std::size_t first = tile * SelectTiles::kTile;
+    each_chosen(chosen, tile, threshold, ties, [&](std::size_t to, std::uint32_t i, std::uint32_t pattern) {
+      positions[to] = static_cast<std::uint32_t>(first + chosen.tiles.places[first + i]);
+      values[to] = law::one_nan(__uint_as_float(pattern));
+    });
   }
   if (thread_in_grid() == 0) {
-    const std::uint64_t all = before[tiles.size];
+    const std::uint64_t all = chosen.before[chosen.tiles.size];
     const auto equal = static_cast<std::uint32_t>(all);
     state->count = static_cast<std::uint32_t>(all >> 32) + (equal < ties ? equal : ties);
     state->retry = 0;  // whoever reads the count back reads eight bytes
@@ -76,9 +57,9 @@ void select_count(Queue<Space::cuda> queue, const SelectTiles& tiles, const std:
   launch(queue, "select count", count_kernel, blocks_for(tiles.size, kBlockWarpCount), tiles, low, state, before);
 }
 
-void select_write(Queue<Space::cuda> queue, const SelectTiles& tiles, const std::uint64_t* before,
-                  std::uint32_t* positions, float* values, SelectState* state) {
-  launch(queue, "select write", write_kernel, blocks_for(tiles.size, kBlockWarpCount), tiles, state, before, positions,
+void select_write(Queue<Space::cuda> queue, const SelectChosen& chosen, std::uint32_t* positions, float* values,
+                  SelectState* state) {
+  launch(queue, "select write", write_kernel, blocks_for(chosen.tiles.size, kBlockWarpCount), chosen, state, positions,
          values);
 }
 

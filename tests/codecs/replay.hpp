@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "kernels/law/fft_payload.hpp"
+#include "kernels/law/fft_power.hpp"
 #include "kernels/law/qsgd_layout.hpp"
 #include "kernels/schedule/blocks.hpp"
 #include "kernels/schedule/fft_codes.hpp"
-#include "kernels/schedule/fft_select.hpp"
 #include "kernels/schedule/fft_unpack.hpp"
 #include "kernels/schedule/natural.hpp"
 #include "kernels/schedule/qsgd_bucket.hpp"
@@ -193,43 +193,28 @@ inline void replay_natural_decode(const std::vector<std::byte>& payload, float w
   }
 }
 
-/// kernels/cuda/fft_pack.cu: pack_spectrum. `spectrum` holds header.bins pairs.
+/// kernels/cuda/fft_pack.cu: pack_spectrum, of what a sort selects. `spectrum` holds header.bins pairs.
 inline std::vector<std::byte> replay_fft_pack(const std::vector<float>& spectrum, law::FftHeader header,
                                               const law::RangeFloat& format, float unit, bool scaled,
                                               std::uint32_t order) {
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   const HostWarp warp{lane_order(order)};
   std::vector<std::byte> payload(layout.bytes(), std::byte{0xA5});
-  std::vector<float> kept(2 * layout.kept, -7.0F);
-  std::uint32_t largest = 0;
-  if (!layout.has_bitmap()) {
-    kept = spectrum;
-    for (const float value : spectrum) largest = std::max(largest, law::bits_of(value) & 0x7fffffffu);
-  } else if (layout.kept == 0) {
-    std::fill_n(at_byte<std::uint32_t>(payload, sizeof header), layout.bitmap_words(), 0u);
-  } else {
-    std::vector<std::uint32_t> keys(layout.bins);
-    for (std::size_t i = 0; i < layout.bins; ++i) keys[i] = schedule::fft_key(spectrum[2 * i], spectrum[2 * i + 1]);
-    schedule::Digits cut{0, header.kept};
-    for (std::uint32_t digit = 0; digit < schedule::kDigits; ++digit) {
-      std::vector<std::uint32_t> histogram(std::size_t{1} << schedule::digit_width(digit), 0);
-      for (const std::uint32_t key : keys) {
-        if (schedule::has_prefix(key, digit, cut.prefix)) ++histogram[schedule::digit_of(key, digit)];
-      }
-      schedule::find_digit(warp, histogram.data(), digit, cut, &cut);
-    }
-    const std::size_t tiles = schedule::select_tiles_of(layout.bins);
-    std::vector<std::uint64_t> before(tiles);
-    for (const std::size_t tile : item_order(tiles, order)) {
-      before[tile] = schedule::count_tile(warp, keys.data(), layout.bins, tile, cut.prefix);
-    }
-    std::exclusive_scan(before.begin(), before.end(), before.begin(), std::uint64_t{0});
-    const schedule::Compaction at{
-        keys.data(), spectrum.data(), layout.bins, cut, at_byte<std::uint32_t>(payload, sizeof header), kept.data()};
-    for (const std::size_t tile : item_order(tiles, order)) {
-      largest = std::max(largest, schedule::compact_tile(warp, at, tile, before[tile]));
-    }
+  std::vector<std::size_t> bins(layout.bins);
+  std::iota(bins.begin(), bins.end(), std::size_t{0});
+  const auto power = [&](std::size_t bin) { return law::power_pattern(spectrum[2 * bin], spectrum[2 * bin + 1]); };
+  std::ranges::stable_sort(bins, [&](std::size_t a, std::size_t b) { return power(a) > power(b); });
+  bins.resize(layout.kept);
+  std::ranges::sort(bins);
+  if (layout.has_bitmap()) {
+    auto* bitmap = at_byte<std::uint32_t>(payload, sizeof header);
+    std::fill_n(bitmap, layout.bitmap_words(), 0u);
+    for (const std::size_t bin : bins) bitmap[bin / 32] |= 1u << bin % 32;
   }
+  std::vector<float> kept;
+  for (const std::size_t bin : bins) kept.insert(kept.end(), {spectrum[2 * bin], spectrum[2 * bin + 1]});
+  std::uint32_t largest = 0;
+  for (const float value : kept) largest = std::max(largest, law::bits_of(value) & 0x7fffffffu);
   const bool quantised = header.bits != 32;
   const schedule::Scaling scaling = schedule::scaling_of(largest, unit, quantised, scaled);
   header.scale = scaling.scale;

@@ -163,20 +163,5 @@ TEST(FftSchedule, DamagedPayloadsAreNaNWhereTheHostRefuses) {
   }
 }
 
-TEST(FftSchedule, SelectsWhatASortSelects) {
-  const std::size_t bins = 5000;
-  std::vector<std::pair<std::uint32_t, std::size_t>> keys;
-  const auto spectrum = gradient_like(2 * bins, 3);
-  for (std::size_t i = 0; i < bins; ++i) keys.emplace_back(schedule::fft_key(spectrum[2 * i], spectrum[2 * i + 1]), i);
-  std::stable_sort(keys.begin(), keys.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  const FftCase test{{2 * bins - 2, 1}, 777, 32, false};
-  const auto payload = replay_fft_pack(spectrum, test.header, test.format, test.unit, test.scaled, 3);
-  const auto* bitmap = at_byte<std::uint32_t>(payload, sizeof(law::FftHeader));
-  for (std::size_t rank = 0; rank < bins; ++rank) {
-    const std::size_t bin = keys[rank].second;
-    ASSERT_EQ(bitmap[bin / 32] >> bin % 32 & 1U, rank < 777 ? 1U : 0U) << "rank " << rank << " bin " << bin;
-  }
-}
-
 }  // namespace
 }  // namespace gradtool::test
