@@ -44,6 +44,22 @@ __device__ T block_sum_through(T own, T& total) {
   return through;
 }
 
+/// values[first] + ... + values[last - 1], added in that order by thread 0, which alone gets it; the others fetch what
+/// it adds. For sums whose order is part of a payload.
+__device__ inline double block_sum_in_order(const double* values, std::size_t first, std::size_t last) {
+  __shared__ double room[kThreads];
+  double sum = 0.0;
+  for (std::size_t at = first; at < last; at += kThreads) {
+    room[threadIdx.x] = at + threadIdx.x < last ? values[at + threadIdx.x] : 0.0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (std::size_t i = 0; i < kThreads && at + i < last; ++i) sum += room[i];
+    }
+    __syncthreads();
+  }
+  return sum;
+}
+
 /// True in all threads of the block that is the last to come here, when what the others wrote before is visible to it.
 /// Read that memory through volatile pointers. `ticket` is 0 before the kernel starts.
 __device__ inline bool last_block(std::uint32_t* ticket) {
