@@ -30,6 +30,11 @@ struct Dgc {
   }
 };
 
+/// The norm of local clipping adds squares in float64 and in an order of its own: of pieces of so many elements, each
+/// in lanes whose sums then add in turn; what the last round of lanes does not fill goes to the first of them.
+inline constexpr std::size_t kDgcNormPiece = 8192;
+inline constexpr std::size_t kDgcNormLanes = 16;
+
 /// How a sampled threshold is corrected until about k pass (section 3.1 and the published code).
 struct DgcCorrection {
   static constexpr float kRaise = 1.3F;  ///< a threshold that lets more than 1.3 k pass is too low,

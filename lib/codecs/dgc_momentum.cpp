@@ -44,12 +44,14 @@ GT_SIMD_CLONES void update_dense(const float* g, float* u, float* out, std::size
   }
 }
 
-/// Sum of squares in an order that does not depend on the processor.
+/// Sum of squares of a piece, in the order of law::kDgcNormLanes.
 GT_SIMD_CLONES double sum_of_squares(const float* x, std::size_t count) {
-  std::array<double, 16> lanes{};
+  constexpr std::size_t kLanes = law::kDgcNormLanes;
+  std::array<double, kLanes> lanes{};
   std::size_t at = 0;
-  for (; at + 16 <= count; at += 16) {
-    for (std::size_t j = 0; j < 16; ++j) lanes[j] += static_cast<double>(x[at + j]) * static_cast<double>(x[at + j]);
+  for (; at + kLanes <= count; at += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j)
+      lanes[j] += static_cast<double>(x[at + j]) * static_cast<double>(x[at + j]);
   }
   for (; at < count; ++at) lanes[0] += static_cast<double>(x[at]) * static_cast<double>(x[at]);
   double sum = 0.0;
@@ -86,6 +88,7 @@ void DgcMomentum::accumulate(Queue<Space::host> queue, const DgcRuns& runs, Host
 float DgcMomentum::clip_scale(Queue<Space::host> queue, HostView<const float> gradient, int ranks,
                               HostView<std::byte> scratch) const {
   if (!clips()) return 1.0F;
+  static_assert(host::kPiece == law::kDgcNormPiece);
   auto* squares = section<double>(scratch);
   const host::Pieces pieces{gradient.size()};
   host::for_pieces(queue, pieces.size(), gradient.size(), [&](std::size_t i) {
