@@ -6,7 +6,8 @@
 #
 # Usage: scripts/gpu-check.sh [--prefix DIR] [--out DIR] [--build DIR] [--minutes N] [--quick]
 #   --prefix DIR  where HDF5, CLI11, fmt, nlohmann-json, FFTW, LAPACK, GoogleTest and Google Benchmark are, when not in /usr:
-#                 the root of an extracted package tree (DIR/usr/include ...) or an install prefix (DIR/include ...)
+#                 the root of an extracted package tree (DIR/usr/include ...), as scripts/gpu-prefix.sh makes one, or an
+#                 install prefix (DIR/include ...)
 #   --out DIR     reports/gpu/<card> by default
 #   --build DIR   build/gpu by default; what is there is used again
 #   --minutes N   8 by default, building included: what does not fit is cut short or left out, and named
@@ -91,8 +92,9 @@ if [ -n "$prefix" ]; then
   done
   arguments+=("-DCMAKE_LIBRARY_PATH=${libraries:-}")
   export LD_LIBRARY_PATH PATH="$prefix/usr/bin:$prefix/bin:$PATH"
-  export CMAKE_PREFIX_PATH="$prefix:$prefix/usr" HDF5_ROOT="$prefix/usr"
-  arguments+=("-DCMAKE_CXX_FLAGS=-isystem $prefix/usr/include -isystem $prefix/usr/include/hdf5/serial")
+  export CMAKE_PREFIX_PATH="$prefix:$prefix/usr"
+  # Debian's own place for HDF5, which CMake asks h5cc for: not part of an extracted tree.
+  [ ! -d "$prefix/usr/include/hdf5/serial" ] || arguments+=("-DHDF5_C_INCLUDE_DIR=$prefix/usr/include/hdf5/serial")
 fi
 if ! cmake "${arguments[@]}" >"$build/configure.log" 2>&1; then tail -n 40 "$build/configure.log"; exit 1; fi
 grep -E '^-- gradtool' "$build/configure.log" || true

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Makes the prefix that gpu-check.sh --prefix takes, for a machine with a card that can install nothing: the libraries
+# that gradtool needs beside CUDA, out of Debian's or Ubuntu's packages, extracted and not installed. Without static
+# libraries that have a shared one beside them, documents, and the C and C++ runtimes, which are the other machine's own.
+#
+# Usage: scripts/gpu-prefix.sh DIR        (on a machine with apt-get; DIR is new or empty)
+set -euo pipefail
+
+[ $# -eq 1 ] || { echo "usage: scripts/gpu-prefix.sh DIR" >&2; exit 2; }
+command -v apt-get >/dev/null || { echo "gpu-prefix.sh: this is not Debian or Ubuntu: no apt-get" >&2; exit 77; }
+mkdir -p "$1"
+[ -z "$(ls -A "$1")" ] || { echo "gpu-prefix.sh: '$1' is not empty" >&2; exit 2; }
+prefix=$(readlink -f "$1")
+
+wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfftw3-dev liblapack-dev libblas-dev
+  libgtest-dev libgmock-dev libbenchmark-dev)
+# What a machine with nothing on it would install for them: libraries, and headers of nothing else.
+mapfile -t packages < <(apt-get --simulate -o Dir::State::status=/dev/null install --no-install-recommends "${wanted[@]}" |
+  awk '/^Inst lib|^Inst zlib/ {print $2}' | grep -vE -- '-dev$|^(libc6|libc-bin|libcrypt1|libgcc-s1|libstdc\+\+6)$')
+packages+=("${wanted[@]}")
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+(cd "$work" && apt-get download -qq "${packages[@]}" >/dev/null 2>&1) ||
+  { echo "gpu-prefix.sh: apt-get cannot download all of: ${packages[*]}" >&2; exit 1; }
+for deb in "$work"/*.deb; do dpkg -x "$deb" "$prefix"; done
+
+rm -rf "$prefix"/usr/share/{doc,man,lintian,locale,bug,doc-base,info} "$prefix"/etc "$prefix"/var
+multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || gcc -print-multiarch)
+libraries=$prefix/usr/lib/$multiarch
+find "$prefix" -name '*.a' | while read -r archive; do
+  [ ! -e "${archive%.a}.so" ] || rm "$archive"
+done
+rm -f "$libraries"/liblapack_pic.a "$libraries"/libhdf5*_{cpp,hl_cpp,fortran,hl_fortran}* "$libraries"/libfftw3l* "$libraries"/libfftw3q*
+# Alternatives are links that an installation would make.
+for name in blas lapack; do
+  for file in "$libraries/$name/lib$name.so"*; do [ ! -e "$file" ] || ln -sf "$name/$(basename "$file")" "$libraries/"; done
+done
+find "$prefix" -xtype l -delete
+du -sh "$prefix" | sed 's/\t.*/ in the prefix/'
