@@ -63,10 +63,10 @@ struct alignas(16) CodeRoom {
 /// Codes of a block's elements, which lie in `x`, and in x, still in steps of the table, what they do not say. A loop
 /// that is not unrolled, over shared memory: in registers it would take most of them.
 template <std::uint32_t Bits>
-__device__ void quantise(const law::ThcTable<Bits>& table, float factor, const law::DrawKey& key, std::size_t first,
-                         unsigned size, float* x, CodeRoom& room) {
+__device__ void quantise(const law::ThcSteps<Bits>& steps, float top, float factor, const law::DrawKey& key,
+                         std::size_t first, unsigned size, float* x, CodeRoom& room) {
   const unsigned lane = lane_in_warp();
-  const float middle = 0.5f * table.top;
+  const float middle = 0.5f * top;
   const auto* draws = reinterpret_cast<const std::uint32_t*>(room.draws);
 #pragma unroll 1
   for (unsigned from = 0; from < law::kThcBlock; from += 128) {
@@ -79,8 +79,7 @@ __device__ void quantise(const law::ThcTable<Bits>& table, float factor, const l
     for (unsigned k = 0; k < 4; ++k) {
       const unsigned at = from + 32 * k + lane;
       const float place = x[at] * factor + middle;
-      const law::ThcCode one =
-          law::thc_encode(table, law::thc_clamp(place, table.top), law::uniform(draws[32 * k + lane]));
+      const law::ThcCode one = law::thc_encode(steps, law::thc_clamp(place, top), law::uniform(draws[32 * k + lane]));
       x[at] = place - one.value;
       room.codes[at] = static_cast<std::uint8_t>(at < size ? one.code : 0u);
     }
@@ -110,6 +109,10 @@ __global__ void __launch_bounds__(kBlock, 6)
                   const std::uint32_t* signs, law::DrawKey key, std::uint32_t* codes, float* residual) {
   alignas(16) __shared__ float rooms[kWarps][kHadamardRoom];
   __shared__ CodeRoom code_rooms[kWarps];
+  __shared__ law::ThcSteps<Bits> of_table;
+  static_assert(kBlock >= law::ThcSteps<Bits>::kMost);
+  of_table.set(threadIdx.x, table);
+  __syncthreads();
   float* room = rooms[threadIdx.x / schedule::kLanes];
   CodeRoom& codes_here = code_rooms[threadIdx.x / schedule::kLanes];
   const unsigned lane = lane_in_warp();
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(kBlock, 6)
     __syncwarp();  // the room has been read
 #pragma unroll
     for (int k = 0; k < 32; ++k) room[32 * k + lane] = x[k];
-    quantise(table, factors.encode, key, first, size, room, codes_here);
+    quantise(of_table, table.top, factors.encode, key, first, size, room, codes_here);
     if (group + lane < shape.groups()) write_group<Bits>(codes_here.codes + 32 * lane, codes + Bits * (group + lane));
     if (residual == nullptr) continue;
 #pragma unroll
@@ -230,6 +233,7 @@ void thc_encode(Queue<Space::cuda> queue, const law::ThcShape& shape, const law:
                 const float* norms, const std::uint32_t* signs, const law::DrawKey& key, std::uint32_t* codes,
                 float* residual) {
   if (shape.n == 0) return;
+  expects(table.top < static_cast<float>(law::ThcSteps<Bits>::kMost), "thc: a table of more than 64 steps");
   launch(queue, "thc encode", encode_kernel<Bits>, {blocks_for(shape.blocks(), kWarps), kBlock}, shape, table, u, norms,
          signs, key, codes, residual);
 }

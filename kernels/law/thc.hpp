@@ -44,6 +44,35 @@ GT_HD inline ThcCode thc_encode(const ThcTable<Bits>& table, float x, float u) {
   return {code, value};
 }
 
+/// The table's steps by the whole numbers that they cover, so that an x finds its own without a search.
+template <std::uint32_t Bits>
+struct ThcSteps {
+  static constexpr std::size_t kMost = 64;
+  float value[(1u << Bits) + 1];  ///< value[q + 1] of ThcTable's q; in front of it a value that every x lies above
+  std::uint8_t step[kMost];  ///< the q of value[q] <= w < value[q + 1] for every whole w up to top; the last for top
+
+  GT_HD void set(std::uint32_t i, const ThcTable<Bits>& table) {
+    if (i <= ThcTable<Bits>::kLevels) value[i] = i == 0 ? -1.0f : table.value[i - 1];
+    if (i >= kMost) return;
+    std::uint32_t q = 0;
+    while (q + 2 < ThcTable<Bits>::kLevels && table.value[q + 1] <= static_cast<float>(i)) ++q;
+    step[i] = static_cast<std::uint8_t>(q);
+  }
+};
+
+/// thc_encode for a table with top < ThcSteps::kMost. All steps below that in front of x's own count: rounding lifts
+/// none above the value at which it ends.
+template <std::uint32_t Bits>
+GT_HD inline ThcCode thc_encode(const ThcSteps<Bits>& steps, float x, float u) {
+  const std::uint32_t q = steps.step[static_cast<std::uint32_t>(x)];
+  const float before = steps.value[q];
+  const float low = steps.value[q + 1];
+  const float high = steps.value[q + 2];
+  const bool reached = x > before + u * (low - before);
+  const bool passed = x > low + u * (high - low);
+  return {q - 1 + (reached ? 1u : 0u) + (passed ? 1u : 0u), passed ? high : reached ? low : before};
+}
+
 /// [0, top] around the middle, NaN to the middle of nothing: 0.
 GT_HD inline float thc_clamp(float x, float top) {
   x = x > 0.0f ? x : 0.0f;

@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "kernels/host/hadamard.hpp"
+#include "kernels/law/philox.hpp"
+#include "lib/reduce/thc.hpp"
 #include "tests/reduce/model_run.hpp"
 
 namespace gradtool::test {
@@ -14,6 +16,36 @@ namespace {
 std::vector<float> bell(std::size_t n, std::uint32_t seed) {
   const auto x = normal(n, seed);
   return {x.begin(), x.end()};
+}
+
+template <std::uint32_t Bits>
+void expect_same_codes(bool optimal) {
+  const auto table = thc_table<Bits>(optimal);
+  law::ThcSteps<Bits> steps{};
+  for (std::uint32_t i = 0; i < law::ThcSteps<Bits>::kMost; ++i) steps.set(i, table);
+  const auto same = [&](float x, float u) {
+    const auto wanted = law::thc_encode(table, law::thc_clamp(x, table.top), u);
+    const auto found = law::thc_encode(steps, law::thc_clamp(x, table.top), u);
+    ASSERT_EQ(found.code, wanted.code) << x << " " << u;
+    ASSERT_EQ(found.value, wanted.value) << x << " " << u;
+  };
+  const float most = law::uniform(0xffffffffU);
+  for (float w = 0.0F; w <= table.top; w += 1.0F) {
+    for (const float x : {w, std::nextafter(w, -1.0F), std::nextafter(w, 100.0F)}) {
+      for (const float u : {0.0F, 0x1p-24F, 0.5F, std::nextafter(most, 0.0F), most}) same(x, u);
+    }
+  }
+  for (std::size_t i = 0; i < 20'000; ++i) {
+    const auto draws = law::draw4({.seed = 8}, i);
+    same(table.top * law::uniform(draws.bits[0]), law::uniform(draws.bits[1]));
+  }
+}
+
+TEST(Thc, StepsFoundByWholeNumbersGiveTheSameCodes) {
+  for (const bool optimal : {false, true}) {
+    expect_same_codes<3>(optimal);
+    expect_same_codes<4>(optimal);
+  }
 }
 
 TEST(Hadamard, OfABlockIsThatOfItsDefinitionTransposed) {
