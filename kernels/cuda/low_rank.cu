@@ -17,16 +17,7 @@ namespace {
 
 using schedule::Four;
 
-constexpr std::size_t kPiece = 4096;       ///< elements of a tensor sent as it is that one block moves
-constexpr std::size_t kRowsOfTile = 32;    ///< that one group of threads rebuilds
-constexpr std::size_t kLeastRows = 256;    ///< of a first factor, in one block
-constexpr std::size_t kMostRowTiles = 64;  ///< of one first factor
 constexpr std::size_t kColumnsAtOnce = 4;  ///< of a factor: the host's order of additions
-
-std::uint32_t narrow(std::size_t value) {
-  expects(value <= 0xffffffffu, "a matrix is too large for the GPU's low-rank kernels");
-  return static_cast<std::uint32_t>(value);
-}
 
 __global__ void revive_kernel(const LowRankColumn* columns, law::DrawKey key, bool all, float* q) {
   const LowRankColumn column = columns[blockIdx.x];
@@ -103,7 +94,7 @@ __device__ void rebuild_tile(const LowRankMatrix& matrix, const LowRankTile& til
     }
     const std::size_t element = matrix.first + i * matrix.columns + column;
     if (aligned && count == 4) {
-      *reinterpret_cast<Four<float>*>(out + element) = sum;
+      if (out != nullptr) *reinterpret_cast<Four<float>*>(out + element) = sum;
       if (left == nullptr) continue;
       auto* held = reinterpret_cast<Four<float>*>(left + element);
       Four<float> rest = *held;
@@ -112,7 +103,7 @@ __device__ void rebuild_tile(const LowRankMatrix& matrix, const LowRankTile& til
       continue;
     }
     for (unsigned c = 0; c < count; ++c) {
-      out[element + c] = sum.value[c];
+      if (out != nullptr) out[element + c] = sum.value[c];
       if (left != nullptr) left[element + c] -= sum.value[c];
     }
   }
@@ -137,39 +128,12 @@ __global__ void rebuild_kernel(const LowRankMatrix* matrices, const LowRankTile*
   }
 }
 
+/// Tables have 32-bit places.
 unsigned blocks(std::size_t items) {
-  return narrow(items);
+  return static_cast<unsigned>(items);
 }
 
 }  // namespace
-
-void LowRankWork::add_matrix(std::size_t first, std::size_t height, std::size_t width, std::size_t rank,
-                             std::size_t p_at, std::size_t q_at) {
-  const std::uint32_t index = narrow(matrices.size());
-  const std::size_t matrix_pairs = rank * (rank + 1) / 2;
-  const std::size_t in_block = std::max(kLeastRows, (height + kMostRowTiles - 1) / kMostRowTiles);
-  const std::size_t first_tile = rows.size();
-  for (std::size_t row = 0; row < height; row += in_block) {
-    rows.push_back({index, narrow(row), narrow(std::min(in_block, height - row)), sums});
-    sums += matrix_pairs;
-  }
-  const std::size_t tile_columns = std::min<std::size_t>(width, 4 * kThreads);
-  const std::size_t tile_rows = kRowsOfTile * (kThreads / std::min<std::size_t>(kThreads, (tile_columns + 3) / 4));
-  for (std::size_t row = 0; row < height; row += tile_rows) {
-    for (std::size_t column = 0; column < width; column += tile_columns) {
-      tiles.push_back({index, narrow(row), narrow(std::min(tile_rows, height - row)), narrow(column),
-                       narrow(std::min(tile_columns, width - column))});
-    }
-  }
-  for (std::size_t j = 0; j < rank; ++j) columns.push_back({q_at + j * width, width});
-  matrices.push_back({first, height, width, rank, p_at, q_at, first_tile, rows.size() - first_tile, pairs, squares});
-  pairs += matrix_pairs;
-  squares += rank * rank;
-}
-
-void LowRankWork::add_piece(std::size_t first, std::size_t at, std::size_t count) {
-  for (std::size_t i = 0; i < count; i += kPiece) pieces.push_back({first + i, at + i, std::min(kPiece, count - i)});
-}
 
 void revive_columns(Queue<Space::cuda> queue, const LowRankTables& tables, const law::DrawKey& key, bool all,
                     float* q) {

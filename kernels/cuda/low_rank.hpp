@@ -20,6 +20,8 @@ struct LowRankMatrix {
   std::size_t first_tile, tiles;  ///< to orthonormalise
   std::size_t pairs_at;           ///< of its Gram matrix, rank (rank + 1) / 2 doubles
   std::size_t square_at;          ///< of its triangles, rank^2 doubles
+  /// Parts that its products are added up from, and where they lie, where its rank is at most kMostDirectRank.
+  std::size_t p_parts = 1, q_parts = 1, p_parts_at = 0, q_parts_at = 0;
 };
 /// Rows of a first factor that one block adds up.
 struct LowRankRows {
@@ -27,11 +29,18 @@ struct LowRankRows {
   std::uint32_t row, rows;
   std::size_t sums_at;
 };
-/// A part of a matrix that one block rebuilds.
+/// A part of a matrix that one block rebuilds, or multiplies.
 struct LowRankTile {
-  std::uint32_t matrix;
+  std::uint32_t matrix = 0;
   std::uint32_t row, rows;
   std::uint32_t column, columns;
+  std::uint32_t part = 0;  ///< of a product
+};
+/// At most kSumColumns neighbours in a factor, each the sum of `parts` numbers `stride` apart.
+struct LowRankSum {
+  std::size_t from, stride, parts;
+  std::size_t to;
+  std::uint32_t count;
 };
 /// A column of a second factor.
 struct LowRankColumn {
@@ -44,6 +53,13 @@ struct LowRankPiece {
   std::size_t count;
 };
 
+/// The largest rank that project_rows and project_columns know; theirs are the tiles below.
+inline constexpr std::size_t kMostDirectRank = 4;
+inline constexpr std::size_t kProductRows = 32;      ///< of a tile of the first product
+inline constexpr std::size_t kPartColumns = 512;     ///< of the same
+inline constexpr std::size_t kProductColumns = 128;  ///< of a tile of the second one
+inline constexpr std::size_t kSumColumns = 32;       ///< that a block adds up from parts
+
 /// The work of a unit, cut up on the host once.
 struct LowRankWork {
   std::vector<LowRankMatrix> matrices;
@@ -51,11 +67,20 @@ struct LowRankWork {
   std::vector<LowRankTile> tiles;
   std::vector<LowRankColumn> columns;
   std::vector<LowRankPiece> pieces;
+  std::vector<LowRankTile> row_products, column_products;
+  std::vector<LowRankSum> p_sums, q_sums;
   std::size_t sums = 0, pairs = 0, squares = 0;  ///< doubles to orthonormalise in
+  std::size_t p_parts = 0, q_parts = 0;          ///< floats of the parts of products
 
   void add_matrix(std::size_t first, std::size_t rows, std::size_t columns, std::size_t rank, std::size_t p_at,
                   std::size_t q_at);
   void add_piece(std::size_t first, std::size_t at, std::size_t count);
+  /// Whether project_rows and project_columns take all matrices.
+  [[nodiscard]] bool is_direct() const { return !row_products.empty() && direct == matrices.size(); }
+
+ private:
+  void cut_products(LowRankMatrix& matrix);
+  std::size_t direct = 0;  ///< matrices of at most kMostDirectRank
 };
 /// The same in device memory.
 struct LowRankTables {
@@ -64,6 +89,8 @@ struct LowRankTables {
   View<const LowRankTile, Space::cuda> tiles;
   View<const LowRankColumn, Space::cuda> columns;
   View<const LowRankPiece, Space::cuda> pieces;
+  View<const LowRankTile, Space::cuda> row_products, column_products;
+  View<const LowRankSum, Space::cuda> p_sums, q_sums;
 };
 
 /// Columns of q that are zero or not finite, or with `all` every one, are drawn from a standard normal distribution:
@@ -86,7 +113,21 @@ struct LowRankSums {
 /// less).
 void orthonormalise(Queue<Space::cuda> queue, const LowRankTables& tables, const LowRankSums& room, float* p);
 
-/// out := p qᵀ on every matrix, and, where `left` is not null, left -= p qᵀ.
+/// What was held back, as it is: m - p qᵀ, with the last step's m and factors.
+struct LowRankHeld {
+  float* m = nullptr;
+  const float *p = nullptr, *q = nullptr;
+};
+/// p := M q of every matrix, for matrices that are direct. M is the gradient or, where held.m is not null, held.m :=
+/// (held.m - held.p held.qᵀ) + gradient, each element rounded as rebuild_low_rank and then an addition round it: what
+/// is held back is never written down, which saves a pass. `parts`: LowRankWork::p_parts floats.
+void project_rows(Queue<Space::cuda> queue, const LowRankTables& tables, const float* gradient, const LowRankHeld& held,
+                  const float* q, float* parts, float* p);
+/// q := mᵀ p of every matrix, for matrices that are direct. `parts`: LowRankWork::q_parts floats.
+void project_columns(Queue<Space::cuda> queue, const LowRankTables& tables, const float* m, const float* p,
+                     float* parts, float* q);
+
+/// Where `out` is not null, out := p qᵀ on every matrix, and, where `left` is not null, left -= p qᵀ.
 void rebuild_low_rank(Queue<Space::cuda> queue, const LowRankTables& tables, const float* p, const float* q, float* out,
                       float* left);
 

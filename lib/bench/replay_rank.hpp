@@ -201,6 +201,7 @@ class Rank {
         if (!leads()) continue;
         keeper->observe(unit, loader_.mean(), values);
         if (plan_.on_result) plan_.on_result(step, (*plan_.units)[unit], values);
+        reducers_[unit]->settle(queue_);
         const auto residual = reducers_[unit]->residual();
         result_.has_residual = result_.has_residual || !residual.empty();
         if (!residual.empty()) result_.residual_energy += energy(place_.download(residual));

@@ -105,6 +105,10 @@ std::uint64_t PipelinedReducer::values_sent(Queue<Space::host> queue) const {
   return values;
 }
 
+void PipelinedReducer::settle(Queue<Space::host> queue) {
+  for (const auto& part : parts_) part.reducer->settle(queue);
+}
+
 HostView<const float> PipelinedReducer::residual() const {
   residual_.clear();
   for (const auto& part : parts_) {

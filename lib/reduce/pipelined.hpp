@@ -40,6 +40,7 @@ class PipelinedReducer final : public Reducer<Space::host> {
   void reset(Queue<Space::host> queue) override;
   [[nodiscard]] std::uint64_t payload_bytes() const override;
   [[nodiscard]] std::uint64_t values_sent(Queue<Space::host> queue) const override;
+  void settle(Queue<Space::host> queue) override;
   [[nodiscard]] HostView<const float> residual() const override;
   [[nodiscard]] std::string note() const override;
   [[nodiscard]] std::vector<Tally> tallies() const override;

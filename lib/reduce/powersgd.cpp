@@ -57,6 +57,8 @@ class HostSteps {
                float share) const {
     powersgd_rebuild(plan_, kept, queue, gradient, message, share);
   }
+  static void settle(Queue<Space::host> /*queue*/, const State& /*kept*/) {}
+  static void forget(Queue<Space::host> /*queue*/) {}
 
  private:
   const PowerSgdPlan& plan_;

@@ -32,7 +32,10 @@ struct PowerSgdState {
 ///   revive(queue, state, key, all)  columns of Q that cannot start a power iteration are drawn anew
 ///   first_product(...)            M = gradient + e; message := P = M Q, and the tensors that go as they are
 ///   second_product(...)           P orthonormal; Q = Mᵀ P
-///   rebuild(..., share)           Q and what went as it is times share; gradient := P Qᵀ; e = M - P Qᵀ
+///   rebuild(..., share)           Q and what went as it is times share; gradient := P Qᵀ; e = M - P Qᵀ, which may be
+///                                 left to the next first_product
+///   settle(queue, state)          e is in the residual
+///   forget(queue)                 there was no step before
 template <Space S, class Steps>
 class PowerSgdReducer final : public CountingReducer<S> {
  public:
@@ -89,8 +92,10 @@ class PowerSgdReducer final : public CountingReducer<S> {
   void reset(Queue<S> queue) override {
     fill_zero(queue, kept_.residual);
     fill_zero(queue, kept_.q);
+    steps_of_.forget(queue);
     steps_ = dense_steps_ = 0;
   }
+  void settle(Queue<S> queue) override { steps_of_.settle(queue, kept_); }
   [[nodiscard]] View<const float, S> residual() const override { return kept_.residual; }
   [[nodiscard]] std::string note() const override {
     if (dense_steps_ == 0) return {};

@@ -38,7 +38,9 @@ class Reducer {
   [[nodiscard]] virtual std::uint64_t payload_bytes() const = 0;
   /// Values, of whatever kind, that this rank sent in the last `reduce`. Not timed.
   [[nodiscard]] virtual std::uint64_t values_sent(Queue<S> queue) const = 0;
-  /// What is held back for later steps; empty for a reducer without error feedback.
+  /// Brings residual() up to date with the last `reduce`, enqueued. Changes no later result. Not timed.
+  virtual void settle(Queue<S> /*queue*/) {}
+  /// What is held back for later steps, as of the last `settle`; empty for a reducer without error feedback.
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
   /// What the reader of a row must know, for the steps reduced so far: a missing input, a phase that was not reached.
   /// One clause, no full stop; the same on every rank.

@@ -6,6 +6,7 @@
 #include "kernels/host/low_rank.hpp"
 #include "tests/codecs/inputs.hpp"
 #include "tests/gpu/cuda_run.hpp"
+#include "tests/gpu/model_on_gpu.hpp"
 
 namespace gradtool::test {
 namespace {
@@ -18,15 +19,23 @@ struct Tables {
       : matrices{queue, std::as_bytes(std::span{work.matrices})},
         rows{queue, std::as_bytes(std::span{work.rows})},
         tiles{queue, std::as_bytes(std::span{work.tiles})},
-        columns{queue, std::as_bytes(std::span{work.columns})} {}
+        columns{queue, std::as_bytes(std::span{work.columns})},
+        row_products{queue, std::as_bytes(std::span{work.row_products})},
+        column_products{queue, std::as_bytes(std::span{work.column_products})},
+        p_sums{queue, std::as_bytes(std::span{work.p_sums})},
+        q_sums{queue, std::as_bytes(std::span{work.q_sums})} {}
   [[nodiscard]] cuda::LowRankTables views() const {
     return {.matrices = matrices.as<const cuda::LowRankMatrix>(),
             .rows = rows.as<const cuda::LowRankRows>(),
             .tiles = tiles.as<const cuda::LowRankTile>(),
             .columns = columns.as<const cuda::LowRankColumn>(),
-            .pieces = {}};
+            .pieces = {},
+            .row_products = row_products.as<const cuda::LowRankTile>(),
+            .column_products = column_products.as<const cuda::LowRankTile>(),
+            .p_sums = p_sums.as<const cuda::LowRankSum>(),
+            .q_sums = q_sums.as<const cuda::LowRankSum>()};
   }
-  Guarded matrices, rows, tiles, columns;
+  Guarded matrices, rows, tiles, columns, row_products, column_products, p_sums, q_sums;
 };
 
 std::vector<float> orthonormal_on_gpu(const std::vector<float>& p, const cuda::LowRankWork& work) {
@@ -127,6 +136,121 @@ TEST_F(GpuLowRank, RebuildsTheHostsBits) {
       EXPECT_EQ(on_out.download_floats(), out) << rows << " x " << columns << ", rank " << rank;
       EXPECT_EQ(on_left.download_floats(), left) << rows << " x " << columns << ", rank " << rank;
     }
+  }
+}
+
+struct Shape {
+  std::size_t rows, columns, rank;
+};
+/// Matrices behind each other: of one part and of several along both sides, aligned until the one of 27 columns.
+const std::vector<Shape> kShapes{{70, 12, 4}, {33, 1100, 4}, {600, 40, 3}, {3, 5300, 1}, {2600, 2, 2},
+                                 {5, 27, 2},  {37, 516, 4},  {1, 1, 1},    {260, 131, 3}};
+
+struct Products {
+  Products() {
+    std::size_t p_at = 3;  // as where something else travels in front of it
+    for (const auto& [rows, columns, rank] : kShapes) {
+      work.add_matrix(elements, rows, columns, rank, p_at, q_size);
+      elements += rows * columns;
+      p_at += rows * rank;
+      q_size += columns * rank;
+    }
+    p_size = p_at;
+  }
+  cuda::LowRankWork work;
+  std::size_t elements = 0, p_size = 0, q_size = 0;
+};
+
+/// Sums of up to a thousand products of numbers of about one, in float32.
+void expect_near(const std::vector<float>& is, const std::vector<double>& expected, const char* what) {
+  ASSERT_EQ(is.size(), expected.size());
+  for (std::size_t i = 0; i < is.size(); ++i)
+    ASSERT_NEAR(is[i], expected[i], 2e-5 * (1.0 + std::abs(expected[i]))) << what << " " << i;
+}
+
+TEST_F(GpuLowRank, DirectProductsAreTheHosts) {
+  const Products shapes;
+  ASSERT_TRUE(shapes.work.is_direct());
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  const Tables tables{queue, shapes.work};
+  const auto gradient = gradient_like(shapes.elements, 1);
+  const auto q = gradient_like(shapes.q_size, 2);
+  const auto last_p = gradient_like(shapes.p_size, 3);
+  const auto last_q = gradient_like(shapes.q_size, 4);
+  const auto held = gradient_like(shapes.elements, 5);
+  std::vector<float> m = held;  // bits: what was held back, then the gradient
+  std::vector<float> known(shapes.elements);
+  for (const auto& matrix : shapes.work.matrices)
+    host::rebuild_low_rank({matrix.rows, matrix.columns, matrix.columns}, matrix.rank, last_p.data() + matrix.p_at,
+                           matrix.rows, last_q.data() + matrix.q_at, matrix.columns, known.data() + matrix.first,
+                           m.data() + matrix.first);
+  for (std::size_t i = 0; i < m.size(); ++i) m[i] += gradient[i];
+
+  for (const std::size_t shift : {std::size_t{0}, std::size_t{4}}) {
+    for (const bool holds : {true, false}) {
+      const auto& factor = holds ? m : gradient;
+      std::vector<double> p(shapes.p_size, 0.0);
+      std::vector<double> next_q(shapes.q_size, 0.0);
+      std::vector<float> weights(shapes.p_size, 0.0F);
+      for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = last_p[weights.size() - 1 - i];
+      for (const auto& matrix : shapes.work.matrices) {
+        for (std::size_t j = 0; j < matrix.rank; ++j) {
+          for (std::size_t r = 0; r < matrix.rows; ++r) {
+            for (std::size_t c = 0; c < matrix.columns; ++c) {
+              const double x = factor[matrix.first + r * matrix.columns + c];
+              p[matrix.p_at + j * matrix.rows + r] += x * static_cast<double>(q[matrix.q_at + j * matrix.columns + c]);
+              next_q[matrix.q_at + j * matrix.columns + c] +=
+                  x * static_cast<double>(weights[matrix.p_at + j * matrix.rows + r]);
+            }
+          }
+        }
+      }
+      const Guarded on_gradient{queue, bytes_of(gradient), shift};
+      const Guarded on_held{queue, bytes_of(held), shift};
+      const Guarded on_last_p{queue, bytes_of(last_p)};
+      const Guarded on_last_q{queue, bytes_of(last_q), shift};
+      const Guarded on_q{queue, bytes_of(q), shift};
+      const Guarded on_p{queue, bytes_of(std::vector<float>(shapes.p_size, 0.0F))};
+      const Guarded p_parts{queue, 4 * shapes.work.p_parts};
+      const Guarded q_parts{queue, 4 * shapes.work.q_parts};
+      cuda::LowRankHeld what;
+      if (holds) what = {on_held.as<float>().data(), on_last_p.as<float>().data(), on_last_q.as<float>().data()};
+      cuda::project_rows(queue, tables.views(), on_gradient.as<float>().data(), what, on_q.as<float>().data(),
+                         p_parts.as<float>().data(), on_p.as<float>().data());
+      EXPECT_EQ(on_gradient.download_floats(), gradient);
+      EXPECT_EQ(on_held.download_floats(), holds ? m : held);
+      EXPECT_EQ(on_q.download_floats(), q);
+      expect_near(on_p.download_floats(), p, "p");
+      on_p.upload(bytes_of(weights));
+      cuda::project_columns(queue, tables.views(), (holds ? on_held : on_gradient).as<float>().data(),
+                            on_p.as<float>().data(), q_parts.as<float>().data(), on_q.as<float>().data());
+      expect_near(on_q.download_floats(), next_q, "q");
+      static_cast<void>(p_parts.download());
+      static_cast<void>(q_parts.download());
+    }
+  }
+}
+
+TEST_F(GpuLowRank, DirectProductsAreForFewColumns) {
+  cuda::LowRankWork work;
+  EXPECT_FALSE(work.is_direct());
+  work.add_matrix(0, 1000000, 3, 4, 0, 0);
+  EXPECT_TRUE(work.is_direct());
+  EXPECT_LE(work.matrices[0].q_parts, 1024U);
+  work.add_matrix(0, 9, 9, 5, 0, 0);
+  EXPECT_FALSE(work.is_direct());
+}
+
+/// What is held back may be written down after any step, or be left to the next one.
+TEST_F(GpuLowRank, WritingDownWhatIsHeldBackChangesNoBit) {
+  ModelSetup setup{.codec = "powersgd:rank=4,min_compression_rate=0", .ranks = 2, .steps = 4, .resets_at = 3};
+  const auto late = run_model_on_gpu(setup);
+  setup.settles = true;
+  const auto soon = run_model_on_gpu(setup);
+  for (std::size_t r = 0; r < late.results.size(); ++r) {
+    EXPECT_EQ(late.results[r], soon.results[r]);
+    EXPECT_EQ(late.residuals[r], soon.residuals[r]);
   }
 }
 

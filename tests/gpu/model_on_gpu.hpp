@@ -45,12 +45,14 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
       const EncodeContext context{
           .key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)},
           .iteration = step};
+      if (setup.settles) reducer->settle(queue);
       comm.reset_traffic();
       reducer->reduce(comm, queue, gradient.as<float>(), side, context, workspace, clock);
       out.results[me].push_back(read(gradient.as<float>()));
       out.payload[me].push_back(reducer->payload_bytes());
       out.wire[me].push_back(comm.traffic().bytes_sent);
     }
+    reducer->settle(queue);
     out.residuals[me] = read(reducer->residual());
     if (me == 0) out.note = reducer->note();
   });

@@ -140,6 +140,7 @@ struct ModelSetup {
   Layout layout = small_model();
   GradientOf gradient = nullptr;  ///< model_gradient when null
   int resets_at = -1;             ///< reset before this step
+  bool settles = false;           ///< in front of every step; on a GPU only
   AllReduce all_reduce = AllReduce::ring;
 };
 
