@@ -10,7 +10,7 @@
 namespace gradtool {
 namespace {
 
-/// oktopk's steps on the processor; what they are: OkTopkReducer.
+/// oktopk's steps on the processor; what they are: OkTopkExchange.
 class HostSteps {
  public:
   using Bytes = HostView<std::byte>;

@@ -11,7 +11,7 @@
 namespace gradtool {
 namespace {
 
-/// oktopk's steps on a GPU; what they are: OkTopkReducer. Where the host needs a number, it waits for it.
+/// oktopk's steps on a GPU; what they are: OkTopkExchange. Where the host needs a number, it waits for it.
 class CudaSteps {
  public:
   using Bytes = View<std::byte, Space::cuda>;
