@@ -73,7 +73,7 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
   auto* bitmap = reinterpret_cast<std::uint32_t*>(payload + sizeof header);
   fill(queue, memory.work.first(sizeof *largest), 0);
   const float* values = memory.kept;
-  const BinSelection of{memory.spectrum, memory.powers, layout.bins, bitmap, memory.kept, largest};
+  const BinSelection of{memory.spectrum, layout.bins, bitmap, memory.kept, largest};
   if (!layout.has_bitmap()) {
     values = memory.spectrum;
     launch(queue, "fft largest", largest_kernel, blocks_for(layout.bins, 8 * kThreads, 1024), values, 2 * layout.bins,

@@ -18,14 +18,13 @@ namespace gradtool::cuda {
 [[nodiscard]] std::size_t pack_work_bytes(std::size_t bins);
 
 struct PackMemory {
-  const float* spectrum;              ///< header.bins pairs, unnormalised; 8-byte aligned
-  const float* powers;                ///< bin_powers of them; not read where all or none are kept
+  const float* spectrum;              ///< header.bins pairs, unnormalised; 16-byte aligned
   float* kept;                        ///< room for header.kept pairs; 8-byte aligned
   View<std::byte, Space::cuda> work;  ///< pack_work_bytes, 256-byte aligned
 };
 
 /// Selects header.kept bins, quantises and writes the whole payload (8-byte aligned). `unit` = 1/sqrt(L) and `scaled`
-/// as in host::pack_spectrum. Reads the powers once, and of the spectrum little more than what is kept. With `shares`,
+/// as in host::pack_spectrum. Reads the spectrum once (a small one twice), and then what is kept of it. With `shares`,
 /// of which header.kept is the sum, each piece is selected alone. With `calibration`, that says how components are
 /// scaled and with which of the formats they are coded; else header.mantissa and `scaled`.
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,

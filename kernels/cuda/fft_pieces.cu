@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/select_digits.hpp"
+#include "kernels/law/fft_power.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -28,12 +29,13 @@ struct Cut {
 
 /// The next digit: `Width` bits from `Shift` on.
 template <std::uint32_t Shift, std::uint32_t Width>
-__device__ void find_next(const Piece& piece, const std::uint32_t* powers, std::uint32_t* counters, Cut& cut) {
+__device__ void find_next(const Piece& piece, const schedule::Pair* pairs, std::uint32_t* counters, Cut& cut) {
   constexpr std::uint32_t kCounters = 1u << Width;
   clear_counters(counters, kCounters);
   const Cut before = cut;
   for (std::size_t i = threadIdx.x; i < piece.bins; i += kThreads) {
-    const std::uint32_t power = powers[piece.first + i];
+    const schedule::Pair pair = pairs[piece.first + i];
+    const std::uint32_t power = law::power_pattern(pair.re, pair.im);
     const std::uint32_t digit = power >> Shift & (kCounters - 1);
     if (power >> Shift >> Width == before.prefix && digit != 0) atomicAdd(&counters[digit], 1u);
   }
@@ -53,14 +55,14 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
   __shared__ std::uint32_t equal_of[kBlockWarpCount];
   const std::uint32_t lane = threadIdx.x % schedule::kLanes;
   const std::uint32_t own = threadIdx.x / schedule::kLanes;
-  const auto* powers = reinterpret_cast<const std::uint32_t*>(at.powers);
+  const auto* pairs = reinterpret_cast<const schedule::Pair*>(at.spectrum);
   const Piece piece{by};
   if (piece.wanted == 0) return;
   if (threadIdx.x == 0) cut = {0, piece.wanted};
   __syncthreads();
-  find_next<kTopShift, 31 - kTopShift>(piece, powers, counters, cut);
-  find_next<kNextShift, kTopShift - kNextShift>(piece, powers, counters, cut);
-  find_next<0, kNextShift>(piece, powers, counters, cut);
+  find_next<kTopShift, 31 - kTopShift>(piece, pairs, counters, cut);
+  find_next<kNextShift, kTopShift - kNextShift>(piece, pairs, counters, cut);
+  find_next<0, kNextShift>(piece, pairs, counters, cut);
   const Cut found = cut;
   const std::size_t first_word = piece.first / 32;
   const std::size_t words = (piece.first + piece.bins + 31) / 32 - first_word;
@@ -68,7 +70,9 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
   const std::size_t to = first_word + words * (own + 1) / kBlockWarpCount;
   const auto power_at = [&](std::size_t bin, bool& inside) {
     inside = bin >= piece.first && bin < piece.first + piece.bins;
-    return inside ? powers[bin] : 0u;
+    if (!inside) return 0u;
+    const schedule::Pair pair = pairs[bin];
+    return law::power_pattern(pair.re, pair.im);
   };
   std::uint32_t above = 0;
   std::uint32_t equal = 0;
@@ -103,7 +107,7 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
     if (taken) {
       const std::uint32_t stronger = above + schedule::bits_set(all_above & schedule::lanes_below(lane));
       const std::size_t place = piece.kept_first + stronger + (ties < found.left ? ties : found.left);
-      const schedule::Pair pair = reinterpret_cast<const schedule::Pair*>(at.spectrum)[bin];
+      const schedule::Pair pair = pairs[bin];
       reinterpret_cast<schedule::Pair*>(at.kept)[place] = pair;
       most = max(most, largest_of(pair));
     }

@@ -5,32 +5,11 @@
 #include "kernels/cuda/fft_largest.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/select_chosen.hpp"
-#include "kernels/law/fft_power.hpp"
 
 namespace gradtool::cuda {
 namespace {
 
-using schedule::Four;
 using schedule::Pair;
-
-/// By fours where four are wanted: 48 bytes in three accesses.
-__global__ void powers_kernel(const float* spectrum, std::size_t first, std::size_t last, float* powers) {
-  auto* out = reinterpret_cast<std::uint32_t*>(powers);
-  for (std::size_t four = first / 4 + thread_in_grid(); 4 * four < last; four += threads_in_grid()) {
-    if (4 * four >= first && 4 * four + 4 <= last) {
-      const auto* pairs = reinterpret_cast<const Four<float>*>(spectrum) + 2 * four;
-      const Four<float> low = pairs[0];
-      const Four<float> high = pairs[1];
-      reinterpret_cast<uint4*>(out)[four] = {
-          law::power_pattern(low.value[0], low.value[1]), law::power_pattern(low.value[2], low.value[3]),
-          law::power_pattern(high.value[0], high.value[1]), law::power_pattern(high.value[2], high.value[3])};
-      continue;
-    }
-    for (std::size_t bin = 4 * four; bin < 4 * four + 4; ++bin) {
-      if (bin >= first && bin < last) out[bin] = law::power_pattern(spectrum[2 * bin], spectrum[2 * bin + 1]);
-    }
-  }
-}
 
 /// Tiles of the selection by warps: their words of the bitmap, and their kept bins where they belong.
 __global__ void keep_kernel(SelectChosen chosen, BinSelection at) {
@@ -62,18 +41,13 @@ __global__ void keep_kernel(SelectChosen chosen, BinSelection at) {
 
 }  // namespace
 
-void bin_powers(Queue<Space::cuda> queue, const float* spectrum, std::size_t first, std::size_t last, float* powers) {
-  launch(queue, "fft powers", powers_kernel, blocks_for((last - first) / 4 + 2, kThreads), spectrum, first, last,
-         powers);
-}
-
 std::size_t keep_work_bytes(std::size_t bins) {
   return Select::scratch_bytes(bins);
 }
 
 void keep_strongest(Queue<Space::cuda> queue, const BinSelection& of, std::size_t count,
                     View<std::byte, Space::cuda> work) {
-  const Select select{queue, {of.powers, of.bins}, work};
+  const Select select{queue, SelectSource{of.spectrum, of.bins, true}, work};
   select.largest(count);
   const SelectChosen chosen = select.chosen();
   launch(queue, "fft keep", keep_kernel, blocks_for(chosen.tiles.size, kBlockWarpCount), chosen, of);

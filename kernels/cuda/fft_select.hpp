@@ -10,14 +10,9 @@
 /// spectrum.
 namespace gradtool::cuda {
 
-/// powers[i] := what bin i is selected by (law::power_pattern), first <= i < last; both arrays whole and 16-byte
-/// aligned.
-void bin_powers(Queue<Space::cuda> queue, const float* spectrum, std::size_t first, std::size_t last, float* powers);
-
 /// What is selected from, and what of the bins that are kept is written.
 struct BinSelection {
-  const float* spectrum;  ///< `bins` pairs
-  const float* powers;    ///< bin_powers of them
+  const float* spectrum;  ///< `bins` pairs, 16-byte aligned
   std::size_t bins;
   std::uint32_t* bitmap;   ///< of all bins
   float* kept;             ///< pairs, one behind the other

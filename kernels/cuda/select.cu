@@ -24,20 +24,21 @@ std::size_t Select::scratch_bytes(std::size_t n) {
   return n == 0 ? 0 : Room{{}, n}.bytes;
 }
 
-Select::Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch,
+Select::Select(Queue<Space::cuda> queue, const SelectSource& from, View<std::byte, Space::cuda> scratch,
                std::size_t many)
-    : queue_{queue}, numbers_{numbers}, many_{many}, at_{scratch, numbers.size()} {
-  expects(!numbers.empty() && at_.bytes <= scratch.size(), "select: scratch is smaller than planned");
+    : queue_{queue}, from_{from}, many_{many}, at_{scratch, from.size} {
+  expects(from.size > 0 && at_.bytes <= scratch.size(), "select: scratch is smaller than planned");
+  expects(!from.pairs || reinterpret_cast<std::uintptr_t>(from.x) % 16 == 0, "select: pairs are not 16-byte aligned");
 }
 
 void Select::largest(std::size_t k) const {
-  const std::size_t n = numbers_.size();
+  const std::size_t n = from_.size;
   expects(k >= 1 && k <= n, "select: more numbers wanted than there are");
   clear();
   if (n >= many_) {
     find_by_sample(k);
   } else {
-    select_top_digit(queue_, numbers_, k, false, at_.state);
+    select_top_digit(queue_, from_, k, false, at_.state);
     refine();
   }
   count_chosen();
@@ -47,19 +48,19 @@ void Select::largest(std::size_t k) const {
 void Select::find_by_sample(std::size_t k) const {
   const double share = static_cast<double>(k) * kSelectSampled / SelectTiles::kTile;
   const auto wanted = static_cast<std::uint32_t>(1.125 * share + 4.0 * std::sqrt(share) + 8.0);
-  select_sample(queue_, numbers_, wanted, at_.state);
-  select_gather_sampled(queue_, numbers_, at_.tiles, k, at_.state);
-  select_top_digit(queue_, numbers_, k, true, at_.state);
-  select_gather_again(queue_, numbers_, at_.tiles, at_.state);
+  select_sample(queue_, from_, wanted, at_.state);
+  select_gather_sampled(queue_, from_, at_.tiles, k, at_.state);
+  select_top_digit(queue_, from_, k, true, at_.state);
+  select_gather_again(queue_, from_, at_.tiles, at_.state);
   select_next_digit(queue_, at_.tiles, at_.state);
   select_last_digit(queue_, at_.tiles, at_.state);
 }
 
 void Select::at_least(std::uint32_t low) const {
-  select_gather_chosen(queue_, numbers_, at_.tiles, low, nullptr, at_.before, at_.state);
+  select_gather_chosen(queue_, from_, at_.tiles, low, nullptr, at_.before, at_.state);
 }
 void Select::at_least(const std::uint32_t* low) const {
-  select_gather_chosen(queue_, numbers_, at_.tiles, 0, low, at_.before, at_.state);
+  select_gather_chosen(queue_, from_, at_.tiles, 0, low, at_.before, at_.state);
 }
 void Select::narrow(const std::uint32_t* low) const {
   select_count(queue_, at_.tiles, low, at_.before, at_.state);
@@ -77,7 +78,7 @@ void Select::clear() const {
   fill(queue_, {reinterpret_cast<std::byte*>(at_.state), sizeof(SelectState)}, 0);
 }
 void Select::refine() const {
-  select_gather_refining(queue_, numbers_, at_.tiles, at_.state);
+  select_gather_refining(queue_, from_, at_.tiles, at_.state);
   select_last_digit(queue_, at_.tiles, at_.state);
 }
 void Select::count_chosen() const {

@@ -23,6 +23,14 @@ struct SelectState {
   std::uint32_t candidates[kCounters] = {};  ///< and of what the sample lets pass
 };
 
+/// What is selected from: numbers, or pairs (re, im), 16-byte aligned, by the float whose pattern is
+/// law::power_pattern.
+struct SelectSource {
+  const float* x;
+  std::size_t size;  ///< of numbers, or of pairs
+  bool pairs = false;
+};
+
 /// Candidates of a selection: of each tile's numbers those that may be chosen, written from the tile's start on, so
 /// that no tile waits for another.
 struct SelectTiles {
@@ -57,8 +65,11 @@ class Select {
   static constexpr std::size_t kMany = std::size_t{1} << 22;
 
   /// `scratch`: scratch_bytes, 256-byte aligned; in use until the last call here. n >= 1. `many`: for tests.
-  Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch,
+  Select(Queue<Space::cuda> queue, const SelectSource& from, View<std::byte, Space::cuda> scratch,
          std::size_t many = kMany);
+  Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch,
+         std::size_t many = kMany)
+      : Select{queue, SelectSource{numbers.data(), numbers.size()}, scratch, many} {}
 
   /// Chooses the k largest, 1 <= k <= n.
   void largest(std::size_t k) const;
@@ -104,7 +115,7 @@ class Select {
   void find_by_sample(std::size_t k) const;
 
   Queue<Space::cuda> queue_;
-  View<const float, Space::cuda> numbers_;
+  SelectSource from_;
   std::size_t many_;
   Room at_;
 };

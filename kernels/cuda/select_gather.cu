@@ -3,6 +3,7 @@
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/select_digits.hpp"
+#include "kernels/cuda/select_source.hpp"
 #include "kernels/cuda/select_steps.hpp"
 
 namespace gradtool::cuda {
@@ -22,25 +23,26 @@ enum class Gather {
 };
 
 /// A warp writes a tile's candidates to its start; visit(pattern) sees each. How many they are.
-template <class Visit>
-__device__ std::uint32_t gather_tile(const float* x, std::size_t n, bool aligned, const SelectTiles& tiles,
-                                     std::size_t tile, std::uint32_t low, const Visit& visit) {
+template <class Source, class Visit>
+__device__ std::uint32_t gather_tile(const Source& from, const SelectTiles& tiles, std::size_t tile, std::uint32_t low,
+                                     const Visit& visit) {
   const unsigned lane = threadIdx.x % schedule::kLanes;
   const std::uint32_t below = schedule::lanes_below(lane);
   std::uint32_t* patterns = tiles.patterns + tile * kTile;
   std::uint16_t* places = tiles.places + tile * kTile;
   std::uint32_t found = 0;
-  for (std::uint32_t round = 0; round < kTile && tile * kTile + round < n; round += kRound) {
+  for (std::uint32_t round = 0; round < kTile && tile * kTile + round < from.n; round += kRound) {
     const std::size_t first = (tile * kTile + round) / 4 + lane;
-    uint4 loaded[kFours];
+    typename Source::Loaded loaded[kFours];
 #pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) loaded[j] = four_patterns(x, first + j * schedule::kLanes, n, aligned);
+    for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load(first + j * schedule::kLanes);
 #pragma unroll
     for (unsigned j = 0; j < kFours; ++j) {
-      const std::uint32_t pattern[4] = {loaded[j].x, loaded[j].y, loaded[j].z, loaded[j].w};
+      const uint4 four = Source::patterns(loaded[j]);
+      const std::uint32_t pattern[4] = {four.x, four.y, four.z, four.w};
       const std::size_t index = 4 * (first + j * schedule::kLanes);
       bool is[4];
-      for (unsigned e = 0; e < 4; ++e) is[e] = (pattern[e] & kMagnitude) >= low && index + e < n;
+      for (unsigned e = 0; e < 4; ++e) is[e] = (pattern[e] & kMagnitude) >= low && index + e < from.n;
       if (!__any_sync(kAllLanes, is[0] || is[1] || is[2] || is[3])) continue;
       std::uint32_t at = found;
       for (unsigned e = 0; e < 4; ++e) {
@@ -90,9 +92,9 @@ __device__ void settle_refined(const std::uint32_t* counters, std::uint32_t pref
 
 /// Candidates of all tiles: what reaches *low_at, or `low`. A pass before this one ended with the last tiles, which the
 /// cache may still have, so they come first.
-template <Gather What>
-__global__ void gather_kernel(const float* x, std::size_t n, bool aligned, SelectTiles tiles, std::uint32_t low,
-                              const std::uint32_t* low_at, std::uint32_t k, std::uint64_t* before, SelectState* state) {
+template <Gather What, class Source>
+__global__ void gather_kernel(Source from, SelectTiles tiles, std::uint32_t low, const std::uint32_t* low_at,
+                              std::uint32_t k, std::uint64_t* before, SelectState* state) {
   constexpr bool kCounts = What == Gather::refine || What == Gather::count;
   __shared__ std::uint32_t counters[kCounts ? SelectState::kCounters : 1];
   if (What == Gather::again && state->retry == 0) return;
@@ -102,7 +104,7 @@ __global__ void gather_kernel(const float* x, std::size_t n, bool aligned, Selec
   const std::uint32_t prefix = What == Gather::refine ? state->prefix : 0u;
   for (std::size_t t = warp_in_grid(); t < tiles.size; t += warps_in_grid()) {
     const std::size_t tile = tiles.size - 1 - t;
-    const std::uint32_t found = gather_tile(x, n, aligned, tiles, tile, low, [&](std::uint32_t pattern) {
+    const std::uint32_t found = gather_tile(from, tiles, tile, low, [&](std::uint32_t pattern) {
       if constexpr (What == Gather::count) count_top_digit<1>(pattern, counters);
       if constexpr (What == Gather::refine) {
         const std::uint32_t magnitude = pattern & kMagnitude;
@@ -125,34 +127,36 @@ __global__ void gather_kernel(const float* x, std::size_t n, bool aligned, Selec
 }
 
 template <Gather What>
-void gather(Queue<Space::cuda> queue, View<const float, Space::cuda> x, const SelectTiles& tiles, std::uint32_t low,
+void gather(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles, std::uint32_t low,
             const std::uint32_t* low_at, std::size_t k, std::uint64_t* before, SelectState* state) {
   const bool counts = What == Gather::refine || What == Gather::count;
-  launch(queue, "select gather", gather_kernel<What>,
-         blocks_for(tiles.size, kBlockWarpCount, counts ? 2 * kMostHistograms : 8192), x.data(), x.size(),
-         aligned_to(x.data(), 16), tiles, low, low_at, static_cast<std::uint32_t>(k), before, state);
+  with_source(from, [&]<class Source>(const Source& source) {
+    launch(queue, "select gather", gather_kernel<What, Source>,
+           blocks_for(tiles.size, kBlockWarpCount, counts ? 2 * kMostHistograms : 8192), source, tiles, low, low_at,
+           static_cast<std::uint32_t>(k), before, state);
+  });
 }
 
 }  // namespace
 
-void select_gather_chosen(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, const SelectTiles& tiles,
+void select_gather_chosen(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles,
                           std::uint32_t value, const std::uint32_t* low, std::uint64_t* before, SelectState* state) {
-  gather<Gather::chosen>(queue, numbers, tiles, value, low, 0, before, state);
+  gather<Gather::chosen>(queue, from, tiles, value, low, 0, before, state);
 }
 
-void select_gather_refining(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, const SelectTiles& tiles,
+void select_gather_refining(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles,
                             SelectState* state) {
-  gather<Gather::refine>(queue, numbers, tiles, 0, &state->low, 0, nullptr, state);
+  gather<Gather::refine>(queue, from, tiles, 0, &state->low, 0, nullptr, state);
 }
 
-void select_gather_sampled(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, const SelectTiles& tiles,
-                           std::size_t k, SelectState* state) {
-  gather<Gather::count>(queue, numbers, tiles, 0, &state->low, k, nullptr, state);
+void select_gather_sampled(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles, std::size_t k,
+                           SelectState* state) {
+  gather<Gather::count>(queue, from, tiles, 0, &state->low, k, nullptr, state);
 }
 
-void select_gather_again(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, const SelectTiles& tiles,
+void select_gather_again(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles,
                          SelectState* state) {
-  gather<Gather::again>(queue, numbers, tiles, 0, &state->low, 0, nullptr, state);
+  gather<Gather::again>(queue, from, tiles, 0, &state->low, 0, nullptr, state);
 }
 
 }  // namespace gradtool::cuda

@@ -3,6 +3,7 @@
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/select_digits.hpp"
+#include "kernels/cuda/select_source.hpp"
 #include "kernels/cuda/select_steps.hpp"
 
 namespace gradtool::cuda {
@@ -20,21 +21,21 @@ __device__ std::size_t sampled_four(std::size_t i) {
 }
 
 /// Where candidates begin: at the leading digit that `wanted` of the sample reach.
-__global__ void sample_kernel(const float* x, std::size_t n, bool aligned, std::size_t tiles, std::uint32_t wanted,
-                              SelectState* state) {
+template <class Source>
+__global__ void sample_kernel(Source from, std::size_t tiles, std::uint32_t wanted, SelectState* state) {
   __shared__ std::uint32_t counters[kCopies * SelectState::kCounters];
   clear_counters(counters, kCopies * SelectState::kCounters);
   std::uint32_t* own = counters + threadIdx.x % kCopies;
   const std::size_t fours = tiles * schedule::kLanes;
   for (std::size_t first = thread_in_grid(); first < fours; first += kFours * threads_in_grid()) {
-    uint4 loaded[kFours];
+    typename Source::Loaded loaded[kFours];
 #pragma unroll
     for (unsigned j = 0; j < kFours; ++j) {
       const std::size_t i = first + j * threads_in_grid();
-      loaded[j] = i < fours ? four_patterns(x, sampled_four(i), n, aligned) : uint4{0, 0, 0, 0};
+      loaded[j] = from.load(i < fours ? sampled_four(i) : from.n);  // behind the end
     }
 #pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(loaded[j], own);
+    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(Source::patterns(loaded[j]), own);
   }
   add_counters<kCopies>(counters, SelectState::kCounters, state->sampled);
   if (!last_block(&state->sample_ticket)) return;
@@ -43,20 +44,20 @@ __global__ void sample_kernel(const float* x, std::size_t n, bool aligned, std::
 }
 
 /// The leading digit of all numbers. Neighbouring lanes count in different copies. `OnlyAgain`: where a sample failed.
-template <bool OnlyAgain>
-__global__ void top_digit_kernel(const float* x, std::size_t n, bool aligned, std::uint32_t k, SelectState* state) {
+template <bool OnlyAgain, class Source>
+__global__ void top_digit_kernel(Source from, std::uint32_t k, SelectState* state) {
   if (OnlyAgain && state->retry == 0) return;
   __shared__ std::uint32_t counters[kCopies * SelectState::kCounters];
   clear_counters(counters, kCopies * SelectState::kCounters);
   std::uint32_t* own = counters + threadIdx.x % kCopies;
-  const std::size_t fours = (n + 3) / 4;
+  const std::size_t fours = (from.n + 3) / 4;
   for (std::size_t first = std::size_t{blockIdx.x} * (kFours * kThreads); first < fours;
        first += std::size_t{gridDim.x} * (kFours * kThreads)) {
-    uint4 loaded[kFours];
+    typename Source::Loaded loaded[kFours];
 #pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) loaded[j] = four_patterns(x, first + j * kThreads + threadIdx.x, n, aligned);
+    for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load(first + j * kThreads + threadIdx.x);
 #pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(loaded[j], own);
+    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(Source::patterns(loaded[j]), own);
   }
   add_counters<kCopies>(counters, SelectState::kCounters, state->counters[0]);
   if (!last_block(&state->tickets[0])) return;
@@ -100,20 +101,21 @@ __global__ void digit_kernel(SelectTiles tiles, SelectState* state) {
 
 }  // namespace
 
-void select_sample(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, std::uint32_t wanted,
-                   SelectState* state) {
-  const std::size_t n = numbers.size();
-  const std::size_t tiles = (n + SelectTiles::kTile - 1) / SelectTiles::kTile;
-  launch(queue, "select sample", sample_kernel, blocks_for(tiles, kFours * kBlockWarpCount, kMostHistograms),
-         numbers.data(), n, aligned_to(numbers.data(), 16), tiles, wanted, state);
+void select_sample(Queue<Space::cuda> queue, const SelectSource& from, std::uint32_t wanted, SelectState* state) {
+  const std::size_t tiles = (from.size + SelectTiles::kTile - 1) / SelectTiles::kTile;
+  with_source(from, [&]<class Source>(const Source& source) {
+    launch(queue, "select sample", sample_kernel<Source>, blocks_for(tiles, kFours * kBlockWarpCount, kMostHistograms),
+           source, tiles, wanted, state);
+  });
 }
 
-void select_top_digit(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, std::size_t k, bool only_again,
+void select_top_digit(Queue<Space::cuda> queue, const SelectSource& from, std::size_t k, bool only_again,
                       SelectState* state) {
-  const std::size_t n = numbers.size();
-  const auto kernel = only_again ? top_digit_kernel<true> : top_digit_kernel<false>;
-  launch(queue, "select top digit", kernel, blocks_for(n, 4 * kFours * kThreads, kMostHistograms), numbers.data(), n,
-         aligned_to(numbers.data(), 16), static_cast<std::uint32_t>(k), state);
+  with_source(from, [&]<class Source>(const Source& source) {
+    const auto kernel = only_again ? top_digit_kernel<true, Source> : top_digit_kernel<false, Source>;
+    launch(queue, "select top digit", kernel, blocks_for(from.size, 4 * kFours * kThreads, kMostHistograms), source,
+           static_cast<std::uint32_t>(k), state);
+  });
 }
 
 void select_next_digit(Queue<Space::cuda> queue, const SelectTiles& tiles, SelectState* state) {

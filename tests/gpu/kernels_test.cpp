@@ -29,17 +29,12 @@ std::vector<std::byte> pack_on_gpu(const FftCase& test, const std::vector<float>
   const auto queue = stream.queue();
   const std::size_t bins = test.header.bins;
   const Guarded input{queue, bytes_of(spectrum)};
-  const Guarded powers{queue, 4 * bins};
-  for (const auto& [first, last] : {std::pair{std::size_t{0}, bins / 3}, std::pair{bins / 3, bins}})
-    cuda::bin_powers(queue, input.as<float>().data(), first, last, powers.as<float>().data());
   const Guarded kept{queue, 8 * std::size_t{test.header.kept}};
   const Guarded work{queue, cuda::pack_work_bytes(bins)};
   const Guarded payload{queue, test.layout().bytes()};
-  cuda::pack_spectrum(queue,
-                      {input.as<float>().data(), powers.as<float>().data(), kept.as<float>().data(), work.bytes()},
-                      test.header, law::RangeFormats::only(test.header.mantissa, test.format), test.unit, test.scaled,
-                      shares, nullptr, payload.bytes().data());
-  static_cast<void>(powers.download());
+  cuda::pack_spectrum(queue, {input.as<float>().data(), kept.as<float>().data(), work.bytes()}, test.header,
+                      law::RangeFormats::only(test.header.mantissa, test.format), test.unit, test.scaled, shares,
+                      nullptr, payload.bytes().data());
   static_cast<void>(kept.download());
   static_cast<void>(work.download());
   return payload.download();

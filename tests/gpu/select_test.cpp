@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/host/largest.hpp"
+#include "kernels/law/fft_power.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/fft_case.hpp"
 #include "tests/codecs/inputs.hpp"
@@ -28,16 +29,18 @@ Chosen on_host(const std::vector<float>& x, std::size_t k) {
   return chosen;
 }
 
-/// `choose` makes the selection; everything lies in memory of exactly its size.
+/// `choose` makes the selection; everything lies in memory of exactly its size. With `pairs`, x is pairs.
 template <class Choose>
 Chosen on_gpu(const std::vector<float>& x, std::size_t room, const Choose& choose,
-              std::size_t many = cuda::Select::kMany) {
+              std::size_t many = cuda::Select::kMany, bool pairs = false) {
+  const std::size_t n = pairs ? x.size() / 2 : x.size();
   const cuda::Stream stream;
   const Guarded numbers{stream.queue(), bytes_of(x)};
-  const Guarded scratch{stream.queue(), cuda::Select::scratch_bytes(x.size())};
+  const Guarded scratch{stream.queue(), cuda::Select::scratch_bytes(n)};
   const Guarded positions{stream.queue(), 4 * room};
   const Guarded values{stream.queue(), 4 * room};
-  const cuda::Select select{stream.queue(), numbers.as<float>(), scratch.bytes(), many};
+  const cuda::SelectSource from{numbers.as<float>().data(), n, pairs};
+  const cuda::Select select{stream.queue(), from, scratch.bytes(), many};
   choose(select);
   select.write(positions.as<std::uint32_t>().data(), values.as<float>().data());
   std::uint32_t count = 0;
@@ -84,6 +87,27 @@ TEST_F(GpuSelect, TheLargestBySampleAreTheHosts) {
           x, k, [k](const cuda::Select& select) { select.largest(k); }, 1);
       ASSERT_EQ(gpu.positions, host.positions) << kind << " " << k;
       expect_same(gpu.values, host.values, std::to_string(kind) + " " + std::to_string(k));
+    }
+  }
+}
+
+/// With and without a sample, and up to the last pair of an odd number; NaN, infinity and ties among the powers.
+TEST_F(GpuSelect, PairsAreSelectedByTheirPowers) {
+  for (const std::size_t n : {1, 2, 3, 2049, 20'002, 20'003}) {
+    auto x = gradient_like(2 * n);
+    for (std::size_t i = 6; i + 1 < x.size(); i += 14) x[i] = x[i + 1] = 0.25F;
+    x[2 * (n / 2)] = NAN;
+    x[2 * n - 1] = 1e30F;
+    std::vector<float> powers(n);
+    for (std::size_t i = 0; i < n; ++i) powers[i] = law::float_of(law::power_pattern(x[2 * i], x[2 * i + 1]));
+    for (const std::size_t k : {std::size_t{1}, (n + 6) / 7, n}) {
+      for (const std::size_t many : {std::size_t{1}, cuda::Select::kMany}) {
+        const auto host = on_host(powers, k);
+        const auto gpu = on_gpu(
+            x, k, [k](const cuda::Select& select) { select.largest(k); }, many, true);
+        ASSERT_EQ(gpu.positions, host.positions) << n << " " << k << " " << many;
+        expect_same(gpu.values, host.values, std::to_string(n) + " " + std::to_string(k));
+      }
     }
   }
 }

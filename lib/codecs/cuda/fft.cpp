@@ -63,10 +63,9 @@ const float* CudaFft::input_of(Queue<Space::cuda> queue, View<const float, Space
   return copy.data();
 }
 
-/// The spectra of all rows, on the scale of the chunks', so that bins compare by their unitary coefficients; with
-/// `powers`, theirs too.
+/// The spectra of all rows, on the scale of the chunks', so that bins compare by their unitary coefficients.
 void CudaFft::transform(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const law::FftShape& shape,
-                        const CudaFftScratch& at, bool powers) const {
+                        const CudaFftScratch& at) const {
   each_group(shape, [&](const Rows& rows) {
     float* spectrum = at.spectrum + 2 * rows.first_bin;
     plans_.get(rows.length, rows.count).forward(queue, input_of(queue, gradient, rows, at), spectrum, at.transform);
@@ -76,7 +75,6 @@ void CudaFft::transform(Queue<Space::cuda> queue, View<const float, Space::cuda>
     }
     if (rows.length != shape.length)
       cuda::scale(queue, {spectrum, 2 * rows.bins()}, rows.unit() / unit_of(shape.length));
-    if (powers) cuda::bin_powers(queue, at.spectrum, rows.first_bin, rows.first_bin + rows.bins(), at.powers);
   });
 }
 
@@ -87,17 +85,17 @@ void CudaFft::encode_with(Queue<Space::cuda> queue, View<const float, Space::cud
   if (n < law::kFftSmallest) return cuda::copy(queue, payload.first(gradient.bytes()), as_bytes(gradient));
   const law::FftShape shape = options_.shape(n);
   const CudaFftScratch at = places(shape, scratch);
+  transform(queue, gradient, shape, at);
   const double theta = options_.theta(context);
   const std::size_t kept = options_.kept(theta, shape);
-  transform(queue, gradient, shape, at, kept > 0 && kept < shape.bins());
   const cuda::PieceShares shares{
       shape, static_cast<std::uint32_t>(options_.kept_of(theta, shape.bins_per_chunk())),
       shape.tail == 0 ? 0U : static_cast<std::uint32_t>(options_.kept_of(theta, shape.tail_bins()))};
   // A single piece is selected by the whole GPU: its own strongest bins are the strongest of all.
   const bool by_piece = options_.by_piece() && shape.pieces() > 1;
-  cuda::pack_spectrum(queue, {at.spectrum, at.powers, at.kept, at.work}, options_.header(shape.bins(), kept),
-                      options_.formats(), unit_of(shape.length), options_.scaled(), by_piece ? &shares : nullptr,
-                      calibration, payload.data());
+  cuda::pack_spectrum(queue, {at.spectrum, at.kept, at.work}, options_.header(shape.bins(), kept), options_.formats(),
+                      unit_of(shape.length), options_.scaled(), by_piece ? &shares : nullptr, calibration,
+                      payload.data());
 }
 
 void CudaFft::decode_add_all(Queue<Space::cuda> queue, std::span<const View<const std::byte, Space::cuda>> payloads,

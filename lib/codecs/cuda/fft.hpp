@@ -64,7 +64,7 @@ class CudaFft final : public CudaTwin {
   [[nodiscard]] const float* input_of(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient,
                                       const Rows& rows, const CudaFftScratch& at) const;
   void transform(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const law::FftShape& shape,
-                 const CudaFftScratch& at, bool powers) const;
+                 const CudaFftScratch& at) const;
   [[nodiscard]] CudaFftScratch places(const law::FftShape& shape, Bytes scratch) const;
   void check_length(std::size_t bytes, std::size_t n) const;
 

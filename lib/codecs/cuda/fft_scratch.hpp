@@ -16,7 +16,6 @@ namespace gradtool {
 struct CudaFftScratch {
   float* real = nullptr;                 ///< rows of a group
   float* spectrum = nullptr;             ///< encode: all bins (re, im), chunks in a row; decode: those of a group
-  float* powers = nullptr;               ///< encode: of all bins
   float* kept = nullptr;                 ///< components of the kept bins
   std::uint32_t* row_largest = nullptr;  ///< precision=fp16: a number for each row of a group
   std::byte* transform = nullptr;        ///< cuFFT's work area
@@ -34,7 +33,6 @@ struct CudaFftScratch {
     };
     take(real, group);
     take(spectrum, 2 * bins);
-    take(powers, bins);
     take(kept, 2 * options.most_kept(shape));
     take(row_largest, options.half() ? rows : 0);
     take(transform, transform_bytes);
