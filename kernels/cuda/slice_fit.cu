@@ -32,16 +32,16 @@ __global__ void divide_kernel(float* values, std::size_t count, float divisor, i
 }
 
 /// A thread has a column, as on the host.
-__global__ void centre_kernel(const float* rows, std::size_t samples, std::size_t coordinates, std::size_t width,
+__global__ void centre_kernel(const float* rows, std::size_t samples, std::size_t stride, std::size_t width,
                               double* out, double* energies) {
   const std::size_t i = this_thread();
   double energy = 0.0;
   if (i < width) {
     double mean = 0.0;
-    for (std::size_t t = 0; t < samples; ++t) mean += static_cast<double>(rows[t * coordinates + i]);
+    for (std::size_t t = 0; t < samples; ++t) mean += static_cast<double>(rows[t * stride + i]);
     mean /= static_cast<double>(samples);
     for (std::size_t t = 0; t < samples; ++t) {
-      const double x = static_cast<double>(rows[t * coordinates + i]);
+      const double x = static_cast<double>(rows[t * stride + i]);
       energy += x * x;
       out[t * width + i] = x - mean;
     }
@@ -122,10 +122,10 @@ void divide(Queue<Space::cuda> queue, View<float, Space::cuda> values, float div
 std::size_t centre_blocks(std::size_t width) {
   return (width + kThreads - 1) / kThreads;
 }
-void centre(Queue<Space::cuda> queue, const float* rows, std::size_t samples, std::size_t coordinates,
-            std::size_t first, std::size_t width, double* out, double* energies) {
-  launch(queue, "centre", centre_kernel, static_cast<unsigned>(centre_blocks(width)), rows + first, samples,
-         coordinates, width, out, energies);
+void centre(Queue<Space::cuda> queue, const float* rows, std::size_t samples, std::size_t stride, std::size_t first,
+            std::size_t width, double* out, double* energies) {
+  launch(queue, "centre", centre_kernel, static_cast<unsigned>(centre_blocks(width)), rows + first, samples, stride,
+         width, out, energies);
 }
 
 void report_variance(Queue<Space::cuda> queue, const double* matrix, std::size_t order, const double* energies,

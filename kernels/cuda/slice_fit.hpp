@@ -12,11 +12,11 @@ namespace gradtool::cuda {
 /// values /= divisor; *odd becomes 1 where one is not finite.
 void divide(Queue<Space::cuda> queue, View<float, Space::cuda> values, float divisor, int* odd);
 
-/// Columns [first, first + width) of `samples` rows of `coordinates` minus their means, in float64, `width` long rows.
+/// Columns [first, first + width) of `samples` rows, `stride` apart, minus their means, in float64, `width` long rows.
 /// `energies`: centre_blocks(width) sums of squares before.
 [[nodiscard]] std::size_t centre_blocks(std::size_t width);
-void centre(Queue<Space::cuda> queue, const float* rows, std::size_t samples, std::size_t coordinates,
-            std::size_t first, std::size_t width, double* out, double* energies);
+void centre(Queue<Space::cuda> queue, const float* rows, std::size_t samples, std::size_t stride, std::size_t first,
+            std::size_t width, double* out, double* energies);
 /// report[0] := trace of the matrix of `order`, report[1] := sum of the energies.
 void report_variance(Queue<Space::cuda> queue, const double* matrix, std::size_t order, const double* energies,
                      std::size_t count, double* report);

@@ -17,6 +17,17 @@ constexpr std::size_t padded(std::size_t bytes) {
   return Arena<Space::cuda>::padded_size(bytes);
 }
 
+/// The first slices of all layers, in a row of all slices, and one behind the other.
+std::vector<law::TapRange> first_slices(std::span<const Layer> layers) {
+  std::vector<law::TapRange> ranges;
+  std::size_t at = 0;
+  for (const Layer& layer : layers) {
+    ranges.push_back({.first = layer.sliced_at, .filters = layer.coordinates(), .at = at});
+    at += layer.coordinates();
+  }
+  return ranges;
+}
+
 /// As gradiveq::Compressor.
 class CudaCompressor {
  public:
@@ -24,7 +35,7 @@ class CudaCompressor {
   using Bytes = View<std::byte, Space::cuda>;
   using Moves = cuda::TapMoves;
 
-  CudaCompressor(std::vector<Layer> layers, const Params& params, Queue /*queue*/)
+  CudaCompressor(std::vector<Layer> layers, const Params& params, Queue queue)
       : layers_{std::move(layers)},
         samples_{static_cast<std::size_t>(params.integer("lt"))},
         shared_mean_{params.is("mean", "shared")},
@@ -32,15 +43,17 @@ class CudaCompressor {
         blas_{cuda::Blas::of_this_thread()},
         components_(layers_.size(), 0),
         arena_{capacity()},
+        sampled_{first_slices(layers_)},
         ranges_{gradiveq::slice_ranges(layers_)},
         centred_{ranges_} {
     for (const Layer& layer : layers_) {
-      const std::size_t k = layer.coordinates();
       sliced_ += layer.sliced();
-      rows_.push_back(arena_.take<float>(samples_ * k));
-      bases_.push_back(arena_.take<float>(k * most_components(layer)));
+      row_ += layer.coordinates();
+      bases_.push_back(arena_.take<float>(layer.coordinates() * most_components(layer)));
     }
+    rows_ = arena_.take<float>(samples_ * row_);
     means_ = arena_.take<float>(sliced_);
+    sampled_.choose(queue, first_slices(layers_));
     coefficients_.reserve(layers_.size());
   }
 
@@ -56,11 +69,7 @@ class CudaCompressor {
   }
 
   void sample(Queue queue, const float* slices, std::size_t index) {
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const std::size_t k = layers_[l].coordinates();
-      cuda::copy_elements(queue, rows_[l].part(index * k, k),
-                          View<const float, Space::cuda>{slices + layers_[l].sliced_at, k});
-    }
+    sampled_.gather(queue, slices, rows_.data() + index * row_);
     const View<const float, Space::cuda> all{slices, sliced_};
     if (index == 0)
       cuda::copy_elements(queue, means_, all);
@@ -69,9 +78,12 @@ class CudaCompressor {
   }
 
   void fit(Queue queue, Bytes scratch) {
+    std::size_t at = 0;
     for (std::size_t l = 0; l < layers_.size(); ++l) {
+      const std::size_t k = layers_[l].coordinates();
       const auto means = means_.part(layers_[l].sliced_at, layers_[l].sliced());
-      components_[l] = fit_.fit(queue, means, rows_[l].data(), layers_[l].coordinates(), bases_[l].data(), scratch);
+      components_[l] = fit_.fit(queue, means, {rows_.data() + at, k, row_}, bases_[l].data(), scratch);
+      at += k;
     }
     choose_layers(queue);
   }
@@ -150,11 +162,13 @@ class CudaCompressor {
   [[nodiscard]] std::size_t capacity() const {
     std::size_t bytes = 0;
     std::size_t sliced = 0;
+    std::size_t row = 0;
     for (const Layer& layer : layers_) {
-      bytes += padded(4 * samples_ * layer.coordinates()) + padded(4 * layer.coordinates() * most_components(layer));
+      bytes += padded(4 * layer.coordinates() * most_components(layer));
       sliced += layer.sliced();
+      row += layer.coordinates();
     }
-    return bytes + padded(4 * sliced);
+    return bytes + padded(4 * sliced) + padded(4 * samples_ * row);
   }
   /// The slices of layers that have components.
   void choose_layers(Queue queue) {
@@ -171,12 +185,15 @@ class CudaCompressor {
   std::size_t samples_;  ///< L_t
   bool shared_mean_;
   std::size_t sliced_ = 0;
+  std::size_t row_ = 0;  ///< elements of the first slices of all layers
   gradiveq::CudaBasisFit fit_;
   std::shared_ptr<cuda::Blas> blas_;
   std::vector<std::uint64_t> components_;
   Arena<Space::cuda> arena_;
-  std::vector<View<float, Space::cuda>> rows_, bases_;
+  std::vector<View<float, Space::cuda>> bases_;
+  View<float, Space::cuda> rows_;   ///< the samples: first slices, sample by sample
   View<float, Space::cuda> means_;  ///< during the samples: their sum
+  cuda::TapMoves sampled_;
   std::vector<law::TapRange> ranges_;
   cuda::TapMoves centred_;  ///< of layers that have components, less their means
   std::vector<cuda::Unit> coefficients_;

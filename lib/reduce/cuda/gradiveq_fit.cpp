@@ -70,12 +70,13 @@ CudaBasisFit::Room CudaBasisFit::room(Bytes scratch) const {
   return room;
 }
 
-bool CudaBasisFit::fill_gram(Queue queue, const float* rows, std::size_t k, const Room& room) {
+bool CudaBasisFit::fill_gram(Queue queue, const Samples& samples, const Room& room) {
   const std::size_t n = samples_;
+  const std::size_t k = samples.k;
   std::size_t blocks = 0;
   for (std::size_t first = 0; first < k; first += width_) {
     const std::size_t width = std::min(width_, k - first);
-    cuda::centre(queue, rows, n, k, first, width, room.centred, room.energies + blocks);
+    cuda::centre(queue, samples.rows, n, samples.stride, first, width, room.centred, room.energies + blocks);
     blas_->multiply(queue, room.work, n, n, width, 1.0, {room.centred, width, true}, {room.centred, width},
                     first == 0 ? 0.0 : 1.0, room.gram, n);
     blocks += cuda::centre_blocks(width);
@@ -97,19 +98,20 @@ std::size_t CudaBasisFit::count_components(Queue queue, std::size_t k, const Roo
   return static_cast<double>(k) < min_ratio_ * static_cast<double>(d) ? 0 : d;
 }
 
-std::size_t CudaBasisFit::fit(Queue queue, View<float, Space::cuda> means, const float* rows, std::size_t k,
-                              float* basis, Bytes scratch) {
+std::size_t CudaBasisFit::fit(Queue queue, View<float, Space::cuda> means, const Samples& samples, float* basis,
+                              Bytes scratch) {
   const std::size_t n = samples_;
+  const std::size_t k = samples.k;
   const Room room = this->room(scratch);
   cuda::fill(queue, {reinterpret_cast<std::byte*>(room.odd), sizeof(int)}, 0);
   cuda::divide(queue, means, static_cast<float>(n), room.odd);
-  if (!fill_gram(queue, rows, k, room)) return 0;
+  if (!fill_gram(queue, samples, room)) return 0;
   const std::size_t d = count_components(queue, k, room);
   if (d == 0) return 0;
   cuda::scale_vectors(queue, room.gram, room.values, n, d, room.weights);
   for (std::size_t first = 0; first < k; first += width_) {
     const std::size_t width = std::min(width_, k - first);
-    cuda::centre(queue, rows, n, k, first, width, room.centred, room.energies);
+    cuda::centre(queue, samples.rows, n, samples.stride, first, width, room.centred, room.energies);
     blas_->multiply(queue, room.work, width, d, n, 1.0, {room.centred, width}, {room.weights, n}, 0.0, room.product,
                     width);
     cuda::narrow_rows(queue, room.product, d, width, basis + first, k);

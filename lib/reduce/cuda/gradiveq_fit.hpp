@@ -22,17 +22,22 @@ class CudaBasisFit {
   CudaBasisFit(std::span<const Layer> layers, const Params& params);
 
   [[nodiscard]] std::size_t scratch_bytes() const;
-  /// `means`, the sums of `samples` slices, become means; `rows` holds one slice of k coordinates for every sample.
+  /// One slice of a layer for every sample: k coordinates, `stride` from sample to sample.
+  struct Samples {
+    const float* rows;
+    std::size_t k, stride;
+  };
+
+  /// `means`, the sums of a layer's slices over the samples, become means.
   /// Writes the basis and returns the number of components d, 0 where the layer is to be sent as it is.
-  std::size_t fit(Queue queue, View<float, Space::cuda> means, const float* rows, std::size_t k, float* basis,
-                  Bytes scratch);
+  std::size_t fit(Queue queue, View<float, Space::cuda> means, const Samples& samples, float* basis, Bytes scratch);
 
  private:
   struct Room;
   [[nodiscard]] Room room(Bytes scratch) const;
   [[nodiscard]] std::size_t most_blocks() const;
   /// The Gram matrix of the centred rows. Returns whether the rows have variance and finite means.
-  bool fill_gram(Queue queue, const float* rows, std::size_t k, const Room& room);
+  bool fill_gram(Queue queue, const Samples& samples, const Room& room);
   std::size_t count_components(Queue queue, std::size_t k, const Room& room);
 
   std::size_t samples_;  ///< L_t
