@@ -13,19 +13,20 @@ class CudaDct final : public CudaTwin {
   explicit CudaDct(const Params& params) : CudaTwin{"dct", params}, options_{params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {
-        .payload_bytes = sparse_bound(options_.coding, n, n), .scratch_bytes = Places{*this, n}.bytes, .exact = false};
+    return {.payload_bytes = sparse_bound(options_.coding, n, n),
+            .scratch_bytes = Room{*this, n, {}}.bytes,
+            .exact = false};
   }
 
   /// The first step, from empty state.
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
               View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> scratch) const override {
-    const Places at{*this, gradient.size()};
-    const auto e = elements<float>(scratch, at.e, gradient.size());
-    const auto threshold = elements<cuda::DctThreshold>(scratch, at.threshold, 1);
+    const std::size_t n = gradient.size();
+    const Room at{*this, n, scratch};
+    const View<float, Space::cuda> e{at.e, n};
     cuda::fill(queue, as_writable_bytes(e), 0);
-    cuda::fill(queue, as_writable_bytes(threshold), 0);
-    step(queue, gradient, true, e, threshold.data(), payload, scratch);
+    cuda::fill(queue, as_writable_bytes(View<cuda::DctThreshold, Space::cuda>{at.threshold, 1}), 0);
+    step(queue, gradient, true, e, at.threshold, payload, scratch);
   }
 
   /// e += g; what reaches the threshold is sent and taken off e.
@@ -34,20 +35,19 @@ class CudaDct final : public CudaTwin {
             View<std::byte, Space::cuda> scratch) const {
     const std::size_t n = gradient.size();
     if (n == 0) return cuda::write_empty_sparse(queue, shape(0), payload.data());
-    const Places at{*this, n};
-    const auto positions = elements<std::uint32_t>(scratch, at.positions, n);
-    const cuda::Select select{queue, e, scratch.part(at.select, cuda::Select::scratch_bytes(n))};
+    const Room at{*this, n, scratch};
+    const cuda::Select select{queue, e, at.select};
     cuda::dct_choose(queue, gradient, e.data(), options_.kept(n), refresh, select, threshold);
-    select.write(positions.data(), elements<float>(payload, sizeof(SparseHeader), n).data());
-    cuda::zero_at(queue, positions.data(), select.count(), n, e.data());
-    cuda::write_sparse(queue, shape(n), positions.data(), select.count(), payload.data(), sparse(scratch, at));
+    select.write(at.positions, elements<float>(payload, sizeof(SparseHeader), n).data());
+    cuda::zero_at(queue, at.positions, select.count(), n, e.data());
+    cuda::write_sparse(queue, shape(n), at.positions, select.count(), payload.data(), at.sparse);
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
                   View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
     const std::size_t n = out.size();
     expect_room("dct", payload.size(), sizeof(SparseHeader), sparse_bound(options_.coding, n, n));
-    cuda::add_sparse(queue, shape(n), payload, weight, out.data(), sparse(scratch, Places{*this, n}));
+    cuda::add_sparse(queue, shape(n), payload, weight, out.data(), Room{*this, n, scratch}.sparse);
   }
 
   [[nodiscard]] const DctOptions& options() const { return options_; }
@@ -55,21 +55,24 @@ class CudaDct final : public CudaTwin {
                                                                    Queue<Space::cuda> queue) const override;
 
  private:
-  /// Where things lie in the scratch; `sparse` last.
-  struct Places : ScratchPlaces {
-    Places(const CudaDct& codec, std::size_t n) {
-      threshold = take(sizeof(cuda::DctThreshold));
-      e = take(4 * n);
-      positions = take(4 * n);
-      select = take(cuda::Select::scratch_bytes(n));
-      sparse = take(cuda::sparse_scratch_bytes(codec.shape(n)));
+  /// Pieces of the scratch.
+  struct Room {
+    Room(const CudaDct& codec, std::size_t n, View<std::byte, Space::cuda> scratch) {
+      cuda::ScratchPieces pieces{scratch};
+      pieces.take(threshold, 1);
+      pieces.take(e, n);
+      pieces.take(positions, n);
+      select = pieces.take(cuda::Select::scratch_bytes(n));
+      sparse = pieces.take(cuda::sparse_scratch_bytes(codec.shape(n)));
+      bytes = pieces.bytes();
     }
-    std::size_t threshold = 0, e = 0, positions = 0, select = 0, sparse = 0;
+    cuda::DctThreshold* threshold;
+    float* e;
+    std::uint32_t* positions;
+    View<std::byte, Space::cuda> select, sparse;
+    std::size_t bytes;
   };
   [[nodiscard]] cuda::SparseShape shape(std::size_t n) const { return sparse_shape(options_.coding, n, n); }
-  [[nodiscard]] static View<std::byte, Space::cuda> sparse(View<std::byte, Space::cuda> scratch, const Places& at) {
-    return scratch.part(at.sparse, at.bytes - at.sparse);
-  }
 
   DctOptions options_;
 };

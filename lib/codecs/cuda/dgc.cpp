@@ -54,15 +54,14 @@ class CudaDgc final : public CudaTwin {
     expects(n == n_, "codec dgc: made for another layout");
     piece_table_.make();
     run_table_.make();
-    return {.payload_bytes = payload_bound(), .scratch_bytes = Places{*this}.bytes, .exact = false};
+    return {.payload_bytes = payload_bound(), .scratch_bytes = Room{*this, {}}.bytes, .exact = false};
   }
 
   /// The first step, from empty state.
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
               View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> scratch) const override {
-    const Places at{*this};
-    const auto u = elements<float>(scratch, at.u, n_);
-    const auto v = elements<float>(scratch, at.v, n_);
+    const Room at{*this, scratch};
+    const View<float, Space::cuda> u{at.u, n_}, v{at.v, n_};
     cuda::fill(queue, as_writable_bytes(u), 0);
     cuda::fill(queue, as_writable_bytes(v), 0);
     step(queue, gradient, context, 1, u, v, payload, scratch);
@@ -73,35 +72,29 @@ class CudaDgc final : public CudaTwin {
             View<float, Space::cuda> u, View<float, Space::cuda> v, View<std::byte, Space::cuda> payload,
             View<std::byte, Space::cuda> scratch) const {
     if (n_ == 0) return cuda::write_empty_sparse(queue, shape(), payload.data());
-    const Places at{*this};
-    const auto part = [&](std::size_t first, std::size_t size) { return scratch.part(first, size); };
-    auto* scale = elements<float>(scratch, at.scale, 1).data();
-    if (momentum_.clips())
-      cuda::dgc_clip(queue, gradient, momentum_.limit(ranks), part(at.norms, cuda::dgc_norm_bytes(n_)), scale);
-    const cuda::Select select{queue, v, part(at.select, cuda::Select::scratch_bytes(n_))};
+    const Room at{*this, scratch};
+    if (momentum_.clips()) cuda::dgc_clip(queue, gradient, momentum_.limit(ranks), at.norms, at.scale);
+    const cuda::Select select{queue, v, at.select};
     cuda::dgc_accumulate(
         queue, piece_table_.get(), piece_table_.size(), momentum_.law(), gradient.data(),
-        {u.data(), v.data(), elements<float>(payload, 8, runs_.dense).data(), momentum_.clips() ? scale : nullptr},
+        {u.data(), v.data(), elements<float>(payload, 8, runs_.dense).data(), momentum_.clips() ? at.scale : nullptr},
         select);
     std::byte* sparse = payload.data() + sparse_offset();
-    auto* positions = elements<std::uint32_t>(scratch, at.positions, threshold_.most_kept()).data();
     if (runs_.sparse > 0) {
-      choose(queue, context, v, select, scratch);
-      select.write(positions, reinterpret_cast<float*>(sparse + sizeof(SparseHeader)));
+      choose(queue, context, v, select, at);
+      select.write(at.positions, reinterpret_cast<float*>(sparse + sizeof(SparseHeader)));
       // Factor masking: no stale momentum behind what was sent.
-      cuda::zero_at(queue, positions, select.count(), threshold_.most_kept(), v.data(), masks_ ? u.data() : nullptr);
+      cuda::zero_at(queue, at.positions, select.count(), threshold_.most_kept(), v.data(), masks_ ? u.data() : nullptr);
     }
-    cuda::write_sparse(queue, shape(), positions, select.count(), sparse, part(at.sparse, at.bytes - at.sparse),
-                       sparse_offset());
+    cuda::write_sparse(queue, shape(), at.positions, select.count(), sparse, at.sparse, sparse_offset());
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
                   View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
     const std::size_t front = sparse_offset();
     expect_room("dgc", payload.size(), front + sizeof(SparseHeader), payload_bound());
-    const Places at{*this};
     cuda::add_sparse(queue, shape(), payload.part(front, payload.size() - front), weight, out.data(),
-                     scratch.part(at.sparse, at.bytes - at.sparse));
+                     Room{*this, scratch}.sparse);
     if (runs_.dense == 0) return;
     cuda::dgc_add_dense(queue, piece_table_.get(), piece_table_.size(), elements<float>(payload, 8, runs_.dense).data(),
                         weight, out.data());
@@ -111,40 +104,43 @@ class CudaDgc final : public CudaTwin {
                                                                    Queue<Space::cuda> queue) const override;
 
  private:
-  /// Where things lie in the scratch.
-  struct Places : ScratchPlaces {
-    explicit Places(const CudaDgc& codec) {
-      scale = take(sizeof(float));
-      work = take(cuda::kDgcWorkBytes);
-      positions = take(4 * codec.threshold_.most_kept());
-      norms = take(cuda::dgc_norm_bytes(codec.n_));
-      sample = take(4 * codec.threshold_.most_samples());
-      sample_select = take(cuda::Select::scratch_bytes(codec.threshold_.most_samples()));
-      select = take(cuda::Select::scratch_bytes(codec.n_));
-      u = take(4 * codec.n_);
-      v = take(4 * codec.n_);
-      sparse = take(cuda::sparse_scratch_bytes(codec.shape()));
+  /// Pieces of the scratch.
+  struct Room {
+    Room(const CudaDgc& codec, View<std::byte, Space::cuda> scratch) {
+      cuda::ScratchPieces pieces{scratch};
+      pieces.take(scale, 1);
+      pieces.take(work, cuda::kDgcWorkBytes);
+      pieces.take(positions, codec.threshold_.most_kept());
+      norms = pieces.take(cuda::dgc_norm_bytes(codec.n_));
+      pieces.take(sample, codec.threshold_.most_samples());
+      sample_select = pieces.take(cuda::Select::scratch_bytes(codec.threshold_.most_samples()));
+      select = pieces.take(cuda::Select::scratch_bytes(codec.n_));
+      pieces.take(u, codec.n_);
+      pieces.take(v, codec.n_);
+      sparse = pieces.take(cuda::sparse_scratch_bytes(codec.shape()));
+      bytes = pieces.bytes();
     }
-    std::size_t scale = 0, work = 0, positions = 0, norms = 0, sample = 0, sample_select = 0, select = 0, u = 0, v = 0,
-                sparse = 0;
+    float *scale, *sample, *u, *v;
+    std::byte* work;
+    std::uint32_t* positions;
+    View<std::byte, Space::cuda> norms, sample_select, select, sparse;
+    std::size_t bytes;
   };
 
   /// Chooses in `select` what of v is sent in this step.
   void choose(Queue<Space::cuda> queue, const EncodeContext& context, View<const float, Space::cuda> v,
-              const cuda::Select& select, View<std::byte, Space::cuda> scratch) const {
-    const Places at{*this};
+              const cuda::Select& select, const Room& at) const {
     const double density = threshold_.density(context.iteration);
     const std::size_t k = threshold_.kept(density);
-    std::byte* work = scratch.data() + at.work;
-    if (k == runs_.sparse) return cuda::dgc_choose(queue, threshold_.correction(k), nullptr, select, work);
+    if (k == runs_.sparse) return cuda::dgc_choose(queue, threshold_.correction(k), nullptr, select, at.work);
     const std::size_t stride = threshold_.samples(density).stride;
     const std::size_t start = law::draw4(context.key, 0).bits[0] % stride;  // among the elements that compete
     const std::size_t taken = (runs_.sparse - start + stride - 1) / stride;
-    const auto sample = elements<float>(scratch, at.sample, taken);
+    const View<float, Space::cuda> sample{at.sample, taken};
     cuda::dgc_sample(queue, run_table_.get(), run_table_.size(), v.data(), start, stride, sample);
-    const cuda::Select of_sample{queue, sample, scratch.part(at.sample_select, cuda::Select::scratch_bytes(taken))};
+    const cuda::Select of_sample{queue, sample, at.sample_select};
     of_sample.largest(DgcThreshold::top(density, taken));
-    cuda::dgc_choose(queue, threshold_.correction(k), of_sample.threshold(), select, work);
+    cuda::dgc_choose(queue, threshold_.correction(k), of_sample.threshold(), select, at.work);
   }
 
   [[nodiscard]] std::size_t sparse_offset() const { return runs_.dense == 0 ? 0 : 8 + 4 * runs_.dense; }

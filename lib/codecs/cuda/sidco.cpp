@@ -18,52 +18,51 @@ class CudaSidco final : public CudaTwin {
         coding_{params.word("index")} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = sparse_bound(coding_, n, n), .scratch_bytes = Places{*this, n}.bytes, .exact = false};
+    return {.payload_bytes = sparse_bound(coding_, n, n), .scratch_bytes = Room{*this, n, {}}.bytes, .exact = false};
   }
 
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
               View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> scratch) const override {
     const std::size_t n = gradient.size();
     if (n == 0) return cuda::write_empty_sparse(queue, shape(0), payload.data());
-    const Places at{*this, n};
-    const auto fit = scratch.part(at.fit, cuda::sidco_scratch_bytes());
-    const auto* threshold = cuda::sidco_threshold_in(fit);
-    const cuda::Select select{queue, gradient, scratch.part(at.select, cuda::Select::scratch_bytes(n))};
-    cuda::sidco_start(queue, ratio_, fit);
+    const Room at{*this, n, scratch};
+    const auto* threshold = cuda::sidco_threshold_in(at.fit);
+    const cuda::Select select{queue, gradient, at.select};
+    cuda::sidco_start(queue, ratio_, at.fit);
     int stage = 0;
     // A stage over all numbers lets a quarter pass, two a sixteenth, which are worth gathering for those behind them.
     for (; stage < std::min(stages_, 2); ++stage)
-      cuda::sidco_stage(queue, fit_of(stage), gradient, stage == 0, stage + 1 == stages_, fit);
+      cuda::sidco_stage(queue, fit_of(stage), gradient, stage == 0, stage + 1 == stages_, at.fit);
     select.at_least(threshold);
-    for (; stage < stages_; ++stage) cuda::sidco_stage(queue, fit_of(stage), select, stage + 1 == stages_, fit);
+    for (; stage < stages_; ++stage) cuda::sidco_stage(queue, fit_of(stage), select, stage + 1 == stages_, at.fit);
     if (stages_ > 2) select.narrow(threshold);
-    const auto positions = elements<std::uint32_t>(scratch, at.positions, n);
-    select.write(positions.data(), elements<float>(payload, sizeof(SparseHeader), n).data());
-    cuda::write_sparse(queue, shape(n), positions.data(), select.count(), payload.data(), sparse(scratch, at));
+    select.write(at.positions, elements<float>(payload, sizeof(SparseHeader), n).data());
+    cuda::write_sparse(queue, shape(n), at.positions, select.count(), payload.data(), at.sparse);
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
                   View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
     const std::size_t n = out.size();
     expect_room("sidco", payload.size(), sizeof(SparseHeader), sparse_bound(coding_, n, n));
-    cuda::add_sparse(queue, shape(n), payload, weight, out.data(), sparse(scratch, Places{*this, n}));
+    cuda::add_sparse(queue, shape(n), payload, weight, out.data(), Room{*this, n, scratch}.sparse);
   }
 
  private:
-  /// Where things lie in the scratch.
-  struct Places : ScratchPlaces {
-    Places(const CudaSidco& codec, std::size_t n) {
-      fit = take(cuda::sidco_scratch_bytes());
-      positions = take(4 * n);
-      select = take(cuda::Select::scratch_bytes(n));
-      sparse = take(cuda::sparse_scratch_bytes(codec.shape(n)));
+  /// Pieces of the scratch.
+  struct Room {
+    Room(const CudaSidco& codec, std::size_t n, View<std::byte, Space::cuda> scratch) {
+      cuda::ScratchPieces pieces{scratch};
+      fit = pieces.take(cuda::sidco_scratch_bytes());
+      pieces.take(positions, n);
+      select = pieces.take(cuda::Select::scratch_bytes(n));
+      sparse = pieces.take(cuda::sparse_scratch_bytes(codec.shape(n)));
+      bytes = pieces.bytes();
     }
-    std::size_t fit = 0, positions = 0, select = 0, sparse = 0;
+    std::uint32_t* positions;
+    View<std::byte, Space::cuda> fit, select, sparse;
+    std::size_t bytes;
   };
   [[nodiscard]] cuda::SparseShape shape(std::size_t n) const { return sparse_shape(coding_, n, n); }
-  [[nodiscard]] static View<std::byte, Space::cuda> sparse(View<std::byte, Space::cuda> scratch, const Places& at) {
-    return scratch.part(at.sparse, at.bytes - at.sparse);
-  }
   [[nodiscard]] SidcoFit fit_of(int stage) const {
     return stage > 0 && fit_ == SidcoFit::gamma ? SidcoFit::pareto : fit_;
   }

@@ -48,43 +48,45 @@ class CudaSparseStrom final : public CudaTwin {
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n <= std::size_t{1} << 31,
             "codec strom: indices have 31 bits, a unit of more than 2^31 elements needs form=dense");
-    return {.payload_bytes = bound_of(n), .scratch_bytes = Places{*this, n}.bytes, .exact = false};
+    return {.payload_bytes = bound_of(n), .scratch_bytes = Room{*this, n, {}}.bytes, .exact = false};
   }
 
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
               View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> scratch) const override {
     const std::size_t n = gradient.size();
     if (n == 0) return cuda::write_empty_sparse(queue, shape(0), payload.data());
-    const Places at{*this, n};
-    auto* positions = elements<std::uint32_t>(scratch, at.positions, n).data();
-    auto* values = elements<float>(scratch, at.values, n).data();
-    auto* not_finite = elements<std::uint32_t>(scratch, at.not_finite, 1).data();
-    const cuda::Select select{queue, gradient, scratch.part(at.select, cuda::Select::scratch_bytes(n))};
+    const Room at{*this, n, scratch};
+    const cuda::Select select{queue, gradient, at.select};
     select.at_least(law::bits_of(law_.tau) + 1);  // strictly above, or not a number
-    select.write(positions, values);
-    cuda::strom_check(queue, values, select.count(), n, not_finite);
-    cuda::write_sparse(queue, shape(n), positions, select.count(), payload.data(), sparse(scratch, at), 0,
-                       {values, not_finite});
+    select.write(at.positions, at.values);
+    cuda::strom_check(queue, at.values, select.count(), n, at.not_finite);
+    cuda::write_sparse(queue, shape(n), at.positions, select.count(), payload.data(), at.sparse, 0,
+                       {at.values, at.not_finite});
   }
 
   void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
                   View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
     const std::size_t n = out.size();
     expect_room("strom", payload.size(), sizeof(SparseHeader), bound_of(n));
-    cuda::add_sparse(queue, shape(n), payload, weight * law_.tau, out.data(), sparse(scratch, Places{*this, n}));
+    cuda::add_sparse(queue, shape(n), payload, weight * law_.tau, out.data(), Room{*this, n, scratch}.sparse);
   }
 
  private:
-  /// Where things lie in the scratch.
-  struct Places : ScratchPlaces {
-    Places(const CudaSparseStrom& codec, std::size_t n) {
-      not_finite = take(sizeof(std::uint32_t));
-      positions = take(4 * n);
-      values = take(4 * n);
-      select = take(cuda::Select::scratch_bytes(n));
-      sparse = take(cuda::sparse_scratch_bytes(codec.shape(n)));
+  /// Pieces of the scratch.
+  struct Room {
+    Room(const CudaSparseStrom& codec, std::size_t n, View<std::byte, Space::cuda> scratch) {
+      cuda::ScratchPieces pieces{scratch};
+      pieces.take(not_finite, 1);
+      pieces.take(positions, n);
+      pieces.take(values, n);
+      select = pieces.take(cuda::Select::scratch_bytes(n));
+      sparse = pieces.take(cuda::sparse_scratch_bytes(codec.shape(n)));
+      bytes = pieces.bytes();
     }
-    std::size_t not_finite = 0, positions = 0, values = 0, select = 0, sparse = 0;
+    std::uint32_t *not_finite, *positions;
+    float* values;
+    View<std::byte, Space::cuda> select, sparse;
+    std::size_t bytes;
   };
   [[nodiscard]] cuda::SparseShape shape(std::size_t n) const {
     cuda::SparseShape shape = sparse_shape(coding_, n, n, 1);
@@ -95,9 +97,6 @@ class CudaSparseStrom final : public CudaTwin {
   }
   [[nodiscard]] std::size_t bound_of(std::size_t n) const {
     return sizeof(SparseHeader) + coding_.bound(n, n) + (as_words_ ? 0 : 4 * law::words_of_bits(n));
-  }
-  [[nodiscard]] static View<std::byte, Space::cuda> sparse(View<std::byte, Space::cuda> scratch, const Places& at) {
-    return scratch.part(at.sparse, at.bytes - at.sparse);
   }
 
   law::Strom law_;

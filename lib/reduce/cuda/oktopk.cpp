@@ -19,10 +19,10 @@ class CudaSteps {
   using Floats = View<float, Space::cuda>;
 
   explicit CudaSteps(const OkTopkSizes& sizes)
-      : sizes_{sizes}, places_{sizes}, borders_(sizes.ranks + 1), numbers_{2 * sizes.ranks + 2} {}
+      : sizes_{sizes}, borders_(sizes.ranks + 1), numbers_{2 * sizes.ranks + 2} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const { return places_.bytes; }
-  void use(Bytes workspace) { workspace_ = workspace; }
+  [[nodiscard]] std::size_t workspace_bytes() const { return Room{sizes_, {}}.bytes; }
+  void use(Bytes workspace) { at_ = Room{sizes_, workspace}; }
 
   [[nodiscard]] float kth(Queue<Space::cuda> queue, View<const float, Space::cuda> values, std::size_t k) {
     const cuda::Select select = selection(queue, values);
@@ -35,31 +35,27 @@ class CudaSteps {
     if (!values.empty()) {
       const cuda::Select select = selection(queue, values);
       select.at_least(lowest(threshold));
-      select.write(positions(), elements<float>(workspace_, places_.values, sizes_.n).data());
+      select.write(at_.positions, at_.values);
       count_ = fetch(queue, select.count());
     }
     return count_;
   }
-  [[nodiscard]] View<const float, Space::cuda> list() const {
-    return elements<float>(workspace_, places_.values, sizes_.n);
-  }
+  [[nodiscard]] View<const float, Space::cuda> list() const { return {at_.values, sizes_.n}; }
 
   void cuts(Queue<Space::cuda> queue, std::size_t selected, View<std::uint32_t, Space::cuda> to) const {
-    cuda::oktopk_cuts(queue, positions(), selected, sizes_.n, sizes_.ranks, to);
+    cuda::oktopk_cuts(queue, at_.positions, selected, sizes_.n, sizes_.ranks, to);
   }
 
   std::size_t split(Queue<Space::cuda> queue, std::span<const std::size_t> borders, std::size_t mine, Bytes out,
                     std::span<const std::uint64_t> offsets, std::span<std::uint64_t> sizes, Floats region) {
     const std::size_t ranks = sizes_.ranks;
     std::copy(borders.begin(), borders.end(), borders_.begin());
-    const auto on_device = elements<std::uint64_t>(workspace_, places_.borders, ranks + 1);
-    const auto starts = elements<std::uint64_t>(workspace_, places_.starts, ranks + 1);
-    cuda::copy(queue, as_writable_bytes(on_device),
+    cuda::copy(queue, as_writable_bytes(View<std::uint64_t, Space::cuda>{at_.borders, ranks + 1}),
                as_bytes(HostView<const std::uint64_t>{borders_.data(), borders_.size()}));
-    cuda::oktopk_starts(queue, positions(), count_, on_device.data(), ranks, starts.data());
+    cuda::oktopk_starts(queue, at_.positions, count_, at_.borders, ranks, at_.starts);
     cuda::fill(queue, as_writable_bytes(region), 0);
-    cuda::oktopk_split(queue, on_device.data(), ranks, mine, {positions(), count_}, list().data(), region.data());
-    numbers_.fetch(queue, as_bytes(View<const std::uint64_t, Space::cuda>{starts}));
+    cuda::oktopk_split(queue, at_.borders, ranks, mine, {at_.positions, count_}, list().data(), region.data());
+    numbers_.fetch(queue, as_bytes(View<const std::uint64_t, Space::cuda>{at_.starts, ranks + 1}));
     const auto known = numbers_.wait(queue);
     const std::size_t own = known[mine + 1] - known[mine];
     std::copy_n(known.begin(), ranks + 1, borders_.begin());  // of the list, from here on
@@ -99,31 +95,33 @@ class CudaSteps {
   }
 
  private:
-  /// Where things lie in the workspace.
-  struct Places : ScratchPlaces {
-    explicit Places(const OkTopkSizes& sizes) {
-      count = take(sizeof(std::uint32_t));
-      borders = take(8 * (sizes.ranks + 1));
-      starts = take(8 * (sizes.ranks + 1));
-      positions = take(4 * sizes.n);
-      values = take(4 * sizes.n);
-      select = take(cuda::Select::scratch_bytes(sizes.n));
-      sparse = take(cuda::sparse_scratch_bytes(sparse_shape(sizes.coding, sizes.n, sizes.n)));
+  /// Pieces of the workspace.
+  struct Room {
+    Room(const OkTopkSizes& sizes, Bytes workspace) {
+      cuda::ScratchPieces pieces{workspace};
+      pieces.take(count, 1);
+      pieces.take(borders, sizes.ranks + 1);
+      pieces.take(starts, sizes.ranks + 1);
+      pieces.take(positions, sizes.n);
+      pieces.take(values, sizes.n);
+      select = pieces.take(cuda::Select::scratch_bytes(sizes.n));
+      sparse = pieces.take(cuda::sparse_scratch_bytes(sparse_shape(sizes.coding, sizes.n, sizes.n)));
+      bytes = pieces.bytes();
     }
-    std::size_t count = 0, borders = 0, starts = 0, positions = 0, values = 0, select = 0, sparse = 0;
+    std::uint64_t *borders, *starts;
+    std::uint32_t *count, *positions;
+    float* values;
+    Bytes select, sparse;
+    std::size_t bytes;
   };
 
   /// The smallest pattern that reaches a threshold; where that is not a number, everything but 0 does.
   static std::uint32_t lowest(float threshold) {
     return std::isnan(threshold) ? 1 : std::max<std::uint32_t>(1, law::bits_of(threshold));
   }
-  [[nodiscard]] std::uint32_t* positions() const {
-    return elements<std::uint32_t>(workspace_, places_.positions, sizes_.n).data();
-  }
   [[nodiscard]] cuda::Select selection(Queue<Space::cuda> queue, View<const float, Space::cuda> values) const {
-    return {queue, values, workspace_.part(places_.select, places_.sparse - places_.select)};
+    return {queue, values, at_.select};
   }
-  [[nodiscard]] Bytes sparse() const { return workspace_.part(places_.sparse, places_.bytes - places_.sparse); }
   /// A number of a selection's state, which has another one behind it.
   std::uint32_t fetch(Queue<Space::cuda> queue, const std::uint32_t* number) {
     numbers_.fetch(queue, as_bytes(View<const std::uint32_t, Space::cuda>{number, 2}));
@@ -133,23 +131,21 @@ class CudaSteps {
   /// `count` entries of the list from `first` on, as a part of a region of `elements`.
   void write_part(Queue<Space::cuda> queue, std::size_t first, std::size_t count, std::size_t elements,
                   Bytes out) const {
-    auto* number = gradtool::elements<std::uint32_t>(workspace_, places_.count, 1).data();
-    cuda::store(queue, static_cast<std::uint32_t>(count), number);
+    cuda::store(queue, static_cast<std::uint32_t>(count), at_.count);
     cuda::copy(queue, out.part(sizeof(SparseHeader), 4 * count), as_bytes(list().part(first, count)));
-    cuda::write_sparse(queue, sparse_shape(sizes_.coding, count, elements), positions() + first, number, out.data(),
-                       sparse());
+    cuda::write_sparse(queue, sparse_shape(sizes_.coding, count, elements), at_.positions + first, at_.count,
+                       out.data(), at_.sparse);
   }
   void add_part(Queue<Space::cuda> queue, Part part, float weight, Floats to, const cuda::SparseForget& forget) const {
     if (to.empty()) return;
-    cuda::add_sparse(queue, sparse_shape(sizes_.coding, to.size(), to.size()), part, weight, to.data(), sparse(),
+    cuda::add_sparse(queue, sparse_shape(sizes_.coding, to.size(), to.size()), part, weight, to.data(), at_.sparse,
                      forget);
   }
 
   OkTopkSizes sizes_;
-  Places places_;
   std::vector<std::uint64_t> borders_;
   ReadBack<Space::cuda> numbers_;
-  Bytes workspace_;
+  Room at_{sizes_, {}};  ///< of the current step
   std::size_t count_ = 0;
 };
 
