@@ -23,11 +23,11 @@ __global__ void largest_kernel(const float* values, std::size_t count, std::uint
   block_largest(most, largest);
 }
 
-/// Header and codes. `values` are 2 * header.kept components.
+/// Header and codes. `values` are 2 * header.kept components, 16-byte aligned.
 __global__ void codes_kernel(const float* values, law::FftHeader header,
                              const __grid_constant__ law::RangeFormats formats, float unit, bool scaled,
                              const std::uint32_t* largest, const CalibrationState* calibrated, std::byte* payload) {
-  __shared__ std::uint32_t codes[kWarps][schedule::kCodeWindow];
+  __shared__ std::uint32_t room[kWarps][schedule::kCodeRoom];
   const DeviceWarp warp;
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   const bool quantised = header.bits != 32;
@@ -53,7 +53,7 @@ __global__ void codes_kernel(const float* values, law::FftHeader header,
   }
   for (std::size_t first = warp_in_grid() * schedule::kCodeWindow; first < count;
        first += warps_in_grid() * schedule::kCodeWindow) {
-    schedule::quantise_window(warp, values, first, count, scaling.factor, format, codes[threadIdx.x / schedule::kLanes],
+    schedule::quantise_window(warp, values, first, count, scaling.factor, format, room[threadIdx.x / schedule::kLanes],
                               words);
   }
 }

@@ -19,7 +19,7 @@ namespace gradtool::cuda {
 
 struct PackMemory {
   const float* spectrum;              ///< header.bins pairs, unnormalised; 16-byte aligned
-  float* kept;                        ///< room for header.kept pairs; 8-byte aligned
+  float* kept;                        ///< room for header.kept pairs; 16-byte aligned
   View<std::byte, Space::cuda> work;  ///< pack_work_bytes, 256-byte aligned
 };
 

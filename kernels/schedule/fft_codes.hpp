@@ -12,7 +12,10 @@
 /// The codes of an fft payload by warps; the bytes are those of kernels/host/fft_pack.cpp.
 namespace gradtool::schedule {
 
-inline constexpr std::uint32_t kCodeWindow = 128;  ///< values that a warp quantises at a time
+inline constexpr std::uint32_t kCodeWindow = kLanes * law::kPackGroup;  ///< values that a warp quantises at a time
+/// Words that the lanes share for a window: a row for each group, such that neither a row nor a column is in one bank.
+inline constexpr std::uint32_t kCodeRow = law::kPackGroup + 1;
+inline constexpr std::uint32_t kCodeRoom = kLanes * kCodeRow;
 
 /// What turns an unnormalised component into the number that is coded, and back.
 struct Scaling {
@@ -27,23 +30,65 @@ GT_HD inline Scaling scaling_of(std::uint32_t largest, float unit, bool quantise
   return {1.0f / peak, peak * unit};
 }
 
-/// Codes of values[first .. first + 128), or up to `count`, into their words. `codes` is room for a window, shared by
-/// the lanes. For a RangeFloat, not for plain float32.
+/// The codes of values[0 .. here) into rows of a window; zeros behind the last.
+template <class Warp>
+GT_SCHEDULE void encode_window(const Warp& warp, const float* values, std::uint32_t here, float factor,
+                               const law::RangeFloat& format, std::uint32_t* room) {
+  constexpr std::uint32_t kFours = kCodeWindow / (4 * kLanes);
+  if (here == kCodeWindow) {
+    warp.each([&](std::uint32_t lane) {
+      Four<float> four[kFours];
+      GT_UNROLL
+      for (std::uint32_t f = 0; f < kFours; ++f)
+        four[f] = reinterpret_cast<const Four<float>*>(values)[f * kLanes + lane];
+      GT_UNROLL
+      for (std::uint32_t f = 0; f < kFours; ++f) {
+        const std::uint32_t i = 4 * (f * kLanes + lane);
+        GT_UNROLL
+        for (std::uint32_t k = 0; k < 4; ++k)
+          room[i / law::kPackGroup * kCodeRow + i % law::kPackGroup + k] =
+              format.encode(law::times(four[f].value[k], factor));
+      }
+    });
+    return;
+  }
+  warp.each([&](std::uint32_t lane) {
+    for (std::uint32_t i = lane; i < kCodeWindow; i += kLanes)
+      room[i / law::kPackGroup * kCodeRow + lane] = i < here ? format.encode(law::times(values[i], factor)) : 0u;
+  });
+}
+
+/// Codes of values[first .. first + kCodeWindow), or up to `count`, into their words; `values` is 16-byte aligned.
+/// `room` has kCodeRoom words, shared by the lanes. For a RangeFloat of at most 16 bits, not for plain float32.
 template <class Warp>
 GT_SCHEDULE void quantise_window(const Warp& warp, const float* values, std::size_t first, std::size_t count,
-                                 float factor, const law::RangeFloat& format, std::uint32_t* codes,
+                                 float factor, const law::RangeFloat& format, std::uint32_t* room,
                                  std::uint32_t* words) {
-  constexpr auto kGroup = static_cast<std::uint32_t>(law::kPackGroup);
   const auto here = static_cast<std::uint32_t>(count - first < kCodeWindow ? count - first : kCodeWindow);
+  const std::uint32_t bits = format.bits;
+  encode_window(warp, values + first, here, factor, format, room);
+  // A lane packs a group where it is: a word is complete after at least two codes, and so in front of the next one.
   warp.each([&](std::uint32_t lane) {
-    for (std::uint32_t i = lane; i < here; i += kLanes) codes[i] = format.encode(law::times(values[first + i], factor));
+    std::uint32_t* row = room + lane * kCodeRow;
+    std::uint64_t open = 0;
+    std::uint32_t filled = 0;
+    std::uint32_t word = 0;
+    for (std::uint32_t i = 0; i < law::kPackGroup; ++i) {
+      open |= static_cast<std::uint64_t>(row[i]) << filled;
+      filled += bits;
+      if (filled < 32) continue;
+      row[word++] = static_cast<std::uint32_t>(open);
+      open >>= 32;
+      filled -= 32;
+    }
   });
-  warp.each([&](std::uint32_t lane) {
-    const auto out = static_cast<std::uint32_t>(law::packed_words(here, format.bits));
-    for (std::uint32_t w = lane; w < out; w += kLanes) {
-      const std::uint32_t group = w / format.bits * kGroup;
-      const std::uint32_t in_group = here - group < kGroup ? here - group : kGroup;
-      words[first / kGroup * format.bits + w] = law::packed_word(codes + group, in_group, format.bits, w % format.bits);
+  std::uint32_t* to = words + first / law::kPackGroup * bits;
+  const auto used = static_cast<std::uint32_t>(law::packed_words(here, bits));
+  warp.each([&](std::uint32_t lane) {  // half a warp for each group
+    const std::uint32_t word = lane % (kLanes / 2);
+    for (std::uint32_t group = lane / (kLanes / 2); group < kLanes; group += 2) {
+      const std::uint32_t at = group * bits + word;
+      if (word < bits && at < used) to[at] = room[group * kCodeRow + word];
     }
   });
 }

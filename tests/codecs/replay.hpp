@@ -224,10 +224,10 @@ inline std::vector<std::byte> replay_fft_pack(const std::vector<float>& spectrum
     words[i] = law::bits_of(law::times(kept[i], scaling.factor));
   const std::size_t windows = (kept.size() + schedule::kCodeWindow - 1) / schedule::kCodeWindow;
   for (const std::size_t window : item_order(quantised ? windows : 0, order)) {
-    std::array<std::uint32_t, schedule::kCodeWindow> codes;
-    codes.fill(0xA5A5A5A5u);
+    std::array<std::uint32_t, schedule::kCodeRoom> room;
+    room.fill(0xA5A5A5A5u);
     schedule::quantise_window(warp, kept.data(), window * schedule::kCodeWindow, kept.size(), scaling.factor, format,
-                              codes.data(), words);
+                              room.data(), words);
   }
   return payload;
 }
