@@ -16,7 +16,7 @@ struct SumSquares {
 
   [[nodiscard]] static std::size_t blocks(std::size_t /*n*/) { return 1; }
   __device__ void run(const Unit& unit, std::uint32_t index, const Place& /*place*/) const {
-    const auto* x = static_cast<const float*>(unit.from);
+    const auto* x = static_cast<const float*>(unit.to);
     double sum = 0.0;
     for (std::size_t i = threadIdx.x; i < unit.n; i += kThreads) {
       const double value = static_cast<double>(x[i]);

@@ -9,7 +9,7 @@
 /// What GradiVeQ loses in a step, on the GPU, and the vote on it. Enqueued; sums have a fixed order.
 namespace gradtool::cuda {
 
-/// sums[i] := sum of squares of the i-th unit's floats, all in one launch. No unit is empty.
+/// sums[i] := sum of squares of the floats of the i-th unit's `to`, all in one launch. No unit is empty.
 void sum_squares(Queue<Space::cuda> queue, std::span<const Unit> units, double* sums);
 
 /// *vote := 1 where sqrt((|x|^2 - |y|^2) / |g|^2) is above `worst`, else 0: eq. 7, normalised. `norms`: |g|^2 and |x|^2

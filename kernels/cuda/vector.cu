@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/unit_launch.hpp"
 #include "kernels/schedule/warp.hpp"
 
 namespace gradtool::cuda {
@@ -53,6 +54,15 @@ __global__ void zero_kernel(const std::uint32_t* positions, const std::uint32_t*
   }
 }
 
+struct Subtract {
+  [[nodiscard]] static std::size_t blocks(std::size_t n) { return blocks_for(n, 4 * kThreads); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    const auto* from = static_cast<const float*>(unit.from);
+    auto* to = static_cast<float*>(unit.to);
+    for (std::size_t i = place.thread(); i < unit.n; i += place.threads()) to[i] -= from[i];
+  }
+};
+
 __global__ void write_number_kernel(std::uint64_t* to, std::uint64_t number) {
   if (threadIdx.x == 0) *to = number;
 }
@@ -64,6 +74,10 @@ void write_number(Queue<Space::cuda> queue, std::uint64_t number, View<std::byte
           "a number needs 8 bytes, 8-byte aligned");
   launch(queue, "write_number", write_number_kernel, {1, schedule::kLanes}, reinterpret_cast<std::uint64_t*>(to.data()),
          number);
+}
+
+void subtract(Queue<Space::cuda> queue, std::span<const Unit> units) {
+  if (!units.empty()) launch_units(queue, "subtract", Subtract{}, units);
 }
 
 void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor) {

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "kernels/cuda/units.hpp"
 #include "lib/core/view.hpp"
 
 /// Small kernels that codecs and reducers share, most of them element-wise. Enqueued; each element is rounded as on the
@@ -15,6 +17,9 @@ void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor
 /// out[i] += factor * in[i]. Equal sizes (Fault::usage otherwise); the views do not overlap.
 void add_scaled(Queue<Space::cuda> queue, View<const float, Space::cuda> in, float factor,
                 View<float, Space::cuda> out);
+
+/// The floats of every unit's `to` -= those of its `from`, all in one launch.
+void subtract(Queue<Space::cuda> queue, std::span<const Unit> units);
 
 /// The first 8 bytes of `to`, 8-byte aligned, become `number`. Travels with the launch: no memory of the host is read.
 void write_number(Queue<Space::cuda> queue, std::uint64_t number, View<std::byte, Space::cuda> to);

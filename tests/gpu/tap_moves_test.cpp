@@ -149,8 +149,8 @@ TEST_F(GpuTapMoves, VotesOnTheLossOfAllLayers) {
   const Guarded vote{queue, 4};
   moves.gather_centred(queue, on_x.as<float>().data(), on_means.as<float>().data(), on_row.as<float>().data(),
                        norms.as<double>().data());
-  const auto* coefficients = on_y.as<float>().data();
-  const std::vector<cuda::Unit> units{{coefficients, nullptr, 17}, {coefficients + 17, nullptr, y.size() - 17}};
+  auto* coefficients = on_y.as<float>().data();
+  const std::vector<cuda::Unit> units{{nullptr, coefficients, 17}, {nullptr, coefficients + 17, y.size() - 17}};
   cuda::sum_squares(queue, units, kept.as<double>().data());
   for (const double worst : {0.999999 * loss, 1.000001 * loss}) {
     cuda::vote_on_loss(queue, norms.as<double>().data(), moves.tiles(), kept.as<double>().data(), units.size(), worst,

@@ -4,6 +4,7 @@
 #include "kernels/cuda/slice_fit.hpp"
 #include "kernels/cuda/slice_loss.hpp"
 #include "kernels/cuda/tap_moves.hpp"
+#include "kernels/cuda/vector.hpp"
 #include "lib/reduce/cuda/gradiveq_fit.hpp"
 #include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/gradiveq_reducer.hpp"
@@ -45,10 +46,11 @@ class CudaCompressor {
         arena_{capacity()},
         sampled_{first_slices(layers_)},
         ranges_{gradiveq::slice_ranges(layers_)},
-        centred_{ranges_} {
+        slices_{ranges_} {
     for (const Layer& layer : layers_) {
       sliced_ += layer.sliced();
       row_ += layer.coordinates();
+      offsets_.push_back(arena_.take<float>(layer.slices * most_components(layer)));
       bases_.push_back(arena_.take<float>(layer.coordinates() * most_components(layer)));
     }
     rows_ = arena_.take<float>(samples_ * row_);
@@ -63,7 +65,7 @@ class CudaCompressor {
   [[nodiscard]] std::span<const std::uint64_t> components() const { return components_; }
 
   [[nodiscard]] std::size_t scratch_bytes() const {
-    const std::size_t norms = padded(16 * centred_.most_tiles()) + padded(8 * layers_.size());
+    const std::size_t norms = padded(16 * slices_.most_tiles()) + padded(8 * layers_.size());
     return std::max({padded(blas_->work_bytes()) + norms, fit_.scratch_bytes(), padded(8 * layers_.size())}) +
            padded(64);
   }
@@ -85,7 +87,7 @@ class CudaCompressor {
       components_[l] = fit_.fit(queue, means, {rows_.data() + at, k, row_}, bases_[l].data(), scratch);
       at += k;
     }
-    choose_layers(queue);
+    choose_layers(queue, scratch);
   }
 
   /// A sum over words, each with its place: one launch for a layer, in any order.
@@ -113,16 +115,19 @@ class CudaCompressor {
     read_back(queue, counts, here.data());
     for (std::size_t l = 0; l < layers_.size(); ++l) broadcast(as_writable_bytes(basis(l)));
     broadcast(as_writable_bytes(means_));
-    choose_layers(queue);
+    choose_layers(queue, scratch);
   }
 
   void project(Queue queue, const float* gradient, std::span<float* const> y, float* slices, Bytes scratch,
                View<float, Space::cuda> vote, double worst) {
     Carver<Space::cuda> carve{scratch};
     const auto work = carve.take(blas_->work_bytes());
-    double* norms = take<double>(carve, 2 * centred_.most_tiles()).data();
+    double* norms = take<double>(carve, 2 * slices_.most_tiles()).data();
     double* kept = take<double>(carve, layers_.size()).data();
-    centred_.gather_centred(queue, gradient, means_.data(), slices, vote.empty() ? nullptr : norms);
+    if (vote.empty())
+      slices_.gather(queue, gradient, slices);
+    else
+      slices_.gather_centred(queue, gradient, means_.data(), slices, norms);
     coefficients_.clear();
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
@@ -131,11 +136,11 @@ class CudaCompressor {
       if (d == 0) continue;
       blas_->multiply(queue, work, d, layer.slices, k, 1.0F, {bases_[l].data(), k, true}, {slices + layer.sliced_at, k},
                       0.0F, y[l], d);
-      coefficients_.push_back({.from = y[l], .to = nullptr, .n = layer.slices * d});
+      coefficients_.push_back({.from = offsets_[l].data(), .to = y[l], .n = layer.slices * d});
     }
-    if (vote.empty()) return;
+    if (vote.empty()) return cuda::subtract(queue, coefficients_);
     cuda::sum_squares(queue, coefficients_, kept);
-    cuda::vote_on_loss(queue, norms, centred_.tiles(), kept, coefficients_.size(), worst, vote.data());
+    cuda::vote_on_loss(queue, norms, slices_.tiles(), kept, coefficients_.size(), worst, vote.data());
   }
 
   void rebuild(Queue queue, std::span<float* const> y, float share, float* slices, Bytes scratch,
@@ -149,7 +154,7 @@ class CudaCompressor {
       blas_->multiply(queue, work, k, layer.slices, d, share, {bases_[l].data(), k}, {y[l], d}, 0.0F,
                       slices + layer.sliced_at, k);
     }
-    centred_.scatter_centred(queue, slices, means_.data(), gradient);
+    slices_.scatter_centred(queue, slices, means_.data(), gradient);
   }
 
  private:
@@ -165,20 +170,30 @@ class CudaCompressor {
     std::size_t row = 0;
     for (const Layer& layer : layers_) {
       bytes += padded(4 * layer.coordinates() * most_components(layer));
+      bytes += padded(4 * layer.slices * most_components(layer));
       sliced += layer.sliced();
       row += layer.coordinates();
     }
     return bytes + padded(4 * sliced) + padded(4 * samples_ * row);
   }
-  /// The slices of layers that have components.
-  void choose_layers(Queue queue) {
+  /// The slices of layers that have components, and what their coefficients are too large by where means are not taken
+  /// off before the product: then gathering need not read them.
+  void choose_layers(Queue queue, Bytes scratch) {
+    const auto work = scratch.first(blas_->work_bytes());
     ranges_.clear();
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-      if (components_[l] == 0) continue;
+      const std::size_t d = components_[l];
+      const std::size_t k = layers_[l].coordinates();
+      if (d == 0) continue;
+      const float* means = means_.data() + layers_[l].sliced_at;
+      for (std::size_t m = 0; m < layers_[l].slices; ++m) {
+        blas_->multiply(queue, work, d, 1, k, 1.0F, {bases_[l].data(), k, true},
+                        {means + (shared_mean_ ? 0 : m * k), k}, 0.0F, offsets_[l].data() + m * d, d);
+      }
       ranges_.push_back(layers_[l].slice_range(layers_[l].sliced_at));
       ranges_.back().mean_taps = shared_mean_ ? layers_[l].slice_taps : 0;
     }
-    centred_.choose(queue, ranges_);
+    slices_.choose(queue, ranges_);
   }
 
   std::vector<Layer> layers_;
@@ -190,12 +205,12 @@ class CudaCompressor {
   std::shared_ptr<cuda::Blas> blas_;
   std::vector<std::uint64_t> components_;
   Arena<Space::cuda> arena_;
-  std::vector<View<float, Space::cuda>> bases_;
-  View<float, Space::cuda> rows_;   ///< the samples: first slices, sample by sample
-  View<float, Space::cuda> means_;  ///< during the samples: their sum
+  std::vector<View<float, Space::cuda>> bases_, offsets_;  ///< U, and the coefficients of the means
+  View<float, Space::cuda> rows_;                          ///< the samples: first slices, sample by sample
+  View<float, Space::cuda> means_;                         ///< during the samples: their sum
   cuda::TapMoves sampled_;
   std::vector<law::TapRange> ranges_;
-  cuda::TapMoves centred_;  ///< of layers that have components, less their means
+  cuda::TapMoves slices_;  ///< of layers that have components
   std::vector<cuda::Unit> coefficients_;
   cuda::DeviceBuffer digest_{8};
 };
