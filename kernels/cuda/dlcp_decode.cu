@@ -28,10 +28,6 @@ struct alignas(16) Repeated {
   std::uint64_t at;
 };
 
-__device__ bool bit(const std::uint32_t* words, std::size_t i) {
-  return (words[i / 32] >> i % 32 & 1u) != 0;
-}
-
 /// Whether the packet at `at` can be one sent again, in a payload of `bytes`; where it can, which one and how long.
 __device__ bool readable(const DlcpPackets& packets, const std::byte* payload, std::uint64_t bytes, std::uint64_t at,
                          const std::uint32_t* arrived, std::uint64_t* number, std::uint32_t* size) {
@@ -44,7 +40,7 @@ __device__ bool readable(const DlcpPackets& packets, const std::byte* payload, s
   if (packet >= own.packets) return false;
   *number = own.before + packet;
   *size = 4 * elements_in(own, packets.each, packet);
-  return (words[4] & 0xffffu) == *size && at + sizeof(PacketHeader) + *size <= bytes && !bit(arrived, *number);
+  return (words[4] & 0xffffu) == *size && at + sizeof(PacketHeader) + *size <= bytes && !law::bit_of(arrived, *number);
 }
 
 /// One warp: the header, and then the chain of packets sent again. Nearly all of them are whole, so 32 are looked at
@@ -98,7 +94,7 @@ __global__ void add_kernel(DlcpPackets packets, const std::byte* payload, const 
   const std::size_t all = packets.packets + (at.valid != 0 ? at.again : 0);
   for (std::size_t t = warp_in_grid(); t < all; t += warps_in_grid()) {
     const bool once = t < packets.packets;
-    if (at.valid != 0 && once && !bit(arrived, t)) continue;
+    if (at.valid != 0 && once && !law::bit_of(arrived, t)) continue;
     const Repeated again = once ? Repeated{t, 0} : repeated[t - packets.packets];
     const DlcpPlace place = place_of(packets, again.number);
     float* to = out + first_of(packets, place);

@@ -36,6 +36,9 @@ static_assert(sizeof(PacketHeader) == 24);
 GT_HD constexpr std::size_t bitmap_bytes(std::size_t bits) {
   return 4 * ((bits + 31) / 32);
 }
+GT_HD inline bool bit_of(const std::uint32_t* bitmap, std::size_t i) {
+  return (bitmap[i / 32] >> i % 32 & 1U) != 0;
+}
 
 /// Partial sums of a packet's magnitudes, in float32: j adds elements j, j+16, ..., then halves are added.
 inline constexpr std::size_t kPacketLanes = 16;

@@ -39,6 +39,10 @@ class Packets {
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
   [[nodiscard]] std::size_t count() const { return count_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }  ///< of all packets, once
+  /// Of a payload in which all of them are sent twice.
+  [[nodiscard]] std::size_t most_payload_bytes() const {
+    return sizeof(law::ChannelHeader) + law::bitmap_bytes(2 * count_) + 2 * bytes_;
+  }
   [[nodiscard]] std::size_t elements_each() const { return each_; }
   [[nodiscard]] std::size_t elements_in(const Tensor& tensor, std::size_t packet) const {
     return packet + 1 < tensor.packets ? each_ : tensor.elements - packet * each_;

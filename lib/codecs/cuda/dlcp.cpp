@@ -5,6 +5,7 @@
 #include "lib/codecs/cuda_factories.hpp"
 #include "lib/codecs/dlcp_channel.hpp"
 #include "lib/codecs/dlcp_packets.hpp"
+#include "lib/codecs/dlcp_transport.hpp"
 #include "lib/codecs/payload.hpp"
 
 namespace gradtool {
@@ -25,7 +26,7 @@ class CudaDlcp final : public CudaTwin {
     expects(n == elements_, "codec dlcp works on the units it was made for");
     tensors_.make();
     const std::size_t p = packets_.count();
-    return {.payload_bytes = most_bytes(),
+    return {.payload_bytes = packets_.most_payload_bytes(),
             .scratch_bytes = cuda::dlcp_scratch_bytes(p, packets_.tensors().size()),
             .exact = false};
   }
@@ -39,7 +40,7 @@ class CudaDlcp final : public CudaTwin {
                   View<float, Space::cuda> out, DeviceBytes scratch) const override {
     const std::size_t p = packets_.count();
     expect_room("dlcp", payload.size(), sizeof(law::ChannelHeader) + law::bitmap_bytes(p) + packets_.bytes(),
-                most_bytes());
+                packets_.most_payload_bytes());
     cuda::dlcp_decode_add(queue, packets(), payload, weight, out.data(), scratch.data());
   }
 
@@ -53,9 +54,6 @@ class CudaDlcp final : public CudaTwin {
   }
 
  private:
-  [[nodiscard]] std::size_t most_bytes() const {
-    return sizeof(law::ChannelHeader) + law::bitmap_bytes(2 * packets_.count()) + 2 * packets_.bytes();
-  }
   [[nodiscard]] cuda::DlcpPackets packets() const {
     return {tensors_.get(), tensors_.size(), packets_.elements_each(), packets_.count(), packets_.bytes()};
   }
@@ -98,12 +96,7 @@ class CudaDlcpEncoder final : public Encoder<Space::cuda> {
     cuda::synchronize_device();
     cuda::copy({}, HostView<std::byte>{reinterpret_cast<std::byte*>(&d), sizeof d}, delivery_.bytes());
     cuda::synchronize({});
-    const auto tally = [](const char* what, auto part, auto whole) {
-      return Tally{what, static_cast<double>(part), static_cast<double>(whole)};
-    };
-    return {tally("important bytes delivered", d.arrived[1], d.sent[1]),
-            tally("droppable bytes delivered", d.arrived[0], d.sent[0]),
-            tally("bytes sent again", d.resent, d.sent[0] + d.sent[1])};
+    return tallies_of(d);
   }
 
  private:
