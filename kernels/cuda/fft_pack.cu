@@ -7,13 +7,26 @@
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/scratch_pieces.hpp"
 #include "kernels/schedule/fft_codes.hpp"
 
 namespace gradtool::cuda {
 namespace {
 
 constexpr unsigned kWarps = kThreads / schedule::kLanes;
-constexpr std::size_t kFront = 256;  // of the work memory: the largest pattern without sign among the kept components
+
+/// Where things lie in the work memory.
+struct Room {
+  Room(View<std::byte, Space::cuda> work, std::size_t bins) {
+    ScratchPieces pieces{work};
+    pieces.take(largest, 1);
+    select = pieces.take(keep_work_bytes(bins));
+    bytes = pieces.bytes();
+  }
+  std::uint32_t* largest;  ///< pattern without sign among the kept components
+  View<std::byte, Space::cuda> select;
+  std::size_t bytes;
+};
 
 /// For payloads that keep every bin and so need no selection. `count` floats.
 __global__ void largest_kernel(const float* values, std::size_t count, std::uint32_t* largest) {
@@ -61,7 +74,7 @@ __global__ void codes_kernel(const float* values, law::FftHeader header,
 }  // namespace
 
 std::size_t pack_work_bytes(std::size_t bins) {
-  return kFront + keep_work_bytes(bins);
+  return Room{{}, bins}.bytes;
 }
 
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
@@ -69,7 +82,8 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
                    const Calibration* calibration, std::byte* payload) {
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   expects(header.kept <= header.bins && header.bins > 0, "fft: more bins kept than there are");
-  auto* largest = reinterpret_cast<std::uint32_t*>(memory.work.data());
+  const Room room{memory.work, layout.bins};
+  std::uint32_t* largest = room.largest;
   auto* bitmap = reinterpret_cast<std::uint32_t*>(payload + sizeof header);
   fill(queue, memory.work.first(sizeof *largest), 0);
   const float* values = memory.kept;
@@ -83,7 +97,7 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
   } else if (shares != nullptr) {
     keep_strongest_of_pieces(queue, of, *shares);
   } else {
-    keep_strongest(queue, of, layout.kept, memory.work.part(kFront, memory.work.size() - kFront));
+    keep_strongest(queue, of, layout.kept, room.select);
   }
   if (calibration != nullptr) calibrate(queue, *calibration, formats, values, 2 * layout.kept, largest, unit);
   launch(queue, "fft codes", codes_kernel, blocks_for(2 * layout.kept, kWarps * schedule::kCodeWindow), values, header,

@@ -4,7 +4,7 @@
 #include "kernels/cuda/fft_pack.hpp"
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/scratch_pieces.hpp"
 #include "kernels/cuda/tile_scan.hpp"
 #include "kernels/schedule/fft_unpack.hpp"
 
@@ -36,14 +36,19 @@ __global__ void unpack_kernel(const __grid_constant__ schedule::Unpacking at) {
 }
 
 /// Where things lie in the work memory.
-struct Places {
-  std::size_t offsets, scan, bytes;
-  Places(std::size_t payloads, std::size_t bins) {
+struct Room {
+  Room(View<std::byte, Space::cuda> work, std::size_t payloads, std::size_t bins) {
     const std::size_t count = payloads * schedule::tiles_of(bins) + 1;
-    offsets = Arena<Space::cuda>::padded_size(sizeof(schedule::Opened) * kMostUnpacked);
-    scan = offsets + Arena<Space::cuda>::padded_size(4 * count);
-    bytes = scan + Arena<Space::cuda>::padded_size(scan_bytes<std::uint32_t>(count));
+    ScratchPieces pieces{work};
+    pieces.take(opened, kMostUnpacked);
+    pieces.take(offsets, count);
+    scan = pieces.take(scan_bytes<std::uint32_t>(count));
+    bytes = pieces.bytes();
   }
+  schedule::Opened* opened;
+  std::uint32_t* offsets;
+  View<std::byte, Space::cuda> scan;
+  std::size_t bytes;
 };
 
 schedule::Unpacking unpacking(const PackedSpectra& of) {
@@ -60,23 +65,23 @@ schedule::Unpacking unpacking(const PackedSpectra& of) {
   at.chunk_bins = static_cast<std::uint32_t>(of.shape.bins_per_chunk());
   at.real_end = of.shape.length % 2 == 0;
   at.real_tail = of.shape.tail != 0 && of.shape.tail % 2 == 0;
-  at.opened = reinterpret_cast<schedule::Opened*>(of.work.data());
-  at.offsets = reinterpret_cast<std::uint32_t*>(of.work.data() + Places{at.count, at.expected.bins}.offsets);
+  const Room room{of.work, at.count, at.expected.bins};
+  at.opened = room.opened;
+  at.offsets = room.offsets;
   return at;
 }
 
 }  // namespace
 
 std::size_t unpack_work_bytes(std::size_t bins) {
-  return Places{kMostUnpacked, bins}.bytes;
+  return Room{{}, kMostUnpacked, bins}.bytes;
 }
 
 void open_spectra(Queue<Space::cuda> queue, const PackedSpectra& of) {
   const schedule::Unpacking at = unpacking(of);
-  const Places places{at.count, at.expected.bins};
   const std::size_t tiles = schedule::tiles_of(at.expected.bins);
   launch(queue, "fft marked", marked_kernel, blocks_for(at.count * (tiles + schedule::kLanes), kThreads), at);
-  scan_tiles(queue, at.offsets, at.count * tiles + 1, of.work.part(places.scan, places.bytes - places.scan));
+  scan_tiles(queue, at.offsets, at.count * tiles + 1, Room{of.work, at.count, at.expected.bins}.scan);
   launch(queue, "fft open", open_kernel, {1, schedule::kLanes}, at);
 }
 
