@@ -52,6 +52,23 @@ TEST_P(GpuFftGroups, ArePartsOfTheWhole) {
   }
 }
 
+class GpuLargeFft : public NeedsGpu<testing::Test> {};
+
+/// So many elements that there are several groups, and so many bins that a sample is taken to select them.
+TEST_F(GpuLargeFft, IsTheHosts) {
+  const std::size_t n = 144 * 65536 + 777;
+  CodecRun host{"fft", n};
+  CudaRun gpu{"fft", n};
+  const auto x = gradient_like(n);
+  const auto payload = gpu.encode(x);
+  const auto y = host.decode(payload);
+  EXPECT_LE(nmse(host.decode(host.encode(x, {})), y), 1e-6);
+  const auto z = gpu.decode(payload);
+  float largest = 0.0F;
+  for (const float value : y) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < n; ++i) ASSERT_NEAR(z[i], y[i], 2e-5F * largest) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(Variants, GpuFftGroups,
                          testing::Values("fft:chunk=64", "fft:chunk=64,select=chunk,bits=12",
                                          "fft:chunk=64,precision=fp16,theta=0"),
