@@ -55,11 +55,11 @@ struct DlcpMemory {
 /// Writes a whole payload, which says its own size. Reads the gradient twice.
 void dlcp_encode(Queue<Space::cuda> queue, const DlcpPackets& packets, const DlcpOptions& options,
                  const float* gradient, const law::DrawKey& key, std::uint32_t iteration, const DlcpMemory& memory,
-                 std::byte* payload, std::byte* scratch);
+                 std::byte* payload, View<std::byte, Space::cuda> scratch);
 
 /// out[i] += weight * what arrived. The payload's size is read on the GPU and is at most payload.size(). Where the
 /// header or the packets sent again are none that dlcp writes, NaN is added to everything.
 void dlcp_decode_add(Queue<Space::cuda> queue, const DlcpPackets& packets, View<const std::byte, Space::cuda> payload,
-                     float weight, float* out, std::byte* scratch);
+                     float weight, float* out, View<std::byte, Space::cuda> scratch);
 
 }  // namespace gradtool::cuda

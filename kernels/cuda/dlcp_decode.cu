@@ -1,9 +1,9 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/dlcp_packets.hpp"
-#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/dlcp_steps.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
 
 namespace gradtool::cuda {
 namespace {
@@ -11,21 +11,30 @@ namespace {
 using law::ChannelHeader;
 using law::PacketHeader;
 
-constexpr unsigned kWarps = kThreads / schedule::kLanes;
-
 /// What the payload turns out to be.
 struct Found {
   std::uint64_t once;   ///< where packets start
   std::uint32_t again;  ///< packets sent again
   std::uint32_t valid;
 };
-constexpr std::size_t kFoundBytes = 256;
-static_assert(sizeof(Found) <= kFoundBytes);
 
 /// A packet sent again: its number among those of all tensors, and where it lies.
 struct alignas(16) Repeated {
   std::uint64_t number;
   std::uint64_t at;
+};
+
+/// Pieces of the scratch.
+struct Work {
+  Work(std::size_t packets, View<std::byte, Space::cuda> scratch) {
+    ScratchPieces pieces{scratch};
+    pieces.take(found, 1);
+    pieces.take(repeated, packets);
+    bytes = pieces.bytes();
+  }
+  Found* found;
+  Repeated* repeated;  ///< each packet may come again
+  std::size_t bytes;
 };
 
 /// Whether the packet at `at` can be one sent again, in a payload of `bytes`; where it can, which one and how long.
@@ -65,19 +74,19 @@ __global__ void look_kernel(DlcpPackets packets, const std::byte* payload, std::
       std::uint64_t number = 0;
       std::uint32_t size = 0;
       bool good = done + lane < out.again && readable(packets, payload, header.bytes, own, arrived, &number, &size);
-      const std::uint64_t before = __shfl_up_sync(DeviceWarp::kAll, number, 1);
+      const std::uint64_t before = __shfl_up_sync(kAllLanes, number, 1);
       good = good && number >= (lane == 0 ? next : before + 1);
       const bool full = size == 4 * packets.each;
-      const unsigned all_good = __ballot_sync(DeviceWarp::kAll, good ? 1 : 0);
-      const unsigned not_full = ~__ballot_sync(DeviceWarp::kAll, good && full ? 1 : 0);
+      const unsigned all_good = __ballot_sync(kAllLanes, good ? 1 : 0);
+      const unsigned not_full = ~__ballot_sync(kAllLanes, good && full ? 1 : 0);
       // Lanes up to the first that is not a whole one, and that one if it is short but good.
       const unsigned leading = not_full == 0 ? 32u : static_cast<unsigned>(__ffs(static_cast<int>(not_full)) - 1);
       const unsigned taken = leading < 32 && (all_good >> leading & 1u) != 0 ? leading + 1 : leading;
       if (taken == 0) break;
       if (lane < taken) repeated[done + lane] = {number, own};
       const std::uint64_t end = own + sizeof(PacketHeader) + size;
-      at = __shfl_sync(DeviceWarp::kAll, end, static_cast<int>(taken - 1));
-      next = __shfl_sync(DeviceWarp::kAll, number, static_cast<int>(taken - 1)) + 1;
+      at = __shfl_sync(kAllLanes, end, static_cast<int>(taken - 1));
+      next = __shfl_sync(kAllLanes, number, static_cast<int>(taken - 1)) + 1;
       done += taken;
     }
     out.valid = done == out.again && at == header.bytes ? 1 : 0;
@@ -111,15 +120,18 @@ __global__ void add_kernel(DlcpPackets packets, const std::byte* payload, const 
 
 }  // namespace
 
+std::size_t dlcp_decode_scratch_bytes(std::size_t packets) {
+  return Work{packets, {}}.bytes;
+}
+
 void dlcp_decode_add(Queue<Space::cuda> queue, const DlcpPackets& packets, View<const std::byte, Space::cuda> payload,
-                     float weight, float* out, std::byte* scratch) {
+                     float weight, float* out, View<std::byte, Space::cuda> scratch) {
   if (packets.packets == 0) return;
-  auto* found = reinterpret_cast<Found*>(scratch);
-  auto* repeated = reinterpret_cast<Repeated*>(scratch + kFoundBytes);
-  launch(queue, "dlcp look", look_kernel, {1, schedule::kLanes}, packets, payload.data(), payload.size(), found,
-         repeated);
-  launch(queue, "dlcp add", add_kernel, blocks_for(packets.packets, kWarps), packets, payload.data(), found, repeated,
-         weight, out);
+  const Work at{packets.packets, scratch};
+  launch(queue, "dlcp look", look_kernel, {1, schedule::kLanes}, packets, payload.data(), payload.size(), at.found,
+         at.repeated);
+  launch(queue, "dlcp add", add_kernel, blocks_for(packets.packets, kBlockWarpCount), packets, payload.data(), at.found,
+         at.repeated, weight, out);
 }
 
 }  // namespace gradtool::cuda

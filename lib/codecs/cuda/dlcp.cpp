@@ -41,7 +41,7 @@ class CudaDlcp final : public CudaTwin {
     const std::size_t p = packets_.count();
     expect_room("dlcp", payload.size(), sizeof(law::ChannelHeader) + law::bitmap_bytes(p) + packets_.bytes(),
                 packets_.most_payload_bytes());
-    cuda::dlcp_decode_add(queue, packets(), payload, weight, out.data(), scratch.data());
+    cuda::dlcp_decode_add(queue, packets(), payload, weight, out.data(), scratch);
   }
 
   [[nodiscard]] std::unique_ptr<Encoder<Space::cuda>> make_encoder(std::size_t n, int ranks,
@@ -50,7 +50,7 @@ class CudaDlcp final : public CudaTwin {
   void send(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
             DeviceBytes payload, DeviceBytes scratch, const cuda::DlcpMemory& memory) const {
     cuda::dlcp_encode(queue, packets(), options_, gradient.data(), context.key,
-                      static_cast<std::uint32_t>(context.iteration), memory, payload.data(), scratch.data());
+                      static_cast<std::uint32_t>(context.iteration), memory, payload.data(), scratch);
   }
 
  private:
