@@ -123,6 +123,10 @@ struct LowRankHeld {
 /// is held back is never written down, which saves a pass. `parts`: LowRankWork::p_parts floats.
 void project_rows(Queue<Space::cuda> queue, const LowRankTables& tables, const float* gradient, const LowRankHeld& held,
                   const float* q, float* parts, float* p);
+/// The end of a step that held.p and held.q come from: q *= share; last_p := p; last_q := q. All of p and q, whatever
+/// travels between first factors.
+void keep_factors(Queue<Space::cuda> queue, View<const float, Space::cuda> p, float share, View<float, Space::cuda> q,
+                  View<float, Space::cuda> last_p, View<float, Space::cuda> last_q);
 /// q := mᵀ p of every matrix, for matrices that are direct. `parts`: LowRankWork::q_parts floats.
 void project_columns(Queue<Space::cuda> queue, const LowRankTables& tables, const float* m, const float* p,
                      float* parts, float* q);

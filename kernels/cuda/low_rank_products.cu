@@ -1,11 +1,12 @@
-// The two products of PowerSGD for factors of few columns, which leave time to add up what they multiply.
+// The second product of PowerSGD for factors of few columns, and what both products need behind them.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device_warp.hpp"
+#include <algorithm>
+
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/low_rank.hpp"
-#include "kernels/law/keep_nan.hpp"
+#include "kernels/cuda/low_rank_tiles.hpp"
 #include "kernels/schedule/warp.hpp"
 
 namespace gradtool::cuda {
@@ -13,151 +14,6 @@ namespace {
 
 using schedule::Four;
 using schedule::kLanes;
-
-constexpr unsigned kWarps = kThreads / kLanes;
-constexpr unsigned kRowsOfWarp = 4;        ///< of the first product, whose sums a lane keeps in registers
-constexpr unsigned kColumns = 4 * kLanes;  ///< that a warp reads at a time
-
-static_assert(kProductRows == kRowsOfWarp * kWarps && kProductColumns == kColumns);
-
-/// Up to four neighbours, zeros behind them. `aligned`: all four are there, and one access reads them.
-__device__ Four<float> four_at(const float* x, unsigned count, bool aligned) {
-  if (aligned) return *reinterpret_cast<const Four<float>*>(x);
-  Four<float> four{};
-#pragma unroll
-  for (unsigned c = 0; c < 4; ++c) {
-    if (c < count) four.value[c] = x[c];
-  }
-  return four;
-}
-__device__ void put_four(const Four<float>& four, float* x, unsigned count, bool aligned) {
-  if (aligned) {
-    *reinterpret_cast<Four<float>*>(x) = four;
-    return;
-  }
-#pragma unroll
-  for (unsigned c = 0; c < 4; ++c) {
-    if (c < count) x[c] = four.value[c];
-  }
-}
-
-/// What all rows of a tile are multiplied with, in shared memory: registers are for loads that are on their way.
-struct RowRoom {
-  Four<float> factor[kMostDirectRank][kPartColumns / 4];
-  Four<float> last_q[kMostDirectRank][kPartColumns / 4];
-  Four<float> last_p[kProductRows];
-};
-
-template <unsigned R>
-__device__ void fill_factor(const float* q, const LowRankMatrix& matrix, const LowRankTile& tile, bool aligned,
-                            Four<float> (&to)[kMostDirectRank][kPartColumns / 4]) {
-  const float* from = q + matrix.q_at + tile.column;
-#pragma unroll
-  for (unsigned j = 0; j < R; ++j) {
-    for (unsigned k = threadIdx.x; 4 * k < tile.columns; k += kThreads)
-      to[j][k] = four_at(from + j * matrix.columns + 4 * k, min(4u, tile.columns - 4 * k), aligned);
-  }
-}
-
-/// Four rows for a warp, which walks along the columns of its tile; sums of rows end in its first lane.
-template <unsigned R, bool kHeld>
-__device__ void project_rows_of(const LowRankMatrix& matrix, const LowRankTile& tile, const float* gradient,
-                                const LowRankHeld& held, const float* q, RowRoom& room, float* to, bool aligned,
-                                bool aligned_q) {
-  fill_factor<R>(q, matrix, tile, aligned_q, room.factor);
-  if constexpr (kHeld) {
-    fill_factor<R>(held.q, matrix, tile, aligned_q, room.last_q);
-    for (unsigned i = threadIdx.x; i < tile.rows; i += kThreads) {
-#pragma unroll
-      for (unsigned j = 0; j < R; ++j) room.last_p[i].value[j] = held.p[matrix.p_at + j * matrix.rows + tile.row + i];
-    }
-  }
-  __syncthreads();
-  const unsigned lane = threadIdx.x % kLanes;
-  const unsigned own = threadIdx.x / kLanes * kRowsOfWarp;
-  if (own >= tile.rows) return;
-  const unsigned rows = min(kRowsOfWarp, tile.rows - own);
-  const std::size_t first_row = tile.row + own;
-  const std::size_t first = matrix.first + first_row * matrix.columns + tile.column;
-  float sum[kRowsOfWarp][R] = {};
-  for (unsigned at = 4 * lane; at < tile.columns; at += kColumns) {
-    const unsigned count = min(4u, tile.columns - at);
-    Four<float> m[kRowsOfWarp] = {}, left[kRowsOfWarp] = {}, factor[R], last[R];
-#pragma unroll
-    for (unsigned i = 0; i < kRowsOfWarp; ++i) {
-      if (i >= rows) continue;
-      m[i] = four_at(gradient + first + at + i * matrix.columns, count, aligned);
-      if constexpr (kHeld) left[i] = four_at(held.m + first + at + i * matrix.columns, count, aligned);
-    }
-#pragma unroll
-    for (unsigned j = 0; j < R; ++j) {
-      factor[j] = room.factor[j][at / 4];
-      if constexpr (kHeld) last[j] = room.last_q[j][at / 4];
-    }
-#pragma unroll
-    for (unsigned i = 0; i < kRowsOfWarp; ++i) {
-      if (i >= rows) continue;
-      Four<float> weight;
-      if constexpr (kHeld) weight = room.last_p[own + i];
-#pragma unroll
-      for (unsigned c = 0; c < 4; ++c) {
-        if (c >= count) continue;
-        if constexpr (kHeld) {  // rebuild_low_rank's order of additions
-          float known = weight.value[0] * last[0].value[c];
-#pragma unroll
-          for (unsigned j = 1; j < R; ++j) known += weight.value[j] * last[j].value[c];
-          m[i].value[c] = law::one_nan(left[i].value[c] - known + m[i].value[c]);
-        }
-#pragma unroll
-        for (unsigned j = 0; j < R; ++j) sum[i][j] += m[i].value[c] * factor[j].value[c];
-      }
-      if constexpr (kHeld) put_four(m[i], held.m + first + at + i * matrix.columns, count, aligned);
-    }
-  }
-#pragma unroll
-  for (unsigned i = 0; i < kRowsOfWarp; ++i) {
-#pragma unroll
-    for (unsigned j = 0; j < R; ++j) {
-      float total = sum[i][j];
-#pragma unroll
-      for (unsigned half = kLanes / 2; half > 0; half /= 2) total += __shfl_down_sync(DeviceWarp::kAll, total, half);
-      if (lane == 0 && i < rows) to[j * matrix.rows + first_row + i] = total;
-    }
-  }
-}
-
-/// Calls body(std::integral_constant<unsigned, rank>).
-template <class Body>
-__device__ void with_rank(std::size_t rank, Body&& body) {
-  switch (rank) {
-    case 1:
-      return body(std::integral_constant<unsigned, 1>{});
-    case 2:
-      return body(std::integral_constant<unsigned, 2>{});
-    case 3:
-      return body(std::integral_constant<unsigned, 3>{});
-    default:
-      return body(std::integral_constant<unsigned, 4>{});
-  }
-}
-
-template <bool kHeld>
-__global__ void __launch_bounds__(kThreads, 2)
-    project_rows_kernel(const LowRankMatrix* matrices, const LowRankTile* tiles, const float* gradient,
-                        LowRankHeld held, const float* q, float* parts, float* p, bool aligned, bool aligned_q) {
-  __shared__ RowRoom shared;
-  RowRoom& room = shared;
-  const LowRankTile tile = tiles[blockIdx.x];
-  const LowRankMatrix matrix = matrices[tile.matrix];
-  const bool by_four = matrix.columns % 4 == 0;
-  float* to =
-      matrix.p_parts == 1 ? p + matrix.p_at : parts + matrix.p_parts_at + tile.part * (matrix.rank * matrix.rows);
-  with_rank(matrix.rank, [&](auto rank) {
-    project_rows_of<decltype(rank)::value, kHeld>(matrix, tile, gradient, held, q, room, to,
-                                                  aligned && by_four && matrix.first % 4 == 0,
-                                                  aligned_q && by_four && matrix.q_at % 4 == 0);
-  });
-}
 
 struct ColumnRoom {
   Four<float> sum[kWarps][kMostDirectRank][kLanes];
@@ -234,23 +90,23 @@ __global__ void add_parts_kernel(const LowRankSum* sums, const float* parts, flo
   to[sum.to + lane] = total;
 }
 
-void add_parts(Queue<Space::cuda> queue, View<const LowRankSum, Space::cuda> sums, const float* parts, float* to) {
-  if (sums.empty()) return;
-  launch(queue, "add parts", add_parts_kernel, static_cast<unsigned>(sums.size()), sums.data(), parts, to);
+__global__ void keep_kernel(const float* p, std::size_t p_count, float share, float* q, std::size_t q_count,
+                            float* last_p, float* last_q) {
+  const std::size_t stride = std::size_t{gridDim.x} * kThreads;
+  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < p_count || i < q_count; i += stride) {
+    if (i < p_count) last_p[i] = p[i];
+    if (i >= q_count) continue;
+    const float value = q[i] * share;
+    q[i] = value;
+    last_q[i] = value;
+  }
 }
 
 }  // namespace
 
-void project_rows(Queue<Space::cuda> queue, const LowRankTables& tables, const float* gradient, const LowRankHeld& held,
-                  const float* q, float* parts, float* p) {
-  const auto& tiles = tables.row_products;
-  if (tiles.empty()) return;
-  const bool aligned = aligned_to(gradient, 16) && aligned_to(held.m, 16);
-  const bool aligned_q = aligned_to(q, 16) && aligned_to(held.q, 16);
-  launch(queue, "project rows", held.m == nullptr ? project_rows_kernel<false> : project_rows_kernel<true>,
-         static_cast<unsigned>(tiles.size()), tables.matrices.data(), tiles.data(), gradient, held, q, parts, p,
-         aligned, aligned_q);
-  add_parts(queue, tables.p_sums, parts, p);
+void add_parts(Queue<Space::cuda> queue, View<const LowRankSum, Space::cuda> sums, const float* parts, float* to) {
+  if (sums.empty()) return;
+  launch(queue, "add parts", add_parts_kernel, static_cast<unsigned>(sums.size()), sums.data(), parts, to);
 }
 
 void project_columns(Queue<Space::cuda> queue, const LowRankTables& tables, const float* m, const float* p,
@@ -260,6 +116,13 @@ void project_columns(Queue<Space::cuda> queue, const LowRankTables& tables, cons
   launch(queue, "project columns", project_columns_kernel, static_cast<unsigned>(tiles.size()), tables.matrices.data(),
          tiles.data(), m, p, parts, q, aligned_to(m, 16));
   add_parts(queue, tables.q_sums, parts, q);
+}
+
+void keep_factors(Queue<Space::cuda> queue, View<const float, Space::cuda> p, float share, View<float, Space::cuda> q,
+                  View<float, Space::cuda> last_p, View<float, Space::cuda> last_q) {
+  expects(p.size() == last_p.size() && q.size() == last_q.size(), "factors are kept in as much room as they take");
+  launch(queue, "keep factors", keep_kernel, blocks_for(std::max(p.size(), q.size()), kThreads), p.data(), p.size(),
+         share, q.data(), q.size(), last_p.data(), last_q.data());
 }
 
 }  // namespace gradtool::cuda

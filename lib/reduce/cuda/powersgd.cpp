@@ -96,14 +96,14 @@ class CudaSteps {
   /// products the factors are kept, and what is held back follows from them in the next step.
   void rebuild(Queue<Space::cuda> queue, const State& kept, View<float, Space::cuda> gradient,
                View<float, Space::cuda> message, float share) const {
-    scale(queue, kept.q, share);
+    const bool late = !kept.residual.empty() && work_.is_direct();
+    if (late)
+      cuda::keep_factors(queue, message, share, kept.q, last_p_, last_q_);
+    else
+      scale(queue, kept.q, share);
     cuda::scatter_pieces(queue, tables_, message.data(), share, gradient.data());
-    const bool held = !kept.residual.empty();
     cuda::rebuild_low_rank(queue, tables_, message.data(), kept.q.data(), gradient.data(),
-                           held && !work_.is_direct() ? kept.residual.data() : nullptr);
-    if (!held || !work_.is_direct()) return;
-    cuda::copy_elements(queue, last_p_, View<const float, Space::cuda>{message});
-    cuda::copy_elements(queue, last_q_, View<const float, Space::cuda>{kept.q});
+                           kept.residual.empty() || late ? nullptr : kept.residual.data());
   }
 
  private:
