@@ -26,17 +26,20 @@ __global__ void scale_kernel(float* x, float factor, std::size_t count, std::siz
   for (std::size_t i = 4 * fours + thread; i < count; i += stride) x[i] *= factor;
 }
 
+/// The sums are not kept in the cache: `in` may be there, and what is worked on next to it.
 __global__ void add_scaled_kernel(const float* in, float factor, float* out, std::size_t count, std::size_t fours) {
-  const std::size_t thread = thread_in_grid();
-  const std::size_t stride = threads_in_grid();
-  const auto* addends = reinterpret_cast<const Four<float>*>(in);
-  auto* sums = reinterpret_cast<Four<float>*>(out);
+  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  const auto* addends = reinterpret_cast<const float4*>(in);
+  auto* sums = reinterpret_cast<float4*>(out);
   for (std::size_t i = thread; i < fours; i += stride) {
-    const Four<float> addend = addends[i];
-    Four<float> sum = sums[i];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) sum.value[k] += factor * addend.value[k];
-    sums[i] = sum;
+    const float4 addend = addends[i];
+    float4 sum = __ldcs(sums + i);
+    sum.x += factor * addend.x;
+    sum.y += factor * addend.y;
+    sum.z += factor * addend.z;
+    sum.w += factor * addend.w;
+    __stcs(sums + i, sum);
   }
   for (std::size_t i = 4 * fours + thread; i < count; i += stride) out[i] += factor * in[i];
 }
