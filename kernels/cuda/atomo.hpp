@@ -20,6 +20,9 @@ struct AtomoPart {
   std::uint64_t factored = 0;    ///< which of the factored parts, and of the counts in the header
   std::uint64_t values_at = 0;   ///< of its `order` values among those of all
   std::uint64_t vectors_at = 0;  ///< of its order x order vectors
+
+  [[nodiscard]] GT_HD std::uint64_t order() const { return rows < columns ? rows : columns; }
+  [[nodiscard]] GT_HD std::uint64_t triplet() const { return 1 + rows + columns; }  ///< floats
 };
 /// At most kAtomoTile elements of one part.
 struct AtomoTile {
@@ -36,6 +39,9 @@ struct AtomoTable {
   const AtomoTile* tiles = nullptr;
   std::size_t tiles_count = 0;
   std::size_t factored = 0;  ///< parts
+
+  /// Of a payload: its size, and how many triplets of each factored part it has.
+  [[nodiscard]] GT_HD std::size_t header_bytes() const { return 8 + 4 * factored; }
 };
 
 /// What encode finds out on the device.

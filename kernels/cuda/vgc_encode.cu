@@ -1,45 +1,17 @@
-#include "kernels/cuda/vgc.hpp"
-
 #include <cuda_runtime.h>
-
-#include <type_traits>
 
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/tile_scan.hpp"
+#include "kernels/cuda/vgc.hpp"
+#include "kernels/cuda/vgc_work.hpp"
 
 namespace gradtool::cuda {
 namespace {
 
 using law::Vgc;
 
-constexpr std::uint32_t kTileWords = kVgcTile / 32;
 constexpr std::uint32_t kBatch = 4;  // words of marks whose elements a warp has under way
-
-/// Pieces of the scratch.
-struct Work {
-  std::uint32_t* largest = nullptr;  ///< pattern of each group
-  std::uint32_t* marks = nullptr;    ///< a bit for each element of a tile, kTileWords words
-  std::uint32_t* words = nullptr;    ///< what a tile sends, from its start on
-  std::uint64_t* before = nullptr;   ///< words in the tiles in front
-  std::uint64_t* starts = nullptr;   ///< words in the groups in front, decoding; after the last, whether all is well
-  std::size_t scan = 0;              ///< where the scan's memory starts
-  std::size_t bytes = 0;
-
-  Work(std::byte* base, std::size_t tiles, std::size_t groups) {
-    const auto take = [&](auto*& place, std::size_t count) {
-      if (base != nullptr) place = reinterpret_cast<std::remove_reference_t<decltype(place)>>(base + bytes);
-      bytes += Arena<Space::cuda>::padded_size(sizeof *place * count);
-    };
-    take(largest, groups);
-    take(marks, kTileWords * tiles);
-    take(words, kVgcTile * tiles);
-    take(before, tiles + 1);
-    take(starts, groups + 2);
-    scan = bytes;
-    bytes += scan_bytes<std::uint64_t>(tiles + 1);
-  }
-};
 
 /// Loads of several words' elements go out before the first is needed: the stores behind them would hold them up.
 template <bool Hybrid>
@@ -48,7 +20,7 @@ __global__ void accumulate_kernel(VgcCut cut, VgcStep step, std::uint32_t* marks
   for (std::size_t t = warp_in_grid(); t < cut.tile_count; t += warps_in_grid()) {
     const VgcTile tile = cut.tiles[t];
     std::uint32_t most = 0;
-    for (std::uint32_t half = 0; half < kTileWords && 32 * half < tile.count; half += schedule::kLanes) {
+    for (std::uint32_t half = 0; half < kVgcTileWords && 32 * half < tile.count; half += schedule::kLanes) {
       std::uint32_t mine = 0;  // lane w keeps word w
       for (std::uint32_t word = 0; word < schedule::kLanes; word += kBatch) {
         float x[kBatch], square[kBatch], sum[kBatch], variance[kBatch];
@@ -77,7 +49,7 @@ __global__ void accumulate_kernel(VgcCut cut, VgcStep step, std::uint32_t* marks
           if (in && (sent || step.over_all)) most = taken.size > most ? taken.size : most;
         }
       }
-      marks[t * kTileWords + half + lane] = mine;
+      marks[t * kVgcTileWords + half + lane] = mine;
     }
     most = __reduce_max_sync(kAllLanes, most);
     if (lane == 0 && most != 0) atomicMax(&largest[tile.group], most);
@@ -86,9 +58,9 @@ __global__ void accumulate_kernel(VgcCut cut, VgcStep step, std::uint32_t* marks
 
 /// The places of a tile's marked elements, in order; how many they are.
 __device__ std::uint32_t list_marked(const std::uint32_t* marks, std::uint32_t elements, std::uint16_t* places) {
-  const unsigned lane = threadIdx.x % schedule::kLanes;
+  const unsigned lane = lane_in_warp();
   std::uint32_t count = 0;
-  for (std::uint32_t half = 0; half < kTileWords && 32 * half < elements; half += schedule::kLanes) {
+  for (std::uint32_t half = 0; half < kVgcTileWords && 32 * half < elements; half += schedule::kLanes) {
     const std::uint32_t word = half + lane;
     std::uint32_t rest = marks[word];
     const auto own = static_cast<std::uint32_t>(__popc(rest));
@@ -104,17 +76,17 @@ __device__ std::uint32_t list_marked(const std::uint32_t* marks, std::uint32_t e
 
 /// The words of marked elements, and the state behind them.
 template <bool Hybrid>
-__global__ void settle_kernel(VgcCut cut, VgcStep step, Work work) {
+__global__ void settle_kernel(VgcCut cut, VgcStep step, VgcWork work) {
   __shared__ std::uint16_t room[kBlockWarpCount][kVgcTile];
   std::uint16_t* places = room[threadIdx.x / schedule::kLanes];
-  const unsigned lane = threadIdx.x % schedule::kLanes;
+  const unsigned lane = lane_in_warp();
   const std::uint32_t below = schedule::lanes_below(lane);
   for (std::size_t t = warp_in_grid(); t < cut.tile_count; t += warps_in_grid()) {
     const VgcTile tile = cut.tiles[t];
     const std::uint32_t exponent = Vgc::exponent(work.largest[tile.group]);
     const bool finite = exponent != Vgc::kNotFinite;
     const bool settled = Hybrid && finite;  // by the first pass
-    const std::uint32_t marked = list_marked(work.marks + t * kTileWords, tile.count, places);
+    const std::uint32_t marked = list_marked(work.marks + t * kVgcTileWords, tile.count, places);
     std::uint32_t found = 0;
     for (std::uint32_t first = 0; first < marked; first += schedule::kLanes) {
       const bool is = first + lane < marked;
@@ -146,7 +118,7 @@ __global__ void settle_kernel(VgcCut cut, VgcStep step, Work work) {
 
 /// Words to their place, and the sections in front of them.
 template <bool Hybrid>
-__global__ void write_kernel(VgcCut cut, Work work, std::byte* payload) {
+__global__ void write_kernel(VgcCut cut, VgcWork work, std::byte* payload) {
   auto* counts = reinterpret_cast<std::uint32_t*>(payload + cut.counts_offset);
   auto* exponents = reinterpret_cast<std::uint8_t*>(payload + cut.exponents_offset);
   auto* words = reinterpret_cast<std::uint32_t*>(payload + cut.words_offset);
@@ -164,100 +136,32 @@ __global__ void write_kernel(VgcCut cut, Work work, std::byte* payload) {
   for (std::size_t t = warp_in_grid(); t < cut.tile_count; t += warps_in_grid()) {
     const std::uint64_t to = work.before[t];
     const auto count = static_cast<std::uint32_t>(work.before[t + 1] - to);
-    for (std::uint32_t i = threadIdx.x % schedule::kLanes; i < count; i += schedule::kLanes)
+    for (std::uint32_t i = lane_in_warp(); i < count; i += schedule::kLanes)
       words[to + i] = work.words[t * kVgcTile + i];
-  }
-}
-
-/// One block: where the words of each group start, and whether the counts fit each other and the view.
-__global__ void starts_kernel(VgcCut cut, const std::byte* payload, std::size_t size, std::uint64_t* starts) {
-  __shared__ std::uint32_t wrong;
-  if (threadIdx.x == 0) wrong = 0;
-  __syncthreads();
-  const auto* counts = reinterpret_cast<const std::uint32_t*>(payload + cut.counts_offset);
-  std::uint64_t before = 0;
-  for (std::size_t first = 0; first < cut.group_count; first += kThreads) {
-    const std::size_t k = first + threadIdx.x;
-    std::uint64_t own = k < cut.group_count ? counts[k] : 0u;
-    if (k < cut.group_count && own > cut.groups[k].elements) {
-      own = 0;
-      wrong = 1;
-    }
-    std::uint64_t total = 0;
-    const std::uint64_t through = block_sum_through(own, total);
-    if (k < cut.group_count) starts[k] = before + through - own;
-    before += total;
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  const std::uint64_t bytes = *reinterpret_cast<const std::uint64_t*>(payload);
-  starts[cut.group_count] = before;
-  starts[cut.group_count + 1] = wrong == 0 && bytes <= size && bytes == cut.words_offset + 4 * before ? 1 : 0;
-}
-
-__global__ void add_kernel(VgcCut cut, Vgc law, const std::byte* payload, const std::uint64_t* starts, float weight,
-                           std::size_t elements, float* out) {
-  const float nan = __uint_as_float(0x7fc00000u);
-  if (starts[cut.group_count + 1] == 0) {
-    for (std::size_t i = thread_in_grid(); i < elements; i += threads_in_grid()) out[i] = nan;
-    return;
-  }
-  const bool hybrid = law.tau > 0.0F;
-  const std::uint32_t mask = hybrid ? 0x7fffffffu : 0x0fffffffu;
-  const std::uint32_t size = __float_as_uint(weight * law.tau);
-  const auto* exponents = reinterpret_cast<const std::uint8_t*>(payload + cut.exponents_offset);
-  const auto* words = reinterpret_cast<const std::uint32_t*>(payload + cut.words_offset);
-  const std::uint64_t total = starts[cut.group_count];
-  for (std::uint64_t i = thread_in_grid(); i < total; i += threads_in_grid()) {
-    std::size_t group = 0;  // the last that starts at or before it
-    for (std::size_t left = cut.group_count; left > 1;) {
-      const std::size_t half = left / 2;
-      if (starts[group + half] <= i) group += half;
-      left -= half;
-    }
-    const std::uint32_t word = words[i];
-    const std::uint32_t exponent = exponents[group];
-    if ((word & mask) >= cut.groups[group].elements) continue;
-    float& to = out[cut.groups[group].first + (word & mask)];
-    if (exponent == Vgc::kNotFinite)
-      to += nan;
-    else if (hybrid)
-      to += __uint_as_float(size ^ (word & ~mask));
-    else if (Vgc::steps_of(word) < exponent)
-      to += weight * Vgc::value_of(word, exponent);
   }
 }
 
 template <bool Hybrid>
 void encode(Queue<Space::cuda> queue, const VgcCut& cut, const VgcStep& step, std::byte* payload,
             View<std::byte, Space::cuda> scratch) {
-  const Work work{scratch.data(), cut.tile_count, cut.group_count};
+  const VgcWork work{cut.tile_count, cut.group_count, scratch};
   const unsigned blocks = blocks_for(cut.tile_count, kBlockWarpCount);
   fill(queue, {reinterpret_cast<std::byte*>(work.largest), 4 * cut.group_count}, 0);
   launch(queue, "vgc accumulate", accumulate_kernel<Hybrid>, blocks, cut, step, work.marks, work.largest);
   launch(queue, "vgc settle", settle_kernel<Hybrid>, blocks, cut, step, work);
-  scan_tiles(queue, work.before, cut.tile_count + 1, scratch.part(work.scan, work.bytes - work.scan));
+  scan_tiles(queue, work.before, cut.tile_count + 1, work.scan);
   launch(queue, "vgc write", write_kernel<Hybrid>, blocks, cut, work, payload);
 }
 
 }  // namespace
 
 std::size_t vgc_scratch_bytes(std::size_t tiles, std::size_t groups) {
-  return Work{nullptr, tiles, groups}.bytes;
+  return VgcWork{tiles, groups, {}}.bytes;
 }
 
 void vgc_encode(Queue<Space::cuda> queue, const VgcCut& cut, const VgcStep& step, std::byte* payload,
                 View<std::byte, Space::cuda> scratch) {
   (step.law.tau > 0.0F ? encode<true> : encode<false>)(queue, cut, step, payload, scratch);
-}
-
-void vgc_decode_add(Queue<Space::cuda> queue, const VgcCut& cut, const law::Vgc& law,
-                    View<const std::byte, Space::cuda> payload, float weight, std::size_t elements, float* out,
-                    View<std::byte, Space::cuda> scratch) {
-  const Work work{scratch.data(), cut.tile_count, cut.group_count};
-  launch(queue, "vgc starts", starts_kernel, 1, cut, payload.data(), payload.size(), work.starts);
-  launch(queue, "vgc add", add_kernel, blocks_for(payload.size() / 4, kThreads, 2048), cut, law, payload.data(),
-         work.starts, weight, elements, out);
 }
 
 }  // namespace gradtool::cuda
