@@ -10,6 +10,8 @@
 namespace gradtool::cuda {
 namespace {
 
+constexpr unsigned kAhead = 8;  ///< bins that a thread loads before it looks at them
+
 /// The bins of a block's piece, and where its kept ones go.
 struct Piece {
   std::size_t first, bins, kept_first;
@@ -33,17 +35,46 @@ __device__ void find_next(const Piece& piece, const schedule::Pair* pairs, std::
   constexpr std::uint32_t kCounters = 1u << Width;
   clear_counters(counters, kCounters);
   const Cut before = cut;
-  for (std::size_t i = threadIdx.x; i < piece.bins; i += kThreads) {
-    const schedule::Pair pair = pairs[piece.first + i];
-    const std::uint32_t power = law::power_pattern(pair.re, pair.im);
-    const std::uint32_t digit = power >> Shift & (kCounters - 1);
-    if (power >> Shift >> Width == before.prefix && digit != 0) atomicAdd(&counters[digit], 1u);
+  for (std::size_t first = threadIdx.x; first < piece.bins; first += kAhead * kThreads) {
+    schedule::Pair pair[kAhead];
+#pragma unroll
+    for (unsigned j = 0; j < kAhead; ++j) {
+      const std::size_t i = first + j * kThreads;
+      pair[j] = i < piece.bins ? pairs[piece.first + i] : schedule::Pair{0.0f, 0.0f};  // no counter counts zeros
+    }
+#pragma unroll
+    for (unsigned j = 0; j < kAhead; ++j) {
+      const std::uint32_t power = law::power_pattern(pair[j].re, pair[j].im);
+      const std::uint32_t digit = power >> Shift & (kCounters - 1);
+      if (power >> Shift >> Width == before.prefix && digit != 0) atomicAdd(&counters[digit], 1u);
+    }
   }
   __syncthreads();
   find_digit<kCounters>(counters, before.left, [&](std::uint32_t digit, std::uint32_t left) {
     cut = {before.prefix << Width | digit, left};
   });
   __syncthreads();
+}
+
+/// visit(w, inside, pair) by a warp for its words w of the bitmap: a lane's bin, if that is in the piece.
+template <class Visit>
+__device__ void each_word(const Piece& piece, const schedule::Pair* pairs, std::size_t from, std::size_t to,
+                          const Visit& visit) {
+  const std::uint32_t lane = threadIdx.x % schedule::kLanes;
+  for (std::size_t first = from; first < to; first += kAhead) {
+    schedule::Pair pair[kAhead];
+    bool inside[kAhead];
+#pragma unroll
+    for (unsigned j = 0; j < kAhead; ++j) {
+      const std::size_t bin = 32 * (first + j) + lane;
+      inside[j] = first + j < to && bin >= piece.first && bin < piece.first + piece.bins;
+      pair[j] = inside[j] ? pairs[bin] : schedule::Pair{0.0f, 0.0f};
+    }
+#pragma unroll
+    for (unsigned j = 0; j < kAhead; ++j) {
+      if (first + j < to) visit(first + j, inside[j], pair[j]);
+    }
+  }
 }
 
 /// A block selects in its piece: three digits, then every warp counts the bins of its own words and writes them behind
@@ -68,20 +99,15 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
   const std::size_t words = (piece.first + piece.bins + 31) / 32 - first_word;
   const std::size_t from = first_word + words * own / kBlockWarpCount;
   const std::size_t to = first_word + words * (own + 1) / kBlockWarpCount;
-  const auto power_at = [&](std::size_t bin, bool& inside) {
-    inside = bin >= piece.first && bin < piece.first + piece.bins;
-    if (!inside) return 0u;
-    const schedule::Pair pair = pairs[bin];
-    return law::power_pattern(pair.re, pair.im);
-  };
   std::uint32_t above = 0;
   std::uint32_t equal = 0;
-  for (std::size_t w = from; w < to; ++w) {
-    bool inside = false;
-    const std::uint32_t power = power_at(32 * w + lane, inside);
-    above += schedule::bits_set(__ballot_sync(DeviceWarp::kAll, inside && power > found.prefix));
-    equal += schedule::bits_set(__ballot_sync(DeviceWarp::kAll, inside && power == found.prefix));
-  }
+  each_word(piece, pairs, from, to, [&](std::size_t, bool inside, const schedule::Pair& pair) {
+    const std::uint32_t power = law::power_pattern(pair.re, pair.im);
+    above += inside && power > found.prefix ? 1u : 0u;
+    equal += inside && power == found.prefix ? 1u : 0u;
+  });
+  above = __reduce_add_sync(DeviceWarp::kAll, above);
+  equal = __reduce_add_sync(DeviceWarp::kAll, equal);
   if (lane == 0) {
     above_of[own] = above;
     equal_of[own] = equal;
@@ -93,10 +119,8 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
     equal += equal_of[w];
   }
   std::uint32_t most = 0;
-  for (std::size_t w = from; w < to; ++w) {
-    const std::size_t bin = 32 * w + lane;
-    bool inside = false;
-    const std::uint32_t power = power_at(bin, inside);
+  each_word(piece, pairs, from, to, [&](std::size_t w, bool inside, const schedule::Pair& pair) {
+    const std::uint32_t power = law::power_pattern(pair.re, pair.im);
     const bool is_above = inside && power > found.prefix;
     const bool is_equal = inside && power == found.prefix;
     const std::uint32_t all_above = __ballot_sync(DeviceWarp::kAll, is_above);
@@ -107,14 +131,13 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
     if (taken) {
       const std::uint32_t stronger = above + schedule::bits_set(all_above & schedule::lanes_below(lane));
       const std::size_t place = piece.kept_first + stronger + (ties < found.left ? ties : found.left);
-      const schedule::Pair pair = pairs[bin];
       reinterpret_cast<schedule::Pair*>(at.kept)[place] = pair;
       most = max(most, largest_of(pair));
     }
     if (lane == 0 && status != 0) atomicOr(at.bitmap + w, status);
     above += schedule::bits_set(all_above);
     equal += schedule::bits_set(all_equal);
-  }
+  });
   block_largest(most, at.largest);
 }
 
