@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/block_sum.hpp"
 #include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/grid.hpp"
+#include "kernels/cuda/gram_grid.hpp"
 #include "kernels/cuda/launch.hpp"
 
 namespace gradtool::cuda {
@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t kTile = 32;         // rows of a tile of the Gram matrix, and columns taken at a time
 constexpr std::size_t kHalf = kTile / 2;  // a thread has 2 x 2 products, kHalf rows apart
-constexpr unsigned kMostParts = 64;       // into which the columns of a sum are cut
 
 static_assert(kHalf * kHalf == kThreads);
 
@@ -32,81 +31,8 @@ std::size_t pairs_of(std::size_t rows) {
 }
 /// Parts of the columns: enough blocks for any GPU, and partial matrices that stay small.
 unsigned gram_parts(std::size_t rows, std::size_t columns) {
-  const std::size_t most = std::clamp<std::size_t>(1024 / pairs_of(rows), 1, kMostParts);
+  const std::size_t most = std::clamp<std::size_t>(1024 / pairs_of(rows), 1, kMostGramParts);
   return blocks_for(columns, 8 * kTile, most);
-}
-
-__global__ void widen_kernel(const float* values, std::size_t stride, RowsOf rows, unsigned long long* non_finite) {
-  unsigned long long bad = 0;
-  const std::size_t workers = rows.rows - 1;
-  for (std::size_t i = thread_in_grid(); i < rows.columns; i += threads_in_grid()) {
-    double sum = 0;
-    for (std::size_t r = 0; r < workers; ++r) {
-      const double x = static_cast<double>(values[r * stride + i]);
-      rows.data[r * rows.stride + i] = x;
-      sum += x;
-      bad += x - x == 0 ? 0 : 1;
-    }
-    rows.data[workers * rows.stride + i] = sum / static_cast<double>(workers);
-  }
-  if (bad > 0) atomicAdd(non_finite, bad);
-}
-
-/// Block (x, r): part x of row r. Three rows of `partial`, rows * parts numbers each: sums, lowest, highest.
-__global__ void row_looks_kernel(RowsOf rows, double* partial) {
-  __shared__ double low[kThreads], high[kThreads];
-  const double* row = rows.data + blockIdx.y * rows.stride;
-  double sum = 0, lowest = row[0], highest = row[0];
-  for (std::size_t i = thread_in_grid(); i < rows.columns; i += threads_in_grid()) {
-    sum += row[i];
-    lowest = fmin(lowest, row[i]);
-    highest = fmax(highest, row[i]);
-  }
-  low[threadIdx.x] = lowest;
-  high[threadIdx.x] = highest;
-  __syncthreads();
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      low[threadIdx.x] = fmin(low[threadIdx.x], low[threadIdx.x + half]);
-      high[threadIdx.x] = fmax(high[threadIdx.x], high[threadIdx.x + half]);
-    }
-    __syncthreads();
-  }
-  const double all = block_sum(sum);
-  if (threadIdx.x != 0) return;
-  const std::size_t at = std::size_t{blockIdx.y} * gridDim.x + blockIdx.x, kind = rows.rows * gridDim.x;
-  partial[at] = all;
-  partial[kind + at] = low[0];
-  partial[2 * kind + at] = high[0];
-}
-
-__global__ void row_means_kernel(RowsOf rows, const double* partial, unsigned parts, double* means) {
-  for (std::size_t r = thread_in_grid(); r < rows.rows; r += threads_in_grid()) {
-    const std::size_t kind = rows.rows * parts;
-    const double* mine = partial + r * parts;
-    double sum = 0, low = mine[kind], high = mine[2 * kind];
-    for (unsigned p = 0; p < parts; ++p) {
-      sum += mine[p];
-      low = fmin(low, mine[kind + p]);
-      high = fmax(high, mine[2 * kind + p]);
-    }
-    means[r] = low < high ? sum / static_cast<double>(rows.columns) : low;
-  }
-}
-
-__global__ void centre_rows_kernel(RowsOf rows, const double* means) {
-  double* row = rows.data + blockIdx.y * rows.stride;
-  const double mean = means[blockIdx.y];
-  for (std::size_t i = thread_in_grid(); i < rows.columns; i += threads_in_grid()) row[i] -= mean;
-}
-
-__global__ void centre_columns_kernel(RowsOf rows) {
-  for (std::size_t i = thread_in_grid(); i < rows.columns; i += threads_in_grid()) {
-    double mean = 0;
-    for (std::size_t r = 0; r < rows.rows; ++r) mean += rows.data[r * rows.stride + i];
-    mean /= static_cast<double>(rows.rows);
-    for (std::size_t r = 0; r < rows.rows; ++r) rows.data[r * rows.stride + i] -= mean;
-  }
 }
 
 /// The tile (row, column) of the lower triangle that is its pair-th, counted row by row.
@@ -188,12 +114,6 @@ __global__ void join_dots_kernel(const double* partial, unsigned parts, std::siz
   }
 }
 
-Grid grid_of(std::size_t columns, std::size_t rows) {
-  Grid grid{blocks_for(columns, 4 * kThreads, kMostParts)};
-  grid.y = static_cast<unsigned>(rows);
-  return grid;
-}
-
 template <class Columns>
 void gram_of(Queue<Space::cuda> queue, const RowsOf& rows, const Columns& columns, double* gram, double* work) {
   constexpr std::size_t kMostPairs = 65535;  // of blocks along y
@@ -207,7 +127,7 @@ void gram_of(Queue<Space::cuda> queue, const RowsOf& rows, const Columns& column
 template <class Columns>
 void dots_of(Queue<Space::cuda> queue, const RowsOf& a, const RowsOf& b, const Columns& columns, double* dots,
              double* work) {
-  const Grid grid = grid_of(columns.count, a.rows);
+  const Grid grid = gram_grid(columns.count, a.rows);
   launch(queue, "row products", dots_kernel<Columns>, grid, a, b, columns, work);
   launch(queue, "sums of row products", join_dots_kernel, blocks_for(a.rows, kThreads), work, grid.x, a.rows, dots);
 }
@@ -215,25 +135,8 @@ void dots_of(Queue<Space::cuda> queue, const RowsOf& a, const RowsOf& b, const C
 }  // namespace
 
 std::size_t gram_work(std::size_t rows) {
-  const std::size_t parts = std::clamp<std::size_t>(1024 / pairs_of(rows), 1, kMostParts);
-  return std::max(pairs_of(rows) * parts * kTile * kTile, 3 * rows * kMostParts);
-}
-
-void widen_with_mean(Queue<Space::cuda> queue, const float* values, std::size_t stride, const RowsOf& rows,
-                     std::uint64_t* non_finite) {
-  launch(queue, "widen", widen_kernel, blocks_for(rows.columns, 4 * kThreads), values, stride, rows,
-         reinterpret_cast<unsigned long long*>(non_finite));
-}
-
-void centre_rows(Queue<Space::cuda> queue, const RowsOf& rows, double* means, double* work) {
-  const Grid grid = grid_of(rows.columns, rows.rows);
-  launch(queue, "look at rows", row_looks_kernel, grid, rows, work);
-  launch(queue, "means of rows", row_means_kernel, blocks_for(rows.rows, kThreads), rows, work, grid.x, means);
-  launch(queue, "centre rows", centre_rows_kernel, grid, rows, means);
-}
-
-void centre_columns(Queue<Space::cuda> queue, const RowsOf& rows) {
-  launch(queue, "centre columns", centre_columns_kernel, blocks_for(rows.columns, kThreads), rows);
+  const std::size_t parts = std::clamp<std::size_t>(1024 / pairs_of(rows), 1, kMostGramParts);
+  return std::max(pairs_of(rows) * parts * kTile * kTile, 3 * rows * kMostGramParts);
 }
 
 void gram(Queue<Space::cuda> queue, const RowsOf& rows, double* out, double* work) {

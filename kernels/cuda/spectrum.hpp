@@ -40,10 +40,10 @@ using TopCounts = std::array<std::uint64_t, kSpectrumTops>;
 
 /// sums := those of `values`, n >= 1; wide := the values in double precision.
 void sum_values(Queue<Space::cuda> queue, const float* values, std::size_t n, const TopCounts& tops, double* wide,
-                ValueSums* sums, std::byte* work);
+                ValueSums* sums, View<std::byte, Space::cuda> work);
 
 /// sums := those of the unnormalised `spectrum` of n values: n/2 + 1 pairs, 16-byte aligned.
 void sum_power(Queue<Space::cuda> queue, const double* spectrum, std::size_t n, const TopCounts& tops, PowerSums* sums,
-               std::byte* work);
+               View<std::byte, Space::cuda> work);
 
 }  // namespace gradtool::cuda

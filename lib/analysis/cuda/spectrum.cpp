@@ -65,9 +65,9 @@ class GpuSpectrum final : public SpectrumAccumulator {
   void observe(const Slice& slice) override {
     const GpuSlice& at = slice.gpu;
     Found* found = found_.data() + next_++;
-    cuda::sum_values(at.queue, at.rows, n_, top_counts(n_), wide_.data(), &found->values, work_.data());
+    cuda::sum_values(at.queue, at.rows, n_, top_counts(n_), wide_.data(), &found->values, work_);
     transform_->forward(at.queue, wide_.data(), spectrum_.data(), transform_work_.data());
-    cuda::sum_power(at.queue, spectrum_.data(), n_, top_counts(n_ / 2 + 1), &found->power, work_.data());
+    cuda::sum_power(at.queue, spectrum_.data(), n_, top_counts(n_ / 2 + 1), &found->power, work_);
   }
 
   void close() override {
