@@ -105,8 +105,9 @@ __device__ void write_group(const std::uint8_t* codes, std::uint32_t* words) {
 /// A warp for each block, whose elements stay in registers from the gradient to the residual.
 template <std::uint32_t Bits>
 __global__ void __launch_bounds__(kBlock, 6)
-    encode_kernel(law::ThcShape shape, law::ThcTable<Bits> table, const float* u, const float* norms,
-                  const std::uint32_t* signs, law::DrawKey key, std::uint32_t* codes, float* residual) {
+    encode_kernel(law::ThcShape shape, const __grid_constant__ law::ThcTable<Bits> table, const float* u,
+                  const float* norms, const std::uint32_t* signs, law::DrawKey key, std::uint32_t* codes,
+                  float* residual) {
   alignas(16) __shared__ float rooms[kWarps][kHadamardRoom];
   __shared__ CodeRoom code_rooms[kWarps];
   __shared__ law::ThcSteps<Bits> of_table;
