@@ -11,8 +11,7 @@ namespace gradtool::cuda {
 namespace {
 
 __global__ void count_kernel(SelectTiles tiles, const std::uint32_t* low, SelectState* state, std::uint64_t* before) {
-  std::uint32_t threshold = state->threshold;
-  if (low != nullptr) threshold = (*low == 0 ? 1u : *low) - 1;
+  const std::uint32_t threshold = low == nullptr ? state->threshold : (*low == 0 ? 1u : *low) - 1;
   const unsigned lane = threadIdx.x % schedule::kLanes;
   for (std::size_t tile = warp_in_grid(); tile < tiles.size; tile += warps_in_grid()) {
     const std::uint32_t count = tiles.counts[tile];

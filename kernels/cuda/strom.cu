@@ -52,7 +52,7 @@ __global__ void check_kernel(const float* values, const std::uint32_t* count, st
   const std::size_t k = *count;
   bool found = false;
   for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid()) found = found || !law::Strom::finite(values[i]);
-  if (found) *not_finite = 1;
+  if (found) atomicOr(not_finite, 1u);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ __global__ void scales_kernel(TensorTable table, double clip, Moments moments, f
     std::uint32_t largest = 0;
     for (std::size_t p = range.first + threadIdx.x; p < range.last; p += kThreads)
       largest = moments.largest[p] > largest ? moments.largest[p] : largest;
-    most[threadIdx.x / schedule::kLanes] = __reduce_max_sync(DeviceWarp::kAll, largest);
+    largest = __reduce_max_sync(DeviceWarp::kAll, largest);
+    if (lane_in_warp() == 0) most[threadIdx.x / schedule::kLanes] = largest;
     double sums[2]{};
     if (clip != 0.0) {
       sums_of_chunks<2>(moments.sums, table.pieces, range.first, range.last, room, sums);
