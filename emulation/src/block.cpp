@@ -1,28 +1,35 @@
+// In builds with ThreadSanitizer this file is not instrumented: it is the GPU, and its own state no race.
 #include "src/block.hpp"
 
 #include <boost/context/fixedsize_stack.hpp>
 #include <cstdio>
 #include <numeric>
 
+#include "src/races.hpp"
+
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 namespace emulation {
 
-BlockPlayer::BlockPlayer() = default;
+BlockPlayer::BlockPlayer(bool blocks_race) : blocks_race_{blocks_race} {}
 
 void BlockPlayer::make_threads(unsigned count) {
   while (threads_.size() < count) {
     Thread* thread = threads_.emplace_back(std::make_unique<Thread>()).get();
+    thread->checked = races::made();
     // Made once and played again and again: a turn of the loop is one CUDA thread.
     thread->fiber = boost::context::fiber{std::allocator_arg, boost::context::fixedsize_stack{kStack},
                                           [this, thread](boost::context::fiber&& scheduler) {
                                             thread->scheduler = std::move(scheduler);
                                             for (;;) {
+                                              races::hear(&begins_);
                                               call_->kernel(call_->arguments);
+                                              races::tell(&ends_);
                                               thread->done = true;
                                               --live_;
                                               leave_barrier();
+                                              races::turn_to(scheduler_);
                                               thread->scheduler = std::move(thread->scheduler).resume();
                                             }
                                             return std::move(thread->scheduler);
@@ -34,23 +41,28 @@ void BlockPlayer::make_threads(unsigned count) {
 void BlockPlayer::resume(unsigned which) {
   current_ = which;
   threadIdx = {which, 0, 0};
-  Thread& thread = *threads_[which];
+  Thread& thread = thread_of(which);
   thread.awaited = nullptr;
+  races::turn_to(thread.checked);
   thread.fiber = std::move(thread.fiber).resume();
 }
 
 void BlockPlayer::wait(const std::uint32_t* word, std::uint32_t value, bool until_equal) {
-  Thread& thread = *threads_[current_];
+  Thread& thread = thread_of(current_);
   thread.awaited = word;
   thread.value = value;
   thread.until_equal = until_equal;
+  races::turn_to(scheduler_);
   thread.scheduler = std::move(thread.scheduler).resume();
 }
 
 void BlockPlayer::play(const GridCall& call, const uint3& index, std::uint32_t order_seed) {
   call_ = &call;
   count_ = call.block.x;
+  shift_ = (order_seed >> 16) % count_;
   make_threads(count_);
+  scheduler_ = races::current();
+  races::tell(&begins_);
   live_ = count_;
   waiting_ = 0;
   votes_ = {};
@@ -69,15 +81,20 @@ void BlockPlayer::play(const GridCall& call, const uint3& index, std::uint32_t o
   while (live_ > 0) {
     bool moved = false;
     for (unsigned i = 0; i < count_; ++i, thread = (thread + stride) % count_) {
-      if (threads_[thread]->done || !threads_[thread]->can_run()) continue;
+      if (thread_of(thread).done || !thread_of(thread).can_run()) continue;
       resume(thread);
       moved = true;
     }
     if (!moved) stuck();
   }
+  if (!blocks_race_) end_grid();
 }
 
-const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value) {
+void BlockPlayer::end_grid() {
+  races::hear(&ends_);
+}
+
+const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value, bool in_order) {
   const unsigned lane = current_ % 32;
   if ((mask >> lane & 1u) == 0) {
     std::fprintf(stderr, "emulated GPU: kernel %s: thread %u of block %u meets lanes %08x, and is not among them\n",
@@ -93,6 +110,7 @@ const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value) {
     for (auto& other : meetings) {
       if (other->mask == 0) meeting = other.get();
     }
+    const races::Unseen allocation;
     if (meeting == nullptr) meeting = meetings.emplace_back(std::make_unique<Meeting>()).get();
     meeting->mask = mask;
     meeting->arrived[0] = meeting->arrived[1] = 0;
@@ -102,11 +120,13 @@ const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value) {
   meeting->parity[lane] = parity ^ 1u;
   meeting->values[parity][lane] = value;
   meeting->arrived[parity] |= 1u << lane;
+  if (in_order) races::tell(&meeting->values[parity]);
   if (meeting->arrived[parity] == mask) {
     meeting->arrived[parity ^ 1u] = 0;  // everybody has left the meeting before this one
   } else {
     wait(&meeting->arrived[parity], mask, true);
   }
+  if (in_order) races::hear(&meeting->values[parity]);
   return meeting->values[parity];
 }
 
@@ -124,16 +144,25 @@ Votes BlockPlayer::meet_block(bool vote) {
   votes_.any = votes_.any || vote;
   ++waiting_;
   const std::uint32_t before = generation_;
+  // A token for each of two barriers in turn: nobody tells the next but one before all have heard of this one.
+  char* const token = &barriers_[before % 2];
+  races::tell(token);
   leave_barrier();
   if (generation_ == before) wait(&generation_, before, false);
+  races::hear(token);
   return result_;
+}
+
+void BlockPlayer::fence() {
+  races::tell(&fences_);
+  races::hear(&fences_);
 }
 
 unsigned BlockPlayer::active_mask() const {
   unsigned mask = 0;
   const unsigned first = current_ / 32 * 32;
   for (unsigned lane = 0; lane < 32 && first + lane < count_; ++lane)
-    if (!threads_[first + lane]->done) mask |= 1u << lane;
+    if (!thread_of(first + lane).done) mask |= 1u << lane;
   return mask;
 }
 

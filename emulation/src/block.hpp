@@ -32,18 +32,25 @@ struct Meeting {
 /// hangs on the order, for lack of a barrier, shows.
 class BlockPlayer {
  public:
-  BlockPlayer();
+  /// `blocks_race`: with ThreadSanitizer, blocks of a grid are in no order, so that races between them show; else
+  /// those within a block alone.
+  explicit BlockPlayer(bool blocks_race);
   void play(const GridCall& call, const uint3& index, std::uint32_t order_seed);
+  /// What the grid did comes before whatever follows.
+  void end_grid();
 
   // What the running thread's intrinsics call.
-  const Lanes& meet(unsigned mask, std::uint64_t value);
+  /// `in_order`: what lanes did before the meeting comes before what the others do after it.
+  const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order);
   Votes meet_block(bool vote);
   [[nodiscard]] unsigned active_mask() const;
+  void fence();
 
  private:
   struct Thread {
     boost::context::fiber fiber;             ///< where the thread is suspended
     boost::context::fiber scheduler;         ///< where it was resumed from
+    void* checked = nullptr;                 ///< ThreadSanitizer's name for it
     const std::uint32_t* awaited = nullptr;  ///< null: nothing
     std::uint32_t value = 0;
     bool until_equal = false;
@@ -52,6 +59,8 @@ class BlockPlayer {
   };
   static constexpr std::size_t kStack = 128 * 1024;
 
+  /// Changes from block to block, or ThreadSanitizer would take threads of one number in two blocks for one.
+  [[nodiscard]] Thread& thread_of(unsigned number) const { return *threads_[(number + shift_) % count_]; }
   void make_threads(unsigned count);
   void resume(unsigned which);
   void wait(const std::uint32_t* word, std::uint32_t value, bool until_equal);
@@ -61,10 +70,14 @@ class BlockPlayer {
   const GridCall* call_ = nullptr;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<std::vector<std::unique_ptr<Meeting>>> warps_;
-  unsigned current_ = 0, count_ = 0, live_ = 0;
+  unsigned current_ = 0, count_ = 0, live_ = 0, shift_ = 0;
   std::uint32_t generation_ = 0;  ///< of the block's barrier
   unsigned waiting_ = 0;
   Votes votes_, result_;
+  // For ThreadSanitizer (races.hpp): who plays, whether blocks are in no order, and tokens.
+  void* scheduler_ = nullptr;
+  bool blocks_race_;
+  char begins_ = 0, ends_ = 0, fences_ = 0, barriers_[2]{};
 };
 
 }  // namespace emulation

@@ -1,17 +1,33 @@
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "emulation/api.hpp"
 #include "src/block.hpp"
 #include "src/device.hpp"
+#include "src/races.hpp"
+
+extern "C" char __data_start, _end;  // NOLINT(bugprone-reserved-identifier): the linker's
 
 namespace emulation {
 namespace {
 
+/// GRADTOOL_EMULATION_RACES=blocks: ThreadSanitizer looks for races between blocks, in global memory. What blocks share
+/// lies in the same static variables for all of them, so that races there are expected.
+bool blocks_race() {
+  const char* text = std::getenv("GRADTOOL_EMULATION_RACES");
+  if (text == nullptr || std::strcmp(text, "blocks") != 0) return false;
+#if defined(GT_EMULATION_RACES)
+  races::expect(&__data_start, static_cast<unsigned long>(&_end - &__data_start));
+#endif
+  return true;
+}
+
 // Only the GPU's thread (device.cpp) plays grids.
 BlockPlayer& player() {
-  static auto* const instance = new BlockPlayer;  // never destroyed: fibers hold frames of kernels' loops
+  static auto* const instance =
+      new BlockPlayer{blocks_race()};  // never destroyed: fibers hold frames of kernels' loops
   return *instance;
 }
 
@@ -42,6 +58,10 @@ void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t
   blockDim = block;
   shared_memory =
       shared_bytes == 0 ? nullptr : static_cast<std::byte*>(std::aligned_alloc(256, (shared_bytes + 255) / 256 * 256));
+#if defined(GT_EMULATION_RACES)
+  static const bool in_no_order = blocks_race();
+  if (in_no_order && shared_bytes > 0) races::expect(shared_memory, shared_bytes);
+#endif
   ++grids;
   // Every block once, in an order of this grid's own: nothing says which one starts first.
   const std::uint64_t count = std::uint64_t{grid.x} * grid.y;
@@ -53,6 +73,7 @@ void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t
     const uint3 index{static_cast<unsigned>(block_index % grid.x), static_cast<unsigned>(block_index / grid.x), 0};
     player().play(call, index, mixed(seed + mixed(grids) + static_cast<std::uint32_t>(block_index)));
   }
+  player().end_grid();
   std::free(shared_memory);
   shared_memory = nullptr;
 }
@@ -60,11 +81,14 @@ void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t
 std::byte* dynamic_shared() {
   return shared_memory;
 }
-const Lanes& meet(unsigned mask, std::uint64_t value) {
-  return player().meet(mask, value);
+const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order) {
+  return player().meet(mask, value, in_order);
 }
 Votes meet_block(bool vote) {
   return player().meet_block(vote);
+}
+void fence() {
+  player().fence();
 }
 unsigned active_mask() {
   return player().active_mask();

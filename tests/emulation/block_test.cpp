@@ -31,6 +31,9 @@ std::vector<int> counted(std::size_t count) {
 }
 
 TEST(EmulatedBlock, KeepsBarriersAndShowsAMissingOne) {
+#if defined(GT_EMULATION_RACES)
+  GTEST_SKIP() << "a missing barrier is a race, and races_test.cpp's matter in this build";
+#endif
   auto expected = counted(10 * kThreads);
   for (std::size_t block = 0; block < 10; ++block)
     std::reverse(expected.begin() + static_cast<long>(block * kThreads),

@@ -1,64 +1,67 @@
 #pragma once
 
+#include <atomic>
 #include <type_traits>
 
 #include "emulation/dialect.hpp"
 
-// All threads of the emulated GPU take turns on one thread of the CPU, so that plain accesses are atomic.
+namespace emulation {
+
+void fence();
+
+/// *at := next(*at); returns what was there. Threads take turns, so that nothing comes in between; relaxed as CUDA's.
+template <class T, class Next>
+T atomically(T* at, Next next) {
+  const std::atomic_ref<T> cell{*at};
+  const T before = cell.load(std::memory_order_relaxed);
+  cell.store(next(before), std::memory_order_relaxed);
+  return before;
+}
+
+}  // namespace emulation
+
 template <class T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = static_cast<T>(before + value);
-  return before;
+  return emulation::atomically(at, [=](T before) { return static_cast<T>(before + value); });
 }
 template <class T>
 T atomicSub(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = static_cast<T>(before - value);
-  return before;
+  return emulation::atomically(at, [=](T before) { return static_cast<T>(before - value); });
 }
 template <class T>
 T atomicMax(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  if (value > before) *at = value;
-  return before;
+  return emulation::atomically(at, [=](T before) { return value > before ? value : before; });
 }
 template <class T>
 T atomicMin(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  if (value < before) *at = value;
-  return before;
+  return emulation::atomically(at, [=](T before) { return value < before ? value : before; });
 }
 template <class T>
 T atomicOr(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = before | value;
-  return before;
+  return emulation::atomically(at, [=](T before) { return before | value; });
 }
 template <class T>
 T atomicAnd(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = before & value;
-  return before;
+  return emulation::atomically(at, [=](T before) { return before & value; });
 }
 template <class T>
 T atomicXor(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = before ^ value;
-  return before;
+  return emulation::atomically(at, [=](T before) { return before ^ value; });
 }
 template <class T>
 T atomicExch(T* at, std::type_identity_t<T> value) {
-  const T before = *at;
-  *at = value;
-  return before;
+  return emulation::atomically(at, [=](T) { return value; });
 }
 template <class T>
 T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
-  const T before = *at;
-  if (before == compare) *at = value;
-  return before;
+  return emulation::atomically(at, [=](T before) { return before == compare ? value : before; });
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() {}
+inline void __threadfence() {
+  emulation::fence();
+}
+inline void __threadfence_block() {
+  emulation::fence();
+}
+inline void __threadfence_system() {
+  emulation::fence();
+}

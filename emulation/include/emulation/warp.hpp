@@ -8,14 +8,21 @@
 
 #include "emulation/dialect.hpp"
 
+#if defined(GT_EMULATION_RACES)
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+}
+#endif
+
 namespace emulation {
 
 /// What every lane of a warp deposited.
 using Lanes = std::array<std::uint64_t, 32>;
 
 /// Waits until all lanes of `mask` are here with their values, then returns them. The reference holds until the lane's
-/// next meeting.
-const Lanes& meet(unsigned mask, std::uint64_t value);
+/// next meeting. Of CUDA's meetings __syncwarp alone orders what lanes do with memory.
+const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order = false);
 /// The barrier of a block; returns what all of its threads deposited, added up and or-ed and and-ed.
 struct Votes {
   int count = 0;
@@ -40,16 +47,32 @@ T unpacked(std::uint64_t bits) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
+/// The values of a meeting are no memory of the GPU's: looking at them is no race.
+#if defined(GT_EMULATION_RACES)
+class Looking {
+ public:
+  Looking() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+  ~Looking() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+  Looking(const Looking&) = delete;
+  Looking& operator=(const Looking&) = delete;
+};
+#else
+struct Looking {
+  Looking() {}
+};
+#endif
 /// `lane` of this thread's segment of `width` lanes when `inside`, else the own value.
 template <class T>
 T shuffled(unsigned mask, const T& value, unsigned lane, bool inside) {
   const Lanes& lanes = meet(mask, packed(value));
+  const Looking looking;
   return inside ? unpacked<T>(lanes[lane % 32]) : value;
 }
 /// Joins the values of all lanes in `mask`, in lane order.
 template <class T, class Join>
 T joined(unsigned mask, const T& value, Join join) {
   const Lanes& lanes = meet(mask, packed(value));
+  const Looking looking;
   unsigned left = mask;
   T all = unpacked<T>(lanes[static_cast<unsigned>(std::countr_zero(left))]);
   for (left &= left - 1; left != 0; left &= left - 1)
@@ -72,7 +95,7 @@ inline int __syncthreads_or(int vote) {
   return emulation::meet_block(vote != 0).any ? 1 : 0;
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  emulation::meet(mask, 0);
+  emulation::meet(mask, 0, true);
 }
 inline unsigned __activemask() {
   return emulation::active_mask();
@@ -105,6 +128,7 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
 }
 inline unsigned __ballot_sync(unsigned mask, int vote) {
   const auto& lanes = emulation::meet(mask, vote != 0 ? 1u : 0u);
+  const emulation::Looking looking;
   unsigned votes = 0;
   for (unsigned lane = 0; lane < 32; ++lane)
     if ((mask >> lane & 1u) != 0 && lanes[lane] != 0) votes |= 1u << lane;
@@ -120,6 +144,7 @@ template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
   const std::uint64_t own = emulation::packed(value);
   const auto& lanes = emulation::meet(mask, own);
+  const emulation::Looking looking;
   unsigned same = 0;
   for (unsigned lane = 0; lane < 32; ++lane)
     if ((mask >> lane & 1u) != 0 && lanes[lane] == own) same |= 1u << lane;
