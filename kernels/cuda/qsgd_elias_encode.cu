@@ -8,7 +8,7 @@
 #include "kernels/cuda/qsgd_elias.hpp"
 #include "kernels/cuda/qsgd_elias_scratch.hpp"
 #include "kernels/law/qsgd.hpp"
-#include "kernels/schedule/block_codes.hpp"
+#include "kernels/schedule/windows.hpp"
 
 namespace gradtool::cuda {
 namespace {
