@@ -106,6 +106,7 @@ void add_steps(const std::string& name, const CodecSpec& spec, const Layout& lay
     const auto weight = values(queue, spec.descriptor->needs_weight ? layout.elements : 0);
     const SideInputs<Space::cuda> side{.weight = weight.as<const float>()};
     const cuda::DeviceBuffer gradient{4 * layout.elements};
+    const cuda::DeviceBuffer flush{2 * cuda::device_info(cuda::current_device()).l2_bytes};
     NoClock<Space::cuda> clock;
     std::uint32_t step = 0;
     const auto once = [&] {
@@ -116,7 +117,8 @@ void add_steps(const std::string& name, const CodecSpec& spec, const Layout& lay
     const auto refill = [&] {
       cuda::copy_elements(queue, gradient.as<float>(),
                           View<const float, Space::cuda>{
-                              input.as<float>().part(4 * (977 * step % (layout.elements / 8)), layout.elements)});
+                              input.as<float>().part(4 * (977 * step % (layout.elements / 8 + 1)), layout.elements)});
+      cuda::fill(queue, flush.bytes(), 0x5A);  // else the L2 cache would still hold what was written last
     };
     for (int i = 0; i < settling; ++i) {
       refill();

@@ -3,7 +3,7 @@
 # that gradtool needs beside CUDA, out of Debian's or Ubuntu's packages, extracted and not installed. Without static
 # libraries that have a shared one beside them, documents, and the C and C++ runtimes, which are the other machine's own.
 #
-# Usage: scripts/gpu-prefix.sh DIR        (on a machine with apt-get; DIR is new or empty)
+# Usage: scripts/gpu-prefix.sh DIR        (on a machine with apt-get, no newer than the other one; DIR is new or empty)
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: scripts/gpu-prefix.sh DIR" >&2; exit 2; }
@@ -15,7 +15,9 @@ prefix=$(readlink -f "$1")
 wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfftw3-dev liblapack-dev libblas-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 # What a machine with nothing on it would install for them: libraries, and headers of nothing else.
-mapfile -t packages < <(apt-get --simulate -o Dir::State::status=/dev/null install --no-install-recommends "${wanted[@]}" |
+plan=$(apt-get --simulate -o Dir::State::status=/dev/null install --no-install-recommends "${wanted[@]}") ||
+  { echo "gpu-prefix.sh: apt-get finds no way to install ${wanted[*]} (is there a list of packages? apt-get update)" >&2; exit 1; }
+mapfile -t packages < <(printf '%s\n' "$plan" |
   awk '/^Inst lib|^Inst zlib/ {print $2}' | grep -vE -- '-dev$|^(libc6|libc-bin|libcrypt1|libgcc-s1|libstdc\+\+6)$')
 packages+=("${wanted[@]}")
 
@@ -29,6 +31,8 @@ for deb in "$work"/*.deb; do dpkg -x "$deb" "$prefix"; done
 rm -rf "$prefix"/usr/share/{doc,man,lintian,locale,bug,doc-base,info} "$prefix"/etc "$prefix"/var
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || gcc -print-multiarch)
 libraries=$prefix/usr/lib/$multiarch
+# Links to places of an installed system stay within the prefix.
+find "$prefix" -type l -lname '/*' | while read -r link; do ln -sfr "$prefix$(readlink "$link")" "$link"; done
 find "$prefix" -name '*.a' | while read -r archive; do
   [ ! -e "${archive%.a}.so" ] || rm "$archive"
 done

@@ -18,7 +18,7 @@ CHECKS = ("gpu_codecs", "gpu_reducers", "comm_gpu", "comm_cuda_runtime", "analyz
 # What no run of this script measures, by name.
 NOT_MEASURED = ("NCCL between cards, and anything else with more than one", "`gradtool capture --device cuda` (needs a LibTorch for CUDA)",
                 "speed of `gradtool analyze --device cuda` (its tables are checked)",
-                "methods between ranks on more than one card; bench.csv has their times on two ranks of one")
+                "gradiveq's sampling steps and fits", "methods between ranks on more than one card; bench.csv has their times on two ranks of one")
 
 
 def command(*words):
@@ -62,7 +62,7 @@ def against_torch(path, rows):
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):
-        return ["torch.topk: not measured (no PyTorch with CUDA here).", ""]
+        return ["torch.topk: not measured.", ""]
     if not own:
         return []
     times = record["microseconds"] / own[0]["real_time"]
@@ -93,7 +93,7 @@ def table(path, elements):
 
 def beside_libraries(rows):
     """Methods that are little but a library's work, and that work alone in the same run."""
-    pairs = [(f"{name}, a step", both["step"]["real_time"], both["cublas"]["real_time"], 1.3)
+    pairs = [(f"{name}, a {'compressed ' if name.startswith('gradiveq') else ''}step", both["step"]["real_time"], both["cublas"]["real_time"], 1.3)
              for name, both in rows.items() if {"step", "cublas"} <= both.keys()]
     alone = rows.get("cufft", {}).get("forward+inverse")
     pairs += [(f"{name}, encode and decode_add", both["encode"]["real_time"] + both["decode"]["real_time"], alone["real_time"], 1.4)
@@ -139,6 +139,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--log", type=pathlib.Path, required=True)
     parser.add_argument("--seconds", type=int, required=True)
+    parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--failed", default="")
     parser.add_argument("--unfinished", default="", help="checks that were cut short, or not begun")
     parser.add_argument("--quick", action="store_true")
@@ -146,7 +147,7 @@ def main():
     options = parser.parse_args()
     card = command("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem",
                    "--format=csv,noheader", "-i", "0")
-    nvcc = re.search(r"release ([\d.]+)", command("nvcc", "--version") or "")
+    nvcc = re.search(r"release ([\d.]+)", command(options.nvcc, "--version") or "")
     commit = command("git", "rev-parse", "--short=12", "HEAD")
     lines = [f"# {card.split(',')[0]}", "",
              f"{'Commit ' + commit + '; ' if commit else ''}{card}; CUDA {nvcc.group(1) if nvcc else '?'}. "
@@ -158,7 +159,7 @@ def main():
         said = tests_of(log) if log.exists() else "not run"
         lines.append(f"* {name}: {'cut short for lack of time; ' if name in unfinished else ''}{said}")
     lines += ["", "## Speed", "",
-              "CUDA events, two inputs in turn, mean of a run of Google Benchmark. GB/s are of raw float32 gradient. Of copy: the "
+              "CUDA events, two inputs in turn (before a step of one rank the L2 cache is overwritten), mean of a run of Google Benchmark. GB/s are of raw float32 gradient. Of copy: the "
               "codec's minimum traffic (encode: gradient, payload, and what it remembers, read and written; decode_add: payload, "
               "output read and written, nothing for sparse codecs) at the rate of the copy, over the time it took.", ""]
     for elements in options.elements:

@@ -58,6 +58,7 @@ void BlockPlayer::wait(const std::uint32_t* word, std::uint32_t value, bool unti
 
 void BlockPlayer::play(const GridCall& call, const uint3& index, std::uint32_t order_seed) {
   call_ = &call;
+  ++played_;
   count_ = call.block.x;
   shift_ = (order_seed >> 16) % count_;
   make_threads(count_);
@@ -120,13 +121,14 @@ const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value, bool in_order
   meeting->parity[lane] = parity ^ 1u;
   meeting->values[parity][lane] = value;
   meeting->arrived[parity] |= 1u << lane;
-  if (in_order) races::tell(&meeting->values[parity]);
+  char* const token = &tokens().warp[current_ / 32][parity];
+  if (in_order) races::tell(token);
   if (meeting->arrived[parity] == mask) {
     meeting->arrived[parity ^ 1u] = 0;  // everybody has left the meeting before this one
   } else {
     wait(&meeting->arrived[parity], mask, true);
   }
-  if (in_order) races::hear(&meeting->values[parity]);
+  if (in_order) races::hear(token);
   return meeting->values[parity];
 }
 
@@ -145,7 +147,7 @@ Votes BlockPlayer::meet_block(bool vote) {
   ++waiting_;
   const std::uint32_t before = generation_;
   // A token for each of two barriers in turn: nobody tells the next but one before all have heard of this one.
-  char* const token = &barriers_[before % 2];
+  char* const token = &tokens().block[before % 2];
   races::tell(token);
   leave_barrier();
   if (generation_ == before) wait(&generation_, before, false);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <cstdint>
 #include <memory>
@@ -77,7 +78,16 @@ class BlockPlayer {
   // For ThreadSanitizer (races.hpp): who plays, whether blocks are in no order, and tokens.
   void* scheduler_ = nullptr;
   bool blocks_race_;
-  char begins_ = 0, ends_ = 0, fences_ = 0, barriers_[2]{};
+  char begins_ = 0, ends_ = 0, fences_ = 0;
+  /// Of a block's barriers and of its warps', two in turn each. Where blocks are in no order, those of many blocks, so
+  /// that barriers of one do not order what another does.
+  struct Tokens {
+    char block[2], warp[32][2];
+  };
+  static constexpr std::size_t kTokens = 512;
+  std::array<Tokens, kTokens> tokens_{};
+  std::size_t played_ = 0;
+  [[nodiscard]] Tokens& tokens() { return tokens_[blocks_race_ ? played_ % kTokens : 0]; }
 };
 
 }  // namespace emulation

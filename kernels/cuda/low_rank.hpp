@@ -7,7 +7,7 @@
 #include "kernels/law/philox.hpp"
 #include "lib/core/view.hpp"
 
-/// What PowerSGD does beside its two products, on the GPU, for all matrices of a unit at once: the steps of
+/// What PowerSGD does on the GPU, beside cuBLAS's products for factors of more than kMostDirectRank columns, for all matrices of a unit at once: the steps of
 /// kernels/host/low_rank.hpp. Factors are stored column after column. Sums have a fixed order, so equal input gives
 /// equal bits on every GPU of a kind, whatever else it does; they are not those of the CPU.
 namespace gradtool::cuda {

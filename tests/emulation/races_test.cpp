@@ -28,6 +28,13 @@ void read_neighbour(int* out) {
 void write_one_place(int* out) {
   if (threadIdx.x == 0) out[0] = 1;
 }
+/// Barriers of a block do not order what other blocks do.
+void read_other_block(int* out) {
+  if (threadIdx.x == 0) out[1 + blockIdx.x] = 1;
+  __syncthreads();
+  __syncwarp();
+  if (threadIdx.x == 0) out[100 + blockIdx.x] = out[1 + (blockIdx.x + 1) % gridDim.x];
+}
 void count_in_one_place(int* out) {
   atomicAdd(&out[0], 1);
 }
@@ -88,6 +95,7 @@ TEST_F(EmulatedRaces, BetweenBlocksShowWhereAskedFor) {
   expect(false, 5, [=] { write_one_place(out); });
   setenv("GRADTOOL_EMULATION_RACES", "blocks", 1);
   expect(true, 5, [=] { write_one_place(out); });
+  expect(true, 5, [=] { read_other_block(out); });
   expect(false, 5, [=] { count_in_one_place(out); });
   expect(false, 5, [=] { read_neighbour<Order::barrier>(out); });
 }

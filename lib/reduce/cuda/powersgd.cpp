@@ -16,7 +16,7 @@ class CudaSteps {
       : plan_{plan},
         work_{cut(plan)},
         arena_{table_bytes()},
-        blas_{work_.is_direct() ? nullptr : cuda::Blas::of_this_thread()} {
+        blas_{work_.matrices.empty() || work_.is_direct() ? nullptr : cuda::Blas::of_this_thread()} {
     tables_ = {.matrices = upload(queue, work_.matrices),
                .rows = upload(queue, work_.rows),
                .tiles = upload(queue, work_.tiles),
