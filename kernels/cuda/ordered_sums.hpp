@@ -26,6 +26,7 @@ struct SumRoom {
 template <unsigned K>
 __device__ void sums_of_chunks(const double* values, std::size_t stride, std::size_t first, std::size_t last,
                                SumRoom<K>& room, double (&sums)[K]) {
+  static_assert(kThreads % K == 0 && K <= kThreads / schedule::kLanes);
   const unsigned k = threadIdx.x / kGroupsAtOnce<K>;
   const unsigned own = threadIdx.x % kGroupsAtOnce<K>;
   const unsigned adds = threadIdx.x / schedule::kLanes;  // for this k, if it is the first lane of a warp

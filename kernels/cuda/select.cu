@@ -21,6 +21,7 @@ Select::Room::Room(View<std::byte, Space::cuda> scratch, std::size_t n) {
 }
 
 std::size_t Select::scratch_bytes(std::size_t n) {
+  expects(n < std::size_t{1} << 32, "a selection of 2^32 numbers or more: positions have 32 bits");
   return n == 0 ? 0 : Room{{}, n}.bytes;
 }
 

@@ -76,7 +76,7 @@ __device__ void visit_all(const SparseShape& shape, const Sections& at, const Un
       visit(static_cast<std::uint32_t>(i), at.index[i]);
     return;
   }
-  const std::size_t used = units_of(at, units.size);
+  const std::size_t used = units_of(at);
   for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
     const Start start = units.starts[unit];
     if (at.code == IndexCode::bitmap)
@@ -88,7 +88,7 @@ __device__ void visit_all(const SparseShape& shape, const Sections& at, const Un
 
 __global__ void add_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units, float weight,
                            float* out, SparseForget forget) {
-  const Sections at = sections_of(shape, payload, size);
+  const Sections at = sections_of(shape, payload, size, units.size);
   if (!at.good) {
     for (std::size_t i = thread_in_grid(); i < shape.n; i += threads_in_grid()) out[i] = __uint_as_float(0x7fc00000u);
     return;
@@ -108,7 +108,7 @@ __global__ void add_kernel(SparseShape shape, const std::byte* payload, std::siz
 
 __global__ void mark_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units,
                             std::uint32_t* words) {
-  const Sections at = sections_of(shape, payload, size);
+  const Sections at = sections_of(shape, payload, size, units.size);
   if (!at.good) {
     for (std::size_t w = thread_in_grid(); 32 * w < shape.n; w += threads_in_grid())
       words[w] =

@@ -13,8 +13,8 @@ namespace {
 __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
   __shared__ std::uint32_t words[kUnitWords + 3];
   __shared__ Walk walks[kChunks * kEntries];
-  const Sections at = sections_of(shape, payload, size);
-  const std::size_t used = units_of(at, units.size);
+  const Sections at = sections_of(shape, payload, size, units.size);
+  const std::size_t used = units_of(at);
   for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
     if (at.code == IndexCode::bitmap) {
       std::uint32_t own = 0;
@@ -46,8 +46,8 @@ __global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::
   __shared__ std::uint8_t leaves[kThreads * kEntries];
   __shared__ std::uint8_t enters[kThreads];
   __shared__ std::uint32_t entry;
-  const Sections at = sections_of(shape, payload, size);
-  const std::size_t used = units_of(at, units.size);
+  const Sections at = sections_of(shape, payload, size, units.size);
+  const std::size_t used = units_of(at);
   if (threadIdx.x == 0) entry = 0;
   std::uint32_t ordinal = 0;
   std::uint32_t next = 0;

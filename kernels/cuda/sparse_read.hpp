@@ -55,7 +55,16 @@ struct Sections {
   std::size_t words = 0;  ///< of the index
 };
 
-__device__ inline Sections sections_of(const SparseShape& shape, const std::byte* payload, std::size_t size) {
+/// Units of an index section; a list of positions has none.
+__device__ inline std::size_t units_in(IndexCode code, std::size_t words) {
+  if (code == IndexCode::u32) return 0;
+  const std::size_t each = code == IndexCode::elias ? kUnitWords : kBitmapWords;
+  return (words + each - 1) / each;
+}
+
+/// `room`: units that there is scratch for; a payload that has more is not one of the shape's.
+__device__ inline Sections sections_of(const SparseShape& shape, const std::byte* payload, std::size_t size,
+                                       std::size_t room) {
   const auto* head = reinterpret_cast<const std::uint32_t*>(payload);
   const SparseHeader header{std::uint64_t{head[1]} << 32 | head[0], head[2], head[3]};
   const std::size_t k = header.count;
@@ -69,6 +78,8 @@ __device__ inline Sections sections_of(const SparseShape& shape, const std::byte
   const auto code = as_words ? IndexCode::u32 : static_cast<IndexCode>(form);
   const std::size_t bytes = header.bytes - at;
   if (bytes % 4 != 0 || (code != IndexCode::elias && bytes != law::index_bytes(code, k, shape.n, 0))) return {};
+  // Nor is one in another code than the fixed one, which scratch was planned for.
+  if ((!shape.automatic && !as_words && code != shape.fixed) || units_in(code, bytes / 4) > room) return {};
   return {true,
           form != header.code,
           code,
@@ -79,12 +90,8 @@ __device__ inline Sections sections_of(const SparseShape& shape, const std::byte
           bytes / 4};
 }
 
-/// Units of this payload, at most as many as there is room for.
-__device__ inline std::size_t units_of(const Sections& at, std::size_t room) {
-  if (!at.good || at.code == IndexCode::u32) return 0;
-  const std::size_t words = at.code == IndexCode::elias ? kUnitWords : kBitmapWords;
-  const std::size_t units = (at.words + words - 1) / words;
-  return units < room ? units : room;
+__device__ inline std::size_t units_of(const Sections& at) {
+  return at.good ? units_in(at.code, at.words) : 0;
 }
 
 /// The words of an Elias unit and what its last code may reach behind it, zeros behind the end.

@@ -158,6 +158,14 @@ TEST_P(GpuCodec, DamagedPayloadsStayInBounds) {
     damaged[flip / 8] ^= static_cast<std::byte>(1U << flip % 8);
     gpu.decode_add(damaged, 1.0F, out);  // guards and CUDA's own checks fail the test
   }
+  // Other codes, counts and sizes that a header could state.
+  for (std::size_t word = 0; word < 8 && 4 * word + 4 <= payload.size(); ++word) {
+    for (std::uint32_t number = 0; number < 4; ++number) {
+      auto damaged = payload;
+      std::memcpy(damaged.data() + 4 * word, &number, sizeof number);
+      gpu.decode_add(damaged, 1.0F, out);
+    }
+  }
   gpu.decode_add(std::vector<std::byte>(payload.size(), std::byte{0xFF}), 1.0F, out);
   gpu.decode_add(std::vector<std::byte>(payload.size(), std::byte{0x00}), 1.0F, out);
 
