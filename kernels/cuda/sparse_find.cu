@@ -36,6 +36,7 @@ __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::s
         all = {next.leaves, all.count + next.count, all.sum + next.sum};
       }
       units.walks[unit * kEntries + threadIdx.x] = all;
+      units.leaves[unit * kEntries + threadIdx.x] = static_cast<std::uint8_t>(all.leaves);
     }
     __syncthreads();
   }
@@ -43,7 +44,7 @@ __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::s
 
 /// One block: from unit to unit.
 __global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
-  __shared__ std::uint8_t leaves[kThreads * kEntries];
+  alignas(2) __shared__ std::uint8_t leaves[kThreads * kEntries];
   __shared__ std::uint8_t enters[kThreads];
   __shared__ std::uint32_t entry;
   const Sections at = sections_of(shape, payload, size, units.size);
@@ -58,8 +59,10 @@ __global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::
       if (unit < used) own.count = units.starts[unit].ordinal;
     } else {
       const std::size_t here = (used - first < kThreads ? used - first : kThreads);
-      for (std::size_t i = threadIdx.x; i < here * kEntries; i += kThreads)
-        leaves[i] = static_cast<std::uint8_t>(units.walks[first * kEntries + i].leaves);
+      static_assert(kEntries % 2 == 0);
+      for (std::size_t i = threadIdx.x; i < here * kEntries / 2; i += kThreads)
+        reinterpret_cast<std::uint16_t*>(leaves)[i] =
+            reinterpret_cast<const std::uint16_t*>(units.leaves + first * kEntries)[i];
       __syncthreads();
       if (threadIdx.x == 0) {
         for (std::size_t i = 0; i < here; ++i) {
@@ -96,13 +99,17 @@ std::size_t most_units(const SparseShape& shape) {
 std::size_t start_bytes(std::size_t units) {
   return Arena<Space::cuda>::padded_size(sizeof(Start) * units);
 }
+std::size_t walk_bytes(std::size_t units) {
+  return Arena<Space::cuda>::padded_size(sizeof(Walk) * kEntries * units);
+}
 
 }  // namespace
 
 std::size_t sparse_find_scratch_bytes(const SparseShape& shape) {
   const std::size_t units = most_units(shape);
   const bool walks = shape.automatic || shape.fixed == IndexCode::elias;
-  return start_bytes(units) + (walks ? Arena<Space::cuda>::padded_size(sizeof(Walk) * kEntries * units) : 0);
+  if (!walks) return start_bytes(units);
+  return start_bytes(units) + walk_bytes(units) + Arena<Space::cuda>::padded_size(kEntries * units);
 }
 
 Units find_units(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
@@ -111,8 +118,9 @@ Units find_units(Queue<Space::cuda> queue, const SparseShape& shape, View<const 
               scratch.size() >= sparse_find_scratch_bytes(shape),
           "sparse payload: needs a header, 4-byte aligned, and scratch as planned");
   const std::size_t most = most_units(shape);
-  const Units units{reinterpret_cast<Start*>(scratch.data()),
-                    reinterpret_cast<Walk*>(scratch.data() + start_bytes(most)), most};
+  std::byte* walks = scratch.data() + start_bytes(most);
+  const Units units{reinterpret_cast<Start*>(scratch.data()), reinterpret_cast<Walk*>(walks),
+                    reinterpret_cast<std::uint8_t*>(walks + walk_bytes(most)), most};
   if (most == 0) return units;
   launch(queue, "sparse units", units_kernel, blocks_for(most, 1, 2048), shape, payload.data(), payload.size(), units);
   launch(queue, "sparse starts", starts_kernel, 1, shape, payload.data(), payload.size(), units);

@@ -39,7 +39,8 @@ struct Start {
 /// In the scratch of a payload, as many as the longest may have.
 struct Units {
   Start* starts;
-  Walk* walks;  ///< kEntries for each unit
+  Walk* walks;           ///< kEntries for each unit
+  std::uint8_t* leaves;  ///< of the walks once more, side by side: all that the way from unit to unit needs
   std::size_t size;
 };
 
