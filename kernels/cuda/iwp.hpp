@@ -59,7 +59,7 @@ void use_quantile(Queue<Space::cuda> queue, const std::uint32_t* quantile, bool 
 /// used := what a policy makes of the sums of a layer's importances.
 void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const double* sums, IwpLayer* layer);
 
-/// words |= the important elements of all layers.
+/// words := the important elements of all layers. They are 0 before.
 void mark_important(Queue<Space::cuda> queue, const IwpLayers& layers, float bernoulli, const law::DrawKey& key,
                     std::uint32_t* words);
 

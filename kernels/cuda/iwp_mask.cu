@@ -22,26 +22,55 @@ __global__ void importances_kernel(IwpLayers layers, std::size_t l, float* out) 
     out[i] = importance_at(layers, layer, layer.first + i);
 }
 
-/// Blocks (x, layer): a warp for each word that has elements of the layer. Layers may share a word at their borders.
+constexpr std::uint32_t kBatch = 4;  // words of marks whose elements a warp has under way
+
+/// Of element 32 word + lane: its group's draws lie in lane 8 word + lane / 4 of the warp's.
+__device__ std::uint32_t draw_of(const law::Draws& draws, std::uint32_t word, unsigned lane) {
+  std::uint32_t own = 0;
+#pragma unroll
+  for (unsigned d = 0; d < 4; ++d) {
+    const std::uint32_t bits = __shfl_sync(DeviceWarp::kAll, draws.bits[d], static_cast<int>(8 * word + lane / 4));
+    if (lane % 4 == d) own = bits;
+  }
+  return own;
+}
+
+/// Blocks (x, layer): a warp for each batch of words. Layers may share a word at their borders: those are added to.
 __global__ void mark_kernel(IwpLayers layers, float bernoulli, law::DrawKey key, std::uint32_t* words) {
   const IwpLayer layer = layers.layers[blockIdx.y];
   const std::size_t first = layer.first, last = first + layer.elements;
   const unsigned lane = threadIdx.x % schedule::kLanes;
   std::uint32_t marked = 0;
-  for (std::size_t word = first / 32 + warp_in_grid(); layer.elements > 0 && 32 * word < last;
-       word += warps_in_grid()) {
-    const std::size_t i = 32 * word + lane;
-    bool sent = false;
-    if (i >= first && i < last) {
-      const float importance = importance_at(layers, layer, i);
-      sent = law::is_important(importance, layer.used);
-      if (!sent && bernoulli > 0.0f)
-        sent = law::uniform(law::draw4(key, i / 4).bits[i % 4]) * layer.used < bernoulli * importance;
+  for (std::size_t word = first / 32 + kBatch * warp_in_grid(); layer.elements > 0 && 32 * word < last;
+       word += kBatch * warps_in_grid()) {
+    float importance[kBatch];
+#pragma unroll
+    for (std::uint32_t b = 0; b < kBatch; ++b) {
+      const std::size_t i = 32 * (word + b) + lane;
+      importance[b] = i >= first && i < last ? importance_at(layers, layer, i) : 0.0f;
     }
-    const std::uint32_t bits = __ballot_sync(DeviceWarp::kAll, sent);
-    marked += static_cast<std::uint32_t>(__popc(bits));
-    if (lane == 0 && bits != 0) atomicOr(&words[word], bits);
+    law::Draws draws{};
+    if (bernoulli > 0.0f) draws = law::draw4(key, 8 * word + lane);  // a lane for every four elements of the batch
+    std::uint32_t mine = 0;                                          // lane b keeps word b
+#pragma unroll
+    for (std::uint32_t b = 0; b < kBatch; ++b) {
+      const std::size_t i = 32 * (word + b) + lane;
+      bool sent = law::is_important(importance[b], layer.used);
+      if (bernoulli > 0.0f)
+        sent = law::uniform(draw_of(draws, b, lane)) * layer.used < bernoulli * importance[b] || sent;
+      const std::uint32_t bits = __ballot_sync(DeviceWarp::kAll, sent && i >= first && i < last);
+      if (lane == b) mine = bits;
+    }
+    marked += static_cast<std::uint32_t>(__popc(mine));
+    if (mine != 0) {
+      const std::size_t own = word + lane;
+      if (32 * own >= first && 32 * own + 32 <= last)
+        words[own] = mine;
+      else
+        atomicOr(&words[own], mine);
+    }
   }
+  marked = __reduce_add_sync(DeviceWarp::kAll, marked);
   if (lane == 0 && marked != 0) atomicAdd(&layers.layers[blockIdx.y].marked, marked);
 }
 
@@ -63,7 +92,7 @@ void mark_important(Queue<Space::cuda> queue, const IwpLayers& layers, float ber
                     std::uint32_t* words) {
   if (layers.count == 0 || layers.largest == 0) return;
   const std::size_t most = 4096 / layers.count + 64;  // of blocks for a layer: most are small
-  Grid grid{blocks_for(layers.largest + 31, 4 * kThreads, most)};
+  Grid grid{blocks_for(layers.largest + 31, kBatch * kThreads, most)};
   grid.y = static_cast<unsigned>(layers.count);
   launch(queue, "mark", mark_kernel, grid, layers, bernoulli, key, words);
 }
