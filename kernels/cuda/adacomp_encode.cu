@@ -11,6 +11,25 @@ namespace {
 
 using law::AdaComp;
 
+constexpr std::uint32_t kBatch = 4;  // elements of a bin that a lane has under way
+constexpr std::uint32_t kBatchSize = kBatch * schedule::kLanes;
+
+struct Batch {
+  float gradient[kBatch], residue[kBatch];
+};
+/// Elements `at` and on of a bin of `count`, zeros behind its end. All are fetched before the first is needed: the
+/// stores behind them would hold them up.
+__device__ Batch batch_at(const float* gradient, const float* residue, std::size_t at, std::size_t count) {
+  Batch batch;
+#pragma unroll
+  for (std::uint32_t e = 0; e < kBatch; ++e) {
+    const std::size_t j = at + e * schedule::kLanes + lane_in_warp();
+    batch.gradient[e] = j < count ? gradient[j] : 0.0F;
+    batch.residue[e] = j < count ? residue[j] : 0.0F;
+  }
+  return batch;
+}
+
 /// G of all bins, a warp for each, their entries and their largest. The second look at a bin finds it in the cache.
 __global__ void mark_kernel(AdaCompCut cut, AdaComp law, const float* gradient, float* residue, AdaCompWork work) {
   __shared__ float largest[kAdaCompMostBins];
@@ -24,24 +43,32 @@ __global__ void mark_kernel(AdaCompCut cut, AdaComp law, const float* gradient, 
       const std::size_t first = piece.first + b * bin;
       const std::size_t count = adacomp_bin_size(piece, bin, b);
       std::uint32_t most = 0;
-#pragma unroll 4
-      for (std::size_t j = lane; j < count; j += schedule::kLanes) {
-        const float sum = residue[first + j] + gradient[first + j];
-        residue[first + j] = sum;
-        const std::uint32_t size = AdaComp::magnitude(sum);
-        most = size > most ? size : most;
+      for (std::size_t at = 0; at < count; at += kBatchSize) {
+        const Batch batch = batch_at(gradient + first, residue + first, at, count);
+#pragma unroll
+        for (std::uint32_t e = 0; e < kBatch; ++e) {
+          const std::size_t j = at + e * schedule::kLanes + lane;
+          const float sum = batch.residue[e] + batch.gradient[e];
+          if (j < count) residue[first + j] = sum;
+          const std::uint32_t size = AdaComp::magnitude(sum);
+          most = size > most ? size : most;
+        }
       }
       most = __reduce_max_sync(kAllLanes, most);
       std::uint32_t found = 0;
-      for (std::size_t at = 0; at < count; at += schedule::kLanes) {
-        const std::size_t j = at + lane;
-        const float sum = j < count ? residue[first + j] : 0.0F;
-        const bool sent = j < count && law.sends(sum, gradient[first + j], most);
-        const std::uint32_t all = __ballot_sync(kAllLanes, sent);
-        if (sent)
-          work.entries[first + found + static_cast<std::uint32_t>(__popc(all & below))] =
-              static_cast<std::uint16_t>(j << 2 | AdaComp::code(sum));
-        found += static_cast<std::uint32_t>(__popc(all));
+      for (std::size_t at = 0; at < count; at += kBatchSize) {
+        const Batch batch = batch_at(gradient + first, residue + first, at, count);
+#pragma unroll
+        for (std::uint32_t e = 0; e < kBatch; ++e) {
+          const std::size_t j = at + e * schedule::kLanes + lane;
+          const float sum = batch.residue[e];
+          const bool sent = j < count && law.sends(sum, batch.gradient[e], most);
+          const std::uint32_t all = __ballot_sync(kAllLanes, sent);
+          if (sent)
+            work.entries[first + found + static_cast<std::uint32_t>(__popc(all & below))] =
+                static_cast<std::uint16_t>(j << 2 | AdaComp::code(sum));
+          found += static_cast<std::uint32_t>(__popc(all));
+        }
       }
       if (lane == 0) {
         largest[b] = __uint_as_float(most);
