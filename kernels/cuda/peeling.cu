@@ -104,7 +104,7 @@ PeelingTable::PeelingTable(std::size_t n, std::size_t lanes, std::size_t most_ro
 
 std::size_t PeelingTable::scratch_bytes() const {
   const PeelingWork planned = work({});
-  return planned.bytes + Arena<Space::cuda>::padded_size(peeling_sort_bytes(planned.shape));
+  return planned.bytes + Arena<Space::cuda>::padded_size(peeling_sort_bytes(planned));
 }
 
 PeelingWork PeelingTable::work(View<std::byte, Space::cuda> scratch) const {

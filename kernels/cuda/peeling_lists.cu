@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/device_warp.hpp"
@@ -60,16 +62,17 @@ __global__ void unknown_kernel(std::size_t cells, PeelingLists lists, std::uint3
   for (std::size_t c = thread_in_grid(); c < cells; c += threads_in_grid()) unknown[c] = lists.last[c] - lists.first[c];
 }
 
-cudaError_t sort_entries(void* room, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted_keys,
-                         const std::uint32_t* entries, std::uint32_t* sorted, std::size_t count, CUstream_st* stream) {
-  return cub::DeviceRadixSort::SortPairs(room, bytes, keys, sorted_keys, entries, sorted,
-                                         static_cast<std::int64_t>(count), 0, 32, stream);
+/// Entries that are none end up behind all cells: the lowest bits of kNoCell are above any cell.
+cudaError_t sort_entries(void* room, std::size_t& bytes, const PeelingWork& work, CUstream_st* stream) {
+  return cub::DeviceRadixSort::SortPairs(room, bytes, static_cast<const std::uint32_t*>(work.keys), work.sorted_keys,
+                                         static_cast<const std::uint32_t*>(work.entries), work.lists.element,
+                                         static_cast<std::int64_t>(work.shape.entries()), 0, work.key_bits, stream);
 }
 
 }  // namespace
 
 PeelingWork::PeelingWork(const PeelingShape& of, std::size_t most_cells, View<std::byte, Space::cuda> scratch)
-    : shape{of} {
+    : shape{of}, key_bits{std::clamp(static_cast<int>(std::bit_width(most_cells)), 1, 32)} {
   ScratchPieces pieces{scratch};
   pieces.take(keys, shape.entries());
   pieces.take(entries, shape.entries());
@@ -87,9 +90,9 @@ PeelingWork::PeelingWork(const PeelingShape& of, std::size_t most_cells, View<st
   if (!scratch.empty()) sort = scratch.part(bytes, scratch.size() - bytes);
 }
 
-std::size_t peeling_sort_bytes(const PeelingShape& shape) {
+std::size_t peeling_sort_bytes(const PeelingWork& work) {
   std::size_t bytes = 0;
-  GT_CUDA(sort_entries(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, shape.entries(), nullptr));
+  GT_CUDA(sort_entries(nullptr, bytes, work, nullptr));
   return bytes;
 }
 
@@ -100,8 +103,7 @@ void list_cells(Queue<Space::cuda> queue, const PeelingWork& work, const std::ui
   launch(queue, "cells of elements", entries_kernel, blocks_for(std::max(work.shape.most, cells), kThreads), work,
          positions, count);
   std::size_t room = work.sort.size();
-  GT_CUDA(sort_entries(work.sort.data(), room, work.keys, work.sorted_keys, work.entries, lists.element, entries,
-                       queue.stream));
+  GT_CUDA(sort_entries(work.sort.data(), room, work, queue.stream));
   launch(queue, "borders of cells", borders_kernel, blocks_for(entries, kThreads), work.sorted_keys, entries,
          lists.first, lists.last);
   launch(queue, "elements of cells", unknown_kernel, blocks_for(cells, kThreads), cells, lists, work.unknown);

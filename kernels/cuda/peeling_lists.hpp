@@ -48,12 +48,13 @@ struct PeelingWork {
   std::uint32_t* unknown;  ///< elements of each cell that are not known yet
   PeelingTable::Progress* progress;
   std::uint32_t *keys, *entries, *sorted_keys;
+  int key_bits;       ///< that sorting looks at: cells up to most_cells fit, and in all ones is none of them
   std::size_t bytes;  ///< in front of what the sort needs
   View<std::byte, Space::cuda> sort;
 };
 
-/// What sorting the entries of `most` elements needs. Asks the current GPU.
-[[nodiscard]] std::size_t peeling_sort_bytes(const PeelingShape& shape);
+/// What sorting the entries of shape.most elements needs. Asks the current GPU.
+[[nodiscard]] std::size_t peeling_sort_bytes(const PeelingWork& work);
 
 /// Enqueued: elements and lists of the *count positions, at most shape.most, or of shape.most with `count` null. All
 /// are unknown; nothing is known of their values.
