@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/dlcp_packets.hpp"
 #include "kernels/cuda/dlcp_steps.hpp"
 #include "kernels/cuda/launch.hpp"
@@ -15,16 +16,23 @@ struct Step {
   law::Draws draws;
   std::uint32_t tensor;
   std::uint32_t bytes;  ///< of data
-  std::uint32_t important;
-  std::uint32_t lost;
+  bool important;
+  bool is_last;        ///< of its tensor
+  std::uint32_t lost;  ///< as in DlcpWork; before, whether it is, where the channel remembers nothing
 };
 
-/// One block: all threads fetch and draw for the packets that one of them then walks.
+__device__ bool loses(law::LossyChannel& channel, std::size_t packet, const Step& step) {
+  const double bytes = static_cast<double>(step.bytes + sizeof(PacketHeader));
+  return channel.loses(packet, step.draws, bytes, step.important);
+}
+
+/// One block: all threads fetch, draw and count for the packets that one of them then walks.
 __global__ void channel_kernel(DlcpPackets packets, DlcpOptions options, law::DrawKey key, DlcpWork at,
                                DlcpDelivery* delivery, ChannelHeader* header) {
   __shared__ Step steps[kThreads];
   law::LossyChannel channel{options.channel};
-  DlcpDelivery sum{};
+  const bool remembers = channel.remembers();
+  DlcpDelivery sum{};  // of this thread's packets; what is sent again is thread 0's
   std::uint64_t bytes_again = 0;
   std::uint32_t again = 0;
   std::uint32_t lost = 0;  // of the tensor
@@ -50,32 +58,42 @@ __global__ void channel_kernel(DlcpPackets packets, DlcpOptions options, law::Dr
     const std::size_t own = first + threadIdx.x;
     if (own < packets.packets) {
       const DlcpPlace place = place_of(packets, own);
+      const DlcpTensor& tensor = packets.tensor[place.tensor];
       Step& step = steps[threadIdx.x];
       if (channel.draws()) step.draws = law::draw4(key, own);
       step.tensor = place.tensor;
       step.bytes = 4 * place.count;
-      step.important = at.important[own];
+      step.important = at.important[own] != 0;
+      step.is_last = own + 1 == tensor.before + tensor.packets;
+      if (!remembers) step.lost = loses(channel, own, step) ? 1 : 0;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
       for (std::size_t i = 0; i < kThreads && first + i < packets.packets; ++i) {
         Step& step = steps[i];
-        const double bytes = static_cast<double>(step.bytes + sizeof(PacketHeader));
-        const bool is_lost = channel.loses(first + i, step.draws, bytes, step.important != 0);
+        const bool is_lost = remembers ? loses(channel, first + i, step) : step.lost != 0;
         step.lost = is_lost ? lost++ : DlcpWork::kArrived;
         missing += is_lost ? step.bytes : 0;
-        sum.sent[1] += step.important != 0 ? step.bytes : 0;
-        sum.sent[0] += step.important != 0 ? 0 : step.bytes;
-        const std::uint32_t there = is_lost ? 0 : step.bytes;
-        sum.arrived[1] += step.important != 0 ? there : 0;
-        sum.arrived[0] += step.important != 0 ? 0 : there;
-        const DlcpTensor& tensor = packets.tensor[step.tensor];
-        if (first + i + 1 == tensor.before + tensor.packets) end_tensor(step.tensor);
+        if (step.is_last) end_tensor(step.tensor);
       }
     }
     __syncthreads();
-    if (own < packets.packets) at.lost[own] = steps[threadIdx.x].lost;
+    if (own < packets.packets) {
+      const Step& step = steps[threadIdx.x];
+      at.lost[own] = step.lost;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const std::uint32_t bytes = step.important == (c == 1) ? step.bytes : 0;
+        sum.sent[c] += bytes;
+        sum.arrived[c] += step.lost == DlcpWork::kArrived ? bytes : 0;
+      }
+    }
     __syncthreads();
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    block_sum_through(sum.sent[c], sum.sent[c]);
+    block_sum_through(sum.arrived[c], sum.arrived[c]);
   }
   if (threadIdx.x != 0) return;
   const std::size_t transmissions = packets.packets + again;

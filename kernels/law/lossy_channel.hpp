@@ -30,6 +30,11 @@ struct LossyChannel {
 
   [[nodiscard]] GT_HD bool draws() const { return o.model == Model::iid || o.model == Model::gilbert_elliott; }
 
+  /// Whether what it does to a packet depends on the packets before it.
+  [[nodiscard]] GT_HD bool remembers() const {
+    return o.model == Model::gilbert_elliott || o.model == Model::importance;
+  }
+
   /// Whether packet number `packet` of `bytes` bytes is lost. `d`: the draws of element 4 packet, where draws() says
   /// that they are needed.
   [[nodiscard]] GT_HD bool loses(std::uint64_t packet, const Draws& d, double bytes, bool important) {
