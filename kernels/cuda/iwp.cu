@@ -31,9 +31,9 @@ __global__ void moments_kernel(const float* view, std::size_t n, double* sums) {
   add_chunks(view, n, sums);
 }
 /// Blocks (x, layer).
-__global__ void layer_moments_kernel(IwpLayers layers, double* sums) {
+__global__ void layer_moments_kernel(IwpLayers layers, const float* values, double* sums) {
   const IwpLayer& layer = layers.layers[blockIdx.y];
-  add_chunks(layers.weight + layer.first, layer.elements, sums + 2 * layer.chunk);
+  add_chunks(values + layer.first, layer.elements, sums + 2 * layer.chunk);
 }
 
 struct Sums {
@@ -72,10 +72,13 @@ __global__ void quantile_kernel(const std::uint32_t* quantile, bool keep, IwpLay
   if (keep) layer->threshold = layer->used;
 }
 
-__global__ void policy_kernel(law::IwpPolicy policy, const double* sums, IwpLayer* layer) {
-  const Sums of = sums_of(sums, layer->elements);
+/// Blocks take a layer each.
+__global__ void policy_kernel(IwpLayers layers, law::IwpPolicy policy, const double* sums) {
+  IwpLayer& layer = layers.layers[blockIdx.x];
+  if (layer.elements == 0) return;
+  const Sums of = sums_of(sums + 2 * layer.chunk, layer.elements);
   if (threadIdx.x == 0)
-    layer->used = law::importance_threshold(policy, of.sum, of.squares, static_cast<double>(layer->elements), layer->k);
+    layer.used = law::importance_threshold(policy, of.sum, of.squares, static_cast<double>(layer.elements), layer.k);
 }
 
 __global__ void steer_kernel(IwpLayers layers, law::IwpPolicy policy, bool still, std::uint64_t* positive) {
@@ -124,6 +127,12 @@ Grid chunk_blocks(std::size_t n) {
   return {blocks_for(law::sum_cut(n).count, kWarps), kBlock};
 }
 
+void moments_of_layers(Queue<Space::cuda> queue, const IwpLayers& layers, const float* values, double* sums) {
+  Grid grid = chunk_blocks(layers.largest);
+  grid.y = static_cast<unsigned>(layers.count);
+  launch(queue, "moments of layers", layer_moments_kernel, grid, layers, values, sums);
+}
+
 }  // namespace
 
 void moments_of_chunks(Queue<Space::cuda> queue, View<const float, Space::cuda> view, double* sums) {
@@ -145,19 +154,18 @@ void accumulate(Queue<Space::cuda> queue, const float* g, const float* factor, f
 void prepare_layers(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy, double eps,
                     double* sums) {
   if (layers.count == 0) return;
-  if (layers.weight != nullptr) {
-    Grid grid = chunk_blocks(layers.largest);
-    grid.y = static_cast<unsigned>(layers.count);
-    launch(queue, "moments of weights", layer_moments_kernel, grid, layers, sums);
-  }
+  if (layers.weight != nullptr) moments_of_layers(queue, layers, layers.weight, sums);
   launch(queue, "floors", prepare_kernel, static_cast<unsigned>(layers.count), layers, policy, eps, sums);
 }
 
 void use_quantile(Queue<Space::cuda> queue, const std::uint32_t* quantile, bool keep, IwpLayer* layer) {
   launch(queue, "quantile", quantile_kernel, {1, kOne}, quantile, keep, layer);
 }
-void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const double* sums, IwpLayer* layer) {
-  launch(queue, "threshold", policy_kernel, 1, policy, sums, layer);
+void use_policy(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy,
+                const float* importances, double* sums) {
+  if (layers.count == 0 || layers.largest == 0) return;
+  moments_of_layers(queue, layers, importances, sums);
+  launch(queue, "thresholds", policy_kernel, static_cast<unsigned>(layers.count), layers, policy, sums);
 }
 
 void steer(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy, bool still,

@@ -53,11 +53,15 @@ void prepare_layers(Queue<Space::cuda> queue, const IwpLayers& layers, const law
 
 /// out := the importances of layer l, of n elements.
 void importances(Queue<Space::cuda> queue, const IwpLayers& layers, std::size_t l, std::size_t n, float* out);
+/// The importances of every layer, from out[its first] on.
+void importances_of_layers(Queue<Space::cuda> queue, const IwpLayers& layers, float* out);
 /// used := the number with the pattern *quantile, or -1 with `quantile` null; it is the threshold from now on with
 /// `keep`.
 void use_quantile(Queue<Space::cuda> queue, const std::uint32_t* quantile, bool keep, IwpLayer* layer);
-/// used := what a policy makes of the sums of a layer's importances.
-void use_policy(Queue<Space::cuda> queue, const law::IwpPolicy& policy, const double* sums, IwpLayer* layer);
+/// used := what a policy makes of the sums of a layer's importances, for every layer; they are those of
+/// importances_of_layers. `sums`: as for prepare_layers.
+void use_policy(Queue<Space::cuda> queue, const IwpLayers& layers, const law::IwpPolicy& policy,
+                const float* importances, double* sums);
 
 /// words := the important elements of all layers. They are 0 before.
 void mark_important(Queue<Space::cuda> queue, const IwpLayers& layers, float bernoulli, const law::DrawKey& key,

@@ -16,10 +16,18 @@ __device__ float importance_at(const IwpLayers& layers, const IwpLayer& layer, s
                                   : law::importance(layers.held[i], layers.weight[i], layer.floor);
 }
 
-__global__ void importances_kernel(IwpLayers layers, std::size_t l, float* out) {
-  const IwpLayer layer = layers.layers[l];
+__device__ void write_importances(const IwpLayers& layers, const IwpLayer& layer, float* out) {
   for (std::size_t i = thread_in_grid(); i < layer.elements; i += threads_in_grid())
     out[i] = importance_at(layers, layer, layer.first + i);
+}
+__global__ void importances_kernel(IwpLayers layers, std::size_t l, float* out) {
+  const IwpLayer layer = layers.layers[l];
+  write_importances(layers, layer, out);
+}
+/// Blocks (x, layer).
+__global__ void layer_importances_kernel(IwpLayers layers, float* out) {
+  const IwpLayer layer = layers.layers[blockIdx.y];
+  write_importances(layers, layer, out + layer.first);
 }
 
 constexpr std::uint32_t kBatch = 4;  // words of marks whose elements a warp has under way
@@ -83,18 +91,27 @@ __global__ void slot_header_kernel(const MaskHeader* header, SparseHeader* slot)
 
 constexpr unsigned kOne = schedule::kLanes;  // threads of what one thread does
 
+/// Blocks (x, layer) that take this many elements each.
+Grid grid_of(const IwpLayers& layers, std::size_t elements) {
+  const std::size_t most = 4096 / layers.count + 64;  // of blocks for a layer: most are small
+  Grid grid{blocks_for(layers.largest + 31, elements, most)};
+  grid.y = static_cast<unsigned>(layers.count);
+  return grid;
+}
+
 }  // namespace
 
 void importances(Queue<Space::cuda> queue, const IwpLayers& layers, std::size_t l, std::size_t n, float* out) {
   launch(queue, "importances", importances_kernel, blocks_for(n, 4 * kThreads), layers, l, out);
 }
+void importances_of_layers(Queue<Space::cuda> queue, const IwpLayers& layers, float* out) {
+  if (layers.count == 0 || layers.largest == 0) return;
+  launch(queue, "importances of layers", layer_importances_kernel, grid_of(layers, 4 * kThreads), layers, out);
+}
 void mark_important(Queue<Space::cuda> queue, const IwpLayers& layers, float bernoulli, const law::DrawKey& key,
                     std::uint32_t* words) {
   if (layers.count == 0 || layers.largest == 0) return;
-  const std::size_t most = 4096 / layers.count + 64;  // of blocks for a layer: most are small
-  Grid grid{blocks_for(layers.largest + 31, kBatch * kThreads, most)};
-  grid.y = static_cast<unsigned>(layers.count);
-  launch(queue, "mark", mark_kernel, grid, layers, bernoulli, key, words);
+  launch(queue, "mark", mark_kernel, grid_of(layers, kBatch * kThreads), layers, bernoulli, key, words);
 }
 
 void header_of_mask(Queue<Space::cuda> queue, const std::byte* slot, MaskHeader* header) {

@@ -78,11 +78,15 @@ class CudaImportanceMask {
                               weight.empty() ? nullptr : weight.data()};
     cuda::fill(queue, as_writable_bytes(marks), 0);
     cuda::prepare_layers(queue, all, policy_.law, policy_.eps, sums.data());
-    for (std::size_t l = 0; l < layers(); ++l) {
-      if (has_mask(tensors_[l]) && looks_at_importances(l)) {
+    if (looks_at_sums()) {
+      cuda::importances_of_layers(queue, all, importances.data());
+      cuda::use_policy(queue, all, policy_.law, importances.data(), sums.data());
+    } else {
+      for (std::size_t l = 0; l < layers(); ++l) {
+        if (!has_mask(tensors_[l]) || !takes_quantile(l)) continue;
         const auto own = importances.first(tensors_[l].elements);
         cuda::importances(queue, all, l, own.size(), own.data());
-        find_threshold(queue, own, select, sums.data(), all.layers + l);
+        find_quantile(queue, own, select, all.layers + l);
       }
     }
     cuda::mark_important(queue, all, policy_.bernoulli, context.key, marks.data());
@@ -105,19 +109,17 @@ class CudaImportanceMask {
   [[nodiscard]] bool warming_up() const { return policy_.warmup_share(step_) > 0.0; }
   [[nodiscard]] DeviceView<cuda::IwpLayer> states() const { return states_.as<cuda::IwpLayer>().first(layers()); }
 
-  /// Else prepare_layers has set the threshold.
-  [[nodiscard]] bool looks_at_importances(std::size_t layer) const {
-    if (warming_up()) return true;
-    return policy_.law.kind == Kind::target_density ? quantile_[layer] : policy_.law.kind != Kind::fixed;
+  // Else prepare_layers has set the threshold.
+  [[nodiscard]] bool looks_at_sums() const {
+    return !warming_up() && (policy_.law.kind == Kind::mean_std || policy_.law.kind == Kind::dispersion);
+  }
+  [[nodiscard]] bool takes_quantile(std::size_t layer) const {
+    return warming_up() || (policy_.law.kind == Kind::target_density && quantile_[layer]);
   }
 
-  void find_threshold(Queue<Space::cuda> queue, DeviceView<const float> importance, Bytes scratch, double* sums,
-                      cuda::IwpLayer* layer) const {
+  void find_quantile(Queue<Space::cuda> queue, DeviceView<const float> importance, Bytes scratch,
+                     cuda::IwpLayer* layer) const {
     const bool kept = !warming_up();
-    if (kept && policy_.law.kind != Kind::target_density) {
-      cuda::moments_of_chunks(queue, importance, sums);
-      return cuda::use_policy(queue, policy_.law, sums, layer);
-    }
     const double share = kept ? policy_.law.density : policy_.warmup_share(step_);
     const std::size_t k = MaskPolicy::taken(share, importance.size());
     if (k == 0) return cuda::use_quantile(queue, nullptr, kept, layer);
