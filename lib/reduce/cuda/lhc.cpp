@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/marks.hpp"
 #include "kernels/cuda/peeling.hpp"
 #include "kernels/cuda/select.hpp"
@@ -18,13 +20,14 @@ class CudaSide final : public LhcSide<Space::cuda> {
       : plan_{plan},
         most_{std::min(plan.n, plan.ranks * plan.kept)},
         table_{plan.n, plan.lanes, plan.most_rows, most_, plan.seed},
+        table_bytes_{table_.scratch_bytes()},
         select_bytes_{plan.n == 0 ? 0 : cuda::Select::scratch_bytes(plan.n)},
         mark_bytes_{cuda::mark_scratch_bytes(plan.n)},
         numbers_{sizeof(cuda::PeelingTable::Progress) / sizeof(std::uint64_t)} {}
 
   [[nodiscard]] std::size_t scratch_bytes() const override {
     const std::size_t reading =
-        padded(table_.scratch_bytes()) + padded(mark_bytes_) + padded(4 * most_) + padded(sizeof(std::uint32_t));
+        padded(table_bytes_) + padded(mark_bytes_) + padded(4 * most_) + padded(sizeof(std::uint32_t));
     return std::max({padded(select_bytes_), reading, padded(4 * plan_.lanes) + padded(8)});
   }
 
@@ -71,7 +74,7 @@ class CudaSide final : public LhcSide<Space::cuda> {
   std::size_t read(Queue<Space::cuda> queue, DeviceView<std::uint32_t> marks, DeviceView<float> table, float factor,
                    DeviceView<float> out, Bytes scratch) override {
     Carver<Space::cuda> carve{scratch};
-    const auto room = carve.take(table_.scratch_bytes());
+    const auto room = carve.take(table_bytes_);
     const auto scan = carve.take(mark_bytes_);
     const auto positions = take<std::uint32_t>(carve, most_);
     const auto count = take<std::uint32_t>(carve, 1);
@@ -97,7 +100,7 @@ class CudaSide final : public LhcSide<Space::cuda> {
   LhcPlan plan_;
   std::size_t most_;
   cuda::PeelingTable table_;
-  std::size_t select_bytes_, mark_bytes_;
+  std::size_t table_bytes_, select_bytes_, mark_bytes_;  ///< asked for once: `reduce` is in the timed region
   ReadBack<Space::cuda> numbers_;
 };
 
