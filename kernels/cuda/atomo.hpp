@@ -51,7 +51,7 @@ struct AtomoRoom {
   std::uint32_t* kept;             ///< triplets that are kept, by part as the values
   int* failed;                     ///< of every factored part: cuSOLVER's info, or not finite
   std::uint32_t* counts;           ///< of every factored part
-  std::uint64_t* places;           ///< of every part: where its floats start; one more
+  std::uint64_t* places;           ///< of every part: where its floats start
   double* norms;                   ///< kAtomoChunks for every value
 };
 /// Pieces in which the longer side of one matrix is worked on.
@@ -74,7 +74,8 @@ void copy_tensors(Queue<Space::cuda> queue, const AtomoTable& table, const Atomo
 void write_atoms(Queue<Space::cuda> queue, const AtomoTable& table, std::size_t index, const AtomoPart& part,
                  const AtomoRoom& room, const float* gradient, std::byte* payload);
 
-/// out += weight * decoded; NaN everywhere where the payload contradicts itself. `places`: table.count + 2 numbers.
+/// out += weight * decoded; NaN everywhere where the payload contradicts itself. `places`: table.count + 2 numbers: as
+/// AtomoRoom's, how many floats there are, and whether the payload is sound.
 void add_atoms(Queue<Space::cuda> queue, const AtomoTable& table, View<const std::byte, Space::cuda> payload,
                float weight, float* out, std::uint64_t* places);
 

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/dlcp_packets.hpp"
 #include "kernels/cuda/dlcp_steps.hpp"

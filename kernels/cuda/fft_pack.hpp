@@ -25,8 +25,8 @@ struct PackMemory {
 
 /// Selects header.kept bins, quantises and writes the whole payload (8-byte aligned). `unit` = 1/sqrt(L) and `scaled`
 /// as in host::pack_spectrum. Reads the spectrum once (a small one twice), and then what is kept of it. With `shares`,
-/// of which header.kept is the sum, each piece is selected alone. With `calibration`, that says how components are
-/// scaled and with which of the formats they are coded; else header.mantissa and `scaled`.
+/// of which header.kept is the sum, each piece is selected alone, which reads it five times. With `calibration`, that
+/// says how components are scaled and with which of the formats they are coded; else header.mantissa and `scaled`.
 void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law::FftHeader& header,
                    const law::RangeFormats& formats, float unit, bool scaled, const PieceShares* shares,
                    const Calibration* calibration, std::byte* payload);

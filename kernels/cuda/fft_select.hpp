@@ -31,7 +31,7 @@ struct PieceShares {
   std::uint32_t of_chunk = 0;
   std::uint32_t of_tail = 0;
 };
-/// A block works on a piece, which suits the many pieces of a large gradient.
+/// A block works on a piece, which suits the many pieces of a large gradient: in fft_pieces.cu.
 void keep_strongest_of_pieces(Queue<Space::cuda> queue, const BinSelection& of, const PieceShares& shares);
 
 }  // namespace gradtool::cuda

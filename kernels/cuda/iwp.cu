@@ -5,7 +5,6 @@
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/ordered_sums.hpp"
-#include "kernels/cuda/runtime.hpp"
 
 namespace gradtool::cuda {
 namespace {

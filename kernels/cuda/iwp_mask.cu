@@ -5,7 +5,6 @@
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
 #include "kernels/law/sparse.hpp"
 
 namespace gradtool::cuda {

@@ -40,8 +40,8 @@ void select_gather_again(Queue<Space::cuda> queue, const SelectSource& from, con
 
 // select_write.cu: what the threshold and its ties choose among the candidates.
 
-/// before[tile] := candidates above the threshold (upper half) and equal to it; before[tiles] := 0. *low becomes the
-/// threshold where it is not null.
+/// before[tile] := candidates above the threshold (upper half) and equal to it; before[tiles] := 0. Where
+/// `low` is not null, threshold := max(*low, 1) - 1: what reaches *low, and is not 0, lies above it.
 void select_count(Queue<Space::cuda> queue, const SelectTiles& tiles, const std::uint32_t* low, std::uint64_t* before,
                   SelectState* state);
 /// Writes them. state->count := how many they are.

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/sparse_read.hpp"
 
 namespace gradtool::cuda {

@@ -183,8 +183,8 @@ void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std:
   if (needs_bits(shape)) {
     bits = reinterpret_cast<std::uint64_t*>(scratch.data());
     launch(queue, "elias bits", elias_bits_kernel, blocks_for(chunks, 1, 2048), positions, count, chunks, bits);
-    const std::size_t front = row_bytes(chunks);
-    scan_tiles(queue, bits, chunks + 1, scratch.part(front, scratch.size() - front));
+    const std::size_t row = row_bytes(chunks);
+    scan_tiles(queue, bits, chunks + 1, scratch.part(row, scratch.size() - row));
   }
   const bool bitmap = shape.automatic || shape.fixed == IndexCode::bitmap;
   const std::size_t blocks = bitmap ? (law::words_of_bits(shape.n) + kThreads - 1) / kThreads : 0;

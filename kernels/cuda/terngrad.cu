@@ -7,7 +7,6 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/ordered_sums.hpp"
 #include "kernels/cuda/quads.hpp"
-#include "kernels/cuda/runtime.hpp"
 #include "kernels/law/ternary.hpp"
 
 namespace gradtool::cuda {
