@@ -78,7 +78,7 @@ __device__ void along_row(const TapRange& range, const TapTile& tile, Body&& bod
   }
 }
 
-template <bool kCentred, bool kMeasured>
+template <bool kCentred>
 __global__ void gather_kernel(const TapRange* ranges, const TapTile* tiles, const float* gradient, const float* means,
                               float* row, double* norms) {
   __shared__ Four<float> fours[kRoom / 4];
@@ -109,13 +109,13 @@ __global__ void gather_kernel(const TapRange* ranges, const TapTile* tiles, cons
       const float value = room[i * stride + run.tap];
       const float left = kCentred ? value - mean[q] : value;
       row[run.at + i] = left;
-      if constexpr (kMeasured) {
+      if constexpr (kCentred) {
         whole += static_cast<double>(value) * static_cast<double>(value);
         centred += static_cast<double>(left) * static_cast<double>(left);
       }
     }
   });
-  if constexpr (kMeasured) {
+  if constexpr (kCentred) {
     whole = block_sum(whole);
     centred = block_sum(centred);
     if (threadIdx.x != 0) return;
@@ -201,16 +201,15 @@ void TapMoves::choose(Queue<Space::cuda> queue, std::span<const TapRange> ranges
 
 void TapMoves::gather(Queue<Space::cuda> queue, const float* gradient, float* row) const {
   if (tiles_.empty()) return;
-  launch(queue, "gather taps", gather_kernel<false, false>, narrow(tiles()), range_table_.as<TapRange>().data(),
+  launch(queue, "gather taps", gather_kernel<false>, narrow(tiles()), range_table_.as<TapRange>().data(),
          tile_table_.as<TapTile>().data(), gradient, nullptr, row, nullptr);
 }
 
 void TapMoves::gather_centred(Queue<Space::cuda> queue, const float* gradient, const float* means, float* row,
                               double* norms) const {
   if (tiles_.empty()) return;
-  launch(queue, "gather centred taps", norms == nullptr ? gather_kernel<true, false> : gather_kernel<true, true>,
-         narrow(tiles()), range_table_.as<TapRange>().data(), tile_table_.as<TapTile>().data(), gradient, means, row,
-         norms);
+  launch(queue, "gather centred taps", gather_kernel<true>, narrow(tiles()), range_table_.as<TapRange>().data(),
+         tile_table_.as<TapTile>().data(), gradient, means, row, norms);
 }
 
 void TapMoves::scatter(Queue<Space::cuda> queue, const float* row, float factor, float* gradient) const {

@@ -25,7 +25,8 @@ class TapMoves {
  public:
   /// Takes memory for `ranges` and any choice of them.
   explicit TapMoves(std::span<const law::TapRange> ranges);
-  /// What moves from now on. Waits for the tables to be on the device; not in the timed region. Allocates nothing.
+  /// What moves from now on. Waits for the queue, so that tables are on the device. Where it is called in the timed
+  /// region that is as rare as a new choice: gradiveq's is one a cycle. Allocates nothing.
   void choose(Queue<Space::cuda> queue, std::span<const law::TapRange> ranges);
 
   /// Blocks of a launch; at most.
@@ -34,8 +35,8 @@ class TapMoves {
 
   /// row := taps of the gradient.
   void gather(Queue<Space::cuda> queue, const float* gradient, float* row) const;
-  /// row := taps of the gradient minus their means, which lie as the row does. Where `norms` is not null, also the sums
-  /// of squares before and after: two doubles for every tile.
+  /// row := taps of the gradient minus their means, which lie as the row does. norms := the sums of squares
+  /// before and after, two doubles for every tile.
   void gather_centred(Queue<Space::cuda> queue, const float* gradient, const float* means, float* row,
                       double* norms) const;
   /// Taps of the gradient := factor row.

@@ -89,8 +89,9 @@ TEST_F(GpuTapMoves, AreTheHosts) {
         for (std::size_t k = range.at; k < range.at + range.count(); ++k) expected[k] -= means[places[k]];
       }
       on_row.upload(bytes_of(row));
+      const Guarded norms{queue, 16 * moves.tiles()};
       moves.gather_centred(queue, on_x.as<float>().data(), on_means.as<float>().data(), on_row.as<float>().data(),
-                           nullptr);
+                           norms.as<double>().data());
       EXPECT_EQ(on_row.download_floats(), expected) << ranges.size();
 
       auto back = x;

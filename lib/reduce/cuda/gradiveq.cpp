@@ -186,9 +186,13 @@ class CudaCompressor {
       const std::size_t k = layers_[l].coordinates();
       if (d == 0) continue;
       const float* means = means_.data() + layers_[l].sliced_at;
-      for (std::size_t m = 0; m < layers_[l].slices; ++m) {
-        blas_->multiply(queue, work, d, 1, k, 1.0F, {bases_[l].data(), k, true},
-                        {means + (shared_mean_ ? 0 : m * k), k}, 0.0F, offsets_[l].data() + m * d, d);
+      const std::size_t slices = layers_[l].slices;
+      blas_->multiply(queue, work, d, shared_mean_ ? 1 : slices, k, 1.0F, {bases_[l].data(), k, true}, {means, k}, 0.0F,
+                      offsets_[l].data(), d);
+      for (std::size_t m = 1; shared_mean_ && m < slices;
+           m *= 2) {  // the same for every slice: twice as many at a time
+        const auto more = offsets_[l].part(m * d, std::min(m, slices - m) * d);
+        cuda::copy_elements(queue, more, View<const float, Space::cuda>{offsets_[l].first(more.size())});
       }
       ranges_.push_back(layers_[l].slice_range(layers_[l].sliced_at));
       ranges_.back().mean_taps = shared_mean_ ? layers_[l].slice_taps : 0;

@@ -12,8 +12,8 @@
 namespace gradtool::gradiveq {
 
 /// As host::BasisFit, on a GPU: Gram matrices by cuBLAS, their eigenvectors by cuSOLVER, both in float64. A basis is
-/// stored component after component. Fitting waits for the GPU, twice a layer: how many components there are decides
-/// how long messages are.
+/// stored component after component. How many components there are decides how long messages are, so fitting waits
+/// for the GPU: up to four times a layer here, and after that for a digest and for the tables of what moves.
 class CudaBasisFit {
  public:
   using Queue = gradtool::Queue<Space::cuda>;
