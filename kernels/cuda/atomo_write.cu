@@ -52,7 +52,7 @@ __global__ void other_kernel(AtomoTable table, std::size_t index, AtomoPart part
             const std::uint64_t at = e * part.columns + k;
             if (at < part.elements) sum += vector[k] * static_cast<double>(matrix[at]);
           }
-          for (unsigned half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+          for (unsigned half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(kAllLanes, sum, half);
         }
         sum /= value;
         if (!wide && threadIdx.x % 32 != 0) continue;

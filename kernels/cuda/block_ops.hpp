@@ -13,7 +13,6 @@
 namespace gradtool::cuda {
 
 inline constexpr unsigned kBlockWarpCount = kThreads / schedule::kLanes;
-inline constexpr std::uint32_t kAllLanes = 0xffffffffu;
 
 /// Sum over the lanes up to and with this one.
 template <class T>

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t kLanes = law::kSketchLanes;
 constexpr std::size_t kTile = schedule::kLanes;  // cells of a tile
-constexpr std::uint32_t kAll = 0xffffffffu;
 
 /// A block that reaches a tile: its lane l lies in the tile's cell l + offset - (kLanes - 1).
 struct Entry {
@@ -40,7 +39,7 @@ __global__ void add_kernel(const float* x, std::size_t n, std::size_t tiles, con
     const std::uint32_t count = last - at < schedule::kLanes ? last - at : schedule::kLanes;
 #pragma unroll 8
     for (std::uint32_t j = 0; j < count; ++j) {
-      const std::uint32_t block = __shfl_sync(kAll, mine.block, j), packed = __shfl_sync(kAll, both, j);
+      const std::uint32_t block = __shfl_sync(kAllLanes, mine.block, j), packed = __shfl_sync(kAllLanes, both, j);
       const std::uint32_t l = lane + (kLanes - 1) - (packed >> 16);  // wraps around below the block's first lane
       const std::size_t i = kLanes * block + l;
       if (l < kLanes && i < n) sum += law::with_sign(x[i], packed & 0xffffu, l);

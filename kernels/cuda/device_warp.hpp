@@ -12,11 +12,14 @@
 
 namespace gradtool::cuda {
 
+/// The mask of a whole warp.
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
 /// The Warp of kernels/schedule/warp.hpp on a GPU. Blocks are one-dimensional and whole warps, and no lane has left the
 /// kernel, so every operation here runs with all 32 lanes.
 class DeviceWarp {
  public:
-  static constexpr unsigned kAll = 0xffffffffu;
+  static constexpr unsigned kAll = kAllLanes;
 
   template <class T>
   class Own {
@@ -35,7 +38,7 @@ class DeviceWarp {
     f(lane_);
     __syncwarp();
   }
-  __device__ std::uint32_t max(const Own<std::uint32_t>& own) const { return __reduce_max_sync(kAll, own[lane_]); }
+  __device__ std::uint32_t max(const Own<std::uint32_t>& own) const { return __reduce_max_sync(kAllLanes, own[lane_]); }
   __device__ Own<std::uint32_t> max_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
     Own<std::uint32_t> joined = own;
     if (lanes == schedule::kLanes) {
@@ -43,7 +46,7 @@ class DeviceWarp {
       return joined;
     }
     for (std::uint32_t distance = 1; distance < lanes; distance *= 2) {
-      const std::uint32_t other = __shfl_xor_sync(kAll, joined[lane_], distance);
+      const std::uint32_t other = __shfl_xor_sync(kAllLanes, joined[lane_], distance);
       joined[lane_] = other > joined[lane_] ? other : joined[lane_];
     }
     return joined;
@@ -51,21 +54,21 @@ class DeviceWarp {
   __device__ Own<std::uint32_t> or_among(std::uint32_t lanes, const Own<std::uint32_t>& own) const {
     Own<std::uint32_t> joined = own;
     for (std::uint32_t distance = 1; distance < lanes; distance *= 2)
-      joined[lane_] |= __shfl_xor_sync(kAll, joined[lane_], distance);
+      joined[lane_] |= __shfl_xor_sync(kAllLanes, joined[lane_], distance);
     return joined;
   }
   template <class T>
   __device__ Own<T> from(const Own<T>& own, const Own<std::uint32_t>& source) const {
     Own<T> got;
-    got[lane_] = __shfl_sync(kAll, own[lane_], source[lane_]);
+    got[lane_] = __shfl_sync(kAllLanes, own[lane_], source[lane_]);
     return got;
   }
-  __device__ std::uint32_t sum(const Own<std::uint32_t>& own) const { return __reduce_add_sync(kAll, own[lane_]); }
+  __device__ std::uint32_t sum(const Own<std::uint32_t>& own) const { return __reduce_add_sync(kAllLanes, own[lane_]); }
   __device__ Own<std::uint32_t> sum_before(const Own<std::uint32_t>& own) const {
     std::uint32_t through = own[lane_];
 #pragma unroll
     for (unsigned distance = 1; distance < schedule::kLanes; distance *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, through, distance);
+      const std::uint32_t below = __shfl_up_sync(kAllLanes, through, distance);
       if (lane_ >= distance) through += below;
     }
     Own<std::uint32_t> before;
@@ -73,13 +76,13 @@ class DeviceWarp {
     return before;
   }
   __device__ std::uint32_t ballot(const Own<std::uint32_t>& own) const {
-    return __ballot_sync(kAll, own[lane_] != 0 ? 1 : 0);
+    return __ballot_sync(kAllLanes, own[lane_] != 0 ? 1 : 0);
   }
   __device__ float tree_sum(const Own<float>& own) const {
     float sum = own[lane_];  // upper lanes add what does not belong to the tree; nothing of it reaches lane 0
 #pragma unroll
-    for (unsigned half = schedule::kLanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(kAll, sum, half);
-    return __shfl_sync(kAll, sum, 0);
+    for (unsigned half = schedule::kLanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(kAllLanes, sum, half);
+    return __shfl_sync(kAllLanes, sum, 0);
   }
 
  private:

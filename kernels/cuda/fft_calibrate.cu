@@ -26,7 +26,7 @@ __global__ void above_kernel(Calibration by, const float* values, std::size_t co
     const float size = law::float_of(law::bits_of(values[i]) & 0x7fffffffu);
     above += size > limit ? 1u : 0u;
   }
-  above = __reduce_add_sync(DeviceWarp::kAll, above);
+  above = __reduce_add_sync(kAllLanes, above);
   if (threadIdx.x % schedule::kLanes == 0 && above != 0) atomicAdd(&by.state->above, above);
 }
 

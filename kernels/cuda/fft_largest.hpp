@@ -20,7 +20,7 @@ __device__ inline void block_largest(std::uint32_t own, std::uint32_t* largest) 
   __shared__ std::uint32_t most;
   if (threadIdx.x == 0) most = 0;
   __syncthreads();
-  own = __reduce_max_sync(DeviceWarp::kAll, own);
+  own = __reduce_max_sync(kAllLanes, own);
   if (threadIdx.x % schedule::kLanes == 0) atomicMax(&most, own);
   __syncthreads();
   if (threadIdx.x == 0) atomicMax(largest, most);

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/fft_largest.hpp"
 #include "kernels/cuda/grid.hpp"
@@ -12,8 +13,6 @@
 
 namespace gradtool::cuda {
 namespace {
-
-constexpr unsigned kWarps = kThreads / schedule::kLanes;
 
 /// Where things lie in the work memory.
 struct Room {
@@ -40,7 +39,7 @@ __global__ void largest_kernel(const float* values, std::size_t count, std::uint
 __global__ void codes_kernel(const float* values, law::FftHeader header,
                              const __grid_constant__ law::RangeFormats formats, float unit, bool scaled,
                              const std::uint32_t* largest, const CalibrationState* calibrated, std::byte* payload) {
-  __shared__ std::uint32_t room[kWarps][schedule::kCodeRoom];
+  __shared__ std::uint32_t room[kBlockWarpCount][schedule::kCodeRoom];
   const DeviceWarp warp;
   const law::FftLayout layout{header.bins, header.kept, header.bits};
   const bool quantised = header.bits != 32;
@@ -100,8 +99,8 @@ void pack_spectrum(Queue<Space::cuda> queue, const PackMemory& memory, const law
     keep_strongest(queue, of, layout.kept, room.select);
   }
   if (calibration != nullptr) calibrate(queue, *calibration, formats, values, 2 * layout.kept, largest, unit);
-  launch(queue, "fft codes", codes_kernel, blocks_for(2 * layout.kept, kWarps * schedule::kCodeWindow), values, header,
-         formats, unit, scaled, largest, calibration == nullptr ? nullptr : calibration->state, payload);
+  launch(queue, "fft codes", codes_kernel, blocks_for(2 * layout.kept, kBlockWarpCount * schedule::kCodeWindow), values,
+         header, formats, unit, scaled, largest, calibration == nullptr ? nullptr : calibration->state, payload);
 }
 
 }  // namespace gradtool::cuda

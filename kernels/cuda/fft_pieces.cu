@@ -106,8 +106,8 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
     above += inside && power > found.prefix ? 1u : 0u;
     equal += inside && power == found.prefix ? 1u : 0u;
   });
-  above = __reduce_add_sync(DeviceWarp::kAll, above);
-  equal = __reduce_add_sync(DeviceWarp::kAll, equal);
+  above = __reduce_add_sync(kAllLanes, above);
+  equal = __reduce_add_sync(kAllLanes, equal);
   if (lane == 0) {
     above_of[own] = above;
     equal_of[own] = equal;
@@ -123,11 +123,11 @@ __global__ void pieces_kernel(PieceShares by, BinSelection at) {
     const std::uint32_t power = law::power_pattern(pair.re, pair.im);
     const bool is_above = inside && power > found.prefix;
     const bool is_equal = inside && power == found.prefix;
-    const std::uint32_t all_above = __ballot_sync(DeviceWarp::kAll, is_above);
-    const std::uint32_t all_equal = __ballot_sync(DeviceWarp::kAll, is_equal);
+    const std::uint32_t all_above = __ballot_sync(kAllLanes, is_above);
+    const std::uint32_t all_equal = __ballot_sync(kAllLanes, is_equal);
     const std::uint32_t ties = equal + schedule::bits_set(all_equal & schedule::lanes_below(lane));
     const bool taken = is_above || (is_equal && ties < found.left);
-    const std::uint32_t status = __ballot_sync(DeviceWarp::kAll, taken);
+    const std::uint32_t status = __ballot_sync(kAllLanes, taken);
     if (taken) {
       const std::uint32_t stronger = above + schedule::bits_set(all_above & schedule::lanes_below(lane));
       const std::size_t place = piece.kept_first + stronger + (ties < found.left ? ties : found.left);

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/device_warp.hpp"
 #include "kernels/cuda/fft_pack.hpp"
 #include "kernels/cuda/grid.hpp"
@@ -10,8 +11,6 @@
 
 namespace gradtool::cuda {
 namespace {
-
-constexpr unsigned kWarps = kThreads / schedule::kLanes;
 
 /// Counts of all tiles of all payloads, 32 to a warp; the last one closes the row for the scan.
 __global__ void marked_kernel(const __grid_constant__ schedule::Unpacking at) {
@@ -28,7 +27,7 @@ __global__ void open_kernel(const __grid_constant__ schedule::Unpacking at) {
 }
 
 __global__ void unpack_kernel(const __grid_constant__ schedule::Unpacking at) {
-  __shared__ schedule::Pair values[kWarps][schedule::kTileBins];
+  __shared__ schedule::Pair values[kBlockWarpCount][schedule::kTileBins];
   const DeviceWarp warp;
   const std::size_t end = schedule::tiles_of(at.last);
   for (std::size_t tile = at.first / schedule::kTileBins + warp_in_grid(); tile < end; tile += warps_in_grid())
@@ -91,7 +90,7 @@ void unpack_spectra(Queue<Space::cuda> queue, const PackedSpectra& of, std::size
   at.first = first;
   at.last = first + count;
   at.spectrum = spectrum;
-  launch(queue, "fft unpack", unpack_kernel, blocks_for(schedule::tiles_of(count) + 1, kWarps), at);
+  launch(queue, "fft unpack", unpack_kernel, blocks_for(schedule::tiles_of(count) + 1, kBlockWarpCount), at);
 }
 
 }  // namespace gradtool::cuda

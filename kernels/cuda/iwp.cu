@@ -9,12 +9,9 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr unsigned kBlock = 128;  // small, so that few chunks lie on many multiprocessors
-constexpr unsigned kWarps = kBlock / schedule::kLanes;
-
 /// A warp for each chunk. Sums lie in front of the sums of squares.
 __device__ void add_chunks(const float* view, std::size_t n, double* sums) {
-  alignas(16) __shared__ float room[kWarps][kTileRoom];
+  alignas(16) __shared__ float room[kChunkWarps][kTileRoom];
   const unsigned lane = lane_in_warp();
   const law::SumCut cut = law::sum_cut(n);
   for (std::size_t c = warp_in_grid(); c < cut.count; c += warps_in_grid()) {
@@ -123,7 +120,7 @@ __global__ void accumulate_kernel(const float* g, const float* factor, float mu,
 constexpr unsigned kOne = schedule::kLanes;  // threads of what one thread does
 
 Grid chunk_blocks(std::size_t n) {
-  return {blocks_for(law::sum_cut(n).count, kWarps), kBlock};
+  return {blocks_for(law::sum_cut(n).count, kChunkWarps), kChunkThreads};
 }
 
 void moments_of_layers(Queue<Space::cuda> queue, const IwpLayers& layers, const float* values, double* sums) {

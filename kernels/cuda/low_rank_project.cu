@@ -95,7 +95,7 @@ __device__ void project_rows_of(const LowRankMatrix& matrix, const LowRankTile& 
     for (unsigned j = 0; j < R; ++j) {
       float total = sum[i][j];
 #pragma unroll
-      for (unsigned half = kLanes / 2; half > 0; half /= 2) total += __shfl_down_sync(DeviceWarp::kAll, total, half);
+      for (unsigned half = kLanes / 2; half > 0; half /= 2) total += __shfl_down_sync(kAllLanes, total, half);
       if (lane == 0 && i < rows) to[j * matrix.rows + first_row + i] = total;
     }
   }

@@ -12,9 +12,6 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr unsigned kBlock = 128;  // small, so that few chunks lie on many multiprocessors
-constexpr unsigned kWarps = kBlock / schedule::kLanes;
-
 /// What is added up for a column over a chunk of its rows.
 struct ColumnSums {
   double negative;
@@ -44,7 +41,7 @@ struct Sums {
 /// Words of all elements; sums of those in single columns: elements below zero by the lower half of a warp, the others
 /// by the upper half.
 __global__ void pieces_kernel(OneBitTable table, const float* gradient, std::uint32_t* words, Sums sums) {
-  alignas(16) __shared__ float room[kWarps][kTileRoom];
+  alignas(16) __shared__ float room[kChunkWarps][kTileRoom];
   const unsigned lane = lane_in_warp();
   for (std::size_t p = warp_in_grid(); p < table.pieces.pieces; p += warps_in_grid()) {
     const TensorPiece piece = table.pieces.piece[p];
@@ -62,7 +59,7 @@ __global__ void pieces_kernel(OneBitTable table, const float* gradient, std::uin
     });
     if (!single) continue;
     sum = folded(sum);
-    negatives = __reduce_add_sync(DeviceWarp::kAll, negatives);
+    negatives = __reduce_add_sync(kAllLanes, negatives);
     if (lane % law::kSumLanes == 0) sums.of_piece[lower ? p : table.pieces.pieces + p] = sum;
     if (lane == 0) sums.negatives[p] = negatives;
   }
@@ -114,7 +111,7 @@ __global__ void single_means_kernel(OneBitTable table, Sums sums, Means* means) 
     const TensorRange range = table.pieces.tensor[t];
     std::uint64_t negatives = 0;
     for (std::size_t p = range.first + threadIdx.x; p < range.last; p += kThreads) negatives += sums.negatives[p];
-    for (unsigned half = 16; half > 0; half /= 2) negatives += __shfl_down_sync(DeviceWarp::kAll, negatives, half);
+    for (unsigned half = 16; half > 0; half /= 2) negatives += __shfl_down_sync(kAllLanes, negatives, half);
     if (lane_in_warp() == 0) counts[threadIdx.x / schedule::kLanes] = negatives;
     double both[2];
     sums_of_chunks<2>(sums.of_piece, table.pieces.pieces, range.first, range.last, room, both);
@@ -181,14 +178,14 @@ void onebit_encode(Queue<Space::cuda> queue, const OneBitTable& table, const flo
   if (pieces.pieces == 0) return;
   const Sums sums{scratch, pieces.pieces};
   auto* out = reinterpret_cast<Means*>(means);
-  const Grid by_piece{blocks_for(pieces.pieces, kWarps), kBlock};
+  const Grid by_piece{blocks_for(pieces.pieces, kChunkWarps), kChunkThreads};
   launch(queue, "onebit signs", pieces_kernel, by_piece, table, gradient, words, sums);
   launch(queue, "onebit means", single_means_kernel, blocks_for(pieces.tensors, 1), table, sums, out);
   if (table.tiles == 0) return;
-  const Grid by_tile{blocks_for(table.tiles, kWarps), kBlock};
+  const Grid by_tile{blocks_for(table.tiles, kChunkWarps), kChunkThreads};
   launch(queue, "onebit columns", strips_kernel, by_tile, table, gradient, sums.of_strip);
-  const Grid by_strip{blocks_for(table.strips, 1), kBlock};
-  static_assert(kStripColumns == kBlock);
+  const Grid by_strip{blocks_for(table.strips, 1), kChunkThreads};
+  static_assert(kStripColumns == kChunkThreads);
   launch(queue, "onebit means of columns", strip_means_kernel, by_strip, table, sums.of_strip, out);
 }
 

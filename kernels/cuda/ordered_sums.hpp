@@ -10,6 +10,10 @@
 /// Sums over chunks in the order of law::GroupedSum, because their bits are part of a payload. For .cu files.
 namespace gradtool::cuda {
 
+/// Blocks whose warps add up chunks: small, so that few chunks lie on many multiprocessors.
+inline constexpr unsigned kChunkThreads = 128;
+inline constexpr unsigned kChunkWarps = kChunkThreads / schedule::kLanes;
+
 /// Groups that a block adds up side by side.
 template <unsigned K>
 inline constexpr unsigned kGroupsAtOnce = kThreads / K;
@@ -56,7 +60,7 @@ __device__ void sums_of_chunks(const double* values, std::size_t stride, std::si
 /// The tree of law::kSumLanes over lanes 0 to 15, and over lanes 16 to 31, of a warp: the sums, in lanes 0 and 16.
 __device__ inline double folded(double lane_sum) {
 #pragma unroll
-  for (unsigned half = 8; half > 0; half /= 2) lane_sum += __shfl_down_sync(DeviceWarp::kAll, lane_sum, half);
+  for (unsigned half = 8; half > 0; half /= 2) lane_sum += __shfl_down_sync(kAllLanes, lane_sum, half);
   return lane_sum;
 }
 

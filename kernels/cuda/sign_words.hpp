@@ -15,7 +15,7 @@ __device__ inline std::uint32_t write_negatives(const float* tile, int first, in
   std::uint32_t mine = 0;
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
-    const std::uint32_t word = __ballot_sync(DeviceWarp::kAll, tile[32 * w + lane] < 0.0f ? 1 : 0);
+    const std::uint32_t word = __ballot_sync(kAllLanes, tile[32 * w + lane] < 0.0f ? 1 : 0);
     if (lane == w) mine = word;
   }
   if (lane < kWords && first + 32 * lane < count) words[first / 32 + lane] = mine;

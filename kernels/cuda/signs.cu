@@ -12,12 +12,9 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr unsigned kBlock = 128;  // small, so that few chunks lie on many multiprocessors
-constexpr unsigned kWarps = kBlock / schedule::kLanes;
-
 /// `sums` null: not wanted.
 __global__ void encode_kernel(TensorTable table, const float* gradient, std::uint32_t* words, double* sums) {
-  alignas(16) __shared__ float room[kWarps][kTileRoom];
+  alignas(16) __shared__ float room[kChunkWarps][kTileRoom];
   const unsigned lane = lane_in_warp();
   for (std::size_t p = warp_in_grid(); p < table.pieces; p += warps_in_grid()) {
     const TensorPiece piece = table.piece[p];
@@ -68,7 +65,7 @@ void signs_encode(Queue<Space::cuda> queue, const TensorTable& table, const floa
                   float* means, std::byte* scratch) {
   auto* sums = means != nullptr ? reinterpret_cast<double*>(scratch) : nullptr;
   if (table.pieces > 0) {
-    const Grid grid{blocks_for(table.pieces, kWarps), kBlock};
+    const Grid grid{blocks_for(table.pieces, kChunkWarps), kChunkThreads};
     launch(queue, "signs encode", encode_kernel, grid, table, gradient, words, sums);
   }
   if (means != nullptr && table.tensors > 0)

@@ -14,9 +14,6 @@ namespace {
 
 using law::Ternary;
 
-constexpr unsigned kBlock = 128;  // small, so that few chunks lie on many multiprocessors
-constexpr unsigned kWarps = kBlock / schedule::kLanes;
-
 /// Of all pieces: their sums, behind them their sums of squares, and the patterns of their largest magnitudes.
 struct Moments {
   double* sums;
@@ -24,7 +21,7 @@ struct Moments {
 };
 
 __global__ void moments_kernel(TensorTable table, const float* gradient, Moments moments) {
-  alignas(16) __shared__ float room[kWarps][kTileRoom];
+  alignas(16) __shared__ float room[kChunkWarps][kTileRoom];
   const unsigned lane = lane_in_warp();
   for (std::size_t p = warp_in_grid(); p < table.pieces; p += warps_in_grid()) {
     const TensorPiece piece = table.piece[p];
@@ -34,7 +31,7 @@ __global__ void moments_kernel(TensorTable table, const float* gradient, Moments
                                        const std::uint32_t pattern = law::bits_of(x) & 0x7fffffffu;
                                        largest = pattern > largest ? pattern : largest;
                                      });
-    largest = __reduce_max_sync(DeviceWarp::kAll, largest);
+    largest = __reduce_max_sync(kAllLanes, largest);
     if (lane % law::kSumLanes == 0) moments.sums[lane == 0 ? p : table.pieces + p] = sum;
     if (lane == 0) moments.largest[p] = largest;
   }
@@ -48,7 +45,7 @@ __global__ void scales_kernel(TensorTable table, double clip, Moments moments, f
     std::uint32_t largest = 0;
     for (std::size_t p = range.first + threadIdx.x; p < range.last; p += kThreads)
       largest = moments.largest[p] > largest ? moments.largest[p] : largest;
-    largest = __reduce_max_sync(DeviceWarp::kAll, largest);
+    largest = __reduce_max_sync(kAllLanes, largest);
     if (lane_in_warp() == 0) most[threadIdx.x / schedule::kLanes] = largest;
     double sums[2]{};
     if (clip != 0.0) {
@@ -97,7 +94,7 @@ template <bool Base3>
 __global__ void encode_kernel(TensorTable table, const float* gradient, bool aligned, law::DrawKey key,
                               const float* scales, std::uint32_t* words) {
   constexpr int kCodes = Base3 ? 20 : 16;  // in a word
-  __shared__ CodeRoom rooms[kWarps];
+  __shared__ CodeRoom rooms[kChunkWarps];
   CodeRoom& room = rooms[threadIdx.x / schedule::kLanes];
   const int lane = static_cast<int>(lane_in_warp());
   each_share(table, [&](std::size_t first, int count, const TensorPiece& piece, int offset) {
@@ -168,11 +165,11 @@ void terngrad_encode(Queue<Space::cuda> queue, const TensorTable& table, const T
   if (table.tensors == 0) return;
   auto* sums = reinterpret_cast<double*>(scratch);
   const Moments moments{sums, reinterpret_cast<std::uint32_t*>(sums + 2 * table.pieces)};
-  const Grid by_piece{blocks_for(table.pieces, kWarps), kBlock};
+  const Grid by_piece{blocks_for(table.pieces, kChunkWarps), kChunkThreads};
   if (table.pieces > 0) launch(queue, "terngrad moments", moments_kernel, by_piece, table, gradient, moments);
   launch(queue, "terngrad scales", scales_kernel, blocks_for(table.tensors, 1), table, format.clip, moments, scales);
   if (table.pieces == 0) return;
-  const Grid by_share{blocks_for(4 * table.pieces, kWarps), kBlock};
+  const Grid by_share{blocks_for(4 * table.pieces, kChunkWarps), kChunkThreads};
   launch(queue, "terngrad encode", format.base3 ? encode_kernel<true> : encode_kernel<false>, by_share, table, gradient,
          aligned_to(gradient, 16), key, scales, words);
 }

@@ -28,14 +28,9 @@ __global__ void squares_kernel(const float* u, std::size_t n, double* sums) {
   for (std::size_t c = warp_in_grid(); c * law::kSumChunk < n; c += warps_in_grid()) {
     const std::size_t left = n - c * law::kSumChunk;
     const auto count = static_cast<int>(left < law::kSumChunk ? left : law::kSumChunk);
-    double sum = 0.0;
-    each_tile(u + c * law::kSumChunk, count, room[threadIdx.x / schedule::kLanes], [&](int /*first*/, const float* x) {
-#pragma unroll 8
-      for (unsigned i = lane % law::kSumLanes; i < kTile; i += law::kSumLanes)
-        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    });
-    sum = folded(sum);
-    if (lane == 0) sums[c] = sum;
+    const double sum =
+        chunk_moments(u + c * law::kSumChunk, count, room[threadIdx.x / schedule::kLanes], [](float /*x*/) {});
+    if (lane == law::kSumLanes) sums[c] = sum;  // of squares
   }
 }
 

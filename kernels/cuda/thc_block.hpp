@@ -12,7 +12,7 @@ inline constexpr unsigned kThcWarps = kThcThreads / schedule::kLanes;
 
 /// Word k of a block's 32, which lie one in every lane.
 __device__ inline std::uint32_t word_of_all(std::uint32_t word, int k) {
-  return __shfl_sync(DeviceWarp::kAll, word, k);
+  return __shfl_sync(kAllLanes, word, k);
 }
 
 }  // namespace gradtool::cuda

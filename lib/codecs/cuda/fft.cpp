@@ -32,7 +32,7 @@ CudaFftScratch CudaFft::places(const law::FftShape& shape, Bytes scratch) const 
   each_group(shape, [&](const Rows& group) {
     elements = std::max(elements, group.elements());
     rows = std::max(rows, group.count);
-    transform_bytes = std::max(transform_bytes, plans_.get(group.length, group.count).work_bytes());
+    transform_bytes = std::max(transform_bytes, plans_.get(group.length, group.count)->work_bytes());
   });
   return {options_, shape, elements, rows, transform_bytes, scratch};
 }
@@ -40,7 +40,10 @@ CudaFftScratch CudaFft::places(const law::FftShape& shape, Bytes scratch) const 
 Footprint CudaFft::plan(std::size_t n) const {
   if (n < law::kFftSmallest) return {.payload_bytes = 4 * n};
   const law::FftShape shape = options_.shape(n);
-  each_group(shape, [&](const Rows& rows) { plans_.make(rows.length, rows.count); });
+  each_group(shape, [&](const Rows& rows) {
+    plans_.make([&] { return std::make_unique<const cuda::RealTransforms>(rows.length, rows.count); }, rows.length,
+                rows.count);
+  });
   return {.payload_bytes = options_.payload_bound(n),
           .scratch_bytes = places(shape, {}).bytes,
           .exact = options_.constant()};
@@ -68,7 +71,7 @@ void CudaFft::transform(Queue<Space::cuda> queue, View<const float, Space::cuda>
                         const CudaFftScratch& at) const {
   each_group(shape, [&](const Rows& rows) {
     float* spectrum = at.spectrum + 2 * rows.first_bin;
-    plans_.get(rows.length, rows.count).forward(queue, input_of(queue, gradient, rows, at), spectrum, at.transform);
+    plans_.get(rows.length, rows.count)->forward(queue, input_of(queue, gradient, rows, at), spectrum, at.transform);
     if (options_.half()) {
       cuda::round_rows_to_half(queue, {spectrum, spectrum, rows.count, 2 * rows.row_bins(), 2 * rows.bins(),
                                        law::kHalfTopOut, at.row_largest});
@@ -114,7 +117,7 @@ void CudaFft::decode_add_all(Queue<Space::cuda> queue, std::span<const View<cons
     cuda::open_spectra(queue, spectra);
     each_group(shape, [&](const Rows& rows) {
       cuda::unpack_spectra(queue, spectra, rows.first_bin, rows.bins(), at.spectrum);
-      plans_.get(rows.length, rows.count).inverse(queue, at.spectrum, at.real, at.transform);
+      plans_.get(rows.length, rows.count)->inverse(queue, at.spectrum, at.real, at.transform);
       const std::size_t count = std::min(rows.elements(), n - rows.first);
       cuda::add_scaled(queue, {at.real, count}, weight * rows.unit(), out.part(rows.first, count));
     });

@@ -5,8 +5,9 @@
 #include <span>
 
 #include "kernels/cuda/fft_calibrate.hpp"
-#include "lib/codecs/cuda/fft_plans.hpp"
+#include "kernels/cuda/fft_transform.hpp"
 #include "lib/codecs/cuda/fft_scratch.hpp"
+#include "lib/codecs/cuda/per_device.hpp"
 #include "lib/codecs/cuda/twin.hpp"
 #include "lib/codecs/fft_options.hpp"
 
@@ -71,7 +72,7 @@ class CudaFft final : public CudaTwin {
 
   FftOptions options_;
   std::size_t group_;
-  CudaFftPlans plans_;
+  PerDevice<std::unique_ptr<const cuda::RealTransforms>, std::size_t, std::size_t> plans_;  ///< by length and rows
 };
 
 }  // namespace gradtool
