@@ -29,7 +29,7 @@ template <std::uint32_t Bits, class Sum>
 void thc_add_codes(Queue<Space::cuda> queue, const law::ThcTable<Bits>& table, const std::uint32_t* codes,
                    std::size_t groups, bool add, Sum* sums);
 
-/// gradient := the mean that the sums of all ranks say.
+/// gradient := the mean that the sums of all ranks say: 16-byte aligned, in whole groups.
 template <std::uint32_t Bits, class Sum>
 void thc_decode(Queue<Space::cuda> queue, const law::ThcShape& shape, const law::ThcTable<Bits>& table, const Sum* sums,
                 const float* norms, const std::uint32_t* signs, float* gradient);

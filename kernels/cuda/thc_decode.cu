@@ -44,10 +44,32 @@ __global__ void add_kernel(law::ThcTable<Bits> table, const std::uint32_t* codes
   }
 }
 
+/// Of a warp in shared memory: a block's sums as they arrive, then what its rotation needs.
+template <class Sum>
+union alignas(16) DecodeRoom {
+  Four<std::uint32_t> fours[law::kThcBlock * sizeof(Sum) / 16];
+  Sum sums[law::kThcBlock];
+  float rotation[kHadamardRoom];
+};
+
+/// The sums of a block of `size` elements, in whole groups, 16 bytes a lane at a time.
+template <class Sum>
+__device__ void stage(const Sum* sums, unsigned size, DecodeRoom<Sum>& room) {
+  constexpr unsigned kInFour = 16 / sizeof(Sum);
+  const auto* from = reinterpret_cast<const Four<std::uint32_t>*>(sums);
+  __syncwarp();  // the room has been read
+#pragma unroll
+  for (unsigned i = 0; i < law::kThcBlock / kInFour; i += schedule::kLanes) {
+    if ((i + lane_in_warp()) * kInFour < size) room.fours[i + lane_in_warp()] = from[i + lane_in_warp()];
+  }
+  __syncwarp();
+}
+
 template <std::uint32_t Bits, class Sum>
 __global__ void decode_kernel(law::ThcShape shape, law::ThcTable<Bits> table, const Sum* sums, const float* norms,
                               const std::uint32_t* signs, float* gradient) {
-  alignas(16) __shared__ float rooms[kThcWarps][kHadamardRoom];
+  __shared__ DecodeRoom<Sum> rooms[kThcWarps];
+  DecodeRoom<Sum>& room = rooms[threadIdx.x / schedule::kLanes];
   const unsigned lane = lane_in_warp();
   const double steps = law::thc_steps_per_unit(shape, table, law::thc_agreed_norm(norms, shape.ranks));
   for (std::size_t block = warp_in_grid(); block < shape.blocks(); block += warps_in_grid()) {
@@ -56,13 +78,14 @@ __global__ void decode_kernel(law::ThcShape shape, law::ThcTable<Bits> table, co
     const std::size_t group = first / law::kPackGroup;
     const std::uint32_t flips = group + lane < shape.groups() ? signs[group + lane] : 0;
     const law::ThcMean mean = law::thc_mean(shape, table, steps, size);
+    stage(sums + first, size, room);
     float x[32];
 #pragma unroll
     for (int k = 0; k < 32; ++k)
-      x[k] = 32 * k + lane < size ? static_cast<float>(sums[first + 32 * k + lane]) : mean.middle;
+      x[k] = 32 * k + lane < size ? static_cast<float>(room.sums[32 * k + lane]) : mean.middle;
 #pragma unroll
     for (int k = 0; k < 32; ++k) x[k] = (x[k] - mean.middle) * mean.factor;
-    rotate(x, size, rooms[threadIdx.x / schedule::kLanes]);
+    rotate(x, size, room.rotation);
 #pragma unroll
     for (int k = 0; k < 32; ++k) {
       const std::uint32_t flip = word_of_all(flips, k) >> lane;

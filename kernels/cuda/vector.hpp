@@ -8,7 +8,8 @@
 #include "lib/core/view.hpp"
 
 /// Small kernels that codecs and reducers share, most of them element-wise. Enqueued; each element is rounded as on the
-/// CPU (no fused multiply-add). Any alignment of a float; fastest when both pointers are 16-byte aligned.
+/// CPU (no fused multiply-add). Floats may lie anywhere; what goes through all of a view is fastest where its pointers
+/// are all 16-byte aligned.
 namespace gradtool::cuda {
 
 /// view[i] *= factor.
