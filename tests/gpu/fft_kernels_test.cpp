@@ -134,26 +134,29 @@ TEST_F(GpuFftKernels, PiecesKeepTheHostsBins) {
   }
 }
 
+/// Rows of several tiles, and short ones, of which neither starts where the other's 16 bytes do.
 TEST_F(GpuFftKernels, RowsAreRoundedToHalfAsOnTheHost) {
   const cuda::Stream stream;
-  constexpr std::size_t kLength = 5000;
-  constexpr std::size_t kRows = 6;
-  constexpr std::size_t kGiven = kRows * kLength - 300;
-  auto x = gradient_like(kRows * kLength);
-  const float factors[kRows] = {1.0F, 0.0F, 1e-42F, 1e30F, 1e-20F, 3.0F};
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= factors[i / kLength];
-  x[17] = INFINITY;
-  for (const int top : {law::kHalfTopIn, law::kHalfTopOut}) {
-    auto expected = x;
-    std::fill(expected.begin() + kGiven, expected.end(), 0.0F);
-    for (std::size_t row = 0; row < kRows; ++row) host::round_to_half(expected.data() + row * kLength, kLength, top);
-    const Guarded in{stream.queue(), bytes_of({x.data(), kGiven})};
-    const Guarded out{stream.queue(), bytes_of(x)};
-    const Guarded largest{stream.queue(), 4 * kRows};
-    cuda::round_rows_to_half(stream.queue(), {in.as<float>().data(), out.as<float>().data(), kRows, kLength, kGiven,
-                                              top, largest.as<std::uint32_t>().data()});
-    expect_same(out.download_floats(), expected, "top " + std::to_string(top));
-    static_cast<void>(largest.download());
+  constexpr std::size_t kRows = 12;
+  for (const std::size_t length : {5000, 33, 1}) {
+    const std::size_t given = kRows * length - length / 10;
+    auto x = gradient_like(kRows * length);
+    const float factors[6] = {1.0F, 0.0F, 1e-42F, 1e30F, 1e-20F, 3.0F};
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] *= factors[i / length % 6];
+    if (length > 17) x[17] = INFINITY;
+    for (const auto& [top, shift] : {std::pair{law::kHalfTopIn, 4U}, std::pair{law::kHalfTopOut, 0U}}) {
+      auto expected = x;
+      std::fill(expected.begin() + static_cast<std::ptrdiff_t>(given), expected.end(), 0.0F);
+      for (std::size_t row = 0; row < kRows; ++row) host::round_to_half(expected.data() + row * length, length, top);
+      const Guarded in{stream.queue(), bytes_of({x.data(), given}), shift};
+      const Guarded out{stream.queue(), bytes_of(x)};
+      const Guarded largest{stream.queue(), 4 * kRows};
+      cuda::round_rows_to_half(stream.queue(), {in.as<float>().data(), out.as<float>().data(), kRows, length, given,
+                                                top, largest.as<std::uint32_t>().data()});
+      expect_same(out.download_floats(), expected,
+                  "rows of " + std::to_string(length) + ", top " + std::to_string(top));
+      static_cast<void>(largest.download());
+    }
   }
 }
 

@@ -30,6 +30,25 @@ TEST_F(GpuKernels, VectorLoopsRoundAsTheHost) {
   }
 }
 
+/// Units that are aligned, one whose `from` is not, and one whose `to` is not.
+TEST_F(GpuKernels, UnitsAreSubtractedAsOnTheHost) {
+  const cuda::Stream stream;
+  const std::size_t starts[] = {0, 1024, 1029, 3000};
+  const auto x = gradient_like(4000);
+  const auto y = gradient_like(4000, 2);
+  const Guarded from{stream.queue(), bytes_of(x)};
+  const Guarded to{stream.queue(), bytes_of(y)};
+  std::vector<cuda::Unit> units;
+  std::vector<float> expected = y;
+  for (std::size_t u = 0; u + 1 < std::size(starts); ++u) {
+    const std::size_t first = starts[u], n = starts[u + 1] - first - 1, at = u == 1 ? first + 1 : first;
+    units.push_back({from.as<float>().data() + at, to.as<float>().data() + first, n});
+    for (std::size_t i = 0; i < n; ++i) expected[first + i] -= x[at + i];
+  }
+  cuda::subtract(stream.queue(), units);
+  expect_same(to.download_floats(), expected, "units");
+}
+
 /// More buckets than there are warps in the grid, and pieces of large ones.
 TEST_F(GpuKernels, LargeQsgdIsTheHosts) {
   for (const char* spec : {"qsgd:bits=4,bucket=32", "qsgd:bits=3,bucket=512,norm=l2", "qsgd:bits=8,bucket=1048576"}) {
