@@ -19,8 +19,6 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 /// kernel, so every operation here runs with all 32 lanes.
 class DeviceWarp {
  public:
-  static constexpr unsigned kAll = kAllLanes;
-
   template <class T>
   class Own {
    public:

@@ -36,7 +36,7 @@ __device__ std::uint32_t draw_of(const law::Draws& draws, std::uint32_t word, un
   std::uint32_t own = 0;
 #pragma unroll
   for (unsigned d = 0; d < 4; ++d) {
-    const std::uint32_t bits = __shfl_sync(DeviceWarp::kAll, draws.bits[d], static_cast<int>(8 * word + lane / 4));
+    const std::uint32_t bits = __shfl_sync(kAllLanes, draws.bits[d], static_cast<int>(8 * word + lane / 4));
     if (lane % 4 == d) own = bits;
   }
   return own;
@@ -65,7 +65,7 @@ __global__ void mark_kernel(IwpLayers layers, float bernoulli, law::DrawKey key,
       bool sent = law::is_important(importance[b], layer.used);
       if (bernoulli > 0.0f)
         sent = law::uniform(draw_of(draws, b, lane)) * layer.used < bernoulli * importance[b] || sent;
-      const std::uint32_t bits = __ballot_sync(DeviceWarp::kAll, sent && i >= first && i < last);
+      const std::uint32_t bits = __ballot_sync(kAllLanes, sent && i >= first && i < last);
       if (lane == b) mine = bits;
     }
     marked += static_cast<std::uint32_t>(__popc(mine));
@@ -77,7 +77,7 @@ __global__ void mark_kernel(IwpLayers layers, float bernoulli, law::DrawKey key,
         atomicOr(&words[own], mine);
     }
   }
-  marked = __reduce_add_sync(DeviceWarp::kAll, marked);
+  marked = __reduce_add_sync(kAllLanes, marked);
   if (lane == 0 && marked != 0) atomicAdd(&layers.layers[blockIdx.y].marked, marked);
 }
 
