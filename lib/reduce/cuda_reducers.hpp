@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
+#include "lib/core/arena.hpp"
 #include "lib/reduce/own_reducer.hpp"
 
 namespace gradtool {
@@ -17,5 +19,10 @@ std::unique_ptr<Reducer<Space::cuda>> make_cuda_qgz_reducer(const ReducerSetup<S
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_sketch(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_signsgd_reducer(const ReducerSetup<Space::cuda>& setup);
 std::unique_ptr<Reducer<Space::cuda>> make_cuda_thc_reducer(const ReducerSetup<Space::cuda>& setup);
+
+/// What a piece of a workspace takes on a GPU; for those reducers.
+constexpr std::size_t padded(std::size_t bytes) {
+  return Arena<Space::cuda>::padded_size(bytes);
+}
 
 }  // namespace gradtool

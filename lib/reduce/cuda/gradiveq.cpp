@@ -14,10 +14,6 @@ namespace {
 
 using gradiveq::Layer;
 
-constexpr std::size_t padded(std::size_t bytes) {
-  return Arena<Space::cuda>::padded_size(bytes);
-}
-
 /// The first slices of all layers, in a row of all slices, and one behind the other.
 std::vector<law::TapRange> first_slices(std::span<const Layer> layers) {
   std::vector<law::TapRange> ranges;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/slice_fit.hpp"
 #include "kernels/host/slice_basis.hpp"
+#include "lib/reduce/cuda_reducers.hpp"
 #include "lib/reduce/host_reducer.hpp"
 #include "lib/reduce/ops.hpp"
 
@@ -12,10 +13,6 @@ namespace gradtool::gradiveq {
 namespace {
 
 constexpr std::size_t kFitBytes = std::size_t{16} << 20;  ///< of centred samples in float64 at a time
-
-constexpr std::size_t padded(std::size_t bytes) {
-  return Arena<Space::cuda>::padded_size(bytes);
-}
 
 template <class T>
 View<const std::byte, Space::cuda> bytes_of(const T* data, std::size_t count) {

@@ -95,8 +95,6 @@ class CudaSide final : public LhcSide<Space::cuda> {
   }
 
  private:
-  static std::size_t padded(std::size_t bytes) { return Arena<Space::cuda>::padded_size(bytes); }
-
   LhcPlan plan_;
   std::size_t most_;
   cuda::PeelingTable table_;

@@ -107,8 +107,6 @@ class CudaSteps {
   }
 
  private:
-  static constexpr std::size_t padded(std::size_t bytes) { return Arena<Space::cuda>::padded_size(bytes); }
-
   static cuda::LowRankWork cut(const PowerSgdPlan& plan) {
     cuda::LowRankWork work;
     for (const auto& m : plan.matrices) work.add_matrix(m.first, m.rows, m.columns, m.rank, m.p_at, m.q_at);

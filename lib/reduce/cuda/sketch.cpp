@@ -49,8 +49,6 @@ class CudaSide final : public SketchSide<Space::cuda> {
   }
 
  private:
-  static std::size_t padded(std::size_t bytes) { return Arena<Space::cuda>::padded_size(bytes); }
-
   SketchPlan plan_;
   cuda::CountSketch sketch_;
   std::size_t select_bytes_;
