@@ -7,9 +7,10 @@
 #include "kernels/law/philox.hpp"
 #include "lib/core/view.hpp"
 
-/// What PowerSGD does on the GPU, beside cuBLAS's products for factors of more than kMostDirectRank columns, for all matrices of a unit at once: the steps of
-/// kernels/host/low_rank.hpp. Factors are stored column after column. Sums have a fixed order, so equal input gives
-/// equal bits on every GPU of a kind, whatever else it does; they are not those of the CPU.
+/// What PowerSGD does on the GPU, beside cuBLAS's products for factors of more than kMostDirectRank columns, for all
+/// matrices of a unit at once: the steps of kernels/host/low_rank.hpp. Factors are stored column after column. Sums
+/// have a fixed order, so equal input gives equal bits on every GPU of a kind, whatever else it does; they are not
+/// those of the CPU.
 namespace gradtool::cuda {
 
 /// A matrix and where its factors lie. Offsets count elements.

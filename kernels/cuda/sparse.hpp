@@ -47,8 +47,8 @@ struct SparseForget {
 };
 
 /// out[position] += weight * value for all values of a payload, which may be shorter than its view (at least 16 bytes,
-/// 4-byte aligned). A header that contradicts itself or `shape`, by its code too, makes all of `out` NaN; positions behind the end are
-/// skipped, and nothing is read behind the view. With value_bits = 1 a value is +-1, or NaN.
+/// 4-byte aligned). A header that contradicts itself or `shape`, by its code too, makes all of `out` NaN; positions
+/// behind the end are skipped, and nothing is read behind the view. With value_bits = 1 a value is +-1, or NaN.
 void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
                 float weight, float* out, View<std::byte, Space::cuda> scratch, const SparseForget& forget = {});
 
