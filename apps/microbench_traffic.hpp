@@ -9,7 +9,7 @@ namespace gradtool {
 /// What a method must move at least beside the gradient, the payload and, decoding, the output: bytes an element.
 struct LeastTraffic {
   std::string_view codec;
-  double memory = 0.0;  ///< of earlier steps, read and written, and side inputs read
+  double memory = 0.0;  ///< of earlier steps, read and written; side inputs read; the gradient read once more
   bool sparse = false;  ///< decoding touches the output only where there are values: no share of the copy is stated
 };
 
@@ -23,6 +23,7 @@ inline LeastTraffic least_traffic_of(std::string_view codec) {
       LeastTraffic{.codec = "randomk", .sparse = true},
       LeastTraffic{.codec = "sidco", .sparse = true},
       LeastTraffic{.codec = "strom", .sparse = true},
+      LeastTraffic{.codec = "terngrad", .memory = 4.0},  // codes come after the scale
       LeastTraffic{.codec = "topk", .sparse = true},
       LeastTraffic{.codec = "vgc", .memory = 20.0, .sparse = true},  // r and v; second moments
   };

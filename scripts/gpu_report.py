@@ -12,7 +12,7 @@ import subprocess
 
 # Share of the copy rate to reach, encode and decode; the rest has no promise on a GPU yet.
 TARGETS = {"fp16": 0.8, "bf16": 0.8, "int8": 0.8, "fp8": 0.8, "mx": 0.8, "natural": 0.8, "qsgd": 0.8, "signsgd": 0.8, "terngrad": 0.8,
-           "vgc": 0.5, "dgc": 0.5, "iwp": 0.5, "topk": 0.3}
+           "efsignsgd": 0.6, "onebit": 0.6, "vgc": 0.5, "dgc": 0.5, "iwp": 0.5, "topk": 0.3}
 CHECKS = ("gpu_codecs", "gpu_reducers", "comm_gpu", "comm_cuda_runtime", "analyze", "bench", "memcheck", "memcheck-reducers",
           "racecheck", "racecheck-reducers", "initcheck", "initcheck-reducers")
 # What no run of this script measures, by name.
@@ -29,7 +29,8 @@ def command(*words):
 
 
 def rows_of(path):
-    """Name of a codec -> its benchmarks: encode and decode, or step and what its library takes alone."""
+    """Name of a codec -> its benchmarks: encode and decode, or step and what its library takes alone. With its first
+    parameter where there are several of it; the JSON has them all."""
     record = json.loads(path.read_text())
     rows = {}
     for run in record["benchmarks"]:
@@ -37,7 +38,9 @@ def rows_of(path):
             continue
         name, what = re.match(r"cuda/(.*)/([^/]+)$", run["name"].removesuffix("/manual_time")).groups()
         rows.setdefault(name, {})[what] = run
-    return record["context"], rows
+    codecs = [name.split(":")[0] for name in rows]
+    return record["context"], {codec if codecs.count(codec) == 1 else name.split(",")[0]: both
+                               for codec, (name, both) in zip(codecs, rows.items())}
 
 
 def share(run):
@@ -88,6 +91,7 @@ def table(path, elements):
             run = both.get(what)
             cells += [f"{run['real_time']:.1f}", f"{run['raw'] / 1e9:.0f}", share(run)] if run else [""] * 3
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {'' if target is None else target} |")
+    lines += ["", "One flat tensor, default parameters. atomo sends such a vector whole: no decomposition is in its times."]
     return lines + [""] + beside_libraries(rows) + steps(rows) + against_torch(path.with_name(f"torch-topk-{elements}.json"), rows)
 
 
