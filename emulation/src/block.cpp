@@ -66,7 +66,7 @@ void BlockPlayer::play(const GridCall& call, const uint3& index, std::uint32_t o
   races::tell(&begins_);
   live_ = count_;
   waiting_ = 0;
-  votes_ = {};
+  votes_ = 0;
   for (unsigned warp = 0; warp < (count_ + 31) / 32; ++warp) {
     for (auto& meeting : warps_[warp]) meeting->mask = 0;
   }
@@ -135,15 +135,13 @@ const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value, bool in_order
 void BlockPlayer::leave_barrier() {
   if (waiting_ == 0 || waiting_ < live_) return;
   result_ = votes_;
-  votes_ = {};
+  votes_ = 0;
   waiting_ = 0;
   ++generation_;
 }
 
-Votes BlockPlayer::meet_block(bool vote) {
-  votes_.count += vote ? 1 : 0;
-  votes_.all = votes_.all && vote;
-  votes_.any = votes_.any || vote;
+int BlockPlayer::meet_block(bool vote) {
+  votes_ += vote ? 1 : 0;
   ++waiting_;
   const std::uint32_t before = generation_;
   // A token for each of two barriers in turn: nobody tells the next but one before all have heard of this one.
@@ -158,14 +156,6 @@ Votes BlockPlayer::meet_block(bool vote) {
 void BlockPlayer::fence() {
   races::tell(&fences_);
   races::hear(&fences_);
-}
-
-unsigned BlockPlayer::active_mask() const {
-  unsigned mask = 0;
-  const unsigned first = current_ / 32 * 32;
-  for (unsigned lane = 0; lane < 32 && first + lane < count_; ++lane)
-    if (!thread_of(first + lane).done) mask |= 1u << lane;
-  return mask;
 }
 
 void BlockPlayer::stuck() const {

@@ -43,8 +43,7 @@ class BlockPlayer {
   // What the running thread's intrinsics call.
   /// `in_order`: what lanes did before the meeting comes before what the others do after it.
   const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order);
-  Votes meet_block(bool vote);
-  [[nodiscard]] unsigned active_mask() const;
+  int meet_block(bool vote);
   void fence();
 
  private:
@@ -74,7 +73,7 @@ class BlockPlayer {
   unsigned current_ = 0, count_ = 0, live_ = 0, shift_ = 0;
   std::uint32_t generation_ = 0;  ///< of the block's barrier
   unsigned waiting_ = 0;
-  Votes votes_, result_;
+  int votes_ = 0, result_ = 0;  ///< of the barrier that fills, and of the one before
   // For ThreadSanitizer (races.hpp): who plays, whether blocks are in no order, and tokens.
   void* scheduler_ = nullptr;
   bool blocks_race_;

@@ -92,14 +92,11 @@ std::byte* dynamic_shared() {
 const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order) {
   return player().meet(mask, value, in_order);
 }
-Votes meet_block(bool vote) {
+int meet_block(bool vote) {
   return player().meet_block(vote);
 }
 void fence() {
   player().fence();
-}
-unsigned active_mask() {
-  return player().active_mask();
 }
 
 }  // namespace emulation

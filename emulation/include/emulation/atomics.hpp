@@ -41,27 +41,9 @@ T atomicOr(T* at, std::type_identity_t<T> value) {
   return emulation::atomically(at, [=](T before) { return before | value; });
 }
 template <class T>
-T atomicAnd(T* at, std::type_identity_t<T> value) {
-  return emulation::atomically(at, [=](T before) { return before & value; });
-}
-template <class T>
-T atomicXor(T* at, std::type_identity_t<T> value) {
-  return emulation::atomically(at, [=](T before) { return before ^ value; });
-}
-template <class T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-  return emulation::atomically(at, [=](T) { return value; });
-}
-template <class T>
 T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
   return emulation::atomically(at, [=](T before) { return before == compare ? value : before; });
 }
 inline void __threadfence() {
-  emulation::fence();
-}
-inline void __threadfence_block() {
-  emulation::fence();
-}
-inline void __threadfence_system() {
   emulation::fence();
 }

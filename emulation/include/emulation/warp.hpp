@@ -23,13 +23,8 @@ using Lanes = std::array<std::uint64_t, 32>;
 /// Waits until all lanes of `mask` are here with their values, then returns them. The reference holds until the lane's
 /// next meeting. Of CUDA's meetings __syncwarp alone orders what lanes do with memory.
 const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order = false);
-/// The barrier of a block; returns what all of its threads deposited, added up and or-ed and and-ed.
-struct Votes {
-  int count = 0;
-  bool all = true, any = false;
-};
-Votes meet_block(bool vote);
-[[nodiscard]] unsigned active_mask();  ///< all lanes of the warp that have not left the kernel
+/// The barrier of a block; returns how many of its threads voted.
+int meet_block(bool vote);
 [[nodiscard]] inline unsigned lane_id() {
   return threadIdx.x % 32;
 }
@@ -83,22 +78,13 @@ T joined(unsigned mask, const T& value, Join join) {
 }  // namespace emulation
 
 inline void __syncthreads() {
-  emulation::meet_block(true);
+  emulation::meet_block(false);
 }
 inline int __syncthreads_count(int vote) {
-  return emulation::meet_block(vote != 0).count;
-}
-inline int __syncthreads_and(int vote) {
-  return emulation::meet_block(vote != 0).all ? 1 : 0;
-}
-inline int __syncthreads_or(int vote) {
-  return emulation::meet_block(vote != 0).any ? 1 : 0;
+  return emulation::meet_block(vote != 0);
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   emulation::meet(mask, 0, true);
-}
-inline unsigned __activemask() {
-  return emulation::active_mask();
 }
 
 template <class T>
@@ -137,9 +123,6 @@ inline unsigned __ballot_sync(unsigned mask, int vote) {
 inline int __any_sync(unsigned mask, int vote) {
   return __ballot_sync(mask, vote) != 0 ? 1 : 0;
 }
-inline int __all_sync(unsigned mask, int vote) {
-  return __ballot_sync(mask, vote) == mask ? 1 : 0;
-}
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
   const std::uint64_t own = emulation::packed(value);
@@ -154,21 +137,9 @@ unsigned __match_any_sync(unsigned mask, T value) {
   inline type __reduce_add_sync(unsigned mask, type value) {                                        \
     return emulation::joined(mask, value, [](type a, type b) { return static_cast<type>(a + b); }); \
   }                                                                                                 \
-  inline type __reduce_min_sync(unsigned mask, type value) {                                        \
-    return emulation::joined(mask, value, [](type a, type b) { return b < a ? b : a; });            \
-  }                                                                                                 \
   inline type __reduce_max_sync(unsigned mask, type value) {                                        \
     return emulation::joined(mask, value, [](type a, type b) { return a < b ? b : a; });            \
   }
 GT_EMULATED_REDUCE(unsigned)
 GT_EMULATED_REDUCE(int)
 #undef GT_EMULATED_REDUCE
-inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
-  return emulation::joined(mask, value, [](unsigned a, unsigned b) { return a | b; });
-}
-inline unsigned __reduce_and_sync(unsigned mask, unsigned value) {
-  return emulation::joined(mask, value, [](unsigned a, unsigned b) { return a & b; });
-}
-inline unsigned __reduce_xor_sync(unsigned mask, unsigned value) {
-  return emulation::joined(mask, value, [](unsigned a, unsigned b) { return a ^ b; });
-}
