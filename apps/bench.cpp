@@ -1,5 +1,4 @@
 #include "lib/bench/bench.hpp"
-#include "lib/bench/modelled.hpp"
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 #include <optional>
 
 #include "apps/subcommands.hpp"
+#include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/report/csv.hpp"
 
@@ -174,21 +174,19 @@ int run(Options& o) {
     throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
   bench.command = command_line();
   if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
-  const BenchReport report = run_bench(bench, [&o](const Table& rows) {
-    if (!o.csv.empty() && o.csv != "-") save_csv(o.csv, rows);
+  const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
+    if (!o.csv.empty() && o.csv != "-") save_csv(o.csv, to_table(rows));
   });
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
-  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report), modelled_tables(report.rows));
+  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report.rows), modelled_tables(report.rows));
   if (o.advise)
     fmt::print(data_on_stdout ? stderr : stdout, "\n{}", advise(report.rows, o.max_nmse.value_or(kMaxNmse)));
-  for (std::size_t row = 0; row < report.rows.rows().size(); ++row) {
-    const std::string status = to_text(report.rows.at(row, "status"));
-    if (status == "ok") continue;
-    fmt::print(stderr, "{} {}: {}: {}\n", to_text(report.rows.at(row, "codec")), to_text(report.rows.at(row, "tensor")),
-               status, to_text(report.rows.at(row, "message")));
+  for (const ResultRow& row : report.rows) {
+    if (row.status == ResultRow::Status::ok) continue;
+    fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor, name_of(row.status), row.message);
   }
-  if (!o.csv.empty()) save_csv(o.csv, report.rows);
+  if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
   if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
   for (const auto& path : {o.csv, o.json, bench.reconstruction, bench.payloads}) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);

@@ -16,7 +16,7 @@
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
-#include "lib/report/terminal.hpp"
+#include "lib/report/table.hpp"
 
 namespace gradtool::app {
 namespace {

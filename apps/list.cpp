@@ -9,7 +9,7 @@
 #include "lib/comm/launch.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
-#include "lib/report/terminal.hpp"
+#include "lib/report/table.hpp"
 
 namespace gradtool::app {
 namespace {

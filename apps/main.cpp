@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
     return gradtool::app::run(argc, argv);
   } catch (const gradtool::Error& error) {
     gradtool::app::report(fmt::format("gradtool: {}", error.what()), error.fault());
-    return static_cast<int>(error.fault());
+    return exit_status(error.fault());
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "gradtool: out of memory\n");
     return static_cast<int>(gradtool::Fault::backend);

@@ -120,6 +120,11 @@ elseif(NOT GRADTOOL_CUDA STREQUAL "OFF")
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
       enable_language(CUDA)
+      # CMake 3.25 does not know that nvcc 12 and later can do C++20, and refuses cxx_std_20 for its targets.
+      if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "")  # the flag itself comes with gradtool_options
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "")
+      endif()
       # For projects that ask for 3.25, CMake 3.25's own module deprecates a target that CUDA 13 has no more: an error.
       set(asked_for ${CMAKE_MINIMUM_REQUIRED_VERSION})
       set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Format and lint. CI demands the format; clang-tidy takes some ten minutes and is run before a change goes in. Usage: scripts/check.sh [format|tidy|all]      (default: all)
+# Format and lint. CI demands the format and clang-tidy on the sources that changed; clang-tidy on everything takes some ten
+# minutes and is run before a large change goes in.
+# Usage: scripts/check.sh [format|tidy|all]          (default: all)
+#        scripts/check.sh tidy-changed [COMMIT]      sources that differ from COMMIT (default: four commits ago) alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +16,18 @@ if [ "$what" = format ] || [ "$what" = all ]; then
   case "$("$tool" --version)" in *"version 14."*) ;; *) echo "check.sh: clang-format 14 is wanted, this is $("$tool" --version)" >&2; exit 77 ;; esac
   files | xargs "$tool" --dry-run --Werror
   echo "format: ok"
+fi
+if [ "$what" = tidy-changed ]; then
+  command -v clang-tidy >/dev/null || { echo "check.sh: clang-tidy is not installed (scripts/setup.sh --with-checks)" >&2; exit 77; }
+  since=${2:-$(git rev-parse -q --verify HEAD~4 || git rev-list --max-parents=0 HEAD | tail -n 1)}
+  [ -f build/fuzz/compile_commands.json ] || cmake --preset fuzz >/dev/null
+  # The build with clang says how each source is compiled; those that it leaves out (CUDA, MPI, LibTorch) are not looked at.
+  sources=()
+  while read -r file; do
+    if grep -qF "\"$PWD/$file\"" build/fuzz/compile_commands.json; then sources+=("$file"); else echo "not looked at: $file"; fi
+  done < <(git diff --name-only --diff-filter=d "$since" -- 'apps/*.cpp' 'lib/*.cpp' 'kernels/*.cpp' | grep -v '_test\.cpp$')
+  [ ${#sources[@]} -eq 0 ] || printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p build/fuzz --quiet
+  echo "tidy: ${#sources[@]} sources that changed since $(git rev-parse --short "$since"): ok"
 fi
 if [ "$what" = tidy ] || [ "$what" = all ]; then
   command -v clang-tidy >/dev/null || { echo "check.sh: clang-tidy is not installed (scripts/setup.sh --with-checks)" >&2; exit 77; }

@@ -99,13 +99,13 @@ if [ -n "$prefix" ]; then
 fi
 if ! cmake "${arguments[@]}" >"$build/configure.log" 2>&1; then tail -n 40 "$build/configure.log"; exit 1; fi
 grep -E '^-- gradtool' "$build/configure.log" || true
-targets=(gradtool gradtool_microbench gpu_codecs gpu_reducers comm_gpu comm_cuda_runtime)
+targets=(gradtool gradtool_microbench gpu_codecs gpu_methods gpu_reducers comm_gpu comm_cuda_runtime)
 if ! cmake --build "$build" --target "${targets[@]}" >"$build/build.log" 2>&1; then tail -n 40 "$build/build.log"; exit 1; fi
 gradtool=$build/bin/gradtool microbench=$build/bin/gradtool_microbench
 find_test() { find "$build/tests" -type f -name "$1" -perm -u+x | head -n 1; }
 
 stage "tests"
-for name in gpu_codecs gpu_reducers comm_gpu comm_cuda_runtime; do check "$name" 120 "$(find_test $name)"; done
+for name in gpu_codecs gpu_methods gpu_reducers comm_gpu comm_cuda_runtime; do check "$name" 120 "$(find_test $name)"; done
 python=""
 for candidate in /usr/bin/python3 python3; do
   if "$candidate" -c 'import numpy, h5py' 2>/dev/null; then python=$candidate; break; fi

@@ -4,7 +4,7 @@
 
 #include "emulation/api.hpp"
 
-// cuBLAS by OpenBLAS: what gradtool uses of it. Sums have another order than on a GPU.
+// The part of cuBLAS that gradtool uses, implemented with OpenBLAS. Sums have another order than on a GPU.
 struct cublasContext;
 using cublasHandle_t = cublasContext*;
 enum cublasStatus_t : int {
@@ -20,7 +20,7 @@ enum cublasPointerMode_t : int { CUBLAS_POINTER_MODE_HOST = 0 };
 const char* cublasGetStatusString(cublasStatus_t status);
 cublasStatus_t cublasCreate(cublasHandle_t* handle);
 cublasStatus_t cublasDestroy(cublasHandle_t handle);
-/// Takes the workspace away again, as the library does.
+/// Forgets the workspace that was set before, as cuBLAS does.
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* memory, std::size_t bytes);
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);

@@ -5,7 +5,7 @@
 #include "emulation/api.hpp"
 #include "emulation/dialect.hpp"
 
-// cuFFT by FFTW: what gradtool uses of it. Transforms round differently from cuFFT's, as those of two GPUs may.
+// The part of cuFFT that gradtool uses, implemented with FFTW. Results may differ from cuFFT's by rounding.
 using cufftHandle = int;
 using cufftReal = float;
 using cufftComplex = float2;
@@ -37,5 +37,5 @@ cufftResult cufftMakePlanMany64(cufftHandle plan, int rank, long long* lengths, 
 cufftResult cufftExecR2C(cufftHandle plan, cufftReal* in, cufftComplex* out);
 cufftResult cufftExecC2R(cufftHandle plan, cufftComplex* in, cufftReal* out);
 cufftResult cufftExecC2C(cufftHandle plan, cufftComplex* in, cufftComplex* out, int direction);
-/// Of one row.
+/// A plan for one row in double precision.
 cufftResult cufftExecD2Z(cufftHandle plan, cufftDoubleReal* in, cufftDoubleComplex* out);

@@ -2,7 +2,7 @@
 
 #include "emulation/api.hpp"
 
-// cuSOLVER's dense part by LAPACK: what gradtool uses of it.
+// The part of cuSOLVER that gradtool uses, implemented with LAPACK.
 struct cusolverDnContext;
 using cusolverDnHandle_t = cusolverDnContext*;
 enum cusolverStatus_t : int {

@@ -4,7 +4,7 @@
 
 #include "emulation/api.hpp"
 
-// NCCL among the threads of one process, each with an emulated GPU: what gradtool uses of it.
+// The part of NCCL that gradtool uses, among threads of one process, each with an emulated GPU.
 #define NCCL_VERSION(major, minor, patch) ((major)*10000 + (minor)*100 + (patch))
 #define NCCL_VERSION_CODE NCCL_VERSION(2, 28, 0)
 

@@ -1,4 +1,5 @@
-// In builds with ThreadSanitizer this file is not instrumented: it is the GPU, and its own state no race.
+// In builds with ThreadSanitizer this file is not instrumented, because it implements the GPU; its own state is not
+// data of the GPU's threads.
 #include "src/block.hpp"
 
 #include <boost/context/fixedsize_stack.hpp>
@@ -18,7 +19,7 @@ void BlockPlayer::make_threads(unsigned count) {
   while (threads_.size() < count) {
     Thread* thread = threads_.emplace_back(std::make_unique<Thread>()).get();
     thread->checked = races::made();
-    // Made once and played again and again: a turn of the loop is one CUDA thread.
+    // A fiber is created once and reused: each turn of the loop runs one CUDA thread.
     thread->fiber = boost::context::fiber{std::allocator_arg, boost::context::fixedsize_stack{kStack},
                                           [this, thread](boost::context::fiber&& scheduler) {
                                             thread->scheduler = std::move(scheduler);
@@ -75,7 +76,8 @@ void BlockPlayer::play(const GridCall& call, const uint3& index, std::uint32_t o
     threads_[i]->awaited = nullptr;
   }
   blockIdx = index;
-  // first, first + stride, first + 2 stride ...: every thread once, because the stride shares no factor with the count.
+  // The order first, first + stride, first + 2 stride and so on has every thread once, because the stride and the
+  // number of threads have no common factor.
   unsigned stride = order_seed % count_;
   while (std::gcd(stride, count_) != 1) ++stride;
   unsigned thread = (order_seed >> 8) % count_;
@@ -124,7 +126,7 @@ const Lanes& BlockPlayer::meet(unsigned mask, std::uint64_t value, bool in_order
   char* const token = &tokens().warp[current_ / 32][parity];
   if (in_order) races::tell(token);
   if (meeting->arrived[parity] == mask) {
-    meeting->arrived[parity ^ 1u] = 0;  // everybody has left the meeting before this one
+    meeting->arrived[parity ^ 1u] = 0;  // all lanes have left the previous meeting
   } else {
     wait(&meeting->arrived[parity], mask, true);
   }
@@ -144,7 +146,8 @@ int BlockPlayer::meet_block(bool vote) {
   votes_ += vote ? 1 : 0;
   ++waiting_;
   const std::uint32_t before = generation_;
-  // A token for each of two barriers in turn: nobody tells the next but one before all have heard of this one.
+  // Two tokens are used in turn. No thread signals the barrier after the next one before all threads have passed this
+  // one.
   char* const token = &tokens().block[before % 2];
   races::tell(token);
   leave_barrier();

@@ -11,7 +11,7 @@
 
 namespace emulation {
 
-/// What one grid is.
+/// The properties of one grid.
 struct GridCall {
   const char* name;
   dim3 grid, block;
@@ -19,8 +19,8 @@ struct GridCall {
   const void* arguments;
 };
 
-/// Lanes of one warp that meet: those of one mask, time and again. A lane can be one meeting ahead of another, never
-/// two, so that two sets of values are enough.
+/// The meetings of the lanes of one warp that share a mask. A lane can be one meeting ahead of another but never two,
+/// so two sets of values are enough.
 struct Meeting {
   unsigned mask = 0;
   Lanes values[2]{};
@@ -28,20 +28,20 @@ struct Meeting {
   std::array<std::uint8_t, 32> parity{};
 };
 
-/// Plays the threads of one block after the other, each a fiber on the caller's thread. A thread runs until it waits
-/// for others or ends, and threads are taken in an order that changes from block to block, so that a result which
-/// hangs on the order, for lack of a barrier, shows.
+/// Runs the threads of a block one after the other, as fibers on the caller's thread. A fiber runs until it has to wait
+/// for others or ends. The order of the threads changes from block to block, so that a result which depends on the
+/// order, because a barrier is missing, changes as well.
 class BlockPlayer {
  public:
-  /// `blocks_race`: with ThreadSanitizer, blocks of a grid are in no order, so that races between them show; else
-  /// those within a block alone.
+  /// With `blocks_race`, ThreadSanitizer takes the blocks of a grid as unordered and reports races between them;
+  /// otherwise it reports races within a block.
   explicit BlockPlayer(bool blocks_race);
   void play(const GridCall& call, const uint3& index, std::uint32_t order_seed);
-  /// What the grid did comes before whatever follows.
+  /// Tells ThreadSanitizer that all accesses of the grid come before what follows.
   void end_grid();
 
-  // What the running thread's intrinsics call.
-  /// `in_order`: what lanes did before the meeting comes before what the others do after it.
+  // The following functions implement the intrinsics of the running thread.
+  /// With `in_order`, accesses of lanes before the meeting are ordered before accesses of other lanes after it.
   const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order);
   int meet_block(bool vote);
   void fence();
@@ -50,8 +50,8 @@ class BlockPlayer {
   struct Thread {
     boost::context::fiber fiber;             ///< where the thread is suspended
     boost::context::fiber scheduler;         ///< where it was resumed from
-    void* checked = nullptr;                 ///< ThreadSanitizer's name for it
-    const std::uint32_t* awaited = nullptr;  ///< null: nothing
+    void* checked = nullptr;                 ///< ThreadSanitizer's handle of the fiber
+    const std::uint32_t* awaited = nullptr;  ///< what the thread waits for; null when it does not wait
     std::uint32_t value = 0;
     bool until_equal = false;
     bool done = true;
@@ -59,7 +59,8 @@ class BlockPlayer {
   };
   static constexpr std::size_t kStack = 128 * 1024;
 
-  /// Changes from block to block, or ThreadSanitizer would take threads of one number in two blocks for one.
+  /// Changes from block to block, because ThreadSanitizer would otherwise take threads of the same number in two blocks
+  /// for one thread.
   [[nodiscard]] Thread& thread_of(unsigned number) const { return *threads_[(number + shift_) % count_]; }
   void make_threads(unsigned count);
   void resume(unsigned which);
@@ -71,15 +72,15 @@ class BlockPlayer {
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<std::vector<std::unique_ptr<Meeting>>> warps_;
   unsigned current_ = 0, count_ = 0, live_ = 0, shift_ = 0;
-  std::uint32_t generation_ = 0;  ///< of the block's barrier
+  std::uint32_t generation_ = 0;  ///< counts the uses of the block's barrier
   unsigned waiting_ = 0;
-  int votes_ = 0, result_ = 0;  ///< of the barrier that fills, and of the one before
-  // For ThreadSanitizer (races.hpp): who plays, whether blocks are in no order, and tokens.
+  int votes_ = 0, result_ = 0;  ///< votes in the current barrier, and the result of the previous one
+  // State for ThreadSanitizer (races.hpp): the scheduler's handle, whether blocks are unordered, and tokens.
   void* scheduler_ = nullptr;
   bool blocks_race_;
   char begins_ = 0, ends_ = 0, fences_ = 0;
-  /// Of a block's barriers and of its warps', two in turn each. Where blocks are in no order, those of many blocks, so
-  /// that barriers of one do not order what another does.
+  /// Tokens of the barriers of a block and of its warps, two of each, which are used in turn. When blocks are unordered
+  /// there are tokens for many blocks, so that barriers of one block do not order accesses of another.
   struct Tokens {
     char block[2], warp[32][2];
   };

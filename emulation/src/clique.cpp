@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/law/half.hpp"
+#include "kernels/float_bits.hpp"
 
 namespace emulation {
 namespace {
@@ -43,7 +43,7 @@ void add_each(std::byte* sum, const std::byte* addend, std::size_t count, Add ad
   }
 }
 void add(std::byte* sum, const std::byte* addend, std::size_t count, ncclDataType_t type) {
-  namespace law = gradtool::law;
+  namespace format = gradtool::format;
   switch (type) {
     case ncclFloat32:
       return add_each<float>(sum, addend, count, [](float a, float b) { return a + b; });
@@ -53,11 +53,11 @@ void add(std::byte* sum, const std::byte* addend, std::size_t count, ncclDataTyp
       return add_each<int>(sum, addend, count, [](int a, int b) { return a + b; });
     case ncclFloat16:
       return add_each<std::uint16_t>(sum, addend, count, [](std::uint16_t a, std::uint16_t b) {
-        return law::f16_from_f32(law::f32_from_f16(a) + law::f32_from_f16(b));
+        return format::f16_from_f32(format::f32_from_f16(a) + format::f32_from_f16(b));
       });
     case ncclBfloat16:
       return add_each<std::uint16_t>(sum, addend, count, [](std::uint16_t a, std::uint16_t b) {
-        return law::bf16_from_f32(law::f32_from_bf16(a) + law::f32_from_bf16(b));
+        return format::bf16_from_f32(format::f32_from_bf16(a) + format::f32_from_bf16(b));
       });
     default:
       wrong("a sum of a type that it cannot add");
@@ -99,7 +99,7 @@ void Clique::collective() {
   }
   const std::size_t bytes = first.count * size_of(first.type);
   const std::size_t ranks = calls.size();
-  // Results first, then all are written: what is sent and received may be the same memory.
+  // All results are computed before any is written, because a rank may send and receive in the same memory.
   std::vector<std::byte> result;
   switch (first.kind) {
     case Call::Kind::all_gather:

@@ -12,7 +12,7 @@
 
 namespace emulation {
 
-/// Memory outside of operator new, where gradtool counts what its timed regions allocate.
+/// Allocates with malloc instead of operator new, because gradtool counts calls of operator new in its timed regions.
 template <class T>
 struct Uncounted {
   using value_type = T;
@@ -28,24 +28,25 @@ struct Uncounted {
   friend bool operator==(const Uncounted&, const Uncounted&) { return true; }
 };
 
-/// One NCCL call of one rank.
+/// One call of NCCL by one rank.
 struct Call {
   enum class Kind { send, receive, all_reduce, reduce, reduce_scatter, all_gather, broadcast } kind;
   const std::byte* out;
   std::byte* in;
   std::size_t count;
   ncclDataType_t type;
-  int peer;  ///< receiver, sender or root
+  int peer;  ///< the receiver, the sender or the root, depending on the call
   bool done = false;
 };
 using Calls = std::vector<Call, Uncounted<Call>>;
 
-/// The ranks of one communicator, and what they wait for. Used by the GPU's thread alone once it is made.
+/// The ranks of one communicator and the calls that wait for other ranks. After its construction only the GPU's thread
+/// uses it.
 class Clique {
  public:
   explicit Clique(int ranks) : collectives_(static_cast<std::size_t>(ranks)) {}
   [[nodiscard]] int ranks() const { return static_cast<int>(collectives_.size()); }
-  /// The rank is ready for `call`, which must stay where it is until it is done.
+  /// Announces that a rank has reached `call`. The object must stay at its address until the call is done.
   void post(int rank, Call& call);
   std::atomic<bool> aborted = false;
 

@@ -25,7 +25,7 @@ struct cublasContext {
 
 namespace {
 
-/// Without a workspace of the caller the library would take memory of its own: a mistake here.
+/// The library would allocate memory by itself if the caller provided no workspace; gradtool must always provide one.
 template <class T, class Product>
 cublasStatus_t multiply(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
                         T alpha, const T* a, int a_stride, const T* b, int b_stride, T beta, T* c, int c_stride,
@@ -37,7 +37,7 @@ cublasStatus_t multiply(cublasHandle_t handle, cublasOperation_t op_a, cublasOpe
   auto* const memory = handle->memory;
   const std::size_t bytes = std::min<std::size_t>(handle->bytes, 4096);
   emulation::enqueue(handle->stream, [=] {
-    std::memset(memory, 0xC7, bytes);  // the caller's to lend, not to keep anything in
+    std::memset(memory, 0xC7, bytes);  // the workspace may be overwritten by every call
     if (beta == T{0}) {
       for (int j = 0; j < n; ++j) std::fill_n(c + static_cast<std::ptrdiff_t>(j) * c_stride, m, T{0});
     }

@@ -11,8 +11,8 @@
 namespace {
 
 struct Plan {
-  fftwf_plan forward = nullptr, inverse = nullptr;  ///< inverse: of complex transforms only
-  fftw_plan wide = nullptr;                         ///< in double precision, of one row
+  fftwf_plan forward = nullptr, inverse = nullptr;  ///< the inverse exists for complex transforms only
+  fftw_plan wide = nullptr;                         ///< plan in double precision, for one row
   cudaStream_t stream = nullptr;
   ~Plan() {
     if (forward != nullptr) fftwf_destroy_plan(forward);
@@ -21,7 +21,7 @@ struct Plan {
   }
 };
 
-std::mutex mutex;  // FFTW's planner, and the table
+std::mutex mutex;  // protects FFTW's planner and the table of plans
 std::vector<std::unique_ptr<Plan>>& plans() {
   static auto* const all = new std::vector<std::unique_ptr<Plan>>;
   return *all;
@@ -42,7 +42,7 @@ cufftResult cufftCreate(cufftHandle* plan) {
 }
 cufftResult cufftDestroy(cufftHandle handle) {
   if (find(handle) == nullptr) return CUFFT_INVALID_PLAN;
-  cudaDeviceSynchronize();  // nothing may still use it
+  cudaDeviceSynchronize();  // no task may still use the plan
   const std::lock_guard lock{mutex};
   plans()[static_cast<std::size_t>(handle) - 1].reset();
   return CUFFT_SUCCESS;
@@ -77,14 +77,14 @@ cufftResult cufftMakePlanMany64(cufftHandle handle, int rank, long long* lengths
     *work_bytes = 512;
     return plan->wide == nullptr ? CUFFT_INVALID_SIZE : CUFFT_SUCCESS;
   }
-  // Null shapes mean packed rows, as in cuFFT.
+  // As in cuFFT, null shapes mean that the rows are packed.
   const int packed_in = type == CUFFT_C2R ? n / 2 + 1 : n;
   const int packed_out = type == CUFFT_R2C ? n / 2 + 1 : n;
   const int in = in_shape == nullptr ? packed_in : static_cast<int>(in_distance);
   const int out = out_shape == nullptr ? packed_out : static_cast<int>(out_distance);
   const int is = in_shape == nullptr ? 1 : static_cast<int>(in_stride);
   const int os = out_shape == nullptr ? 1 : static_cast<int>(out_stride);
-  // Planning by estimate touches no data; unaligned, because rows lie anywhere.
+  // Planning with FFTW_ESTIMATE does not touch the data. FFTW_UNALIGNED is set because rows may have any alignment.
   const unsigned flags = FFTW_ESTIMATE | FFTW_UNALIGNED;
   const std::size_t floats = 2 * static_cast<std::size_t>(many) * static_cast<std::size_t>(std::max(in, out)) + 2;
   std::vector<float> a(floats), b(floats);
@@ -127,7 +127,7 @@ cufftResult cufftExecC2R(cufftHandle handle, cufftComplex* in, cufftReal* out) {
 cufftResult cufftExecC2C(cufftHandle handle, cufftComplex* in, cufftComplex* out, int direction) {
   Plan* plan = find(handle);
   if (plan == nullptr) return CUFFT_INVALID_PLAN;
-  // Out of place and in place are different plans to FFTW; ours is the former.
+  // FFTW has different plans for transforms in place and out of place; this plan is for the latter.
   if (in == out || plan->inverse == nullptr) return CUFFT_INVALID_VALUE;
   const fftwf_plan fftw = direction == CUFFT_FORWARD ? plan->forward : plan->inverse;
   emulation::enqueue(plan->stream, [=] {

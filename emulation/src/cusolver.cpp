@@ -31,7 +31,7 @@ cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t str
 cusolverStatus_t cusolverDnDsyevd_bufferSize(cusolverDnHandle_t /*handle*/, cusolverEigMode_t /*mode*/,
                                              cublasFillMode_t /*uplo*/, int n, const double* /*a*/, int /*stride*/,
                                              const double* /*values*/, int* doubles) {
-  *doubles = 1 + 6 * n + 2 * n * n;  // what LAPACK asks for with vectors
+  *doubles = 1 + 6 * n + 2 * n * n;  // the size that LAPACK needs when it computes vectors
   return CUSOLVER_STATUS_SUCCESS;
 }
 cusolverStatus_t cusolverDnDsyevd(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n,

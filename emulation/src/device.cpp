@@ -1,7 +1,7 @@
-// The emulated GPU: one thread that plays the tasks of all streams. It is lazy. A stream's work is played when somebody
-// waits for it, and work of other streams only where that work was told to wait for it, so that a missing wait between
-// streams, or between a stream and the host, shows as wrong data. When a collective waits for its other ranks,
-// everything is played that there is, as on a GPU.
+// The emulated GPU: one thread that runs the tasks of all streams. It is lazy. A stream's tasks run only when somebody
+// waits for them, and tasks of another stream only when an event says that they come first. So a missing wait between
+// streams, or between a stream and the host, shows as wrong data. While a collective waits for its other ranks, all
+// available tasks run, as on a GPU.
 #include "src/device.hpp"
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace {
 
-/// A task that waits for a mark: known by its type, since it is for the player of tasks and not run.
+/// A task that waits for a mark. The thread recognises it by its type, because it is not run like other tasks.
 struct Hold final : emulation::Task {
   explicit Hold(const emulation::Mark& m) : mark{m} {}
   State run() override { return State::done; }
@@ -31,10 +31,10 @@ struct CUstream_st {
   emulation::Task* first = nullptr;
   emulation::Task** last = &first;
   std::uint64_t enqueued = 0, played = 0;
-  std::uint64_t wanted = 0;  ///< somebody waits for it to be played up to here
+  std::uint64_t wanted = 0;  ///< somebody waits until this many of its tasks have run
   CUstream_st* next_wanted = nullptr;
   int device = emulation::current_device();
-  bool listed = false;  ///< among those of which something is wanted
+  bool listed = false;  ///< whether it is in the list of streams that somebody waits for
 };
 
 namespace emulation {
@@ -46,8 +46,8 @@ class Device {
 
   std::mutex mutex;
   std::condition_variable asked, done;
-  std::vector<CUstream_st*> streams{new CUstream_st};  ///< the default one first; destroyed ones stay: marks name them
-  std::uint64_t news = 0;                              ///< counts what may set a waiting task or an idle GPU going
+  std::vector<CUstream_st*> streams{new CUstream_st};  ///< default stream first; destroyed streams stay for marks
+  std::uint64_t news = 0;                              ///< counts changes that may let a task or the thread go on
 
   void tell() {
     ++news;
@@ -61,7 +61,8 @@ class Device {
       done.wait(lock);
     }
   }
-  /// Has the stream's next task played, and gives up soon: it may wait for a rank that only its host can bring along.
+  /// Lets the stream's next task run but does not wait long for it, because the task may wait for a rank whose host
+  /// thread is the caller.
   void nudge(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
     const std::uint64_t before = stream->played;
     want(stream, before + 1);
@@ -70,7 +71,8 @@ class Device {
   }
 
  private:
-  /// True when that is news. A list, so that nothing is allocated while somebody waits.
+  /// Puts the stream into the list of those that somebody waits for. Returns true when it was not in it. An intrusive
+  /// list is used so that waiting does not allocate.
   bool want(CUstream_st* stream, std::uint64_t position) {
     const bool more = position > stream->wanted && position > stream->played;
     stream->wanted = std::max(stream->wanted, position);
@@ -83,7 +85,7 @@ class Device {
   void serve() {
     std::unique_lock lock{mutex};
     for (;;) {
-      const std::uint64_t known = news;  // tasks run without the lock, and meanwhile there may be more
+      const std::uint64_t known = news;  // tasks run without the lock, so the count may change meanwhile
       bool moved = false;
       for (CUstream_st** at = &wanted_; *at != nullptr;) {
         CUstream_st* const stream = *at;
@@ -101,7 +103,7 @@ class Device {
     }
   }
 
-  /// Plays the stream's next task, or asks for what that waits for; false when nothing came of it.
+  /// Runs the stream's next task, or asks for the work that it waits for. Returns false when neither was possible.
   bool step(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
     Task* task = stream->first;
     if (const auto* held = dynamic_cast<const Hold*>(task)) {
@@ -125,7 +127,7 @@ class Device {
 };
 
 Device& device() {
-  static auto* const instance = new Device;  // never destroyed: its thread runs to the end of the process
+  static auto* const instance = new Device;  // never destroyed, because its thread runs until the process ends
   return *instance;
 }
 

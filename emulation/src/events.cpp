@@ -7,7 +7,7 @@
 struct CUevent_st {
   emulation::Mark mark{nullptr, 0};
   bool timing = true;
-  double seconds = 0.0;  ///< when the last record was played; written by the GPU's thread before its mark is reached
+  double seconds = 0.0;  ///< time at which the last record ran; the GPU's thread writes it
 };
 
 namespace {
@@ -24,7 +24,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (event->mark.stream != nullptr) emulation::finish(event->mark);  // its task writes the time
+  if (event->mark.stream != nullptr) emulation::finish(event->mark);  // the task at the mark writes the time
   delete event;
   return cudaSuccess;
 }

@@ -13,8 +13,8 @@ extern "C" char __data_start, _end;  // NOLINT(bugprone-reserved-identifier): th
 namespace emulation {
 namespace {
 
-/// GRADTOOL_EMULATION_RACES=blocks: ThreadSanitizer looks for races between blocks, in global memory. What blocks share
-/// lies in the same static variables for all of them, so that races there are expected.
+/// True when GRADTOOL_EMULATION_RACES=blocks, with which ThreadSanitizer looks for races between blocks in global
+/// memory. Shared memory is excluded then, because all blocks use the same static variables for it.
 bool blocks_race() {
   const char* text = std::getenv("GRADTOOL_EMULATION_RACES");
   if (text == nullptr || std::strcmp(text, "blocks") != 0) return false;
@@ -24,17 +24,17 @@ bool blocks_race() {
   return true;
 }
 
-// Only the GPU's thread (device.cpp) plays grids.
+// Only the GPU's thread (device.cpp) runs grids.
 BlockPlayer& player() {
   static auto* const instance =
-      new BlockPlayer{blocks_race()};  // never destroyed: fibers hold frames of kernels' loops
+      new BlockPlayer{blocks_race()};  // never destroyed, because fibers hold frames of kernels
   return *instance;
 }
 
 std::byte* shared_memory = nullptr;
 
-/// As many bytes as were asked for, so that the address sanitizer sees what goes beyond; to ThreadSanitizer a static
-/// variable like what else blocks share.
+/// The dynamic shared memory. It has exactly as many bytes as the launch asked for, so that the address sanitizer finds
+/// accesses beyond them.
 std::byte* shared_room([[maybe_unused]] std::size_t bytes) {
 #if defined(GT_EMULATION_RACES)
   alignas(256) static std::byte room[kSharedBytes];
@@ -69,13 +69,14 @@ void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t
   blockDim = block;
   shared_memory = shared_bytes == 0 ? nullptr : shared_room(shared_bytes);
   ++grids;
-  // Every block once, in an order of this grid's own: nothing says which one starts first.
+  // Runs every block once, in an order that changes from grid to grid, because CUDA does not define any order.
   const std::uint64_t count = std::uint64_t{grid.x} * grid.y;
   std::uint64_t stride = mixed(seed ^ mixed(grids)) % count;
   while (std::gcd(stride, count) != 1) ++stride;
   std::uint64_t block_index = mixed(grids) % count;
   for (std::uint64_t i = 0; i < count; ++i, block_index = (block_index + stride) % count) {
-    for (std::size_t k = 0; k < shared_bytes; ++k) shared_memory[k] = std::byte{0xA7};  // nothing is cleared
+    for (std::size_t k = 0; k < shared_bytes; ++k)
+      shared_memory[k] = std::byte{0xA7};  // a GPU does not clear shared memory either
     const uint3 index{static_cast<unsigned>(block_index % grid.x), static_cast<unsigned>(block_index / grid.x), 0};
     player().play(call, index, mixed(seed + mixed(grids) + static_cast<std::uint32_t>(block_index)));
   }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// Page-locked host memory, by its first byte.
+/// The sizes of page-locked blocks of host memory, by their first byte.
 class Pinned {
  public:
   void add(const void* memory, std::size_t bytes) {
@@ -40,7 +40,7 @@ Pinned& pinned() {
 
 void* take(std::size_t bytes) {
   void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (memory != nullptr) std::memset(memory, 0xA7, bytes);  // never cleared on a GPU either
+  if (memory != nullptr) std::memset(memory, 0xA7, bytes);  // a GPU does not clear memory either
   return memory;
 }
 
@@ -70,7 +70,7 @@ cudaError_t cudaFreeHost(void* memory) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (kind == cudaMemcpyHostToDevice && !pinned().holds(from)) {
-    // Staged before the call returns.
+    // As with CUDA, memory that is not page-locked is copied before the call returns.
     void* staged = std::malloc(bytes == 0 ? 1 : bytes);
     if (staged == nullptr) return cudaErrorMemoryAllocation;
     std::memcpy(staged, from, bytes);

@@ -39,7 +39,7 @@ class Group final : public emulation::Task {
   bool posted_ = false;
 };
 
-/// What a thread has called since its outermost ncclGroupStart.
+/// The calls that a thread has made since its outermost ncclGroupStart.
 struct Pending {
   int depth = 0;
   ncclComm_t comm = nullptr;
@@ -58,7 +58,7 @@ ncclResult_t flush() {
 
 ncclResult_t call(ncclComm_t comm, cudaStream_t stream, const Call& what) {
   if (comm == nullptr || what.peer < 0 || what.peer >= comm->clique->ranks()) return ncclInvalidArgument;
-  // gradtool has one communicator and one stream in a group.
+  // gradtool uses one communicator and one stream in a group.
   if (!pending.calls.empty() && (pending.comm != comm || pending.stream != stream)) return ncclInvalidUsage;
   pending.comm = comm;
   pending.stream = stream;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What ThreadSanitizer is told of the emulated GPU: its threads are fibers, and which of their waits order memory. With
-// it an access that races with another thread's shows, whatever order the emulator played them in. Nothing in other
-// builds.
+// Tells ThreadSanitizer about the emulated GPU: that its threads are fibers, and which of their waits order memory. It
+// then reports races between threads, in whatever order the emulator ran them. In other builds these functions do
+// nothing.
 #if defined(GT_EMULATION_RACES)
 extern "C" {
 void* __tsan_get_current_fiber();
@@ -27,18 +27,18 @@ inline void* current() {
 inline void* made() {
   return __tsan_create_fiber(0);
 }
-/// Before the processor does. Orders nothing.
+/// Switches ThreadSanitizer to another fiber; called just before the switch itself. Orders nothing.
 inline void turn_to(void* fiber) {
   __tsan_switch_to_fiber(fiber, 1);
 }
-/// What came before `tell` of a token comes before what follows `hear` of it.
+/// Orders accesses before a call of tell(token) before accesses after a call of hear(token).
 inline void tell(void* token) {
   __tsan_release(token);
 }
 inline void hear(void* token) {
   __tsan_acquire(token);
 }
-/// What the emulator calls for itself on a fiber is no access of the GPU's.
+/// While it lives, accesses of the emulator itself on a fiber do not count as accesses of the GPU.
 class Unseen {
  public:
   Unseen() {

@@ -2,124 +2,310 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/blocks.hpp"
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/block_format.hpp"
+#include "kernels/cuda/code_windows.hpp"
+#include "kernels/cuda/payloads.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/unit_launch.hpp"
-#include "kernels/schedule/blocks.hpp"
 
-/// The kernels behind kernels/cuda/blocks.hpp, for the .cu files of block formats: each says
-/// GT_BLOCK_FORMAT(its format) in namespace gradtool::cuda.
+/// Block formats (kernels/block_format.hpp) on the GPU, for .cu files: the payloads and sums of
+/// lib/codecs/block_codec.hpp, byte for byte. Launches are enqueued. `like` is the layout of a unit except for its n.
+///
+/// A warp works on a piece. Blocks of 4 to 128 elements, a power of two, lie whole in a window of 128: lanes find the
+/// largest element among neighbours, and a piece is many blocks. Every other block is a piece of its own, or several
+/// where it is long.
 namespace gradtool::cuda {
 
-inline constexpr unsigned kBlockWarps = kThreads / schedule::kLanes;
+/// Blocks up to this size are one piece. Longer ones are cut, so that a few long blocks fill a GPU too.
+inline constexpr std::size_t kBlockPiece = 4096;
+/// Elements of a piece of blocks that lie in windows. There are many times more pieces than warps run at once, so that
+/// the last of them leave little of a GPU idle.
+inline constexpr std::size_t kWindowPiece = 1024;
+/// Windows of the longest block that is held in registers: the default block of int8.
+inline constexpr std::uint32_t kMostHeld = 2048 / kWindow;
+inline constexpr unsigned kBlockWarps = kThreads / kWarpSize;
+static_assert(kBlockPiece % kWindow == 0 && kWindowPiece % kWindow == 0);
 
-/// largest[block] := its largest pattern; cleared before. Maxima are the same in any order.
-template <class Format>
-__global__ void largest_of_blocks(law::BlockLayout layout, const float* gradient, bool aligned, unsigned* largest) {
-  const DeviceWarp warp;
-  const std::size_t pieces = schedule::BlockPiece::pieces(layout);
-  for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
-    const schedule::BlockPiece piece{layout, p};
-    const std::uint32_t most = schedule::largest_pattern(warp, gradient + piece.first, piece.count, aligned);
-    warp.each([&](std::uint32_t lane) {
-      if (lane == 0) atomicMax(largest + piece.block, most);
-    });
+GT_HD constexpr bool lies_in_window(std::size_t block) {
+  return block >= 4 && block <= kWindow && (block & (block - 1)) == 0;
+}
+
+/// Elements [first, first + count), whose codes start at word `first_word`.
+struct BlockPiece {
+  std::size_t block = 0;  ///< the block that they lie in, or the first of several that lie in windows
+  std::size_t first = 0, count = 0, first_word = 0;
+
+  /// Pieces of a block that is cut; those of the last block that lie behind the end are empty.
+  GT_HD static std::size_t per_block(const format::BlockLayout& layout) {
+    return (layout.block + kBlockPiece - 1) / kBlockPiece;
   }
+  GT_HD static std::size_t pieces(const format::BlockLayout& layout) {
+    if (lies_in_window(layout.block)) return (layout.n + kWindowPiece - 1) / kWindowPiece;
+    return layout.blocks() * per_block(layout);
+  }
+  GT_HD BlockPiece(const format::BlockLayout& layout, std::size_t piece) : block{piece} {
+    std::size_t end = layout.n;
+    std::size_t most = kWindowPiece;
+    if (lies_in_window(layout.block)) {
+      first = piece * kWindowPiece;
+      block = first / layout.block;
+    } else {
+      std::size_t offset = 0;
+      if (layout.block > kBlockPiece) {  // A division costs a GPU as much as several elements do.
+        block = piece / per_block(layout);
+        offset = piece % per_block(layout) * kBlockPiece;
+      }
+      first = block * layout.block + offset;
+      const std::size_t border = (block + 1) * layout.block;
+      end = border < layout.n ? border : layout.n;
+      most = kBlockPiece;
+    }
+    const std::size_t left = first < end ? end - first : 0;
+    count = left < most ? left : most;
+    first_word = first * layout.bits / 32;  // Blocks and pieces are whole words of codes.
+  }
+};
+
+inline std::size_t thread_blocks_for(const format::BlockLayout& layout) {
+  return blocks_for(BlockPiece::pieces(layout), kBlockWarps);
 }
 
-inline std::size_t blocks_for_pieces(const law::BlockLayout& layout) {
-  return blocks_for(schedule::BlockPiece::pieces(layout), kBlockWarps);
-}
-
-/// `layout` is that of a unit with n elements in place of its own.
-GT_HD constexpr law::BlockLayout with_elements(law::BlockLayout layout, std::size_t n) {
+GT_HD constexpr format::BlockLayout with_elements(format::BlockLayout layout, std::size_t n) {
   layout.n = n;
   return layout;
 }
 
-/// `largest` null: a block is one piece at most, and its largest is found here, while it is in the cache; or in
-/// registers, where blocks have `Windows` windows and are not drawn for, which takes too many.
-template <class Format, bool Stochastic, std::uint32_t Windows = schedule::kAhead>
+/// log2 of a power of two.
+__device__ inline std::uint32_t log2_of(std::size_t power) {
+  return bits_set(static_cast<std::uint32_t>(power) - 1u);
+}
+
+/// What the scale of a block x[0 .. count) follows from, the same in all lanes of the warp: its largest magnitude, or
+/// its L2 norm, summed in the order that format::kNormLanes states.
+template <class Format>
+__device__ float block_measure(const Format& block_format, const float* x, std::size_t count, bool aligned) {
+  if (!format::uses_l2(block_format)) return format::float_of(largest_pattern(x, count, aligned));
+  static_assert(format::kNormLanes == kWarpSize);
+  float squares = 0.0f;
+  for (std::size_t i = lane_in_warp(); i < count; i += kWarpSize) squares += x[i] * x[i];
+  return sqrtf(warp_tree_sum(squares));
+}
+
+/// Scales and codes of kAhead whole windows whose blocks have 2^shift elements, 16 or more, so that there are at most
+/// 32 blocks. Lane b finds the scale of block b, because a division takes as long for one lane as for 32. The first
+/// element has index `first` in the gradient.
+template <class Format, bool Stochastic>
+__device__ void encode_blocks_ahead(const HeldWindows<kAhead>& held, std::uint32_t shift, std::size_t first,
+                                    const format::DrawKey& key, typename Format::Scale* scales, std::uint32_t* room,
+                                    std::uint32_t* words) {
+  using Element = typename Format::Element;
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t lanes = 1u << (shift - 2);  // that hold a block
+  const std::uint32_t in_window = kWindow >> shift;
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (std::uint32_t w = 0; w < kAhead; ++w) {
+    const std::uint32_t among = warp_max_among(lanes, largest_of_four(held.window[w]));
+    const std::uint32_t of_block = __shfl_sync(kAllLanes, among, (lane & (in_window - 1)) * lanes);
+    if (lane >= w * in_window) largest = of_block;
+  }
+  const auto scaled = Format::scaled(format::float_of(largest));
+  if (lane < kAhead * in_window) scales[(first >> shift) + lane] = scaled.stored;
+#pragma unroll
+  for (std::uint32_t w = 0; w < kAhead; ++w) {
+    const float factor = __shfl_sync(kAllLanes, scaled.factor, w * in_window + (lane >> (shift - 2)));
+    encode_window<Element, Stochastic>(held.window[w], factor, first + w * kWindow, kWindow, key, room,
+                                       words + w * (kWindow / 32 * Element::kBits));
+  }
+}
+
+/// Scales and codes of a piece whose blocks lie in windows. `x` and `scales` are the whole gradient's, `words` the
+/// piece's.
+template <class Format, bool Stochastic>
+__device__ void encode_in_windows(const format::BlockLayout& layout, const BlockPiece& piece, const float* x,
+                                  bool aligned, const format::DrawKey& key, typename Format::Scale* scales,
+                                  std::uint32_t* room, std::uint32_t* words) {
+  using Element = typename Format::Element;
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t shift = log2_of(Format::kBlock != 0 ? Format::kBlock : layout.block);
+  const std::uint32_t lanes = 1u << (shift - 2);
+  std::size_t window = 0;
+  for (; aligned && shift >= 4 && window + kAheadElements <= piece.count; window += kAheadElements) {
+    const std::size_t first = piece.first + window;
+    encode_blocks_ahead<Format, Stochastic>(load_windows<kAhead>(x + first), shift, first, key, scales, room,
+                                            words + window / format::kPackGroup * Element::kBits);
+  }
+  for (; window < piece.count; window += kWindow) {
+    const std::size_t first = piece.first + window;
+    const std::size_t left = piece.count - window;
+    const auto present = static_cast<std::uint32_t>(left < kWindow ? left : kWindow);
+    const Four<float> four = four_at(x + first, 4 * lane, present, aligned);
+    const auto scaled = Format::scaled(format::float_of(warp_max_among(lanes, largest_of_four(four))));
+    if (lane % lanes == 0 && 4 * lane < present) scales[(first >> shift) + lane / lanes] = scaled.stored;
+    encode_window<Element, Stochastic>(four, scaled.factor, first, present, key, room,
+                                       words + window / format::kPackGroup * Element::kBits);
+  }
+}
+
+/// Encodes units. Blocks of several pieces have been measured before (`measured`), into the places of their scales.
+/// Otherwise a block is at most one piece, which is measured while it is in the cache, or held in registers where it
+/// has `Windows` windows.
+template <class Format, bool Stochastic, std::uint32_t Windows = kAhead>
 struct EncodeBlocks {
-  static constexpr unsigned kResident = Stochastic || Windows == schedule::kMostHeld ? 2 : 3;
+  using Element = typename Format::Element;
+  using Scale = typename Format::Scale;
+  static constexpr unsigned kResident = Stochastic || Windows == kMostHeld ? 2 : 3;
 
-  law::BlockLayout like;
-  law::DrawKey key;
-  const unsigned* largest;
+  Format block_format;
+  format::BlockLayout like;
+  format::DrawKey key;
+  bool measured;
 
-  std::size_t blocks(std::size_t n) const { return blocks_for_pieces(with_elements(like, n)); }
+  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements(like, n)); }
   __device__ void run(const Unit& unit, std::uint32_t index, const Place& place) const {
-    constexpr bool kRoom = 8 % Format::Element::kBits != 0;
-    __shared__ __align__(16) std::uint32_t room[kRoom ? kBlockWarps : 1][schedule::kWindow];
-    const DeviceWarp warp;
-    const law::BlockLayout layout = with_elements(like, unit.n);
+    constexpr bool kNeedsRoom = 8 % Element::kBits != 0;
+    __shared__ std::uint32_t rooms[kNeedsRoom ? kBlockWarps : 1][kWarpSize];
+    std::uint32_t* room = rooms[kNeedsRoom ? threadIdx.x / kWarpSize : 0];
+    const std::uint32_t lane = lane_in_warp();
+    const format::BlockLayout layout = with_elements(like, unit.n);
     const auto* gradient = static_cast<const float*>(unit.from);
     auto* payload = static_cast<std::byte*>(unit.to);
-    law::DrawKey mine = key;
-    mine.tensor += index;
-    const bool aligned = aligned_to(gradient, 16);
-    auto* scales = reinterpret_cast<typename Format::Scale*>(payload);
+    auto* scales = reinterpret_cast<Scale*>(payload);
     auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
-    std::uint32_t* codes = room[kRoom ? threadIdx.x / schedule::kLanes : 0];
-    // Registers are for the longest way through a kernel: the largest held blocks have theirs for themselves.
-    const bool in_window = Windows == schedule::kAhead && (Format::kBlock != 0 || schedule::in_window(layout.block));
-    const std::size_t pieces = schedule::BlockPiece::pieces(layout);
+    format::DrawKey own_key = key;
+    own_key.tensor += index;
+    const bool aligned = aligned_to(gradient, 16);
+    const bool l2 = format::uses_l2(block_format);
+    // The kernel's registers are those of its longest path, so the kernel for the longest held blocks has no other.
+    const bool in_windows = Windows == kAhead && !l2 && (Format::kBlock != 0 || lies_in_window(layout.block));
+    const std::size_t pieces = BlockPiece::pieces(layout);
     for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
-      const schedule::BlockPiece piece{layout, p};
-      if (in_window) {
-        schedule::encode_in_windows<Format, Stochastic>(warp, layout, piece, gradient, aligned, mine, scales, codes,
-                                                        words + piece.first_word);
-      } else if (!Stochastic && schedule::can_be_held<Windows>(layout, piece, aligned)) {
-        schedule::encode_held_block<Format, Stochastic, Windows>(warp, piece, gradient, mine, scales, codes,
-                                                                 words + piece.first_word);
+      const BlockPiece piece{layout, p};
+      const float* x = gradient + piece.first;
+      std::uint32_t* codes = words + piece.first_word;
+      if (in_windows) {
+        encode_in_windows<Format, Stochastic>(layout, piece, gradient, aligned, own_key, scales, room, codes);
+      } else if (aligned && !l2 && layout.block == Windows * kWindow && piece.count == layout.block) {
+        const auto held = load_windows<Windows>(x);
+        const auto scaled = Format::scaled(format::float_of(largest_pattern(held)));
+        if (lane == 0) scales[piece.block] = scaled.stored;
+        encode_held<Element, Stochastic>(held, piece.first, scaled.factor, own_key, room, codes);
       } else {
-        const std::uint32_t most = largest != nullptr
-                                       ? largest[piece.block]
-                                       : schedule::largest_pattern(warp, gradient + piece.first, piece.count, aligned);
-        schedule::encode_piece<Format, Stochastic>(warp, piece, gradient, aligned, most, mine, scales, codes,
-                                                   words + piece.first_word);
+        // One block or a part of one; several blocks where they lie in windows and are measured by their L2 norm.
+        for (std::size_t offset = 0; offset < piece.count; offset += layout.block) {
+          const std::size_t left = piece.count - offset;
+          const std::size_t count = left < layout.block ? left : layout.block;
+          const std::size_t block = piece.block + offset / layout.block;
+          const float measure = measured ? format::float_of(reinterpret_cast<const std::uint32_t*>(payload)[block])
+                                         : block_measure(block_format, x + offset, count, aligned);
+          const auto scaled = Format::scaled(measure);
+          if (lane == 0 && !measured) scales[block] = scaled.stored;
+          encode_elements<Element, Stochastic>(x + offset, piece.first + offset, count, aligned, scaled.factor, own_key,
+                                               room, codes + offset / format::kPackGroup * Element::kBits);
+        }
       }
     }
-    if (place.warp() == 0) schedule::clear_padding<Format>(warp, layout, payload);
+    const std::size_t padding = layout.blocks() * sizeof(Scale) + lane;
+    if (place.warp() == 0 && padding < layout.codes_offset()) payload[padding] = std::byte{0};
   }
 };
 
+/// The place of each block's scale := the pattern of its measure, for blocks of several pieces. Places of largest
+/// magnitudes were cleared before: pieces raise them, in any order.
+template <class Format>
+struct MeasureBlocks {
+  Format block_format;
+  format::BlockLayout like;
+
+  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements(like, n)); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    const format::BlockLayout layout = with_elements(like, unit.n);
+    const auto* gradient = static_cast<const float*>(unit.from);
+    auto* measures = static_cast<std::uint32_t*>(unit.to);
+    const bool aligned = aligned_to(gradient, 16);
+    const bool l2 = format::uses_l2(block_format);  // The order of the norm's sum wants one warp for a whole block.
+    const std::size_t items = l2 ? layout.blocks() : BlockPiece::pieces(layout);
+    for (std::size_t i = place.warp(); i < items; i += place.warps()) {
+      if (l2) {
+        const std::size_t first = i * layout.block;
+        const std::size_t count = layout.n - first < layout.block ? layout.n - first : layout.block;
+        const float norm = block_measure(block_format, gradient + first, count, aligned);
+        if (lane_in_warp() == 0) measures[i] = format::bits_of(norm);
+      } else {
+        const BlockPiece piece{layout, i};
+        const std::uint32_t largest = largest_pattern(gradient + piece.first, piece.count, aligned);
+        if (lane_in_warp() == 0) atomicMax(measures + piece.block, largest);
+      }
+    }
+  }
+};
+
+/// What MeasureBlocks left becomes the scales.
+template <class Format>
+struct StoreScales {
+  format::BlockLayout like;
+
+  std::size_t blocks(std::size_t n) const { return blocks_for(with_elements(like, n).blocks(), kThreads); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    auto* scales = static_cast<std::uint32_t*>(unit.to);
+    for (std::size_t b = place.thread(); b < with_elements(like, unit.n).blocks(); b += place.threads())
+      scales[b] = format::bits_of(Format::scaled(format::float_of(scales[b])).stored);
+  }
+};
+
+/// out += weight * decoded, for a piece; `words` are the piece's, `scales` and `out` the whole gradient's.
+template <class Format>
+__device__ void decode_piece(const format::BlockLayout& layout, const BlockPiece& piece, const std::uint32_t* words,
+                             const typename Format::Scale* scales, float weight, float* out, bool aligned) {
+  using Element = typename Format::Element;
+  if (Format::kBlock != 0 || lies_in_window(layout.block)) {
+    const std::uint32_t shift = log2_of(Format::kBlock != 0 ? Format::kBlock : layout.block);
+    const auto unit_of = [&](std::size_t at) { return Format::decode_factor(scales[(piece.first + at) >> shift]); };
+    decode_elements<Element>(words, piece.count, unit_of, weight, out + piece.first, aligned);
+  } else {
+    const float unit = Format::decode_factor(scales[piece.block]);
+    const auto unit_of = [unit](std::size_t) { return unit; };
+    decode_elements<Element>(words, piece.count, unit_of, weight, out + piece.first, aligned);
+  }
+}
+
 template <class Format>
 struct DecodeBlocks {
-  law::BlockLayout like;
+  format::BlockLayout like;
   float weight;
 
-  std::size_t blocks(std::size_t n) const { return blocks_for_pieces(with_elements(like, n)); }
+  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements(like, n)); }
   __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
-    const DeviceWarp warp;
-    const law::BlockLayout layout = with_elements(like, unit.n);
+    const format::BlockLayout layout = with_elements(like, unit.n);
     const auto* payload = static_cast<const std::byte*>(unit.from);
     auto* out = static_cast<float*>(unit.to);
     const auto* scales = reinterpret_cast<const typename Format::Scale*>(payload);
     const auto* words = reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset());
-    const std::size_t pieces = schedule::BlockPiece::pieces(layout);
+    const std::size_t pieces = BlockPiece::pieces(layout);
     for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
-      const schedule::BlockPiece piece{layout, p};
-      schedule::decode_piece<Format>(warp, layout, piece, words + piece.first_word, scales, weight, out,
-                                     aligned_to(out, 16));
+      const BlockPiece piece{layout, p};
+      decode_piece<Format>(layout, piece, words + piece.first_word, scales, weight, out, aligned_to(out, 16));
     }
   }
 };
 
-/// Elements are their lane's for every payload, so nobody waits in between.
+/// An element of `out` is its lane's for every payload, so no barrier stands between payloads.
 template <class Format>
-__global__ void decode_blocks_kernel(law::BlockLayout layout, const __grid_constant__ Payloads payloads, float weight,
-                                     float* out, bool aligned) {
-  const DeviceWarp warp;
-  const std::size_t pieces = schedule::BlockPiece::pieces(layout);
+__global__ void decode_blocks_kernel(format::BlockLayout layout, const __grid_constant__ Payloads payloads,
+                                     float weight, float* out, bool aligned) {
+  const std::size_t pieces = BlockPiece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
-    schedule::BlockPiece part{layout, p};
+    BlockPiece part{layout, p};
     for (std::size_t left = part.count; left > 0; left -= part.count) {
       part.count = left < kAddedAtOnce ? left : kAddedAtOnce;
       for (unsigned i = 0; i < payloads.count; ++i) {
         const auto* scales = reinterpret_cast<const typename Format::Scale*>(payloads.at[i]);
         const auto* words = reinterpret_cast<const std::uint32_t*>(payloads.at[i] + layout.codes_offset());
-        schedule::decode_piece<Format>(warp, layout, part, words + part.first_word, scales, weight, out, aligned);
+        decode_piece<Format>(layout, part, words + part.first_word, scales, weight, out, aligned);
       }
       part.first += part.count;
       part.first_word += part.count * Format::Element::kBits / 32;
@@ -127,51 +313,58 @@ __global__ void decode_blocks_kernel(law::BlockLayout layout, const __grid_const
   }
 }
 
+/// Writes the payloads of units (4-byte aligned); unit i draws as tensor key.tensor + i. Reads the gradients once from
+/// memory, or twice where a block is longer than kBlockPiece. `stochastic` is ignored where the format's elements have
+/// only one kind of rounding.
 template <class Format>
-void encode_blocks(Queue<Space::cuda> queue, const law::BlockLayout& like, std::span<const Unit> units, bool stochastic,
-                   const law::DrawKey& key, std::byte* scratch) {
-  unsigned* largest = nullptr;
-  if (like.block > schedule::kPiece && !units.empty() && units.front().n > 0) {
-    expects(units.size() == 1, "blocks of several pieces are encoded unit by unit");
-    const Unit& unit = units.front();
-    const law::BlockLayout layout = with_elements(like, unit.n);
-    largest = reinterpret_cast<unsigned*>(scratch);
-    fill(queue, {scratch, blocks_scratch_bytes(layout)}, 0);
-    launch(queue, "largest of blocks", largest_of_blocks<Format>, static_cast<unsigned>(blocks_for_pieces(layout)),
-           layout, static_cast<const float*>(unit.from), aligned_to(unit.from, 16), largest);
+void encode_blocks(Queue<Space::cuda> queue, const Format& block_format, const format::BlockLayout& like,
+                   std::span<const Unit> units, bool stochastic, const format::DrawKey& key) {
+  using Element = typename Format::Element;
+  bool measured = false;
+  if constexpr (Format::kBlock == 0) {
+    static_assert(sizeof(typename Format::Scale) == sizeof(std::uint32_t), "a measure takes the place of a scale");
+    measured = like.block > kBlockPiece;
+    if (measured) {
+      for (const Unit& unit : units) {
+        const std::size_t bytes = sizeof(std::uint32_t) * with_elements(like, unit.n).blocks();
+        if (!format::uses_l2(block_format)) fill(queue, {static_cast<std::byte*>(unit.to), bytes}, 0);
+      }
+      launch_units(queue, "measure blocks", MeasureBlocks<Format>{block_format, like}, units);
+    }
+  }
+  if constexpr (format::RoundsStochastically<Element>) {
+    if (stochastic || !format::RoundsToNearest<Element>)
+      launch_units(queue, "encode blocks", EncodeBlocks<Format, true>{block_format, like, key, measured}, units);
+  }
+  if constexpr (format::RoundsToNearest<Element>) {
+    constexpr std::uint32_t kHeld = Format::kBlock == 0 ? kMostHeld : kAhead;
+    const bool nearest = !stochastic || !format::RoundsStochastically<Element>;
+    if (nearest && like.block == kHeld * kWindow)
+      launch_units(queue, "encode blocks", EncodeBlocks<Format, false, kHeld>{block_format, like, key, measured},
+                   units);
+    else if (nearest)
+      launch_units(queue, "encode blocks", EncodeBlocks<Format, false>{block_format, like, key, measured}, units);
   }
   if constexpr (Format::kBlock == 0) {
-    if (!stochastic && like.block == schedule::kMostHeld * schedule::kWindow)
-      return launch_units(queue, "encode blocks", EncodeBlocks<Format, false, schedule::kMostHeld>{like, key, largest},
-                          units);
+    if (measured) launch_units(queue, "scales of blocks", StoreScales<Format>{like}, units);
   }
-  if (stochastic)
-    launch_units(queue, "encode blocks", EncodeBlocks<Format, true>{like, key, largest}, units);
-  else
-    launch_units(queue, "encode blocks", EncodeBlocks<Format, false>{like, key, largest}, units);
 }
 
+/// to[i] += weight * decoded. Reads exactly the payloads' bytes, whatever they are.
 template <class Format>
-void decode_add_blocks(Queue<Space::cuda> queue, const law::BlockLayout& like, std::span<const Unit> units,
+void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& like, std::span<const Unit> units,
                        float weight) {
   launch_units(queue, "decode blocks", DecodeBlocks<Format>{like, weight}, units);
 }
 
+/// out[i] += weight * decoded for every payload in turn, in one pass over `out`. Reads exactly layout.bytes() bytes of
+/// each payload, whatever they are.
 template <class Format>
-void decode_add_blocks(Queue<Space::cuda> queue, const law::BlockLayout& layout, const Payloads& payloads, float weight,
-                       float* out) {
+void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& layout, const Payloads& payloads,
+                       float weight, float* out) {
   if (layout.n == 0) return;
-  const unsigned grid = blocks_for(schedule::BlockPiece::pieces(layout), kBlockWarps);
-  launch(queue, "decode blocks", decode_blocks_kernel<Format>, grid, layout, payloads, weight, out,
-         aligned_to(out, 16));
+  launch(queue, "decode blocks", decode_blocks_kernel<Format>, static_cast<unsigned>(thread_blocks_for(layout)), layout,
+         payloads, weight, out, aligned_to(out, 16));
 }
-
-#define GT_BLOCK_FORMAT(...)                                                                                         \
-  template void encode_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, std::span<const Unit>, bool, \
-                                           const law::DrawKey&, std::byte*);                                         \
-  template void decode_add_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, std::span<const Unit>,   \
-                                               float);                                                               \
-  template void decode_add_blocks<__VA_ARGS__>(Queue<Space::cuda>, const law::BlockLayout&, const Payloads&, float,  \
-                                               float*)
 
 }  // namespace gradtool::cuda

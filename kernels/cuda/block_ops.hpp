@@ -5,34 +5,35 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/grid.hpp"
+#include "kernels/bit_stream.hpp"
+#include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/warp.hpp"
 
-/// What the threads of a block find out together, for .cu files. Blocks have kThreads threads; every thread of a block
-/// calls these.
+/// What the threads of a warp or a block of kThreads compute together, for .cu files. Every thread of the warp or block
+/// calls these functions.
 namespace gradtool::cuda {
 
-inline constexpr unsigned kBlockWarpCount = kThreads / schedule::kLanes;
+inline constexpr unsigned kBlockWarpCount = kThreads / kWarpSize;
 
-/// Sum over the lanes up to and with this one.
+/// The sum over the lanes up to this one, which is included.
 template <class T>
 __device__ T warp_sum_through(T own) {
-  const unsigned lane = threadIdx.x % schedule::kLanes;
+  const unsigned lane = threadIdx.x % kWarpSize;
 #pragma unroll
-  for (unsigned distance = 1; distance < schedule::kLanes; distance *= 2) {
+  for (unsigned distance = 1; distance < kWarpSize; distance *= 2) {
     const T below = __shfl_up_sync(kAllLanes, own, distance);
     if (lane >= distance) own += below;
   }
   return own;
 }
 
-/// Sum over the threads up to and with this one; `total` is that over all.
+/// The sum over the threads up to this one, which is included; `total` becomes the sum over all.
 template <class T>
 __device__ T block_sum_through(T own, T& total) {
   __shared__ T sums[kBlockWarpCount];
-  const unsigned warp = threadIdx.x / schedule::kLanes;
+  const unsigned warp = threadIdx.x / kWarpSize;
   T through = warp_sum_through(own);
-  if (threadIdx.x % schedule::kLanes == schedule::kLanes - 1) sums[warp] = through;
+  if (threadIdx.x % kWarpSize == kWarpSize - 1) sums[warp] = through;
   __syncthreads();
   total = T{};
   for (unsigned w = 0; w < kBlockWarpCount; ++w) {
@@ -43,24 +44,24 @@ __device__ T block_sum_through(T own, T& total) {
   return through;
 }
 
-/// values[first] + ... + values[last - 1], added in that order by thread 0, which alone gets it; the others fetch what
-/// it adds. For sums whose order is part of a payload.
+/// The sum of values[first, last), added in that order, for sums whose bits are part of a payload. Only thread 0 gets
+/// it; the other threads fetch what it adds.
 __device__ inline double block_sum_in_order(const double* values, std::size_t first, std::size_t last) {
-  __shared__ double room[kThreads];
+  __shared__ double fetched[kThreads];
   double sum = 0.0;
-  for (std::size_t at = first; at < last; at += kThreads) {
-    room[threadIdx.x] = at + threadIdx.x < last ? values[at + threadIdx.x] : 0.0;
+  for (std::size_t base = first; base < last; base += kThreads) {
+    fetched[threadIdx.x] = base + threadIdx.x < last ? values[base + threadIdx.x] : 0.0;
     __syncthreads();
     if (threadIdx.x == 0) {
-      for (std::size_t i = 0; i < kThreads && at + i < last; ++i) sum += room[i];
+      for (std::size_t i = 0; i < kThreads && base + i < last; ++i) sum += fetched[i];
     }
     __syncthreads();
   }
   return sum;
 }
 
-/// True in all threads of the block that is the last to come here, when what the others wrote before is visible to it.
-/// Read that memory through volatile pointers. `ticket` is 0 before the kernel starts.
+/// True in all threads of that block of the grid which gets here last. It sees what the others wrote before their
+/// calls, if it reads through volatile pointers. `ticket` is 0 before the kernel starts.
 __device__ inline bool last_block(std::uint32_t* ticket) {
   __shared__ std::uint32_t place;
   __threadfence();
@@ -73,11 +74,21 @@ __device__ inline bool last_block(std::uint32_t* ticket) {
   return last;
 }
 
-/// The patterns of elements 4i to 4i+3 of n, zeros behind the end.
+/// The binary32 patterns of elements 4i to 4i + 3 of n; zeros behind the end. `aligned`: x is 16-byte aligned.
 __device__ inline uint4 four_patterns(const float* x, std::size_t i, std::size_t n, bool aligned) {
   if (aligned && 4 * i + 4 <= n) return reinterpret_cast<const uint4*>(x)[i];
-  const auto at = [&](std::size_t j) { return j < n ? __float_as_uint(x[j]) : 0u; };
-  return {at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3)};
+  const auto pattern = [&](std::size_t j) { return j < n ? __float_as_uint(x[j]) : 0u; };
+  return {pattern(4 * i), pattern(4 * i + 1), pattern(4 * i + 2), pattern(4 * i + 3)};
+}
+
+/// Writes an Elias code from bit `bit` on into words that were zero. Other threads write other bits of these words.
+__device__ inline void put_code(std::uint32_t* words, std::uint32_t bit, const format::EliasCode& code) {
+  const std::uint32_t shift = bit % 32;
+  const std::uint64_t low = code.bits << shift;
+  const std::uint64_t high = shift == 0 ? 0 : code.bits >> (64 - shift);
+  atomicOr(&words[bit / 32], static_cast<std::uint32_t>(low));
+  if (low >> 32 != 0) atomicOr(&words[bit / 32 + 1], static_cast<std::uint32_t>(low >> 32));
+  if (high != 0) atomicOr(&words[bit / 32 + 2], static_cast<std::uint32_t>(high));
 }
 
 }  // namespace gradtool::cuda

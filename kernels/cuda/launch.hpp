@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/runtime.hpp"
 
 /// The one place where kernels start. With nvcc that is a launch on a GPU; in an emulated build (emulation/README.md)

@@ -7,15 +7,15 @@
 
 namespace gradtool::cuda {
 
-/// Payloads that one pass over `out` adds, by value in a kernel's arguments.
+/// Payloads that a kernel adds in one pass over its output, passed by value.
 inline constexpr std::size_t kMostPayloads = 16;
 struct Payloads {
   const std::byte* at[kMostPayloads] = {};
   unsigned count = 0;
 };
 
-/// Elements of `out` that a warp takes at a time where it adds several payloads: they stay in the nearest cache while
-/// one after the other is added. Whole windows and whole words of codes.
+/// Elements of the output that a warp takes at a time where it adds several payloads: they stay in the nearest cache
+/// while the payloads are added one after the other. Whole windows and whole words of codes.
 inline constexpr std::size_t kAddedAtOnce = 512;
 
 /// Calls add(Payloads) for `payloads`, kMostPayloads at a time.

@@ -3,21 +3,18 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/tensor_pieces.hpp"
+#include "kernels/cuda/warp.hpp"
 
-/// Consecutive elements by one warp in accesses of 16 bytes, wherever they start: a "lead" of 0 to 3 elements stands
-/// before the first so that element -lead lies at a 16-byte border. For .cu files.
+/// Consecutive elements by one warp in accesses of 16 bytes ("quads"), wherever the elements start: the "lead" is the 0
+/// to 3 elements between the 16-byte border at or before the first element, and that element. For .cu files.
 namespace gradtool::cuda {
 
-using schedule::Four;
-
-/// Elements between the 16-byte border at or before x, and x.
+/// The lead of x.
 __device__ inline int lead_of(const float* x) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(x) / 4 % 4);
 }
 
-/// Elements at..at+3 of x[0 .. count), zeros where there are none. `whole`: x + at is at a 16-byte border.
+/// Elements at..at+3 of x[0 .. count), zeros where there are none. `whole` says that x + at is at a 16-byte border.
 __device__ inline Four<float> load_quad(const float* x, int at, int count, bool whole = true) {
   if (whole && at >= 0 && at + 4 <= count) return *reinterpret_cast<const Four<float>*>(x + at);
   Four<float> quad{};
@@ -40,13 +37,13 @@ __device__ inline void store_quad(const Four<float>& quad, float* x, int at, int
   }
 }
 
-/// Quads that a lane has in flight.
+/// Quads that a lane loads before it uses the first of them.
 inline constexpr int kQuads = 4;
-/// Elements that a warp takes at a time.
-inline constexpr int kTile = 4 * kQuads * static_cast<int>(schedule::kLanes);
+/// Elements that a warp works on at a time.
+inline constexpr int kTile = 4 * kQuads * static_cast<int>(kWarpSize);
 
-/// add(at, quad) for every quad of out[0 .. count), which may change it; `at` is -3 at least. Everything is read once
-/// and written once.
+/// Calls add(at, quad) for every quad of out[0 .. count), which may change the quad; `at`, the index of its first
+/// element, is -3 at least. Everything is read once and written once.
 template <class Add>
 __device__ void update_quads(float* out, int count, const Add& add) {
   const int lead = lead_of(out);
@@ -63,8 +60,8 @@ __device__ void update_quads(float* out, int count, const Add& add) {
   }
 }
 
-/// The four codes of `Bits` bits (1, 2 or 4) of elements at..at+3 of `count`, whose first lies at the start of `words`,
-/// one behind the other from bit 0; what is not there is anything. Nothing behind the last word is read.
+/// The codes of `Bits` bits (1, 2 or 4) of elements at..at+3 of `count`, one behind the other from bit 0. The codes of
+/// element 0 are at the start of `words`. Codes of absent elements are arbitrary; no word behind the last one is read.
 template <unsigned Bits>
 __device__ unsigned four_codes(const std::uint32_t* words, int at, int count) {
   const int bit = at * static_cast<int>(Bits);
@@ -76,17 +73,17 @@ __device__ unsigned four_codes(const std::uint32_t* words, int at, int count) {
   return static_cast<unsigned>(two >> (bit & 31)) & ((1u << (4 * Bits)) - 1u);
 }
 
-/// Room that each_tile needs in shared memory for a warp, in floats: 16-byte aligned.
+/// Floats of 16-byte aligned shared memory that each_tile needs for a warp.
 inline constexpr int kTileRoom = kTile + 4;
 
-/// body(first, tile) for tiles of kTile elements of x[0 .. count): tile[i], in shared memory, is x[first + i], or 0
-/// behind the end. The next tile is on its way meanwhile. By a whole warp, with `room` of its own.
+/// Calls body(first, tile) for tiles of kTile elements of x[0 .. count): tile[i], in shared memory, is x[first + i], or
+/// 0 behind the end. The next tile is loaded meanwhile. By a whole warp, with `room` of its own.
 template <class Body>
 __device__ void each_tile(const float* x, int count, float* room, const Body& body) {
   const int lane = static_cast<int>(lane_in_warp());
   const int lead = lead_of(x);
   Four<float> quad[kQuads];
-  Four<float> extra{};  // what a lead pushes out at the end; lane 0's
+  Four<float> extra{};  // lane 0's: the elements that a lead pushes behind the last whole quad of a tile
   const auto load = [&](int first) {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) quad[q] = load_quad(x, first - lead + 4 * (lane + 32 * q), count);
@@ -94,7 +91,7 @@ __device__ void each_tile(const float* x, int count, float* room, const Body& bo
   };
   load(0);
   for (int first = 0; first < count; first += kTile) {
-    __syncwarp();  // the room has been read
+    __syncwarp();  // All lanes have read the room.
     auto* to = reinterpret_cast<Four<float>*>(room);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) to[lane + 32 * q] = quad[q];
@@ -105,22 +102,20 @@ __device__ void each_tile(const float* x, int count, float* room, const Body& bo
   }
 }
 
-/// A warp's share of a piece where chunks do not matter: few tensors fill a GPU too. Whole words of codes of 1, 2 or
-/// 8/5 bits.
-inline constexpr int kShare = static_cast<int>(law::kSumChunk / 4);
-static_assert(kShare % 32 == 0 && kShare % 20 == 0);
-
-/// share(first, count, piece, offset) for the shares of all pieces that fall to this warp: `count` elements from
-/// `first`, which is `offset` elements into its piece.
-template <class Share>
-__device__ void each_share(const TensorTable& table, const Share& share) {
-  constexpr std::size_t kShares = law::kSumChunk / kShare;
-  for (std::size_t s = warp_in_grid(); s < kShares * table.pieces; s += warps_in_grid()) {
-    const TensorPiece piece = table.piece[s / kShares];
-    const int offset = static_cast<int>(s % kShares) * kShare;
-    const int left = static_cast<int>(piece.count) - offset;
-    if (left > 0) share(piece.first + offset, left < kShare ? left : kShare, piece, offset);
+/// Writes the sign words of a tile of each_tile that starts with element `first` of `count`; the words of all elements
+/// start at `words`. A bit is set where an element is below zero. Returns the word that this lane wrote, 0 where it
+/// wrote none. By a whole warp.
+__device__ inline std::uint32_t write_negatives(const float* tile, int first, int count, std::uint32_t* words) {
+  constexpr int kWords = kTile / 32;
+  const int lane = static_cast<int>(lane_in_warp());
+  std::uint32_t mine = 0;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const std::uint32_t word = __ballot_sync(kAllLanes, tile[32 * w + lane] < 0.0f ? 1 : 0);
+    if (lane == w) mine = word;
   }
+  if (lane < kWords && first + 32 * lane < count) words[first / 32 + lane] = mine;
+  return mine;
 }
 
 }  // namespace gradtool::cuda

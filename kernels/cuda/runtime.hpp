@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "kernels/float_bits.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/view.hpp"
@@ -16,6 +18,20 @@ struct CUevent_st;  // cudaEvent_t is CUevent_st*
 /// there only in builds with CUDA. Every call that fails throws Fault::backend with the text of the call and CUDA's
 /// reason. Copies and fills are enqueued; nothing here synchronises except what says so.
 namespace gradtool::cuda {
+
+/// Threads of a block, unless a kernel says otherwise.
+inline constexpr unsigned kThreads = 256;
+
+/// Blocks for a grid-stride loop in which a block takes `per_block` items at a time: enough to fill any GPU a few times
+/// over, and at least one.
+inline unsigned blocks_for(std::size_t items, std::size_t per_block, std::size_t most = 8192) {
+  return static_cast<unsigned>(std::clamp<std::size_t>((items + per_block - 1) / per_block, 1, most));
+}
+
+/// True when `pointer` allows accesses of `bytes` bytes.
+GT_HD inline bool aligned_to(const void* pointer, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
 
 namespace detail {
 /// Clears the runtime's last error, so that the next check does not report this one again, and throws Fault::backend.

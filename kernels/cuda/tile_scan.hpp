@@ -11,8 +11,8 @@
 
 namespace gradtool::cuda {
 
-/// Temporary memory of scan_tiles: what the next power of two needs, which the library is asked for once on each GPU.
-/// So kernels that come after may lie where a formula says, and encoders may ask for it in the timed region.
+/// Bytes of temporary memory for scan_tiles of `count` values: what the next power of two needs. CUB is asked only once
+/// for each power of two and GPU, so encoders may call this in the timed region.
 template <class T>
 std::size_t scan_bytes(std::size_t count) {
   static std::array<std::array<std::atomic<std::size_t>, 64>, 16> known{};
@@ -27,7 +27,8 @@ std::size_t scan_bytes(std::size_t count) {
   return bytes;
 }
 
-/// values[i] := values[0] + ... + values[i-1], enqueued, in place. Sums of T are exact, so their order does not matter.
+/// values[i] := values[0] + ... + values[i-1], in place. Enqueued. T is an integer, so the order of additions does not
+/// matter.
 template <class T>
 void scan_tiles(Queue<Space::cuda> queue, T* values, std::size_t count, View<std::byte, Space::cuda> temporary) {
   std::size_t bytes = temporary.size();

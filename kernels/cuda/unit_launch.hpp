@@ -6,15 +6,14 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/device_warp.hpp"
-#include "kernels/cuda/grid.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/units.hpp"
+#include "kernels/cuda/warp.hpp"
 
 /// Kernels over units, for .cu files. A kernel is a type with
-///   std::size_t blocks(std::size_t n) const                                   blocks for a unit of n elements, n > 0
-///   __device__ void run(const Unit&, std::uint32_t index, const Place&) const what one of its threads does
-/// and members that all units share. It is the same code for one unit and for many.
+///   std::size_t blocks(std::size_t n) const                       thread blocks for a unit of n > 0 elements
+///   __device__ void run(unit, index, const Place&) const          what one thread does; `index` numbers the units
+/// and members that all units share. The same code serves one unit and many.
 namespace gradtool::cuda {
 
 /// Where a thread stands among those of its unit, for loops over elements by thread and over pieces by warp.
@@ -23,27 +22,27 @@ struct Place {
 
   __device__ std::size_t thread() const { return block * kThreads + threadIdx.x; }
   __device__ std::size_t threads() const { return blocks * kThreads; }
-  __device__ std::size_t warp() const { return thread() / schedule::kLanes; }
-  __device__ std::size_t warps() const { return threads() / schedule::kLanes; }
+  __device__ std::size_t warp() const { return thread() / kWarpSize; }
+  __device__ std::size_t warps() const { return threads() / kWarpSize; }
 };
 
-/// For kernels of a single tensor.
+/// The place of a thread in a kernel that works on a single tensor.
 __device__ inline Place whole_grid() {
   return {blockIdx.x, gridDim.x};
 }
 
-/// Parameters of a launch: which blocks of the grid are whose.
+/// The parameters of a launch, which say which thread blocks of the grid work on which unit.
 template <class Work, std::size_t Most>
 struct UnitTable {
   Work work;
   std::uint32_t count;
-  std::uint32_t first_index;  ///< of units[0] among all that the caller has
-  std::uint32_t ends[Most];   ///< behind the last block of each; a unit without elements has none
+  std::uint32_t first_index;  ///< index of units[0] among all units of the caller
+  std::uint32_t ends[Most];   ///< one more than the last block of each unit; a unit without elements has no blocks
   Unit units[Most];
 };
 
-/// Blocks that fit a multiprocessor together, at least: a kernel says kResident where the compiler would spend too many
-/// registers.
+/// Thread blocks that fit a multiprocessor together, at least. A kernel says so (kResident) where the compiler would
+/// otherwise spend too many registers.
 template <class Work>
 constexpr unsigned resident_blocks() {
   if constexpr (requires { Work::kResident; })
@@ -56,7 +55,7 @@ template <class Work, std::size_t Most>
 __global__ void __launch_bounds__(kThreads, resident_blocks<Work>())
     units_kernel(const __grid_constant__ UnitTable<Work, Most> table) {
   std::uint32_t unit = 0;
-  if constexpr (Most > 1) {  // the first whose end lies behind this block
+  if constexpr (Most > 1) {  // Find the first unit whose end lies behind this block.
     for (std::uint32_t behind = table.count - 1; unit < behind;) {
       const std::uint32_t middle = (unit + behind) / 2;
       if (blockIdx.x < table.ends[middle])

@@ -7,13 +7,13 @@ namespace gradtool::cuda {
 
 /// One of several tensors that a launch works on.
 struct Unit {
-  const void* from;  ///< the gradient, or the payload
-  void* to;          ///< the payload, or the sums
+  const void* from;  ///< a gradient to encode, or a payload to decode
+  void* to;          ///< the payload, or the sums that decoded elements are added to
   std::size_t n;     ///< elements
 };
 
-/// That one launch takes at most: their table and what the kernel needs beside it fit into a kernel's 4 KB of
-/// parameters, so nothing is uploaded.
+/// Units that one launch takes at most: their table and the kernel's other parameters fit into the 4 KB that a launch
+/// passes, so nothing is uploaded.
 inline constexpr std::size_t kMostUnits = 128;
 
 }  // namespace gradtool::cuda

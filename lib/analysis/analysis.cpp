@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace gradtool {
@@ -10,6 +11,12 @@ namespace {
 constexpr std::int64_t kSchemaVersion = 1;
 
 }  // namespace
+
+bool Accumulator::check_finite(std::span<const float> values) {
+  const auto bad = std::count_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  non_finite_ += static_cast<std::uint64_t>(bad);
+  return non_finite_ == 0;
+}
 
 std::vector<Column> Analysis::leading_columns() {
   return {{"schema_version", "version of this table's columns; columns are only ever added"},

@@ -14,8 +14,8 @@
 
 namespace gradtool {
 
-/// What is studied: the file's identity for the tables, the tensors, and the captured steps. Plain data, so that an
-/// analysis can be fed without a file.
+/// What is studied: the names of the file and the model for the tables, the tensors, and the captured steps. It is
+/// plain data, so that an analysis can also be fed without a file.
 struct Scope {
   std::string file, model;
   std::vector<TensorInfo> tensors;  ///< those that are studied, in forward order
@@ -29,12 +29,13 @@ struct Scope {
 
 class AnalysisGpu;  // lib/analysis/gpu.hpp
 
-/// What a slice is on a GPU. Work on it goes to `queue`, in whose order the memory is used again.
+/// A slice in the memory of a GPU. Work on it must be enqueued on `queue`, because the memory is reused in the order of
+/// that queue.
 struct GpuSlice {
-  const float* rows = nullptr;  ///< the gradients of this step's workers so far: worker w's at rows + w * stride
-  std::size_t stride = 0;       ///< a multiple of 4; 0 where only this worker's is kept
+  const float* rows = nullptr;  ///< the gradients of this step's workers so far; that of worker w at rows + w * stride
+  std::size_t stride = 0;       ///< a multiple of 4; 0 when only the gradient of this worker is kept
   std::size_t elements = 0;
-  const float* second_moment = nullptr;  ///< this worker's; null when the file has none
+  const float* second_moment = nullptr;  ///< second moment of this worker; null when not needed
   Queue<Space::cuda> queue;
 };
 
@@ -44,8 +45,8 @@ struct Slice {
   std::size_t worker = 0;  ///< 0 .. W-1
   std::uint64_t first = 0;
   std::span<const float> gradient;
-  std::span<const float> second_moment;  ///< as long as `gradient`, or empty when the file has none
-  GpuSlice gpu{};                        ///< in a study on a GPU, where both spans are empty
+  std::span<const float> second_moment;  ///< as long as `gradient`, or empty when not needed
+  GpuSlice gpu{};                        ///< used instead of the spans, which are empty, in a study on a GPU
 };
 
 /// The elements and steps of one tensor that one accumulator sees. Steps are counted from Scope::first_step.
@@ -61,14 +62,19 @@ class Accumulator {
   virtual ~Accumulator() = default;
   /// Called for every step of the part in ascending order and, within a step, for every worker in ascending order.
   virtual void observe(const Slice& slice) = 0;
-  /// After the last slice: folds working memory into the result and releases it.
+  /// Called after the last slice: adds what is in working memory to the result and releases the memory.
   virtual void close() {}
-  /// Adds what `other`, of the same analysis and tensor and closed as this one is, has gathered about another part.
+  /// Adds what `other` has gathered about another part. It belongs to the same analysis and tensor, and both are
+  /// closed.
   virtual void merge(const Accumulator& other) = 0;
-  /// NaN and infinite gradient values seen. Above 0 every other result is meaningless, and the tensor is skipped.
+  /// The number of gradient values that are NaN or infinite. Above 0 all other results are meaningless, and the tensor
+  /// is skipped.
   [[nodiscard]] std::uint64_t non_finite() const { return non_finite_; }
 
  protected:
+  /// Adds the number of NaN and infinite values to non_finite_. Returns true while there has been none.
+  [[nodiscard]] bool check_finite(std::span<const float> values);
+
   std::uint64_t non_finite_ = 0;
 };
 
@@ -77,7 +83,7 @@ class Accumulator {
 /// `observe` and `close` is called from one thread.
 class Analysis {
  public:
-  /// elements: a part is any range of elements, at all steps. slices: a part is all elements, at one step.
+  /// What a part consists of. elements: any range of elements, at all steps. slices: all elements, at one step.
   enum class Unit : std::uint8_t { elements, slices };
 
   explicit Analysis(Scope scope) : scope_{std::move(scope)} {}
@@ -90,7 +96,7 @@ class Analysis {
   [[nodiscard]] virtual bool needs_second_moment(std::size_t /*tensor*/) const { return false; }
 
   [[nodiscard]] virtual std::unique_ptr<Accumulator> start(const Part& part) = 0;
-  /// `whole` has seen all parts of `tensor`. Adds its rows.
+  /// Adds the rows of `tensor`. `whole` has gathered all its parts.
   virtual void finish(std::size_t tensor, const Accumulator& whole) = 0;
   /// The finished tables, the row `all` included. The first has one row for each tensor. Call once.
   [[nodiscard]] virtual std::vector<Table> tables() = 0;
@@ -98,11 +104,12 @@ class Analysis {
   [[nodiscard]] const Scope& scope() const { return scope_; }
 
  protected:
-  /// The columns that every per-tensor table starts with, and their cells; `tensor` null is the row `all`.
+  /// The columns with which every per-tensor table starts, and their cells. A null `tensor` means the row `all`.
   [[nodiscard]] static std::vector<Column> leading_columns();
   [[nodiscard]] std::vector<Cell> leading_cells(const TensorInfo* tensor, std::string_view status,
                                                 std::string_view message);
-  /// The same for a tensor with `non_finite` values: status `skipped`, every other cell empty.
+  /// Adds the row of a tensor with `non_finite` values that are not finite: the leading cells with the status
+  /// `skipped`; all other cells are empty.
   void add_skipped(Table& table, std::size_t tensor, std::uint64_t non_finite);
 
  private:
@@ -111,10 +118,10 @@ class Analysis {
   std::size_t skipped_ = 0;
 };
 
-// The three analyses. `gpu` null: on the CPU.
+// The three analyses. They run on the CPU when `gpu` is null.
 [[nodiscard]] std::unique_ptr<Analysis> make_spectrum(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);
-/// `samples`: at most this many steps enter the eigenvalue analysis; `taps`: taps of a convolution in one slice, 0 for
-/// one row of its kernel (docs/analysis.md).
+/// At most `samples` steps enter the eigenvalue analysis. `taps` is the number of spatial taps of a convolution in one
+/// slice; 0 means one row of its kernel (docs/analysis.md).
 [[nodiscard]] std::unique_ptr<Analysis> make_correlation(Scope scope, std::size_t samples, std::size_t taps,
                                                          std::shared_ptr<AnalysisGpu> gpu = nullptr);
 [[nodiscard]] std::unique_ptr<Analysis> make_variance(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);

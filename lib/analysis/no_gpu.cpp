@@ -1,4 +1,4 @@
-// Builds without CUDA: there is no GPU to open, so nobody can call what needs one.
+// For builds without CUDA. open_analysis_gpu throws, so that the other functions are never called.
 #include "lib/analysis/gpu.hpp"
 #include "lib/core/error.hpp"
 

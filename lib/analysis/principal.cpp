@@ -1,17 +1,10 @@
 #include "lib/analysis/principal.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "lib/core/error.hpp"
-
-// LAPACK's own calling convention: column-major, 32-bit integers, everything by address.
-// NOLINTNEXTLINE(readability-identifier-naming)
-extern "C" void dsyev_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w,
-                       double* work, const int* lwork, int* info);
 
 #ifdef GRADTOOL_SANITIZED
 // OpenBLAS hands work to its own threads by means that the thread sanitizer, for lack of instrumentation, cannot see.
@@ -22,22 +15,6 @@ extern "C" const char* __tsan_default_suppressions() {
 #endif
 
 namespace gradtool {
-
-void lapack_eigenvalues(std::span<double> matrix, std::span<double> values, bool vectors) {
-  const std::size_t n = values.size();
-  expects(n >= 1 && matrix.size() == n * n, "eigenvalues need a square matrix");
-  const int order = static_cast<int>(n), query = -1;
-  const char* jobz = vectors ? "V" : "N";
-  int info = 0;
-  double wanted = 0;
-  dsyev_(jobz, "L", &order, matrix.data(), &order, values.data(), &wanted, &query, &info);
-  const int size = static_cast<int>(wanted);
-  std::vector<double> work(static_cast<std::size_t>(size));
-  dsyev_(jobz, "L", &order, matrix.data(), &order, values.data(), work.data(), &size, &info);
-  if (info != 0)
-    throw Error{Fault::backend, fmt::format("LAPACK dsyev failed on a {} x {} matrix (info {})", n, n, info)};
-}
-
 namespace {
 
 /// Rounding leaves eigenvalues of about this share of the largest where there should be zeros.

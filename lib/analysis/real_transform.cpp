@@ -38,8 +38,9 @@ struct RealTransform::Plan {
 };
 
 RealTransform::RealTransform(std::size_t n) : n_{n}, plan_{std::make_unique<Plan>()} {
-  expects(n >= 1, "a transform needs at least one value");
-  expects(n <= static_cast<std::size_t>(std::numeric_limits<int>::max()), "a transform of more than 2^31 - 1 values");
+  expect_valid(n >= 1, "a transform needs at least one value");
+  expect_valid(n <= static_cast<std::size_t>(std::numeric_limits<int>::max()),
+               "a transform of more than 2^31 - 1 values");
   // Estimated plans do not depend on timing, so results repeat. They leave the buffer's contents alone.
   const Buffer buffer = make_buffer(n);
   plan_->handle = fftw_plan_dft_r2c_1d(static_cast<int>(n), buffer.get(), as_bins(buffer.get()), FFTW_ESTIMATE);

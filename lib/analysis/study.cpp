@@ -10,7 +10,7 @@
 namespace gradtool {
 namespace {
 
-/// Slices in the host's memory.
+/// Reads slices into the host's memory.
 class HostFeed final : public SliceFeed {
  public:
   HostFeed(std::size_t elements, bool second_moment)
@@ -25,7 +25,7 @@ class HostFeed final : public SliceFeed {
   std::vector<float> gradient_, second_moment_;
 };
 
-/// A part on its way through the analyses, and where its slices are read to.
+/// A part that is open: its accumulators, one for each analysis, and the memory that its slices are read into.
 struct Lane {
   Part part;
   std::vector<std::unique_ptr<Accumulator>> accumulators;
@@ -60,7 +60,7 @@ class Pass {
  private:
   [[nodiscard]] const Scope& scope() const { return analyses_.front()->scope(); }
 
-  /// The parts of all tensors, in order. Where they are cut must not depend on the number of threads.
+  /// Cuts all tensors into parts, in order. The cuts must not depend on the number of threads.
   [[nodiscard]] std::vector<Part> cut() const {
     std::vector<Part> parts;
     std::size_t bytes = (options_.gpu ? scope().workers + 1 : 2) * sizeof(float);
@@ -96,7 +96,7 @@ class Pass {
     return lane;
   }
 
-  /// Reads the next slice of every lane that has one; false when none has.
+  /// Reads the next slice of every lane that has one. Returns false when none has.
   bool read_slices(std::vector<Lane>& lanes, std::uint64_t& done) const {
     bool any = false;
     for (auto& lane : lanes) {
@@ -136,7 +136,7 @@ class Pass {
         lanes.size(), [](void* context, std::size_t i) { (*static_cast<Task*>(context))(i); }, &task);
   }
 
-  /// Joins a closed lane to its tensor's earlier parts, and finishes the tensor with its last part.
+  /// Joins the part of a closed lane to the earlier parts of its tensor; after the last part it finishes the tensor.
   void collect(Lane& lane) {
     if (whole_.empty()) {
       whole_ = std::move(lane.accumulators);
@@ -155,7 +155,7 @@ class Pass {
   std::vector<Analysis*> analyses_;
   const StudyOptions& options_;
   TaskPool& pool_;
-  std::vector<std::unique_ptr<Accumulator>> whole_;  ///< of the tensor at hand
+  std::vector<std::unique_ptr<Accumulator>> whole_;  ///< of the current tensor, joined over its parts so far
 };
 
 }  // namespace

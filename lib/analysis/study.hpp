@@ -14,10 +14,11 @@ namespace gradtool {
 
 struct StudyOptions {
   int threads = 1;
-  /// Working memory of the analyses that take ranges of elements, for each thread. Decides where tensors are cut, and
-  /// so the last digits of results; the number of threads does not.
+  /// Bytes of working memory, for each thread, of the analyses that take ranges of elements. It decides where tensors
+  /// are cut, and so it can change the last digits of results; the number of threads cannot.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;
-  /// The GPU that the analyses were made for, or null. On a GPU one part at a time is open, and `threads` do nothing.
+  /// The GPU for which the analyses were made, or null. On a GPU one part at a time is open, and `threads` has no
+  /// effect.
   std::shared_ptr<AnalysisGpu> gpu;
   /// Called with values read so far and in all. Returning false stops the study.
   std::function<bool(std::uint64_t done, std::uint64_t total)> progress = [](auto, auto) { return true; };
@@ -27,9 +28,10 @@ struct StudyOptions {
 /// all analyses have the same scope. One thread reads (HDF5 allows no more), `threads` compute.
 ///
 /// The file is read once for the analyses that take ranges of elements and once for those that take whole gradients.
-/// Memory for each thread: `part_bytes` or a little more for the former; for the latter six times the float32 size of
-/// the largest tensor. Besides, for every step of the tensor at hand, a few doubles (PearsonSums). Never the file.
-/// False when `progress` stopped it; the analyses are then of no use.
+/// Each thread needs `part_bytes` or a little more of memory for the former, and six times the float32 size of the
+/// largest tensor for the latter; PearsonSums keeps a few doubles for every step of the current tensor. Memory does not
+/// depend on the size of the file. Returns false when `progress` stopped the study; the analyses then hold no usable
+/// results.
 [[nodiscard]] bool study(const GradientReader& reader, std::span<const std::size_t> tensors,
                          std::span<const std::unique_ptr<Analysis>> analyses, const StudyOptions& options);
 

@@ -1,12 +1,161 @@
+#include "lib/analysis/variance.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
 
 #include "lib/analysis/analysis.hpp"
 #include "lib/analysis/gpu.hpp"
+#include "lib/core/error.hpp"
 
 namespace gradtool {
+
+void Moments::add(std::span<const float> values) {
+  if (values.empty()) return;
+  format::Moments part;
+  part.count = static_cast<double>(values.size());
+  part.min = part.max = static_cast<double>(values[0]);
+  double sum = 0;
+  for (const float value : values) {
+    const double x = static_cast<double>(value);
+    sum += x;
+    part.abs_sum += std::fabs(x);
+    part.square_sum += x * x;
+    part.min = std::min(part.min, x);
+    part.max = std::max(part.max, x);
+    part.zeros += x == 0.0 ? 1 : 0;
+  }
+  part.mean = part.min < part.max ? sum / part.count : part.min;
+  for (const float value : values) {
+    const double d = static_cast<double>(value) - part.mean;
+    const double d2 = d * d;
+    part.m2 += d2;
+    part.m3 += d2 * d;
+    part.m4 += d2 * d2;
+  }
+  merge(part);
+}
+
+double Moments::skewness() const {
+  return std::sqrt(count) * m3 / (m2 * std::sqrt(m2));
+}
+
+double Moments::excess_kurtosis() const {
+  return count * m4 / (m2 * m2) - 3;
+}
+
+RatioHistogram::RatioHistogram() : bins_(format::kRatioBins) {}
+
+void RatioHistogram::add_bin(std::uint32_t bin) {
+  ++bins_[bin];
+  ++count_;
+}
+
+void RatioHistogram::add_counts(std::span<const std::uint64_t> counts) {
+  expects(counts.size() == bins_.size(), "counts of another number of bins");
+  for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
+    bins_[bin] += counts[bin];
+    count_ += counts[bin];
+  }
+}
+
+void RatioHistogram::merge(const RatioHistogram& other) {
+  std::transform(bins_.begin(), bins_.end(), other.bins_.begin(), bins_.begin(), std::plus<>{});
+  count_ += other.count_;
+}
+
+double RatioHistogram::quantile(double q) const {
+  const auto rank = static_cast<std::uint64_t>(std::ceil(q * static_cast<double>(count_)));
+  std::uint64_t seen = 0;
+  for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
+    seen += bins_[bin];
+    if (seen < std::max<std::uint64_t>(rank, 1)) continue;
+    const std::uint32_t low = static_cast<std::uint32_t>(bin) << format::kRatioDroppedBits;
+    if (low == 0) return 0;
+    if (low == format::kRatioInfinity) return std::numeric_limits<double>::infinity();
+    return static_cast<double>(std::bit_cast<float>(low | (1U << (format::kRatioDroppedBits - 1))));
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+void SignalRatio::add(const format::SignalSample& sample) {
+  ++samples_;
+  if (!sample.consistent) {
+    ++inconsistent_;
+    return;
+  }
+  if (sample.mean_square == 0 && sample.variance == 0) {
+    ++undefined_;
+  } else {
+    histogram_.add_bin(format::ratio_bin(sample));
+  }
+  for (std::size_t a = 0; a < kAlphas.size(); ++a) {
+    passed_[a] += sample.mean_square > kAlphas[a] * sample.threshold ? 1 : 0;
+  }
+}
+
+void SignalRatio::add_micro_batches(std::span<const float> gradient, std::span<const float> second_moment,
+                                    std::int64_t micro_batches) {
+  expects(micro_batches >= 2, "a variance over micro-batches needs at least two of them");
+  expects(gradient.size() == second_moment.size(), "a second moment has another size than its gradient");
+  const double k = static_cast<double>(micro_batches);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    add(format::sample_of_micro_batches(gradient[i], second_moment[i], k));
+  }
+}
+
+void SignalRatio::add_workers(std::span<const float> values, std::size_t workers) {
+  expects(workers >= 2 && values.size() % workers == 0, "a variance over workers needs at least two of them");
+  const std::size_t n = values.size() / workers;
+  const double w = static_cast<double>(workers);
+  for (std::size_t i = 0; i < n; ++i) {
+    double mean = 0, squares = 0;
+    for (std::size_t r = 0; r < workers; ++r) mean += static_cast<double>(values[r * n + i]);
+    mean /= w;
+    for (std::size_t r = 0; r < workers; ++r) {
+      const double d = static_cast<double>(values[r * n + i]) - mean;
+      squares += d * d;
+    }
+    add(format::sample_of_workers(mean, squares, w));
+  }
+}
+
+void SignalRatio::add(std::span<const std::uint64_t> bins, const Counts& counts) {
+  histogram_.add_counts(bins);
+  samples_ += counts.samples;
+  undefined_ += counts.undefined;
+  inconsistent_ += counts.inconsistent;
+  for (std::size_t a = 0; a < passed_.size(); ++a) passed_[a] += counts.passed[a];
+}
+
+void SignalRatio::merge(const SignalRatio& other) {
+  histogram_.merge(other.histogram_);
+  samples_ += other.samples_;
+  undefined_ += other.undefined_;
+  inconsistent_ += other.inconsistent_;
+  for (std::size_t a = 0; a < passed_.size(); ++a) passed_[a] += other.passed_[a];
+}
+
+double noise_pass_share(std::int64_t samples) {
+  expects(samples >= 2, "a variance needs at least two samples");
+  // The finite series for integer degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), at t = 1.
+  const std::int64_t freedom = std::min<std::int64_t>(samples - 1, 1000);
+  const double theta = std::atan(1 / std::sqrt(static_cast<double>(freedom)));
+  const double sine = std::sin(theta), cosine = std::cos(theta), square = cosine * cosine;
+  const bool odd = freedom % 2 == 1;
+  double term = odd ? cosine : 1.0, sum = odd && freedom == 1 ? 0.0 : term;
+  for (std::int64_t i = odd ? 3 : 2; i < freedom; i += 2) {
+    term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
+    sum += term;
+  }
+  const double inside = odd ? 2 / std::acos(-1.0) * (theta + sine * sum) : sine * sum;
+  return 1 - inside;
+}
+
 namespace {
 
 class HostVariance final : public VarianceAccumulator {
@@ -18,9 +167,7 @@ class HostVariance final : public VarianceAccumulator {
 
   void observe(const Slice& slice) override {
     const auto values = slice.gradient;
-    const auto bad = std::count_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
-    non_finite_ += static_cast<std::uint64_t>(bad);
-    if (non_finite_ > 0) return;
+    if (!check_finite(values)) return;
     moments_.add(values);
     if (source_ == VarianceSource::second_moment) {
       ratio_.add_micro_batches(values, slice.second_moment, micro_batches_);
@@ -175,6 +322,24 @@ class Variance final : public Analysis {
 };
 
 }  // namespace
+
+VarianceSource source_of(const Scope& scope, const TensorInfo& tensor) {
+  if (tensor.has_second_moment && scope.micro_batches >= 2) return VarianceSource::second_moment;
+  return scope.workers >= 2 ? VarianceSource::workers : VarianceSource::none;
+}
+
+std::string_view name_of(VarianceSource source) {
+  return source == VarianceSource::second_moment ? "second_moment"
+         : source == VarianceSource::workers     ? "workers"
+                                                 : "none";
+}
+
+void VarianceAccumulator::merge(const Accumulator& other) {
+  const auto& theirs = dynamic_cast<const VarianceAccumulator&>(other);
+  non_finite_ += theirs.non_finite_;
+  moments_.merge(theirs.moments_);
+  ratio_.merge(theirs.ratio_);
+}
 
 std::unique_ptr<Analysis> make_variance(Scope scope, std::shared_ptr<AnalysisGpu> gpu) {
   return std::make_unique<Variance>(std::move(scope), std::move(gpu));

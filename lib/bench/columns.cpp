@@ -1,104 +1,305 @@
-#include "lib/bench/bench.hpp"
+// The table of columns, and the formulas of those that follow from others.
+#include <cmath>
+#include <limits>
+
+#include "lib/bench/result.hpp"
 
 namespace gradtool {
 namespace {
 
-void add_times(std::vector<Column>& columns, const std::string& phase, const std::string& what) {
-  columns.push_back({phase + "_us_median", "microseconds a step to " + what + ", slowest rank: median over samples"});
-  columns.push_back({phase + "_us_p95", "the same, 95th percentile"});
-  columns.push_back({phase + "_us_min", "the same, smallest"});
-  columns.push_back({phase + "_noise", "standard deviation / mean of the samples"});
+Cell to_cell(std::string text) {
+  return text;
+}
+Cell to_cell(std::string_view text) {
+  return std::string{text};
+}
+Cell to_cell(const char* text) {
+  return std::string{text};
+}
+Cell to_cell(double value) {
+  return value;
+}
+Cell to_cell(bool value) {
+  return value;
+}
+Cell to_cell(int value) {
+  return std::int64_t{value};
+}
+Cell to_cell(std::int64_t value) {
+  return value;
+}
+Cell to_cell(std::uint64_t value) {
+  return static_cast<std::int64_t>(value);
+}
+Cell to_cell(Cell cell) {
+  return cell;
+}
+template <class T>
+Cell to_cell(const std::optional<T>& value) {
+  return value ? to_cell(*value) : Cell{};
 }
 
-std::vector<Column> make_columns() {
-  std::vector<Column> c{
-      {"schema_version", "of this table; columns are only ever added"},
-      {"run_id", "names the run: time and process, the same in every row"},
-      {"status", "ok, skipped or failed"},
-      {"message", "why, when it is not ok; else a remark"},
-      {"codec", "bare name"},
-      {"params", "key=value,... with defaults filled in"},
-      {"aggregation", "collective used: sum, gather, hop, own (several), none"},
-      {"file", "input file, its name without folders"},
-      {"model", "from the file"},
-      {"tensor", "a tensor's name, or all"},
-      {"granularity", "what is reduced in one piece: tensor, bucket:SIZE, model"},
-      {"elements", "gradient elements the row covers, one step"},
-      {"first_step", "training iteration of the first step replayed"},
-      {"last_step", "and of the last"},
-      {"ranks", "ranks that were averaged"},
-      {"comm", "threads, mpi, nccl, loopback; model for modelled rows"},
-      {"device", "cpu or cuda:i"},
-      {"threads", "threads of one rank for encode and decode"},
-      {"dtype", "of the gradients as captured"},
-      {"seed", "of the random draws"},
-      {"network", "name of the network, for modelled rows"},
-      {"alpha_us", "latency of a message in that network"},
-      {"link_gbit_s", "rate of a link in that network, each way"},
-      {"node", "ranks that share a link, in that network"},
-      {"time_source", "measured or modelled"},
-      {"timing", "isolated: one rank encodes at a time; concurrent: all at once"},
-      {"pipeline", "chunks of a unit whose phases overlap; 1: none do"},
-      {"compute_ms",
-       "milliseconds of forward and backward in one iteration on one rank, where iterations are modelled"},
-      {"overlap", "of communication with the backward pass, in modelled iterations: none or bucket"},
-      {"all_reduce", "how sums are added: ring, doubling or auto; library: as MPI or NCCL do; empty in modelled rows"},
-      {"raw_bytes", "4 x elements"},
-      {"payload_bytes", "what one rank's encoder wrote in a step, mean over steps"},
-      {"wire_bytes_per_rank",
-       "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps"},
-      {"element_ratio", "elements / values sent"},
-      {"payload_ratio", "raw_bytes / payload_bytes"},
-      {"wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes_per_rank"},
-      {"bits_per_element", "8 payload_bytes / elements"},
-      {"nmse", "sum (x-y)^2 / sum x^2, x the exact mean over ranks, y the result, over all steps"},
-      {"snr_db", "-10 log10 nmse"},
-      {"cosine", "x.y / (|x| |y|)"},
-      {"relative_bias", "x.y / x.x - 1"},
-      {"max_abs_error", "largest |x-y|"},
-      {"sign_agreement", "share of the elements with y != 0 whose sign is x's"},
-      {"zeroed_fraction", "share of elements with y = 0 and x != 0"},
-      {"psnr_db", "-20 log10 nrmse; flatters heavy tails"},
-      {"nrmse", "root mean square error / (max x - min x)"},
-      {"cumulative_nmse", "nmse of the sums of x and y over all steps"},
-      {"residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps"},
-      {"codec_nmse", "nmse of one rank's decode(encode(x)) alone, first step, no residual"},
-      {"bias_nmse", "for unbiased codecs, squared bias over 30 seeds / sum x^2, first step, sampling error taken off"},
-      {"variance_nmse", "for unbiased codecs, variance over 30 seeds / sum x^2, first step"}};
-  add_times(c, "encode", "encode, error feedback included");
-  add_times(c, "comm", "communicate");
-  add_times(c, "decode", "decode all ranks' payloads and average");
-  add_times(c, "total", "do all of it, all ranks at once");
-  for (const auto& [name, meaning] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"samples", "steps timed"},
-           {"iteration_ms", "milliseconds of a modelled iteration: computation, codec and communication"},
-           {"encode_gbps", "raw_bytes / encode time, 1e9 bytes a second"},
-           {"decode_gbps", "raw_bytes / decode time"},
-           {"algbw_gbps", "raw_bytes / total time"},
-           {"busbw_gbps", "algbw_gbps x 2(p-1)/p"},
-           {"wire_gbps", "wire_bytes_per_rank / communication time"},
-           {"copy_gbps", "memcpy with the row's threads, measured in this run"},
-           {"encode_share", "(raw + payload bytes) moved in the encode time, as a share of what memcpy moves"},
-           {"decode_share", "(payloads + twice the raw bytes) in the decode time, as a share of what memcpy moves"},
-           {"speedup_vs_none", "total time of none / total time of this row"},
-           {"headroom_vs_noop", "total time of this row / total time of noop"},
-           {"breakeven_gbit_s",
-            "network speed below which the codec beats none, encode and decode counted, latency not"},
-           {"pareto",
-            "the error is finite, and no other row with this timing, network and ranks is better in error or time and "
-            "no worse in the other; empty for noop"},
-           {"scaling_efficiency", "compute_ms / iteration_ms: throughput of a rank against one rank alone"},
-           {"iteration_speedup_vs_none", "iteration_ms of none / iteration_ms of this row"}}) {
-    c.push_back({name, meaning});
+/// `value` of a group that the row may lack: empty without the group.
+template <class Group, class Value>
+Cell from(const std::optional<Group>& group, Value value) {
+  return group ? to_cell(std::invoke(value, *group)) : Cell{};
+}
+
+/// Text that is left out where it is empty.
+Cell unless_empty(const std::string& text) {
+  return text.empty() ? Cell{} : Cell{text};
+}
+
+/// A mean over steps: an integer where every step had the same, so that it prints as a count.
+Cell count_if_whole(double bytes) {
+  if (bytes == std::floor(bytes)) return static_cast<std::int64_t>(bytes);
+  return bytes;
+}
+
+std::optional<double> positive_ratio(double above, double below) {
+  return below > 0.0 ? std::optional{above / below} : std::nullopt;
+}
+
+/// 1e9 bytes a second; empty where the clock saw nothing.
+std::optional<double> rate(double bytes, const std::optional<PhaseSummary>& phase) {
+  if (!phase || !(phase->median > 0.0) || !(bytes > 0.0)) return std::nullopt;
+  return bytes / phase->median / 1e9;
+}
+
+class Columns {
+ public:
+  /// `value` is called with a row; it may return anything that to_cell takes.
+  template <class Value>
+  void add(std::string name, std::string meaning, Value value) {
+    columns_.push_back({std::move(name), std::move(meaning),
+                        [value](const ResultRow& row) { return to_cell(std::invoke(value, row)); }});
   }
-  return c;
+  /// The four columns of a phase; `what` says what it does in a step.
+  void add_phase(const std::string& name, const std::string& what, std::optional<PhaseSummary> ResultRow::*phase) {
+    const auto microseconds = [](std::optional<double> seconds) {
+      return seconds ? std::optional{*seconds * 1e6} : std::nullopt;
+    };
+    add(name + "_us_median", "microseconds a step to " + what + ", slowest rank: median over samples",
+        [=](const ResultRow& row) { return from(row.*phase, [=](auto& p) { return microseconds(p.median); }); });
+    add(name + "_us_p95", "the same, 95th percentile",
+        [=](const ResultRow& row) { return from(row.*phase, [=](auto& p) { return microseconds(p.p95); }); });
+    add(name + "_us_min", "the same, smallest",
+        [=](const ResultRow& row) { return from(row.*phase, [=](auto& p) { return microseconds(p.min); }); });
+    add(name + "_noise", "standard deviation / mean of the samples",
+        [=](const ResultRow& row) { return from(row.*phase, &PhaseSummary::noise); });
+  }
+  [[nodiscard]] std::vector<ResultColumn> take() { return std::move(columns_); }
+
+ private:
+  std::vector<ResultColumn> columns_;
+};
+
+/// Seeds beyond the range of a cell's integers are written as text, which reads the same.
+Cell seed_cell(std::uint64_t seed) {
+  const bool fits = seed <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  return fits ? to_cell(seed) : Cell{std::to_string(seed)};
+}
+
+std::vector<ResultColumn> make_columns() {
+  using Row = const ResultRow&;
+  using Bytes = ResultRow::Bytes;
+  Columns c;
+  c.add("schema_version", "of this table; columns are only ever added", [](Row) { return 1; });
+  c.add("run_id", "names the run: time and process, the same in every row", &ResultRow::run_id);
+  c.add("status", "ok, skipped or failed", [](Row r) { return name_of(r.status); });
+  c.add("message", "why, when it is not ok; else a remark", [](Row r) { return unless_empty(r.message); });
+  c.add("codec", "bare name", [](Row r) { return r.codec.name(); });
+  c.add("params", "key=value,... with defaults filled in", [](Row r) { return r.codec.params_text(); });
+  c.add("aggregation", "collective used: sum, gather, hop, own (several), none",
+        [](Row r) { return r.codec.descriptor->aggregation == Aggregation::none ? "none" : name_of(r.scheme); });
+  c.add("file", "input file, its name without folders", &ResultRow::file);
+  c.add("model", "from the file", &ResultRow::model);
+  c.add("tensor", "a tensor's name, or all", &ResultRow::tensor);
+  c.add("granularity", "what is reduced in one piece: tensor, bucket:SIZE, model", &ResultRow::granularity);
+  c.add("elements", "gradient elements the row covers, one step", &ResultRow::elements);
+  c.add("first_step", "training iteration of the first step replayed", &ResultRow::first_step);
+  c.add("last_step", "and of the last", &ResultRow::last_step);
+  c.add("ranks", "ranks that were averaged", &ResultRow::ranks);
+  c.add("comm", "threads, mpi, nccl, loopback; model for modelled rows", &ResultRow::comm);
+  c.add("device", "cpu or cuda:i", &ResultRow::device);
+  c.add("threads", "threads of one rank for encode and decode", &ResultRow::threads);
+  c.add("dtype", "of the gradients as captured", &ResultRow::dtype);
+  c.add("seed", "of the random draws", [](Row r) { return seed_cell(r.seed); });
+  c.add("network", "name of the network, for modelled rows", [](Row r) { return from(r.network, &Network::name); });
+  c.add("alpha_us", "latency of a message in that network",
+        [](Row r) { return from(r.network, [](auto& n) { return n.link.alpha * 1e6; }); });
+  c.add("link_gbit_s", "rate of a link in that network, each way",
+        [](Row r) { return from(r.network, [](auto& n) { return n.link.beta * 8e-9; }); });
+  c.add("node", "ranks that share a link, in that network", [](Row r) { return from(r.network, &Network::node); });
+  c.add("time_source", "measured or modelled", [](Row r) { return r.modelled() ? "modelled" : "measured"; });
+  c.add("timing", "isolated: one rank encodes at a time; concurrent: all at once",
+        [](Row r) { return r.timing == Timing::isolated ? "isolated" : "concurrent"; });
+  c.add("pipeline", "chunks of a unit whose phases overlap; 1: none do", &ResultRow::pipeline);
+  c.add("compute_ms",
+        "milliseconds of forward and backward in one iteration on one rank, where iterations are modelled",
+        [](Row r) { return from(r.iteration, [](auto& i) { return i.compute_seconds * 1e3; }); });
+  c.add("overlap", "of communication with the backward pass, in modelled iterations: none or bucket", [](Row r) {
+    return from(r.iteration, [](auto& i) { return i.overlap == Overlap::bucket ? "bucket" : "none"; });
+  });
+  c.add("all_reduce", "how sums are added: ring, doubling or auto; library: as MPI or NCCL do; empty in modelled rows",
+        [](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; });
+  c.add("raw_bytes", "4 x elements", [](Row r) { return 4 * r.elements; });
+  c.add("payload_bytes", "what one rank's encoder wrote in a step, mean over steps",
+        [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload); }); });
+  c.add("wire_bytes_per_rank",
+        "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps", [](Row r) {
+          // A model's bytes are no count, even where they happen to be whole.
+          const bool counted = !r.modelled();
+          return from(r.bytes, [counted](const Bytes& b) {
+            return counted ? count_if_whole(b.wire_per_rank) : Cell{b.wire_per_rank};
+          });
+        });
+  c.add("element_ratio", "elements / values sent", &ResultRow::element_ratio);
+  c.add("payload_ratio", "raw_bytes / payload_bytes", &ResultRow::payload_ratio);
+  c.add("wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes_per_rank",
+        &ResultRow::wire_ratio);
+  c.add("bits_per_element", "8 payload_bytes / elements", &ResultRow::bits_per_element);
+  c.add("nmse", "sum (x-y)^2 / sum x^2, x the exact mean over ranks, y the result, over all steps",
+        [](Row r) { return from(r.errors, &ErrorSums::nmse); });
+  c.add("snr_db", "-10 log10 nmse", [](Row r) { return from(r.errors, &ErrorSums::snr_db); });
+  c.add("cosine", "x.y / (|x| |y|)", [](Row r) { return from(r.errors, &ErrorSums::cosine); });
+  c.add("relative_bias", "x.y / x.x - 1", [](Row r) { return from(r.errors, &ErrorSums::relative_bias); });
+  c.add("max_abs_error", "largest |x-y|", [](Row r) { return from(r.errors, &ErrorSums::largest_error); });
+  c.add("sign_agreement", "share of the elements with y != 0 whose sign is x's",
+        [](Row r) { return from(r.errors, &ErrorSums::sign_agreement); });
+  c.add("zeroed_fraction", "share of elements with y = 0 and x != 0",
+        [](Row r) { return from(r.errors, &ErrorSums::zeroed_fraction); });
+  c.add("psnr_db", "-20 log10 nrmse; flatters heavy tails", [](Row r) { return from(r.errors, &ErrorSums::psnr_db); });
+  c.add("nrmse", "root mean square error / (max x - min x)", [](Row r) { return from(r.errors, &ErrorSums::nrmse); });
+  c.add("cumulative_nmse", "nmse of the sums of x and y over all steps", &ResultRow::cumulative_nmse);
+  c.add("residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps",
+        &ResultRow::residual_ratio);
+  c.add("codec_nmse", "nmse of one rank's decode(encode(x)) alone, first step, no residual",
+        [](Row r) { return from(r.quality, &CodecQuality::nmse); });
+  c.add("bias_nmse", "for unbiased codecs, squared bias over 30 seeds / sum x^2, first step, sampling error taken off",
+        [](Row r) { return from(r.quality, &CodecQuality::bias_nmse); });
+  c.add("variance_nmse", "for unbiased codecs, variance over 30 seeds / sum x^2, first step",
+        [](Row r) { return from(r.quality, &CodecQuality::variance_nmse); });
+  c.add_phase("encode", "encode, error feedback included", &ResultRow::encode);
+  c.add_phase("comm", "communicate", &ResultRow::communicate);
+  c.add_phase("decode", "decode all ranks' payloads and average", &ResultRow::decode);
+  c.add_phase("total", "do all of it, all ranks at once", &ResultRow::total);
+  c.add("samples", "steps timed", [](Row r) { return r.samples.empty() ? Cell{} : to_cell(r.samples.size()); });
+  c.add("iteration_ms", "milliseconds of a modelled iteration: computation, codec and communication",
+        [](Row r) { return from(r.iteration, [](auto& i) { return i.seconds * 1e3; }); });
+  c.add("encode_gbps", "raw_bytes / encode time, 1e9 bytes a second", &ResultRow::encode_gbps);
+  c.add("decode_gbps", "raw_bytes / decode time", &ResultRow::decode_gbps);
+  c.add("algbw_gbps", "raw_bytes / total time", &ResultRow::algbw_gbps);
+  c.add("busbw_gbps", "algbw_gbps x 2(p-1)/p", &ResultRow::busbw_gbps);
+  c.add("wire_gbps", "wire_bytes_per_rank / communication time", &ResultRow::wire_gbps);
+  c.add("copy_gbps", "memcpy with the row's threads, measured in this run",
+        [](Row r) { return r.samples.empty() ? Cell{} : Cell{r.copy_rate / 1e9}; });
+  c.add("encode_share", "(raw + payload bytes) moved in the encode time, as a share of what memcpy moves",
+        &ResultRow::encode_share);
+  c.add("decode_share", "(payloads + twice the raw bytes) in the decode time, as a share of what memcpy moves",
+        &ResultRow::decode_share);
+  c.add("speedup_vs_none", "total time of none / total time of this row",
+        [](Row r) { return r.verdict.speedup_vs_none; });
+  c.add("headroom_vs_noop", "total time of this row / total time of noop",
+        [](Row r) { return r.verdict.headroom_vs_noop; });
+  c.add("breakeven_gbit_s", "network speed below which the codec beats none, encode and decode counted, latency not",
+        [](Row r) { return r.verdict.breakeven_gbit_s; });
+  c.add("pareto",
+        "the error is finite, and no other row with this timing, network and ranks is better in error or time and no "
+        "worse in the other; empty for noop",
+        [](Row r) { return r.verdict.pareto; });
+  c.add("scaling_efficiency", "compute_ms / iteration_ms: throughput of a rank against one rank alone",
+        &ResultRow::scaling_efficiency);
+  c.add("iteration_speedup_vs_none", "iteration_ms of none / iteration_ms of this row",
+        [](Row r) { return r.verdict.iteration_speedup_vs_none; });
+  return c.take();
 }
 
 }  // namespace
 
-const std::vector<Column>& bench_columns() {
-  static const std::vector<Column> columns = make_columns();
+std::string_view name_of(ResultRow::Status status) {
+  return status == ResultRow::Status::ok ? "ok" : status == ResultRow::Status::skipped ? "skipped" : "failed";
+}
+
+std::optional<double> ResultRow::element_ratio() const {
+  return bytes ? positive_ratio(static_cast<double>(elements), bytes->values_sent) : std::nullopt;
+}
+
+std::optional<double> ResultRow::payload_ratio() const {
+  return bytes ? positive_ratio(raw_bytes(), bytes->payload) : std::nullopt;
+}
+
+std::optional<double> ResultRow::wire_ratio() const {
+  const double p = ranks;
+  return bytes ? positive_ratio(2.0 * (p - 1.0) / p * raw_bytes(), bytes->wire_per_rank) : std::nullopt;
+}
+
+std::optional<double> ResultRow::bits_per_element() const {
+  if (!bytes) return std::nullopt;
+  return 8.0 * bytes->payload / static_cast<double>(elements);
+}
+
+bool ResultRow::has_codec_times() const {
+  const bool baseline = codec.descriptor->name == "none" || codec.descriptor->name == "noop";
+  return !baseline && !modelled() && timing == Timing::isolated && bytes && encode && decode;
+}
+
+std::optional<double> ResultRow::encode_gbps() const {
+  return has_codec_times() ? rate(raw_bytes(), encode) : std::nullopt;
+}
+
+std::optional<double> ResultRow::decode_gbps() const {
+  return has_codec_times() ? rate(raw_bytes(), decode) : std::nullopt;
+}
+
+std::optional<double> ResultRow::algbw_gbps() const {
+  return rate(raw_bytes(), total);
+}
+
+std::optional<double> ResultRow::busbw_gbps() const {
+  const auto algbw = algbw_gbps();
+  const double p = ranks;
+  if (!algbw || (ranks == 1 && !modelled())) return std::nullopt;
+  return *algbw * 2.0 * (p - 1.0) / p;
+}
+
+std::optional<double> ResultRow::wire_gbps() const {
+  return bytes && !modelled() ? rate(bytes->wire_per_rank, communicate) : std::nullopt;
+}
+
+std::optional<double> ResultRow::encode_share() const {
+  if (!has_codec_times()) return std::nullopt;
+  return (raw_bytes() + bytes->payload) / encode->median / (2.0 * copy_rate);  // a copy of B bytes moves 2 B
+}
+
+std::optional<double> ResultRow::decode_share() const {
+  if (!has_codec_times()) return std::nullopt;
+  // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end.
+  const double p = ranks;
+  const double payloads = scheme == Scheme::gather ? p : scheme == Scheme::hop ? (2.0 * p - 1.0) / p : 1.0;
+  return (payloads * bytes->payload + 2.0 * raw_bytes()) / decode->median / (2.0 * copy_rate);
+}
+
+std::optional<double> ResultRow::scaling_efficiency() const {
+  if (!iteration) return std::nullopt;
+  return iteration->compute_seconds / iteration->seconds;
+}
+
+const std::vector<ResultColumn>& bench_columns() {
+  static const std::vector<ResultColumn> columns = make_columns();
   return columns;
+}
+
+Table to_table(std::span<const ResultRow> rows) {
+  std::vector<Column> heads;
+  for (const auto& column : bench_columns()) heads.push_back({column.name, column.meaning});
+  Table table{"bench", std::move(heads)};
+  for (const auto& row : rows) {
+    std::vector<Cell> cells;
+    for (const auto& column : bench_columns()) cells.push_back(column.cell(row));
+    table.add(std::move(cells));
+  }
+  return table;
 }
 
 }  // namespace gradtool

@@ -1,22 +1,74 @@
 #include "lib/bench/replay.hpp"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+
+#if GT_HAS_CUDA
+#include "kernels/cuda/runtime.hpp"
+#endif
 #include "lib/bench/copy_rate.hpp"
-#include "lib/bench/replay_rank.hpp"
+#include "lib/bench/rank_replay.hpp"
+#include "lib/comm/launch.hpp"
+#include "lib/core/device.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
 namespace {
 
-class HostPlace {
+/// Host clock for one rank. A communicating phase may be open beside another one (lib/codecs/pipelined.hpp), with
+/// concurrent timing: phases then add up to more than the total.
+class HostClock final : public PhaseClock<Space::host> {
  public:
-  HostPlace(const ReplayPlan& plan, Communicator<Space::host>& comm)
+  HostClock(Communicator<Space::host>& comm, Timing timing) : comm_{comm}, timing_{timing} {}
+
+  /// Before and after a reduce.
+  void start() {
+    times_ = {};
+    comm_.barrier({});
+    started_ = Clock::now();
+  }
+  PhaseTimes stop() {
+    times_.total = since(started_);
+    return times_;
+  }
+
+  void begin(Phase phase, Queue<Space::host> /*queue*/) override {
+    if (timing_ == Timing::isolated) {
+      // Everybody is done with the phase before; then ranks take turns: rank r waits for r others and lets p-r pass.
+      const int turns = phase == Phase::communicate ? 1 : 1 + comm_.rank();
+      for (int i = 0; i < turns; ++i) comm_.barrier({});
+    }
+    begun_[static_cast<std::size_t>(phase)] = Clock::now();
+  }
+  void end(Phase phase, Queue<Space::host> /*queue*/) override {
+    const auto which = static_cast<std::size_t>(phase);
+    times_.phase[which] += since(begun_[which]);
+    if (timing_ == Timing::isolated && phase != Phase::communicate) {
+      for (int i = comm_.rank(); i < comm_.size(); ++i) comm_.barrier({});
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+  Communicator<Space::host>& comm_;
+  Timing timing_;
+  PhaseTimes times_;
+  Clock::time_point started_;
+  std::array<Clock::time_point, 3> begun_{};
+};
+
+class HostProcessor {
+ public:
+  HostProcessor(const ReplayPlan& plan, Communicator<Space::host>& comm)
       : pool_{plan.threads},
         queue_{plan.threads > 1 ? &pool_ : nullptr},
         clock_{comm, plan.timing},
         throttle_{plan.clock_reasons},
-        chunk_threads_{plan.pipeline} {}
+        chunk_threads_{plan.pipeline()} {}
   [[nodiscard]] Queue<Space::host> queue() const { return queue_; }
   [[nodiscard]] HostClock& clock() { return clock_; }
   [[nodiscard]] ThrottleWatch& throttle() { return throttle_; }
@@ -43,8 +95,71 @@ class HostPlace {
 
 void replay_rank(const ReplayPlan& plan, Communicator<Space::host>& comm, StepLoader& loader, bool shared_loader,
                  ReplayResult& result) {
-  HostPlace place{plan, comm};
-  Rank<Space::host, HostPlace>{plan, comm, place, loader, shared_loader, result}.run();
+  HostProcessor processor{plan, comm};
+  RankReplay<Space::host, HostProcessor>{plan, comm, processor, loader, shared_loader, result}.run();
+}
+
+ReplayDevice choose_device(const BenchOptions& options) {
+  const DeviceChoice wanted = parse_device(options.device);
+  const bool for_cuda = options.comm == "loopback" || options.comm == "nccl";
+  if (wanted.cuda != for_cuda) {
+    throw Error{Fault::usage, for_cuda
+                                  ? fmt::format("--comm {} needs --device cuda", options.comm)
+                                  : fmt::format("--device {} needs --comm loopback (ranks share a GPU) or nccl, not {}",
+                                                options.device, options.comm)};
+  }
+  for (const auto& backend : comm_backends()) {
+    if (backend.name == options.comm && !backend.available) {
+      throw Error{Fault::unavailable, fmt::format("--comm {}: {}", options.comm, backend.detail)};
+    }
+  }
+  if (options.comm == "nccl" && options.device != "cuda") {
+    throw Error{Fault::usage, fmt::format("--comm nccl gives every rank a GPU of its own: write --device cuda, not {}",
+                                          options.device)};
+  }
+#if GT_HAS_CUDA
+  if (wanted.cuda) cuda::require_device(wanted.index, fmt::format("--device {}", options.device));
+#endif
+  return {.cuda = wanted.cuda,
+          .index = wanted.index,
+          .across_processes = options.comm == "mpi" || (options.comm == "nccl" && mpi_place().size > 1)};
+}
+
+ReplayResult run_replay(const ReplayDevice& device, const ReplayPlan& plan) {
+  std::size_t largest = 0;
+  for (const auto& unit : plan.units) largest = std::max(largest, unit.elements);
+  const CodecDescriptor& codec = *plan.codec.descriptor;
+  FloatAllocator allocate = pageable_floats;
+#if GT_HAS_CUDA
+  if (device.cuda) allocate = pinned_floats;
+#endif
+  StepLoader loader{plan.reader,
+                    plan.ranks,
+                    largest,
+                    {.weight = codec.needs_weight, .second_moment = codec.needs_second_moment},
+                    allocate};
+  // Where ranks are threads, each needs a result of its own to write to; rank 0's is the one that counts.
+  const bool shared = !device.across_processes;
+  std::vector<ReplayResult> results(shared ? static_cast<std::size_t>(plan.ranks) : 1);
+  const auto result_of = [&](int rank) -> ReplayResult& {
+    return results[shared ? static_cast<std::size_t>(rank) : 0];
+  };
+  const std::string& comm_name = plan.options.comm;
+  const double timeout = plan.options.comm_timeout;
+  const HostBody host_body = [&](Communicator<Space::host>& comm) {
+    replay_rank(plan, comm, loader, shared, result_of(comm.rank()));
+  };
+  if (comm_name == "threads") run_threads(plan.ranks, host_body, timeout);
+  if (comm_name == "mpi") run_mpi(host_body, timeout);
+#if GT_HAS_CUDA
+  const CudaBody cuda_body = [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
+    replay_rank(plan, comm, queue, loader, shared, result_of(comm.rank()));
+  };
+  if (comm_name == "loopback") run_loopback(plan.ranks, device.index, cuda_body, timeout);
+  if (comm_name == "nccl" && shared) run_nccl(plan.ranks, cuda_body, timeout);
+  if (comm_name == "nccl" && !shared) run_nccl_mpi(cuda_body, timeout);
+#endif
+  return std::move(results.front());
 }
 
 }  // namespace gradtool

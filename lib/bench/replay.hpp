@@ -1,47 +1,45 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "lib/bench/clocks.hpp"
 #include "lib/bench/cost_model.hpp"
 #include "lib/bench/errors.hpp"
-#include "lib/bench/statistics.hpp"
-#include "lib/bench/step_loader.hpp"
+#include "lib/bench/options.hpp"
 #include "lib/bench/throttle.hpp"
-#include "lib/comm/launch.hpp"
-#include "lib/reduce/reducer.hpp"
+#include "lib/bench/units.hpp"
 
 namespace gradtool {
 
+/// Seconds of one rank in each phase of one reduction, and in all.
+struct PhaseTimes {
+  std::array<double, 3> phase{};  ///< indexed by Phase
+  double total = 0.0;
+};
+
 /// One replay of a file through one codec: every captured step in order, every unit, all ranks, the codec's state
-/// carried from step to step.
+/// carried from step to step. What it refers to must outlive it.
 struct ReplayPlan {
-  const GradientReader* reader = nullptr;
-  const std::vector<Unit>* units = nullptr;
+  const BenchOptions& options;
+  const GradientReader& reader;
+  const std::vector<Unit>& units;
   CodecSpec codec;
-  Scheme scheme = Scheme::automatic;
   int ranks = 1;
   int threads = 1;  ///< of each rank, for encode and decode
   Timing timing = Timing::isolated;
-  int pipeline = 1;  ///< chunks of a unit that overlap (lib/reduce/pipelined.hpp), with concurrent timing; 1: off
-  AllReduce all_reduce = AllReduce::ring;  ///< of sums that codecs ride
-  StopRule stop;
-  std::uint64_t seed = 0;
-  std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first
-  bool errors = true;            ///< begin with an untimed pass that compares every result with the exact mean
-  bool check = true;             ///< compare the result's bits across ranks after every step, untimed
-  bool hot = false;              ///< leave the caches as they are between steps
-  std::string payloads;  ///< folder: in the pass for the errors, write down what each rank puts into each collective
+  bool errors = true;           ///< begin with an untimed pass that compares every result with the exact mean
+  bool write_payloads = false;  ///< in that pass, write down what each rank puts into each collective
   /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.
-  ClockReasons clock_reasons;
+  ClockReasons clock_reasons = {};
   /// Called on rank 0 in the pass for the errors with every unit's result.
-  std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result;
+  std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result = {};
+
+  [[nodiscard]] Scheme scheme() const { return options.scheme_for(codec); }
+  /// Chunks of a unit that overlap (lib/codecs/pipelined.hpp); 1: none do.
+  [[nodiscard]] int pipeline() const { return options.pipeline_for(codec, timing); }
 };
 
 /// What one unit takes part in during a step.
@@ -68,8 +66,23 @@ struct ReplayResult {
   std::vector<UnitProfile> units;
 };
 
-/// Runs in every rank: with threads the loader is shared and rank 0 reads; with processes each has its own.
-/// Throws Fault::check when ranks end with different bits.
+/// Where a replay runs, as --device and --comm say.
+struct ReplayDevice {
+  bool cuda = false;
+  int index = 0;                  ///< of the GPU that loopback uses
+  bool across_processes = false;  ///< ranks are processes of mpirun
+};
+
+/// Checks --comm against --device. Throws Fault::usage when they do not go together, Fault::unavailable for what is not
+/// built in or not here.
+[[nodiscard]] ReplayDevice choose_device(const BenchOptions& options);
+
+/// Runs `plan` on all ranks. The result is filled in on the process that has rank 0. Throws Fault::check when ranks end
+/// with different bits.
+[[nodiscard]] ReplayResult run_replay(const ReplayDevice& device, const ReplayPlan& plan);
+
+/// What every rank of a replay runs: with threads the loader is shared and rank 0 reads; with processes each rank has
+/// its own.
 void replay_rank(const ReplayPlan& plan, Communicator<Space::host>& comm, StepLoader& loader, bool shared_loader,
                  ReplayResult& result);
 /// The same on a GPU: gradients are copied there untimed, phases are timed with events. Only in builds with CUDA.

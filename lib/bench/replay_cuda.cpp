@@ -1,10 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "kernels/cuda/runtime.hpp"
 #include "lib/bench/copy_rate.hpp"
-#include "lib/bench/replay_rank.hpp"
+#include "lib/bench/rank_replay.hpp"
 
 namespace gradtool {
 namespace {
@@ -69,14 +71,14 @@ class CudaClock final : public PhaseClock<Space::cuda> {
   PhaseTimes times_;
 };
 
-class CudaPlace {
+class CudaProcessor {
  public:
-  CudaPlace(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue)
+  CudaProcessor(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue)
       : queue_{queue}, clock_{comm, plan.timing, queue}, throttle_{clock_reasons(plan)} {
     std::size_t largest = 0;
-    for (const auto& unit : *plan.units) largest = std::max(largest, unit.elements);
+    for (const auto& unit : plan.units) largest = std::max(largest, unit.elements);
     landing_ = cuda::PinnedBuffer{4 * largest};
-    if (!plan.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
+    if (!plan.options.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
   }
   [[nodiscard]] Queue<Space::cuda> queue() const { return queue_; }
   [[nodiscard]] CudaClock& clock() { return clock_; }
@@ -127,8 +129,8 @@ class CudaPlace {
 
 void replay_rank(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, StepLoader& loader,
                  bool shared_loader, ReplayResult& result) {
-  CudaPlace place{plan, comm, queue};
-  Rank<Space::cuda, CudaPlace>{plan, comm, place, loader, shared_loader, result}.run();
+  CudaProcessor processor{plan, comm, queue};
+  RankReplay<Space::cuda, CudaProcessor>{plan, comm, processor, loader, shared_loader, result}.run();
 }
 
 std::shared_ptr<float> pinned_floats(std::size_t elements) {

@@ -1,15 +1,18 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lib/core/dtype.hpp"
+#include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
 
-/// What `gradtool capture` was asked for. Text is checked by check_options().
+/// The options of `gradtool capture`. check_options() checks them.
 struct CaptureOptions {
   std::string model;
   std::string dataset = "fashion-mnist";
@@ -44,7 +47,7 @@ struct CaptureOptions {
   std::string command;    ///< for the file's `command` attribute
 };
 
-/// What came of it. Seconds of wall clock.
+/// The result of a capture. Times are seconds of wall clock.
 struct CaptureReport {
   std::size_t iterations = 0;  ///< trained
   std::size_t steps = 0;       ///< captured, and readable in the file
@@ -53,27 +56,46 @@ struct CaptureReport {
   std::uint64_t data_bytes = 0, file_bytes = 0;
   double first_loss = 0.0, last_loss = 0.0;  ///< mean over workers, first and last iteration
   double train_seconds = 0.0;                ///< training itself: batches, forward, backward, update
-  double capture_seconds = 0.0;              ///< what capturing added to that: copying, and waiting for the disk
-  double write_seconds = 0.0;                ///< spent by the writing thread, beside the training
+  double capture_seconds = 0.0;              ///< what capturing added to that: copying and waiting for the disk
+  double write_seconds = 0.0;                ///< spent by the writing thread, in parallel with the training
   std::optional<double> accuracy;            ///< on the first `tested` test images, with the final weights
   std::size_t tested = 0;
   bool complete = false;     ///< every scheduled step is in the file
   bool interrupted = false;  ///< the user stopped it before the last iteration
 };
 
+/// The values that --model accepts.
 [[nodiscard]] const std::vector<std::string>& model_names();
 /// 0.1 for resnet20 and resnet32 (He et al. 2016), 0.02 for lenet5.
 [[nodiscard]] double default_learning_rate(const std::string& model);
+/// "f32", "f16" or "bf16"; throws Fault::usage for anything else.
 [[nodiscard]] Dtype parse_dtype(const std::string& text);
 
 /// Checks every option that needs no data, fills in data_dir, learning_rate, threads, steps and end_step, and returns
 /// the result. Without --steps and --end-step 20 steps are captured; training ends with the last captured step unless
-/// --steps says more. Throws Fault::usage with one sentence for the first thing that is wrong.
+/// --steps asks for more. Throws Fault::usage with one sentence about the first option that is not valid.
 [[nodiscard]] CaptureOptions check_options(CaptureOptions options);
 
-/// Trains and captures. `complete` in the file is 1 only if every scheduled step was captured; after an interrupt the
-/// file is whole and closed, but not complete. A file without a single step is removed. Draws progress on stderr.
-/// Throws Fault::unavailable without LibTorch, Fault::usage as check_options(), Fault::data for a bad data set.
+/// The tensors that are captured, and where each lies in the flat vector of all parameters.
+struct Selection {
+  struct Range {
+    std::size_t first, count;
+  };
+  std::vector<TensorInfo> tensors;  ///< in forward order
+  std::vector<Range> ranges;        ///< one for each tensor
+  std::size_t elements = 0;
+
+  /// Copies the selected elements of `flat` to the front of `out` and returns the rest of `out`.
+  [[nodiscard]] std::span<float> gather(std::span<const float> flat, std::span<float> out) const;
+};
+
+/// The tensors in whose name the regular expression `layers` is found, anywhere in the name; all tensors when it is
+/// empty. Throws Fault::usage, naming the first and the last tensor, when it matches none.
+[[nodiscard]] Selection select_tensors(const std::vector<TensorInfo>& all, const std::string& layers);
+
+/// Trains and captures. The file's attribute `complete` is 1 only if every scheduled step was captured; after an
+/// interrupt the file is valid and closed, but not complete. A file without any step is removed. Shows progress on
+/// stderr. Throws Fault::unavailable without LibTorch, Fault::usage as check_options(), Fault::data for a bad data set.
 [[nodiscard]] CaptureReport run_capture(const CaptureOptions& options);
 
 }  // namespace gradtool

@@ -16,7 +16,7 @@ class Model : public torch::nn::Module {
   virtual torch::Tensor forward(torch::Tensor images) = 0;
 };
 
-/// Shape of the input, and how many classes the output tells apart.
+/// The shape of the input and the number of classes of the output.
 struct ModelInput {
   std::int64_t channels = 1;
   std::int64_t height = 28;
@@ -27,10 +27,10 @@ struct ModelInput {
 /// Builds `name` (one of model_names() in capture.hpp) with weights drawn from LibTorch's CPU generator: call
 /// torch::manual_seed before it. Throws Fault::usage for images that are neither 28 x 28 nor 32 x 32.
 ///
-/// lenet5: LeCun et al. 1998 with ReLU and max-pooling in the place of tanh and subsampling; 28 x 28 images are padded
+/// lenet5: LeCun et al. 1998, with ReLU and max-pooling instead of tanh and subsampling; 28 x 28 images are padded
 /// to 32 x 32 by the first convolution. 61,706 parameters for one channel. resnet20 and resnet32: He et al. 2016,
 /// section 4.2 (n = 3 and 5), shortcuts of option A: identity, every second pixel, and zeros for the added channels, so
-/// a shortcut has no parameters. 269,722 and 464,154 parameters for three channels, 288 less for one.
+/// a shortcut has no parameters. 269,722 and 464,154 parameters for three channels, 288 fewer for one.
 [[nodiscard]] std::shared_ptr<Model> make_model(const std::string& name, const ModelInput& input);
 
 /// "norm" for both parameters of a normalisation layer, "conv" and "linear" for weights, "bias" for other vectors.
@@ -38,7 +38,7 @@ struct ParameterKind {
   std::string kind;
   std::string layout;
 };
-/// Kind and layout (design: OIHW, OI, or empty) of every parameter, in the order of model.named_parameters().
+/// Kind and layout (OIHW, OI or empty) of every parameter, in the order of model.named_parameters().
 [[nodiscard]] std::vector<ParameterKind> parameter_kinds(const Model& model);
 
 }  // namespace gradtool

@@ -1,3 +1,5 @@
+#include "lib/capture/capture.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include <limits>
 #include <thread>
 
-#include "lib/capture/capture.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/capture/schedule.hpp"
 #include "lib/core/device.hpp"
@@ -136,6 +137,33 @@ CaptureOptions check_options(CaptureOptions options) {
   check_out(options);
   if (options.data_dir.empty()) options.data_dir = default_data_dir(options.dataset);
   return options;
+}
+
+std::span<float> Selection::gather(std::span<const float> flat, std::span<float> out) const {
+  for (const auto& range : ranges) {
+    std::copy_n(flat.begin() + static_cast<std::ptrdiff_t>(range.first), range.count, out.begin());
+    out = out.subspan(range.count);
+  }
+  return out;
+}
+
+Selection select_tensors(const std::vector<TensorInfo>& all, const std::string& layers) {
+  Selection selection;
+  std::size_t first = 0;
+  for (const auto& tensor : all) {
+    const auto count = static_cast<std::size_t>(tensor.elements);
+    if (layers.empty() || matches(layers, tensor.name)) {
+      selection.tensors.push_back(tensor);
+      selection.ranges.push_back({first, count});
+      selection.elements += count;
+    }
+    first += count;
+  }
+  if (selection.tensors.empty()) {
+    throw Error{Fault::usage, fmt::format("--layers '{}' matches none of the {} tensors, which are called '{}' to '{}'",
+                                          layers, all.size(), all.front().name, all.back().name)};
+  }
+  return selection;
 }
 
 }  // namespace gradtool

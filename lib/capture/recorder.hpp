@@ -14,33 +14,33 @@
 
 namespace gradtool {
 
-/// One captured step in memory: what is written to the file, tensor by tensor in the order of the writer's tensors.
-/// gradients and second_moments are worker-major [W, elements]; what the file does not store is empty.
+/// The values of one captured step in memory, tensor by tensor in the order of the writer's tensors. `gradients` and
+/// `second_moments` are worker-major [W, elements]; vectors that the file does not store are empty.
 struct RecordedStep {
   StepInfo info;
   std::vector<float> gradients, second_moments, weights;
 };
 
-/// Writes captured steps on a thread of its own, so that training goes on meanwhile. There are two steps in memory at
-/// most: one being written and one being filled, so memory does not depend on the number of steps, and a disk that is
-/// slower than the training makes next() wait. All calls of HDF5 between construction and finish() come from that one
-/// thread.
+/// Writes captured steps on a thread of its own while training continues. At most two steps are in memory: one that is
+/// being written and one that is being filled. When the disk is slower than the training, next() waits. All calls of
+/// HDF5 between construction and finish() come from that one thread.
 class Recorder {
  public:
-  /// Creates the file at once, so that a place that cannot be written to is known before training begins.
-  /// `on_written` is called on the writing thread after a step has reached the file for good
-  /// (GradientWriter::end_step).
+  /// Creates the file at once, so that a path that cannot be written fails before training begins. `on_written` is
+  /// called on the writing thread after a step is in the file (after GradientWriter::end_step).
   Recorder(const std::string& path, const WriterOptions& options, std::function<void(const StepInfo&)> on_written = {});
-  /// Writes what was submitted, then closes the file without marking it complete, unless finish() did.
+  /// Writes the submitted steps and closes the file, without marking it complete unless finish() did.
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// A free step to fill, sized for the file; waits while both are taken. Rethrows what the writing thread met.
+  /// Returns a free step to fill, whose vectors have the right sizes; waits while both are in use. Rethrows an
+  /// exception of the writing thread.
   [[nodiscard]] RecordedStep& next();
   /// Hands over the step that next() returned.
   void submit();
-  /// Waits until all steps are written and closes the file, with its `complete` mark if `complete`. Rethrows as next().
+  /// Waits until all steps are written and closes the file, marked as complete when `complete`. Rethrows as next()
+  /// does.
   void finish(bool complete);
 
   /// Raw bytes of data written, and the time that took. Valid after finish().
@@ -66,7 +66,7 @@ class Recorder {
   std::exception_ptr failure_;
   std::uint64_t bytes_ = 0;
   double seconds_ = 0.0;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  ///< the last member, because the thread uses all members above
 };
 
 }  // namespace gradtool

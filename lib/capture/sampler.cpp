@@ -12,7 +12,8 @@
 namespace gradtool {
 namespace {
 
-// Unbiased draw from [0, bound). std::uniform_int_distribution and std::shuffle differ between standard libraries.
+/// An unbiased draw from [0, bound). std::uniform_int_distribution and std::shuffle are not used because their results
+/// differ between standard libraries.
 std::uint64_t draw_below(std::mt19937_64& generator, std::uint64_t bound) {
   const std::uint64_t reject_below = (0 - bound) % bound;  // 2^64 mod bound
   std::uint64_t value = generator();
@@ -24,8 +25,8 @@ std::uint64_t draw_below(std::mt19937_64& generator, std::uint64_t bound) {
 
 Sampler::Sampler(std::size_t samples, std::size_t workers, std::size_t batch_size, std::uint64_t seed)
     : workers_{workers}, batch_size_{batch_size}, seed_{seed} {
-  expects(workers >= 1 && batch_size >= 1, "a sampler needs at least one worker and one sample a batch");
-  expects(samples <= std::numeric_limits<std::uint32_t>::max(), "a sampler takes at most 2^32 - 1 samples");
+  expect_valid(workers >= 1 && batch_size >= 1, "a sampler needs at least one worker and one sample a batch");
+  expect_valid(samples <= std::numeric_limits<std::uint32_t>::max(), "a sampler takes at most 2^32 - 1 samples");
   if (samples / workers < batch_size) {
     throw Error{Fault::usage,
                 fmt::format("{} workers with batches of {} need at least {} training images; the data set has "

@@ -5,7 +5,8 @@
 
 namespace gradtool {
 
-/// Which training iterations are captured: first, first + every, ... below `end`. Iterations count from 0.
+/// Which training iterations are captured: first, first + every, first + 2 every and so on, below `end`. Iterations
+/// count from 0.
 struct CaptureSchedule {
   std::int64_t first = 0;
   std::int64_t end = 0;  ///< the first iteration that is not captured
@@ -24,7 +25,7 @@ struct CaptureSchedule {
 /// cosine                  base x (1 + cos(pi iteration / total)) / 2   (Loshchilov and Hutter 2017, one period)
 class LearningRate {
  public:
-  /// `total` is the number of training iterations. Throws Fault::usage for text that is none of the three forms.
+  /// `total` is the number of training iterations. Throws Fault::usage for a schedule that has none of the three forms.
   LearningRate(double base, const std::string& schedule, std::int64_t total);
 
   [[nodiscard]] double at(std::int64_t iteration) const;

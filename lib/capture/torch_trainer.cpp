@@ -1,19 +1,254 @@
-#include "lib/capture/torch_trainer.hpp"
-
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <torch/cuda.h>
 #include <torch/nn/functional.h>
+#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "gradtool_version.hpp"
-#include "lib/capture/torch_call.hpp"
-#include "lib/capture/torch_device.hpp"
+#include "lib/capture/dataset.hpp"
+#include "lib/capture/models.hpp"
 #include "lib/capture/torch_module.hpp"
+#include "lib/capture/trainer.hpp"
+#include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
 namespace {
+
+/// Runs `body` and turns an exception of LibTorch into Error{Fault::backend} with the first line of its message, so
+/// that no type of LibTorch leaves this file.
+template <class F>
+decltype(auto) torch_call(F&& body) {
+  try {
+    return std::forward<F>(body)();
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    throw Error{Fault::backend, "LibTorch: " + text.substr(0, text.find('\n'))};
+  }
+}
+
+/// Makes malloc keep freed memory. Every training step allocates the same megabytes again; if they were returned to the
+/// system in between, page faults would take a fifth of the time of a ResNet-20 step.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+/// Makes convolutions and matrix products on a GPU use float32 and repeat exactly.
+void repeatable_float32() {
+  auto& context = at::globalContext();
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  context.setAllowTF32CuDNN(false);
+  context.setAllowTF32CuBLAS(false);
+  // cuBLAS sums in the same order every time only with a workspace of fixed size. It reads this variable when it is
+  // first used.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+}
+
+/// Prepares LibTorch in this process and returns the device `name`, which is cpu, cuda or cuda:INDEX: deterministic
+/// algorithms, `operator_threads` threads inside one operator on the CPU, and a malloc that keeps freed memory for the
+/// next step. On a GPU convolutions and matrix products use float32 (LibTorch's default, TF32, rounds their factors to
+/// 10 bits) and give the same result in every run. Throws Fault::unavailable when LibTorch sees no such GPU.
+torch::Device open_device(const std::string& name, int operator_threads) {
+  keep_freed_memory();
+  at::set_num_threads(operator_threads);
+  // OpenBLAS has threads of its own, which LibTorch does not control. With another BLAS this symbol does not exist.
+  if (void* setter = dlsym(RTLD_DEFAULT, "openblas_set_num_threads")) {
+    reinterpret_cast<void (*)(int)>(setter)(operator_threads);
+  }
+  const DeviceChoice wanted = parse_device(name);
+  if (!wanted.cuda) return torch::kCPU;
+  if (!torch::cuda::is_available()) {
+    throw Error{Fault::unavailable, fmt::format("--device {}: LibTorch finds no CUDA device here, or was built without "
+                                                "CUDA",
+                                                name)};
+  }
+  const auto count = static_cast<int>(torch::cuda::device_count());
+  if (wanted.index >= count) {
+    throw Error{Fault::unavailable,
+                fmt::format("--device {}: LibTorch sees GPUs 0 to {} on this machine", name, count - 1)};
+  }
+  repeatable_float32();
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(wanted.index)};
+}
+
+/// Waits until a GPU has done all its work; returns at once on the CPU.
+void wait_for(const torch::Device& device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+/// Must be called first on every thread but the one of open_device, because LibTorch keeps its number of threads for
+/// each calling thread.
+void join_device() {
+  thread_local bool joined = false;
+  if (!joined) at::init_num_threads();
+  joined = true;
+}
+
+/// The parameters of a network as one flat vector, in forward order and without gaps, which all workers' replicas
+/// share. So averaging, updating and storing work on whole vectors, and replicas cannot drift apart.
+class FlatParameters {
+ public:
+  /// Takes the initial values from `model`, on its device.
+  explicit FlatParameters(const Model& model);
+
+  [[nodiscard]] const std::vector<TensorInfo>& infos() const noexcept { return infos_; }
+  [[nodiscard]] torch::Tensor& values() noexcept { return values_; }  ///< float32 [elements]
+  /// A zeroed vector of that size on the same device.
+  [[nodiscard]] torch::Tensor zeros() const { return torch::zeros_like(values_); }
+
+  /// Makes the parameters of `replica` (same architecture and device) views of values(), and their gradients views of
+  /// `gradient`, to which its backward passes add from now on.
+  void bind(Model& replica, const torch::Tensor& gradient) const;
+
+ private:
+  std::vector<TensorInfo> infos_;
+  torch::Tensor values_;
+};
+
+FlatParameters::FlatParameters(const Model& model) {
+  const auto kinds = parameter_kinds(model);
+  std::vector<torch::Tensor> pieces;
+  for (const auto& named : model.named_parameters()) {
+    const torch::Tensor& parameter = named.value();
+    TensorInfo info;
+    info.name = named.key();
+    info.shape = parameter.sizes().vec();
+    info.kind = kinds[infos_.size()].kind;
+    info.layout = kinds[infos_.size()].layout;
+    info.elements = static_cast<std::uint64_t>(parameter.numel());
+    infos_.push_back(std::move(info));
+    pieces.push_back(parameter.detach().reshape({-1}));
+  }
+  values_ = torch::cat(pieces);
+}
+
+void FlatParameters::bind(Model& replica, const torch::Tensor& gradient) const {
+  std::int64_t first = 0;
+  for (auto& parameter : replica.parameters()) {
+    const auto view_of = [&](const torch::Tensor& flat) {
+      return flat.narrow(0, first, parameter.numel()).view(parameter.sizes());
+    };
+    const torch::Tensor gradient_view = view_of(gradient);
+    parameter.set_data(view_of(values_));
+    parameter.mutable_grad() = gradient_view;
+    first += parameter.numel();
+  }
+}
+
+/// Turns the stored bytes of images into the input of a network: (pixel / 255 - mean) / deviation for each channel,
+/// with the statistics of the training set. There is no augmentation, so that a capture depends on the images and the
+/// seed alone.
+class ImageBatch {
+ public:
+  explicit ImageBatch(const ChannelStatistics& statistics);
+
+  struct Tensors {
+    torch::Tensor images;  ///< float32 [batch, channels, height, width]
+    torch::Tensor labels;  ///< int64 [batch]
+  };
+  /// Both on the CPU. `samples` are positions in `dataset`.
+  [[nodiscard]] Tensors make(const Dataset& dataset, std::span<const std::uint32_t> samples) const;
+
+ private:
+  std::vector<std::array<float, 256>> value_of_;  ///< [channel][byte]
+};
+
+ImageBatch::ImageBatch(const ChannelStatistics& statistics) : value_of_(statistics.mean.size()) {
+  for (std::size_t c = 0; c < value_of_.size(); ++c) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const double scaled = static_cast<double>(byte) / 255.0;
+      value_of_[c][byte] = static_cast<float>((scaled - statistics.mean[c]) / statistics.deviation[c]);
+    }
+  }
+}
+
+ImageBatch::Tensors ImageBatch::make(const Dataset& dataset, std::span<const std::uint32_t> samples) const {
+  const auto count = static_cast<std::int64_t>(samples.size());
+  Tensors batch{torch::empty({count, dataset.channels, dataset.height, dataset.width}, torch::kFloat32),
+                torch::empty({count}, torch::kInt64)};
+  const std::size_t image = dataset.image_bytes();
+  const std::size_t plane = image / value_of_.size();
+  float* out = batch.images.data_ptr<float>();
+  std::int64_t* label = batch.labels.data_ptr<std::int64_t>();
+  for (const std::uint32_t sample : samples) {
+    const std::uint8_t* pixels = dataset.pixels.data() + sample * image;
+    for (const auto& values : value_of_) {
+      for (std::size_t i = 0; i < plane; ++i) *out++ = values[*pixels++];
+    }
+    *label++ = dataset.labels[sample];
+  }
+  return batch;
+}
+
+/// The only implementation of Trainer. It lies in the module that torch_module.hpp describes.
+///
+/// On the CPU several workers run at the same time, each on a thread of its own. Such threads do not wait for each
+/// other inside an operator, so they stay fast on a machine that is busy with other work, where OpenMP's threads, which
+/// spin at barriers, become ten times slower. On a GPU one worker runs after the other.
+class TorchTrainer final : public Trainer {
+ public:
+  TorchTrainer(const TrainerOptions& options, const Dataset& training_set, const ChannelStatistics& statistics);
+
+  void compute(std::span<const std::uint32_t> samples, bool with_second_moments) override;
+  [[nodiscard]] std::span<const float> losses() const override { return losses_; }
+  [[nodiscard]] std::span<const double> compute_seconds() const override { return compute_seconds_; }
+  [[nodiscard]] std::span<const float> gradient(std::size_t worker) override;
+  [[nodiscard]] std::span<const float> second_moment(std::size_t worker) override;
+  void update(double learning_rate) override;
+  [[nodiscard]] std::span<const float> weights() override;
+  void set_weights(std::span<const float> values) override;
+  [[nodiscard]] Score evaluate(const Dataset& dataset, std::size_t count) override;
+
+ private:
+  struct Worker {
+    std::shared_ptr<Model> replica;  ///< shares its parameters with the others, but has its own running statistics
+    torch::Tensor gradient;          ///< flat vector to which the backward pass adds
+    torch::Tensor second_moment;     ///< flat vector; undefined until second moments are requested
+    torch::Tensor host_gradient, host_second_moment;  ///< copies, used when the device is not the CPU
+    double compute_seconds = 0.0;                     ///< since the batch began
+  };
+
+  float run_worker(Worker& worker, std::span<const std::uint32_t> samples, bool with_second_moments) const;
+  float run_batch(Worker& worker, std::span<const std::uint32_t> samples) const;
+  [[nodiscard]] std::span<const float> on_host(const torch::Tensor& flat, torch::Tensor& copy) const;
+
+  TrainerOptions options_;
+  const Dataset& training_set_;
+  ImageBatch batches_;
+  torch::Device device_;
+  std::vector<Worker> workers_;
+  FlatParameters flat_;
+  torch::Tensor momentum_, host_weights_;
+  std::vector<float> losses_;
+  std::vector<double> compute_seconds_;
+  bool second_moments_ready_ = false;
+  TaskPool pool_;
+};
 
 int concurrent_workers(const TrainerOptions& options) {
   return options.device == "cpu" ? std::clamp(options.threads, 1, static_cast<int>(options.workers)) : 1;
@@ -22,15 +257,13 @@ int concurrent_workers(const TrainerOptions& options) {
 std::shared_ptr<Model> build_replica(const TrainerOptions& options, const Dataset& dataset, torch::Device device) {
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   auto model = make_model(options.model, {dataset.channels, dataset.height, dataset.width, dataset.classes});
-  model->to(device);  // drawn on the CPU first: the same weights on every device
+  model->to(device);  // The weights were drawn on the CPU, so they are the same on every device.
   return model;
 }
 
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels) {
   return torch::nll_loss(torch::log_softmax(logits, 1), labels);
 }
-
-}  // namespace
 
 TorchTrainer::TorchTrainer(const TrainerOptions& options, const Dataset& training_set,
                            const ChannelStatistics& statistics)
@@ -44,8 +277,8 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const Dataset& trainin
       losses_(options.workers),
       compute_seconds_(options.workers),
       pool_{concurrent_workers(options)} {
-  expects(options.micro_batches >= 1 && options.batch_size % options.micro_batches == 0,
-          "a batch must be a whole number of micro-batches");
+  expect_valid(options.micro_batches >= 1 && options.batch_size % options.micro_batches == 0,
+               "a batch must be a whole number of micro-batches");
   for (auto& worker : workers_) {
     worker.replica = build_replica(options, training_set, device_);
     worker.gradient = flat_.zeros();
@@ -60,11 +293,11 @@ float TorchTrainer::run_batch(Worker& worker, std::span<const std::uint32_t> sam
   worker.gradient.zero_();
   const torch::Tensor inputs = images.to(device_);
   const torch::Tensor classes = labels.to(device_);
-  wait_for(device_);  // the images are there; what is timed is the network
+  wait_for(device_);  // The time of copying the images is not part of the measured time.
   const auto start = std::chrono::steady_clock::now();
   const torch::Tensor loss = cross_entropy(worker.replica->forward(inputs), classes);
   loss.backward();
-  const auto value = loss.item<float>();  // on a GPU this waits until the backward pass is over
+  const auto value = loss.item<float>();  // On a GPU this waits until the backward pass has finished.
   worker.compute_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return value;
 }
@@ -77,7 +310,8 @@ float TorchTrainer::run_worker(Worker& worker, std::span<const std::uint32_t> sa
     if (with_second_moments) worker.second_moment = worker.gradient.square();
     return loss;
   }
-  // Micro-batch by micro-batch in float64, the same way whether the step is captured or not: capturing changes no bit.
+  // Micro-batches are added in float64 whether the step is captured or not, so that capturing does not change a bit of
+  // the training.
   const std::size_t size = samples.size() / parts;
   torch::Tensor mean = torch::zeros_like(worker.gradient, torch::kFloat64);
   torch::Tensor squares = with_second_moments ? torch::zeros_like(mean) : torch::Tensor{};
@@ -177,6 +411,7 @@ Trainer::Score TorchTrainer::evaluate(const Dataset& dataset, std::size_t count)
   });
 }
 
+}  // namespace
 }  // namespace gradtool
 
 extern "C" __attribute__((visibility("default"))) const gradtool::TorchModule* gradtool_torch_module() {

@@ -12,7 +12,8 @@
 namespace gradtool {
 namespace {
 
-// Beside the program as in <prefix>/bin and <prefix>/lib/gradtool; for programs elsewhere, where the loader looks.
+/// Opens the module in <prefix>/lib/gradtool when the program is in <prefix>/bin, and otherwise where the dynamic
+/// loader finds it.
 void* open_module() {
   std::error_code ignored;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
@@ -21,7 +22,7 @@ void* open_module() {
   return dlopen(kTorchModuleFile, RTLD_NOW | RTLD_LOCAL);
 }
 
-// Stays loaded until the process ends: LibTorch cannot be unloaded.
+/// The module, loaded on the first call. It stays loaded until the process ends, because LibTorch cannot be unloaded.
 const TorchModule& torch_module() {
   static const TorchModule* const loaded = [] {
     void* module = open_module();

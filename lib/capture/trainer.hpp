@@ -9,7 +9,7 @@
 #include "lib/capture/dataset.hpp"
 #include "lib/io/gradient_file.hpp"
 
-// No LibTorch here: what includes this header compiles without it.
+// This header does not include LibTorch, so that code which uses it compiles without LibTorch.
 namespace gradtool {
 
 struct TrainerOptions {
@@ -19,7 +19,7 @@ struct TrainerOptions {
   std::size_t workers = 1;        ///< W
   std::size_t batch_size = 32;    ///< per worker
   std::size_t micro_batches = 1;  ///< K, divides batch_size
-  int threads = 1;                ///< on the CPU: up to W for as many workers at a time, more for their operators
+  int threads = 1;                ///< on the CPU: up to W of them run workers; the others speed up their operators
   double momentum = 0.9;
   double weight_decay = 1e-4;
 };
@@ -27,9 +27,9 @@ struct TrainerOptions {
 /// Data-parallel training of one model by W workers that live in one process: they share the weights, and each computes
 /// the gradient of its own mini-batch.
 ///
-/// A worker's batch is K micro-batches, each with a forward and a backward pass of its own; its gradient is the mean of
-/// theirs. Batch normalisation sees one micro-batch at a time, as it does on a GPU of its own, and only worker 0
-/// updates the running statistics: those are the ones that PyTorch's DistributedDataParallel keeps.
+/// A worker's batch consists of K micro-batches, each with a forward and a backward pass of its own; the worker's
+/// gradient is the mean of their gradients. Batch normalisation sees one micro-batch at a time, as it would on separate
+/// GPUs. Each replica keeps running statistics; those of worker 0 count, as in PyTorch's DistributedDataParallel.
 ///
 /// Everything is deterministic for the same options, data, number of threads and machine.
 /// Spans that a member returns stay valid until the next call of compute, update or set_weights.
@@ -39,32 +39,33 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Name, shape, kind, layout and elements of every parameter, in forward order. They lie in that order, without gaps,
-  /// in what gradient(), second_moment() and weights() return.
+  /// Name, shape, kind, layout and elements of every parameter, in forward order. The vectors that gradient(),
+  /// second_moment() and weights() return hold the parameters in that order, without gaps.
   [[nodiscard]] const std::vector<TensorInfo>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
 
-  /// Forward and backward for every worker. `samples`: positions in the training set, worker-major [W, batch_size].
-  /// The second moments cost one more pass over the gradients of each micro-batch.
+  /// Runs the forward and backward passes of every worker. `samples` are positions in the training set, worker-major
+  /// [W, batch_size]. Second moments cost one more pass over the gradients of each micro-batch.
   virtual void compute(std::span<const std::uint32_t> samples, bool with_second_moments) = 0;
 
-  /// Of the last compute(): each worker's mean cross-entropy over its batch.
+  /// Each worker's mean cross-entropy over its batch in the last compute().
   [[nodiscard]] virtual std::span<const float> losses() const = 0;
-  /// Of the last compute(): seconds of each worker's forward and backward passes, without loading its images.
+  /// The seconds that each worker's forward and backward passes took in the last compute(), without loading its images.
   [[nodiscard]] virtual std::span<const double> compute_seconds() const = 0;
-  /// A worker's own gradient, before averaging.
+  /// The worker's own gradient, before averaging over workers.
   [[nodiscard]] virtual std::span<const float> gradient(std::size_t worker) = 0;
-  /// sum over the K micro-batches of (their mean gradient / K)^2. Throws Fault::usage when compute() left it out.
+  /// The sum over the K micro-batches of (mean gradient of the micro-batch / K)^2. Throws Fault::internal when the last
+  /// compute() was called without second moments.
   [[nodiscard]] virtual std::span<const float> second_moment(std::size_t worker) = 0;
 
-  /// One step of SGD (as PyTorch's: d = g + decay w; v = momentum v + d; w -= rate v) with g the mean over workers,
-  /// summed in float64 in the order of the workers.
+  /// One step of SGD as PyTorch defines it: d = g + decay w; v = momentum v + d; w -= rate v. g is the mean gradient
+  /// over workers, summed in float64 in the order of the workers.
   virtual void update(double learning_rate) = 0;
 
   [[nodiscard]] virtual std::span<const float> weights() = 0;
   virtual void set_weights(std::span<const float> values) = 0;
 
-  /// Mean cross-entropy and share of right answers on the first `count` images, with the running statistics.
+  /// Mean cross-entropy and share of correct answers on the first `count` images, with the running statistics.
   struct Score {
     double loss = 0.0;
     double accuracy = 0.0;

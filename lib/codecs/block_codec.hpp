@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <string_view>
 
-#include "kernels/host/draws.hpp"
-#include "kernels/host/pack_codes.hpp"
-#include "kernels/law/block_format.hpp"
+#include "kernels/block_format.hpp"
+#include "kernels/draws.hpp"
+#include "kernels/pack_codes.hpp"
 #include "lib/codecs/codec.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/core/task_pool.hpp"
@@ -18,11 +20,26 @@ namespace detail {
 /// Elements whose draws and codes are held on the stack at a time.
 inline constexpr std::size_t kBlockTile = 2048;
 
-/// Patterns without sign order like the values, NaN above all. Becomes part of the loops that use it.
-[[gnu::always_inline]] inline float largest_of(const float* x, std::size_t count) {
+/// The largest magnitude. Patterns without the sign bit are ordered as magnitudes are, NaN above infinity above
+/// numbers.
+[[gnu::always_inline]] inline float largest_magnitude(const float* x, std::size_t count) {
   std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, law::bits_of(x[i]) & 0x7fffffffu);
-  return law::float_of(largest);
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, format::bits_of(x[i]) & 0x7fffffffu);
+  return format::float_of(largest);
+}
+
+/// In the order that format::kNormLanes states.
+[[gnu::always_inline]] inline float l2_norm(const float* x, std::size_t count) {
+  std::array<float, format::kNormLanes> lane{};
+  std::size_t i = 0;
+  for (; i + format::kNormLanes <= count; i += format::kNormLanes) {
+    for (std::size_t j = 0; j < format::kNormLanes; ++j) lane[j] += x[i + j] * x[i + j];
+  }
+  for (std::size_t j = 0; i + j < count; ++j) lane[j] += x[i + j] * x[i + j];
+  for (std::size_t half = format::kNormLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) lane[j] += lane[j + half];
+  }
+  return std::sqrt(lane[0]);
 }
 
 /// Scales of the blocks of `count` elements, and what their elements are multiplied by.
@@ -31,42 +48,48 @@ GT_SIMD_CLONES void block_scales(const Format& format, const float* x, std::size
                                  typename Format::Scale* scales, float* factors) {
   if (Format::kBlock != 0) block = Format::kBlock;
   for (std::size_t first = 0; first < count; first += block) {
-    const auto scaled = format.scale(x + first, std::min(block, count - first));
+    const std::size_t size = std::min(block, count - first);
+    const auto scaled =
+        Format::scaled(format::uses_l2(format) ? l2_norm(x + first, size) : largest_magnitude(x + first, size));
     *scales++ = scaled.stored;
     *factors++ = scaled.factor;
   }
 }
 
-/// Calls body(b, at, end) for the pieces of [0, count) that lie in block b, the first element being `offset` elements
-/// into block 0.
+/// Calls body(b, begin, end) for the parts of [0, count) that lie in block b; element 0 is `offset` elements into block
+/// 0.
 template <class Format, class Body>
 [[gnu::always_inline]] inline void each_block(std::size_t offset, std::size_t count, std::size_t block,
                                               const Body& body) {
-  std::size_t at = 0;
-  if constexpr (Format::kBlock != 0) {  // whole blocks, whose size the compiler knows
-    for (; at + Format::kBlock <= count; at += Format::kBlock)
-      body((offset + at) / Format::kBlock, at, at + Format::kBlock);
+  std::size_t begin = 0;
+  if constexpr (Format::kBlock != 0) {  // Whole blocks first, whose size the compiler knows.
+    for (; begin + Format::kBlock <= count; begin += Format::kBlock)
+      body((offset + begin) / Format::kBlock, begin, begin + Format::kBlock);
     block = Format::kBlock;
   }
-  while (at < count) {
-    const std::size_t b = (offset + at) / block;
+  while (begin < count) {
+    const std::size_t b = (offset + begin) / block;
     const std::size_t end = std::min(count, (b + 1) * block - offset);
-    body(b, at, end);
-    at = end;
+    body(b, begin, end);
+    begin = end;
   }
 }
 
-/// Codes of `count` elements, one a byte; `draws` null: rounded to nearest.
+/// Codes of `count` elements, one in a byte. They are rounded to nearest where `draws` is null.
 template <class Format>
 GT_SIMD_CLONES void encode_blocks(const float* x, std::size_t offset, std::size_t count, std::size_t block,
                                   const float* factors, const std::uint32_t* draws, std::uint8_t* codes) {
   using Element = typename Format::Element;
-  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t at, std::size_t end) {
+  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) {
     const float factor = factors[b];
-    if (draws == nullptr) {
-      for (std::size_t i = at; i < end; ++i) codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i]));
-    } else {
-      for (std::size_t i = at; i < end; ++i)
+    if constexpr (format::RoundsToNearest<Element>) {
+      if (draws == nullptr) {
+        for (std::size_t i = begin; i < end; ++i) codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i]));
+        return;
+      }
+    }
+    if constexpr (format::RoundsStochastically<Element>) {
+      for (std::size_t i = begin; i < end; ++i)
         codes[i] = static_cast<std::uint8_t>(Element::encode(factor, x[i], draws[i]));
     }
   });
@@ -76,24 +99,24 @@ template <class Format>
 GT_SIMD_CLONES void decode_blocks(const std::uint8_t* codes, std::size_t offset, std::size_t count, std::size_t block,
                                   const typename Format::Scale* scales, float weight, float* out) {
   using Element = typename Format::Element;
-  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t at, std::size_t end) {
+  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) {
     const float unit = Format::decode_factor(scales[b]);
-    for (std::size_t i = at; i < end; ++i) out[i] += weight * (Element::decode(codes[i]) * unit);
+    for (std::size_t i = begin; i < end; ++i) out[i] += weight * (Element::decode(codes[i]) * unit);
   });
 }
 
 }  // namespace detail
 
-/// Elements of at most 8 bits in blocks that share a scale. A Format is one of kernels/law/block_format.hpp, or like
-/// one but with
-///   scale(x, count)            law::Scaled<Scale> of a block
-/// in place of scaled(largest).
+/// A codec of elements of at most 8 bits in blocks that share a scale; Format is a block format as
+/// kernels/block_format.hpp describes it. Payload: format::BlockLayout. A method derives from it to state its bound.
 template <class Format>
 class BlockCodec : public Codec<Space::host> {
  public:
-  BlockCodec(Format format, std::size_t block, bool stochastic)
-      : format_{format}, block_{block}, stochastic_{stochastic} {
-    expects(block % kAlign == 0, "a block must be a multiple of 32 elements, or of 4 of 8 bits each");
+  /// `name` is what a refused payload is reported under. `block` elements share a scale. Throws Fault::usage where
+  /// blocks are not whole words of codes.
+  BlockCodec(std::string_view name, Format format, std::size_t block, bool stochastic)
+      : name_{name}, format_{format}, block_{block}, stochastic_{stochastic} {
+    expect_valid(block % kAlign == 0, "a block must be a multiple of 32 elements, or of 4 of 8 bits each");
   }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = layout(n).bytes()}; }
@@ -101,21 +124,22 @@ class BlockCodec : public Codec<Space::host> {
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
               HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
     if (gradient.empty()) return;
-    const law::BlockLayout at = layout(gradient.size());
+    const format::BlockLayout places = layout(gradient.size());
     auto* scales = section<Scale>(payload);
-    std::memset(payload.data() + at.blocks() * sizeof(Scale), 0, at.codes_offset() - at.blocks() * sizeof(Scale));
+    const std::size_t scales_end = places.blocks() * sizeof(Scale);
+    std::memset(payload.data() + scales_end, 0, places.codes_offset() - scales_end);
     each_tile(
         queue, gradient.size(),
-        [&](std::size_t first, std::size_t last, Room& room) {
+        [&](std::size_t first, std::size_t last, Tile& tile) {
           detail::block_scales(format_, gradient.data() + first, last - first, block_, scales + first / block_,
-                               room.factors.data());
+                               tile.factors.data());
         },
-        [&](std::size_t first, std::size_t offset, std::size_t count, Room& room) {
-          if (stochastic_) host::draw_tile(context.key, first, count, room.draws.data());
-          std::byte* out = payload.data() + at.codes_offset() + first * kBits / 8;
-          auto* codes = kBits == 8 ? reinterpret_cast<std::uint8_t*>(out) : room.codes.data();
-          detail::encode_blocks<Format>(gradient.data() + first, offset, count, block_, room.factors.data(),
-                                        stochastic_ ? room.draws.data() : nullptr, codes);
+        [&](std::size_t first, std::size_t offset, std::size_t count, Tile& tile) {
+          if (stochastic_) host::draw_tile(context.key, first, count, tile.draws.data());
+          std::byte* out = payload.data() + places.codes_offset() + first * kBits / 8;
+          auto* codes = kBits == 8 ? reinterpret_cast<std::uint8_t*>(out) : tile.codes.data();
+          detail::encode_blocks<Format>(gradient.data() + first, offset, count, block_, tile.factors.data(),
+                                        stochastic_ ? tile.draws.data() : nullptr, codes);
           if constexpr (kBits == 8) {
             if (count % 4 != 0) std::memset(out + count, 0, 4 - count % 4);
           } else {
@@ -126,16 +150,16 @@ class BlockCodec : public Codec<Space::host> {
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> /*scratch*/) const override {
-    const law::BlockLayout at = layout(out.size());
-    expect_length(name(), payload.size(), at.bytes());
+    const format::BlockLayout places = layout(out.size());
+    expect_length(name_, payload.size(), places.bytes());
     const auto* scales = section<Scale>(payload);
     each_tile(
-        queue, out.size(), [](std::size_t, std::size_t, Room&) {},
-        [&](std::size_t first, std::size_t offset, std::size_t count, Room& room) {
-          const std::byte* in = payload.data() + at.codes_offset() + first * kBits / 8;
-          const auto* codes = kBits == 8 ? reinterpret_cast<const std::uint8_t*>(in) : room.codes.data();
+        queue, out.size(), [](std::size_t, std::size_t, Tile&) {},
+        [&](std::size_t first, std::size_t offset, std::size_t count, Tile& tile) {
+          const std::byte* in = payload.data() + places.codes_offset() + first * kBits / 8;
+          const auto* codes = kBits == 8 ? reinterpret_cast<const std::uint8_t*>(in) : tile.codes.data();
           if constexpr (kBits != 8)
-            host::read_codes<kBits>(reinterpret_cast<const std::uint32_t*>(in), count, room.codes.data());
+            host::read_codes<kBits>(reinterpret_cast<const std::uint32_t*>(in), count, tile.codes.data());
           detail::decode_blocks<Format>(codes, offset, count, block_, scales + (first - offset) / block_, weight,
                                         out.data() + first);
         });
@@ -145,48 +169,41 @@ class BlockCodec : public Codec<Space::host> {
   using Scale = typename Format::Scale;
   static constexpr std::uint32_t kBits = Format::Element::kBits;
   static_assert(kBits <= 8);
-  static constexpr std::size_t kAlign = kBits == 8 ? 4 : law::kPackGroup;
+  static constexpr std::size_t kAlign = kBits == 8 ? 4 : format::kPackGroup;
 
-  [[nodiscard]] virtual std::string_view name() const = 0;
-  [[nodiscard]] law::BlockLayout layout(std::size_t n) const { return {n, block_, sizeof(Scale), kBits}; }
+  [[nodiscard]] format::BlockLayout layout(std::size_t n) const { return {n, block_, sizeof(Scale), kBits}; }
   [[nodiscard]] const Format& format() const { return format_; }
   [[nodiscard]] std::size_t block() const { return block_; }
   [[nodiscard]] bool stochastic() const { return stochastic_; }
 
  private:
-  struct Room {
+  /// What one thread needs while it works on a tile of at most kBlockTile elements.
+  struct Tile {
     alignas(64) std::array<std::uint32_t, detail::kBlockTile> draws;
     alignas(64) std::array<std::uint8_t, detail::kBlockTile> codes;
     std::array<float, detail::kBlockTile / kAlign> factors;  ///< of the blocks of a span
   };
 
-  /// before(first, last, room) for spans of whole blocks, then tile(first, offset in the span, count, room) for what is
-  /// in them.
-  template <class Before, class Tile>
-  void each_tile(Queue<Space::host> queue, std::size_t n, const Before& before, const Tile& tile) const {
+  /// Calls before(first, last, tile) for each span of whole blocks, then work(first, offset in the span, count, tile)
+  /// for the tiles of the span, on any thread.
+  template <class Before, class Work>
+  void each_tile(Queue<Space::host> queue, std::size_t n, const Before& before, const Work& work) const {
     const std::size_t span = std::max(block_, detail::kBlockTile / block_ * block_);
     const std::size_t step = std::min(span, detail::kBlockTile);
     parallel_for(queue, n, span, 1 << 14, [&](std::size_t begin, std::size_t end) {
-      Room room;
+      Tile tile;
       for (std::size_t first = begin; first < end; first += span) {
         const std::size_t last = std::min(end, first + span);
-        before(first, last, room);
-        for (std::size_t at = first; at < last; at += step) tile(at, at - first, std::min(step, last - at), room);
+        before(first, last, tile);
+        for (std::size_t i = first; i < last; i += step) work(i, i - first, std::min(step, last - i), tile);
       }
     });
   }
 
+  std::string_view name_;
   Format format_;
   std::size_t block_;
   bool stochastic_;
-};
-
-/// A block format of kernels/law/block_format.hpp, whose scale depends on the block's largest magnitude alone.
-template <class Law>
-struct OfLargest : Law {
-  [[nodiscard, gnu::always_inline]] static law::Scaled<typename Law::Scale> scale(const float* x, std::size_t count) {
-    return Law::scaled(detail::largest_of(x, count));
-  }
 };
 
 }  // namespace gradtool

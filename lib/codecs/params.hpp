@@ -21,6 +21,13 @@ struct ParamInfo {
   std::string_view meaning = {};
 };
 
+/// The parameter `index` of codecs with sparse payloads (IndexCoding in kernels/sparse.hpp).
+inline constexpr ParamInfo kIndexParam{.name = "index",
+                                       .kind = ParamInfo::Kind::choice,
+                                       .default_value = "auto",
+                                       .choices = "auto|u32|bitmap|elias",
+                                       .meaning = "how positions are written; auto takes the smallest"};
+
 /// The parameters of one codec, checked against its ParamInfo list, defaults filled in.
 class Params {
  public:

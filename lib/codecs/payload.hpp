@@ -1,7 +1,5 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <string_view>
 
@@ -21,20 +19,10 @@ template <class T>
 }
 
 /// For payloads whose length follows from n and the parameters. Throws Fault::data.
-inline void expect_length(std::string_view codec, std::size_t bytes, std::size_t expected) {
-  if (bytes != expected) {
-    throw Error{Fault::data,
-                fmt::format("{} payload: {} bytes, but this many elements make {}", codec, bytes, expected)};
-  }
-}
+void expect_length(std::string_view codec, std::size_t bytes, std::size_t expected);
 
 /// For views of payloads that state their own size, on CUDA, where the view may be longer than the payload: at least
 /// what every payload has, at most the bound. Throws Fault::data.
-inline void expect_room(std::string_view codec, std::size_t bytes, std::size_t least, std::size_t bound) {
-  if (bytes < least || bytes > bound) {
-    throw Error{Fault::data,
-                fmt::format("{} payload: {} bytes, but this many elements make {} to {}", codec, bytes, least, bound)};
-  }
-}
+void expect_room(std::string_view codec, std::size_t bytes, std::size_t least, std::size_t bound);
 
 }  // namespace gradtool

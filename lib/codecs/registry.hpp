@@ -17,7 +17,7 @@ namespace gradtool {
 enum class Aggregation : std::uint8_t {
   sum,     ///< payloads are arrays of `sum_dtype` that a ring may add on the way
   gather,  ///< all-gather the payloads, decode each
-  own,     ///< several collectives or an agreement between ranks: a reducer of its own in lib/reduce
+  own,     ///< several collectives or an agreement between ranks: a reducer of its own
   none,    ///< nothing is sent
 };
 
@@ -26,6 +26,17 @@ enum class Determinism : std::uint8_t {
   not_guaranteed,  ///< may differ from run to run
   run_to_run,      ///< same machine, same build: same bytes
   cross_backend,   ///< CPU and GPU, any thread count: same bytes
+};
+
+template <Space S>
+class Reducer;
+template <Space S>
+struct ReducerSetup;
+
+/// The GPU side of a method: lib/methods/<name>/<name>.cu defines `<name>_gpu`. Null where there is no CUDA version.
+struct GpuFactories {
+  std::unique_ptr<Codec<Space::cuda>> (*codec)(const Params&, const Layout&) = nullptr;
+  std::unique_ptr<Reducer<Space::cuda>> (*reducer)(const ReducerSetup<Space::cuda>&) = nullptr;
 };
 
 /// One row of the registry: all that `gradtool list`, --help, docs/codecs.md and the factories need.
@@ -49,13 +60,13 @@ struct CodecDescriptor {
   /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
   /// (Aggregation::own).
   std::unique_ptr<Codec<Space::host>> (*make_host)(const Params&, const Layout&) = nullptr;
-  /// The same on a GPU; null when there is no CUDA version in this build.
-  std::unique_ptr<Codec<Space::cuda>> (*make_cuda)(const Params&, const Layout&) = nullptr;
-  /// Its own reducer (lib/reduce) has a CUDA version in this build: GT_CUDA_REDUCER in the descriptor.
-  bool cuda_reducer = false;
+  /// The reducer of a method that is several collectives, or an agreement between ranks (Aggregation::own).
+  std::unique_ptr<Reducer<Space::host>> (*make_host_reducer)(const ReducerSetup<Space::host>&) = nullptr;
+  /// Filled in by the generated table; a method's own descriptor leaves it empty.
+  GpuFactories gpu = {};
 };
 
-/// All codecs, sorted by name. A constant table that CMake generates from the list in lib/codecs/CMakeLists.txt.
+/// All codecs, sorted by name. A table that CMake generates from the folders in lib/methods.
 [[nodiscard]] std::span<const CodecDescriptor* const> codecs();
 /// Throws Fault::usage naming the nearest codec when there is none of that name.
 [[nodiscard]] const CodecDescriptor& find_codec(std::string_view name);
@@ -74,7 +85,7 @@ struct CodecSpec {
 [[nodiscard]] CodecSpec parse_codec(std::string_view text);
 /// True when this build can run the method on a GPU: its codec, or its own reducer where it has one.
 [[nodiscard]] inline bool on_cuda(const CodecDescriptor& codec) {
-  return codec.aggregation == Aggregation::own ? codec.cuda_reducer : codec.make_cuda != nullptr;
+  return codec.aggregation == Aggregation::own ? codec.gpu.reducer != nullptr : codec.gpu.codec != nullptr;
 }
 /// True when some build of it can be made for one rank alone: encode, decode_add.
 [[nodiscard]] inline bool has_codec(const CodecDescriptor& codec) {
@@ -87,15 +98,5 @@ struct CodecSpec {
 [[nodiscard]] std::string_view name_of(Determinism determinism);
 /// "host" or "host,cuda".
 [[nodiscard]] std::string spaces_of(const CodecDescriptor& codec);
-
-// In a descriptor: GT_MAKE_CUDA(make_cuda_qsgd) is the factory of lib/codecs/cuda/qsgd.cpp in builds with CUDA, null
-// elsewhere. CMake sets GT_HAS_CUDA.
-#if GT_HAS_CUDA
-#define GT_MAKE_CUDA(factory) &(factory)
-#define GT_CUDA_REDUCER true
-#else
-#define GT_MAKE_CUDA(factory) nullptr
-#define GT_CUDA_REDUCER false
-#endif
 
 }  // namespace gradtool

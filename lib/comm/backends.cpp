@@ -1,8 +1,15 @@
+#include "lib/comm/launch.hpp"
+
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
 #include <thread>
 
-#include "lib/comm/launch.hpp"
+#include "lib/core/error.hpp"
+
 #ifdef GT_WITH_CUDA
 #include "kernels/cuda/runtime.hpp"
 #endif
@@ -10,7 +17,6 @@
 #include "lib/comm/mpi.hpp"
 #endif
 #ifdef GT_WITH_NCCL
-#include "lib/comm/nccl.hpp"
 #endif
 
 namespace gradtool {
@@ -58,10 +64,82 @@ BackendStatus loopback_status() {
 #endif
 }
 
+/// The value of an environment variable that holds a whole number; nothing when it is not set or holds anything else.
+std::optional<int> number_in(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  const std::string_view digits{text};
+  int value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 std::vector<BackendStatus> comm_backends() {
   return {threads_status(), mpi_status(), nccl_status(), loopback_status()};
 }
+
+MpiPlace mpi_place() {
+  // These are the variables that Open MPI, MPICH and Intel MPI (PMI), MVAPICH2 and Slurm's srun set. SLURM_NTASKS does
+  // not serve: Slurm also sets it in a batch script, which no launcher started. SLURM_STEP_NUM_TASKS belongs to a step
+  // of srun.
+  constexpr const char* kVariables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  for (const auto& [rank_name, size_name] : kVariables) {
+    const auto rank = number_in(rank_name);
+    const auto size = number_in(size_name);
+    if (rank && size && *rank >= 0 && *rank < *size) return {*rank, *size};
+  }
+  return {};
+}
+
+// What follows stands in for the launchers of backends that were left out at configure time. Each throws
+// Fault::unavailable, which is exit status 77.
+
+#ifndef GT_WITH_MPI
+namespace {
+[[noreturn]] void lacks_mpi() {
+  throw Error{Fault::unavailable,
+              "this gradtool was built without MPI; configure it where an MPI compiler wrapper is "
+              "found (Debian: libopenmpi-dev)"};
+}
+}  // namespace
+
+void run_mpi(const HostBody& /*body*/, double /*timeout_seconds*/) {
+  lacks_mpi();
+}
+MpiPlace mpi_world(double /*timeout_seconds*/) {
+  lacks_mpi();
+}
+#endif
+
+#ifndef GT_WITH_CUDA
+void run_loopback(int /*ranks*/, int /*device*/, const CudaBody& /*body*/, double /*timeout_seconds*/) {
+  throw Error{Fault::unavailable, "the loopback communicator needs CUDA, and this gradtool was built without it"};
+}
+#endif
+
+#ifndef GT_WITH_NCCL
+void run_nccl(int /*gpus*/, const CudaBody& /*body*/, double /*timeout_seconds*/) {
+  throw Error{Fault::unavailable, "this gradtool was built without NCCL; configure it where nvcc and nccl.h are found"};
+}
+#endif
+
+#if !defined(GT_WITH_NCCL) || !defined(GT_WITH_MPI)
+void run_nccl_mpi(const CudaBody& /*body*/, double /*timeout_seconds*/) {
+  throw Error{Fault::unavailable,
+              "NCCL between processes needs both NCCL and MPI, and this gradtool was built without "
+#ifndef GT_WITH_NCCL
+              "NCCL"
+#else
+              "MPI"
+#endif
+  };
+}
+#endif
 
 }  // namespace gradtool

@@ -4,20 +4,22 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "lib/core/dtype.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
 
-/// What one rank has put on the wire. Counted by the communicator, so that a codec cannot flatter itself.
+/// What one rank has put on the wire. The communicator counts it, not the codec, so that the figures are independent of
+/// what a codec claims about itself.
 struct Traffic {
   std::uint64_t bytes_sent = 0;
-  std::uint64_t messages_sent = 0;  ///< with NCCL one per call
-  std::uint64_t collectives = 0;    ///< all calls but exchange, send and recv, which are messages
+  std::uint64_t messages_sent = 0;  ///< NCCL's messages are not visible, so there it is one for each call
+  std::uint64_t collectives = 0;    ///< calls of collectives; exchange, send and recv count as messages only
 };
 
-/// Parts of a buffer, one for each rank: rank r's `sizes[r]` bytes lie at `offsets[r]`.
+/// Parts of a buffer, one for each rank: the part of rank r is the `sizes[r]` bytes from byte `offsets[r]` on.
 struct Parts {
   std::span<const std::uint64_t> sizes;
   std::span<const std::uint64_t> offsets;
@@ -37,8 +39,9 @@ inline constexpr std::size_t kDoublingMost = std::size_t{64} << 10;
 /// The collectives that gradient reduction needs, over ranks that are threads, MPI processes or GPUs.
 ///
 /// Every call is collective: all ranks make the same calls with matching sizes, in the same order. On the host a call
-/// is done on return; with Space::cuda it is enqueued on `queue` and the views must stay alive until the stream gets
-/// there. When a rank fails, the calls of the others throw Fault::backend naming that rank; none hangs.
+/// has finished its work when it returns; with Space::cuda the work is enqueued on `queue`, and the views must stay
+/// alive until the stream has done it. When a rank fails, the calls of the others throw Fault::backend naming that
+/// rank; no call waits for ever. Views and sizes that break a precondition throw Fault::internal.
 ///
 /// Bytes are those that one rank sends. With S the bytes of the view and p ranks, a call costs, per rank
 /// (docs/measuring.md): all-reduce on the ring 2(p-1)/p S, reduce-scatter (p-1)/p S, all-gather of parts s the sum of
@@ -59,14 +62,14 @@ class Communicator {
   [[nodiscard]] virtual int size() const noexcept = 0;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;  ///< threads, mpi, nccl, loopback
 
-  /// Sends `out` to rank `to` while receiving `in` from rank `from`; sizes are known to both sides. An empty side has
-  /// no partner: its rank is not looked at, and that rank does not take part for it. To and from itself is a copy, not
-  /// counted.
+  /// Sends `out` to rank `to` while receiving `in` from rank `from`; both sides of a message know its size. When a view
+  /// is empty, nothing is sent or received on that side and its rank is ignored. A rank that exchanges with itself
+  /// copies, which is not counted.
   virtual void exchange(Queue<S> queue, int to, View<const std::byte, S> out, int from, View<std::byte, S> in) = 0;
 
-  /// The halves of an exchange: rank `to` receives what this one sends, and the other way round; both know the size. A
-  /// send may return only when the other rank receives, so two ranks that both send first wait for each other: they
-  /// exchange instead. Nothing happens for an empty view. A rank does not send to itself.
+  /// The two halves of an exchange: what one rank sends, the other must receive, and both know the size. A send may
+  /// return only once the other rank receives, so two ranks that both send first would wait for each other for ever;
+  /// they call exchange instead. Nothing happens for an empty view. A rank does not send to itself.
   void send(Queue<S> queue, int to, View<const std::byte, S> out) { exchange(queue, to, out, to, {}); }
   void recv(Queue<S> queue, int from, View<std::byte, S> in) { exchange(queue, from, {}, from, in); }
 
@@ -79,9 +82,10 @@ class Communicator {
   ///     each other's sums for k = 0, 1, ..., the lower rank's first, and rank i hands the result back to q + i.
   virtual void all_reduce_sum(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
 
-  /// The same by the library itself, for the uncompressed baseline: MPI_Allreduce (f32; MPI has no other type of ours),
-  /// ncclAllReduce; threads and loopback have no other library than our ring. In the library's order of additions, the
-  /// same bits on every rank. Counted by the ring's formula, in one message where the library sends.
+  /// The same sum by the library's own all-reduce, for the uncompressed baseline: MPI_Allreduce (for f32, the only one
+  /// of our types that MPI has) or ncclAllReduce. Threads and loopback have no such library and use the ring. The order
+  /// of additions is the library's; every rank ends with the same bits. Bytes are counted by the ring's formula, as one
+  /// message when the library sends.
   virtual void all_reduce_native(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
 
   /// Segment ring_segment(elements, rank(), size()) of inout := its sum over ranks; the other segments are left
@@ -101,31 +105,34 @@ class Communicator {
   /// p - 1 exchanges: with rank() + 1 and rank() - 1, then + 2 and - 2, ...; the own part is copied, not counted.
   virtual void all_to_all(Queue<S> queue, View<const std::byte, S> out, View<std::byte, S> in) = 0;
 
-  /// Parts of unequal size, empty ones too. What rank a has for rank b is as large as what b awaits from a.
+  /// The same for parts of unequal size, which may be empty. The part of rank a's `out` for rank b has the size of the
+  /// part of rank b's `in` from rank a.
   virtual void all_to_all_v(Queue<S> queue, View<const std::byte, S> out, const Parts& out_parts, View<std::byte, S> in,
                             const Parts& in_parts) = 0;
 
-  /// view := the root's view.
+  /// view := the view of rank `root`.
   virtual void broadcast(Queue<S> queue, View<std::byte, S> view, int root) = 0;
 
-  /// Scratch that a sum over ranks needs for a view of `bytes`: at most `bytes`, 0 where it can do without. On the ring
-  /// one segment; doubling, also in pieces, takes more.
+  /// Bytes of scratch that a sum over ranks needs for a view of `bytes`; at most `bytes`, and 0 when no scratch is
+  /// needed. The ring needs one segment, recursive doubling more.
   [[nodiscard]] virtual std::size_t scratch_bytes(std::size_t bytes) const = 0;
 
-  /// How all_reduce_sum adds from now on; the ring unless set. The same on every rank. Throws Fault::usage where the
-  /// library chooses (NCCL) and is told to do otherwise.
+  /// Chooses how all_reduce_sum adds; the ring until this is called. Every rank makes the same choice. Throws
+  /// Fault::usage for `doubling` when the library chooses by itself (NCCL).
   virtual void set_all_reduce(AllReduce algorithm) = 0;
 
-  /// Collectives will work in `memory` until it is released: a library that profits may prepare it (NCCL). At most one
-  /// memory at a time, released before it is freed. Every rank makes the same calls.
+  /// Announces that collectives will work in `memory` until it is released, so that a library can prepare it (NCCL
+  /// registers it). At most one memory at a time is registered, and it is released before it is freed. Every rank makes
+  /// the same calls.
   virtual void register_memory(View<std::byte, S> memory) { static_cast<void>(memory); }
   virtual void release_memory() noexcept {}
 
-  /// Waits until every rank is here. With Space::cuda, after the work on `queue`. Not counted: it is for the harness.
+  /// Waits until every rank has called it; with Space::cuda, until the work on `queue` is done as well. It serves the
+  /// harness and is not counted.
   virtual void barrier(Queue<S> queue) = 0;
 
-  /// values := their maximum over ranks, element by element; no NaNs. Out of band for the harness; not counted, not
-  /// timed.
+  /// values := their maximum over ranks, element by element; the values must not be NaN. It serves the harness, outside
+  /// of what is measured, and is not counted.
   virtual void agree_max(std::span<double> values) = 0;
 
   [[nodiscard]] const Traffic& traffic() const noexcept { return traffic_; }
@@ -147,5 +154,25 @@ struct Segment {
   const std::size_t first = elements * i / p;
   return {first, elements * (i + 1) / p - first};
 }
+
+/// Registers memory with a communicator for as long as this object lives. Declare it after the owner of the memory, so
+/// that the memory is released before it is freed.
+template <Space S>
+class RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+  RegisteredMemory(Communicator<S>& comm, View<std::byte, S> memory) : comm_{&comm} { comm.register_memory(memory); }
+  RegisteredMemory(RegisteredMemory&& other) noexcept : comm_{std::exchange(other.comm_, nullptr)} {}
+  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept {
+    std::swap(comm_, other.comm_);
+    return *this;
+  }
+  ~RegisteredMemory() {
+    if (comm_ != nullptr) comm_->release_memory();
+  }
+
+ private:
+  Communicator<S>* comm_ = nullptr;
+};
 
 }  // namespace gradtool

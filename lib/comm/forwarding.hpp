@@ -4,15 +4,15 @@
 
 namespace gradtool {
 
-/// Passes every call on, for communicators that do something beside: see, refuse, or slow it. Traffic is counted by the
-/// inner communicator alone. A send or recv is an exchange.
+/// Passes every call on to another communicator. Derived classes observe, refuse or delay calls. Traffic is counted by
+/// the inner communicator alone. A send or recv arrives as an exchange.
 template <Space S>
 class ForwardingCommunicator : public Communicator<S> {
  public:
   using Bytes = View<std::byte, S>;
   using ConstBytes = View<const std::byte, S>;
 
-  /// `inner` outlives it.
+  /// `inner` must outlive this object.
   explicit ForwardingCommunicator(Communicator<S>& inner) : inner_{inner} {}
 
   [[nodiscard]] int rank() const noexcept override { return inner_.rank(); }
@@ -52,7 +52,7 @@ class ForwardingCommunicator : public Communicator<S> {
   void agree_max(std::span<double> values) override { inner_.agree_max(values); }
 
  protected:
-  /// Before every call that is passed on with a queue; returns the queue that it is passed on with.
+  /// Called before every call that has a queue; returns the queue with which the call is passed on.
   virtual Queue<S> entering(Queue<S> queue) { return queue; }
 
   [[nodiscard]] Communicator<S>& inner() { return inner_; }

@@ -3,14 +3,15 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/law/half.hpp"
+#include "kernels/float_bits.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
 namespace {
 
-constexpr std::size_t kGrain = std::size_t{1} << 16;  // elements; below that, waking a thread costs more than it saves
+/// Elements that one task of the pool takes at least: for fewer, waking a thread costs more than it saves.
+constexpr std::size_t kGrain = std::size_t{1} << 16;
 
 GT_SIMD_CLONES void add_f32(float* __restrict sum, const float* __restrict addend, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) sum[i] += addend[i];
@@ -18,13 +19,13 @@ GT_SIMD_CLONES void add_f32(float* __restrict sum, const float* __restrict adden
 
 GT_SIMD_CLONES void add_f16(std::uint16_t* __restrict sum, const std::uint16_t* __restrict addend, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    sum[i] = law::f16_from_f32(law::f32_from_f16(sum[i]) + law::f32_from_f16(addend[i]));
+    sum[i] = format::f16_from_f32(format::f32_from_f16(sum[i]) + format::f32_from_f16(addend[i]));
   }
 }
 
 GT_SIMD_CLONES void add_bf16(std::uint16_t* __restrict sum, const std::uint16_t* __restrict addend, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    sum[i] = law::bf16_from_f32(law::f32_from_bf16(sum[i]) + law::f32_from_bf16(addend[i]));
+    sum[i] = format::bf16_from_f32(format::f32_from_bf16(sum[i]) + format::f32_from_bf16(addend[i]));
   }
 }
 

@@ -9,13 +9,13 @@
 
 namespace gradtool {
 
-/// How `bench` and the tests start ranks. One entry for each backend, present or not.
+/// One communication backend, whether it can be used here or not.
 struct BackendStatus {
-  std::string name;    ///< threads, mpi, nccl, loopback
-  bool available;      ///< built in, and the device it needs is here
-  std::string detail;  ///< why not, or what was found
+  std::string name;    ///< threads, mpi, nccl or loopback
+  bool available;      ///< true when it is built in and the device that it needs is present
+  std::string detail;  ///< when available, what was found; otherwise the reason
 };
-/// All four, in the order above. Initialises nothing but the CUDA runtime.
+/// The status of all four backends, in the order above. Initialises nothing but the CUDA runtime.
 [[nodiscard]] std::vector<BackendStatus> comm_backends();
 
 using HostBody = std::function<void(Communicator<Space::host>&)>;
@@ -34,27 +34,33 @@ void run_threads(int ranks, const HostBody& body, double timeout_seconds = 120.0
 /// `timeout_seconds` ends the job with a line that names it and exit status 4 (lib/comm/mpi_watch.hpp). Call it from
 /// one thread. Without mpirun it is a job of one rank. Throws Fault::unavailable when gradtool was built without MPI.
 void run_mpi(const HostBody& body, double timeout_seconds = 120.0);
-/// Rank and size in MPI_COMM_WORLD, read from the launcher's environment without initialising MPI: {0, 1} when not
-/// under mpirun or srun.
+/// The place of a process in MPI_COMM_WORLD.
 struct MpiPlace {
   int rank = 0;
   int size = 1;
 };
+/// This process's place according to the launcher's environment variables, without initialising MPI; {0, 1} when
+/// neither mpirun nor srun started it.
 [[nodiscard]] MpiPlace mpi_place();
-/// The same from MPI itself, whatever the launcher; initialises it. Throws as run_mpi, and Fault::backend when MPI does
-/// not see the processes that the launcher started.
+/// This process's place according to MPI itself, which works with every launcher but initialises MPI. Throws as
+/// run_mpi, and Fault::backend when MPI does not see the processes that the launcher started.
 [[nodiscard]] MpiPlace mpi_world(double timeout_seconds = 120.0);
 
-/// `ranks` threads that share the GPU `device`, each with its own stream. Fault::unavailable without CUDA or a GPU.
+/// Runs `body` on `ranks` threads that share the GPU `device`, each with a stream of its own. Failures and time-out as
+/// in run_threads. Throws Fault::unavailable without CUDA or without that GPU.
 void run_loopback(int ranks, int device, const CudaBody& body, double timeout_seconds = 120.0);
 
-/// One process, one thread and one GPU for each of `gpus` ranks, NCCL between them. A failing rank aborts the
-/// communicators of the others, which releases their streams; the first exception is rethrown. Bytes are counted by the
-/// ring formulas of docs/measuring.md; NCCL's own algorithm may send otherwise. Time-out as in run_threads.
-/// Fault::unavailable with fewer GPUs.
+/// Runs `body` in one process on `gpus` threads, each with a GPU of its own, and NCCL between them. A failing rank
+/// aborts the communicators of the others, which releases their streams; the first exception is rethrown. Bytes are
+/// counted by the ring formulas of docs/measuring.md; NCCL's own algorithm may send otherwise. Time-out as in
+/// run_threads. Throws Fault::unavailable when there are fewer GPUs.
 void run_nccl(int gpus, const CudaBody& body, double timeout_seconds = 120.0);
-/// One process per GPU, started by mpirun; NCCL bootstrapped over MPI. The GPU is the process's rank on its node.
-/// Failures and time-out as in run_mpi, bytes as in run_nccl.
+/// Runs `body` once in every process of a job that mpirun started, with one GPU for each process and NCCL between them;
+/// MPI is used to set NCCL up. A process uses the GPU whose number is its rank on its node. Failures and time-out as in
+/// run_mpi, bytes as in run_nccl.
 void run_nccl_mpi(const CudaBody& body, double timeout_seconds = 120.0);
+
+/// For example "NCCL 2.28.9". Only in builds with NCCL.
+[[nodiscard]] std::string nccl_library_version();
 
 }  // namespace gradtool

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "kernels/cuda/runtime.hpp"
-#include "kernels/cuda/sum.hpp"
+#include "kernels/vector.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/comm/rank_group.hpp"
 #include "lib/comm/ring.hpp"
@@ -9,7 +9,8 @@
 namespace gradtool {
 namespace {
 
-/// For every ordered pair of ranks: the sender's data is ready, and the receiver is done with it.
+/// Two CUDA events for every ordered pair of ranks: one says that the sender's data are ready, the other that the
+/// receiver is done with them.
 class PairEvents {
  public:
   explicit PairEvents(int ranks)
@@ -23,8 +24,8 @@ class PairEvents {
   std::vector<cuda::Event> ready_, done_;
 };
 
-/// One of several ranks on one GPU. The threads meet to hand over a pointer; the data follows on the streams, ordered
-/// by events, and the host waits for the GPU only in barrier.
+/// One of several ranks on one GPU. The threads meet only to hand over a pointer; the streams copy the data, ordered by
+/// events. The host waits for the GPU in `barrier` alone.
 class LoopbackCommunicator final : public RingCommunicator<Space::cuda> {
  public:
   LoopbackCommunicator(RankGroup& group, const PairEvents& events, int rank)
@@ -46,7 +47,7 @@ class LoopbackCommunicator final : public RingCommunicator<Space::cuda> {
     hand_over(queue, to, out, from, inout.size(),
               [&](ConstBytes arrived) { cuda::sum_into(queue, inout, arrived, dtype); });
   }
-  /// None: the sum reads the sender's memory.
+  /// No scratch is needed, because the sum reads the sender's memory.
   [[nodiscard]] std::size_t ring_scratch(std::size_t /*bytes*/) const override { return 0; }
   void copy_local(Queue<Space::cuda> queue, Bytes to, ConstBytes from) override {
     if (!to.empty() && to.data() != from.data()) cuda::copy(queue, to, from);

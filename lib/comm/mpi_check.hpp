@@ -1,6 +1,6 @@
 #pragma once
 
-/// MPI's header as C, without the C++ bindings that the standard has removed. For sources of lib/comm only.
+// The only place that includes mpi.h, and without the C++ bindings, which the standard has removed.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>

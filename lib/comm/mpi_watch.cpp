@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "lib/comm/mpi.hpp"
 #include "lib/comm/mpi_check.hpp"
-#include "lib/comm/mpi_job.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool {
@@ -20,13 +20,15 @@ constexpr int kStatus = static_cast<int>(Fault::backend);
 /// How long a process that is told to stop waits to be ended by the abort, before it ends on its own.
 constexpr double kStopSeconds = 1.5;
 
-/// `seconds` as a wait. The clock counts nanoseconds in 64 bits: 300 years overflow, and infinity would be the past.
+/// `seconds` as a duration to wait for. The clock counts nanoseconds in 64 bits, which 300 years overflow, so that an
+/// infinite wait would end in the past; longer waits are therefore cut to three years.
 std::chrono::milliseconds wait_of(double seconds) {
-  constexpr double kLongest = 1e8;  // three years
+  constexpr double kLongest = 1e8;  // seconds, about three years
   return std::chrono::milliseconds{static_cast<std::int64_t>(1e3 * std::clamp(seconds, 0.0, kLongest))};
 }
 
-/// Straight to the terminal: the process may be stuck anywhere, also with the lock of a stream.
+/// Writes a line to stderr without using a stream, because another thread of the process may be stuck while it holds
+/// the stream's lock.
 void say(const std::string& text) {
   const std::string line = "gradtool: " + text + "\n";
   static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
@@ -34,7 +36,8 @@ void say(const std::string& text) {
 
 }  // namespace
 
-/// A failed call of MPI is no news here: a dead peer is seen by its silence, whatever MPI says of it.
+/// The messages between rank 0 and the other ranks. Errors of MPI are ignored here: a dead peer is recognised by its
+/// silence, whatever MPI returns.
 struct MpiWatch::Lines {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
@@ -60,11 +63,11 @@ struct MpiWatch::Lines {
 
   void post(std::size_t i) { MPI_Irecv(&in[i], sizeof in[i], MPI_BYTE, peers[i], kTag, comm, &receives[i]); }
 
-  /// Takes what has come. Nothing is expected of a peer after its last report.
+  /// Takes the reports that have arrived. No further report is awaited from a peer after its last one.
   void receive(std::vector<WatchedRank>& ranks) {
     for (std::size_t i = 0; i < peers.size(); ++i) {
-      for (int come = 1; receives[i] != MPI_REQUEST_NULL;) {
-        if (MPI_Test(&receives[i], &come, MPI_STATUS_IGNORE) != MPI_SUCCESS || come == 0) break;
+      for (int arrived = 1; receives[i] != MPI_REQUEST_NULL;) {
+        if (MPI_Test(&receives[i], &arrived, MPI_STATUS_IGNORE) != MPI_SUCCESS || arrived == 0) break;
         WatchedRank& peer = ranks[static_cast<std::size_t>(peers[i])];
         peer = {in[i], 0.0, peer.reports + 1};
         if (!in[i].last) post(i);
@@ -72,7 +75,7 @@ struct MpiWatch::Lines {
     }
   }
 
-  /// Not to a peer that has not taken the report before: it hears the next one.
+  /// Sends `report` to every peer, except to one that has not received the report before this one yet.
   void send(const WatchReport& report) {
     for (std::size_t i = 0; i < peers.size(); ++i) {
       if (sends[i] != MPI_REQUEST_NULL || out[i].last) continue;
@@ -82,11 +85,11 @@ struct MpiWatch::Lines {
   }
   void clear_sent() {
     for (auto& request : sends) {
-      int gone = 0;
-      if (request != MPI_REQUEST_NULL) static_cast<void>(MPI_Test(&request, &gone, MPI_STATUS_IGNORE));
+      int sent = 0;
+      if (request != MPI_REQUEST_NULL) static_cast<void>(MPI_Test(&request, &sent, MPI_STATUS_IGNORE));
     }
   }
-  [[nodiscard]] bool all_said() const {
+  [[nodiscard]] bool all_sent() const {
     const auto done = [](MPI_Request request) { return request == MPI_REQUEST_NULL; };
     return std::all_of(sends.begin(), sends.end(), done) && std::all_of(receives.begin(), receives.end(), done) &&
            std::all_of(out.begin(), out.end(), [](const WatchReport& report) { return report.last; });
@@ -121,7 +124,7 @@ WatchLimits MpiWatch::limits() const {
   return limits_;
 }
 
-/// True when the process leaves.
+/// Waits for `seconds` or until the watch is told something. Returns true when the process wants to leave.
 bool MpiWatch::sleep(double seconds) {
   std::unique_lock lock{mutex_};
   if (!leaving_) {
@@ -136,20 +139,20 @@ bool MpiWatch::sleep(double seconds) {
 void MpiWatch::run() {
   auto before = Clock::now();
   for (bool leaving = false;;) {
-    const WatchLimits now_valid = limits();
-    leaving = sleep(now_valid.period);
+    const WatchLimits current = limits();
+    leaving = sleep(current.period);
     const auto now = Clock::now();
     const double elapsed = std::chrono::duration<double>(now - before).count();
     before = now;
-    observe_self(std::min(elapsed, 2.0 * now_valid.period));
+    observe_self(std::min(elapsed, 2.0 * current.period));
     lines_->receive(ranks_);
     lines_->clear_sent();
     if (lines_->rank != 0 && ranks_[0].report.stop) {
-      // Rank 0 has said why, and is ending the job.
+      // Rank 0 has printed the reason and is ending the job.
       std::this_thread::sleep_for(std::chrono::duration<double>{kStopSeconds});
       std::_Exit(kStatus);
     }
-    if (leaving && lines_->all_said()) return;
+    if (leaving && lines_->all_sent()) return;
     if (const auto reason = judge()) end_job(*reason);
     WatchReport report = ranks_[static_cast<std::size_t>(lines_->rank)].report;
     report.last = leaving;
@@ -170,14 +173,14 @@ void MpiWatch::observe_self(double elapsed) {
 }
 
 std::optional<std::string> MpiWatch::judge() {
-  const WatchLimits valid = limits();
+  const WatchLimits current = limits();
   if (lines_->rank == 0) {
-    if (auto reason = judge_silence(ranks_, 0, valid.silence)) return reason;
-    return stalls_.judge(ranks_, valid);
+    if (auto reason = judge_silence(ranks_, 0, current.silence)) return reason;
+    return stalls_.judge(ranks_, current);
   }
-  // One of them says so, and the others only if that one cannot.
+  // The ranks judge one after the other, half a second apart, so that only one prints the line unless it cannot.
   const double later = 0.5 * std::min(lines_->rank - 1, 6);
-  return judge_silence({ranks_.data(), 1}, lines_->rank, valid.silence + later);
+  return judge_silence({ranks_.data(), 1}, lines_->rank, current.silence + later);
 }
 
 void MpiWatch::end_job(const std::string& reason) {

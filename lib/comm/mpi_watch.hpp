@@ -13,19 +13,19 @@
 
 namespace gradtool {
 
-/// Ends the job, with a line that says why, when a process dies or stalls while others wait for it: MPI cannot tell a
-/// dead peer from a slow one, and a launcher sees only processes that end. A thread of every process reports to rank 0
-/// once a second, on a communicator of its own, and rank 0 answers; rank 0 judges the others (judge_silence,
-/// StallJudge), the others judge rank 0's silence. It sleeps between reports. Time counts only while the thread itself
-/// runs, so a job that was stopped as a whole and continued is not judged by that pause.
+/// Ends the job, with a line that says why, when a process dies or stalls while others wait for it. This is needed
+/// because MPI cannot tell a dead peer from a slow one, and a launcher notices only processes that end. A thread in
+/// every process reports to rank 0 once a second, over a communicator of its own, and rank 0 answers. Rank 0 judges the
+/// other ranks (judge_silence, StallJudge); the others judge whether rank 0 is silent. Time counts only while the
+/// thread itself runs, so a job that was stopped as a whole and continued later is not ended because of that pause.
 ///
-/// Needs MPI_THREAD_MULTIPLE. The judge prints one line and calls MPI_Abort with status 4; a process that this does not
-/// end ends by itself within seconds.
+/// Needs MPI_THREAD_MULTIPLE. The judging process prints one line and calls MPI_Abort with status 4; a process that
+/// this does not end ends by itself within seconds.
 class MpiWatch {
  public:
-  /// All processes of MPI_COMM_WORLD together.
+  /// Called by all processes of MPI_COMM_WORLD together.
   MpiWatch();
-  /// Likewise: returns when every process is here, and still judges until then.
+  /// Called by all processes too. Returns when every process has called it, and watches until then.
   ~MpiWatch();
   MpiWatch(const MpiWatch&) = delete;
   MpiWatch& operator=(const MpiWatch&) = delete;
@@ -33,11 +33,11 @@ class MpiWatch {
   void set_limits(const WatchLimits& limits);
   void set_phase(WatchPhase phase) noexcept { phase_.store(phase, std::memory_order_relaxed); }
 
-  /// This process is inside a call that waits for others, until the end of the scope. Two stores and no clock: the
-  /// watch itself sees how long it takes. One at a time.
+  /// Marks this process as inside a call that waits for others, until the end of the scope. It costs a few stores and
+  /// reads no clock: the watch measures how long the call takes. There is one at a time.
   class Call {
    public:
-    /// `watch` may be null; `name` is a literal; `awaits` as in WatchReport.
+    /// `watch` may be null. `name` is a string literal. `awaits` has the meaning that it has in WatchReport.
     Call(MpiWatch* watch, const char* name, int awaits = -1) noexcept : watch_{watch} {
       if (watch_ == nullptr) return;
       watch_->call_.store(name, std::memory_order_relaxed);
@@ -56,7 +56,7 @@ class MpiWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Lines;  ///< the communicator and what is under way on it
+  struct Lines;  ///< the communicator of the watch and the messages that are under way on it
 
   void move() noexcept { moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
   void run();
@@ -68,7 +68,8 @@ class MpiWatch {
 
   std::unique_ptr<Lines> lines_;
   StallJudge stalls_;
-  std::vector<WatchedRank> ranks_;  ///< of the thread; all of them on rank 0, else only self and rank 0 are kept up
+  std::vector<WatchedRank>
+      ranks_;  ///< used by the thread alone; on ranks above 0 only rank 0 and the own entry are current
   std::atomic<std::uint64_t> moves_{0};
   std::atomic<const char*> call_{""};
   std::atomic<int> awaits_{-1};
@@ -80,8 +81,8 @@ class MpiWatch {
   std::thread thread_;
 };
 
-/// While one of these lives, the process must get on within `seconds`, or it prints `reason` and ends with `status`.
-/// For what no report can watch: the time before the watch stands, and the end of the job itself.
+/// Ends the process with `status`, after printing `reason`, unless the object is destroyed within `seconds`. It covers
+/// what the watch cannot: the time before the watch has started, and the end of the job itself.
 class ExitTimer {
  public:
   ExitTimer(double seconds, std::string reason, int status = 4);

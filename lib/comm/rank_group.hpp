@@ -14,9 +14,9 @@
 
 namespace gradtool {
 
-/// What ranks that are threads of one process share: a mailbox for every ordered pair, a meeting point, and the first
-/// failure. Waiting ranks sleep on condition variables, because many ranks share few cores. After construction no call
-/// allocates unless it throws.
+/// What ranks that are threads of one process share: a mailbox for every ordered pair of ranks, a barrier, and the
+/// first failure. Waiting ranks sleep on condition variables, because there may be more ranks than cores. After
+/// construction no call allocates unless it throws.
 ///
 /// A rank that waits is released by an exception when another rank has failed (Fault::backend naming it and its
 /// message), has left for good (Fault::backend), or has not come after `timeout_seconds` (Fault::backend naming it; in
@@ -29,31 +29,32 @@ class RankGroup {
 
   [[nodiscard]] int size() const noexcept { return size_; }
 
-  /// What the receiver does with the sender's memory, on the receiver's thread; the sender is held until it returns.
+  /// The function with which the receiver takes the data from the sender's memory. It runs on the receiver's thread,
+  /// and the sender waits until it has returned.
   struct Take {
     void (*call)(void* context, const std::byte* data, std::size_t size);
     void* context;
   };
 
-  /// Offers `out` to rank `to` and takes `in_size` bytes from rank `from`; returns when both have happened. An empty
-  /// side has no partner. Fault::usage when the sender's size is not `in_size`.
+  /// Offers `out` to rank `to` and takes `in_size` bytes from rank `from`; returns when both have happened. When a side
+  /// is empty, its rank is ignored. Throws Fault::usage when the sender's size is not `in_size`.
   void exchange(int rank, int to, std::span<const std::byte> out, int from, std::size_t in_size, Take take);
 
   /// Returns when every rank has called it; `values` become their maximum over ranks (all of the same size, or empty).
   void meet(int rank, std::span<double> values);
 
-  /// For a rank that waits for others by means of its own, not through this group: to be called again and again with
-  /// the seconds that it has waited, and with 0 when it does not wait any more. Throws as a wait here does.
+  /// For a rank that waits for others by other means than this group. It calls this repeatedly with the seconds that it
+  /// has waited so far, and with 0 once it does not wait any more. Throws as a wait in this group does.
   void check_wait(int rank, double seconds);
 
-  /// Keeps the first failure and wakes every waiting rank.
+  /// Stores `failure` if it is the first one, and wakes every waiting rank.
   void fail(int rank, std::exception_ptr failure) noexcept;
-  /// Rank `rank` makes no more calls. Whoever waits for it now, or later, is told.
+  /// Declares that rank `rank` makes no more calls; every rank that waits for it, now or later, gets Fault::backend.
   void leave(int rank) noexcept;
   /// Throws Fault::backend when a rank has failed.
   void check() const;
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
-  /// Rethrows the first failure, if there is one. For when all ranks have ended.
+  /// Rethrows the first failure, if there is one. To be called when all ranks have ended.
   void rethrow() const;
 
  private:
@@ -90,7 +91,8 @@ class RankGroup {
   std::chrono::steady_clock::duration timeout_;
   std::unique_ptr<Mailbox[]> mailboxes_;
   std::unique_ptr<std::atomic<bool>[]> left_;
-  std::unique_ptr<std::atomic<bool>[]> waiting_;  ///< stays set when the wait ends in an exception
+  std::unique_ptr<std::atomic<bool>[]>
+      waiting_;  ///< whether a rank waits; stays true when the wait ends in an exception
 
   std::mutex meeting_mutex_;
   std::condition_variable meeting_changed_;

@@ -8,9 +8,9 @@
 
 namespace gradtool {
 
-/// Passes every call on and shows what this rank puts in, before it does: for writing down, or testing, what a reducer
-/// of several collectives says. Traffic is counted by the inner communicator alone. On a GPU the work that fills what
-/// is shown is on the call's queue, and may not be done.
+/// Reports every collective to a callback, with the bytes that this rank contributes, and then passes the call on. Used
+/// to record and to test which collectives a reducer calls. Traffic is counted by the inner communicator alone. On a
+/// GPU the work that fills the reported bytes is enqueued on the call's queue and may not be done yet.
 template <Space S>
 class RecordingCommunicator final : public ForwardingCommunicator<S> {
  public:
@@ -18,11 +18,11 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
   using ConstBytes = View<const std::byte, S>;
 
   struct Call {
-    /// Of the collective; a sum also says its type: all_reduce_f32 (by whichever algorithm), reduce_scatter_f16.
+    /// The name of the collective. Sums name their type too: all_reduce_f32 (for every algorithm), reduce_scatter_f16.
     std::string_view name;
-    ConstBytes bytes;  ///< what this rank puts in; on broadcast only the root does
-    /// What a rank puts in on average. Of a broadcast, the view; of an exchange or all-to-all, what this rank sends to
-    /// others.
+    ConstBytes bytes;  ///< what this rank contributes; empty on the ranks of a broadcast that are not the root
+    /// Bytes that a rank contributes on average. For a broadcast it is the size of the view, for an exchange or an
+    /// all-to-all what this rank sends to others.
     double mean_bytes = 0.0;
   };
   using Sink = std::function<void(const Call&)>;

@@ -1,7 +1,5 @@
 #include "lib/comm/ring.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace gradtool {
@@ -10,7 +8,7 @@ template <Space S>
 void RingCommunicator<S>::exchange(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) {
   const auto valid = [this](int other, bool used) { return !used || (other >= 0 && other < size_); };
   expects(valid(to, !out.empty()) && valid(from, !in.empty()), "an exchange names ranks from 0 to size - 1");
-  // To itself: both sides or none, and nothing of it is on a wire.
+  // A rank that exchanges with itself does so on both sides, and nothing goes over the wire.
   const bool out_stays = !out.empty() && to == rank_;
   const bool in_stays = !in.empty() && from == rank_;
   if (out_stays || in_stays) {
@@ -24,15 +22,9 @@ void RingCommunicator<S>::exchange(Queue<S> queue, int to, ConstBytes out, int f
 }
 
 template <Space S>
-void RingCommunicator<S>::check_sum(const char* call, Bytes inout, Dtype dtype, Bytes scratch) const {
-  if (inout.size() % size_of(dtype) != 0) {
-    throw Error{Fault::usage,
-                fmt::format("{}: {} bytes are no whole number of elements of {}", call, inout.size(), name_of(dtype))};
-  }
-  if (scratch.size() < scratch_bytes(inout.size())) {
-    throw Error{Fault::usage, fmt::format("{}: {} bytes of scratch are less than scratch_bytes, {}", call,
-                                          scratch.size(), scratch_bytes(inout.size()))};
-  }
+void RingCommunicator<S>::check_sum(Bytes inout, Dtype dtype, Bytes scratch) const {
+  expects(inout.size() % size_of(dtype) == 0, "a sum over ranks needs a whole number of elements");
+  expects(scratch.size() >= scratch_bytes(inout.size()), "a sum over ranks got less scratch than scratch_bytes() says");
 }
 
 template <Space S>
@@ -57,7 +49,7 @@ void RingCommunicator<S>::relay(Queue<S> queue, Part&& part) {
   }
 }
 
-/// Each segment is summed along one path, which ends at the rank of its index.
+/// Each segment travels once around the ring and is summed on the way; it ends at the rank of its index.
 template <Space S>
 void RingCommunicator<S>::reduce_scatter_ring(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   for (int hop = 0; hop + 1 < size_; ++hop) {
@@ -78,12 +70,12 @@ void RingCommunicator<S>::all_reduce_ring(Queue<S> queue, Bytes inout, Dtype dty
 
 /// Recursive doubling among the first q ranks, a power of two; the others are folded in before and told after (Thakur
 /// et al. 2005, section 4.4). Both ranks of a pair add the lower rank's sum first, so that they agree in every bit,
-/// also of a NaN. Piece by piece, as a rank adds from its scratch.
+/// also in those of a NaN. Works piece by piece, so that the scratch holds one piece.
 template <Space S>
 void RingCommunicator<S>::all_reduce_doubling(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   const int q = doubling_ranks(size_);
   const bool extra = rank_ >= q;
-  const int folded = rank_ + q;  // the rank that is folded into this one, where there is one
+  const int folded = rank_ + q;  // the rank whose values this one adds before the first round, when it exists
   for (std::size_t first = 0; first < inout.size() && size_ > 1; first += kDoublingPiece) {
     const Bytes piece = inout.part(first, std::min(kDoublingPiece, inout.size() - first));
     if (extra) {
@@ -112,7 +104,7 @@ void RingCommunicator<S>::all_reduce_doubling(Queue<S> queue, Bytes inout, Dtype
 
 template <Space S>
 void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
-  check_sum("all_reduce_sum", inout, dtype, scratch);
+  check_sum(inout, dtype, scratch);
   begin_collective("all_reduce_sum");
   if (doubles(inout.size())) return all_reduce_doubling(queue, inout, dtype, scratch);
   all_reduce_ring(queue, inout, dtype, scratch);
@@ -120,14 +112,14 @@ void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtyp
 
 template <Space S>
 void RingCommunicator<S>::all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
-  check_sum("all_reduce_native", inout, dtype, scratch);
+  check_sum(inout, dtype, scratch);
   begin_collective("all_reduce_native");
   all_reduce_ring(queue, inout, dtype, scratch);
 }
 
 template <Space S>
 void RingCommunicator<S>::reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
-  check_sum("reduce_scatter_sum", inout, dtype, scratch);
+  check_sum(inout, dtype, scratch);
   begin_collective("reduce_scatter_sum");
   reduce_scatter_ring(queue, inout, dtype, scratch);
 }
@@ -154,7 +146,7 @@ void RingCommunicator<S>::all_gather_v(Queue<S> queue, ConstBytes mine, std::spa
   relay(queue, part);
 }
 
-/// p - 1 exchanges: out(rank + k) leaves for that rank, in(rank - k) comes from that one.
+/// p - 1 exchanges. Exchange k sends out(rank + k) to that rank and receives in(rank - k) from that rank.
 template <Space S>
 template <class Out, class In>
 void RingCommunicator<S>::exchange_all(Queue<S> queue, Out&& out, In&& in) {
@@ -191,7 +183,7 @@ void RingCommunicator<S>::all_to_all_v(Queue<S> queue, ConstBytes out, const Par
       queue, [&](int r) { return part(out, out_parts, r); }, [&](int r) { return part(in, in_parts, r); });
 }
 
-/// Root, root + 1, ... each pass on what they have received, one chunk behind.
+/// The ranks root, root + 1, ... form a chain; each passes on what it has received, one chunk behind its predecessor.
 template <Space S>
 void RingCommunicator<S>::broadcast(Queue<S> queue, Bytes view, int root) {
   expects(root >= 0 && root < size_, "broadcast: the root is a rank from 0 to size - 1");

@@ -4,12 +4,12 @@
 
 namespace gradtool {
 
-/// The collectives over one exchange primitive, so that every backend sends, counts and rounds alike: rings, and where
-/// it is asked for recursive doubling.
+/// All collectives, built on one primitive for exchanging views, so that every backend sends, counts and rounds alike.
+/// They run around a ring; sums use recursive doubling when set_all_reduce asks for it.
 ///
-/// A backend gives `transfer` (both sides of one exchange), `transfer_sum` (the same, adding what arrives) and what
-/// stays on the rank. A transfer is done with `out` when it returns, or when its queue gets there: the caller may then
-/// overwrite it.
+/// A backend implements `transfer` (both sides of one exchange), `transfer_sum` (the same, adding what arrives) and the
+/// copies and sums that stay on one rank. After a transfer has returned, or on a GPU after its queue has passed it, the
+/// caller may overwrite `out`.
 template <Space S>
 class RingCommunicator : public Communicator<S> {
  public:
@@ -35,29 +35,33 @@ class RingCommunicator : public Communicator<S> {
  protected:
   RingCommunicator(int rank, int size) : rank_{rank}, size_{size} {}
 
-  /// out -> rank `to`, and in <- rank `from`; neither is this rank. An empty side has no partner.
+  /// Sends `out` to rank `to` and receives `in` from rank `from`; neither is this rank. When a view is empty, its rank
+  /// is ignored.
   virtual void transfer(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) = 0;
-  /// The same, but inout := inout + what arrives. May use `scratch`, of at least ring_scratch of the whole view.
+  /// The same, but adds what arrives to `inout`. May use `scratch`, which has at least ring_scratch(bytes of the whole
+  /// view) bytes.
   virtual void transfer_sum(Queue<S> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,
                             Bytes scratch) = 0;
-  /// What transfer_sum needs for the segments of a view of `bytes`; at most `bytes`.
+  /// Bytes of scratch that transfer_sum needs for the segments of a view of `bytes`; at most `bytes`.
   [[nodiscard]] virtual std::size_t ring_scratch(std::size_t bytes) const = 0;
   /// to := from on this rank; nothing happens when they are the same memory.
   virtual void copy_local(Queue<S> queue, Bytes to, ConstBytes from) = 0;
   /// sum := sum + addend on this rank.
   virtual void sum_local(Queue<S> queue, Bytes sum, ConstBytes addend, Dtype dtype) = 0;
 
-  void check_sum(const char* call, Bytes inout, Dtype dtype, Bytes scratch) const;
+  void check_sum(Bytes inout, Dtype dtype, Bytes scratch) const;
 
-  /// The call that a transfer is for, by its name above: for messages.
+  /// The name of the collective that the current transfer belongs to, for messages.
   [[nodiscard]] const char* current_call() const noexcept { return call_; }
 
  private:
-  /// What a broadcast sends at a time: small enough that a chain of ranks works on one view at once.
+  /// Bytes that a broadcast sends at a time. Small enough that all ranks of the chain work on one view at the same
+  /// time.
   static constexpr std::size_t kBroadcastChunk = S == Space::host ? std::size_t{256} << 10 : std::size_t{4} << 20;
-  /// What recursive doubling sends at a time: all of a small view, and no scratch as large as a large one.
+  /// Bytes that recursive doubling sends at a time. A small view goes in one piece; a large one needs scratch for one
+  /// piece only.
   static constexpr std::size_t kDoublingPiece = S == Space::host ? std::size_t{256} << 10 : std::size_t{4} << 20;
-  static_assert(kDoublingMost <= kDoublingPiece, "what `automatic` doubles goes in one piece");
+  static_assert(kDoublingMost <= kDoublingPiece, "a view that `automatic` sums by doubling goes in one piece");
 
   void begin_collective(const char* call) {
     call_ = call;

@@ -6,7 +6,7 @@
 namespace gradtool {
 namespace {
 
-/// A callable as the group's Take; lives as long as the exchange.
+/// Wraps a callable as RankGroup::Take. The callable must live as long as the exchange.
 template <class F>
 RankGroup::Take take_with(F& function) {
   return {[](void* context, const std::byte* data, std::size_t size) { (*static_cast<F*>(context))(data, size); },

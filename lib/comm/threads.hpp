@@ -5,11 +5,11 @@
 
 namespace gradtool {
 
-/// One rank of a group of threads. The receiver reads straight from the sender's memory: one copy, and no
-/// scratch on the ring.
+/// One rank of a group of threads. The receiver reads straight from the sender's memory, so data are copied once and
+/// the ring needs no scratch.
 class ThreadsCommunicator final : public RingCommunicator<Space::host> {
  public:
-  /// `group` outlives the communicator.
+  /// `group` must outlive the communicator.
   ThreadsCommunicator(RankGroup& group, int rank) : RingCommunicator{rank, group.size()}, group_{group} {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "threads"; }

@@ -10,9 +10,10 @@
 namespace gradtool {
 namespace {
 
-constexpr double kBetweenJobs = 10.0;  // times the limit inside one
+/// How many times the limit inside a job a rank may take between two jobs.
+constexpr double kBetweenJobs = 10.0;
 
-/// "rank 2", "ranks 1, 2 and 5"; of many the first eight.
+/// For example "rank 2" or "ranks 1, 2 and 5". Of more than eight ranks it names eight and counts the others.
 std::string list_ranks(std::span<const int> ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
   constexpr std::size_t kMost = 8;
@@ -26,7 +27,7 @@ std::string call_of(const WatchReport& report) {
   return fmt::format("{} (call {})", report.call.data(), report.moves / 2 + 1);
 }
 
-/// How long the others wait before this rank is held to be stalled.
+/// Seconds that the others wait before this rank counts as stalled.
 double patience(const WatchReport& culprit, const WatchLimits& limits) {
   switch (culprit.phase) {
     case WatchPhase::between_jobs:
@@ -50,7 +51,7 @@ std::string activity(const WatchReport& culprit) {
   }
 }
 
-/// Who waits in which call, the ones furthest behind first.
+/// Says which ranks wait in which call, beginning with those that have made the fewest calls.
 std::string whereabouts(std::span<const WatchedRank> ranks) {
   std::map<std::pair<std::uint64_t, std::string>, std::vector<int>> calls;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
@@ -65,7 +66,8 @@ std::string whereabouts(std::span<const WatchedRank> ranks) {
   return fmt::format("{}{}", fmt::join(parts, ", "), calls.size() > kMost ? ", ..." : "");
 }
 
-/// The rank that stands for those that wait: one that waits for the culprit itself, or else the one that waits longest.
+/// The rank that is named as waiting: one that waits for the culprit itself or, when there is none, the one that has
+/// waited longest.
 int find_witness(std::span<const WatchedRank> ranks, int culprit) {
   int best = -1;
   const auto merit = [&](int r) {
@@ -100,7 +102,7 @@ std::optional<std::string> judge_silence(std::span<const WatchedRank> ranks, int
 std::optional<Stall> find_stall(std::span<const WatchedRank> ranks, const WatchLimits& limits) {
   Stall stall;
   double longest = 0.0;
-  // Who waits for nobody holds up those who wait; among several, and when all wait, who is furthest behind.
+  // Ranks that wait for nobody come before ranks that wait; among equals the one with the fewest calls comes first.
   const auto order = [&](int r) {
     const WatchReport& report = ranks[static_cast<std::size_t>(r)].report;
     return std::pair{report.waits(), report.moves};
@@ -139,7 +141,7 @@ std::optional<std::string> StallJudge::judge(std::span<const WatchedRank> ranks,
   }
   const auto moves = [&](int rank) { return rank < 0 ? 0 : ranks[static_cast<std::size_t>(rank)].report.moves; };
   const auto reports = [&](int rank) { return rank < 0 ? 0 : ranks[static_cast<std::size_t>(rank)].reports; };
-  // The same two as before, though another one may have waited longer by now.
+  // The comparison is with the pair that was suspected first, though another rank may have waited longer by now.
   const bool same = suspected_ && suspected_->culprit == stall->culprit && culprit_.moves == moves(stall->culprit) &&
                     witness_.moves == moves(suspected_->witness);
   if (!same) {

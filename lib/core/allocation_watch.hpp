@@ -4,8 +4,8 @@
 
 namespace gradtool {
 
-/// Counts calls of operator new in the whole process, in builds that link gradtool_allocation_hooks (the conformance
-/// tests, and everything when GRADTOOL_CHECKS is on). Elsewhere `active()` is false and counts stay 0.
+/// Counts calls of operator new, in programs that link gradtool_allocation_hooks: tests that ask for it, and every
+/// program when GRADTOOL_CHECKS is on. In other programs `active()` is false and the counts stay 0.
 class AllocationWatch {
  public:
   AllocationWatch();

@@ -10,8 +10,8 @@ namespace gradtool {
 
 /// One block of memory, carved up before the clock starts. Every piece is 256-byte aligned.
 ///
-/// `take` past the capacity throws Fault::usage: growing would hide an allocation in a timed region. The arena owns the
-/// block; views into it are valid for as long as it lives and until `rewind`.
+/// `take` past the capacity throws Fault::internal: growing would hide an allocation in a timed region. The arena owns
+/// the block; views into it are valid for as long as it lives and until `rewind`.
 template <Space S>
 class Arena {
  public:

@@ -4,14 +4,14 @@
 
 namespace gradtool {
 
-/// The value of --device: the CPU, or one of this machine's GPUs.
+/// The value of --device: the CPU or one of this machine's GPUs.
 struct DeviceChoice {
   bool cuda = false;
   int index = 0;
 };
 
-/// "cpu", "cuda" (the first GPU) or "cuda:INDEX". Throws Fault::usage for anything else; does not look whether the
-/// GPU is there.
+/// Parses "cpu", "cuda" (the first GPU) or "cuda:INDEX". Throws Fault::usage for anything else. Does not check whether
+/// the GPU exists.
 [[nodiscard]] DeviceChoice parse_device(std::string_view text);
 
 }  // namespace gradtool

@@ -6,14 +6,20 @@
 
 namespace gradtool {
 
-/// Why it failed, valued as the exit status that `gradtool` ends with.
+/// Why it failed. Values are the exit status that `gradtool` ends with, but for `internal`: see exit_status.
 enum class Fault : std::uint8_t {
   check = 1,         ///< a check that the user asked for did not hold
-  usage = 2,         ///< the command line, or a call, broke a documented precondition
+  usage = 2,         ///< what the user asked for is not valid
   data = 3,          ///< a file or a payload is not what it claims to be
   backend = 4,       ///< CUDA, NCCL, MPI, HDF5 or the operating system reported an error; another rank failed
+  internal = 70,     ///< gradtool broke a rule of its own: a bug, to be reported
   unavailable = 77,  ///< not built in, or no such device here; ctest counts it as skipped
 };
+
+/// The status that the program ends with. A bug inside counts as a failure of the backend: the user cannot mend it.
+[[nodiscard]] constexpr int exit_status(Fault fault) {
+  return static_cast<int>(fault == Fault::internal ? Fault::backend : fault);
+}
 
 /// The one exception type that gradtool throws. `what()` is one line that a user can act on: what, where, what is
 /// valid.
@@ -35,10 +41,21 @@ class Error final : public std::runtime_error {
   int line_;
 };
 
-/// Precondition of a public entry point; stays on in release builds. Throws Fault::usage.
-/// The message is a literal, so that a check that holds costs one comparison.
+namespace detail {
+[[noreturn]] void throw_internal(const char* message, const char* file, int line);
+}
+
+/// What holds unless gradtool itself is wrong: an invariant, or the precondition of a call that no option of the user
+/// can break. Stays on in release builds. Throws Fault::internal with the place of the call, and asks for a report. The
+/// message is a literal, so that a check that holds costs one comparison.
 inline void expects(bool condition, const char* message, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE()) {
+  if (!condition) detail::throw_internal(message, file, line);
+}
+
+/// The same for what the user chose: an option's value, a size that a method cannot take. Throws Fault::usage.
+inline void expect_valid(bool condition, const char* message, const char* file = __builtin_FILE(),
+                         int line = __builtin_LINE()) {
   if (!condition) throw Error{Fault::usage, message, file, line};
 }
 

@@ -8,7 +8,7 @@ volatile std::sig_atomic_t requested = 0;
 
 void on_signal(int signal) {
   requested = 1;
-  std::signal(signal, SIG_DFL);  // the second one means it
+  std::signal(signal, SIG_DFL);  // a second signal ends the process at once
 }
 }  // namespace
 

@@ -8,7 +8,8 @@
 
 namespace gradtool {
 
-/// SHA-256 (FIPS 180-4), so that a report's file hash can be compared with `sha256sum`. Streaming.
+/// The hash function SHA-256 (FIPS 180-4) for input that arrives in pieces. Hashes in reports can be compared with
+/// those of `sha256sum`.
 class Sha256 {
  public:
   void update(std::span<const std::byte> bytes);
@@ -24,7 +25,7 @@ class Sha256 {
   std::uint64_t length_ = 0;
 };
 
-/// Hash of a whole file's bytes. Throws Fault::data when it cannot be read.
+/// The hash of the bytes of a file. Throws Fault::data when the file cannot be opened.
 [[nodiscard]] std::string sha256_of_file(const std::string& path);
 
 }  // namespace gradtool

@@ -16,7 +16,7 @@ struct TaskPool::Job {
 };
 
 TaskPool::TaskPool(int threads) {
-  expects(threads >= 1, "a task pool needs at least one thread");
+  expect_valid(threads >= 1, "a task pool needs at least one thread");
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (std::size_t i = 1; i < static_cast<std::size_t>(threads); ++i) workers_.emplace_back([this, i] { work(i); });
 }

@@ -70,7 +70,7 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view what) {
 }
 
 std::string human_bytes(double bytes) {
-  if (bytes < 1000.0) return format("%.0f %s", bytes, "B");
+  if (bytes < 999.5) return format("%.0f %s", bytes, "B");
   constexpr std::array kUnits{"kB", "MB", "GB", "TB"};
   std::size_t unit = 0;
   for (bytes /= 1000.0; bytes >= 999.5 && unit + 1 < kUnits.size(); bytes /= 1000.0) ++unit;
@@ -80,8 +80,9 @@ std::string human_bytes(double bytes) {
 std::string human_seconds(double seconds) {
   if (seconds < 999.5e-6) return format(three_digits(seconds * 1e6), seconds * 1e6, "us");
   if (seconds < 0.9995) return format(three_digits(seconds * 1e3), seconds * 1e3, "ms");
-  if (seconds < 120.0) return format("%.1f %s", seconds, "s");
-  return format("%.0f min", std::floor(seconds / 60.0), "") + format(" %.0f %s", std::fmod(seconds, 60.0), "s");
+  if (seconds < 119.95) return format("%.1f %s", seconds, "s");
+  const double rounded = std::round(seconds);  // before the division, or 179.7 s would read "2 min 60 s"
+  return format("%.0f min", std::floor(rounded / 60.0), "") + format(" %.0f %s", std::fmod(rounded, 60.0), "s");
 }
 
 bool matches(const std::string& pattern, const std::string& text) {

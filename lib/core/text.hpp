@@ -7,16 +7,17 @@
 
 namespace gradtool {
 
-/// The candidate nearest to `word` by edit distance, or empty when none is near enough to be what was meant.
+/// The candidate with the smallest edit distance to `word`; empty when none is similar enough to be what was meant.
 [[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-/// "25MB", "4MiB", "512K", "1.5GB", "1000" to bytes. MB = 1e6 and MiB = 2^20; a bare K, M, G is a power of two, as in
-/// nccl-tests. Throws Fault::usage naming `what` when it is none of these.
+/// Parses a size such as "25MB", "4MiB", "512K", "1.5GB" or "1000" and returns the number of bytes. MB is 1e6 and MiB
+/// is 2^20; K, M and G without B are powers of two, as in nccl-tests. A fraction of a byte is dropped. Throws
+/// Fault::usage naming `what` for any other text, and for sizes below 1 byte or above 2^62 bytes.
 [[nodiscard]] std::uint64_t parse_bytes(std::string_view text, std::string_view what);
 
-/// "12.3 kB", "4.2 MB": three significant digits, decimal prefixes.
+/// A size in three significant digits with a decimal prefix, for example "12.3 kB" or "4.20 MB".
 [[nodiscard]] std::string human_bytes(double bytes);
-/// "12.3 us", "4.20 ms", "1.5 s", "3 min 20 s".
+/// A duration for people, for example "12.3 us", "4.20 ms", "1.5 s" or "3 min 20 s".
 [[nodiscard]] std::string human_seconds(double seconds);
 
 /// True when `pattern` (ECMAScript regular expression) is found in `text`. Throws Fault::usage for a malformed pattern.

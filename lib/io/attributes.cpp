@@ -1,17 +1,138 @@
 #include "lib/io/attributes.hpp"
 
-#include <limits>
+#include <unistd.h>
 
-#include "lib/io/heap_text.hpp"
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "lib/io/hdf5.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {
 
+/// What an attribute holds instead of the text: the length of the text, the address of its heap (a "collection" in the
+/// words of HDF5) and the number of the object in it.
+struct Reference {
+  std::uint64_t length, collection, object;
+};
+constexpr std::size_t kReferenceBytes = 16;
+
+std::uint64_t little_endian(std::span<const unsigned char> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | bytes[i];
+  return value;
+}
+
+/// Type conversion, for HDF5, from a reference to opaque bytes. It leaves the bytes as they are, so that HDF5 does not
+/// follow the reference.
+herr_t keep_bytes(hid_t, hid_t, H5T_cdata_t* data, std::size_t, std::size_t, std::size_t, void*, void*, hid_t) {
+  if (data->command == H5T_CONV_INIT) data->need_bkg = H5T_BKG_NO;
+  return 0;
+}
+
+hid_t opaque_reference() {
+  static const hid_t type = [] {
+    const hid_t opaque = checked_id(H5Tcreate(H5T_OPAQUE, kReferenceBytes), "make a type");
+    const Datatype text{checked_id(H5Tcopy(H5T_C_S1), "make a type")};
+    checked(H5Tset_size(text.get(), H5T_VARIABLE), "make a type");
+    checked(H5Tregister(H5T_PERS_SOFT, "text reference", text.get(), opaque, keep_bytes), "make a type");
+    return opaque;
+  }();
+  return type;
+}
+
+/// Reads bytes of the file at HDF5's addresses, which count from the end of the user block.
+class RawFile {
+ public:
+  explicit RawFile(hid_t object) : file_{H5Iget_file_id(object)} {
+    const Properties creation{H5Fget_create_plist(file_.get())};
+    std::size_t lengths = 0;
+    void* handle = nullptr;
+    sound_ = H5Pget_userblock(creation.get(), &base_) >= 0 &&
+             H5Pget_sizes(creation.get(), &addresses_, &lengths) >= 0 && addresses_ == 8 && lengths == 8 &&
+             H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) >= 0;
+    if (sound_) descriptor_ = *static_cast<int*>(handle);
+  }
+  /// Returns false when the file does not have that many bytes at `address`.
+  bool read(std::uint64_t address, std::span<unsigned char> out) const {
+    constexpr std::uint64_t kLast = std::numeric_limits<off_t>::max();
+    if (!sound_ || address > kLast - base_ || out.size() > kLast - base_ - address) return false;
+    const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(base_ + address));
+    return got >= 0 && static_cast<std::size_t>(got) == out.size();
+  }
+
+ private:
+  File file_;
+  hsize_t base_ = 0;
+  std::size_t addresses_ = 0;
+  bool sound_ = false;
+  int descriptor_ = -1;
+};
+
+/// Finds the object that `wanted` names in its collection and reads it into `text`; returns false when the collection
+/// is damaged. A collection (HDF5 file format specification 3.0, section III.E) is a header of 16 bytes, which holds
+/// its size, followed by objects. Each object has a header of 16 bytes and is padded to 8 bytes; object 0 is the free
+/// rest.
+bool find_text(const RawFile& file, const Reference& wanted, std::string& text) {
+  std::array<unsigned char, 16> header;
+  if (!file.read(wanted.collection, header)) return false;
+  if (std::memcmp(header.data(), "GCOL\1", 5) != 0) return false;
+  const std::uint64_t size = little_endian(std::span{header}.subspan(8, 8));
+  std::uint64_t offset = header.size();
+  // Objects have 16-bit numbers; this bound ends the loop also in a damaged collection.
+  for (int count = 0; count < 0x10000 && offset < size && size - offset >= header.size(); ++count) {
+    if (wanted.collection > std::numeric_limits<std::uint64_t>::max() - offset) return false;
+    if (!file.read(wanted.collection + offset, header)) return false;
+    const std::uint64_t object = little_endian(std::span{header}.first(2));
+    const std::uint64_t bytes = little_endian(std::span{header}.subspan(8, 8));
+    const std::uint64_t available = size - offset - header.size();
+    if (object == 0 || bytes > available) return false;
+    if (object == wanted.object) {
+      text.resize(wanted.length);
+      return wanted.length <= bytes && file.read(wanted.collection + offset + header.size(),
+                                                 {reinterpret_cast<unsigned char*>(text.data()), text.size()});
+    }
+    offset += header.size() + (bytes + 7) / 8 * 8;
+  }
+  return false;
+}
+
+/// The value of `attribute`, which is one text of variable length. HDF5 stores such a text in a global heap of the
+/// file.
+///
+/// HDF5 1.10 trusts every number in such a heap: a damaged heap makes it loop for ever, overrun memory or allocate
+/// gigabytes. So HDF5 is only asked for the reference, and the heap is read here, with checks. Throws Fault::data,
+/// naming `place` and `name`, when the text is damaged or longer than `max_bytes`.
+std::string read_heap_text(hid_t attribute, std::size_t max_bytes, const Place& place, const char* name) {
+  const auto fail = [&](const char* problem) { place.fail(std::string{"the attribute '"} + name + "' " + problem); };
+  const hid_t opaque = opaque_reference();
+  std::array<unsigned char, 2 * kReferenceBytes> bytes{};
+  // A file whose addresses have another size than 8 bytes has references of another size; RawFile refuses it.
+  if (H5Aget_storage_size(attribute) > bytes.size()) fail("cannot be read");
+  if (H5Aread(attribute, opaque, bytes.data()) < 0) fail("cannot be read");
+  const std::span all{bytes};
+  const Reference reference{little_endian(all.first(4)), little_endian(all.subspan(4, 8)),
+                            little_endian(all.subspan(12, 4))};
+  std::string text;
+  if (reference.length == 0) return text;
+  if (reference.length > max_bytes) fail("is too long, or damaged");
+  if (!find_text(RawFile{attribute}, reference, text)) fail("is damaged");
+  // C strings may be stored together with their terminating zero.
+  text.resize(std::min(text.size(), text.find('\0')));
+  return text;
+}
+
 constexpr std::size_t kMaxText = std::size_t{1} << 20;
 
-/// An attribute that exists, its type and how many values it has.
-struct Found {
+/// An open attribute, its type and its extent.
+struct OpenAttribute {
   Attribute attribute;
   Datatype type;
   H5T_class_t kind = H5T_NO_CLASS;
@@ -24,12 +145,12 @@ struct Found {
   place.fail(std::string{"the attribute '"} + name + "' " + problem);
 }
 
-std::optional<Found> find(hid_t object, const Place& place, const char* name) {
+std::optional<OpenAttribute> find_attribute(hid_t object, const Place& place, const char* name) {
   be_quiet();
   const htri_t exists = H5Aexists(object, name);
   readable(exists, place, "its attributes cannot be read");
   if (exists == 0) return std::nullopt;
-  Found found;
+  OpenAttribute found;
   found.attribute = Attribute{H5Aopen(object, name, H5P_DEFAULT)};
   if (!found.attribute) wrong(place, name, "cannot be read");
   found.type = Datatype{H5Aget_type(found.attribute.get())};
@@ -44,7 +165,7 @@ std::optional<Found> find(hid_t object, const Place& place, const char* name) {
   return found;
 }
 
-std::string read_fixed(const Found& found, const Place& place, const char* name) {
+std::string read_fixed(const OpenAttribute& found, const Place& place, const char* name) {
   if (found.size > kMaxText) wrong(place, name, "is longer than 1 MiB");
   std::string text(found.size, '\0');
   if (H5Aread(found.attribute.get(), found.type.get(), text.data()) < 0) wrong(place, name, "cannot be read");
@@ -56,9 +177,9 @@ std::string read_fixed(const Found& found, const Place& place, const char* name)
   return text;
 }
 
-std::vector<std::int64_t> read_values(const Found& found, const Place& place, const char* name) {
+std::vector<std::int64_t> read_values(const OpenAttribute& found, const Place& place, const char* name) {
   std::vector<std::int64_t> values(found.count);
-  // bool, as h5py writes it, is an enumeration over a byte.
+  // h5py writes a bool as an enumeration over one byte.
   if (found.kind == H5T_ENUM && found.size == 1) {
     std::vector<signed char> bytes(found.count);
     if (H5Aread(found.attribute.get(), found.type.get(), bytes.data()) < 0) wrong(place, name, "cannot be read");
@@ -67,7 +188,7 @@ std::vector<std::int64_t> read_values(const Found& found, const Place& place, co
   }
   if (found.kind != H5T_INTEGER || found.size > 8) wrong(place, name, "is not of integer type");
   if (H5Tget_sign(found.type.get()) == H5T_SGN_NONE) {
-    // Read as unsigned: HDF5 would clamp what does not fit.
+    // Read as unsigned, because HDF5 would clamp values that do not fit into a signed type.
     std::vector<std::uint64_t> wide(found.count);
     if (H5Aread(found.attribute.get(), H5T_NATIVE_UINT64, wide.data()) < 0) wrong(place, name, "cannot be read");
     for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -83,7 +204,7 @@ std::vector<std::int64_t> read_values(const Found& found, const Place& place, co
 }  // namespace
 
 std::optional<std::string> read_text(hid_t object, const Place& place, const char* name) {
-  const auto found = find(object, place, name);
+  const auto found = find_attribute(object, place, name);
   if (!found) return std::nullopt;
   if (found->kind != H5T_STRING || found->count != 1) wrong(place, name, "is not a single text");
   std::string text = H5Tis_variable_str(found->type.get()) > 0
@@ -94,7 +215,7 @@ std::optional<std::string> read_text(hid_t object, const Place& place, const cha
 }
 
 std::optional<std::int64_t> read_integer(hid_t object, const Place& place, const char* name) {
-  const auto found = find(object, place, name);
+  const auto found = find_attribute(object, place, name);
   if (!found) return std::nullopt;
   if (found->count != 1) wrong(place, name, "is not a single integer");
   return read_values(*found, place, name).front();
@@ -102,7 +223,7 @@ std::optional<std::int64_t> read_integer(hid_t object, const Place& place, const
 
 std::optional<std::vector<std::int64_t>> read_integers(hid_t object, const Place& place, const char* name,
                                                        std::size_t max_count) {
-  const auto found = find(object, place, name);
+  const auto found = find_attribute(object, place, name);
   if (!found) return std::nullopt;
   if (found->rank > 1) wrong(place, name, "is not a one-dimensional list of integers");
   if (found->count > max_count) wrong(place, name, "has too many entries");

@@ -13,13 +13,14 @@
 namespace gradtool::hdf5 {
 namespace {
 
-/// a * b, or the largest number when that is too large.
+/// a * b, or the largest 64-bit number when the product does not fit.
 std::uint64_t saturating_product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::uint64_t>::max() : product;
 }
 
-/// Access properties with room for `bytes` of unpacked chunks. 0: chunks are read in place, never held in memory.
+/// Access properties with a cache of `bytes` for unpacked chunks. With 0 bytes chunks are read directly and never held
+/// in memory.
 Properties access_properties(std::size_t bytes) {
   Properties access{checked_id(H5Pcreate(H5P_DATASET_ACCESS), "prepare HDF5")};
   checked(H5Pset_chunk_cache(access.get(), 7, bytes, 1.0), "prepare HDF5");

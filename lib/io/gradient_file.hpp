@@ -15,7 +15,7 @@ namespace gradtool {
 /// What one parameter tensor is. `shape` is the framework's own (OIHW for a convolution).
 struct TensorInfo {
   std::string name{};                 ///< unique in the file, e.g. "layer1.0.conv1.weight"
-  std::vector<std::int64_t> shape{};  ///< product == elements; empty for a scalar
+  std::vector<std::int64_t> shape{};  ///< its product is `elements`; empty for a scalar
   std::string kind = "other";         ///< conv, linear, embedding, recurrent, norm, bias, other
   std::string layout{};               ///< OIHW, OI, ... or empty when unknown
   std::uint64_t elements = 0;         ///< n
@@ -24,10 +24,10 @@ struct TensorInfo {
   bool has_weight = false;
 };
 
-/// Provenance at the root of the file. Attributes that are absent stay empty or 0.
+/// Where the file comes from: the attributes at its root. Attributes that are absent stay empty or 0.
 struct FileInfo {
   int schema_version = 1;
-  bool complete = false;  ///< false: the writer ended before it closed the file
+  bool complete = false;  ///< false when the writer ended before it had closed the file
   std::string producer, created, model, dataset, optimizer, command;
   std::int64_t seed = 0;
   std::int64_t workers = 0;        ///< W
@@ -40,16 +40,17 @@ struct StepInfo {
   std::int64_t iteration = 0;
   std::optional<double> epoch{};
   std::optional<double> learning_rate{};
-  std::vector<float> loss{};              ///< W values, or none
-  std::vector<double> compute_seconds{};  ///< W values, or none: each worker's forward and backward pass
+  std::vector<float> loss{};              ///< one value for each worker, or empty
+  std::vector<double> compute_seconds{};  ///< for each worker the seconds of its forward and backward pass, or empty
 };
 
-/// The median over steps and workers of the known compute_seconds (those above 0); nothing when there is none.
+/// The median of compute_seconds over steps and workers. Only values above 0 count; nothing when there are none.
 [[nodiscard]] std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps);
 
-/// Reads a gradient file (docs/gradient-file.md). Everything is checked on opening, nothing is trusted: a file that
-/// does not conform throws Fault::data with one sentence naming file, object and problem. Memory does not depend on the
-/// size of the data sets. Not thread-safe (HDF5 is not); open one reader for each process, and read from one thread.
+/// Reads a gradient file (docs/gradient-file.md). The file is checked completely when it is opened: one that does not
+/// conform throws Fault::data with one sentence that names the file, the object and the problem. Memory does not depend
+/// on the size of the data sets. Not thread-safe, because HDF5 is not; open one reader for each process, and read from
+/// one thread.
 class GradientReader {
  public:
   explicit GradientReader(std::string path);
@@ -67,10 +68,10 @@ class GradientReader {
   /// Worker `worker`'s gradient of `tensor` at captured step `step` (positions, from 0), converted to float32.
   /// out.size() == elements of the tensor. f16 and bf16 convert exactly.
   void read_gradient(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
-  /// Elements [first, first + out.size()) of the same, for tensors too large to hold.
+  /// Elements [first, first + out.size()) of the same gradient, for tensors that are too large to hold in memory.
   void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                           std::span<float> out) const;
-  /// The same for second_moment and weight. Throws Fault::usage when the tensor has none.
+  /// The same for second_moment and weight. Throws Fault::internal when the tensor has none (see TensorInfo).
   void read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
   void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                                std::span<float> out) const;

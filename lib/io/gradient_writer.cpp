@@ -1,16 +1,304 @@
-#include <algorithm>
-#include <cstring>
-#include <limits>
-
-#include "lib/io/attributes.hpp"
-#include "lib/io/create_file.hpp"
 #include "lib/io/gradient_file.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradtool_version.hpp"
+#include "kernels/float_bits.hpp"
+#include "lib/core/dtype.hpp"
+#include "lib/io/attributes.hpp"
+#include "lib/io/hdf5.hpp"
+#include "lib/io/kill_safe_driver.hpp"
 #include "lib/io/schema.hpp"
+#include "lib/io/utf8.hpp"
+
+namespace gradtool::hdf5 {
+namespace {
+
+/// A data set of shape [S, row...] that grows step by step; S is unlimited and starts at 0.
+class GrowingSet {
+ public:
+  /// `row` holds the dimensions behind the step axis; `chunk` is the chunk shape, with the step axis in front. Throws
+  /// Fault::backend when the data set cannot be created.
+  GrowingSet(hid_t parent, const std::string& name, hid_t file_type, std::vector<hsize_t> row,
+             const std::vector<std::uint64_t>& chunk);
+
+  [[nodiscard]] hid_t id() const { return dataset_.get(); }
+  /// Extends the data set to `steps` steps.
+  void grow_to(std::uint64_t steps);
+  /// Writes `values`, which have the type `memory_type`, to the box [start, start + count). Throws Fault::backend when
+  /// that fails, for example on a full disk.
+  void write(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+             const void* values);
+
+ private:
+  std::string name_;
+  Dataset dataset_;
+  std::vector<hsize_t> dims_;
+};
+
+/// A GrowingSet with the values of a tensor, stored as `dtype`: of shape [S, W, n], or [S, n] when `workers` is 0.
+class ValueSet {
+ public:
+  ValueSet(hid_t parent, const std::string& name, Dtype dtype, std::uint64_t workers, std::uint64_t elements);
+  /// Writes the row of step `step` (from 0) and `worker` (ignored when there is no worker axis). Values are rounded to
+  /// nearest even when `dtype` is narrower than float32.
+  void write_row(std::uint64_t step, std::uint64_t worker, std::span<const float> values);
+
+ private:
+  void write_part(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::uint64_t count, hid_t type,
+                  const void* values);
+
+  GrowingSet set_;
+  Dtype dtype_;
+  bool has_workers_;
+  std::uint64_t steps_ = 0;
+};
+
+Datatype file_type(Dtype dtype) {
+  if (dtype == Dtype::f16) return half_type();
+  return Datatype{checked_id(H5Tcopy(dtype == Dtype::f32 ? H5T_IEEE_F32LE : H5T_STD_U16LE), "make a type")};
+}
+
+std::vector<std::uint64_t> value_chunk(Dtype dtype, std::uint64_t workers, std::uint64_t elements) {
+  auto chunk = chunk_shape(std::max<std::uint64_t>(workers, 1), elements, size_of(dtype));
+  if (workers == 0) chunk.erase(chunk.begin() + 1);
+  return chunk;
+}
+
+std::vector<hsize_t> row_dims(std::uint64_t workers, std::uint64_t elements) {
+  return workers == 0 ? std::vector<hsize_t>{elements} : std::vector<hsize_t>{workers, elements};
+}
+
+GrowingSet::GrowingSet(hid_t parent, const std::string& name, hid_t file_type, std::vector<hsize_t> row,
+                       const std::vector<std::uint64_t>& chunk)
+    : name_{name}, dims_{std::move(row)} {
+  const std::string doing = "create the data set '" + name + "'";
+  dims_.insert(dims_.begin(), 0);
+  std::vector<hsize_t> most = dims_;
+  most.front() = H5S_UNLIMITED;
+  const std::vector<hsize_t> chunk_dims(chunk.begin(), chunk.end());
+  const int rank = static_cast<int>(dims_.size());
+
+  const Properties creation{checked_id(H5Pcreate(H5P_DATASET_CREATE), doing)};
+  checked(H5Pset_chunk(creation.get(), rank, chunk_dims.data()), doing);
+  // A chunk of one row is written to the disk as a whole, at once. A chunk of several rows waits in the cache until its
+  // rows have arrived; rows that never arrive must be zeros and not what the memory held before.
+  const bool gathers = chunk.front() > 1 || (rank == 3 && chunk[1] > 1);
+  checked(H5Pset_fill_time(creation.get(), gathers ? H5D_FILL_TIME_ALLOC : H5D_FILL_TIME_NEVER), doing);
+  std::size_t bytes = H5Tget_size(file_type);
+  for (const std::uint64_t extent : chunk) bytes *= extent;
+  const Properties access{checked_id(H5Pcreate(H5P_DATASET_ACCESS), doing)};
+  checked(H5Pset_chunk_cache(access.get(), 7, gathers ? bytes : 0, 1.0), doing);
+
+  const Dataspace space{checked_id(H5Screate_simple(rank, dims_.data(), most.data()), doing)};
+  dataset_ = Dataset{checked_id(
+      H5Dcreate2(parent, name.c_str(), file_type, space.get(), H5P_DEFAULT, creation.get(), access.get()), doing)};
+}
+
+void GrowingSet::grow_to(std::uint64_t steps) {
+  dims_.front() = steps;
+  checked(H5Dset_extent(dataset_.get(), dims_.data()), "extend the data set '" + name_ + "'");
+}
+
+void GrowingSet::write(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+                       const void* values) {
+  const int rank = static_cast<int>(dims_.size());
+  const Dataspace file{checked_id(H5Dget_space(dataset_.get()), "write a data set")};
+  const Dataspace memory{checked_id(H5Screate_simple(rank, count.data(), nullptr), "write a data set")};
+  checked(H5Sselect_hyperslab(file.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr),
+          "write a data set");
+  checked(H5Dwrite(dataset_.get(), memory_type, memory.get(), file.get(), H5P_DEFAULT, values),
+          "write the data set '" + name_ + "'");
+}
+
+ValueSet::ValueSet(hid_t parent, const std::string& name, Dtype dtype, std::uint64_t workers, std::uint64_t elements)
+    : set_{parent, name, file_type(dtype).get(), row_dims(workers, elements), value_chunk(dtype, workers, elements)},
+      dtype_{dtype},
+      has_workers_{workers > 0} {
+  if (dtype == Dtype::bf16) write_text(set_.id(), "dtype", "bfloat16");
+}
+
+void ValueSet::write_row(std::uint64_t step, std::uint64_t worker, std::span<const float> values) {
+  if (steps_ <= step) set_.grow_to(steps_ = step + 1);
+  if (dtype_ == Dtype::f32) return write_part(step, worker, 0, values.size(), H5T_NATIVE_FLOAT, values.data());
+  const Datatype half = half_type();
+  std::array<std::uint16_t, std::size_t{1} << 15> narrow;
+  for (std::size_t first = 0; first < values.size(); first += narrow.size()) {
+    const auto part = values.subspan(first, std::min(narrow.size(), values.size() - first));
+    if (dtype_ == Dtype::f16) {
+      std::transform(part.begin(), part.end(), narrow.begin(), [](float x) { return format::f16_from_f32(x); });
+      write_part(step, worker, first, part.size(), half.get(), narrow.data());
+    } else {
+      std::transform(part.begin(), part.end(), narrow.begin(), [](float x) { return format::bf16_from_f32(x); });
+      write_part(step, worker, first, part.size(), H5T_NATIVE_UINT16, narrow.data());
+    }
+  }
+}
+
+void ValueSet::write_part(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::uint64_t count,
+                          hid_t type, const void* values) {
+  if (has_workers_) {
+    set_.write({step, worker, first}, {1, 1, count}, type, values);
+  } else {
+    set_.write({step, first}, {1, count}, type, values);
+  }
+}
+
+/// The columns of /steps; those that WriterOptions switches off are absent.
+struct WritableSteps {
+  GrowingSet iteration;
+  std::optional<GrowingSet> epoch, learning_rate, loss, compute_seconds;
+};
+
+/// The data sets of one tensor.
+struct WritableTensor {
+  std::uint64_t elements;
+  ValueSet gradient;
+  std::optional<ValueSet> second_moment, weight;
+};
+
+std::uint64_t element_count(const std::vector<std::int64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    expects(extent >= 1 && !__builtin_mul_overflow(count, static_cast<std::uint64_t>(extent), &count),
+            "a tensor's shape has an extent below 1, or too many elements");
+  }
+  return count;
+}
+
+void check_tensor(const TensorInfo& tensor, std::set<std::string>& names) {
+  expects(!tensor.name.empty() && tensor.name.size() <= schema::kMaxName && is_utf8(tensor.name) &&
+              !has_control(tensor.name),
+          "a tensor's name must be 1 to 1024 bytes of UTF-8 without control characters");
+  expects(names.insert(tensor.name).second, "two tensors of a gradient file have the same name");
+  expects(std::find(schema::kKinds.begin(), schema::kKinds.end(), tensor.kind) != schema::kKinds.end(),
+          "a tensor's kind must be conv, linear, embedding, recurrent, norm, bias or other");
+  expects(tensor.shape.size() <= schema::kMaxRank, "a tensor has more than 32 dimensions");
+  static_cast<void>(element_count(tensor.shape));
+}
+
+/// Creation properties of a group that keep its attributes in the object header, where each is written at once. By
+/// default HDF5 moves more than eight attributes to a heap, which its single-writer mode does not protect.
+Properties group_properties(hid_t kind) {
+  Properties creation{checked_id(H5Pcreate(kind), "prepare HDF5")};
+  checked(H5Pset_attr_phase_change(creation.get(), 64, 0), "prepare HDF5");
+  return creation;
+}
+
+Group make_group(hid_t parent, const std::string& name) {
+  const auto creation = group_properties(H5P_GROUP_CREATE);
+  return Group{checked_id(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                          "create the group '" + name + "'")};
+}
+
+GrowingSet make_column(hid_t group, const char* name, hid_t type) {
+  constexpr std::uint64_t kRows = 128;  // rows of a chunk, 1 KiB of doubles
+  return {group, name, type, {}, {kRows}};
+}
+
+/// Throws Fault::internal when a file with these options would not conform to docs/gradient-file.md. It is called
+/// before anything is created, so that a mistake leaves no file behind.
+void check_options(const WriterOptions& options) {
+  expects(options.info.workers >= 1 && options.info.workers <= schema::kMaxWorkers,
+          "a gradient file needs 1 to 1048576 workers");
+  expects(!options.tensors.empty() && options.tensors.size() <= schema::kMaxTensors,
+          "a gradient file needs 1 to 1048576 tensors");
+  std::set<std::string> names;
+  for (const TensorInfo& tensor : options.tensors) check_tensor(tensor, names);
+}
+
+/// Creates `path` with the attributes of the root. Throws Fault::usage when it exists already and Fault::backend when
+/// it cannot be created. `error` receives the errno of the first write that fails later; see kill_safe_access.
+File create_file(const std::string& path, const FileInfo& info, int& error) {
+  if (std::error_code status; std::filesystem::exists(path, status)) {
+    throw Error{Fault::usage, "'" + path + "' exists already; remove it or choose another name"};
+  }
+  const auto access = kill_safe_access(error);
+  // The file is in the format of HDF5 1.10, whichever version is linked. Single-writer mode needs that format too.
+  checked(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "prepare HDF5");
+  const auto creation = group_properties(H5P_FILE_CREATE);
+  // File space is managed in pages of 4 KiB. A piece of metadata then never crosses a page of the system's cache; a
+  // kill can cut a write off only between two such pages.
+  checked(H5Pset_file_space_strategy(creation.get(), H5F_FSPACE_STRATEGY_PAGE, false, 1), "prepare HDF5");
+  File file{checked_id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create '" + path + "'")};
+  const hid_t root = file.get();
+  write_text(root, "format", std::string{schema::kFormat});
+  write_integer(root, "schema_version", schema::kVersion);
+  write_integer(root, "complete", 0);
+  write_text(root, "producer", info.producer.empty() ? "gradtool " GRADTOOL_VERSION : info.producer);
+  write_text(
+      root, "created",
+      info.created.empty() ? fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))) : info.created);
+  write_text(root, "model", info.model);
+  write_text(root, "dataset", info.dataset);
+  write_text(root, "optimizer", info.optimizer);
+  write_integer(root, "seed", info.seed);
+  write_integer(root, "workers", info.workers);
+  write_integer(root, "batch_size", info.batch_size);
+  write_integer(root, "micro_batches", info.micro_batches);
+  write_text(root, "command", info.command);
+  return file;
+}
+
+WritableSteps create_steps(hid_t file, const WriterOptions& options) {
+  const auto group = make_group(file, "steps");
+  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}};
+  if (options.with_epoch) steps.epoch = make_column(group.get(), "epoch", H5T_IEEE_F64LE);
+  if (options.with_learning_rate) steps.learning_rate = make_column(group.get(), "learning_rate", H5T_IEEE_F64LE);
+  const auto make_by_worker = [&](const char* name, hid_t type, std::size_t size) {
+    const auto workers = static_cast<std::uint64_t>(options.info.workers);
+    const auto chunk = chunk_shape(1, workers, size);
+    return GrowingSet{group.get(), name, type, {workers}, {chunk.front(), chunk.back()}};
+  };
+  if (options.with_loss) steps.loss = make_by_worker("loss", H5T_IEEE_F32LE, sizeof(float));
+  if (options.with_compute_seconds)
+    steps.compute_seconds = make_by_worker("compute_seconds", H5T_IEEE_F64LE, sizeof(double));
+  return steps;
+}
+
+std::vector<WritableTensor> create_tensors(hid_t file, const WriterOptions& options) {
+  const auto workers = static_cast<std::uint64_t>(options.info.workers);
+  std::vector<WritableTensor> tensors;
+  const auto parent = make_group(file, "tensors");
+  const std::size_t digits = std::max<std::size_t>(4, std::to_string(options.tensors.size() - 1).size());
+  for (const TensorInfo& tensor : options.tensors) {
+    const auto group = make_group(parent.get(), fmt::format("{:0{}}", tensors.size(), digits));
+    write_text(group.get(), "name", tensor.name);
+    write_integers(group.get(), "shape", tensor.shape);
+    write_text(group.get(), "kind", tensor.kind);
+    write_text(group.get(), "layout", tensor.layout);
+    const std::uint64_t n = element_count(tensor.shape);
+    WritableTensor made{n, {group.get(), "gradient", tensor.dtype, workers, n}, {}, {}};
+    // Second moments stay float32 because squares of small gradients underflow in 16 bits, and weights because they are
+    // the exact state of the training.
+    if (tensor.has_second_moment) made.second_moment.emplace(group.get(), "second_moment", Dtype::f32, workers, n);
+    if (tensor.has_weight) made.weight.emplace(group.get(), "weight", Dtype::f32, 0, n);
+    tensors.push_back(std::move(made));
+  }
+  return tensors;
+}
+
+}  // namespace
+}  // namespace gradtool::hdf5
 
 namespace gradtool {
 namespace {
 
-/// What is put once in every step, and whether this step has it already.
+/// Records, for values that are put once in every step (one slot for each worker), which of them this step has already.
 struct Slots {
   std::vector<bool> filled;
 
@@ -39,7 +327,7 @@ struct TensorSink {
 struct GradientWriter::Impl {
   std::string path;
   std::size_t workers = 0;
-  int write_error = 0;  ///< the driver's; must outlive the file
+  int write_error = 0;  ///< set by the file driver, see kill_safe_access; must outlive the file
   hdf5::File file;
   std::optional<hdf5::WritableSteps> columns;
   std::vector<TensorSink> tensors;
@@ -53,7 +341,7 @@ struct GradientWriter::Impl {
   void append_columns();
 };
 
-/// Everything written so far reaches the file, or Fault::backend.
+/// Makes everything that was written so far reach the file; throws Fault::backend when that fails.
 void GradientWriter::Impl::flush() const {
   hdf5::checked(H5Fflush(file.get(), H5F_SCOPE_GLOBAL), "write '" + path + "'");
   expect_written();
@@ -107,8 +395,8 @@ GradientWriter::GradientWriter(std::string path, const WriterOptions& options) :
     impl_->tensors.emplace_back(std::move(tensor), impl_->workers);
   }
   impl_->flush();
-  // From here on HDF5 orders its writes so that the file is consistent after each of them. No object and no attribute
-  // can be added any more.
+  // From here on HDF5 orders its writes so that the file is consistent after each of them. Objects and attributes can
+  // no longer be added, which is why all of them were created above.
   hdf5::checked(H5Fstart_swmr_write(impl_->file.get()), "write '" + impl_->path + "' step by step");
 }
 
@@ -122,7 +410,8 @@ void GradientWriter::begin_step(const StepInfo& step) {
   expects(step.loss.empty() || step.loss.size() == impl_->workers, "a step needs one loss per worker, or none");
   expects(step.compute_seconds.empty() || step.compute_seconds.size() == impl_->workers,
           "a step needs one time of computation per worker, or none");
-  expects(impl_->steps < static_cast<std::size_t>(schema::kMaxSteps), "a gradient file holds at most 4194304 steps");
+  expect_valid(impl_->steps < static_cast<std::size_t>(schema::kMaxSteps),
+               "a gradient file holds at most 4194304 steps");
   impl_->current = step;
 }
 
@@ -159,7 +448,7 @@ void GradientWriter::end_step() {
   }
   file.append_columns();
   file.flush();
-  // The step exists once /steps/iteration has it, and by now everything else of it is in the file.
+  // A step counts as written once /steps/iteration has it, so this comes after everything else is in the file.
   file.columns->iteration.grow_to(file.steps + 1);
   file.columns->iteration.write({file.steps}, {1}, H5T_NATIVE_INT64, &file.current->iteration);
   file.flush();

@@ -13,7 +13,7 @@ void be_quiet() {
 
 std::string last_reason() {
   std::string reason;
-  // Upward starts at the call that failed first; its text says most.
+  // Walking upward starts at the innermost call, which failed first; its text is the most specific.
   const auto visit = [](unsigned position, const H5E_error2_t* error, void* out) -> herr_t {
     if (position == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
     return 0;
@@ -43,7 +43,8 @@ void readable(herr_t status, const Place& place, const char* problem) {
 
 Datatype half_type(H5T_order_t order) {
   Datatype type{checked_id(H5Tcopy(order == H5T_ORDER_BE ? H5T_IEEE_F32BE : H5T_IEEE_F32LE), "make a type")};
-  // Sign at bit 15, five bits of exponent with bias 15, ten of mantissa. Fields first: the size may not cut them off.
+  // The sign is bit 15, then follow five bits of exponent with bias 15 and ten bits of mantissa. The fields are set
+  // before the size, because HDF5 does not accept a size that would cut fields off.
   checked(H5Tset_fields(type.get(), 15, 10, 5, 0, 10), "make a type");
   checked(H5Tset_size(type.get(), 2), "make a type");
   checked(H5Tset_ebias(type.get(), 15), "make a type");

@@ -7,10 +7,10 @@
 
 #include "lib/core/error.hpp"
 
-// HDF5's C interface, made safe to use. Only lib/io includes this.
+// HDF5's C interface with owning handles and checked calls. It is the only place that includes hdf5.h.
 namespace gradtool::hdf5 {
 
-/// Owns one HDF5 identifier and closes it with `Close`. Empty when negative.
+/// Owns one HDF5 identifier and closes it with `Close`. A negative identifier means that it owns nothing.
 template <herr_t (*Close)(hid_t)>
 class Id {
  public:
@@ -25,7 +25,8 @@ class Id {
 
   [[nodiscard]] hid_t get() const noexcept { return id_; }
   [[nodiscard]] explicit operator bool() const noexcept { return id_ >= 0; }
-  /// Closes it. The status matters for a file that was written: this is where a full disk may show.
+  /// Closes the identifier and returns the status. For a file that was written the status matters, because a full disk
+  /// may become apparent only here.
   herr_t reset() noexcept {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id >= 0 ? Close(id) : 0;
@@ -43,27 +44,31 @@ using Datatype = Id<H5Tclose>;
 using Attribute = Id<H5Aclose>;
 using Properties = Id<H5Pclose>;
 
-/// A place in a gradient file, for sentences: "runs/a.h5: /tensors/0003: ...".
+/// A place in a gradient file for use in messages, for example "runs/a.h5: /tensors/0003".
 struct Place {
   std::string file;
   std::string object;
 
   [[nodiscard]] Place at(const std::string& child) const { return {file, (object == "/" ? "" : object) + "/" + child}; }
-  /// Throws Fault::data: what is there is not what a gradient file has there.
+  /// Throws Fault::data with the place and the problem.
   [[noreturn]] void fail(const std::string& problem) const;
 };
 
-/// Stops HDF5 from printing its error stack to stderr. Per thread, hence called at every entry; cheap after the first.
+/// Stops HDF5 from printing its error stack to stderr. The setting is per thread, so every public function calls this;
+/// it costs nothing after the first call.
 void be_quiet();
 
-/// The innermost reason on HDF5's error stack ("No space left on device"), or empty. Clears nothing.
+/// The innermost reason on HDF5's error stack, for example "No space left on device", or empty. Does not clear the
+/// stack.
 [[nodiscard]] std::string last_reason();
 
-/// `status` (or the identifier) of a call that only the system can make fail, or Fault::backend: "cannot <doing> ...".
+/// Check the result of a call that fails only for reasons of the system: throw Fault::backend with "cannot <doing>" and
+/// HDF5's reason when it is negative.
 hid_t checked_id(hid_t id, const std::string& doing);
 void checked(herr_t status, const std::string& doing);
 
-/// `status` or `id` of a call that a damaged file makes fail: Fault::data naming the place.
+/// Check the result of a call that fails when the file is damaged: throw Fault::data with the place and the problem
+/// when it is negative.
 hid_t readable_id(hid_t id, const Place& place, const char* problem);
 void readable(herr_t status, const Place& place, const char* problem);
 

@@ -14,7 +14,7 @@
 namespace gradtool::hdf5 {
 namespace {
 
-/// HDF5 fills in `base`; `under` is the POSIX driver's file, which does the work.
+/// A file of this driver. HDF5 fills in `base`; `under` is the file of the POSIX driver, which does the work.
 struct DriverFile {
   H5FD_t base;
   H5FD_t* under;
@@ -64,7 +64,8 @@ herr_t query(const H5FD_t* file, unsigned long* flags) {
            H5FD_FEAT_SUPPORTS_SWMR_IO | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
   if (file == nullptr) return 0;
   if (H5FDquery(under(file), flags) < 0) return -1;
-  // Every piece of metadata is written when HDF5 says so, not gathered: the order is what keeps the file whole.
+  // Metadata must be written when HDF5 says so and not be gathered, because the order of writes keeps the file
+  // consistent.
   *flags &= ~static_cast<unsigned long>(H5FD_FEAT_ACCUMULATE_METADATA);
   return 0;
 }
@@ -86,7 +87,7 @@ herr_t read(H5FD_t* file, H5FD_mem_t type, hid_t transfer, haddr_t address, std:
   return H5FDread(under(file), type, transfer, address, size, buffer);
 }
 
-/// Notes a failure for good. Always "done", see kill_safe_access.
+/// Stores errno when a write has failed. Always returns success; see kill_safe_access.
 herr_t settle(DriverFile& file, herr_t status) {
   if (status < 0) *file.error = errno != 0 ? errno : EIO;
   return 0;
@@ -105,7 +106,7 @@ herr_t truncate_under(DriverFile& file, hid_t transfer, hbool_t closing) {
   return settle(file, H5FDtruncate(file.under, transfer, closing));
 }
 
-/// The file made as long as HDF5 has planned it, then the superblock that says so.
+/// Makes the file as long as HDF5 has planned it, and then writes the superblock, which states that length.
 void write_superblock(DriverFile& file, hid_t transfer) {
   truncate_under(file, transfer, false);
   const auto bytes = file.superblock.bytes();
@@ -144,7 +145,7 @@ H5FD_class_t driver_class() {
   H5FD_class_t driver{};
 #if H5_VERSION_GE(1, 13, 0)
   driver.version = H5FD_CLASS_VERSION;
-  driver.value = static_cast<H5FD_class_value_t>(H5FD_RESV_DRIVER_MAX + 1);  // numbers above are for private drivers
+  driver.value = static_cast<H5FD_class_value_t>(H5FD_RESV_DRIVER_MAX + 1);  // numbers above it are for private drivers
 #endif
   driver.name = "gradtool-kill-safe";
   driver.maxaddr = (haddr_t{1} << 62) - 1;
@@ -164,7 +165,7 @@ H5FD_class_t driver_class() {
   driver.truncate = truncate;
   driver.lock = lock;
   driver.unlock = unlock;
-  // As the POSIX driver: one pool for metadata, one for raw data.
+  // The same as in the POSIX driver: one pool of free space for metadata and one for raw data.
   std::fill(std::begin(driver.fl_map), std::end(driver.fl_map), H5FD_MEM_SUPER);
   driver.fl_map[H5FD_MEM_DEFAULT] = H5FD_MEM_SUPER;
   driver.fl_map[H5FD_MEM_DRAW] = H5FD_MEM_DRAW;

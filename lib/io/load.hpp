@@ -8,7 +8,8 @@
 #include "lib/io/data_set.hpp"
 #include "lib/io/gradient_file.hpp"
 
-// The checks that stand between a file and a GradientReader. Each throws Fault::data with the place and the problem.
+// The parts of opening a gradient file: each function checks one part of it and throws Fault::data, naming the place
+// and the problem, when it does not conform.
 namespace gradtool::hdf5 {
 
 /// The data sets of one tensor, as /tensors/<number> has them.
@@ -26,25 +27,25 @@ struct StoredSteps {
   std::optional<DataSet> epoch, learning_rate, loss, compute_seconds;
 };
 
-/// Attributes of the root. Format and version are settled before anything else is looked at.
+/// Reads the attributes of the root. Format and version are checked before anything else.
 [[nodiscard]] FileInfo load_root(hid_t file, const Place& root);
 
-/// Opens /steps; columns agree with `workers`, their lengths are not compared yet.
+/// Opens the columns of /steps and checks them against `workers`; does not compare their lengths yet.
 [[nodiscard]] StoredSteps open_steps(hid_t file, const Place& root, std::int64_t workers);
 
-/// Opens every tensor in forward order; shapes, types and `workers` agree, names are unique.
+/// Opens every tensor in forward order and checks that shapes, types and `workers` agree and that names are unique.
 [[nodiscard]] std::vector<StoredTensor> open_tensors(hid_t file, const Place& root, std::int64_t workers);
 
-/// S. Where the file is complete all data sets have it; else the shortest counts, and none may be more than the one
-/// unfinished step longer.
+/// The number of steps S. In a complete file all data sets have the same number of steps. In an incomplete one the
+/// shortest counts, and no other may be more than one step longer, because one step may be unfinished.
 [[nodiscard]] std::size_t settle_steps(const StoredSteps& steps, const std::vector<StoredTensor>& tensors,
                                        bool complete);
 
-/// Every data set's values exist in a file of `file_bytes`; see DataSet::expect_stored.
+/// Checks that the values of every data set exist in a file of `file_bytes` bytes; see DataSet::expect_stored.
 void expect_stored(const StoredSteps& steps, const std::vector<StoredTensor>& tensors, std::uint64_t file_bytes,
                    bool complete);
 
-/// The first `count` rows of the columns.
+/// Reads the first `count` rows of the columns.
 [[nodiscard]] std::vector<StepInfo> load_steps(const StoredSteps& steps, std::size_t count, std::size_t workers);
 
 }  // namespace gradtool::hdf5

@@ -3,8 +3,9 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
-// Names and limits of the gradient file, schema 1 (docs/gradient-file.md).
+// Names, limits and chunk shapes of the gradient file, schema 1 (docs/gradient-file.md).
 namespace gradtool::schema {
 
 inline constexpr std::string_view kFormat = "gradtool.gradients";
@@ -13,16 +14,29 @@ inline constexpr int kVersion = 1;
 inline constexpr std::array<std::string_view, 7> kKinds{"conv", "linear", "embedding", "recurrent",
                                                         "norm", "bias",   "other"};
 
-// Far beyond any training run; they keep memory small when a file lies.
+// These limits are far beyond any training run. They bound the memory that a damaged file can make a reader allocate.
 inline constexpr std::int64_t kMaxSteps = std::int64_t{1} << 22;
 inline constexpr std::int64_t kMaxWorkers = std::int64_t{1} << 20;
 inline constexpr std::size_t kMaxTensors = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxRank = 32;
 inline constexpr std::size_t kMaxName = 1024;
 
-/// Writers keep to this; a reader never holds a chunk of an unfiltered data set in memory, so it takes larger ones.
+/// The largest chunk that a writer makes. Readers accept larger chunks in data sets without filters, because they never
+/// hold such a chunk in memory.
 inline constexpr std::uint64_t kMaxChunkBytes = std::uint64_t{4} << 20;
-/// What a reader is willing to unpack at once.
+/// The largest chunk of a data set with filters that a reader unpacks.
 inline constexpr std::uint64_t kMaxFilteredChunkBytes = std::uint64_t{64} << 20;
 
 }  // namespace gradtool::schema
+
+namespace gradtool {
+
+/// The chunk shape {steps, workers, elements} of a data set [S, W, n] of values of `value_bytes` bytes, with S
+/// unlimited. A chunk has at most 4 MiB. For large tensors it holds one step of one worker, with the element axis cut
+/// into equal parts. For small tensors it holds several workers, up to 64 KiB, and when all workers fit also several
+/// steps, up to 4 KiB. This keeps both the chunk index and the padding small: a chunk occupies its whole size on disk
+/// from its first value on.
+[[nodiscard]] std::vector<std::uint64_t> chunk_shape(std::uint64_t workers, std::uint64_t elements,
+                                                     std::uint64_t value_bytes);
+
+}  // namespace gradtool

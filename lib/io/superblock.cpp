@@ -7,8 +7,9 @@
 namespace gradtool::hdf5 {
 namespace {
 
-// Layout (HDF5 file format specification 3.0, section II.A): signature, version 3, size of addresses 8, size of lengths
-// 8, flags; addresses of the base, the extension, the end of the file and the root; checksum.
+// Layout of the superblock (HDF5 file format specification 3.0, section II.A): signature, version (3), size of
+// addresses (8), size of lengths (8), flags; then the addresses of the base, the extension, the end of the file and the
+// root group; then the checksum.
 constexpr std::array<unsigned char, 11> kStart{0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n', 3, 8, 8};
 constexpr std::size_t kFlags = 11;
 constexpr std::size_t kEndOfFile = 28;
@@ -37,7 +38,7 @@ void finish(State& s) {
   c ^= b, c -= std::rotl(b, 24);
 }
 
-/// Adds up to 12 bytes, read as three little-endian words, missing ones as 0.
+/// Adds up to 12 bytes to the state, as three little-endian words; missing bytes count as 0.
 void absorb(State& s, std::span<const std::byte> bytes) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     s[i / 4] += static_cast<std::uint32_t>(bytes[i]) << 8 * (i % 4);

@@ -16,14 +16,14 @@ class Superblock {
  public:
   static constexpr std::size_t kBytes = 48;
 
-  /// False, and nothing changed, when `bytes` are no such superblock.
+  /// Takes a copy of `bytes`. Returns false and changes nothing when they are not such a superblock.
   bool assign(std::span<const std::byte> bytes);
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  /// How long the file claims to be; 0 before `assign`.
+  /// The length of the file that the superblock states; 0 before `assign`.
   [[nodiscard]] std::uint64_t end_of_file() const;
 
   void set_end_of_file(std::uint64_t address);
-  /// Takes the mark of a writer away ("file consistency flags").
+  /// Clears the "file consistency flags", with which a program marks a file that it is writing.
   void clear_flags();
 
  private:

@@ -9,7 +9,8 @@ namespace gradtool {
 /// True when `text` is well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 [[nodiscard]] bool is_utf8(std::string_view text);
 
-/// True when `text` holds a C0 control character or DEL: what must not reach a terminal or end a sentence early.
+/// True when `text` holds a C0 control character or DEL. Such characters must not reach a terminal or break the line of
+/// a message.
 [[nodiscard]] bool has_control(std::string_view text);
 
 /// `text` with control characters written as \xNN.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/core/error.hpp"
@@ -9,10 +10,7 @@
 namespace gradtool {
 
 void Table::add(std::vector<Cell> row) {
-  if (row.size() != columns_.size()) {
-    throw Error{Fault::usage,
-                fmt::format("table {}: a row has {} cells for {} columns", name_, row.size(), columns_.size())};
-  }
+  expects(row.size() == columns_.size(), "a row of a table does not have one cell for every column");
   rows_.push_back(std::move(row));
 }
 
@@ -20,7 +18,7 @@ std::size_t Table::index_of(std::string_view column) const {
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     if (columns_[i].name == column) return i;
   }
-  throw Error{Fault::usage, fmt::format("table {} has no column {}", name_, column)};
+  throw Error{Fault::internal, fmt::format("table {} has no column {}", name_, column)};
 }
 
 std::string to_text(const Cell& cell) {
@@ -32,6 +30,33 @@ std::string to_text(const Cell& cell) {
     std::string operator()(const std::string& value) const { return value; }
   };
   return std::visit(Printer{}, cell);
+}
+
+std::string format_rows(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                        const std::vector<bool>& align_right, std::size_t max_cell) {
+  const auto shown = [max_cell](const std::string& cell) {
+    return cell.size() <= max_cell ? cell : cell.substr(0, max_cell - 3) + "...";
+  };
+  std::vector<std::size_t> width(header.size());
+  for (std::size_t c = 0; c < header.size(); ++c) width[c] = header[c].size();
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], shown(row[c]).size());
+  }
+  std::string out;
+  const auto append = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string cell = shown(row[c]);
+      const std::string pad(width[c] - cell.size(), ' ');
+      if (c > 0) line += "  ";
+      line += align_right[c] ? pad + cell : cell + pad;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + '\n';
+  };
+  append(header);
+  for (const auto& row : rows) append(row);
+  return out;
 }
 
 }  // namespace gradtool

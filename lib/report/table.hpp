@@ -22,13 +22,13 @@ class Table {
  public:
   Table(std::string name, std::vector<Column> columns) : name_{std::move(name)}, columns_{std::move(columns)} {}
 
-  /// Throws Fault::usage unless `row` has one cell for every column.
+  /// `row` has one cell for every column, else Fault::internal.
   void add(std::vector<Cell> row);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const std::vector<Column>& columns() const { return columns_; }
   [[nodiscard]] const std::vector<std::vector<Cell>>& rows() const { return rows_; }
-  /// Position of the column, or Fault::usage when there is none of that name.
+  /// Position of the column. Throws Fault::internal when there is none of that name.
   [[nodiscard]] std::size_t index_of(std::string_view column) const;
   [[nodiscard]] const Cell& at(std::size_t row, std::string_view column) const {
     return rows_.at(row)[index_of(column)];
@@ -43,5 +43,11 @@ class Table {
 
 /// The shortest text that reads back to the same value; "inf", "nan" as pandas reads them; empty for monostate.
 [[nodiscard]] std::string to_text(const Cell& cell);
+
+/// A table for people: columns padded to their widest cell, those of `align_right` on the right. Cells longer than
+/// `max_cell` end in "...". One line per row, the header first, two spaces between columns, none at the end of a line.
+[[nodiscard]] std::string format_rows(const std::vector<std::string>& header,
+                                      const std::vector<std::vector<std::string>>& rows,
+                                      const std::vector<bool>& align_right, std::size_t max_cell = 40);
 
 }  // namespace gradtool

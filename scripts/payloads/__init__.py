@@ -1,11 +1,16 @@
-"""Decoders for gradtool payloads in NumPy, written from docs/payload-format.md and sharing nothing with the C++ code.
+"""Decoders for gradtool payloads in NumPy, written from the methods' READMEs and sharing nothing with the C++ code.
 
+Each lies with its method, lib/methods/<name>/reader.py; this package finds them and holds what several need.
 `payloads.module("qsgd").decode(parameters, n, payload)` gives n float32 values; parameters are strings by name, as
 `payloads.parameters("bits=4,bucket=512")` splits them. Where tensors' shapes matter,
 `decode_layout(parameters, tensors, payload)` reads units of several tensors (dicts of shape, kind, first, elements).
 Codecs that are several collectives have `follow(...)` instead; see tests/reduce/check_messages.py.
 """
-import importlib
+import importlib.util
+import pathlib
+import sys
+
+METHODS = pathlib.Path(__file__).resolve().parents[2] / "lib/methods"
 
 
 class Missing(Exception):
@@ -18,5 +23,11 @@ def parameters(text):
 
 
 def module(codec):
-    """The decoder module of a codec; ModuleNotFoundError where there is none."""
-    return importlib.import_module("payloads." + codec)
+    """The reader of a codec; FileNotFoundError where it has none."""
+    name = f"payloads.methods.{codec}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, METHODS / codec / "reader.py")
+        reader = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(reader)
+        sys.modules[name] = reader
+    return sys.modules[name]

@@ -3,8 +3,7 @@
 #include <numeric>
 
 #include "feed.hpp"
-#include "lib/analysis/gram.hpp"
-#include "lib/analysis/slicing.hpp"
+#include "lib/analysis/slices.hpp"
 
 namespace gradtool::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "feed.hpp"
 #include "lib/analysis/real_transform.hpp"
-#include "lib/analysis/spectrum_sums.hpp"
+#include "lib/analysis/spectrum.hpp"
 
 namespace gradtool::test {
 namespace {

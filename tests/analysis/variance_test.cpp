@@ -3,9 +3,7 @@
 #include <limits>
 
 #include "feed.hpp"
-#include "lib/analysis/moments.hpp"
-#include "lib/analysis/ratio_histogram.hpp"
-#include "lib/analysis/signal_ratio.hpp"
+#include "lib/analysis/variance.hpp"
 
 namespace gradtool::test {
 namespace {

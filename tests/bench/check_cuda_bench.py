@@ -69,6 +69,10 @@ for choice in (flags(on_gpu) + ["--timing", "concurrent"], flags(on_gpu) + ["--r
         same(key[0], exact, row, expected[key], ERRORS, 1e-3)
         compared += 1
 
+# A codec without a CUDA version is skipped with a reason; the other rows are measured.
+without_cuda = [row for row in rows("cuda", *flags(["dlcp"])).values() if row["codec"] == "dlcp"]
+assert without_cuda and all(row["status"] == "skipped" and "no CUDA version" in row["message"] for row in without_cuda), without_cuda
+
 # Collectives are counted on the GPU as on the CPU, so models send as much.
 network = flags(generic) + ["--timing", "isolated", "--network", "10gbe", "--nodes", "2,8", "--compute-ms", "5"]
 expected = {key: row for key, row in rows("cpu", *network).items() if row["time_source"] == "modelled"}

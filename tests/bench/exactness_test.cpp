@@ -1,10 +1,9 @@
 // Ranks that end with different bits are found in every step, the timed ones too.
 #include <gtest/gtest.h>
 
-#include "lib/bench/replay.hpp"
-#include "lib/bench/replay_state.hpp"
-#include "lib/bench/units.hpp"
+#include "lib/bench/rank_replay.hpp"
 #include "lib/comm/forwarding.hpp"
+#include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "tests/io/sample.hpp"
 
@@ -48,15 +47,10 @@ std::string failure_at(int call, bool check) {
   }
   const GradientReader reader{file.path()};
   const auto units = make_units(reader.tensors(), {0}, Granularity{});
-  const ReplayPlan plan{.reader = &reader,
-                        .units = &units,
-                        .codec = parse_codec("none"),
-                        .ranks = 2,
-                        .stop = {.min_samples = 2, .max_noise = 1e300, .timeout_seconds = 1e9},
-                        .check = check,
-                        .payloads = {},
-                        .clock_reasons = {},
-                        .on_result = {}};
+  BenchOptions options;
+  options.stop = {.min_samples = 2, .max_noise = 1e300, .timeout_seconds = 1e9};
+  options.check = check;
+  const ReplayPlan plan{.options = options, .reader = reader, .units = units, .codec = parse_codec("none"), .ranks = 2};
   StepLoader loader{reader, 2, kElementsEach, {}};
   std::array<ReplayResult, 2> results;
   try {

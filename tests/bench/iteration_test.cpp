@@ -5,7 +5,6 @@
 #include <random>
 
 #include "lib/bench/cost_model.hpp"
-#include "lib/bench/iteration.hpp"
 
 namespace gradtool::test {
 namespace {

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "lib/bench/cost_model.hpp"
+#include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/comm/recording.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/task_pool.hpp"
-#include "lib/reduce/reducer.hpp"
 #include "tests/codecs/inputs.hpp"
 
 namespace gradtool::test {

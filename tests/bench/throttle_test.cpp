@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lib/bench/replay.hpp"
-#include "lib/bench/units.hpp"
+#include "lib/comm/launch.hpp"
 #include "tests/io/sample.hpp"
 
 namespace gradtool::test {
@@ -27,13 +27,13 @@ ReplayResult replay_with(ClockReasons reasons) {
   }
   const GradientReader reader{file.path()};
   const auto units = make_units(reader.tensors(), {0}, Granularity{});
-  const ReplayPlan plan{.reader = &reader,
-                        .units = &units,
+  BenchOptions options;
+  options.stop = {.min_samples = 4, .max_noise = 1e300, .timeout_seconds = 1e9};
+  const ReplayPlan plan{.options = options,
+                        .reader = reader,
+                        .units = units,
                         .codec = parse_codec("none"),
-                        .stop = {.min_samples = 4, .max_noise = 1e300, .timeout_seconds = 1e9},
-                        .payloads = {},
-                        .clock_reasons = std::move(reasons),
-                        .on_result = {}};
+                        .clock_reasons = std::move(reasons)};
   StepLoader loader{reader, 1, kElementsEach, {}};
   ReplayResult result;
   run_threads(1, [&](Communicator<Space::host>& comm) { replay_rank(plan, comm, loader, true, result); });

@@ -24,7 +24,9 @@ chance = random.Random(seed)
 
 def start(folder, out, *arguments):
     """Capture in the background, and its standard error."""
-    log = open(os.path.join(folder, "log"), "w+")
+    path = os.path.join(folder, "log")
+    open(path, "w").close()
+    log = open(path, "a+")  # the two processes share the file's position: only appending is safe while this one reads
     command = [program, "capture", *COMMON, "--data-dir", folder, "--log-steps", "--out", out, *arguments]
     process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
     return process, log

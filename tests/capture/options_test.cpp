@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "lib/capture/capture.hpp"
-#include "lib/capture/selection.hpp"
 #include "tests/capture/test_data.hpp"
 
 namespace gradtool {

@@ -111,6 +111,8 @@ def check_data_on_stdout():
     code, out, err = run("bench", SAMPLE, "--codec", "qsgd", "--csv", "-", "-n", "2")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0 and {r["codec"] for r in rows} == {"none", "noop", "qsgd"}, err
+    columns = csv.DictReader(io.StringIO(run("list", "columns", "--csv", "-")[1]))
+    assert [c["column"] for c in columns] == out.splitlines()[0].split(","), "list columns names those of the CSV"
     assert len({tuple(r[c] for c in ("codec", "params", "tensor", "timing")) for r in rows}) == len(rows)
     for row in rows:
         assert None not in row and row["status"] == "ok" and int(row["samples"]) == 2

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,97 +95,24 @@ inline Layout several_tensors() {
   return layout;
 }
 
-/// The specifications that suites run over: every registered codec with its defaults, and variants that take other
-/// paths.
+/// Lines of lib/methods/<name>/variants.txt: specifications that take other paths than the defaults do. For a reducer
+/// of its own their parameters reach every phase within six steps.
+inline std::vector<std::string> variants_of(const CodecDescriptor& codec) {
+  std::vector<std::string> specs;
+  std::ifstream file{std::string{GRADTOOL_METHOD_FOLDER "/"}.append(codec.name) + "/variants.txt"};
+  for (std::string spec; std::getline(file, spec);) specs.push_back(spec);
+  return specs;
+}
+
+/// The specifications that suites over codecs run: every method that has one, with its defaults, and their variants.
 inline std::vector<std::string> specs_to_test() {
   std::vector<std::string> specs;
-  const std::vector<std::string> variants{
-      "dlcp:model=iid,loss=0.2,packet=64,bound=0.1",
-      "dlcp:model=gilbert,bad=0.2,packet=128,bound=1",
-      "dlcp:model=none,packet=8192",
-      "dlcp:drain=0.5,queue=2,packet=256,bound=0",
-      "atomo:vectors=square",
-      "atomo:vectors=square,s=12",
-      "fp16:scale_log2=10",
-      "topk:ratio=0.3",
-      "topk:ratio=0.2,index=u32",
-      "topk:ratio=1",
-      "topk:ratio=0.01,index=bitmap",
-      "topk:ratio=0.001,index=elias",
-      "fp8:format=e5m2,block=32",
-      "fp8:rounding=stochastic",
-      "mx:format=e5m2",
-      "mx:format=e3m2",
-      "mx:format=e2m3,rounding=stochastic",
-      "mx:format=e2m1",
-      "mx:format=int8",
-      "mx:format=int8,rounding=stochastic",
-      "qsgd:bits=2,bucket=64",
-      "qsgd:bits=3,bucket=96",
-      "qsgd:bits=8",
-      "qsgd:bits=4,norm=l2",
-      "qsgd:bits=5,bucket=1024",
-      "qsgd:code=elias",
-      "qsgd:bits=2,bucket=1024,norm=l2,code=elias",
-      "qsgd:bits=8,bucket=32768,code=elias",
-      "fft:theta=0,bits=32",
-      "fft:theta=0.9,bits=8",
-      "fft:theta=1",
-      "fft:theta=0.5,rounding=nearest,chunk=1024",
-      "fft:chunk=256,bits=13",
-      "fft:schedule=drop,drop_at=5,theta_end=0.3",
-      "fft:schedule=sqrt_lr",
-      "fft:range=1",
-      "vgc:alpha=0.5",
-      "vgc:alpha=0.5,dropped=keep,largest=all",
-      "vgc:alpha=0.5,tau=0.002",
-      "int8:block=96,rounding=stochastic",
-      "int8:block=4128",
-      "strom:tau=0.002",
-      "strom:tau=0.004,index=words",
-      "strom:tau=0.004,index=elias",
-      "strom:tau=0.004,index=u32",
-      "strom:tau=0.004,index=bitmap",
-      "strom:tau=0.004,form=dense",
-      "terngrad:clip=off,pack=base3",
-      "qgz:bits=8,block=96",
-      "dgc:ratio=0.1,nesterov=on",
-      "dgc:ratio=0.05,over=scale,clip=0.01,index=bitmap",
-      "dgc:warmup=8",
-      "onebit:means=tensor",
-      "fft:range=calibrated,calibrate=2",
-      "fft:range=calibrated,calibrate=1,mantissa=5",
-      "randomk:ratio=0.3,scale=on",
-      "randomk:ratio=0.8",
-      "randomk:ratio=1",
-      "zstd:level=5",
-      "zstd:level=-3",
-      "zfp:rate=2.25",
-      "zfp:rate=17.3",
-      "zfp:mode=accuracy",
-      "zfp:mode=accuracy,tolerance=1e-7",
-      "zfp:mode=accuracy,tolerance=1",
-      "fft:select=chunk,chunk=1000",
-      "fft:precision=fp16,chunk=32768",
-      "adacomp:other=50",
-      "adacomp:s=1,other=77",
-      "dct:ratio=0.3,index=elias",
-      "dct:ratio=1",
-      "sidco:ratio=0.1,fit=gamma",
-      "sidco:ratio=0.001,fit=pareto,index=elias",
-      "sidco:ratio=0.2,stages=1",
-  };
-  const auto registered = [](std::string_view name) {
-    for (const auto* codec : codecs()) {
-      if (codec->name == name) return true;
-    }
-    return false;
-  };
   for (const auto* codec : codecs()) {
     if (has_codec(*codec)) specs.emplace_back(codec->name);
   }
-  for (const auto& variant : variants) {
-    if (registered(variant.substr(0, variant.find(':')))) specs.push_back(variant);
+  for (const auto* codec : codecs()) {
+    if (!has_codec(*codec)) continue;
+    for (auto& variant : variants_of(*codec)) specs.push_back(std::move(variant));
   }
   return specs;
 }

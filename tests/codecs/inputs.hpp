@@ -5,13 +5,13 @@
 #include <numbers>
 #include <vector>
 
-#include "kernels/law/philox.hpp"
+#include "kernels/draws.hpp"
 
 namespace gradtool::test {
 
 /// Draws that are the same everywhere: Philox and exact arithmetic, no library distribution.
 inline float uniform_at(std::uint32_t seed, std::uint64_t i) {
-  return law::uniform(law::draw4({.seed = seed, .step = 77}, i / 4).bits[i % 4]);
+  return format::uniform(format::draw4({.seed = seed, .step = 77}, i / 4).bits[i % 4]);
 }
 
 /// Bell-shaped (sum of four uniforms) with heteroscedastic scale, like gradients: about 1e-3, exact in any build.

@@ -4,7 +4,6 @@
 
 #include "lib/codecs/registry.hpp"
 #include "lib/core/error.hpp"
-#include "lib/core/text.hpp"
 
 namespace gradtool::test {
 namespace {
@@ -68,17 +67,6 @@ TEST(Registry, IsSortedAndDescribesItself) {
                                                     std::string{info.default_value})));
     }
   }
-}
-
-TEST(Text, SizesAndNearestWords) {
-  EXPECT_EQ(parse_bytes("25MB", "x"), 25'000'000U);
-  EXPECT_EQ(parse_bytes("4MiB", "x"), 4U << 20);
-  EXPECT_EQ(parse_bytes("512K", "x"), 512U << 10);
-  EXPECT_EQ(parse_bytes("100", "x"), 100U);
-  for (const char* bad : {"", "MB", "-1MB", "0", "3XB", "nan", "1e30GB"})
-    EXPECT_THROW(static_cast<void>(parse_bytes(bad, "x")), Error) << bad;
-  EXPECT_EQ(nearest("granularty", {"comm", "granularity", "codec"}), "granularity");
-  EXPECT_EQ(nearest("zzzzzzz", {"comm", "codec"}), "");
 }
 
 }  // namespace

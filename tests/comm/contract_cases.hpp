@@ -95,15 +95,16 @@ void counts_unequal_gathers_and_exchanges(Communicator<S>& comm, Queue<S> queue)
 /// All ranks break the same rule before anything is sent, so all of them can go on.
 template <Space S>
 void refuses_what_breaks_the_contract(Communicator<S>& comm, Queue<S> queue) {
-  const auto refused = [&](const char* what, auto&& call) {
-    bool usage = false;
+  const auto refused_as = [&](Fault fault, const char* what, auto&& call) {
+    bool refused = false;
     try {
       call();
     } catch (const Error& error) {
-      usage = error.fault() == Fault::usage;
+      refused = error.fault() == fault;
     }
-    require(usage, fmt::format("{} was not refused as Fault::usage", what));
+    require(refused, fmt::format("{} was not refused with fault {}", what, static_cast<int>(fault)));
   };
+  const auto refused = [&](const char* what, auto&& call) { refused_as(Fault::internal, what, call); };
   RankMemory<S> memory{4096};
   RankMemory<S> scratch{4096};
   const auto view = memory.view();
@@ -136,7 +137,8 @@ void refuses_what_breaks_the_contract(Communicator<S>& comm, Queue<S> queue) {
     require(p == 1 || comm.scratch_bytes(4096) == 4096, "doubling needs no scratch");
     comm.set_all_reduce(AllReduce::ring);
   } else {
-    refused("an algorithm that the library does not let one choose", [&] { comm.set_all_reduce(AllReduce::doubling); });
+    refused_as(Fault::usage, "an algorithm that the library does not let one choose",
+               [&] { comm.set_all_reduce(AllReduce::doubling); });
   }
   refuses_all_to_alls(comm, queue, refused);
   comm.barrier(queue);

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/runtime.hpp"
-#include "kernels/cuda/sum.hpp"
+#include "kernels/vector.hpp"
 #include "lib/comm/host_sum.hpp"
 
 namespace gradtool::test {

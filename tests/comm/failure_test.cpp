@@ -150,7 +150,7 @@ TEST_F(Failure, SizesThatDoNotMatch) {
     std::vector<double> maxima(comm.rank() == 1 ? 2 : 3);
     comm.agree_max(maxima);
   });
-  EXPECT_EQ(values.fault(), Fault::usage);
+  EXPECT_EQ(values.fault(), Fault::internal);
 }
 
 // Whoever fails while a peer reads its memory must hold on until the peer is done; ASan and TSan watch the buffers

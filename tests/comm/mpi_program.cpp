@@ -154,6 +154,6 @@ int main(int argc, char** argv) {
     return gradtool::test::run(argv[1], argc > 2 ? argv[2] : "");
   } catch (const gradtool::Error& error) {
     fmt::print(stderr, "comm_mpi: {}\n", error.what());
-    return static_cast<int>(error.fault());
+    return exit_status(error.fault());
   }
 }

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/law/half.hpp"
-#include "kernels/law/philox.hpp"
+#include "kernels/draws.hpp"
+#include "kernels/float_bits.hpp"
 #include "tests/comm/rank_memory.hpp"
 
 /// Every uncompressed way from one vector on each rank to their sum on all.
@@ -26,8 +26,8 @@ inline std::vector<std::size_t> sizes_for(int ranks, std::vector<std::size_t> si
 
 /// Round to `dtype` and back.
 inline float rounded(float x, Dtype dtype) {
-  if (dtype == Dtype::f16) return law::f32_from_f16(law::f16_from_f32(x));
-  if (dtype == Dtype::bf16) return law::f32_from_bf16(law::bf16_from_f32(x));
+  if (dtype == Dtype::f16) return format::f32_from_f16(format::f16_from_f32(x));
+  if (dtype == Dtype::bf16) return format::f32_from_bf16(format::bf16_from_f32(x));
   return x;
 }
 
@@ -38,7 +38,8 @@ inline std::vector<std::byte> packed(const std::vector<float>& values, Dtype dty
     if (dtype == Dtype::f32) {
       std::memcpy(bytes.data() + 4 * i, &values[i], 4);
     } else {
-      const std::uint16_t half = dtype == Dtype::f16 ? law::f16_from_f32(values[i]) : law::bf16_from_f32(values[i]);
+      const std::uint16_t half =
+          dtype == Dtype::f16 ? format::f16_from_f32(values[i]) : format::bf16_from_f32(values[i]);
       std::memcpy(bytes.data() + 2 * i, &half, 2);
     }
   }
@@ -53,7 +54,7 @@ inline std::vector<float> unpacked(const std::vector<std::byte>& bytes, Dtype dt
       std::memcpy(&values[i], bytes.data() + 4 * i, 4);
     } else {
       std::memcpy(&half, bytes.data() + 2 * i, 2);
-      values[i] = dtype == Dtype::f16 ? law::f32_from_f16(half) : law::f32_from_bf16(half);
+      values[i] = dtype == Dtype::f16 ? format::f32_from_f16(half) : format::f32_from_bf16(half);
     }
   }
   return values;
@@ -129,9 +130,9 @@ std::vector<std::byte> sum_by(Rank<S>& rank, Path path, std::vector<std::byte> b
 
 /// A value whose sums round: uniform on [-1, 1) times a power of two from 2^-8 to 2^7.
 inline float rough_value(std::size_t i, int rank) {
-  const law::Draws draws =
-      law::draw4({.seed = 11, .step = 0, .rank = static_cast<std::uint32_t>(rank), .tensor = 0}, i);
-  return std::ldexp(2 * law::uniform(draws.bits[0]) - 1, static_cast<int>(draws.bits[1] % 16) - 8);
+  const format::Draws draws =
+      format::draw4({.seed = 11, .step = 0, .rank = static_cast<std::uint32_t>(rank), .tensor = 0}, i);
+  return std::ldexp(2 * format::uniform(draws.bits[0]) - 1, static_cast<int>(draws.bits[1] % 16) - 8);
 }
 
 }  // namespace gradtool::test

@@ -4,8 +4,8 @@
 
 #include "lib/core/allocation_watch.hpp"
 #include "tests/codecs/codec_run.hpp"
-#include "tests/codecs/fft_case.hpp"
 #include "tests/codecs/inputs.hpp"
+#include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 
 namespace gradtool::test {
@@ -131,7 +131,7 @@ TEST_P(GpuCodec, DegenerateAndNonFiniteInputsAreTheHosts) {
   const std::size_t n = 3000;
   CodecRun host{GetParam(), n};
   CudaRun gpu{GetParam(), n};
-  const float other_nan = law::float_of(0xffa12345U);  // not the one that arithmetic on x86 or on a GPU makes
+  const float other_nan = format::float_of(0xffa12345U);  // not the one that arithmetic on x86 or on a GPU makes
   for (const float value : {0.0F, -0.0F, 0.25F, 1e-40F, 3e38F, INFINITY, -INFINITY, NAN, other_nan}) {
     for (const bool everywhere : {false, true}) {
       auto x = everywhere ? std::vector<float>(n, value) : gradient_like(n);
@@ -212,7 +212,7 @@ TEST_P(GpuCodec, ManyTensorsAtOnceAreEachAlone) {
   const std::size_t tensors = 150;
   const CodecSpec spec = parse_codec(GetParam());
   if (spec.descriptor->by_layout) return;  // one object serves one layout, in which there may be many tensors
-  const auto codec = spec.descriptor->make_cuda(spec.params, {});
+  const auto codec = spec.descriptor->gpu.codec(spec.params, {});
   const cuda::Stream stream;
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < tensors; ++i) sizes.push_back(i % 11 == 3 ? 0 : i % 7 == 0 ? 200 + 30 * i : 1 + i % 40);
@@ -341,9 +341,9 @@ std::vector<std::string> cuda_specs() {
   std::vector<std::string> specs;
   for (const auto& spec : specs_to_test()) {
     const CodecSpec parsed = parse_codec(spec);
-    if (parsed.descriptor->make_cuda == nullptr) continue;
+    if (parsed.descriptor->gpu.codec == nullptr) continue;
     try {  // some parameters are for the host only
-      static_cast<void>(parsed.descriptor->make_cuda(parsed.params, {}));
+      static_cast<void>(parsed.descriptor->gpu.codec(parsed.params, {}));
     } catch (const Error& error) {
       if (error.fault() == Fault::unavailable) continue;
       throw;

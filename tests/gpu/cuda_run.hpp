@@ -78,7 +78,7 @@ class CudaRun {
   CudaRun(const std::string& spec, std::size_t n) : CudaRun{spec, Layout::flat(n)} {}
   CudaRun(const std::string& spec, const Layout& layout)
       : spec_{parse_codec(spec)},
-        codec_{spec_.descriptor->make_cuda(spec_.params, layout)},
+        codec_{spec_.descriptor->gpu.codec(spec_.params, layout)},
         footprint_{codec_->plan(layout.elements)},
         n_{layout.elements},
         payload_{stream_.queue(), footprint_.payload_bytes},

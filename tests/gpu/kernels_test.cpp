@@ -1,10 +1,9 @@
 // The kernels below the codecs, where the codec alone cannot show that the bytes are the host's, and at sizes that need
 // every loop of a grid.
-#include "kernels/cuda/cast.hpp"
-#include "kernels/cuda/vector.hpp"
+#include "kernels/vector.hpp"
 #include "tests/codecs/codec_run.hpp"
-#include "tests/codecs/fft_case.hpp"
 #include "tests/codecs/inputs.hpp"
+#include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 
 namespace gradtool::test {
@@ -62,30 +61,26 @@ TEST_F(GpuKernels, LargeQsgdIsTheHosts) {
   }
 }
 
-TEST_F(GpuKernels, EveryHalfDecodesAsOnTheHost) {
-  const cuda::Stream stream;
+TEST_F(GpuKernels, EveryHalfIsDecodedAndEncodedAsOnTheHost) {
   std::vector<std::uint16_t> halves(65536);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
-  std::vector<float> values(halves.size());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = law::f32_from_f16(halves[i]);
-  const Guarded in{stream.queue(), std::as_bytes(std::span{halves})};
-  const std::vector<float> zeros(values.size(), 0.0F);
-  const Guarded out{stream.queue(), bytes_of(zeros)};
-  const cuda::Unit decode{in.bytes().data(), out.bytes().data(), values.size()};
-  cuda::add_half(stream.queue(), {&decode, 1}, 1.0F);
-  std::vector<float> sums = zeros;
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += 1.0F * values[i];
-  expect_same(out.download_floats(), sums, "half");
-
-  const Guarded source{stream.queue(), bytes_of(values)};
-  const Guarded again{stream.queue(), 2 * values.size()};
-  const cuda::Unit encode{source.bytes().data(), again.bytes().data(), values.size()};
-  cuda::to_half(stream.queue(), {&encode, 1}, 1.0F);
-  const auto bytes = again.download();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t is = 0;
-    std::memcpy(&is, bytes.data() + 2 * i, 2);
-    ASSERT_EQ(is, law::f16_from_f32(values[i])) << i;
+  const auto bytes = std::as_bytes(std::span{halves});
+  for (const std::string spec : {"fp16", "bf16"}) {
+    CudaRun gpu{spec, halves.size()};
+    std::vector<float> values(halves.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = spec == "fp16" ? format::f32_from_f16(halves[i]) : format::f32_from_bf16(halves[i]);
+    std::vector<float> sums(halves.size(), 0.0F);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += 1.0F * values[i];
+    expect_same(gpu.decode(bytes), sums, spec);
+    const auto payload = gpu.encode(values);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint16_t code = 0;
+      std::memcpy(&code, payload.data() + 2 * i, 2);
+      const std::uint16_t expected =
+          spec == "fp16" ? format::f16_from_f32(values[i]) : format::bf16_from_f32(values[i]);
+      ASSERT_EQ(code, expected) << spec << " " << i;
+    }
   }
 }
 

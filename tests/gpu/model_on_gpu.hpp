@@ -35,16 +35,17 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
     const auto weight = on_device(model_weight(n));
     for (int step = 0; step < setup.steps; ++step) {
       if (step == setup.resets_at) reducer->reset(queue);
-      auto x = setup.gradient ? setup.gradient(comm.rank(), step) : model_gradient(n, comm.rank(), step);
+      const int number = setup.numbered(step);
+      auto x = setup.gradient ? setup.gradient(comm.rank(), number) : model_gradient(n, comm.rank(), number);
       out.inputs[me].push_back(x);
       const auto gradient = on_device(x);
       const auto moment =
-          on_device(model_second_moment(x, 9000U + static_cast<std::uint32_t>(10 * step + comm.rank())));
+          on_device(model_second_moment(x, 9000U + static_cast<std::uint32_t>(10 * number + comm.rank())));
       SideInputs<Space::cuda> side;
       if (setup.side_inputs) side = {.weight = weight.as<float>(), .second_moment = moment.as<float>()};
       const EncodeContext context{
-          .key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)},
-          .iteration = step};
+          .key = {.seed = 9, .step = static_cast<std::uint32_t>(number), .rank = static_cast<std::uint32_t>(me)},
+          .iteration = number};
       if (setup.settles) reducer->settle(queue);
       comm.reset_traffic();
       reducer->reduce(comm, queue, gradient.as<float>(), side, context, workspace, clock);

@@ -1,7 +1,7 @@
 // Every method that has a CUDA version, against its host version over several steps: reducers of their own, and codecs
 // that keep something from step to step, by themselves or through error feedback.
 #include "tests/codecs/codec_run.hpp"
-#include "tests/codecs/fft_case.hpp"
+#include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 #include "tests/gpu/model_on_gpu.hpp"
 
@@ -92,12 +92,12 @@ TEST_P(GpuReducer, IsTheHostsForOddUnitsAndGradients) {
 std::vector<std::string> cuda_reducers() {
   std::vector<std::string> specs;
   for (const auto& spec : own_specs()) {
-    if (parse_codec(spec).descriptor->cuda_reducer) specs.push_back(spec);
+    if (parse_codec(spec).descriptor->gpu.reducer) specs.push_back(spec);
   }
   for (const auto& spec : specs_to_test()) {
     const CodecSpec parsed = parse_codec(spec);
     const CodecDescriptor& codec = *parsed.descriptor;
-    if (codec.aggregation == Aggregation::own || codec.make_cuda == nullptr) continue;
+    if (codec.aggregation == Aggregation::own || codec.gpu.codec == nullptr) continue;
     if (codec.memory || parsed.error_feedback) specs.push_back(spec);
   }
   return specs;

@@ -1,13 +1,11 @@
 // Selection and sparse payloads on the GPU, where codecs alone do not reach every loop.
-#include "kernels/cuda/select.hpp"
+#include "kernels/select.hpp"
 
 #include <gtest/gtest.h>
 
-#include "kernels/host/largest.hpp"
-#include "kernels/law/fft_power.hpp"
 #include "tests/codecs/codec_run.hpp"
-#include "tests/codecs/fft_case.hpp"
 #include "tests/codecs/inputs.hpp"
+#include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 
 namespace gradtool::test {
@@ -99,7 +97,7 @@ TEST_F(GpuSelect, PairsAreSelectedByTheirPowers) {
     x[2 * (n / 2)] = NAN;
     x[2 * n - 1] = 1e30F;
     std::vector<float> powers(n);
-    for (std::size_t i = 0; i < n; ++i) powers[i] = law::float_of(law::power_pattern(x[2 * i], x[2 * i + 1]));
+    for (std::size_t i = 0; i < n; ++i) powers[i] = format::float_of(format::power_pattern(x[2 * i], x[2 * i + 1]));
     for (const std::size_t k : {std::size_t{1}, (n + 6) / 7, n}) {
       for (const std::size_t many : {std::size_t{1}, cuda::Select::kMany}) {
         const auto host = on_host(powers, k);
@@ -118,7 +116,7 @@ TEST_F(GpuSelect, FindsADigitOfEveryPattern) {
     for (const std::uint32_t step : {1u, 1u << 9, 1u << 20}) {
       std::vector<float> x(5000, 0.0F);
       for (std::uint32_t i = 0; i < 40; ++i)
-        x[(i * 7919 + 13) % 5000] = law::float_of((base + i % 20 * step) & 0x7fffffffu);
+        x[(i * 7919 + 13) % 5000] = format::float_of((base + i % 20 * step) & 0x7fffffffu);
       for (const std::size_t k : {std::size_t{1}, std::size_t{7}, std::size_t{39}, std::size_t{60}}) {
         const auto host = on_host(x, k);
         const auto gpu = on_gpu(x, k, [k](const cuda::Select& select) { select.largest(k); });
@@ -137,7 +135,7 @@ TEST_F(GpuSelect, AThresholdTakesWhatReachesIt) {
     for (std::size_t i = 0; i < n; ++i) {
       if (x[i] != 0.0F && !(std::fabs(x[i]) < low)) expected.push_back(static_cast<std::uint32_t>(i));
     }
-    const std::uint32_t pattern = std::max(1u, law::bits_of(low));
+    const std::uint32_t pattern = std::max(1u, format::bits_of(low));
     const auto gpu = on_gpu(x, n, [&](const cuda::Select& select) { select.at_least(pattern); });
     EXPECT_EQ(gpu.positions, expected) << low;
   }

@@ -1,4 +1,3 @@
-#include "lib/io/chunking.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <limits>
 
-#include "kernels/law/half.hpp"
+#include "kernels/float_bits.hpp"
 #include "lib/core/error.hpp"
 #include "tests/io/sample.hpp"
 
@@ -17,9 +17,9 @@ using namespace test;
 float rounded(float x, Dtype dtype) {
   switch (dtype) {
     case Dtype::f16:
-      return law::f32_from_f16(law::f16_from_f32(x));
+      return format::f32_from_f16(format::f16_from_f32(x));
     case Dtype::bf16:
-      return law::f32_from_bf16(law::bf16_from_f32(x));
+      return format::f32_from_bf16(format::bf16_from_f32(x));
     case Dtype::f32:
       break;
   }

@@ -25,7 +25,7 @@ void expect_refused(const std::function<void(WriterOptions&)>& change) {
   TempFile file;
   WriterOptions options = sample_options(Dtype::f32);
   change(options);
-  expect_fault(Fault::usage, [&] { GradientWriter{file.path(), options}; });
+  expect_fault(Fault::internal, [&] { GradientWriter{file.path(), options}; });
 }
 
 TEST(GradientWriter, RefusesWhatWouldNotConform) {
@@ -56,21 +56,21 @@ TEST(GradientWriter, HoldsCallersToTheOrderOfCalls) {
   GradientWriter writer{file.path(), sample_options(Dtype::f32)};
   const std::vector<float> x(kElements[0]);
   const std::vector<float> short_x(kElements[0] - 1);
-  expect_fault(Fault::usage, [&] { writer.put_gradient(0, 0, x); });
-  expect_fault(Fault::usage, [&] { writer.end_step(); });
-  expect_fault(Fault::usage, [&] { writer.begin_step({.loss = {1.0F}}); });
-  expect_fault(Fault::usage, [&] { writer.begin_step({.compute_seconds = {1.0}}); });
+  expect_fault(Fault::internal, [&] { writer.put_gradient(0, 0, x); });
+  expect_fault(Fault::internal, [&] { writer.end_step(); });
+  expect_fault(Fault::internal, [&] { writer.begin_step({.loss = {1.0F}}); });
+  expect_fault(Fault::internal, [&] { writer.begin_step({.compute_seconds = {1.0}}); });
   writer.begin_step({});
-  expect_fault(Fault::usage, [&] { writer.begin_step({}); });
-  expect_fault(Fault::usage, [&] { writer.close(); });
-  expect_fault(Fault::usage, [&] { writer.put_gradient(3, 0, x); });
-  expect_fault(Fault::usage, [&] { writer.put_gradient(0, kWorkers, x); });
-  expect_fault(Fault::usage, [&] { writer.put_gradient(0, 0, short_x); });
-  expect_fault(Fault::usage, [&] { writer.put_second_moment(1, 0, std::vector<float>(1)); });
-  expect_fault(Fault::usage, [&] { writer.put_weight(1, std::vector<float>(1)); });
+  expect_fault(Fault::internal, [&] { writer.begin_step({}); });
+  expect_fault(Fault::internal, [&] { writer.close(); });
+  expect_fault(Fault::internal, [&] { writer.put_gradient(3, 0, x); });
+  expect_fault(Fault::internal, [&] { writer.put_gradient(0, kWorkers, x); });
+  expect_fault(Fault::internal, [&] { writer.put_gradient(0, 0, short_x); });
+  expect_fault(Fault::internal, [&] { writer.put_second_moment(1, 0, std::vector<float>(1)); });
+  expect_fault(Fault::internal, [&] { writer.put_weight(1, std::vector<float>(1)); });
   writer.put_gradient(0, 0, x);
-  expect_fault(Fault::usage, [&] { writer.put_gradient(0, 0, x); });
-  expect_fault(Fault::usage, [&] { writer.end_step(); });  // most of it was never put
+  expect_fault(Fault::internal, [&] { writer.put_gradient(0, 0, x); });
+  expect_fault(Fault::internal, [&] { writer.end_step(); });  // most of it was never put
   EXPECT_EQ(writer.steps(), 0U);
 }
 
@@ -79,8 +79,8 @@ TEST(GradientWriter, NothingFollowsClose) {
   GradientWriter writer{file.path(), sample_options(Dtype::f32)};
   write_sample_step(writer, 0);
   writer.close();
-  expect_fault(Fault::usage, [&] { writer.begin_step({}); });
-  expect_fault(Fault::usage, [&] { writer.close(); });
+  expect_fault(Fault::internal, [&] { writer.begin_step({}); });
+  expect_fault(Fault::internal, [&] { writer.close(); });
   EXPECT_EQ(GradientReader{file.path()}.steps().size(), 1U);
 }
 
@@ -89,14 +89,14 @@ TEST(GradientReader, HoldsCallersToTheRanges) {
   write_sample(file.path(), Dtype::f32);
   const GradientReader reader{file.path()};
   std::vector<float> x(kElements[0]), scalar(1);
-  expect_fault(Fault::usage, [&] { reader.read_gradient(3, 0, 0, x); });
-  expect_fault(Fault::usage, [&] { reader.read_gradient(0, kSteps, 0, x); });
-  expect_fault(Fault::usage, [&] { reader.read_gradient(0, 0, kWorkers, x); });
-  expect_fault(Fault::usage, [&] { reader.read_gradient(0, 0, 0, scalar); });
-  expect_fault(Fault::usage, [&] { reader.read_gradient_part(0, 0, 0, 1, x); });
-  expect_fault(Fault::usage, [&] { reader.read_gradient_part(0, 0, 0, UINT64_MAX, scalar); });
-  expect_fault(Fault::usage, [&] { reader.read_second_moment(1, 0, 0, scalar); });
-  expect_fault(Fault::usage, [&] { reader.read_weight(1, 0, scalar); });
+  expect_fault(Fault::internal, [&] { reader.read_gradient(3, 0, 0, x); });
+  expect_fault(Fault::internal, [&] { reader.read_gradient(0, kSteps, 0, x); });
+  expect_fault(Fault::internal, [&] { reader.read_gradient(0, 0, kWorkers, x); });
+  expect_fault(Fault::internal, [&] { reader.read_gradient(0, 0, 0, scalar); });
+  expect_fault(Fault::internal, [&] { reader.read_gradient_part(0, 0, 0, 1, x); });
+  expect_fault(Fault::internal, [&] { reader.read_gradient_part(0, 0, 0, UINT64_MAX, scalar); });
+  expect_fault(Fault::internal, [&] { reader.read_second_moment(1, 0, 0, scalar); });
+  expect_fault(Fault::internal, [&] { reader.read_weight(1, 0, scalar); });
 }
 
 }  // namespace

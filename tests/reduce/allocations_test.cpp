@@ -1,7 +1,7 @@
 // No reducer allocates in the timed region. A program of its own, because counting replaces operator new.
 #include <gtest/gtest.h>
 
-#include "lib/reduce/pipelined.hpp"
+#include "lib/codecs/pipelined.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/reduce/model_run.hpp"
 

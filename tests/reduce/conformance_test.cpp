@@ -18,6 +18,45 @@ std::vector<std::string> reducer_specs() {
   return specs;
 }
 
+/// The result is worth having. In the first step, where no residual is involved yet, the error keeps the codec's own
+/// bound: with |x_r - y_r|^2 <= b |x_r|^2 on every rank, the means differ by at most b times the mean of the |x_r|^2.
+/// And whatever sends something is better than sending nothing, whose error is 1, in the first step and in the sum of
+/// all of them. Only the error of an unbiased method that states no bound (atomo) may be larger, on few ranks: it has
+/// to point the right way.
+void expect_useful(const std::string& text, const ModelOutcome& out) {
+  const CodecSpec spec = parse_codec(text);
+  const CodecDescriptor& descriptor = *spec.descriptor;
+  if (descriptor.aggregation == Aggregation::none) return;
+  const std::size_t n = out.inputs[0][0].size();
+  const auto ranks = static_cast<double>(out.inputs.size());
+  double energy = 0.0;  // of the ranks' gradients, on average
+  double mean_energy = 0.0;
+  double result_energy = 0.0;
+  double product = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    double mean = 0.0;
+    for (const auto& rank : out.inputs) {
+      const auto x = static_cast<double>(rank[0][i]);
+      mean += x / ranks;
+      energy += x * x / ranks;
+    }
+    const auto result = static_cast<double>(out.results[0][0][i]);
+    mean_energy += mean * mean;
+    result_energy += result * result;
+    product += mean * result;
+  }
+  double bound = HUGE_VAL;
+  if (descriptor.aggregation != Aggregation::own) bound = make_codec<Space::host>(spec, small_model())->bound(n).nmse;
+  if (std::isfinite(bound)) {
+    EXPECT_LE(model_nmse(out, 0), bound * energy / mean_energy + 1e-12);  // 1e-12: the sum over ranks is in float32
+  } else if (descriptor.unbiased) {
+    EXPECT_GT(product, 0.3 * std::sqrt(mean_energy * result_energy));
+    return;
+  }
+  EXPECT_LT(model_nmse(out, 0), 1.0);
+  EXPECT_LT(model_nmse(out), 1.0);
+}
+
 class ReducerConformance : public testing::TestWithParam<std::string> {};
 
 TEST_P(ReducerConformance, EveryRankEndsWithTheSameFiniteBits) {
@@ -32,7 +71,8 @@ TEST_P(ReducerConformance, EveryRankEndsWithTheSameFiniteBits) {
         }
       }
     }
-    EXPECT_LT(model_nmse(out), 4.0) << ranks << " ranks: the result has little to do with the gradient";
+    SCOPED_TRACE(testing::Message() << ranks << " ranks");
+    expect_useful(GetParam(), out);
   }
 }
 
@@ -51,22 +91,20 @@ TEST_P(ReducerConformance, DoesNotDependOnThreads) {
 }
 
 TEST_P(ReducerConformance, ResetForgets) {
-  const auto once = [](int, int) { return model_gradient(small_model().elements, 1, 4); };
-  const auto out = run_model({.codec = GetParam(), .steps = 2, .gradient = once, .resets_at = 1});
-  // The key differs from step to step, so only methods that draw nothing give the same bits; sizes must match for all
-  // whose sizes do not depend on draws.
-  const auto again = run_model({.codec = GetParam(), .steps = 2, .gradient = once, .resets_at = 1});
-  EXPECT_EQ(out.results, again.results);
-  const auto fresh = run_model({.codec = GetParam(), .steps = 1, .gradient = once});
-  EXPECT_EQ(out.results[0][0], fresh.results[0][0]);
-  if (out.residuals[0].empty() || parse_codec(GetParam()).descriptor->unbiased) return;
-  double first = 0.0;
-  double second = 0.0;
-  for (std::size_t i = 0; i < out.residuals[0].size(); ++i) {
-    first += std::abs(static_cast<double>(fresh.residuals[0][i]));
-    second += std::abs(static_cast<double>(out.residuals[0][i]));
+  // Six steps reach every phase of the methods that have phases. After the reset the same six must give the bits, the
+  // sizes and the residuals that a reducer gives which was never used before.
+  constexpr int kSteps = 6;
+  const auto reset = run_model({.codec = GetParam(), .steps = 2 * kSteps, .resets_at = kSteps, .restarts = true});
+  const auto fresh = run_model({.codec = GetParam(), .steps = kSteps});
+  for (std::size_t rank = 0; rank < fresh.results.size(); ++rank) {
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(reset.results[rank][kSteps + step], fresh.results[rank][step]) << "rank " << rank << ", step " << step;
+      EXPECT_EQ(reset.payload[rank][kSteps + step], fresh.payload[rank][step]) << "rank " << rank << ", step " << step;
+      EXPECT_EQ(reset.wire[rank][kSteps + step], fresh.wire[rank][step]) << "rank " << rank << ", step " << step;
+    }
+    EXPECT_EQ(reset.residuals[rank], fresh.residuals[rank]) << "rank " << rank;
   }
-  EXPECT_NEAR(second, first, 0.35 * first + 1e-12) << "state survived the reset";
+  EXPECT_EQ(reset.note, fresh.note);
 }
 
 TEST_P(ReducerConformance, DegenerateGradientsStayFinite) {
@@ -109,16 +147,17 @@ TEST_P(ReducerConformance, TakesUnitsOfAnySize) {
   }
 }
 
-/// Those that keep what they did not send and add it to the next step.
 // Recursive doubling needs more scratch than the ring; a workspace that is too small throws.
 TEST(ReducerAllReduce, DoublingFitsTheWorkspaceOfEveryCodec) {
   for (const auto& spec : reducer_specs()) {
     const auto out = run_model({.codec = spec, .steps = 2, .all_reduce = AllReduce::doubling});
     for (const auto& rank : out.results) EXPECT_EQ(rank, out.results[0]) << spec;
-    EXPECT_LT(model_nmse(out), 4.0) << spec;
+    SCOPED_TRACE(spec);
+    expect_useful(spec, out);
   }
 }
 
+/// Those that keep what they did not send and add it to the next step.
 class ErrorFeedback : public testing::TestWithParam<std::string> {};
 
 std::vector<std::string> feedback_specs() {

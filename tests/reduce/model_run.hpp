@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/allocation_watch.hpp"
 #include "lib/core/task_pool.hpp"
-#include "lib/reduce/reducer.hpp"
+#include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 #include "tests/reduce/recording.hpp"
 
@@ -42,49 +43,15 @@ inline Layout small_model() {
   return layout;
 }
 
-/// Codecs that are reducers of their own: their defaults, and variants that take other paths, with parameters that
-/// reach every phase within the six steps of message_dump.
+/// Methods that are reducers of their own: their defaults, and their variants.
 inline std::vector<std::string> own_specs() {
-  const std::vector<std::string> variants{
-      "iwp:policy=mean_std,k=1,density=0.05,roots=3",
-      "iwp:policy=fixed,threshold=0.5,mask=bitmap,roots=1",
-      "iwp:policy=dispersion,threshold=0.05,limit=0.4,mask=elias",
-      "iwp:mu=0.9,clip=0.5,warmup=1",
-      "iwp:density=0.1,bernoulli=0.5,mask=u32,mu=0.5,masking=off",
-      "oktopk:ratio=0.2,period=2,regions=3,index=bitmap",
-      "oktopk:ratio=0.05,period=3,regions=2,index=elias,warmup=1",
-      "oktopk:ratio=1,index=u32",
-      "signsgd:momentum=0.9",
-      "qgz:node=2,block=96,gather=4",
-      "qgz:bits=8",
-      "sketch:rows=3,compression=4,candidates=2,ratio=0.05,mu=0.5",
-      "sketch:rows=1,compression=2,candidates=10",
-      "sketch:rows=7,compression=1",
-      "thc:bits=4",
-      "thc:bits=4,table=uniform,seed=7,ef=off",
-      "lhc:density=0.05,ratio=auto",
-      "lhc:density=0.1,ratio=4,block=32,ef=off",
-      "lhc:density=0.5,ratio=auto,block=1,seed=3,ef=off",
-      "gradiveq:lt=3,lc=2",
-      "gradiveq:lt=2,lc=10,sampling=raw,mean=shared,warmup=1,lambda=0.2",
-      "gradiveq:lt=4,lc=9,slice=2,min_ratio=0,vote=on,vote_every=1,vote_c=0.5",
-      "gradiveq:lt=3,lc=9,sampling=raw,slice=4,max_slice=1100,lambda=0",
-      "powersgd:rank=1",
-      "powersgd:rank=5,min_compression_rate=1,start_iteration=2",
-      "powersgd:rank=4,min_compression_rate=0,warm_start=off",
-  };
-  const auto own = [](std::string_view name) {
-    for (const auto* codec : codecs()) {
-      if (codec->name == name) return codec->aggregation == Aggregation::own;
-    }
-    return false;
-  };
   std::vector<std::string> specs;
   for (const auto* codec : codecs()) {
-    if (own(codec->name)) specs.emplace_back(codec->name);
+    if (codec->aggregation == Aggregation::own) specs.emplace_back(codec->name);
   }
-  for (const auto& variant : variants) {
-    if (own(std::string_view{variant}.substr(0, variant.find(':')))) specs.push_back(variant);
+  for (const auto* codec : codecs()) {
+    if (codec->aggregation != Aggregation::own) continue;
+    for (auto& variant : variants_of(*codec)) specs.push_back(std::move(variant));
   }
   return specs;
 }
@@ -140,8 +107,14 @@ struct ModelSetup {
   Layout layout = small_model();
   GradientOf gradient = nullptr;  ///< model_gradient when null
   int resets_at = -1;             ///< reset before this step
+  bool restarts = false;          ///< gradients, draws and schedules begin again at the reset
   bool settles = false;           ///< in front of every step; on a GPU only
   AllReduce all_reduce = AllReduce::ring;
+
+  /// The number that a step has for gradients, draws and schedules.
+  [[nodiscard]] int numbered(int step) const {
+    return restarts && resets_at >= 0 && step >= resets_at ? step - resets_at : step;
+  }
 };
 
 inline ModelOutcome run_model(const ModelSetup& setup) {
@@ -165,14 +138,15 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     const auto weight = model_weight(n);
     for (int step = 0; step < setup.steps; ++step) {
       if (step == setup.resets_at) reducer->reset(queue);
-      auto x = setup.gradient ? setup.gradient(threads.rank(), step) : model_gradient(n, threads.rank(), step);
+      const int number = setup.numbered(step);
+      auto x = setup.gradient ? setup.gradient(threads.rank(), number) : model_gradient(n, threads.rank(), number);
       out.inputs[me].push_back(x);
-      const auto moment = model_second_moment(x, 9000U + static_cast<std::uint32_t>(10 * step + threads.rank()));
+      const auto moment = model_second_moment(x, 9000U + static_cast<std::uint32_t>(10 * number + threads.rank()));
       SideInputs<Space::host> side;
       if (setup.side_inputs) side = {.weight = {weight.data(), n}, .second_moment = {moment.data(), n}};
       const EncodeContext context{
-          .key = {.seed = 9, .step = static_cast<std::uint32_t>(step), .rank = static_cast<std::uint32_t>(me)},
-          .iteration = step};
+          .key = {.seed = 9, .step = static_cast<std::uint32_t>(number), .rank = static_cast<std::uint32_t>(me)},
+          .iteration = number};
       threads.reset_traffic();
       if (AllocationWatch::active()) {  // the recording allocates, so not while it records
         const AllocationWatch watch;

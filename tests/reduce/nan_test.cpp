@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "kernels/law/half.hpp"
+#include "kernels/float_bits.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/reduce/model_run.hpp"
 
@@ -21,7 +21,7 @@ ModelOutcome run_with(const std::string& spec, const std::array<std::uint32_t, 3
     if (step == 2 || rank != 0) return x;
     std::size_t i = 0;
     for (const std::size_t at : {std::size_t{7}, std::size_t{8}, std::size_t{450}, n / 2, n / 2 + 40, n - 3})
-      x[at] = law::float_of(nans[(i++ + static_cast<std::size_t>(step)) % nans.size()]);
+      x[at] = format::float_of(nans[(i++ + static_cast<std::size_t>(step)) % nans.size()]);
     return x;
   };
   return run_model({.codec = spec, .ranks = 2, .steps = 3, .gradient = gradient});
@@ -75,10 +75,10 @@ TEST(OneNanPayload, HoldsTheOneNan) {
     CodecRun run{spec, layout};
     auto x = gradient_like(layout.elements, 1);
     // The first two lie in a vector of small_model, which dgc sends whole.
-    x[440] = law::float_of(0x7fffffffU);
-    x[441] = law::float_of(0xffc00001U);
-    x[600] = law::float_of(0x7fa12345U);
-    x[601] = law::float_of(0xffa12345U);
+    x[440] = format::float_of(0x7fffffffU);
+    x[441] = format::float_of(0xffc00001U);
+    x[600] = format::float_of(0x7fa12345U);
+    x[601] = format::float_of(0xffa12345U);
     const auto payload = run.encode(x);
     std::size_t found = 0;
     for (std::size_t at = 0; at + 4 <= payload.size(); at += 4) {

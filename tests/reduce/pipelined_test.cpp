@@ -7,10 +7,9 @@
 #include <numeric>
 #include <thread>
 
+#include "lib/codecs/pipelined.hpp"
 #include "lib/comm/forwarding.hpp"
 #include "lib/core/error.hpp"
-#include "lib/reduce/chunks.hpp"
-#include "lib/reduce/pipelined.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/reduce/model_run.hpp"
 

@@ -4,9 +4,9 @@
 #include <mutex>
 #include <numeric>
 
+#include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
-#include "lib/reduce/reducer.hpp"
 #include "tests/codecs/inputs.hpp"
 
 namespace gradtool::test {

@@ -9,7 +9,7 @@ namespace emulation {
 
 void fence();
 
-/// *at := next(*at); returns what was there. Threads take turns, so that nothing comes in between; relaxed as CUDA's.
+/// *at := next(*at); returns the previous value. It is atomic because threads take turns, and relaxed as in CUDA.
 template <class T, class Next>
 T atomically(T* at, Next next) {
   const std::atomic_ref<T> cell{*at};

@@ -9,7 +9,7 @@
 #define __host__
 #define __device__
 #define __global__
-// One block runs at a time in the whole process, so that what a block shares can be one static variable.
+// Only one block runs at a time in the whole process, so a shared variable of a block can be one static variable.
 #define __shared__ static
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
@@ -23,12 +23,12 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// Of the thread that runs now.
+/// The indices of the thread that runs at present.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
 
-// Vectors that one access moves.
+// Vector types that a GPU moves in one access.
 #define GT_EMULATED_VECTORS(type, name, bytes1, bytes2, bytes4)   \
   struct alignas(bytes1) name##1 {                                \
     type x;                                                       \

@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace emulation {
 
-/// Work on a stream. Kept outside of operator new: gradtool counts what its timed regions allocate there.
+/// Work on a stream. Not allocated by operator new, whose calls gradtool counts in its timed regions.
 class Task {
  public:
   Task() = default;
@@ -21,10 +21,10 @@ class Task {
   Task& operator=(const Task&) = delete;
   enum class State : unsigned char {
     done,
-    begun,    ///< something happened, and more must
-    waiting,  ///< for work on other streams that is not there yet
+    begun,    ///< it has done a part and must be called again
+    waiting,  ///< it needs work on other streams that has not arrived
   };
-  /// Called when all work before it is done, until it is done itself.
+  /// Called when all work before it is done, and again until it returns done.
   virtual State run() = 0;
   /// Destroys and frees a task that make_task made.
   static void free(Task* task) {
@@ -52,17 +52,17 @@ Task* make_task(F&& f) {
   return new (memory) Of{std::forward<F>(f)};
 }
 
-/// Appends to the stream's work; takes the task over.
+/// Appends a task to the stream and takes ownership of it.
 void enqueue_task(CUstream_st* stream, Task* task);
 template <class F>
 void enqueue(CUstream_st* stream, F&& f) {
   enqueue_task(stream, make_task(std::forward<F>(f)));
 }
 
-/// Why such a launch cannot be, as a cudaError_t; 0 when it can.
+/// The cudaError_t with which CUDA would refuse such a launch; 0 when it is valid.
 [[nodiscard]] int refuse(const dim3& grid, const dim3& block, std::size_t shared_bytes);
 void set_error(int error);
-/// Plays one grid, now. `kernel` calls the kernel for the thread in threadIdx and blockIdx.
+/// Runs one grid at once. `kernel` calls the kernel for the thread in threadIdx and blockIdx.
 void run_grid(const char* name, const dim3& grid, const dim3& block, std::size_t shared_bytes,
               void (*kernel)(const void*), const void* arguments);
 

@@ -17,11 +17,11 @@ void AnnotateIgnoreReadsEnd(const char* file, int line);
 
 namespace emulation {
 
-/// What every lane of a warp deposited.
+/// The values that the lanes of a warp brought to a meeting.
 using Lanes = std::array<std::uint64_t, 32>;
 
-/// Waits until all lanes of `mask` are here with their values, then returns them. The reference holds until the lane's
-/// next meeting. Of CUDA's meetings __syncwarp alone orders what lanes do with memory.
+/// Waits until all lanes of `mask` have brought their values and returns them. The reference is valid until the lane's
+/// next meeting. Of CUDA's warp functions only __syncwarp orders accesses to memory.
 const Lanes& meet(unsigned mask, std::uint64_t value, bool in_order = false);
 /// The barrier of a block; returns how many of its threads voted.
 int meet_block(bool vote);
@@ -42,7 +42,7 @@ T unpacked(std::uint64_t bits) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
-/// The values of a meeting are no memory of the GPU's: looking at them is no race.
+/// Reads a value of a meeting without telling ThreadSanitizer, because these values are not memory of the GPU.
 #if defined(GT_EMULATION_RACES)
 class Looking {
  public:
@@ -56,7 +56,7 @@ struct Looking {
   Looking() {}
 };
 #endif
-/// `lane` of this thread's segment of `width` lanes when `inside`, else the own value.
+/// The value of `lane` in this thread's segment of `width` lanes when `inside`, else the thread's own value.
 template <class T>
 T shuffled(unsigned mask, const T& value, unsigned lane, bool inside) {
   const Lanes& lanes = meet(mask, packed(value));

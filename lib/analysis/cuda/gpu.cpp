@@ -4,15 +4,15 @@
 
 namespace gradtool {
 
-Arena<Space::cuda>& AnalysisGpu::arena(User user, std::size_t capacity) {
+View<std::byte, Space::cuda> AnalysisGpu::memory(User user, std::size_t bytes) {
   auto& arena = arenas_.at(static_cast<std::size_t>(user));
-  if (!arena || arena->capacity() < capacity) {
+  if (!arena || arena->capacity() < bytes) {
     cuda::synchronize(queue());
     arena.reset();
-    arena.emplace(capacity);
+    arena.emplace(bytes);
   }
   arena->rewind();
-  return *arena;
+  return arena->take_bytes(bytes);
 }
 
 AnalysisGpu::Staging& AnalysisGpu::staging(std::size_t slot, std::size_t bytes) {
@@ -32,17 +32,19 @@ std::shared_ptr<const cuda::WideTransform> AnalysisGpu::transform(std::size_t n)
 
 namespace {
 
-/// Slices are read into pinned memory and copied from there while the GPU works on those before and the host reads the
-/// next one. Copies and kernels share a stream: reading a file takes far longer than copying it.
+/// Feeds a GPU with slices. The host reads a slice into page-locked memory; the slice is copied from there while the
+/// GPU works on earlier slices and the host reads the next one. Copies and kernels share one stream, because reading a
+/// file takes far longer than copying it.
 class GpuFeed final : public SliceFeed {
  public:
   GpuFeed(std::shared_ptr<AnalysisGpu> gpu, std::size_t elements, std::size_t rows, bool second_moment)
       : gpu_{std::move(gpu)}, elements_{elements}, stride_{(elements + 3) / 4 * 4}, rows_{rows} {
-    using Device = Arena<Space::cuda>;
-    const std::size_t row = stride_ * sizeof(float);
-    auto& arena = gpu_->arena(AnalysisGpu::User::feed, Device::padded_size(rows * row) + Device::padded_size(row));
-    gradients_ = arena.take<float>(rows * stride_);
-    if (second_moment) second_moment_ = arena.take<float>(stride_);
+    const auto take = [&](Scratch<Space::cuda> scratch) {
+      gradients_ = scratch.take<float>(rows * stride_);
+      if (second_moment) second_moment_ = scratch.take<float>(stride_);
+      return scratch.bytes();
+    };
+    take(Scratch{gpu_->memory(AnalysisGpu::User::feed, take({}))});
   }
 
   [[nodiscard]] std::span<float> gradient() override { return staged().first(elements_).span(); }
@@ -67,7 +69,7 @@ class GpuFeed final : public SliceFeed {
   }
 
  private:
-  /// The slot that is filled now; waits until what it held before has been copied.
+  /// The slot that is filled at present; waits until its previous contents have been copied to the GPU.
   [[nodiscard]] HostView<float> staged() {
     return gpu_->staging(slot_, 2 * stride_ * sizeof(float)).memory.as<float>();
   }

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/reduce/reducer.hpp"
 
 int main() {
   using namespace gradtool;

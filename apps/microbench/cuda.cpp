@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/microbench/microbench.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "lib/bench/copy_rate.hpp"
+#include "lib/core/error.hpp"
+
+namespace gradtool {
+namespace {
+
+using DeviceBytes = View<std::byte, Space::cuda>;
+
+/// Inputs and the output are shared by all codecs.
+struct Gradients {
+  explicit Gradients(std::size_t elements) : n{elements}, out{4 * elements} {
+    for (std::size_t t = 0; t < inputs.size(); ++t) {
+      const Feed feed = feed_of(t);
+      fill_with(feed.gradient, inputs[t]);
+    }
+    cuda::fill(stream.queue(), out.bytes(), 0);
+    cuda::synchronize(stream.queue());
+  }
+  /// Synthetic values of a few million elements, over and over: more would take the host longer than the GPU.
+  [[nodiscard]] Feed feed_of(std::size_t t) const {
+    return synthetic_feed(std::min<std::size_t>(n, 4U << 20), static_cast<std::uint32_t>(t));
+  }
+  void fill_with(const std::vector<float>& values, cuda::DeviceBuffer& buffer) const {
+    buffer = cuda::DeviceBuffer{4 * n};
+    for (std::size_t first = 0; first < n; first += values.size()) {
+      const std::size_t count = std::min(values.size(), n - first);
+      cuda::copy(stream.queue(), buffer.bytes().part(4 * first, 4 * count),
+                 as_bytes(HostView<const float>{values.data(), count}));
+      cuda::synchronize(stream.queue());
+    }
+  }
+
+  std::size_t n;
+  cuda::Stream stream;
+  std::array<cuda::DeviceBuffer, 2> inputs;
+  cuda::DeviceBuffer out;
+};
+
+/// One codec with its buffers, shared by its encode and its decode benchmark. Methods with a memory have made some
+/// steps when they are measured.
+struct DeviceSetup {
+  DeviceSetup(const CodecSpec& spec, Gradients& all)
+      : gradients{all},
+        codec{spec.descriptor->gpu.codec(spec.params, Layout::flat(all.n))},
+        encoder{codec->make_encoder(all.n, 1, queue())},
+        plan{codec->plan(all.n)},
+        payload{plan.payload_bytes},
+        scratch{plan.scratch_bytes} {
+    for (std::size_t t = 0; encoder && spec.descriptor->needs_second_moment && t < second_moments.size(); ++t)
+      gradients.fill_with(gradients.feed_of(t).second_moment, second_moments[t]);
+    for (int i = 0; i < (encoder ? 8 : 1); ++i) encode();
+    bytes();
+  }
+  void encode() {
+    const std::size_t t = turn % gradients.inputs.size();
+    const EncodeContext context{.key = {.step = static_cast<std::uint32_t>(turn)}};
+    const auto gradient = gradients.inputs[t].as<const float>();
+    ++turn;
+    if (encoder == nullptr) return codec->encode(queue(), gradient, context, payload.bytes(), scratch.bytes());
+    const SideInputs<Space::cuda> side{.second_moment = second_moments[t].as<const float>()};
+    encoder->encode(queue(), gradient, side, context, payload.bytes(), scratch.bytes());
+  }
+  /// The payload of the last encode.
+  void decode() {
+    codec->decode_add(queue(), payload.bytes().first(size), 1.0F, gradients.out.as<float>(), scratch.bytes());
+  }
+  /// Of the last payload. Waits for it.
+  std::size_t bytes() {
+    size = plan.payload_bytes;
+    if (plan.exact) return size;
+    std::uint64_t stated = 0;
+    cuda::copy(queue(), as_writable_bytes(HostView<std::uint64_t>{&stated, 1}), payload.bytes().first(8));
+    cuda::synchronize(queue());
+    return size = static_cast<std::size_t>(stated);
+  }
+  [[nodiscard]] Queue<Space::cuda> queue() const { return gradients.stream.queue(); }
+
+  Gradients& gradients;
+  std::unique_ptr<Codec<Space::cuda>> codec;
+  std::unique_ptr<Encoder<Space::cuda>> encoder;
+  Footprint plan;
+  cuda::DeviceBuffer payload, scratch;
+  std::array<cuda::DeviceBuffer, 2> second_moments;
+  std::size_t turn = 0, size = 0;
+  cuda::Event begin{cuda::Event::Timing::on}, end{cuda::Event::Timing::on};
+};
+
+/// The codec that is measured: one at a time has buffers.
+class Current {
+ public:
+  DeviceSetup& of(const CodecSpec& spec, Gradients& gradients) {
+    const std::string name = spec.name() + spec.params_text();
+    if (setup_ == nullptr || name != name_) {
+      setup_ = nullptr;
+      setup_ = std::make_unique<DeviceSetup>(spec, gradients);
+      name_ = name;
+    }
+    return *setup_;
+  }
+
+ private:
+  std::unique_ptr<DeviceSetup> setup_;
+  std::string name_;
+};
+
+/// `traffic`: bytes of memory that an execution moves at least, 0: not known.
+template <class Work>
+void measure(benchmark::State& state, DeviceSetup& setup, double traffic, double copy_rate, const Work& work) {
+  for (int i = 0; i < 3; ++i) work();
+  double seconds = 0.0;
+  for ([[maybe_unused]] auto _ : state) {
+    setup.begin.record(setup.queue());
+    work();
+    setup.end.record(setup.queue());
+    setup.end.synchronize();
+    const double once = cuda::elapsed_seconds(setup.begin, setup.end);
+    state.SetIterationTime(once);
+    seconds += once;
+  }
+  const auto times = static_cast<double>(state.iterations());
+  const double raw = 4.0 * static_cast<double>(setup.gradients.n);
+  using benchmark::Counter;
+  state.counters["raw"] = Counter(raw * times / seconds, Counter::kDefaults, Counter::kIs1000);
+  if (traffic > 0.0) state.counters["of_copy"] = Counter(traffic * times / seconds / (2.0 * copy_rate));
+  state.counters["payload_ratio"] = Counter(raw / static_cast<double>(std::max<std::size_t>(setup.bytes(), 1)));
+}
+
+}  // namespace
+
+LeastTraffic least_traffic_of(std::string_view codec) {
+  static constexpr std::array kTable{
+      LeastTraffic{.codec = "adacomp", .memory = 8.0, .sparse = true},  // residual
+      LeastTraffic{.codec = "dct", .memory = 8.0},                      // momentum
+      LeastTraffic{.codec = "dgc", .memory = 16.0, .sparse = true},     // u and v
+      LeastTraffic{.codec = "iwp", .memory = 12.0},                     // what is held; weights
+      LeastTraffic{.codec = "randomk", .sparse = true},
+      LeastTraffic{.codec = "sidco", .sparse = true},
+      LeastTraffic{.codec = "strom", .sparse = true},
+      LeastTraffic{.codec = "terngrad", .memory = 4.0},  // codes come after the scale
+      LeastTraffic{.codec = "topk", .sparse = true},
+      LeastTraffic{.codec = "vgc", .memory = 20.0, .sparse = true},  // r and v; second moments
+  };
+  const auto* found =
+      std::find_if(kTable.begin(), kTable.end(), [&](const LeastTraffic& t) { return t.codec == codec; });
+  return found == kTable.end() ? LeastTraffic{.codec = codec} : *found;
+}
+
+double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements) {
+  cuda::require_device(0, "gradtool_microbench --device=cuda");
+  const double copy_rate = measure_device_copy_rate(0, 4 * elements);
+  auto gradients = std::make_shared<Gradients>(elements);
+  auto current = std::make_shared<Current>();
+  for (const auto& spec : specs) {
+    if (spec.descriptor->gpu.codec == nullptr || spec.name() == "noop") continue;
+    const auto get = [current, gradients, spec]() -> DeviceSetup& { return current->of(spec, *gradients); };
+    const std::string name = "cuda/" + full_name(spec);
+    const double raw = 4.0 * static_cast<double>(elements);
+    const LeastTraffic least = least_traffic_of(spec.name());
+    const double memory = least.memory * static_cast<double>(elements);
+    const auto add = [&](const char* what, auto body) {
+      benchmark::RegisterBenchmark((name + what).c_str(),
+                                   [body](benchmark::State& state) {
+                                     try {
+                                       body(state);
+                                     } catch (const Error& error) {  // a card with too little memory for this one
+                                       state.SkipWithError(error.what());
+                                     }
+                                   })
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond);
+    };
+    add("/encode", [get, raw, memory, copy_rate](benchmark::State& state) {
+      DeviceSetup& s = get();
+      measure(state, s, raw + memory + static_cast<double>(s.bytes()), copy_rate, [&] { s.encode(); });
+    });
+    // out is read and written.
+    add("/decode", [get, raw, sparse = least.sparse, copy_rate](benchmark::State& state) {
+      DeviceSetup& s = get();
+      measure(state, s, sparse ? 0.0 : 2.0 * raw + static_cast<double>(s.bytes()), copy_rate, [&] { s.decode(); });
+    });
+  }
+  return copy_rate;
+}
+
+}  // namespace gradtool

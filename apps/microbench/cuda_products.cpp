@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "apps/microbench/microbench.hpp"
+#include "kernels/blas.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/transform.hpp"
+#include "lib/codecs/reducer.hpp"
+#include "lib/comm/launch.hpp"
+#include "lib/core/error.hpp"
+#include "lib/methods/gradiveq/layers.hpp"
+
+namespace gradtool {
+namespace {
+
+using Queue = gradtool::Queue<Space::cuda>;
+
+cuda::DeviceBuffer values(Queue queue, std::size_t count) {
+  cuda::DeviceBuffer buffer{4 * count};
+  const Feed feed = synthetic_feed(std::min<std::size_t>(count, 1U << 20), 0);
+  for (std::size_t first = 0; first < count; first += feed.gradient.size()) {
+    const std::size_t here = std::min(feed.gradient.size(), count - first);
+    cuda::copy_elements(queue, buffer.as<float>().part(first, here), HostView<const float>{feed.gradient.data(), here});
+  }
+  cuda::synchronize(queue);
+  return buffer;
+}
+
+/// `prepare` enqueues what comes before each execution and is not timed. Returns seconds of one.
+double measure(
+    benchmark::State& state, Queue queue, std::size_t elements, const std::function<void()>& work,
+    const std::function<void()>& prepare = [] {}) {
+  const cuda::Event begin{cuda::Event::Timing::on};
+  const cuda::Event end{cuda::Event::Timing::on};
+  for (int i = 0; i < 3; ++i) {
+    prepare();
+    work();
+  }
+  double seconds = 0.0;
+  for ([[maybe_unused]] auto _ : state) {
+    prepare();
+    begin.record(queue);
+    work();
+    end.record(queue);
+    end.synchronize();
+    const double once = cuda::elapsed_seconds(begin, end);
+    state.SetIterationTime(once);
+    seconds += once;
+  }
+  const double raw = 4.0 * static_cast<double>(elements) * static_cast<double>(state.iterations());
+  state.counters["raw"] = benchmark::Counter(raw / seconds, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
+  return seconds / static_cast<double>(state.iterations());
+}
+
+/// `body` sets up on the stream of a rank that is alone, and measures.
+void add(const std::string& name, std::function<void(benchmark::State&, Communicator<Space::cuda>&, Queue)> body) {
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [body = std::move(body)](benchmark::State& state) {
+                                 try {
+                                   run_loopback(1, 0, [&](auto& comm, Queue queue) { body(state, comm, queue); });
+                                 } catch (const Error& error) {  // a card with too little memory for one of them
+                                   state.SkipWithError(error.what());
+                                 }
+                               })
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+
+Layout matrix_of(std::size_t elements) {
+  const auto rows = static_cast<std::size_t>(std::sqrt(static_cast<double>(elements)));
+  return Layout::matrix(rows, elements / rows);
+}
+
+/// At least one, as many as there are elements for, up to 128 MiB: a hundred samples and bases of each are kept.
+Layout convolutions_of(std::size_t elements) {
+  elements = std::min<std::size_t>(elements, 32U << 20);
+  const std::vector<std::int64_t> shape{256, 256, 3, 3};
+  constexpr std::size_t kEach = std::size_t{256} * 256 * 9;
+  Layout layout;
+  do {
+    layout.tensors.push_back(
+        {.shape = shape, .kind = "conv", .layout = "OIHW", .first = layout.elements, .elements = kEach});
+    layout.elements += kEach;
+  } while (layout.elements + kEach <= elements);
+  return layout;
+}
+
+/// Whole steps, `settling` of them before the clock starts. With a copy's rate, of_copy where the method's least
+/// traffic is known.
+void add_steps(const std::string& name, const CodecSpec& spec, const Layout& layout, int settling,
+               double copy_rate = 0.0) {
+  add(name, [=](benchmark::State& state, Communicator<Space::cuda>& comm, Queue queue) {
+    const auto reducer =
+        make_reducer<Space::cuda>(spec, make_codec<Space::cuda>(spec, layout), Scheme::automatic, layout, 1, queue);
+    Arena<Space::cuda> arena{reducer->workspace_bytes()};
+    const auto workspace = arena.take_bytes(reducer->workspace_bytes());
+    // Twice as long, and every step looks at another part of it, so that methods that learn see variance.
+    const auto input = values(queue, 2 * layout.elements);
+    const auto weight = values(queue, spec.descriptor->needs_weight ? layout.elements : 0);
+    const SideInputs<Space::cuda> side{.weight = weight.as<const float>()};
+    const cuda::DeviceBuffer gradient{4 * layout.elements};
+    const cuda::DeviceBuffer flush{2 * cuda::device_info(cuda::current_device()).l2_bytes};
+    NoClock<Space::cuda> clock;
+    std::uint32_t step = 0;
+    const auto once = [&] {
+      const EncodeContext context{.key = {.seed = 1, .step = step}, .iteration = step};
+      reducer->reduce(comm, queue, gradient.as<float>(), side, context, workspace, clock);
+      ++step;
+    };
+    const auto refill = [&] {
+      cuda::copy_elements(queue, gradient.as<float>(),
+                          View<const float, Space::cuda>{
+                              input.as<float>().part(4 * (977 * step % (layout.elements / 8 + 1)), layout.elements)});
+      cuda::fill(queue, flush.bytes(), 0x5A);  // else the L2 cache would still hold what was written last
+    };
+    for (int i = 0; i < settling; ++i) {
+      refill();
+      once();
+    }
+    const double seconds = measure(state, queue, layout.elements, once, refill);
+    const double memory = least_traffic_of(spec.name()).memory;
+    if (copy_rate > 0.0 && memory > 0.0) {  // the gradient is read, the result written
+      const double least = (8.0 + memory) * static_cast<double>(layout.elements);
+      state.counters["of_copy"] = least / seconds / (2.0 * copy_rate);
+    }
+  });
+}
+
+void add_powersgd(const CodecSpec& spec, const std::string& name, const Layout& layout) {
+  const std::size_t rows = layout.tensors[0].rows();
+  const std::size_t columns = layout.tensors[0].columns();
+  const std::size_t rank = std::min({static_cast<std::size_t>(spec.params.integer("rank")), rows, columns});
+  add_steps(name + "/step", spec, layout, 3);
+  add(name + "/cublas", [=](benchmark::State& state, Communicator<Space::cuda>& /*comm*/, Queue queue) {
+    const auto blas = cuda::Blas::of_this_thread();
+    const cuda::DeviceBuffer work{blas->work_bytes()};
+    const auto m = values(queue, rows * columns);
+    const auto p = values(queue, rank * rows);
+    const auto q = values(queue, rank * columns);
+    const cuda::DeviceBuffer out{4 * rows * columns};
+    measure(state, queue, layout.elements, [&] {
+      blas->multiply(queue, work.bytes(), rows, rank, columns, 1.0F, {m.as<float>().data(), columns, true},
+                     {q.as<float>().data(), columns}, 0.0F, p.as<float>().data(), rows);
+      blas->multiply(queue, work.bytes(), columns, rank, rows, 1.0F, {m.as<float>().data(), columns},
+                     {p.as<float>().data(), rows}, 0.0F, q.as<float>().data(), columns);
+      blas->multiply(queue, work.bytes(), columns, rows, rank, 1.0F, {q.as<float>().data(), columns},
+                     {p.as<float>().data(), rows, true}, 0.0F, out.as<float>().data(), columns);
+    });
+  });
+}
+
+void add_gradiveq(const CodecSpec& spec, const std::string& name, const Layout& layout) {
+  const auto samples = static_cast<std::size_t>(spec.params.integer("lt"));
+  std::string lasting = spec.params.text();  // compressed steps until the clock stops, and no samples among them
+  const std::size_t at = lasting.find("lc=");
+  lasting.replace(at, lasting.find(',', at) - at, "lc=1000000000");
+  add_steps(name + "/step", parse_codec("gradiveq:" + lasting), layout, static_cast<int>(samples));
+  add(name + "/cublas", [=](benchmark::State& state, Communicator<Space::cuda>& /*comm*/, Queue queue) {
+    const auto layers = gradiveq::layers_of(layout, spec.params);
+    const gradiveq::Layer& layer = layers.at(0);  // all are alike
+    const std::size_t k = layer.coordinates();
+    const std::size_t d = std::min(samples - 1, k);
+    const auto blas = cuda::Blas::of_this_thread();
+    const cuda::DeviceBuffer work{blas->work_bytes()};
+    const auto bases = values(queue, layers.size() * k * d);
+    const auto slices = values(queue, layers.size() * layer.sliced());
+    const auto y = values(queue, layer.slices * d);
+    measure(state, queue, layout.elements, [&] {
+      for (std::size_t l = 0; l < layers.size(); ++l) {
+        const float* u = bases.as<float>().data() + l * k * d;
+        float* x = slices.as<float>().data() + l * layer.sliced();
+        blas->multiply(queue, work.bytes(), d, layer.slices, k, 1.0F, {u, k, true}, {x, k}, 0.0F, y.as<float>().data(),
+                       d);
+        blas->multiply(queue, work.bytes(), k, layer.slices, d, 1.0F, {u, k}, {y.as<float>().data(), d}, 0.0F, x, k);
+      }
+    });
+  });
+}
+
+void add_cufft(std::size_t elements) {
+  constexpr std::size_t kChunk = 65536;  // fft's own
+  const std::size_t length = std::min(kChunk, elements);
+  const std::size_t rows = elements / length;
+  add("cuda/cufft/forward+inverse", [=](benchmark::State& state, Communicator<Space::cuda>& /*comm*/, Queue queue) {
+    const cuda::RealTransforms transforms{length, rows};
+    const cuda::DeviceBuffer work{transforms.work_bytes()};
+    const auto real = values(queue, length * rows);
+    const cuda::DeviceBuffer spectrum{8 * rows * (length / 2 + 1)};
+    const cuda::DeviceBuffer back{4 * length * rows};
+    measure(state, queue, length * rows, [&] {
+      transforms.forward(queue, real.as<float>().data(), spectrum.as<float>().data(), work.bytes().data());
+      transforms.inverse(queue, spectrum.as<float>().data(), back.as<float>().data(), work.bytes().data());
+    });
+  });
+}
+
+}  // namespace
+
+void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t elements, double copy_rate) {
+  cuda::require_device(0, "gradtool_microbench --device=cuda");
+  for (const auto& spec : specs) {
+    const std::string name = "cuda/" + full_name(spec);
+    if (spec.name() == "powersgd") {
+      add_powersgd(spec, name, matrix_of(elements));
+      // The rank that papers and users run.
+      if (spec.params.integer("rank") != 4)
+        add_powersgd(parse_codec("powersgd:rank=4"), "cuda/powersgd:rank=4", matrix_of(elements));
+    }
+    if (spec.name() == "gradiveq") add_gradiveq(spec, name, convolutions_of(elements));
+    if (spec.name() == "fft" && elements > 0) add_cufft(elements);
+    const bool products = spec.name() == "powersgd" || spec.name() == "gradiveq";
+    if (spec.descriptor->gpu.reducer && !products) add_steps(name + "/step", spec, matrix_of(elements), 8, copy_rate);
+  }
+}
+
+}  // namespace gradtool

@@ -1,0 +1,120 @@
+// gradtool_microbench: encode and decode of every codec in the registry, on Google Benchmark.
+//
+// Flags of its own, before Google Benchmark's:
+//   --file=CAPTURE.h5   real gradients and tensors instead of synthetic ones
+//   --elements=N        of the gradient [16 Mi]
+//   --threads=N         that codecs compute on [all cores]
+//   --codec=SPEC        repeatable [all codecs with their defaults]
+//   --settle=N          steps that a method between ranks makes before it is measured [104]
+//   --device=cuda       the codecs' CUDA versions on GPU 0 instead, and beside methods of matrix products and
+//   transforms
+//                       the libraries alone
+//   --tensors=resnet50  with --device=cuda, a model's tensors one by one, in batches and fused
+// What the benchmarks and their counters mean is in microbench.hpp.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "apps/microbench/microbench.hpp"
+#include "lib/bench/copy_rate.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+struct Settings {
+  std::string file;
+  std::size_t elements = 16U << 20;
+  std::size_t settling = 104;  // more than the sampling steps of gradiveq
+  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<CodecSpec> codecs;
+  bool cuda = false;
+  bool tensors = false;
+};
+
+Settings take_flags(int& argc, char** argv) {
+  Settings settings;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const auto value = [&](const char* flag) { return argument.substr(std::strlen(flag)); };
+    if (argument.starts_with("--file="))
+      settings.file = value("--file=");
+    else if (argument.starts_with("--elements="))
+      settings.elements = parse_bytes(value("--elements="), "--elements");
+    else if (argument.starts_with("--threads="))
+      settings.threads = static_cast<int>(parse_bytes(value("--threads="), "--threads"));
+    else if (argument.starts_with("--settle="))
+      settings.settling = parse_bytes(value("--settle="), "--settle");
+    else if (argument == "--device=cuda")
+      settings.cuda = true;
+    else if (argument == "--tensors=resnet50")
+      settings.tensors = true;
+    else if (argument.starts_with("--codec="))
+      settings.codecs.push_back(parse_codec(value("--codec=")));
+    else
+      argv[kept++] = argv[i];
+  }
+  argc = kept;
+  if (settings.codecs.empty()) settings.codecs = all_codecs();
+  return settings;
+}
+
+int run_cuda(const Settings& settings) {
+#if GT_HAS_CUDA
+  if (settings.tensors) {
+    register_cuda_tensors(settings.codecs);
+    benchmark::RunSpecifiedBenchmarks();
+    benchmark::Shutdown();
+    return 0;
+  }
+  const double copy_rate = register_cuda(settings.codecs, settings.elements);
+  register_cuda_products(settings.codecs, settings.elements, copy_rate);
+  benchmark::AddCustomContext("copy_gbps", fmt::format("{:.1f}", copy_rate / 1e9));
+  benchmark::AddCustomContext("elements", fmt::format("{}", settings.elements));
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+#else
+  static_cast<void>(settings);
+  throw Error{Fault::unavailable, "--device=cuda: this build has no CUDA"};
+#endif
+}
+
+int run(int argc, char** argv) {
+  const Settings settings = take_flags(argc, argv);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
+  if (settings.tensors && !settings.cuda) throw Error{Fault::usage, "--tensors is for --device=cuda: add that"};
+  if (settings.cuda) return run_cuda(settings);
+  const Layout layout = benchmark_layout(settings.file, settings.elements);
+  TaskPool pool{settings.threads};
+  const HostSetting setting{.file = settings.file,
+                            .elements = settings.elements,
+                            .layout = layout,
+                            .pool = pool,
+                            .copy_rate = measure_copy_rate({&pool}, 4 * settings.elements),
+                            .settling = settings.settling};
+  benchmark::AddCustomContext("memcpy_gbps", fmt::format("{:.2f}", setting.copy_rate / 1e9));
+  benchmark::AddCustomContext("codec_threads", fmt::format("{}", settings.threads));
+  benchmark::AddCustomContext("gradients", settings.file.empty() ? "synthetic" : settings.file);
+  register_host(settings.codecs, setting);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gradtool
+
+int main(int argc, char** argv) {
+  try {
+    return gradtool::run(argc, argv);
+  } catch (const gradtool::Error& error) {
+    fmt::print(stderr, "gradtool_microbench: {}\n", error.what());
+    return exit_status(error.fault());
+  }
+}

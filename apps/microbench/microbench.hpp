@@ -1,0 +1,89 @@
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/codecs/registry.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool {
+
+/// What one encode of the micro-benchmark is given. Side inputs are empty where there are none.
+struct Feed {
+  std::vector<float> gradient, second_moment, weight;
+};
+
+/// Heavy-tailed values of both signs, about 1e-3: the product of a bell and a lognormal, like a real gradient; with
+/// second moments as of four micro-batches that differ. `turn` chooses the random draws.
+[[nodiscard]] Feed synthetic_feed(std::size_t n, std::uint32_t turn);
+
+/// The gradients of a capture, worker after worker, step after step from `turn` on, repeated until n are there; with
+/// second moments and weights where the file has them for every tensor.
+[[nodiscard]] Feed captured_feed(const std::string& path, std::size_t n, std::size_t turn);
+
+/// Tensors to benchmark on: those of a capture, or the convolutions of ResNet-20 (CIFAR-10) with their norms, again and
+/// again while they fit into n elements. What is left is one more tensor, of one dimension.
+[[nodiscard]] Layout benchmark_layout(const std::string& file, std::size_t n);
+
+/// "codec" or "codec:key=value,...", as benchmarks are named.
+[[nodiscard]] std::string full_name(const CodecSpec& spec);
+
+/// What the benchmarks on the CPU are run with. Benchmarks keep references to it.
+struct HostSetting {
+  std::string file;          ///< capture to take gradients and tensors from; empty: synthetic ones
+  std::size_t elements = 0;  ///< of the gradient
+  const Layout& layout;      ///< of the same size
+  TaskPool& pool;            ///< that codecs compute on
+  double copy_rate = 0.0;    ///< bytes a second of memcpy, with the same threads and as many bytes
+  std::size_t settling = 0;  ///< steps that a method between ranks makes before the first that is measured
+};
+
+/// Registers <codec>/encode and <codec>/decode for every codec of `specs`. For a method that only exists between ranks
+/// they are its phases of a reduce on one rank; with gradiveq come the same products by BLAS alone,
+/// gradiveq_products_by_blas/encode and /decode, and with fft FFTW alone, fftw/forward+inverse. Counters: raw = raw
+/// fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second.
+void register_host(const std::vector<CodecSpec>& specs, const HostSetting& setting);
+
+/// Registers fftw/forward+inverse: FFTW alone, there and back, on chunks of 65536 as the fft codec cuts them, with
+/// plans that FFTW measured (FFTW_MEASURE; the planning is not timed). `count` sets the counters of a state. Only in
+/// builds with FFTW.
+void register_fftw(const std::vector<float>& x, TaskPool& pool, const std::function<void(benchmark::State&)>& count);
+
+// The following need a build with CUDA, and throw Fault::unavailable without a GPU. Times are those of CUDA events.
+
+/// Registers encode and decode of every codec of `specs` that has a CUDA version, on GPU 0 and `elements` synthetic
+/// elements. Two inputs take turns, so that a gradient larger than half the L2 cache is read from memory. Counters:
+/// raw = raw fp32 bytes a second; of_copy = what the codec's minimum traffic would take at the rate of a
+/// device-to-device copy, over what it took (copying B bytes moves 2 B). Returns the copy's rate, bytes a second.
+double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements);
+
+/// Registers, on GPU 0 and some `elements` synthetic elements: whole steps of the methods of `specs` that exist between
+/// ranks, of one rank alone (on one square matrix, gradiveq on 3 x 3 convolutions of 256 by 256), and for powersgd and
+/// gradiveq their matrix products alone by cuBLAS; for fft, cuFFT's transforms there and back alone. The quotient of
+/// the two is what such a method takes over its library. Counter of_copy as register_cuda, of the `copy_rate` that it
+/// returned.
+void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t elements, double copy_rate);
+
+/// Registers encode and decode of the 161 tensors of a ResNet-50 on GPU 0: one by one, in batches
+/// (Codec::encode_each) and fused into one, for the codecs of `specs` whose CUDA version treats tensors alike. Counter
+/// times_fused: over the median of the fused form, measured beside it.
+void register_cuda_tensors(const std::vector<CodecSpec>& specs);
+
+/// The memory traffic that no version of a method can avoid, beside that of the gradient, the payload and, in decoding,
+/// the output.
+struct LeastTraffic {
+  std::string_view codec;
+  /// Bytes an element: memory of earlier steps, read and written, side inputs, and a second read of the gradient.
+  double memory = 0.0;
+  bool sparse = false;  ///< decoding touches the output only where there are values: no share of the copy is stated
+};
+/// Methods that the table does not name have no memory and fill their output.
+[[nodiscard]] LeastTraffic least_traffic_of(std::string_view codec);
+
+}  // namespace gradtool

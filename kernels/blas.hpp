@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "lib/core/view.hpp"
+
+/// Matrix products: BLAS on the CPU, cuBLAS on the GPU.
+
+/// On the CPU. Ranks are threads and methods cut their own work into pieces, so the first of these calls switches off
+/// the library's own threads. OpenBLAS may call malloc; the allocation watch counts operator new only.
+namespace gradtool::host {
+
+/// gram += rows rowsᵀ for `count` rows of `length`, one behind the other. Only the lower triangle of `gram`
+/// (column-major, count x count) is kept. Float64, DSYRK.
+void add_gram(const double* rows, std::size_t count, std::size_t length, double* gram);
+
+/// out := weights rows, row-major: `outputs` x `count` times `count` x `length`. Float64, DGEMM.
+void multiply(const double* weights, const double* rows, std::size_t outputs, std::size_t count, std::size_t length,
+              double* out);
+
+/// The same in float32, SGEMM, for benchmarks to compare with.
+void multiply(const float* weights, const float* rows, std::size_t outputs, std::size_t count, std::size_t length,
+              float* out);
+/// out := weights rowsᵀ, row-major: `outputs` x `length` times `length` x `count`, of rows of `length`. SGEMM.
+void multiply_transposed(const float* weights, const float* rows, std::size_t outputs, std::size_t length,
+                         std::size_t count, float* out);
+
+/// Switches off the threads of OpenBLAS, once. Every function of this header and of eigen.hpp calls it first.
+void use_one_blas_thread();
+
+}  // namespace gradtool::host
+
+/// On the GPU. Matrices are column-major, as cuBLAS has them: a row-major matrix is its transpose.
+namespace gradtool::cuda {
+
+/// A factor of a product: the matrix at `data`, or its transpose where `transposed`. `stride` elements lie from one
+/// column of data to the next.
+template <class T>
+struct Factor {
+  const T* data;
+  std::size_t stride;
+  bool transposed = false;
+};
+
+/// cuBLAS on one GPU, on any stream; calls are thread-safe. FP32 products are FP32 throughout. TF32 keeps 10 bits of a
+/// factor, a relative error of 10^-3, and these methods measure errors of 10^-7.
+///
+/// cuBLAS chooses the order of additions by shape and GPU: it is the same from run to run on one machine, and not that
+/// of the CPU. Calls enqueue and allocate nothing: the working memory is the caller's, `work_bytes` of it, 256-byte
+/// aligned, a different one for every stream.
+class Blas {
+ public:
+  /// The calling thread's object for its current GPU: made by the first reducer that asks, and kept as long as one
+  /// holds it. Makes a context of cuBLAS, so it is not for the timed region. Throws Fault::backend when cuBLAS does not
+  /// start.
+  [[nodiscard]] static std::shared_ptr<Blas> of_this_thread();
+
+  ~Blas();
+  Blas(const Blas&) = delete;
+  Blas& operator=(const Blas&) = delete;
+
+  [[nodiscard]] std::size_t work_bytes() const;
+
+  /// c := alpha a b + beta c. a is m x k, b is k x n and c is m x n, with `c_stride` elements from one column to the
+  /// next. c is not read where beta is 0.
+  void multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work, std::size_t m, std::size_t n,
+                std::size_t k, float alpha, const Factor<float>& a, const Factor<float>& b, float beta, float* c,
+                std::size_t c_stride);
+  void multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work, std::size_t m, std::size_t n,
+                std::size_t k, double alpha, const Factor<double>& a, const Factor<double>& b, double beta, double* c,
+                std::size_t c_stride);
+
+ private:
+  struct Handle;
+  explicit Blas(std::unique_ptr<Handle> handle);
+  std::unique_ptr<Handle> handle_;
+};
+
+}  // namespace gradtool::cuda

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bitpack.hpp"
+#include "kernels/float_bits.hpp"
+
+/// Elements of at most 8 bits in blocks that share a scale, on both processors. A block format is a type with
+///   Scale                   what is stored for a block: a float, or a byte where kBlock is not 0
+///   kBlock                  elements of a block where the format fixes this number, else 0
+///   Element                 kBits; encode(factor, x) and/or encode(factor, x, draw), which round to nearest and
+///                           stochastically; decode(code). A factor of 0 belongs to a block of zeros or one that
+///                           decodes to NaN.
+///   scaled(measure)         static; the Scaled<Scale> of a block whose largest magnitude is `measure`. A block that
+///                           holds a NaN has a NaN as its largest magnitude.
+///   decode_factor(scale)    static; what decoded elements are multiplied by
+///   l2                      optional bool: where it is true, `measure` is the block's L2 norm
+/// lib/codecs/block_codec.hpp makes a codec of a format, lib/codecs/gpu_block_codec.hpp its GPU version.
+namespace gradtool::format {
+
+/// What a block stores, and what its elements are multiplied by before they are rounded.
+template <class Scale>
+struct Scaled {
+  Scale stored{};
+  float factor = 0.0f;
+};
+
+/// Where things lie in the payload of n elements: the scales of all blocks, padded with zeros to 4 bytes, then the
+/// packed codes of all elements. Blocks are whole words of codes; only the last block may be short.
+struct BlockLayout {
+  std::size_t n;
+  std::size_t block;
+  std::size_t scale_bytes;
+  std::uint32_t bits;
+
+  [[nodiscard]] GT_HD constexpr std::size_t blocks() const { return (n + block - 1) / block; }
+  [[nodiscard]] GT_HD constexpr std::size_t codes_offset() const { return (blocks() * scale_bytes + 3) / 4 * 4; }
+  [[nodiscard]] GT_HD constexpr std::size_t bytes() const { return codes_offset() + 4 * packed_words(n, bits); }
+};
+
+template <class Element>
+concept RoundsToNearest = requires(float x) {
+  Element::encode(x, x);
+};
+template <class Element>
+concept RoundsStochastically = requires(float x, std::uint32_t draw) {
+  Element::encode(x, x, draw);
+};
+
+/// True where blocks are measured by their L2 norm instead of their largest magnitude.
+template <class Format>
+GT_HD constexpr bool uses_l2(const Format& format) {
+  if constexpr (requires { format.l2; })
+    return format.l2;
+  else
+    return false;
+}
+/// Partial sums of the L2 norm: partial j adds the squares of elements j, j+32, ... in order, then partial j adds
+/// partial j + 16 for j < 16, then j + 8, j + 4, j + 2, j + 1. The order is part of the payload format, so that CPU and
+/// GPU get the same norm.
+inline constexpr std::uint32_t kNormLanes = 32;
+
+/// A block whose largest magnitude is below this is sent as zeros: the inverse of its scale might overflow.
+inline constexpr float kSmallestOfBlock = 0x1p-100f;
+/// False for NaN and infinities.
+GT_HD inline bool is_finite(float x) {
+  return (bits_of(x) & 0x7fffffffu) < 0x7f800000u;
+}
+/// The NaN that payloads hold.
+GT_HD inline float quiet_nan() {
+  return float_of(0x7fc00000u);
+}
+
+/// Blocks store largest/kMax as float32, kMax being the largest value of an element.
+template <class IntegerElement>
+struct FloatScaled {
+  using Scale = float;
+  using Element = IntegerElement;
+  static constexpr std::size_t kBlock = 0;
+
+  GT_HD static Scaled<Scale> scaled(float largest) {
+    if (!is_finite(largest)) return {quiet_nan(), 0.0f};
+    if (largest < kSmallestOfBlock) return {};
+    const float unit = largest / Element::kMax;
+    return {unit, 1.0f / unit};
+  }
+  GT_HD static float decode_factor(Scale scale) { return scale; }
+};
+
+/// x * factor rounded to the nearest integer, ties to even, clamped to [low, high], in two's complement. A factor of 0
+/// gives 0, whatever x is. The bounds are below 2^22 in magnitude.
+GT_HD inline std::uint32_t nearest_integer(float factor, float x, float low, float high) {
+  const float y = factor > 0.0f ? x * factor : 0.0f;
+  const float below = y < high ? y : high;
+  const float inside = below > low ? below : low;
+  return bits_of(inside + 0x1.8p23f);  // Adding 1.5 2^23 leaves the integer in the low bits of the mantissa.
+}
+/// The signed integer in the low `Bits` bits.
+template <std::uint32_t Bits>
+GT_HD float signed_integer(std::uint32_t code) {
+  return static_cast<float>(static_cast<std::int32_t>(code << (32 - Bits)) >> (32 - Bits));
+}
+
+}  // namespace gradtool::format

@@ -1,0 +1,245 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/bitpack.hpp"
+#include "kernels/cuda/warp.hpp"
+#include "kernels/draws.hpp"
+#include "kernels/float_bits.hpp"
+
+/// Elements and their packed codes by one warp, in windows of 128 elements. Every lane has four neighbours of a window,
+/// because one memory access moves four floats and one Philox counter makes four draws. For .cu files; whole warps call
+/// these functions. An "Element" is that of a block format (kernels/block_format.hpp).
+namespace gradtool::cuda {
+
+inline constexpr std::uint32_t kWindow = 4 * kWarpSize;
+
+/// Windows that a warp has in flight: their loads are under way together, and none of them waits for a store.
+inline constexpr std::uint32_t kAhead = 4;
+inline constexpr std::uint32_t kAheadElements = kAhead * kWindow;
+
+/// Elements at..at+3 of x[0 .. count), zeros behind the end. `at` is a multiple of 4; `aligned` says that x is 16-byte
+/// aligned.
+__device__ inline Four<float> four_at(const float* x, std::size_t at, std::size_t count, bool aligned) {
+  if (aligned && at + 4 <= count) return *reinterpret_cast<const Four<float>*>(x + at);
+  Four<float> four{};
+  for (std::uint32_t i = 0; i < 4 && at + i < count; ++i) four.value[i] = x[at + i];
+  return four;
+}
+
+/// out[at + i] += value[i], as far as out[0 .. count) goes.
+__device__ inline void add_four(const Four<float>& value, std::size_t at, std::size_t count, float* out, bool aligned) {
+  if (aligned && at + 4 <= count) {
+    auto& to = *reinterpret_cast<Four<float>*>(out + at);
+    Four<float> four = to;
+    for (std::uint32_t i = 0; i < 4; ++i) four.value[i] += value.value[i];
+    to = four;
+  } else {
+    for (std::uint32_t i = 0; i < 4 && at + i < count; ++i) out[at + i] += value.value[i];
+  }
+}
+
+/// A lane's elements of several whole windows, one window behind the other, in registers.
+template <std::uint32_t Windows>
+struct HeldWindows {
+  Four<float> window[Windows];
+};
+
+/// The first windows of x, which is 16-byte aligned.
+template <std::uint32_t Windows>
+__device__ HeldWindows<Windows> load_windows(const float* x) {
+  HeldWindows<Windows> held;
+#pragma unroll
+  for (std::uint32_t w = 0; w < Windows; ++w)
+    held.window[w] = *reinterpret_cast<const Four<float>*>(x + w * kWindow + 4 * lane_in_warp());
+  return held;
+}
+
+/// out[at + i] += value_of(at)[i] for the fours of out[0 .. count), each by its lane.
+template <class ValueOf>
+__device__ void add_values(std::size_t count, float* out, bool aligned, const ValueOf& value_of) {
+  const std::size_t own = 4 * std::size_t{lane_in_warp()};
+  std::size_t at = own;
+  for (; aligned && at - own + kAheadElements <= count; at += kAheadElements) {
+    Four<float> value[kAhead];
+    Four<float> sum[kAhead];
+#pragma unroll
+    for (std::uint32_t w = 0; w < kAhead; ++w) {
+      value[w] = value_of(at + w * kWindow);
+      sum[w] = *reinterpret_cast<const Four<float>*>(out + at + w * kWindow);
+    }
+#pragma unroll
+    for (std::uint32_t w = 0; w < kAhead; ++w) {
+#pragma unroll
+      for (std::uint32_t i = 0; i < 4; ++i) sum[w].value[i] += value[w].value[i];
+      *reinterpret_cast<Four<float>*>(out + at + w * kWindow) = sum[w];
+    }
+  }
+  for (; at < count; at += kWindow) add_four(value_of(at), at, count, out, aligned);
+}
+
+/// The largest magnitude of four elements as a bit pattern. Patterns without the sign bit are ordered as magnitudes
+/// are, NaN above infinity above all numbers.
+__device__ inline std::uint32_t largest_of_four(const Four<float>& four) {
+  std::uint32_t largest = 0;
+  for (const float value : four.value) {
+    const std::uint32_t pattern = format::bits_of(value) & 0x7fffffffu;
+    largest = pattern > largest ? pattern : largest;
+  }
+  return largest;
+}
+
+/// The largest magnitude of x[0 .. count) as a bit pattern, the same in all lanes.
+__device__ inline std::uint32_t largest_pattern(const float* x, std::size_t count, bool aligned) {
+  const std::size_t own = 4 * std::size_t{lane_in_warp()};
+  std::uint32_t largest = 0;
+  std::size_t at = own;
+  for (; aligned && at - own + kAheadElements <= count; at += kAheadElements) {
+    Four<float> ahead[kAhead];
+#pragma unroll
+    for (std::uint32_t w = 0; w < kAhead; ++w) ahead[w] = *reinterpret_cast<const Four<float>*>(x + at + w * kWindow);
+#pragma unroll
+    for (std::uint32_t w = 0; w < kAhead; ++w) {
+      const std::uint32_t of_four = largest_of_four(ahead[w]);
+      largest = of_four > largest ? of_four : largest;
+    }
+  }
+  for (; at < count; at += kWindow) {
+    const std::uint32_t of_four = largest_of_four(four_at(x, at, count, aligned));
+    largest = of_four > largest ? of_four : largest;
+  }
+  return __reduce_max_sync(kAllLanes, largest);
+}
+
+/// The same of held windows.
+template <std::uint32_t Windows>
+__device__ std::uint32_t largest_pattern(const HeldWindows<Windows>& held) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (std::uint32_t w = 0; w < Windows; ++w) {
+    const std::uint32_t of_four = largest_of_four(held.window[w]);
+    largest = of_four > largest ? of_four : largest;
+  }
+  return __reduce_max_sync(kAllLanes, largest);
+}
+
+/// Writes the packed codes of a window, of which a lane has four, those of absent elements being 0; `present` elements
+/// are there. `room` is kWarpSize words of the warp's own shared memory, which are used only where 8 is not a multiple
+/// of Bits.
+template <std::uint32_t Bits>
+__device__ void store_window(const Four<std::uint32_t>& code, std::uint32_t present, std::uint32_t* room,
+                             std::uint32_t* words) {
+  const std::uint32_t lane = lane_in_warp();
+  const auto count = static_cast<std::uint32_t>(format::packed_words(present, Bits));
+  std::uint32_t four = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) four |= code.value[i] << (i * Bits);
+  if constexpr (8 % Bits == 0) {
+    constexpr std::uint32_t kShare = 8 / Bits;  // lanes whose codes make up a word
+    const std::uint32_t word = warp_or_among(kShare, four << (lane % kShare * 4 * Bits));
+    if (lane % kShare == 0 && lane / kShare < count) words[lane / kShare] = word;
+  } else {
+    constexpr std::uint32_t kFour = 4 * Bits;  // bits of a lane's codes
+    static_assert(kFour < 32, "no lane has the bits of more than two words");
+    room[lane] = four;
+    __syncwarp();
+    if (lane < count) {
+      const std::uint32_t first = 32 * lane / kFour;    // the lane whose bits the word starts with
+      const std::uint32_t skipped = 32 * lane % kFour;  // bits of that lane which belong to the word before
+      std::uint32_t word = room[first] >> skipped;
+#pragma unroll
+      for (std::uint32_t i = 1; i <= (kFour + 30) / kFour; ++i) {
+        const std::uint32_t shift = i * kFour - skipped;
+        if (shift < 32 && first + i < kWarpSize) word |= room[first + i] << shift;
+      }
+      words[lane] = word;
+    }
+    __syncwarp();  // The next window overwrites the room.
+  }
+}
+
+/// Codes at..at+3 of a stream of `count` codes that starts at `words`; `at` is a multiple of 4. Reads no word behind
+/// the stream's last.
+template <std::uint32_t Bits>
+__device__ Four<std::uint32_t> load_codes(const std::uint32_t* words, std::size_t at, std::size_t count) {
+  // Four codes are at most 32 bits, so they lie in two neighbouring words of their group.
+  const std::size_t group = at / format::kPackGroup;
+  const auto bit = static_cast<std::uint32_t>(at % format::kPackGroup) * Bits;
+  const std::uint32_t* from = words + group * Bits;
+  std::conditional_t<8 % Bits == 0, std::uint32_t, std::uint64_t> bits = from[bit / 32];
+  if constexpr (8 % Bits != 0) {
+    const std::size_t left = count - group * format::kPackGroup;
+    const std::size_t available = format::packed_words(left < format::kPackGroup ? left : format::kPackGroup, Bits);
+    if (bit / 32 + 1 < available) bits |= static_cast<std::uint64_t>(from[bit / 32 + 1]) << 32;
+  }
+  bits >>= bit % 32;
+  Four<std::uint32_t> code;
+  for (std::uint32_t i = 0; i < 4; ++i)
+    code.value[i] = static_cast<std::uint32_t>(bits >> (i * Bits)) & ((1u << Bits) - 1u);
+  return code;
+}
+
+/// Encodes a window, of which a lane has four elements and the factor of their block. The window's first element has
+/// index `first` in the gradient, a multiple of 4, which its draws follow from.
+template <class Element, bool Stochastic>
+__device__ void encode_window(const Four<float>& x, float factor, std::size_t first, std::uint32_t present,
+                              const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
+  const std::uint32_t at = 4 * lane_in_warp();
+  format::Draws draws{};
+  if (Stochastic && at < present) draws = format::draw4(key, (first + at) / 4);
+  Four<std::uint32_t> code{};
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    if (at + i >= present) continue;
+    if constexpr (Stochastic)
+      code.value[i] = Element::encode(factor, x.value[i], draws.bits[i]);
+    else
+      code.value[i] = Element::encode(factor, x.value[i]);
+  }
+  store_window<Element::kBits>(code, present, room, words);
+}
+
+/// Encodes held windows, all with one factor; otherwise as encode_elements.
+template <class Element, bool Stochastic, std::uint32_t Windows>
+__device__ void encode_held(const HeldWindows<Windows>& held, std::size_t first, float factor,
+                            const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
+#pragma unroll
+  for (std::uint32_t w = 0; w < Windows; ++w) {
+    encode_window<Element, Stochastic>(held.window[w], factor, first + w * kWindow, kWindow, key, room,
+                                       words + w * (kWindow / 32 * Element::kBits));
+  }
+}
+
+/// Encodes x[0 .. count), all with one factor, into `words`. Element 0 has index `first` in the gradient, a multiple of
+/// 32.
+template <class Element, bool Stochastic>
+__device__ void encode_elements(const float* x, std::size_t first, std::size_t count, bool aligned, float factor,
+                                const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
+  std::size_t window = 0;
+  for (; aligned && window + kAheadElements <= count; window += kAheadElements) {
+    encode_held<Element, Stochastic>(load_windows<kAhead>(x + window), first + window, factor, key, room,
+                                     words + window / format::kPackGroup * Element::kBits);
+  }
+  for (; window < count; window += kWindow) {
+    const auto present = static_cast<std::uint32_t>(count - window < kWindow ? count - window : kWindow);
+    const Four<float> four = four_at(x + window, 4 * lane_in_warp(), present, aligned);
+    encode_window<Element, Stochastic>(four, factor, first + window, present, key, room,
+                                       words + window / format::kPackGroup * Element::kBits);
+  }
+}
+
+/// out[0 .. count) += weight * (decoded * unit_of(element)). `words` starts at a group of codes; the four elements of a
+/// lane share a unit; `aligned` says that out is 16-byte aligned.
+template <class Element, class UnitOf>
+__device__ void decode_elements(const std::uint32_t* words, std::size_t count, const UnitOf& unit_of, float weight,
+                                float* out, bool aligned) {
+  add_values(count, out, aligned, [&](std::size_t at) {
+    const Four<std::uint32_t> code = load_codes<Element::kBits>(words, at, count);
+    const float unit = unit_of(at);
+    Four<float> value;
+    for (std::uint32_t i = 0; i < 4; ++i) value.value[i] = weight * (Element::decode(code.value[i]) * unit);
+    return value;
+  });
+}
+
+}  // namespace gradtool::cuda

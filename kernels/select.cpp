@@ -1,0 +1,309 @@
+#include "kernels/select.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/marks.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool::host {
+namespace {
+
+constexpr std::size_t kMaxParts = 64;
+constexpr std::size_t kBlock = 32;
+constexpr std::uint32_t kMagnitude = 0x7fffffffU;
+constexpr int kTopShift = kRadixDigits[0].shift;
+
+/// Counts the leading digits of x[first, last). Neighbours often have the same digit; four histograms in turn keep an
+/// increment from waiting for the store of the one before.
+void count_top(const float* x, std::size_t first, std::size_t last, std::uint32_t* histogram) {
+  constexpr std::size_t kCopies = 4;
+  std::array<std::array<std::uint32_t, kRadixBins>, kCopies> counts{};
+  std::size_t i = first;
+  for (; i + kCopies <= last; i += kCopies) {
+    for (std::size_t j = 0; j < kCopies; ++j) ++counts[j][(format::bits_of(x[i + j]) & kMagnitude) >> kTopShift];
+  }
+  for (; i < last; ++i) ++counts[0][(format::bits_of(x[i]) & kMagnitude) >> kTopShift];
+  for (std::size_t bin = 0; bin < kRadixBins; ++bin)
+    histogram[bin] = counts[0][bin] + counts[1][bin] + counts[2][bin] + counts[3][bin];
+}
+
+/// Writes the candidates of x[first, last): patterns and indices of the `count` elements whose magnitude is at least
+/// `low`. Blocks without candidates are recognised by their maximum, which vector instructions find. In other blocks
+/// every element is written and only candidates advance the end, which needs no branch to predict.
+GT_SIMD_CLONES void gather(const float* x, std::size_t first, std::size_t last, std::uint32_t low, std::size_t count,
+                           std::uint32_t* patterns, std::uint32_t* places) {
+  std::size_t found = 0;
+  for (std::size_t block = first; block < last && found < count; block += kBlock) {
+    const std::size_t end = std::min(last, block + kBlock);
+    std::uint32_t largest = 0;
+    for (std::size_t i = block; i < end; ++i) largest = std::max(largest, format::bits_of(x[i]) & kMagnitude);
+    if (largest < low) continue;
+    for (std::size_t i = block; i < end && found < count; ++i) {
+      const std::uint32_t pattern = format::bits_of(x[i]);
+      patterns[found] = pattern;
+      places[found] = static_cast<std::uint32_t>(i);
+      found += (pattern & kMagnitude) >= low ? 1 : 0;
+    }
+  }
+}
+
+/// How many of the magnitudes are above the threshold, and how many equal it.
+struct Split {
+  std::size_t above = 0;
+  std::size_t equal = 0;
+};
+GT_SIMD_CLONES Split split(const std::uint32_t* patterns, std::size_t count, std::uint32_t threshold) {
+  std::uint32_t above = 0;
+  std::uint32_t equal = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = patterns[i] & kMagnitude;
+    above += magnitude > threshold ? 1U : 0U;
+    equal += magnitude == threshold ? 1U : 0U;
+  }
+  return {above, equal};
+}
+
+}  // namespace
+
+void take_digit(const std::uint32_t* histograms, std::size_t parts, RadixDigit digit, RadixSearch& search) {
+  for (std::uint32_t value = (1U << digit.width) - 1;; --value) {
+    std::size_t count = 0;
+    for (std::size_t part = 0; part < parts; ++part) count += histograms[part * kRadixBins + value];
+    if (count >= search.left || value == 0) {
+      search.prefix = search.prefix << digit.width | value;
+      return;
+    }
+    search.left -= count;
+  }
+}
+
+std::size_t Largest::scratch_bytes(std::size_t n) {
+  return sizeof(std::uint32_t) * (kMaxParts * kRadixBins + 2 * n);
+}
+
+Largest::Largest(Queue<Space::host> queue, HostView<const float> numbers, HostView<std::byte> scratch)
+    : queue_{queue},
+      numbers_{numbers},
+      parts_{std::min(kMaxParts, part_count(queue, numbers.size(), 1 << 15))},
+      histograms_{reinterpret_cast<std::uint32_t*>(scratch.data())},
+      patterns_{histograms_ + kMaxParts * kRadixBins},
+      places_{patterns_ + numbers.size()} {}
+
+void Largest::select(HostView<std::uint32_t> positions, float* values) const {
+  const std::size_t n = numbers_.size();
+  if (positions.empty()) return;
+  const float* x = numbers_.data();
+  RadixSearch search{0, positions.size()};
+  parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
+    count_top(x, first, last, histograms_ + part * kRadixBins);
+  });
+  take_digit(histograms_, parts_, kRadixDigits[0], search);
+  const std::uint32_t top = search.prefix;
+
+  struct Part {
+    std::size_t first = 0;  ///< where its candidates start
+    std::size_t count = 0;  ///< candidates
+    std::size_t to = 0;     ///< where its share of the result starts
+    std::size_t ties = 0;   ///< numbers equal to the threshold that it contributes
+    Split split{};
+  };
+  std::array<Part, kMaxParts> parts{};
+  for (std::size_t part = 0, at = 0; part < parts_; ++part) {
+    const std::uint32_t* histogram = histograms_ + part * kRadixBins;
+    parts[part].first = at;
+    for (std::size_t bin = top; bin < kRadixBins; ++bin) parts[part].count += histogram[bin];
+    at += parts[part].count;
+  }
+  parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
+    const Part& own = parts[part];
+    gather(x, first, last, top << kTopShift, own.count, patterns_ + own.first, places_ + own.first);
+  });
+
+  const auto for_candidates = [&](const auto& body) {
+    parallel_parts(queue_, parts_, parts_, 1, [&](std::size_t part, std::size_t, std::size_t) { body(part); });
+  };
+  for (const RadixDigit digit : {kRadixDigits[1], kRadixDigits[2]}) {
+    const std::uint32_t mask = (1U << digit.width) - 1;
+    const std::uint32_t prefix = search.prefix;
+    for_candidates([&](std::size_t part) {
+      std::uint32_t* histogram = histograms_ + part * kRadixBins;
+      std::fill_n(histogram, kRadixBins, 0U);
+      for (std::size_t i = parts[part].first; i < parts[part].first + parts[part].count; ++i) {
+        const std::uint32_t magnitude = patterns_[i] & kMagnitude;
+        if (magnitude >> (digit.shift + digit.width) == prefix) ++histogram[magnitude >> digit.shift & mask];
+      }
+    });
+    take_digit(histograms_, parts_, digit, search);
+  }
+  const std::uint32_t threshold = search.prefix;
+  std::size_t left = search.left;
+
+  for_candidates([&](std::size_t part) {
+    parts[part].split = split(patterns_ + parts[part].first, parts[part].count, threshold);
+  });
+  for (std::size_t part = 0, at = 0; part < parts_; ++part) {
+    Part& own = parts[part];
+    own.ties = std::min(left, own.split.equal);
+    own.to = at;
+    left -= own.ties;
+    at += own.split.above + own.ties;
+  }
+  for_candidates([&](std::size_t part) {
+    const Part& own = parts[part];
+    std::size_t ties = own.ties;
+    std::size_t at = own.to;
+    const std::size_t end = own.to + own.split.above + own.ties;
+    for (std::size_t i = own.first; at < end; ++i) {
+      const std::uint32_t pattern = patterns_[i];
+      const std::size_t tie = (pattern & kMagnitude) == threshold && ties > 0 ? 1 : 0;
+      positions[at] = places_[i];
+      if (values != nullptr) values[at] = format::one_nan(format::float_of(pattern));
+      at += tie + ((pattern & kMagnitude) > threshold ? 1 : 0);
+      ties -= tie;
+    }
+  });
+}
+
+namespace {
+
+constexpr std::size_t kParts = 16;
+
+/// One block of a piece, and which of its elements are candidates.
+struct Block {
+  std::size_t first = 0, size = 0;  ///< elements
+  std::uint32_t marks = 0;          ///< bit j is set where the pattern of element first + j is at least `low`
+};
+[[gnu::always_inline]] inline Block block_of(const Piece& piece, std::size_t at, const float* x,
+                                             const std::uint32_t* maxima, std::uint32_t low) {
+  Block block{piece.first + at, std::min(kBlock, piece.count - at), 0};
+  if (maxima[piece.word + at / kBlock] < low) return block;
+  const float* own = x + block.first;
+  std::array<std::uint32_t, kBlock> flags{};
+  if (block.size == kBlock) {
+    for (std::size_t j = 0; j < kBlock; ++j) flags[j] = (format::bits_of(own[j]) & kMagnitude) >= low ? 1U : 0U;
+  } else {
+    for (std::size_t j = 0; j < block.size; ++j) flags[j] = (format::bits_of(own[j]) & kMagnitude) >= low ? 1U : 0U;
+  }
+  block.marks = word_of(flags.data());
+  return block;
+}
+
+GT_SIMD_CLONES std::size_t count_piece(const Piece& piece, const float* x, const std::uint32_t* maxima,
+                                       std::uint32_t threshold) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < piece.count; at += kBlock)
+    count += static_cast<std::size_t>(std::popcount(block_of(piece, at, x, maxima, threshold).marks));
+  return count;
+}
+
+/// Counts a digit of the patterns that have the prefix and are at least `low`.
+GT_SIMD_CLONES void count_digits(const Piece& piece, const float* x, const std::uint32_t* maxima, std::uint32_t low,
+                                 std::uint32_t prefix, RadixDigit digit, std::uint32_t* histogram) {
+  const std::uint32_t mask = (1U << digit.width) - 1;
+  for (std::size_t at = 0; at < piece.count; at += kBlock) {
+    const Block block = block_of(piece, at, x, maxima, low);
+    for (std::uint32_t rest = block.marks; rest != 0; rest &= rest - 1) {
+      const std::uint32_t pattern =
+          format::bits_of(x[block.first + static_cast<std::size_t>(std::countr_zero(rest))]) & kMagnitude;
+      if (pattern >> (digit.shift + digit.width) == prefix) ++histogram[pattern >> digit.shift & mask];
+    }
+  }
+}
+
+/// Writes what a piece contributes: all numbers above the threshold and the first `ties` that equal it.
+GT_SIMD_CLONES void collect_piece(const Piece& piece, const float* x, const std::uint32_t* maxima,
+                                  std::uint32_t threshold, std::uint32_t ties, std::uint32_t* positions,
+                                  float* values) {
+  for (std::size_t at = 0; at < piece.count; at += kBlock) {
+    const bool exact = ties == 0;  // then only what lies above the threshold needs to be marked
+    const Block block = block_of(piece, at, x, maxima, exact ? threshold + 1 : threshold);
+    for (std::uint32_t rest = block.marks; rest != 0; rest &= rest - 1) {
+      const std::size_t j = block.first + static_cast<std::size_t>(std::countr_zero(rest));
+      if (!exact && (format::bits_of(x[j]) & kMagnitude) == threshold) {
+        if (ties == 0) continue;
+        --ties;
+      }
+      *positions++ = static_cast<std::uint32_t>(j);
+      *values++ = format::one_nan(x[j]);
+    }
+  }
+}
+
+}  // namespace
+
+GT_SIMD_CLONES void block_maxima(const float* x, std::size_t count, std::uint32_t* maxima) {
+  for (std::size_t at = 0; at < count; at += kBlock) {
+    std::uint32_t largest = 0;
+    if (at + kBlock <= count) {
+      for (std::size_t j = 0; j < kBlock; ++j) largest = std::max(largest, format::bits_of(x[at + j]) & kMagnitude);
+    } else {
+      for (std::size_t j = at; j < count; ++j) largest = std::max(largest, format::bits_of(x[j]) & kMagnitude);
+    }
+    maxima[at / kBlock] = largest;
+  }
+}
+
+std::size_t BlockSelect::scratch_bytes(std::size_t pieces) {
+  return sizeof(std::uint32_t) * (kParts * kRadixBins + 2 * pieces);
+}
+
+BlockSelect::BlockSelect(Queue<Space::host> queue, const Pieces& pieces, const float* numbers,
+                         const std::uint32_t* maxima, std::byte* scratch)
+    : queue_{queue},
+      pieces_{pieces},
+      numbers_{numbers},
+      maxima_{maxima},
+      histograms_{reinterpret_cast<std::uint32_t*>(scratch)},
+      above_{histograms_ + kParts * kRadixBins},
+      equal_{above_ + pieces.size()} {}
+
+std::size_t BlockSelect::count(std::uint32_t threshold) {
+  for_pieces(queue_, pieces_.size(), pieces_.elements(), [&](std::size_t i) {
+    above_[i] = static_cast<std::uint32_t>(count_piece(pieces_[i], numbers_, maxima_, threshold));
+  });
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < pieces_.size(); ++i) sum += above_[i];
+  counted_ = threshold;
+  return sum;
+}
+
+BlockSelect::Cut BlockSelect::largest(std::size_t k, std::uint32_t floor) const {
+  const std::size_t parts = std::min(kParts, part_count(queue_, pieces_.size(), 4));
+  RadixSearch search{0, k};
+  for (const RadixDigit digit : kRadixDigits) {
+    const std::uint32_t low = std::max(floor, search.prefix << (digit.shift + digit.width));
+    radix_step(queue_, pieces_.size(), parts, 1, digit, histograms_, search,
+               [&](std::size_t first, std::size_t last, std::uint32_t* histogram) {
+                 for (; first < last; ++first)
+                   count_digits(pieces_[first], numbers_, maxima_, low, search.prefix, digit, histogram);
+               });
+  }
+  return {search.prefix, search.left, k};
+}
+
+void BlockSelect::collect(const Cut& cut, std::uint32_t* positions, float* values) {
+  if (counted_ != cut.threshold + 1) static_cast<void>(count(cut.threshold + 1));
+  counted_ = 0;  // counts become places below
+  for_pieces(queue_, pieces_.size(), pieces_.elements(), [&](std::size_t i) {
+    equal_[i] = cut.ties == 0
+                    ? 0
+                    : static_cast<std::uint32_t>(count_piece(pieces_[i], numbers_, maxima_, cut.threshold)) - above_[i];
+  });
+  std::uint32_t place = 0;
+  auto ties = static_cast<std::uint32_t>(cut.ties);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const std::uint32_t taken = std::min(ties, equal_[i]);
+    ties -= taken;
+    equal_[i] = taken;
+    place += std::exchange(above_[i], place) + taken;
+  }
+  for_pieces(queue_, pieces_.size(), pieces_.elements(), [&](std::size_t i) {
+    collect_piece(pieces_[i], numbers_, maxima_, cut.threshold, equal_[i], positions + above_[i], values + above_[i]);
+  });
+}
+
+}  // namespace gradtool::host

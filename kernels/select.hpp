@@ -1,0 +1,301 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/marks.hpp"
+#include "lib/core/scratch.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/core/view.hpp"
+
+/// Selection of the largest numbers by radix select over the patterns of their magnitudes.
+namespace gradtool::format {
+
+/// The pattern of re^2 + im^2, by which the fft codec selects bins. NaN counts as larger than infinity, and all NaNs
+/// are equal.
+GT_HD inline std::uint32_t power_pattern(float re, float im) {
+  const std::uint32_t pattern = bits_of(re * re + im * im) & 0x7fffffffu;
+  return pattern > 0x7f800000u ? 0x7fc00000u : pattern;
+}
+
+}  // namespace gradtool::format
+
+namespace gradtool::host {
+
+/// A digit of a key, from bit `shift` on.
+struct RadixDigit {
+  int shift = 0;
+  int width = 0;
+};
+/// Digits of a 31-bit key, the leading one first.
+inline constexpr RadixDigit kRadixDigits[] = {{20, 11}, {9, 11}, {0, 9}};
+inline constexpr std::size_t kRadixBins = 2048;  ///< values of the widest digit
+
+/// How far a radix select has come: the leading digits of the key that it looks for, and how many of the keys with
+/// these digits are among the k largest.
+struct RadixSearch {
+  std::uint32_t prefix = 0;
+  std::size_t left = 0;
+};
+
+/// Takes `search` on by the digit of which histograms[part * kRadixBins + value] counts the keys with that value among
+/// those that have the prefix. There are `parts` histograms.
+void take_digit(const std::uint32_t* histograms, std::size_t parts, RadixDigit digit, RadixSearch& search);
+
+/// One step of a radix select. count(first, last, histogram) adds items [first, last) to a histogram of `digit`; it is
+/// called for `parts` ranges of the items on the queue's threads (see parallel_parts for `align`).
+template <class Count>
+void radix_step(Queue<Space::host> queue, std::size_t items, std::size_t parts, std::size_t align, RadixDigit digit,
+                std::uint32_t* histograms, RadixSearch& search, const Count& count) {
+  parallel_parts(queue, items, parts, align, [&](std::size_t part, std::size_t first, std::size_t last) {
+    std::uint32_t* histogram = histograms + part * kRadixBins;
+    std::fill_n(histogram, kRadixBins, 0u);
+    count(first, last, histogram);
+  });
+  take_digit(histograms, parts, digit, search);
+}
+
+/// Which keys are the k largest: all keys above `threshold`, and `ties` of those equal to it. Methods take those with
+/// the lowest indices, so that the choice does not depend on threads.
+struct Cut {
+  std::uint32_t threshold = 0;
+  std::size_t ties = 0;
+};
+
+/// Radix select over 31-bit keys that are computed when they are needed: three passes, and no copy of the keys. Keys
+/// are patterns of non-negative floats, which order like the floats, with NaN above infinity. For thresholds and
+/// quantiles; Largest finds the k largest numbers themselves.
+class Selector {
+ public:
+  static constexpr std::size_t kMaxParts = 64;
+
+  /// Bytes of scratch for a selector, whatever n is.
+  static constexpr std::size_t scratch_bytes() { return sizeof(std::uint32_t) * kMaxParts * kRadixBins; }
+
+  Selector(Queue<Space::host> queue, std::size_t n, HostView<std::byte> scratch)
+      : queue_{queue},
+        n_{n},
+        parts_{std::min(kMaxParts, part_count(queue, n, 1 << 15))},
+        histograms_{reinterpret_cast<std::uint32_t*>(scratch.data())} {}
+
+  /// The cut for the k largest of key(0) .. key(n-1); 1 <= k <= n.
+  template <class Key>
+  [[nodiscard]] Cut find(std::size_t k, const Key& key) const {
+    RadixSearch search{0, k};
+    for (const RadixDigit digit : kRadixDigits) {
+      const std::uint32_t mask = (1u << digit.width) - 1;
+      const int above = digit.shift + digit.width;
+      const auto count = [&](std::size_t first, std::size_t last, std::uint32_t* histogram) {
+        const std::uint32_t prefix = search.prefix;
+        if (above == 31) {  // every key has the empty prefix
+          for (std::size_t i = first; i < last; ++i) ++histogram[key(i) >> digit.shift & mask];
+        } else {
+          for (std::size_t i = first; i < last; ++i) {
+            const std::uint32_t bits = key(i);
+            if (bits >> above == prefix) ++histogram[bits >> digit.shift & mask];
+          }
+        }
+      };
+      radix_step(queue_, n_, parts_, 16, digit, histograms_, search, count);
+    }
+    return {search.prefix, search.left};
+  }
+
+ private:
+  Queue<Space::host> queue_;
+  std::size_t n_;
+  std::size_t parts_;
+  std::uint32_t* histograms_;
+};
+
+/// Exactly k of n numbers with the largest magnitudes, of equal ones those with the lower index. Magnitudes compare by
+/// their binary32 patterns, so that NaN counts as larger than infinity and the result does not depend on threads.
+///
+/// Two passes over the numbers: a histogram of the leading digit, and a gather of the numbers that have the digit of
+/// the k-th largest or a larger one. The other digits are found among those candidates, which are little more than k
+/// where magnitudes are spread out, and all n of them at worst.
+class Largest {
+ public:
+  /// Bytes of scratch for n numbers, a multiple of 4.
+  [[nodiscard]] static std::size_t scratch_bytes(std::size_t n);
+
+  /// `scratch` is aligned to 4 and holds scratch_bytes(n).
+  Largest(Queue<Space::host> queue, HostView<const float> numbers, HostView<std::byte> scratch);
+
+  /// positions := the indices of the k largest, ascending; k = positions.size() <= n. values := the numbers there, in
+  /// the same order; it may be null.
+  void select(HostView<std::uint32_t> positions, float* values) const;
+
+ private:
+  Queue<Space::host> queue_;
+  HostView<const float> numbers_;
+  std::size_t parts_;
+  std::uint32_t* histograms_;  ///< one for each part
+  std::uint32_t* patterns_;    ///< of the candidates, with their signs
+  std::uint32_t* places_;      ///< indices of the candidates
+};
+
+/// maxima[b] := the largest pattern of |x| of elements 32b to 32b + 31 of `count`.
+void block_maxima(const float* x, std::size_t count, std::uint32_t* maxima);
+
+/// Selection from numbers of which the largest of each block of 32 is known, because whoever computed them noted it on
+/// the way. A question about few of the numbers then costs a small part of a pass over all of them. Magnitudes compare
+/// as for Largest.
+class BlockSelect {
+ public:
+  /// All patterns above `threshold`, and the first `ties` that equal it.
+  struct Cut {
+    std::uint32_t threshold = 0;
+    std::size_t ties = 0;
+    std::size_t count = 0;  ///< all that it selects
+  };
+
+  /// Bytes of scratch, a multiple of 4.
+  [[nodiscard]] static std::size_t scratch_bytes(std::size_t pieces);
+
+  /// `maxima` has the largest pattern of each block, from index Piece::word on for those of a piece. `scratch` is
+  /// aligned to 4.
+  BlockSelect(Queue<Space::host> queue, const Pieces& pieces, const float* numbers, const std::uint32_t* maxima,
+              std::byte* scratch);
+
+  /// How many patterns are at least `threshold`.
+  [[nodiscard]] std::size_t count(std::uint32_t threshold);
+  /// Everything that is at least `threshold` >= 1.
+  [[nodiscard]] Cut at_least(std::uint32_t threshold) { return {threshold - 1, 0, count(threshold)}; }
+  /// The k largest of those that are at least `floor`, of equal ones the first. There must be at least k >= 1 of them.
+  [[nodiscard]] Cut largest(std::size_t k, std::uint32_t floor) const;
+  /// positions and values := what the cut selects, in ascending order of position. Both hold cut.count.
+  void collect(const Cut& cut, std::uint32_t* positions, float* values);
+
+ private:
+  Queue<Space::host> queue_;
+  Pieces pieces_;
+  const float* numbers_;
+  const std::uint32_t* maxima_;
+  std::uint32_t* histograms_;  ///< one for each part
+  std::uint32_t* above_;       ///< for each piece
+  std::uint32_t* equal_;       ///< for each piece
+  std::uint32_t counted_ = 0;  ///< the threshold that above_ has counts for; 0: none
+};
+
+}  // namespace gradtool::host
+
+namespace gradtool::cuda {
+
+/// What a selection finds out, on the GPU.
+struct SelectState {
+  static constexpr std::uint32_t kDigits = 3;  ///< of 11, 11 and 9 bits, the leading one first
+  static constexpr std::uint32_t kCounters = 2048;
+  std::uint32_t low = 0;                  ///< candidates are the numbers whose pattern is at least this
+  std::uint32_t prefix = 0, left = 0;     ///< as in host::RadixSearch
+  std::uint32_t threshold = 0, ties = 0;  ///< all patterns above the threshold, and the first `ties` that equal it
+  std::uint32_t count = 0;                ///< how many numbers were written
+  std::uint32_t retry = 0;                ///< 1 where the guess from a sample left fewer than k candidates
+  std::uint32_t tickets[kDigits] = {};    ///< for last_block, in the kernels that count digits
+  std::uint32_t sample_ticket = 0, candidate_ticket = 0;
+  std::uint32_t counters[kDigits][kCounters] = {};
+  std::uint32_t sampled[kCounters] = {};     ///< histogram of the leading digits of a sample
+  std::uint32_t candidates[kCounters] = {};  ///< the same of the candidates that the sample leads to
+};
+
+/// What is selected from: numbers, or pairs (re, im), 16-byte aligned, whose pattern is format::power_pattern.
+struct SelectSource {
+  const float* x;
+  std::size_t size;  ///< how many numbers, or pairs
+  bool pairs = false;
+};
+
+/// Candidates of a selection: those numbers of each tile that may be chosen. They lie from the start of the tile's own
+/// stretch of memory on, so that no tile waits for another.
+struct SelectTiles {
+  static constexpr std::size_t kTile = 2048;  ///< numbers of a tile, which a warp works on
+  std::uint32_t* patterns = nullptr;          ///< with their signs; those of tile t from t * kTile on
+  std::uint16_t* places = nullptr;            ///< their places in the tile
+  std::uint32_t* counts = nullptr;            ///< candidates of each tile
+  std::size_t size = 0;                       ///< tiles
+};
+
+/// What was chosen, for methods whose own kernels write it (each_chosen in cuda/radix_select.hpp).
+struct SelectChosen {
+  SelectTiles tiles;
+  /// For each tile, candidates of the tiles before it: those above the threshold in the upper 32 bits, those equal to
+  /// it in the lower.
+  const std::uint64_t* before;
+  const SelectState* state;
+};
+
+/// The numbers with the largest magnitudes: the choice of host::Largest and host::BlockSelect, bit for bit.
+///
+/// The k largest take two passes over the numbers, a histogram of the leading digit and a gather of candidates; what
+/// reaches a threshold takes the gather alone. Where there are many numbers, a sample of a sixteenth of them is enough
+/// to guess the digit at which candidates begin, and the gather counts their digits itself; only where they turn out to
+/// be fewer than k do the two passes follow. All else looks at candidates only, which are little more than are chosen
+/// where magnitudes are spread out, and all of the numbers at worst. Everything is enqueued and allocates nothing.
+class Select {
+ public:
+  /// Bytes of scratch for n numbers, n < 2^32. It asks the current GPU, so call it before the clock starts.
+  [[nodiscard]] static std::size_t scratch_bytes(std::size_t n);
+
+  /// From this many numbers on, the sample saves more time than its additional kernels take.
+  static constexpr std::size_t kMany = std::size_t{1} << 22;
+
+  /// There is at least one number. `scratch` holds scratch_bytes, is 256-byte aligned, and is in use until the last
+  /// call here. `many` replaces kMany in tests.
+  Select(Queue<Space::cuda> queue, const SelectSource& from, View<std::byte, Space::cuda> scratch,
+         std::size_t many = kMany);
+  Select(Queue<Space::cuda> queue, View<const float, Space::cuda> numbers, View<std::byte, Space::cuda> scratch,
+         std::size_t many = kMany)
+      : Select{queue, SelectSource{numbers.data(), numbers.size()}, scratch, many} {}
+
+  /// Chooses the k largest, 1 <= k <= n.
+  void largest(std::size_t k) const;
+  /// Chooses all whose pattern without sign is at least `low` >= 1.
+  void at_least(std::uint32_t low) const;
+  /// The same, where *low is computed on the GPU; 0 is taken as 1.
+  void at_least(const std::uint32_t* low) const;
+  /// Of what `at_least` chose, keeps what reaches *low, which is no smaller than the threshold there.
+  void narrow(const std::uint32_t* low) const;
+  /// positions and values := what was chosen last, in ascending order of position. Both must hold all that may be
+  /// chosen.
+  void write(std::uint32_t* positions, float* values) const;
+  /// In place of `write`, for kernels of methods that write what was chosen themselves.
+  [[nodiscard]] SelectChosen chosen() const;
+
+  /// The candidates of the last gather.
+  [[nodiscard]] const SelectTiles& candidates() const { return workspace_.tiles; }
+
+  // The steps of `largest`, for methods whose own kernels count the leading digit while they compute the numbers.
+
+  /// Sets state() to zero.
+  void clear() const;
+  /// Gathers the numbers that reach state()->low, and finds threshold and ties of the k largest from `prefix`, their
+  /// leading digit, and `left`. At least k numbers must reach `low`.
+  void refine() const;
+  /// Counts what the threshold and the ties of the state choose among the candidates. To be called before `write`.
+  void count_chosen() const;
+  [[nodiscard]] SelectState* state() const { return workspace_.state; }
+
+  /// On the GPU: how many were chosen, once `write` is done.
+  [[nodiscard]] const std::uint32_t* count() const { return &workspace_.state->count; }
+  /// On the GPU: the smallest pattern chosen, once `largest` is done.
+  [[nodiscard]] const std::uint32_t* threshold() const { return &workspace_.state->threshold; }
+
+ private:
+  struct Workspace {
+    Workspace(std::size_t n, Scratch<Space::cuda> scratch);
+    SelectState* state;
+    SelectTiles tiles;
+    std::uint64_t* before;  ///< SelectChosen::before
+    View<std::byte, Space::cuda> scan;
+    std::size_t bytes;
+  };
+
+  Queue<Space::cuda> queue_;
+  SelectSource from_;
+  std::size_t many_;
+  Workspace workspace_;
+};
+
+}  // namespace gradtool::cuda

@@ -1,0 +1,590 @@
+#include "kernels/sparse.hpp"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bit_stream.hpp"
+#include "kernels/cuda/block_ops.hpp"
+#include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/tile_scan.hpp"
+#include "kernels/float_bits.hpp"
+#include "lib/core/scratch.hpp"
+
+namespace gradtool::cuda {
+namespace {
+
+/// Bytes that k values take.
+GT_HD constexpr std::size_t sparse_value_bytes(const SparseShape& shape, std::size_t k) {
+  return 4 * format::words_of_bits(k * shape.value_bits);
+}
+
+// Writing. Positions are coded in runs by blocks. A block writes the words that begin with one of its bits, and so
+// codes some positions of the next run too, whose bits the last of its words may have: at most 32, as a code has a bit
+// or more.
+
+constexpr std::uint32_t kEach = 4;   // positions that a thread codes
+constexpr std::uint32_t kHalo = 32;  // positions of the next run that a block codes too
+constexpr std::uint32_t kRun = kEach * kThreads - kHalo;
+constexpr std::uint32_t kRunWords = (kEach * kThreads * format::kEliasLongest + 31) / 32 + 3;
+
+// A payload that is the end of a larger one is aligned to 4 bytes only.
+__device__ void write_size(std::byte* to, std::uint64_t bytes) {
+  auto* words = reinterpret_cast<std::uint32_t*>(to);
+  words[0] = static_cast<std::uint32_t>(bytes);
+  words[1] = static_cast<std::uint32_t>(bytes >> 32);
+}
+__device__ void write_header(std::byte* to, const SparseHeader& header) {
+  write_size(to, header.bytes);
+  auto* words = reinterpret_cast<std::uint32_t*>(to);
+  words[2] = header.count;
+  words[3] = header.code;
+}
+
+__device__ std::uint32_t gap_at(const std::uint32_t* positions, std::size_t i) {
+  return i == 0 ? positions[0] + 1 : positions[i] - positions[i - 1];
+}
+
+/// bits[run] := the bits that the codes of a run take; bits[runs] := 0. A scan makes starts of them.
+__global__ void elias_bits_kernel(const std::uint32_t* positions, const std::uint32_t* count, std::size_t runs,
+                                  std::uint64_t* bits) {
+  const std::size_t k = *count;
+  for (std::size_t run = blockIdx.x; run < runs; run += gridDim.x) {
+    std::uint32_t own = 0;
+    for (std::size_t i = run * kRun + threadIdx.x; i < run * kRun + kRun && i < k; i += kThreads)
+      own += format::elias_delta_bits(gap_at(positions, i));
+    std::uint32_t total = 0;
+    block_sum_through(own, total);
+    if (threadIdx.x == 0) bits[run] = total;
+  }
+  if (thread_in_grid() == 0) bits[runs] = 0;
+}
+
+/// Each warp writes 32 words of a bitmap at a time. It searches for the first position that lies in them, with 32
+/// probes in each step of the search. `shared` is shared memory of 32 words for the warp.
+__device__ void write_bitmap(const std::uint32_t* positions, std::size_t k, std::size_t n, std::uint32_t* shared,
+                             std::uint32_t* words) {
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const std::size_t count = format::words_of_bits(n);
+  for (std::size_t word = kWarpSize * warp_in_grid(); word < count; word += kWarpSize * warps_in_grid()) {
+    std::size_t first = 0;  // positions before this one lie in earlier words
+    std::size_t left = k;   // from there on, how many may still do so
+    while (left > 0) {
+      const std::size_t step = (left + kWarpSize - 1) / kWarpSize;
+      const std::size_t probe = first + step * lane;
+      const bool is_below = step * lane < left && positions[probe] < 32 * word;
+      const auto below = static_cast<std::uint32_t>(__popc(__ballot_sync(kAllLanes, is_below)));
+      if (below == 0) break;
+      const std::size_t known = step * (below - 1) + 1;  // so many positions from `first` on lie in earlier words
+      const std::size_t end = step * below < left ? step * below : left;
+      first += known;
+      left = end - known;
+    }
+    shared[lane] = 0;
+    __syncwarp();
+    for (std::size_t i = first + lane; i < k; i += kWarpSize) {
+      const std::size_t bit = positions[i] - 32 * word;
+      if (bit >= 32 * kWarpSize) break;
+      atomicOr(&shared[bit / 32], 1u << bit % 32);
+    }
+    __syncwarp();
+    if (word + lane < count) words[word + lane] = shared[lane];
+    __syncwarp();
+  }
+}
+
+/// Each block writes the codes of a run at a time. `shared` is shared memory of kRunWords.
+__device__ void write_elias(const std::uint32_t* positions, std::size_t k, const std::uint64_t* starts,
+                            std::uint32_t* shared, std::uint32_t* words) {
+  for (std::size_t run = blockIdx.x; run * kRun < k; run += gridDim.x) {
+    const std::uint64_t start = starts[run];
+    const std::uint64_t end = starts[run + 1];
+    const std::size_t first_word = static_cast<std::size_t>(start / 32);
+    for (std::uint32_t i = threadIdx.x; i < kRunWords; i += kThreads) shared[i] = 0;
+    format::EliasCode codes[kEach];
+    std::uint32_t own = 0;
+    for (std::uint32_t j = 0; j < kEach; ++j) {
+      const std::size_t i = run * kRun + threadIdx.x * kEach + j;
+      codes[j] = i < k ? format::elias_delta(gap_at(positions, i)) : format::EliasCode{};
+      own += codes[j].count;
+    }
+    std::uint32_t total = 0;
+    std::uint32_t bit = block_sum_through(own, total) - own + static_cast<std::uint32_t>(start % 32);
+    for (std::uint32_t j = 0; j < kEach; bit += codes[j].count, ++j) {
+      if (codes[j].count != 0) put_code(shared, bit, codes[j]);
+    }
+    __syncthreads();
+    const std::size_t owned = format::words_of_bits(start);  // the first word that begins with a bit of this run
+    for (std::size_t word = owned + threadIdx.x; word < format::words_of_bits(end); word += kThreads)
+      words[word] = shared[word - first_word];
+    __syncthreads();
+  }
+}
+
+/// A bit for each value, set where it is negative.
+__device__ void write_signs(const float* values, std::size_t k, std::byte* to) {
+  for (std::size_t word = warp_in_grid(); 32 * word < k; word += warps_in_grid()) {
+    const std::size_t i = 32 * word + threadIdx.x % kWarpSize;
+    const std::uint32_t signs = __ballot_sync(kAllLanes, i < k && __float_as_uint(values[i]) >> 31 != 0);
+    if (threadIdx.x % kWarpSize == 0) reinterpret_cast<std::uint32_t*>(to)[word] = signs;
+  }
+}
+
+__global__ void write_kernel(SparseShape shape, const std::uint32_t* positions, const std::uint32_t* count,
+                             const std::uint64_t* starts, std::size_t runs, std::byte* payload, std::size_t front,
+                             SparseSigns signs) {
+  __shared__ std::uint32_t shared[kRunWords];
+  static_assert(kRunWords >= kBlockWarpCount * kWarpSize);
+  const std::size_t k = *count;
+  const std::size_t bits = starts == nullptr ? 0 : static_cast<std::size_t>(starts[runs]);
+  const format::IndexChoice choice =
+      shape.automatic ? format::smallest_index(k, shape.n, bits)
+                      : format::IndexChoice{shape.fixed, format::index_bytes(shape.fixed, k, shape.n, bits)};
+  const std::size_t signed_bytes = choice.bytes + sparse_value_bytes(shape, k);
+  const bool as_words = shape.words == SparseShape::Words::always ||
+                        (shape.words == SparseShape::Words::smallest && 4 * k <= signed_bytes);
+  const std::size_t values = as_words ? 0 : sparse_value_bytes(shape, k);
+  if (thread_in_grid() == 0) {
+    const std::size_t bytes = sizeof(SparseHeader) + (as_words ? 4 * k : values + choice.bytes);
+    std::uint32_t code = as_words ? format::kSignedWords : static_cast<std::uint32_t>(choice.code);
+    if (signs.values != nullptr && *signs.not_finite != 0) code += format::kNotFinite;
+    write_header(payload, {bytes, static_cast<std::uint32_t>(k), code});
+    if (front > 0) write_size(payload - front, front + bytes);
+  }
+  auto* words = reinterpret_cast<std::uint32_t*>(payload + sizeof(SparseHeader) + values);
+  if (as_words) {
+    for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid())
+      words[i] = positions[i] | (__float_as_uint(signs.values[i]) & ~format::kWordIndex);
+    return;
+  }
+  if (signs.values != nullptr) write_signs(signs.values, k, payload + sizeof(SparseHeader));
+  if (choice.code == IndexCode::u32) {
+    for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid()) words[i] = positions[i];
+  } else if (choice.code == IndexCode::bitmap) {
+    write_bitmap(positions, k, shape.n, shared + threadIdx.x / kWarpSize * kWarpSize, words);
+  } else {
+    write_elias(positions, k, starts, shared, words);
+  }
+}
+
+__global__ void empty_kernel(std::uint32_t code, std::byte* payload) {
+  if (thread_in_grid() == 0) write_header(payload, {sizeof(SparseHeader), 0, code});
+}
+
+std::size_t runs_of(std::size_t k) {
+  return (k + kRun - 1) / kRun;
+}
+
+/// What write_sparse keeps in its scratch.
+struct WriteWorkspace {
+  WriteWorkspace(const SparseShape& shape, Scratch<Space::cuda> scratch)
+      : bits{scratch.take<std::uint64_t>(runs_of(shape.most) + 1)},
+        scan{scratch.take_bytes(scan_bytes<std::uint64_t>(bits.size()))},
+        bytes{scratch.bytes()} {}
+  View<std::uint64_t, Space::cuda> bits;  ///< where the codes of each run start
+  View<std::byte, Space::cuda> scan;
+  std::size_t bytes;
+};
+
+// Reading: how kernels find positions in the index section of a sparse payload.
+//
+// Nothing in a stream of Elias codes says where a code begins. So the stream is cut into units. A code that begins
+// before a unit reaches less far into it than the longest code is long, so there are few bits at which decoding may
+// enter the unit; for each of them a block decodes the unit and notes where it would leave it. Then one block goes from
+// unit to unit, and in the end all units are decoded at once, each from the bit where it is really entered. Bitmaps
+// take the same three steps, with the number of marks of a unit in place of the decoding.
+
+constexpr std::uint32_t kEntries = format::kEliasLongest;  // bits at which a unit or a chunk may be entered
+constexpr std::uint32_t kChunkBits = 256;
+constexpr std::uint32_t kChunks = 32;  // chunks of a unit; a thread decodes a chunk
+constexpr std::uint32_t kUnitBits = kChunks * kChunkBits;
+constexpr std::uint32_t kUnitWords = kUnitBits / 32;
+constexpr std::uint32_t kBitmapWords = 4 * kThreads;  // words of a unit of a bitmap
+
+/// The decoding of a chunk or a unit from one of the bits at which it may be entered.
+struct Walk {
+  std::uint32_t leaves = 0;  ///< bits that the last code reaches behind the end
+  std::uint32_t count = 0;   ///< codes
+  std::uint32_t sum = 0;     ///< sum of their gaps
+};
+
+/// Where a unit starts.
+struct Start {
+  std::uint32_t enters = 0;   ///< the bit at which it is entered
+  std::uint32_t ordinal = 0;  ///< values before it
+  std::uint32_t next = 0;     ///< the position that a gap of 1 stands for
+};
+
+/// What is known of all units of a payload.
+struct Units {
+  Start* starts;
+  Walk* walks;           ///< for each unit, kEntries of them
+  std::uint8_t* leaves;  ///< Walk::leaves of all walks, close together for the block that goes from unit to unit
+  std::size_t size;      ///< units that the largest payload of a shape has
+};
+
+/// The sections of a payload.
+struct Sections {
+  bool good = false;  ///< false where header, length and shape contradict each other
+  bool not_finite = false;
+  IndexCode code{};  ///< u32 for words of position and sign too
+  bool as_words = false;
+  std::uint32_t count = 0;
+  const std::uint32_t* values = nullptr;
+  const std::uint32_t* index = nullptr;
+  std::size_t words = 0;  ///< of the index section
+};
+
+/// Units of an index section; a list of positions has none.
+__device__ std::size_t units_in(IndexCode code, std::size_t words) {
+  if (code == IndexCode::u32) return 0;
+  const std::size_t each = code == IndexCode::elias ? kUnitWords : kBitmapWords;
+  return (words + each - 1) / each;
+}
+
+/// `most_units`: what the shape's largest payload has; one with more is not good.
+__device__ Sections sections_of(const SparseShape& shape, const std::byte* payload, std::size_t size,
+                                std::size_t most_units) {
+  const auto* head = reinterpret_cast<const std::uint32_t*>(payload);
+  const SparseHeader header{std::uint64_t{head[1]} << 32 | head[0], head[2], head[3]};
+  const std::size_t k = header.count;
+  const bool has_signs = shape.value_bits == 1;
+  const std::uint32_t form = has_signs ? header.code & ~format::kNotFinite : header.code;
+  const bool as_words = has_signs && form == format::kSignedWords;
+  const std::size_t at = sizeof header + (as_words ? 0 : sparse_value_bytes(shape, k));
+  if (k > shape.n || k > shape.most || (form > 2 && !as_words) || header.bytes > size || header.bytes < at ||
+      (k == 0 && form != header.code))
+    return {};
+  const auto code = as_words ? IndexCode::u32 : static_cast<IndexCode>(form);
+  const std::size_t bytes = header.bytes - at;
+  if (bytes % 4 != 0 || (code != IndexCode::elias && bytes != format::index_bytes(code, k, shape.n, 0))) return {};
+  // Scratch was planned for the fixed code, if there is one, so a payload in another code is not good either.
+  if ((!shape.automatic && !as_words && code != shape.fixed) || units_in(code, bytes / 4) > most_units) return {};
+  return {true,
+          form != header.code,
+          code,
+          as_words,
+          header.count,
+          reinterpret_cast<const std::uint32_t*>(payload + sizeof header),
+          reinterpret_cast<const std::uint32_t*>(payload + at),
+          bytes / 4};
+}
+
+__device__ std::size_t units_of(const Sections& at) {
+  return at.good ? units_in(at.code, at.words) : 0;
+}
+
+/// Loads the words of a unit of Elias codes and those behind it that its last code may reach; zeros behind the end.
+__device__ void load_unit(const Sections& at, std::size_t unit, std::uint32_t* words) {
+  for (std::uint32_t i = threadIdx.x; i < kUnitWords + 3; i += kThreads) {
+    const std::size_t word = unit * kUnitWords + i;
+    words[i] = word < at.words ? at.index[word] : 0u;
+  }
+  __syncthreads();
+}
+
+__device__ format::EliasFront code_at(const std::uint32_t* words, std::uint32_t bit) {
+  const std::uint32_t* at = words + bit / 32;
+  const std::uint64_t low = std::uint64_t{at[1]} << 32 | at[0];
+  const std::uint32_t shift = bit % 32;
+  return format::elias_delta_front(shift == 0 ? low : low >> shift | std::uint64_t{at[2]} << (64 - shift));
+}
+
+/// walks[chunk * kEntries + entry] := the decoding of each chunk of a unit from each bit at which it may be entered.
+__device__ void walk_chunks(const std::uint32_t* words, Walk* walks) {
+  for (std::uint32_t i = threadIdx.x; i < kChunks * kEntries; i += kThreads) {
+    const std::uint32_t end = (i / kEntries + 1) * kChunkBits;
+    std::uint32_t bit = end - kChunkBits + i % kEntries;
+    Walk walk;
+    while (bit < end) {
+      const format::EliasFront code = code_at(words, bit);
+      bit += code.count;
+      walk.sum += code.value;
+      ++walk.count;
+    }
+    walk.leaves = bit - end;
+    walks[i] = walk;
+  }
+  __syncthreads();
+}
+
+/// Each unit by itself: the walks of a unit of Elias codes, or the number of marks of a unit of a bitmap.
+__global__ void units_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
+  __shared__ std::uint32_t words[kUnitWords + 3];
+  __shared__ Walk walks[kChunks * kEntries];
+  const Sections at = sections_of(shape, payload, size, units.size);
+  const std::size_t used = units_of(at);
+  for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
+    if (at.code == IndexCode::bitmap) {
+      std::uint32_t own = 0;
+      for (std::size_t word = unit * kBitmapWords + threadIdx.x; word < (unit + 1) * kBitmapWords && word < at.words;
+           word += kThreads)
+        own += static_cast<std::uint32_t>(__popc(at.index[word]));
+      std::uint32_t total = 0;
+      block_sum_through(own, total);
+      if (threadIdx.x == 0) units.starts[unit].ordinal = total;
+      continue;
+    }
+    load_unit(at, unit, words);
+    walk_chunks(words, walks);
+    if (threadIdx.x < kEntries) {
+      Walk all;
+      all.leaves = threadIdx.x;
+      for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+        const Walk& next = walks[chunk * kEntries + all.leaves];
+        all = {next.leaves, all.count + next.count, all.sum + next.sum};
+      }
+      units.walks[unit * kEntries + threadIdx.x] = all;
+      units.leaves[unit * kEntries + threadIdx.x] = static_cast<std::uint8_t>(all.leaves);
+    }
+    __syncthreads();
+  }
+}
+
+/// One block: where each unit starts, going from unit to unit.
+__global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
+  alignas(2) __shared__ std::uint8_t leaves[kThreads * kEntries];
+  __shared__ std::uint8_t enters[kThreads];
+  __shared__ std::uint32_t entry;
+  const Sections at = sections_of(shape, payload, size, units.size);
+  const std::size_t used = units_of(at);
+  if (threadIdx.x == 0) entry = 0;
+  std::uint32_t ordinal = 0;
+  std::uint32_t next = 0;
+  for (std::size_t first = 0; first < used; first += kThreads) {
+    const std::size_t unit = first + threadIdx.x;
+    Walk own;
+    if (at.code == IndexCode::bitmap) {
+      if (unit < used) own.count = units.starts[unit].ordinal;
+    } else {
+      const std::size_t here = (used - first < kThreads ? used - first : kThreads);
+      static_assert(kEntries % 2 == 0);
+      for (std::size_t i = threadIdx.x; i < here * kEntries / 2; i += kThreads)
+        reinterpret_cast<std::uint16_t*>(leaves)[i] =
+            reinterpret_cast<const std::uint16_t*>(units.leaves + first * kEntries)[i];
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        for (std::size_t i = 0; i < here; ++i) {
+          enters[i] = static_cast<std::uint8_t>(entry);
+          entry = leaves[i * kEntries + entry];
+        }
+      }
+      __syncthreads();
+      if (unit < used) own = units.walks[unit * kEntries + enters[threadIdx.x]];
+    }
+    std::uint32_t counts = 0;
+    std::uint32_t sums = 0;
+    const std::uint32_t count = block_sum_through(own.count, counts) - own.count;
+    const std::uint32_t sum = block_sum_through(own.sum, sums) - own.sum;
+    if (unit < used)
+      units.starts[unit] = {at.code == IndexCode::elias ? enters[threadIdx.x] : 0u, ordinal + count, next + sum};
+    ordinal += counts;
+    next += sums;
+    __syncthreads();
+  }
+}
+
+/// The units of the largest payload of a shape.
+std::size_t most_units(const SparseShape& shape) {
+  const std::size_t bitmap = format::words_of_bits(shape.n);
+  const std::size_t bitmap_units = (bitmap + kBitmapWords - 1) / kBitmapWords;
+  // No code has more than two bits for each unit of its gap, and all gaps together are at most n. With index=auto,
+  // codes are used only where they are smaller than a bitmap and than a list.
+  std::size_t words = std::min(2 * bitmap + 1, (shape.most * format::kEliasLongest + 31) / 32);
+  if (shape.automatic) words = std::min(bitmap, shape.most);
+  const std::size_t elias_units = (words + kUnitWords - 1) / kUnitWords;
+  if (shape.automatic) return std::max(bitmap_units, elias_units);
+  return shape.fixed == IndexCode::bitmap ? bitmap_units : shape.fixed == IndexCode::elias ? elias_units : 0;
+}
+
+/// What add_sparse and mark_sparse keep in their scratch.
+struct ReadWorkspace {
+  ReadWorkspace(const SparseShape& shape, Scratch<Space::cuda> scratch) {
+    units.size = most_units(shape);
+    units.starts = scratch.take<Start>(units.size).data();
+    if (shape.automatic || shape.fixed == IndexCode::elias) {
+      units.walks = scratch.take<Walk>(kEntries * units.size).data();
+      units.leaves = scratch.take<std::uint8_t>(kEntries * units.size).data();
+    }
+    bytes = scratch.bytes();
+  }
+  Units units{};
+  std::size_t bytes;
+};
+
+/// Finds out where the units of a payload start; there are none for a list of positions. Enqueued.
+Units find_units(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
+                 View<std::byte, Space::cuda> scratch) {
+  expects(payload.size() >= sizeof(SparseHeader) && aligned_to(payload.data(), 4),
+          "sparse payload: needs a header, 4-byte aligned");
+  const Units units = ReadWorkspace{shape, Scratch<Space::cuda>{scratch}}.units;
+  if (units.size == 0) return units;
+  launch(queue, "sparse units", units_kernel, blocks_for(units.size, 1, 2048), shape, payload.data(), payload.size(),
+         units);
+  launch(queue, "sparse starts", starts_kernel, 1, shape, payload.data(), payload.size(), units);
+  return units;
+}
+
+/// visit(ordinal, position) for the marks of a unit of a bitmap, by a block.
+template <class Visit>
+__device__ void visit_bitmap_unit(const Sections& at, const Visit& visit, const Start& start, std::size_t unit) {
+  constexpr std::uint32_t kOwn = kBitmapWords / kThreads;  // words of a thread
+  const std::size_t first = unit * kBitmapWords + threadIdx.x * kOwn;
+  std::uint32_t words[kOwn];
+  std::uint32_t own = 0;
+  for (std::uint32_t i = 0; i < kOwn; ++i) {
+    words[i] = first + i < at.words ? at.index[first + i] : 0u;
+    own += static_cast<std::uint32_t>(__popc(words[i]));
+  }
+  std::uint32_t total = 0;
+  std::uint32_t ordinal = start.ordinal + block_sum_through(own, total) - own;
+  for (std::uint32_t i = 0; i < kOwn; ++i) {
+    for (std::uint32_t rest = words[i]; rest != 0; rest &= rest - 1)
+      visit(ordinal++, 32 * (first + i) + static_cast<std::uint32_t>(__ffs(static_cast<int>(rest)) - 1));
+  }
+}
+
+/// The same for a unit of Elias codes. `words`, `walks` and `positions` are shared memory; the last two share it.
+template <class Visit>
+__device__ void visit_elias_unit(const Sections& at, const Visit& visit, const Start& start, std::size_t unit,
+                                 std::uint32_t* words, Walk* walks, std::uint32_t* positions) {
+  __shared__ Start chunks[kChunks];
+  __shared__ std::uint32_t total;
+  load_unit(at, unit, words);
+  walk_chunks(words, walks);
+  if (threadIdx.x == 0) {
+    Start here{start.enters, 0, start.next};
+    for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+      chunks[chunk] = here;
+      const Walk& walk = walks[chunk * kEntries + here.enters];
+      here = {walk.leaves, here.ordinal + walk.count, here.next + walk.sum};
+    }
+    total = here.ordinal;
+  }
+  __syncthreads();  // from here on the positions take the place of the walks
+  if (threadIdx.x < kChunks) {
+    Start here = chunks[threadIdx.x];
+    const std::uint32_t end = (threadIdx.x + 1) * kChunkBits;
+    for (std::uint32_t bit = end - kChunkBits + here.enters; bit < end;) {
+      const format::EliasFront code = code_at(words, bit);
+      bit += code.count;
+      here.next += code.value;
+      positions[here.ordinal++] = here.next - 1;
+    }
+  }
+  __syncthreads();
+  for (std::uint32_t i = threadIdx.x; i < total; i += kThreads) visit(start.ordinal + i, positions[i]);
+  __syncthreads();
+}
+
+/// Calls visit_one(ordinal, position) for all values of a good payload, in any order, by the grid. Positions behind the
+/// last element and values behind the last one are left out.
+template <class Visit>
+__device__ void visit_all(const SparseShape& shape, const Sections& at, const Units& units, const Visit& visit_one) {
+  __shared__ std::uint32_t words[kUnitWords + 3];
+  __shared__ std::uint32_t shared[kUnitBits];
+  static_assert(sizeof(Walk) * kChunks * kEntries <= sizeof shared && alignof(Walk) == alignof(std::uint32_t));
+  const auto visit = [&](std::uint32_t ordinal, std::size_t position) {
+    if (at.as_words) position &= format::kWordIndex;
+    if (ordinal < at.count && position < shape.n) visit_one(ordinal, position);
+  };
+  if (at.code == IndexCode::u32) {
+    for (std::size_t i = thread_in_grid(); i < at.count; i += threads_in_grid())
+      visit(static_cast<std::uint32_t>(i), at.index[i]);
+    return;
+  }
+  const std::size_t used = units_of(at);
+  for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
+    const Start start = units.starts[unit];
+    if (at.code == IndexCode::bitmap)
+      visit_bitmap_unit(at, visit, start, unit);
+    else
+      visit_elias_unit(at, visit, start, unit, words, reinterpret_cast<Walk*>(shared), shared);
+  }
+}
+
+__global__ void add_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units, float weight,
+                           float* out, SparseForget forget) {
+  const Sections at = sections_of(shape, payload, size, units.size);
+  if (!at.good) {
+    for (std::size_t i = thread_in_grid(); i < shape.n; i += threads_in_grid()) out[i] = __uint_as_float(0x7fc00000u);
+    return;
+  }
+  const float factor = at.not_finite ? __uint_as_float(0x7fc00000u) : weight;
+  visit_all(shape, at, units, [&](std::uint32_t ordinal, std::size_t position) {
+    if (shape.value_bits == 32) {
+      out[position] += factor * __uint_as_float(at.values[ordinal]);
+    } else {
+      const std::uint32_t word = at.as_words ? at.index[ordinal] >> 31 : at.values[ordinal / 32] >> ordinal % 32;
+      out[position] += __uint_as_float(__float_as_uint(factor) ^ word << 31);
+    }
+    if (forget.kept != nullptr && (__float_as_uint(forget.kept[position]) & 0x7fffffffu) >= forget.low)
+      forget.kept[position] = 0.0F;
+  });
+}
+
+__global__ void mark_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units,
+                            std::uint32_t* words) {
+  const Sections at = sections_of(shape, payload, size, units.size);
+  if (!at.good) {
+    for (std::size_t w = thread_in_grid(); 32 * w < shape.n; w += threads_in_grid())
+      words[w] = shape.n - 32 * w < 32 ? lanes_below(static_cast<std::uint32_t>(shape.n - 32 * w)) : 0xffffffffu;
+    return;
+  }
+  visit_all(shape, at, units, [&](std::uint32_t /*ordinal*/, std::size_t position) {
+    atomicOr(&words[position / 32], 1u << position % 32);
+  });
+}
+
+Grid blocks_of(const SparseShape& shape, const Units& units) {
+  return blocks_for(std::max(units.size, (shape.most + kThreads - 1) / kThreads), 1, 2048);
+}
+
+}  // namespace
+
+std::size_t sparse_scratch_bytes(const SparseShape& shape) {
+  return std::max(WriteWorkspace{shape, Scratch<Space::cuda>{}}.bytes,
+                  ReadWorkspace{shape, Scratch<Space::cuda>{}}.bytes);
+}
+
+void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std::uint32_t* positions,
+                  const std::uint32_t* count, std::byte* payload, View<std::byte, Space::cuda> scratch,
+                  std::size_t front, const SparseSigns& signs) {
+  const WriteWorkspace workspace{shape, Scratch<Space::cuda>{scratch}};
+  const std::size_t runs = runs_of(shape.most);
+  std::uint64_t* bits = nullptr;
+  if (shape.automatic || shape.fixed == IndexCode::elias) {
+    bits = workspace.bits.data();
+    launch(queue, "elias bits", elias_bits_kernel, blocks_for(runs, 1, 2048), positions, count, runs, bits);
+    scan_tiles(queue, bits, runs + 1, workspace.scan);
+  }
+  const bool bitmap = shape.automatic || shape.fixed == IndexCode::bitmap;
+  const std::size_t blocks = bitmap ? (format::words_of_bits(shape.n) + kThreads - 1) / kThreads : 0;
+  launch(queue, "sparse index", write_kernel, blocks_for(runs > blocks ? runs : blocks, 1, 2048), shape, positions,
+         count, bits, runs, payload, front, signs);
+}
+
+void write_empty_sparse(Queue<Space::cuda> queue, const SparseShape& shape, std::byte* payload) {
+  const auto index = static_cast<std::uint32_t>(shape.automatic ? IndexCode::u32 : shape.fixed);
+  const std::uint32_t code = shape.words == SparseShape::Words::never ? index : format::kSignedWords;
+  launch(queue, "sparse header", empty_kernel, {1, kWarpSize}, code, payload);
+}
+
+void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
+                float weight, float* out, View<std::byte, Space::cuda> scratch, const SparseForget& forget) {
+  const Units units = find_units(queue, shape, payload, scratch);
+  launch(queue, "sparse add", add_kernel, blocks_of(shape, units), shape, payload.data(), payload.size(), units, weight,
+         out, forget);
+}
+
+void mark_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
+                 std::uint32_t* words, View<std::byte, Space::cuda> scratch) {
+  const Units units = find_units(queue, shape, payload, scratch);
+  launch(queue, "sparse marks", mark_kernel, blocks_of(shape, units), shape, payload.data(), payload.size(), units,
+         words);
+}
+
+}  // namespace gradtool::cuda

@@ -1,0 +1,90 @@
+#include "kernels/vector.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/sums.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr std::size_t kGrain = 1 << 15;
+
+GT_SIMD_CLONES void add_range(const float* in, float* out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = format::one_nan(out[i] + in[i]);
+}
+
+GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {
+  for (std::size_t i = 0; i < count; ++i) view[i] *= factor;
+}
+
+}  // namespace
+
+Moments moments(Queue<Space::host> queue, View<const float, Space::host> view) {
+  const format::SumCut cut = format::sum_cut(view.size());
+  std::array<double, format::kMostChunks> sums;  // as far as there are chunks
+  std::array<double, format::kMostChunks> squares;
+  parallel_for(queue, cut.count, 1, kGrain / format::kSumChunk, [&](std::size_t first, std::size_t last) {
+    for (std::size_t c = first; c < last; ++c) {
+      const std::size_t begin = c * cut.chunk;
+      const auto chunk = host::moments_of(view.data() + begin, std::min(cut.chunk, view.size() - begin));
+      sums[c] = chunk.sum;
+      squares[c] = chunk.squares;
+    }
+  });
+  format::GroupedSum sum, square_sum;
+  for (std::size_t c = 0; c < cut.count; ++c) {
+    sum.add(sums[c]);
+    square_sum.add(squares[c]);
+  }
+  return {sum.value(), square_sum.value()};
+}
+
+void fill_zero(Queue<Space::host> queue, View<float, Space::host> view) {
+  parallel_for(queue, view.size(), 16, kGrain,
+               [&](std::size_t first, std::size_t last) { std::fill(view.data() + first, view.data() + last, 0.0F); });
+}
+
+void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float, Space::host> out) {
+  parallel_for(queue, out.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
+    add_range(in.data() + first, out.data() + first, last - first);
+  });
+}
+
+void scale(Queue<Space::host> queue, View<float, Space::host> view, float factor) {
+  parallel_for(queue, view.size(), 16, kGrain,
+               [&](std::size_t first, std::size_t last) { scale_range(view.data() + first, last - first, factor); });
+}
+
+void read_back(Queue<Space::host> /*queue*/, View<const std::byte, Space::host> from, void* to) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
+
+template <>
+struct ReadBack<Space::host>::Memory {
+  std::vector<std::uint64_t> numbers;
+};
+template <>
+ReadBack<Space::host>::ReadBack(std::size_t most) : memory_{new Memory{std::vector<std::uint64_t>(most)}} {}
+template <>
+ReadBack<Space::host>::~ReadBack() = default;
+template <>
+void ReadBack<Space::host>::fetch(Queue<Space::host> queue, View<const std::byte, Space::host> from, std::size_t at) {
+  expects(8 * at + from.size() <= 8 * memory_->numbers.size(), "more numbers are read back than there is room for");
+  read_back(queue, from, memory_->numbers.data() + at);
+}
+template <>
+std::span<const std::uint64_t> ReadBack<Space::host>::wait(Queue<Space::host> /*queue*/) {
+  return memory_->numbers;
+}
+
+void write_size(Queue<Space::host> /*queue*/, std::uint64_t size, View<std::byte, Space::host> to) {
+  std::memcpy(to.data(), &size, sizeof size);
+}
+
+}  // namespace gradtool

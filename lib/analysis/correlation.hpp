@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lib/analysis/analysis.hpp"
+#include "lib/analysis/slices.hpp"
+
+namespace gradtool {
+
+/// Pearson correlations between the workers' gradients of one step, and between consecutive steps. They are computed
+/// from co-moments, which can be added over the parts of a tensor and over tensors without reading anything twice.
+///
+/// It keeps R^2 + 2 R doubles for every step, where R = W + 1 is the number of rows: the W workers and their mean.
+/// While a part is open it also keeps R doubles for each of its elements.
+class PearsonSums {
+ public:
+  PearsonSums(std::size_t workers, std::size_t steps);
+
+  /// Adds the next step. `rows` has the R rows, one after another, all of the same length. Takes its contents and
+  /// leaves memory in it into which the next step can be written.
+  void add_step(std::vector<double>& rows);
+  /// Adds the next step from sums that were computed elsewhere over `count` elements: the means of the rows, the
+  /// products of their deviations within the step [R][R], and those with the step before [R]. `lag` is ignored in the
+  /// first step.
+  void add_sums(double count, std::span<const double> means, std::span<const double> within,
+                std::span<const double> lag);
+  /// Releases the memory that only an open part needs.
+  void close();
+  /// Adds the sums over other elements, by Chan's formula for co-moments. Both have the same workers and steps.
+  void merge(const PearsonSums& other);
+
+  // Correlations averaged over steps. A pair of which one row is constant has no correlation and is left out; the
+  // result is empty when no pair is left.
+  [[nodiscard]] std::optional<double> between_workers_mean() const;  ///< mean over pairs of workers
+  [[nodiscard]] std::optional<double> between_workers_min() const;   ///< least over pairs of workers
+  [[nodiscard]] std::optional<double> between_steps_of_mean()
+      const;  ///< of the mean gradient with that of the step before
+  [[nodiscard]] std::optional<double> between_steps_of_workers()
+      const;  ///< of each worker's gradient with its last one, averaged
+
+ private:
+  struct Step {
+    std::vector<double> mean;    ///< [R]
+    std::vector<double> within;  ///< [R][R]: sums of products of the rows' deviations from their means
+    std::vector<double> lag;     ///< [R]: the same with the deviations of the step before; 0 at the first step
+  };
+  /// The correlation of rows a and b of one step, and that of a row with the same row of the step before.
+  [[nodiscard]] std::optional<double> within_step(const Step& step, std::size_t a, std::size_t b) const;
+  [[nodiscard]] std::optional<double> between_steps(std::size_t step, std::size_t row) const;
+
+  std::size_t rows_;
+  double count_ = 0;
+  std::size_t next_ = 0;
+  std::vector<Step> steps_;
+  std::vector<double> previous_;
+};
+
+/// What the correlation analysis gathers, on the CPU or on a GPU.
+class CorrelationAccumulator : public Accumulator {
+ public:
+  void merge(const Accumulator& other) override;
+  [[nodiscard]] const PearsonSums& pearson() const { return pearson_; }
+  [[nodiscard]] const SliceGrams& grams() const { return grams_; }
+
+ protected:
+  CorrelationAccumulator(PearsonSums pearson, SliceGrams grams)
+      : pearson_{std::move(pearson)}, grams_{std::move(grams)} {}
+  PearsonSums pearson_;
+  SliceGrams grams_;
+};
+
+}  // namespace gradtool

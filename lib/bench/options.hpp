@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/bench/cost_model.hpp"
+#include "lib/bench/statistics.hpp"
+#include "lib/bench/units.hpp"
+#include "lib/codecs/reducer.hpp"
+
+namespace gradtool {
+
+/// How ranks that share a machine are timed (docs/measuring.md, "Time").
+enum class Timing : std::uint8_t {
+  isolated,    ///< one rank encodes or decodes at a time, collectives start together; there is no total
+  concurrent,  ///< all ranks at once: what this machine really did
+};
+
+/// As --all-reduce has it.
+[[nodiscard]] constexpr std::string_view name_of(AllReduce algorithm) {
+  return algorithm == AllReduce::ring ? "ring" : algorithm == AllReduce::doubling ? "doubling" : "auto";
+}
+
+/// What was asked of one `gradtool bench`. Held once, by the caller of run_bench, for as long as that runs; everything
+/// else refers to it.
+struct BenchOptions {
+  std::string file;
+  std::vector<CodecSpec> codecs;  ///< `none` and `noop` are added in front when missing
+  Granularity granularity;
+  Scheme scheme = Scheme::automatic;
+  std::string comm = "threads";  ///< threads or mpi; with device cuda loopback or nccl
+  std::string device = "cpu";
+  double comm_timeout = 120.0;             ///< seconds that ranks wait for one of them
+  int ranks = 0;                           ///< 0: as many as the file has workers
+  AllReduce all_reduce = AllReduce::ring;  ///< how sums of payloads are added; `none` is the library's own
+  int pipeline = 1;                        ///< chunks of a unit that overlap in concurrent rows; 1: off
+  int threads = 0;                         ///< of each rank; 0: all cores isolated, cores shared concurrent
+  bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
+  bool isolated = true, concurrent = true;
+  StopRule stop;
+  std::uint64_t seed = 1;
+  std::size_t warmup_steps = 2;   ///< unsampled steps, where no pass for the errors comes first
+  bool check = true;              ///< compare the result's bits across ranks after every step, untimed
+  bool hot = false;               ///< leave the caches as they are between steps
+  bool per_tensor = false;        ///< also a row with the errors of each tensor
+  std::string layers;             ///< regular expression; empty: all tensors
+  std::vector<Network> networks;  ///< to model
+  std::vector<int> nodes;         ///< of each; empty: as many as were measured
+  double compute_seconds = 0.0;   ///< of one iteration on one rank, forward and backward; 0: no iterations modelled
+  bool compute_captured = false;  ///< take them from the file
+  Overlap overlap = Overlap::bucket;
+  std::string reconstruction;  ///< file to write; empty: none
+  std::string payloads;        ///< folder to write the codec's payloads to; empty: none
+  std::string command;         ///< as given, for the record
+
+  /// `scheme`, but what they always ride for none and noop.
+  [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
+  /// What adds the sums of `spec`: ring, doubling or auto, or library.
+  [[nodiscard]] std::string_view all_reduce_for(const CodecSpec& spec) const;
+  /// `pipeline`, but 1 where phases are timed apart and for none and noop.
+  [[nodiscard]] int pipeline_for(const CodecSpec& spec, Timing timing) const;
+};
+
+/// Throws Fault::usage, or Fault::unavailable, for options that are out of range or exclude each other.
+void check_options(const BenchOptions& options);
+
+}  // namespace gradtool

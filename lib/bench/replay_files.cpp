@@ -1,0 +1,108 @@
+#include "lib/bench/replay_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lib/core/error.hpp"
+#include "lib/report/csv.hpp"
+
+namespace gradtool {
+namespace {
+
+WriterOptions writer_options(const BenchOptions& options, const GradientReader& source,
+                             const std::vector<std::size_t>& tensors, const CodecSpec& spec) {
+  WriterOptions out;
+  out.info = source.info();
+  out.info.producer = "gradtool bench " + spec.name() + (spec.params_text().empty() ? "" : ":" + spec.params_text());
+  out.info.created.clear();
+  out.info.command = options.command;
+  out.info.workers = 1;
+  out.info.micro_batches = 1;
+  out.info.batch_size = source.info().batch_size;
+  for (const std::size_t tensor : tensors) {
+    TensorInfo info = source.tensors()[tensor];
+    info.dtype = Dtype::f32;
+    info.has_second_moment = info.has_weight = false;
+    out.tensors.push_back(info);
+  }
+  const StepInfo& first = source.steps().front();
+  out.with_epoch = first.epoch.has_value();
+  out.with_learning_rate = first.learning_rate.has_value();
+  out.with_loss = false;
+  return out;
+}
+
+}  // namespace
+
+PayloadLog::PayloadLog(const ReplayPlan& plan, int rank)
+    : plan_{plan},
+      rank_{rank},
+      stem_{(std::filesystem::path{plan.options.payloads} / fmt::format("rank{}", rank)).string()},
+      table_{"payloads",
+             {{"codec", "its name"},
+              {"params", "all its parameters"},
+              {"rank", "who put it in"},
+              {"step", "captured step, from 0"},
+              {"iteration", "training iteration of the step"},
+              {"unit", "what is reduced in one piece, from 0"},
+              {"tensors", "names of the unit's tensors, joined by +"},
+              {"elements", "of the unit"},
+              {"call", "collective"},
+              {"offset", "of the message in the .bin file beside this table"},
+              {"bytes", "of the message"}}} {
+  std::error_code failed;
+  std::filesystem::create_directories(plan.options.payloads, failed);
+  out_.open(stem_ + ".bin", std::ios::binary | std::ios::trunc);
+  if (!out_) throw Error{Fault::backend, fmt::format("--payloads: cannot write {}.bin", stem_)};
+}
+
+void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, HostView<const std::byte> bytes) {
+  std::string tensors;
+  for (const auto& piece : plan_.units[unit].pieces) {
+    tensors += (tensors.empty() ? "" : "+") + plan_.reader.tensors()[piece.tensor].name;
+  }
+  out_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
+  table_.add({plan_.codec.name(), plan_.codec.params_text(), number(static_cast<std::uint64_t>(rank_)), number(step),
+              plan_.reader.steps()[step].iteration, number(unit), tensors, number(plan_.units[unit].elements),
+              std::string{call}, number(offset_), number(bytes.size())});
+  offset_ += bytes.size();
+}
+
+void PayloadLog::close() {
+  out_.close();
+  if (!out_) throw Error{Fault::backend, fmt::format("--payloads: {}.bin could not be written whole", stem_)};
+  save_csv(stem_ + ".csv", table_);
+}
+
+Reconstruction::Reconstruction(const BenchOptions& options, const GradientReader& source,
+                               std::vector<std::size_t> tensors, const CodecSpec& spec)
+    : source_{source},
+      tensors_{std::move(tensors)},
+      writer_{options.reconstruction, writer_options(options, source, tensors_, spec)} {}
+
+void Reconstruction::put(std::size_t step, const Unit& unit, std::span<const float> result) {
+  if (put_ == 0) {
+    StepInfo info = source_.steps()[step];
+    info.loss.clear();
+    info.compute_seconds.clear();
+    writer_.begin_step(info);
+  }
+  for (const auto& piece : unit.pieces) {
+    const auto position = std::find(tensors_.begin(), tensors_.end(), piece.tensor) - tensors_.begin();
+    writer_.put_gradient(static_cast<std::size_t>(position), 0, result.subspan(piece.first, piece.elements));
+    ++put_;
+  }
+  if (put_ == tensors_.size()) {
+    writer_.end_step();
+    put_ = 0;
+  }
+}
+
+void Reconstruction::close() {
+  writer_.close();
+}
+
+}  // namespace gradtool

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/bench/replay.hpp"
+#include "lib/io/gradient_file.hpp"
+#include "lib/report/table.hpp"
+
+namespace gradtool {
+
+/// What one rank put into every collective, for readers in other languages (scripts/decode_payloads.py): the bytes one
+/// behind the other in `rank<r>.bin`, and in `rank<r>.csv` a row for each message that says where. Bytes are as
+/// docs/payload-format.md describes them.
+class PayloadLog {
+ public:
+  /// Makes the folder of --payloads. Throws Fault::backend when it cannot.
+  PayloadLog(const ReplayPlan& plan, int rank);
+  void put(std::size_t step, std::size_t unit, std::string_view call, HostView<const std::byte> bytes);
+  /// Writes the table. Throws Fault::backend when anything could not be written.
+  void close();
+
+ private:
+  const ReplayPlan& plan_;
+  int rank_;
+  std::string stem_;
+  std::ofstream out_;
+  std::uint64_t offset_ = 0;
+  Table table_;
+};
+
+/// Writes what a codec and its collective produced as a gradient file with one worker, so that anybody can check the
+/// error columns with other tools. Units arrive step by step in any order within a step.
+class Reconstruction {
+ public:
+  Reconstruction(const BenchOptions& options, const GradientReader& source, std::vector<std::size_t> tensors,
+                 const CodecSpec& spec);
+  void put(std::size_t step, const Unit& unit, std::span<const float> result);
+  void close();
+
+ private:
+  const GradientReader& source_;
+  std::vector<std::size_t> tensors_;  ///< positions in the source, in the order of the output
+  GradientWriter writer_;
+  std::size_t put_ = 0;  ///< tensors of the current step
+};
+
+}  // namespace gradtool

@@ -1,0 +1,174 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/bench/cost_model.hpp"
+#include "lib/bench/errors.hpp"
+#include "lib/bench/replay.hpp"
+#include "lib/report/table.hpp"
+
+namespace gradtool {
+
+/// Seconds a step of one phase, over all samples of a row. A modelled row has a median only.
+struct PhaseSummary {
+  double median = 0.0;
+  std::optional<double> p95 = {}, min = {};
+  std::optional<double> noise = {};  ///< standard deviation / mean
+};
+
+/// One row of `gradtool bench`: one codec with one timing, over all tensors or for the errors of one of them, measured
+/// or modelled. Numbers are kept as they were measured, in seconds and bytes. What follows from them is computed by the
+/// member functions, and becomes text in bench_columns() only. An empty optional is "not measured".
+struct ResultRow {
+  enum class Status : std::uint8_t { ok, skipped, failed };
+
+  explicit ResultRow(CodecSpec spec) : codec{std::move(spec)} {}
+
+  // What the row is about.
+  std::string run_id;
+  Status status = Status::ok;
+  std::string message;  ///< why the status is not ok, else a remark; empty: none
+  CodecSpec codec;
+  Scheme scheme = Scheme::automatic;   ///< that the codec rides
+  std::string file, model;             ///< name of the gradient file without folders, and the model that it names
+  std::string tensor = "all";          ///< name of the one tensor, or all
+  std::string granularity = "tensor";  ///< as given with --granularity
+  std::uint64_t elements = 0;          ///< that the row covers in one step
+  std::int64_t first_step = 0, last_step = 0;  ///< training iterations of the first and last captured step
+  int ranks = 1;
+  std::string comm, device;
+  int threads = 1;    ///< of one rank
+  std::string dtype;  ///< of the captured gradients, or "mixed"
+  std::uint64_t seed = 0;
+  Timing timing = Timing::isolated;
+  int pipeline = 1;        ///< chunks of a unit that overlap
+  std::string all_reduce;  ///< what adds sums; no meaning in modelled rows
+
+  /// The modelled network. A row with one is a modelled row.
+  std::optional<Network> network;
+
+  /// One modelled iteration.
+  struct Iteration {
+    double compute_seconds = 0.0;  ///< forward and backward pass on one rank
+    Overlap overlap = Overlap::bucket;
+    double seconds = 0.0;  ///< computation, codec and communication
+  };
+  std::optional<Iteration> iteration;
+
+  /// Bytes of one step, mean over steps.
+  struct Bytes {
+    double payload = 0.0;        ///< that one rank's encoder wrote
+    double wire_per_rank = 0.0;  ///< sent by the rank that sent most
+    double values_sent = 0.0;    ///< gradient elements among the payload
+  };
+  std::optional<Bytes> bytes;
+
+  std::optional<ErrorSums> errors;        ///< of the averaged gradient, pooled over steps
+  std::optional<double> cumulative_nmse;  ///< of the sums of gradients over all steps
+  std::optional<double> residual_ratio;   ///< norm of what rank 0 holds back / norm of its gradients
+  std::optional<CodecQuality> quality;    ///< of one rank's codec alone
+
+  std::optional<PhaseSummary> encode, communicate, decode;
+  std::optional<PhaseSummary> total;  ///< of concurrent and of modelled rows
+  double copy_rate = 0.0;             ///< of memcpy, bytes a second, measured in the same run
+  std::vector<PhaseTimes> samples;    ///< one for each timed step; empty where the row was not timed
+  std::vector<UnitProfile> units;     ///< what each unit takes part in; of measured isolated rows
+
+  /// What comparing the row with others came to; see set_verdicts().
+  struct Verdict {
+    std::optional<double> speedup_vs_none, headroom_vs_noop, breakeven_gbit_s, iteration_speedup_vs_none;
+    std::optional<bool> pareto;
+  };
+  Verdict verdict;
+
+  [[nodiscard]] bool modelled() const { return network.has_value(); }
+  [[nodiscard]] double raw_bytes() const { return 4.0 * static_cast<double>(elements); }
+
+  // Ratios of sizes; docs/measuring.md, "Bytes".
+  [[nodiscard]] std::optional<double> element_ratio() const;
+  [[nodiscard]] std::optional<double> payload_ratio() const;
+  [[nodiscard]] std::optional<double> wire_ratio() const;
+  [[nodiscard]] std::optional<double> bits_per_element() const;
+
+  // Rates, in 1e9 bytes a second. Those of the codec are of measured isolated rows: a baseline neither encodes nor
+  // decodes, and its rates would be those of the clock.
+  [[nodiscard]] std::optional<double> encode_gbps() const;
+  [[nodiscard]] std::optional<double> decode_gbps() const;
+  [[nodiscard]] std::optional<double> algbw_gbps() const;
+  [[nodiscard]] std::optional<double> busbw_gbps() const;
+  [[nodiscard]] std::optional<double> wire_gbps() const;
+  /// Bytes that encoding must move at least / bytes that memcpy moves in the same time.
+  [[nodiscard]] std::optional<double> encode_share() const;
+  [[nodiscard]] std::optional<double> decode_share() const;
+
+  /// Throughput of a rank in a modelled iteration / throughput of a rank alone.
+  [[nodiscard]] std::optional<double> scaling_efficiency() const;
+
+ private:
+  [[nodiscard]] bool has_codec_times() const;
+};
+
+[[nodiscard]] std::string_view name_of(ResultRow::Status status);
+
+/// A column of the results: the only place that knows its name, its meaning and how it is read from a row. The CSV, the
+/// rows of the JSON record, `gradtool list columns` and the table in docs/measuring.md all come from these.
+struct ResultColumn {
+  std::string name;     ///< lower_snake, with the unit
+  std::string meaning;  ///< one line
+  std::function<Cell(const ResultRow&)> cell;
+};
+/// In the order of the output. Columns are only ever added.
+[[nodiscard]] const std::vector<ResultColumn>& bench_columns();
+
+/// The rows as they are written: one cell for each column.
+[[nodiscard]] Table to_table(std::span<const ResultRow> rows);
+
+/// What rows are modelled for.
+struct ModelSetting {
+  const std::vector<Network>& networks;
+  const std::vector<int>& machines;  ///< numbers of machines, for each network
+  const std::vector<double>& ready;  ///< share of the backward pass after which each unit is ready (ready_shares)
+  double compute_seconds = 0.0;      ///< above 0: rows also have the iteration that this makes (iteration_seconds)
+  Overlap overlap = Overlap::bucket;
+};
+/// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
+/// measured encode and decode times, counted bytes, and between them the collectives' times by the alpha-beta model
+/// (cost_model.hpp), unit by unit. `ranks` becomes machines x ranks of a machine. A gather decodes every rank's
+/// payload, so its decode time grows with the ranks; that of other schemes does not. Errors are those of the measured
+/// ranks, which the message says.
+void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting);
+
+/// What a row's codec is judged by: cumulative_nmse when it delays what it sends (error feedback, or a memory of its
+/// own), because step by step that looks unfairly bad; else nmse. Infinite where the row has none.
+[[nodiscard]] double judged_error(const ResultRow& row);
+
+/// What a row is compared by, in seconds: its iteration where that was modelled, else the step's total. Infinite where
+/// it has neither.
+[[nodiscard]] double judged_seconds(const ResultRow& row);
+
+/// Fills in `verdict`: speed-up, headroom, break-even, Pareto front. Compared are rows that cover all tensors and are
+/// ok, with the same source of time, timing, network and ranks. Needs the rows of none and noop.
+void set_verdicts(std::span<ResultRow> rows);
+
+/// The name under which a row stands in tables for people: the codec, and only those parameters that are not defaults.
+[[nodiscard]] std::string short_name(const ResultRow& row);
+
+/// For people: one line per codec, sorted by time, at most 100 characters wide.
+[[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows);
+
+/// For people: how much faster than uncompressed each codec is, for each network a table with a column for each number
+/// of ranks; where iterations were modelled also their scaling efficiency. Empty when there are no modelled rows.
+[[nodiscard]] std::string modelled_tables(std::span<const ResultRow> rows);
+
+/// For each network and number of ranks: which codec with an error (judged_error) of at most `max_nmse` is fastest, by
+/// the iteration where it was modelled, and what it gains over no compression; or that none is worth it, and why. A
+/// gain of less than 5 % is not. Neighbouring numbers of ranks with the same answer share a line.
+[[nodiscard]] std::string advise(std::span<const ResultRow> rows, double max_nmse);
+
+}  // namespace gradtool

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lib/codecs/registry.hpp"
+#include "lib/comm/communicator.hpp"
+#include "lib/core/arena.hpp"
+
+namespace gradtool {
+
+/// The parts of a reduction that are timed apart. Error feedback counts as encoding, zeroing the result as decoding.
+enum class Phase : std::uint8_t { encode, communicate, decode };
+
+/// Told by a reducer where its phases begin and end; the harness measures there. Phases do not nest. Every rank goes
+/// through the same phases in the same order, so a clock may let ranks wait for each other between them. While it
+/// communicates a reducer does not use the queue's pool itself, and outside of these phases it makes no collective:
+/// that lets chunks of a unit overlap (lib/codecs/pipelined.hpp), where a communicating phase of one and another phase
+/// of another one are open at once.
+template <Space S>
+class PhaseClock {
+ public:
+  virtual ~PhaseClock() = default;
+  virtual void begin(Phase phase, Queue<S> queue) = 0;
+  virtual void end(Phase phase, Queue<S> queue) = 0;
+};
+
+/// Measures nothing.
+template <Space S>
+class NoClock final : public PhaseClock<S> {
+ public:
+  void begin(Phase /*phase*/, Queue<S> /*queue*/) override {}
+  void end(Phase /*phase*/, Queue<S> /*queue*/) override {}
+};
+
+/// A phase for the length of a scope. After an exception the phase is not ended: the ranks will not meet there again.
+template <Space S, class F>
+void in_phase(PhaseClock<S>& clock, Phase phase, Queue<S> queue, F&& work) {
+  clock.begin(phase, queue);
+  work();
+  clock.end(phase, queue);
+}
+
+/// One way to average a gradient over ranks: the collectives it drives, and what survives a step (residuals, momentum,
+/// factors). One reducer for each rank and each unit (tensor, bucket or model). All memory is taken on construction.
+template <Space S>
+class Reducer {
+ public:
+  virtual ~Reducer() = default;
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Bytes that `reduce` works in. The workspace may be shared by the reducers of one rank, one call at a time.
+  [[nodiscard]] virtual std::size_t workspace_bytes() const = 0;
+
+  /// gradient := mean over ranks, up to the method's error. gradient.size() is the n that the reducer was made for;
+  /// views of `side` are empty or as long. The timed region: allocates nothing. Every rank calls it, with the same step
+  /// and tensor in context.key.
+  virtual void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
+                      const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) = 0;
+
+  /// Forgets all state, as if newly made.
+  virtual void reset(Queue<S> queue) = 0;
+
+  /// Bytes that this rank's encoder produced in the last `reduce`.
+  [[nodiscard]] virtual std::uint64_t payload_bytes() const = 0;
+  /// Values, of whatever kind, that this rank sent in the last `reduce`. Not timed.
+  [[nodiscard]] virtual std::uint64_t values_sent(Queue<S> queue) const = 0;
+  /// Brings residual() up to date with the last `reduce`, enqueued. Changes no later result. Not timed.
+  virtual void settle(Queue<S> /*queue*/) {}
+  /// What is held back for later steps, as of the last `settle`; empty for a reducer without error feedback.
+  [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
+  /// What the reader of a row must know, for the steps reduced so far: a missing input, a phase that was not reached.
+  /// One clause, no full stop; the same on every rank.
+  [[nodiscard]] virtual std::string note() const { return {}; }
+  [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }
+
+  /// How what it sends changes with the number of ranks, for the network models.
+  struct Pattern {
+    bool shards = false;  ///< parts of its all_gather_v are shares of one whole, not each rank's own payload
+    bool ring = false;    ///< its exchanges are hops between neighbours on a ring, not those of an all-to-all
+  };
+  [[nodiscard]] virtual Pattern pattern() const { return {}; }
+
+ protected:
+  Reducer() = default;
+};
+
+/// What reducers of their own share: the unit's size, the number of ranks, and the counts of the last step.
+template <Space S>
+class CountingReducer : public Reducer<S> {
+ public:
+  [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return values_sent_; }
+
+ protected:
+  CountingReducer(std::size_t n, int ranks) : n_{n}, ranks_{static_cast<std::size_t>(ranks)} {}
+
+  static constexpr std::size_t padded(std::size_t bytes) { return Arena<S>::padded_size(bytes); }
+
+  std::size_t n_;
+  std::size_t ranks_;
+  std::uint64_t payload_bytes_ = 0;
+  std::uint64_t values_sent_ = 0;
+};
+
+/// Which collective a plain codec rides on.
+enum class Scheme : std::uint8_t {
+  automatic,  ///< what the codec's descriptor says
+  sum,        ///< add the payloads on a ring
+  gather,     ///< all-gather the payloads, decode each
+  hop,        ///< ring reduce-scatter that decodes, adds and encodes again at every hop, then all-gather
+  own,        ///< the codec's own reducer; not to be asked for
+};
+[[nodiscard]] std::string_view name_of(Scheme scheme);
+/// The scheme that a codec will ride. Throws Fault::usage where codec and scheme do not go together.
+[[nodiscard]] Scheme resolve(Scheme scheme, const CodecSpec& spec);
+
+/// The codec of a specification for units of `layout`; null for a method that only exists between ranks. Where the
+/// descriptor does not say by_layout, the same object serves units of any layout. Throws Fault::unavailable when there
+/// is no CUDA version in this build.
+template <Space S>
+[[nodiscard]] std::shared_ptr<const Codec<S>> make_codec(const CodecSpec& spec, const Layout& layout);
+
+/// What a reducer is made from. The references need not outlive the call.
+template <Space S>
+struct ReducerSetup {
+  const CodecSpec& spec;
+  std::shared_ptr<const Codec<S>> codec;  ///< null where the descriptor has none
+  const Layout& layout;
+  int ranks = 1;
+  Queue<S> queue;
+};
+
+/// A reducer for units of `layout` on `ranks` ranks. `codec` comes from make_codec and may be shared by many reducers.
+template <Space S>
+[[nodiscard]] std::unique_ptr<Reducer<S>> make_reducer(const CodecSpec& spec, std::shared_ptr<const Codec<S>> codec,
+                                                       Scheme scheme, const Layout& layout, int ranks, Queue<S> queue);
+
+/// What a piece of a workspace takes on a GPU.
+constexpr std::size_t padded(std::size_t bytes) {
+  return Arena<Space::cuda>::padded_size(bytes);
+}
+
+}  // namespace gradtool

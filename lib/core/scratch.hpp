@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+
+#include "lib/core/arena.hpp"
+#include "lib/core/view.hpp"
+
+namespace gradtool {
+
+/// Cuts a view of working memory into pieces, one behind the other, each 256-byte aligned. Made without a view it hands
+/// out null pieces and `bytes()` says how large the view is to be. A method takes its pieces in one function, which
+/// both planning and work call, so that the size that was planned and the size that is used cannot drift apart.
+template <Space S>
+class Scratch {
+ public:
+  /// For planning: all pieces are null.
+  Scratch() = default;
+  /// For work. Taking more than `all` holds throws Fault::internal.
+  explicit Scratch(View<std::byte, S> all) : all_{all}, planning_{all.data() == nullptr && all.size() == 0} {}
+
+  template <class T>
+  [[nodiscard]] View<T, S> take(std::size_t count) {
+    return {reinterpret_cast<T*>(take_bytes(count * sizeof(T)).data()), count};
+  }
+  [[nodiscard]] View<std::byte, S> take_bytes(std::size_t bytes) {
+    const std::size_t first = bytes_;
+    bytes_ += Arena<S>::padded_size(bytes);
+    if (planning_) return {nullptr, bytes};
+    expects(bytes_ <= all_.size(), "working memory is smaller than what was planned");
+    return all_.part(first, bytes);
+  }
+  /// What all pieces taken so far need.
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  View<std::byte, S> all_;
+  bool planning_ = true;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace gradtool

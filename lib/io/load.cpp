@@ -1,0 +1,245 @@
+#include "lib/io/load.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "lib/io/attributes.hpp"
+#include "lib/io/schema.hpp"
+#include "lib/io/utf8.hpp"
+
+namespace gradtool::hdf5 {
+namespace {
+
+std::optional<DataSet> optional_column(hid_t group, const Place& place, const char* name, int rank) {
+  if (!has_child(group, place, name)) return std::nullopt;
+  std::optional<DataSet> column{std::in_place, group, place, name, rank};
+  column->expect_floats();
+  return column;
+}
+
+/// All data sets of the file that have a step axis, which is their first axis.
+std::vector<const DataSet*> data_sets(const StoredSteps& steps, const std::vector<StoredTensor>& tensors) {
+  std::vector<const DataSet*> sets{&steps.iteration};
+  const auto add = [&](const std::optional<DataSet>& set) {
+    if (set) sets.push_back(&*set);
+  };
+  add(steps.epoch), add(steps.learning_rate), add(steps.loss), add(steps.compute_seconds);
+  for (const auto& tensor : tensors) {
+    sets.push_back(&tensor.gradient);
+    add(tensor.second_moment), add(tensor.weight);
+  }
+  return sets;
+}
+
+}  // namespace
+
+FileInfo load_root(hid_t file, const Place& root) {
+  const auto format = read_text(file, root, "format");
+  if (!format) root.fail("is not a gradient file: lacks the attribute 'format'");
+  if (*format != schema::kFormat) {
+    root.fail(fmt::format("is not a gradient file: its format is '{}', not '{}'", printable(*format), schema::kFormat));
+  }
+  const std::int64_t version = required(read_integer(file, root, "schema_version"), root, "schema_version");
+  if (version > schema::kVersion) {
+    root.fail(fmt::format("has schema_version {}, newer than this gradtool, which reads up to {}", version,
+                          schema::kVersion));
+  }
+  if (version < 1) root.fail(fmt::format("has schema_version {}; must be {}", version, schema::kVersion));
+
+  FileInfo info;
+  info.schema_version = static_cast<int>(version);
+  const std::int64_t complete = required(read_integer(file, root, "complete"), root, "complete");
+  if (complete != 0 && complete != 1) root.fail("the attribute 'complete' must be 0 or 1");
+  info.complete = complete == 1;
+  info.workers = required(read_integer(file, root, "workers"), root, "workers");
+  if (info.workers < 1 || info.workers > schema::kMaxWorkers) {
+    root.fail(fmt::format("the attribute 'workers' is {}; must be 1 to {}", info.workers, schema::kMaxWorkers));
+  }
+  info.seed = read_integer(file, root, "seed").value_or(0);
+  info.batch_size = read_integer(file, root, "batch_size").value_or(0);
+  if (info.batch_size < 0) root.fail("the attribute 'batch_size' is negative");
+  info.micro_batches = read_integer(file, root, "micro_batches").value_or(1);
+  if (info.micro_batches < 1) root.fail("the attribute 'micro_batches' must be at least 1");
+  for (const auto& [name, member] : {std::pair{"producer", &FileInfo::producer},
+                                     {"created", &FileInfo::created},
+                                     {"model", &FileInfo::model},
+                                     {"dataset", &FileInfo::dataset},
+                                     {"optimizer", &FileInfo::optimizer},
+                                     {"command", &FileInfo::command}}) {
+    info.*member = read_text(file, root, name).value_or("");
+  }
+  return info;
+}
+
+StoredSteps open_steps(hid_t file, const Place& root, std::int64_t workers) {
+  const Group group = open_group(file, root, "steps");
+  const Place place = root.at("steps");
+  StoredSteps steps{DataSet{group.get(), place, "iteration", 1}, optional_column(group.get(), place, "epoch", 1),
+                    optional_column(group.get(), place, "learning_rate", 1),
+                    optional_column(group.get(), place, "loss", 2),
+                    optional_column(group.get(), place, "compute_seconds", 2)};
+  steps.iteration.expect_integers();
+  for (const auto* set : {&steps.loss, &steps.compute_seconds}) {
+    if (!*set || (*set)->dims()[1] == static_cast<std::uint64_t>(workers)) continue;
+    (*set)->place().fail(fmt::format("has the extent {}, but the file's attribute 'workers' is {} (dimension 2)",
+                                     (*set)->dims_text(), workers));
+  }
+  return steps;
+}
+
+std::size_t settle_steps(const StoredSteps& steps, const std::vector<StoredTensor>& tensors, bool complete) {
+  const auto length = [](const DataSet* set) { return set->dims()[0]; };
+  std::uint64_t least = length(&steps.iteration);
+  std::uint64_t most = least;
+  for (const DataSet* set : data_sets(steps, tensors)) {
+    least = std::min<std::uint64_t>(least, length(set));
+    most = std::max<std::uint64_t>(most, length(set));
+    if (most - least <= (complete ? 0U : 1U)) continue;
+    set->place().fail(fmt::format("has {} steps, but {} has {}{}", length(set), steps.iteration.place().object,
+                                  length(&steps.iteration),
+                                  complete ? "" : "; more than the one unfinished step apart"));
+  }
+  if (least == 0) steps.iteration.place().fail("there is no whole step in this file; must have at least one");
+  if (least > static_cast<std::uint64_t>(schema::kMaxSteps)) {
+    steps.iteration.place().fail(fmt::format("declares {} steps; at most {} are possible", most, schema::kMaxSteps));
+  }
+  return static_cast<std::size_t>(least);
+}
+
+void expect_stored(const StoredSteps& steps, const std::vector<StoredTensor>& tensors, std::uint64_t file_bytes,
+                   bool complete) {
+  for (const DataSet* set : data_sets(steps, tensors)) set->expect_stored(file_bytes, complete);
+}
+
+std::vector<StepInfo> load_steps(const StoredSteps& steps, std::size_t count, std::size_t workers) {
+  std::vector<StepInfo> rows(count);
+  std::vector<std::int64_t> iterations(count);
+  steps.iteration.read({0}, {count}, H5T_NATIVE_INT64, iterations.data());
+  for (std::size_t s = 0; s < count; ++s) rows[s].iteration = iterations[s];
+  std::vector<double> column(count);
+  for (const auto& [set, member] :
+       {std::pair{&steps.epoch, &StepInfo::epoch}, {&steps.learning_rate, &StepInfo::learning_rate}}) {
+    if (!*set) continue;
+    (*set)->read({0}, {count}, H5T_NATIVE_DOUBLE, column.data());
+    for (std::size_t s = 0; s < count; ++s) rows[s].*member = column[s];
+  }
+  for (std::size_t s = 0; steps.loss && s < count; ++s) {
+    rows[s].loss.resize(workers);
+    steps.loss->read({s, 0}, {1, workers}, H5T_NATIVE_FLOAT, rows[s].loss.data());
+  }
+  for (std::size_t s = 0; steps.compute_seconds && s < count; ++s) {
+    rows[s].compute_seconds.resize(workers);
+    steps.compute_seconds->read({s, 0}, {1, workers}, H5T_NATIVE_DOUBLE, rows[s].compute_seconds.data());
+  }
+  return rows;
+}
+
+namespace {
+
+/// The members of /tensors by their numbers, which decide the order. "0010" and "10" are the same number.
+std::map<std::uint64_t, std::string> numbered_members(hid_t group, const Place& place) {
+  struct Visit {
+    std::map<std::uint64_t, std::string> members;
+    std::string bad, twice;
+    bool too_many = false;
+  } visit;
+  const auto note = [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
+    auto& seen = *static_cast<Visit*>(out);
+    const std::string text{name};
+    std::uint64_t number = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (status != std::errc{} || end != text.data() + text.size()) return seen.bad = text, 1;
+    if (!seen.members.emplace(number, text).second) return seen.twice = text, 1;
+    return (seen.too_many = seen.members.size() > schema::kMaxTensors) ? 1 : 0;
+  };
+  hsize_t position = 0;
+  readable(H5Literate(group, H5_INDEX_NAME, H5_ITER_NATIVE, &position, note, &visit), place,
+           "is damaged: its members cannot be listed");
+  if (!visit.bad.empty()) place.fail(fmt::format("has a member '{}'; members must be numbers", printable(visit.bad)));
+  if (!visit.twice.empty()) place.fail(fmt::format("has two members with the number of '{}'", visit.twice));
+  if (visit.too_many) place.fail(fmt::format("has more than {} members", schema::kMaxTensors));
+  if (visit.members.empty()) place.fail("has no tensors; must have at least one");
+  return std::move(visit.members);
+}
+
+/// Reads the attributes of a tensor's group. `elements` becomes the product of the shape, which must not overflow.
+TensorInfo load_info(hid_t group, const Place& place) {
+  TensorInfo info;
+  info.name = required(read_text(group, place, "name"), place, "name");
+  if (info.name.empty() || info.name.size() > schema::kMaxName || has_control(info.name)) {
+    place.fail(fmt::format("the attribute 'name' must be 1 to {} bytes without control characters", schema::kMaxName));
+  }
+  info.shape = required(read_integers(group, place, "shape", schema::kMaxRank), place, "shape");
+  info.elements = 1;
+  for (const std::int64_t extent : info.shape) {
+    if (extent < 1) place.fail(fmt::format("the attribute 'shape' has the extent {}; must be at least 1", extent));
+    if (__builtin_mul_overflow(info.elements, static_cast<std::uint64_t>(extent), &info.elements)) {
+      place.fail("the attribute 'shape' has a product beyond 2^64");
+    }
+  }
+  info.kind = required(read_text(group, place, "kind"), place, "kind");
+  if (std::find(schema::kKinds.begin(), schema::kKinds.end(), info.kind) == schema::kKinds.end()) {
+    place.fail(fmt::format("the attribute 'kind' is '{}'; must be one of {}", printable(info.kind),
+                           fmt::join(schema::kKinds, ", ")));
+  }
+  info.layout = read_text(group, place, "layout").value_or("");
+  return info;
+}
+
+void expect_extent(const DataSet& set, std::size_t axis, std::uint64_t extent, const char* whose) {
+  if (set.dims()[axis] == extent) return;
+  set.place().fail(
+      fmt::format("has the extent {}, but {} is {} (dimension {})", set.dims_text(), whose, extent, axis + 1));
+}
+
+StoredTensor open_tensor(hid_t tensors, const Place& place, const std::string& number, std::uint64_t workers) {
+  const Group group = open_group(tensors, place, number);
+  const Place here = place.at(number);
+  TensorInfo info = load_info(group.get(), here);
+  DataSet gradient{group.get(), here, "gradient", 3};
+  info.dtype = gradient.value_dtype();
+  info.has_second_moment = has_child(group.get(), here, "second_moment");
+  info.has_weight = has_child(group.get(), here, "weight");
+  StoredTensor tensor{std::move(info), std::move(gradient), Dtype::f32, std::nullopt, std::nullopt};
+  tensor.gradient_dtype = tensor.info.dtype;
+  constexpr const char* kShape = "the product of the attribute 'shape'";
+  expect_extent(tensor.gradient, 1, workers, "the file's attribute 'workers'");
+  expect_extent(tensor.gradient, 2, tensor.info.elements, kShape);
+  if (tensor.info.has_second_moment) {
+    tensor.second_moment.emplace(group.get(), here, "second_moment", 3);
+    tensor.second_moment_dtype = tensor.second_moment->value_dtype();
+    expect_extent(*tensor.second_moment, 1, workers, "the file's attribute 'workers'");
+    expect_extent(*tensor.second_moment, 2, tensor.info.elements, kShape);
+  }
+  if (tensor.info.has_weight) {
+    tensor.weight.emplace(group.get(), here, "weight", 2);
+    tensor.weight_dtype = tensor.weight->value_dtype();
+    expect_extent(*tensor.weight, 1, tensor.info.elements, kShape);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+std::vector<StoredTensor> open_tensors(hid_t file, const Place& root, std::int64_t workers) {
+  const Group group = open_group(file, root, "tensors");
+  const Place place = root.at("tensors");
+  std::vector<StoredTensor> tensors;
+  std::set<std::string> names;
+  std::uint64_t total = 0;
+  for (const auto& [number, name] : numbered_members(group.get(), place)) {
+    tensors.push_back(open_tensor(group.get(), place, name, static_cast<std::uint64_t>(workers)));
+    const TensorInfo& info = tensors.back().info;
+    if (!names.insert(info.name).second)
+      place.at(name).fail("has the name '" + info.name + "', which another tensor has");
+    if (__builtin_add_overflow(total, info.elements, &total)) place.fail("has more than 2^64 elements in all");
+  }
+  return tensors;
+}
+
+}  // namespace gradtool::hdf5

@@ -1,0 +1,252 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "lib/codecs/payload.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/methods/fft/calibration.hpp"
+#include "lib/methods/fft/options.hpp"
+#include "lib/methods/fft/spectrum.hpp"
+
+namespace gradtool {
+namespace {
+
+/// Transforms the gradient, keeps the strongest bins, quantises and packs them (Wang et al., HPDC 2020, section 3.1).
+class Fft final : public Codec<Space::host> {
+ public:
+  explicit Fft(const Params& params) : options_{params} {}
+
+  [[nodiscard]] const FftOptions& options() const { return options_; }
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override {
+    if (n < format::kFftSmallest) return {.payload_bytes = 4 * n, .exact = true};
+    const format::FftShape shape = options_.shape(n);
+    transform_.plan(shape);
+    return {.payload_bytes = options_.payload_bound(n),
+            .scratch_bytes = FftWorkspace{options_, shape, Scratch<Space::host>{}}.bytes,
+            .exact = options_.constant()};
+  }
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
+              HostView<std::byte> payload, HostView<std::byte> scratch) const override {
+    encode_with(queue, gradient, context, payload, scratch, nullptr);
+  }
+
+  /// The same; `calibration`, where there is one, decides how the kept bins are coded and learns from them.
+  void encode_with(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
+                   HostView<std::byte> payload, HostView<std::byte> scratch, FftCalibration* calibration) const {
+    const std::size_t n = gradient.size();
+    if (n < format::kFftSmallest) {
+      if (n > 0) std::memcpy(payload.data(), gradient.data(), 4 * n);
+      return;
+    }
+    const format::FftShape shape = options_.shape(n);
+    const FftWorkspace workspace{options_, shape, Scratch<Space::host>{scratch}};
+    transform_.forward(queue, gradient, shape, workspace);
+    const double theta = options_.theta(context);
+    const std::size_t count = options_.kept(theta, shape);
+    const bool all = count == shape.bins();
+    const HostView<std::uint32_t> positions = workspace.positions.first(count);
+    if (!all) transform_.select(queue, theta, shape, workspace, positions);
+    const host::KeptBins kept =
+        host::take_bins(queue, workspace.spectrum.data(), shape.bins(), positions, all, workspace.kept.data());
+    const float unit = format::unitary_factor(shape.length);
+    format::FftScaling scaling;
+    std::uint32_t mantissa = options_.mantissa();
+    if (calibration != nullptr) {
+      const CalibrationStep step = calibration->next(kept, unit);
+      scaling = step.scaling;
+      mantissa = step.mantissa;
+    } else {
+      scaling = format::FftScaling::of(kept.largest, unit, options_.scaled_to_peak());
+    }
+    host::write_payload(queue, kept, options_.header(shape.bins(), count, mantissa),
+                        options_.formats().format[mantissa], scaling, payload.data());
+  }
+
+  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> scratch) const override {
+    decode_add_all(queue, {&payload, 1}, weight, out, scratch);
+  }
+
+  /// The transform is linear, so the spectra are added first and transformed back once.
+  void decode_add_all(Queue<Space::host> queue, std::span<const HostView<const std::byte>> payloads, float weight,
+                      HostView<float> out, HostView<std::byte> scratch) const override {
+    constexpr std::size_t kMostSummed = FftWorkspace::kMostSummed;
+    const std::size_t n = out.size();
+    if (n < format::kFftSmallest) {
+      for (const auto& payload : payloads) {
+        expect_length("fft", payload.size(), 4 * n);
+        for (std::size_t i = 0; i < n; ++i) out[i] += weight * section<float>(payload)[i];
+      }
+      return;
+    }
+    const format::FftShape shape = options_.shape(n);
+    const FftWorkspace workspace{options_, shape, Scratch<Space::host>{scratch}};
+    for (std::size_t first = 0; first < payloads.size(); first += kMostSummed) {
+      const auto batch = payloads.subspan(first, std::min(kMostSummed, payloads.size() - first));
+      std::array<host::PackedSpectrum, kMostSummed> spectra;
+      for (std::size_t i = 0; i < batch.size(); ++i) {
+        const std::uint32_t mantissa = mantissa_of(batch[i]);
+        const auto offsets = workspace.offsets.part(i * shape.pieces(), shape.pieces());
+        spectra[i] = host::open_spectrum(batch[i], options_.header(shape.bins(), 0, mantissa),
+                                         options_.formats().format[mantissa], shape, offsets.span());
+      }
+      transform_.inverse(queue, {spectra.data(), batch.size()}, weight, shape, workspace, out);
+    }
+  }
+
+  [[nodiscard]] ErrorBound bound(std::size_t n) const override { return options_.bound(n); }
+
+  [[nodiscard]] std::size_t values_sent(std::size_t n) const override {
+    return n < format::kFftSmallest ? n : 2 * options_.kept(options_.largest_theta(), options_.shape(n));
+  }
+  [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
+    return n < format::kFftSmallest ? n : 2 * std::size_t{section<format::FftHeader>(payload)->kept};
+  }
+
+  [[nodiscard]] std::unique_ptr<Encoder<Space::host>> make_encoder(std::size_t n, int ranks,
+                                                                   Queue<Space::host> queue) const override;
+
+ private:
+  /// m of a payload: what its header says where calibration chooses it, otherwise that of the parameters.
+  [[nodiscard]] std::uint32_t mantissa_of(HostView<const std::byte> payload) const {
+    if (!options_.mantissa_varies() || payload.size() < sizeof(format::FftHeader)) return options_.mantissa();
+    const std::uint32_t mantissa = section<format::FftHeader>(payload)->mantissa;
+    if (!options_.formats().has(mantissa))
+      throw Error{Fault::data, fmt::format("fft payload: no format has {} mantissa bits", mantissa)};
+    return mantissa;
+  }
+
+  FftOptions options_;
+  FftTransform transform_{options_};
+};
+
+/// Keeps what range=calibrated has learnt from step to step.
+class FftEncoder final : public Encoder<Space::host> {
+ public:
+  explicit FftEncoder(const Fft& codec) : codec_{codec}, calibration_{codec.options()} {}
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const SideInputs<Space::host>& /*side*/,
+              const EncodeContext& context, HostView<std::byte> payload, HostView<std::byte> scratch) override {
+    codec_.encode_with(queue, gradient, context, payload, scratch, &calibration_);
+  }
+  void reset(Queue<Space::host> /*queue*/) override { calibration_.reset(); }
+  [[nodiscard]] std::string note() const override { return calibration_.note(); }
+
+ private:
+  const Fft& codec_;
+  FftCalibration calibration_;
+};
+
+std::unique_ptr<Encoder<Space::host>> Fft::make_encoder(std::size_t n, int /*ranks*/,
+                                                        Queue<Space::host> /*queue*/) const {
+  if (!options_.calibrated() || n < format::kFftSmallest) return nullptr;
+  return std::make_unique<FftEncoder>(*this);
+}
+
+constexpr ParamInfo kParams[] = {
+    {.name = "theta",
+     .kind = ParamInfo::Kind::real,
+     .default_value = "0.85",
+     .min = 0.0,
+     .max = 1.0,
+     .meaning = "share of the frequencies that is dropped"},
+    {.name = "bits",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "10",
+     .min = 4,
+     .max = 32,
+     .meaning = "bits per real number sent, 4 to 16; 32 sends float32"},
+    {.name = "mantissa",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "auto",
+     .min = 0,
+     .max = 15,
+     .choices = "auto",
+     .meaning =
+         "mantissa bits of the range-based float; auto is bits-4, eight octaves, or what calibration finds best"},
+    {.name = "range",
+     .kind = ParamInfo::Kind::real,
+     .default_value = "auto",
+     .min = 1e-30,
+     .max = 1e30,
+     .choices = "auto|calibrated",
+     .meaning = "largest unitary coefficient that has a code; auto scales each payload to fit, calibrated takes the "
+                "largest of the first steps"},
+    {.name = "calibrate",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "5",
+     .min = 1,
+     .max = 1000,
+     .meaning = "steps that range=calibrated learns from"},
+    {.name = "rounding",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "truncate",
+     .choices = "truncate|nearest",
+     .meaning = "truncate as in the paper, or round half up"},
+    {.name = "chunk",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "65536",
+     .min = 64,
+     .max = 1 << 26,
+     .choices = "whole",
+     .meaning = "longest transform; larger tensors are cut, the last piece is shorter"},
+    {.name = "select",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "global",
+     .choices = "global|chunk",
+     .meaning = "the strongest frequencies of all chunks, or the same share of each"},
+    {.name = "precision",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "fp32",
+     .choices = "fp32|fp16",
+     .meaning = "fp16 rounds what the encoder transforms and what comes out, scaled by powers of two, to binary16"},
+    {.name = "schedule",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "constant",
+     .choices = "constant|sqrt_lr|drop",
+     .meaning =
+         "theta over training: constant; falling with the square root of the learning rate; theta_end from drop_at on"},
+    {.name = "theta_end",
+     .kind = ParamInfo::Kind::real,
+     .default_value = "0",
+     .min = 0.0,
+     .max = 1.0,
+     .meaning = "theta from iteration drop_at on, with schedule=drop"},
+    {.name = "drop_at",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "0",
+     .min = 0,
+     .max = 1e15,
+     .meaning = "first training iteration with theta_end"}};
+
+}  // namespace
+
+extern constinit const CodecDescriptor fft_codec{
+    .name = "fft",
+    .summary = "strongest frequencies as range-based floats, with a bitmap",
+    .reference = "Wang et al., FFT-based Gradient Sparsification, HPDC 2020, arXiv 1811.08596",
+    .description =
+        "Takes the gradient as a signal, transforms it in chunks, keeps the strongest complex frequencies and sends "
+        "their parts in a float format of few bits that covers just the range needed; a bitmap says which they are. "
+        "What the paper leaves open and is decided here: the transform is unitary, chunks are 65536 long and the "
+        "last one shorter, the status has one bit for each complex frequency, each payload is scaled to its own "
+        "largest component (range=auto), m is bits - 4, and error feedback is off. range=calibrated is the paper's "
+        "estimate from the first steps: m is then the one with the least mean squared error, which is a "
+        "reconstruction, and a step with more than a 1e-4th of saturated codes starts a new calibration. "
+        "precision=fp16 rounds input and output of the encoder's transform to binary16 as a half-precision FFT would "
+        "hold them. It pays where neighbouring gradients are correlated; on white noise plain topk keeps more energy "
+        "for the same bits.",
+    .params = kParams,
+    .aggregation = Aggregation::gather,
+    .determinism = Determinism::run_to_run,
+    .payload = "256 + B + 2 bits K bits, B = L/2+1 bins for each transform, K = round((1-theta) B)",
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Fft>(p);
+    },
+};
+
+}  // namespace gradtool

@@ -1,0 +1,81 @@
+#include <cmath>
+
+#include "kernels/float_bits.hpp"
+#include "lib/codecs/payload.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool {
+namespace {
+
+GT_SIMD_CLONES void to_half(const float* in, std::uint16_t* out, std::size_t count, float scale) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = format::f16_from_f32(in[i] * scale);
+}
+
+GT_SIMD_CLONES void add_half(const std::uint16_t* in, float* out, std::size_t count, float weight) {
+  for (std::size_t i = 0; i < count; ++i) out[i] += weight * format::f32_from_f16(in[i]);
+}
+
+/// A cast to binary16. The scale is a power of two, so it costs no precision and only moves the range.
+class Fp16 final : public Codec<Space::host> {
+ public:
+  explicit Fp16(const Params& params) : scale_{std::ldexp(1.0F, static_cast<int>(params.integer("scale_log2")))} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = 2 * n}; }
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+              HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
+    auto* out = section<std::uint16_t>(payload);
+    parallel_for(queue, gradient.size(), 1024, 1 << 14, [&](std::size_t first, std::size_t last) {
+      to_half(gradient.data() + first, out + first, last - first, scale_);
+    });
+  }
+
+  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> /*scratch*/) const override {
+    expect_length("fp16", payload.size(), 2 * out.size());
+    const auto* in = section<std::uint16_t>(payload);
+    const float unscaled = weight / scale_;
+    parallel_for(queue, out.size(), 1024, 1 << 14, [&](std::size_t first, std::size_t last) {
+      add_half(in + first, out.data() + first, last - first, unscaled);
+    });
+  }
+
+  /// Relative 2^-11 for normal results; below, half the spacing of subnormals, 2^-25 before unscaling.
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override {
+    return {.of_largest = 0x1p-11, .absolute = 0x1p-25 / static_cast<double>(scale_)};
+  }
+
+ private:
+  float scale_;
+};
+
+constexpr ParamInfo kParams[] = {{.name = "scale_log2",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "0",
+                                  .min = -24,
+                                  .max = 24,
+                                  .meaning = "multiply by 2^scale_log2 before the cast, against underflow below 6e-8"}};
+
+}  // namespace
+
+extern constinit const CodecDescriptor fp16_codec{
+    .name = "fp16",
+    .summary = "binary16 cast, summed by the all-reduce with rounding at every hop",
+    .reference = "IEEE 754 binary16; PyTorch's fp16 communication hook",
+    .description =
+        "Every value is rounded to binary16, to nearest even, after multiplication by a power of two that moves the "
+        "range and costs no precision. The ring sums these numbers: each hop widens both to float32, adds and rounds "
+        "again, so the error grows with the number of ranks. Values below 6e-8 vanish and sums above 65504 become "
+        "infinite, which scale_log2 is for. It halves the bytes for almost no time to compute, so it pays on all but "
+        "the fastest networks.",
+    .params = kParams,
+    .aggregation = Aggregation::sum,
+    .sum_dtype = Dtype::f16,
+    .payload = "16 n bits",
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Fp16>(p);
+    },
+};
+
+}  // namespace gradtool

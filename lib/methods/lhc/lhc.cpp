@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "kernels/select.hpp"
+#include "lib/codecs/factories.hpp"
+#include "lib/methods/lhc/peeling.hpp"
+#include "lib/methods/lhc/reducer.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr ParamInfo kParams[] = {
+    {.name = "density",
+     .default_value = "0.01",
+     .min = 0.0,
+     .max = 1.0,
+     .meaning = "share of the elements that a rank keeps, those with the largest magnitude; at least one"},
+    {.name = "ratio",
+     .default_value = "10",
+     .min = 1.0,
+     .max = 1e6,
+     .choices = "auto",
+     .meaning = "elements for each cell of the table; auto takes what the ranks' elements together need"},
+    {.name = "block",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "auto",
+     .min = 1,
+     .max = 1024,
+     .choices = "auto",
+     .meaning = "neighbours that are hashed together, a power of two, 1024 in the paper; auto: fewer where they would "
+                "hold too few kept elements to peel"},
+    {.name = "seed",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "42",
+     .min = 0,
+     .max = 9007199254740992.0,
+     .meaning = "of the hash functions, the same on all ranks"}};
+
+/// What a rank does by itself, on a CPU; see LhcReducer.
+class HostSteps {
+ public:
+  HostSteps(Queue<Space::host> queue, const LhcPlan& plan)
+      : plan_{plan}, loads_(plan.lanes), table_{queue, plan.n, plan.lanes, plan.most_rows, plan.seed} {}
+
+  [[nodiscard]] std::size_t scratch_bytes() const { return host::Largest::scratch_bytes(plan_.n); }
+
+  void keep(Queue<Space::host> queue, HostView<const float> u, HostView<float> residual,
+            HostView<std::uint32_t> positions, HostView<float> values, HostView<std::uint32_t> marks,
+            HostView<std::byte> scratch) const {
+    host::Largest{queue, u, scratch}.select(positions, values.data());
+    std::fill(marks.span().begin(), marks.span().end(), 0U);
+    for (const std::uint32_t i : positions.span()) marks[i / 32] |= 1U << i % 32;
+    if (residual.empty()) return;
+    for (const std::uint32_t i : positions.span()) residual[i] = 0.0F;
+  }
+  void merge(Queue<Space::host> /*queue*/, HostView<const std::uint32_t> other, HostView<std::uint32_t> marks) const {
+    for (std::size_t w = 0; w < marks.size(); ++w) marks[w] |= other[w];
+  }
+  [[nodiscard]] std::size_t fullest_lane(Queue<Space::host> /*queue*/, HostView<const std::uint32_t> marks,
+                                         HostView<std::byte> /*scratch*/) {
+    std::fill(loads_.begin(), loads_.end(), 0U);
+    for_each_mark({}, marks, [&](std::size_t, std::size_t i) { ++loads_[i % plan_.lanes]; });
+    return *std::max_element(loads_.begin(), loads_.end());
+  }
+
+  void set_rows(std::size_t rows) { table_.set_rows(rows); }
+  [[nodiscard]] std::size_t cells() const { return table_.cells(); }
+  void write(Queue<Space::host> /*queue*/, HostView<const std::uint32_t> positions, HostView<const float> values,
+             HostView<float> table, HostView<std::byte> /*scratch*/) const {
+    table_.write(positions, values, table);
+  }
+  void write_whole(Queue<Space::host> queue, HostView<const std::uint32_t> positions, HostView<const float> values,
+                   HostView<float> out) const {
+    fill_zero(queue, out);
+    for (std::size_t k = 0; k < positions.size(); ++k) out[positions[k]] = values[k];
+  }
+  std::size_t read(Queue<Space::host> queue, HostView<std::uint32_t> marks, HostView<float> table, float factor,
+                   HostView<float> out, HostView<std::byte> /*scratch*/) {
+    return table_.read(queue, marks, table, factor, out);
+  }
+  void copy(Queue<Space::host> /*queue*/, HostView<const float> in, HostView<float> out) const {
+    std::copy(in.span().begin(), in.span().end(), out.data());
+  }
+
+ private:
+  LhcPlan plan_;
+  std::vector<std::uint32_t> loads_;  ///< marked elements of each lane
+  PeelingTable table_;
+};
+
+}  // namespace
+
+extern constinit const CodecDescriptor lhc_codec{
+    .name = "lhc",
+    .summary = "sparse gradients in hash tables that add, decoded exactly by peeling",
+    .reference = "Li et al., lossless homomorphic compression, arXiv 2402.07529",
+    .description =
+        "Every rank keeps its largest elements. The ranks combine the bitmaps of what they keep with OR on a ring, and "
+        "sum a small table, in which every kept element is added, with a sign, to three cells chosen by hashing. As "
+        "everybody then knows which elements the table holds, a cell with one unknown element gives the value of it; "
+        "subtracting this value from the element's other cells leaves more cells with one unknown, and so the whole "
+        "sum comes out again, exact but for rounding. This works as long as there are 1.23 cells for each element that "
+        "any rank keeps; elements that cannot be decoded are estimated by the median of their cells. The authors sum "
+        "4-bit counters because NCCL has no OR; our ring ORs bits, a quarter of the volume. The flag that they keep in "
+        "the lowest bit of values is not needed. Each of the three hashes has a sub-table of its own. In blocks of "
+        "1024 neighbours, which suit a GPU, many lanes have a pair of elements that share all their cells, so blocks "
+        "are smaller by default. Cells are emptied in the order in which they come to hold one unknown, because "
+        "rounding grows with the number of elements that a value was computed from. ratio=auto, which waits for the "
+        "bitmap and then chooses the size of the table, is ours; where a table would not be smaller than the gradient, "
+        "values are summed whole. On a GPU cells are emptied in rounds instead, so that sums differ from the CPU's by "
+        "rounding. The method pays for gradients that are sparse in the same places on all ranks; once the bitmap is "
+        "known, sending only the marked values would take fewer bytes, and what tables gain is that both can travel at "
+        "once.",
+    .params = kParams,
+    .aggregation = Aggregation::own,
+    .error_feedback = true,
+    .determinism = Determinism::run_to_run,
+    .payload = "n + 32 n / ratio bits",
+    .make_host = nullptr,
+    .make_host_reducer = make_method_reducer<Space::host, LhcReducer<Space::host, HostSteps>>,
+};
+
+}  // namespace gradtool

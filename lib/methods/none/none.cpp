@@ -1,0 +1,56 @@
+#include <cstring>
+
+#include "lib/codecs/payload.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/core/task_pool.hpp"
+
+namespace gradtool {
+namespace {
+
+/// The uncompressed gradient: what every other codec is compared with.
+class None final : public Codec<Space::host> {
+ public:
+  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = 4 * n}; }
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+              HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
+    auto* out = section<float>(payload);
+    parallel_for(queue, gradient.size(), 1024, 1 << 14, [&](std::size_t first, std::size_t last) {
+      std::memcpy(out + first, gradient.data() + first, (last - first) * sizeof(float));
+    });
+  }
+
+  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> /*scratch*/) const override {
+    expect_length("none", payload.size(), 4 * out.size());
+    const auto* in = section<float>(payload);
+    parallel_for(queue, out.size(), 1024, 1 << 14, [&](std::size_t first, std::size_t last) {
+      for (std::size_t i = first; i < last; ++i) out.data()[i] += weight * in[i];
+    });
+  }
+
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 0.0, .of_largest = 0.0}; }
+};
+
+}  // namespace
+
+extern constinit const CodecDescriptor none_codec{
+    .name = "none",
+    .summary = "uncompressed float32, summed by the all-reduce",
+    .reference = "baseline",
+    .description =
+        "The gradient itself, summed in float32 by the all-reduce of the library: MPI_Allreduce, ncclAllReduce, and "
+        "between threads and on one GPU our ring. Counted as a ring: two passes of (p-1)/p of its bytes for every "
+        "rank. All ranks end with the same bits, and the error is that of p-1 float32 additions, in the library's "
+        "order. It is the baseline that speed-ups and break-even rates refer to. Every other row must beat it in time "
+        "to be of use; on a fast network few do.",
+    .params = {},
+    .aggregation = Aggregation::sum,
+    .unbiased = true,
+    .payload = "32 n bits",
+    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<None>();
+    },
+};
+
+}  // namespace gradtool

@@ -1,0 +1,39 @@
+#include "lib/codecs/payload.hpp"
+#include "lib/codecs/registry.hpp"
+
+namespace gradtool {
+namespace {
+
+/// Sends nothing, decodes to zero. Its time is what is left when compression is free and perfect.
+class Noop final : public Codec<Space::host> {
+ public:
+  [[nodiscard]] Footprint plan(std::size_t /*n*/) const override { return {}; }
+  void encode(Queue<Space::host> /*queue*/, HostView<const float> /*gradient*/, const EncodeContext& /*context*/,
+              HostView<std::byte> /*payload*/, HostView<std::byte> /*scratch*/) const override {}
+  void decode_add(Queue<Space::host> /*queue*/, HostView<const std::byte> payload, float /*weight*/,
+                  HostView<float> /*out*/, HostView<std::byte> /*scratch*/) const override {
+    expect_length("noop", payload.size(), 0);
+  }
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0, .of_largest = 1.0}; }
+  [[nodiscard]] std::size_t values_sent(std::size_t /*n*/) const override { return 0; }
+};
+
+}  // namespace
+
+extern constinit const CodecDescriptor noop_codec{
+    .name = "noop",
+    .summary = "sends nothing: the headroom that no codec can exceed",
+    .reference = "baseline",
+    .description =
+        "Sends nothing and returns zeros. What remains is the cost of the harness, so its time is a floor that no "
+        "codec can go below, and headroom_vs_noop is measured from it. Its error is that of doing nothing, nmse 1 by "
+        "definition, which every codec should be compared with before its error is called small.",
+    .params = {},
+    .aggregation = Aggregation::none,
+    .payload = "0 bits",
+    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Noop>();
+    },
+};
+
+}  // namespace gradtool

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/marks.hpp"
+#include "kernels/select.hpp"
+#include "lib/methods/oktopk/reducer.hpp"
+
+namespace gradtool {
+namespace {
+
+/// The steps of OkTopkReducer on the CPU.
+class HostSteps {
+  using Queue = gradtool::Queue<Space::host>;
+  using Floats = HostView<const float>;
+  using Part = HostView<const std::byte>;
+
+ public:
+  struct Workspace {
+    Workspace(const OkTopkShape& shape, Scratch<Space::host>& scratch)
+        : marks{scratch.take<std::uint32_t>(mark_words(shape.n))},
+          positions{scratch.take<std::uint32_t>(shape.n)},
+          values{scratch.take<float>(shape.n)},
+          selector{scratch.take_bytes(host::Selector::scratch_bytes())} {}
+    HostView<std::uint32_t> marks;      ///< bitmap of what is selected
+    HostView<std::uint32_t> positions;  ///< of the list
+    HostView<float> values;             ///< of the list
+    HostView<std::byte> selector;
+  };
+
+  explicit HostSteps(const OkTopkShape& shape) : shape_{shape}, starts_(shape.ranks + 1) {}
+
+  [[nodiscard]] float kth(Queue queue, Floats values, std::size_t k, const Workspace& work) const {
+    const float* x = values.data();
+    const host::Selector selector{queue, values.size(), work.selector};
+    return format::float_of(
+        selector.find(k, [x](std::size_t i) { return format::bits_of(x[i]) & 0x7fffffffU; }).threshold);
+  }
+
+  std::size_t select(Queue queue, Floats values, float threshold, const Workspace& work) {
+    const auto marks = work.marks.first(mark_words(values.size()));
+    mark_large(queue, values, threshold, marks);
+    count_ = for_each_mark(queue, marks, [&](std::size_t place, std::size_t i) {
+      work.positions[place] = static_cast<std::uint32_t>(i);
+      work.values[place] = format::one_nan(values[i]);
+    });
+    return count_;
+  }
+
+  void cuts(Queue /*queue*/, std::size_t selected, HostView<std::uint32_t> out, const Workspace& work) const {
+    for (std::size_t j = 1; j < shape_.ranks; ++j) {
+      out[j - 1] = selected == 0 ? static_cast<std::uint32_t>(shape_.n * j / shape_.ranks)
+                                 : work.positions[selected * j / shape_.ranks];
+    }
+  }
+
+  std::size_t split(Queue queue, std::span<const std::size_t> borders, std::size_t me, HostView<std::byte> out,
+                    std::span<const std::uint64_t> offsets, std::span<std::uint64_t> sizes, HostView<float> sums,
+                    const Workspace& work) {
+    std::uint32_t* positions = work.positions.data();
+    for (std::size_t r = 0; r <= shape_.ranks; ++r)
+      starts_[r] = static_cast<std::size_t>(std::lower_bound(positions, positions + count_, borders[r]) - positions);
+    for (std::size_t r = 0; r < shape_.ranks; ++r) {
+      const std::size_t first = starts_[r];
+      const std::size_t count = starts_[r + 1] - first;
+      for (std::size_t i = first; i < first + count; ++i) positions[i] -= static_cast<std::uint32_t>(borders[r]);
+      sizes[r] = 0;
+      if (r == me) continue;
+      sizes[r] = write_sparse(queue, shape_.coding, work.positions.part(first, count), work.values.part(first, count),
+                              borders[r + 1] - borders[r], out.part(offsets[r], out.size() - offsets[r]));
+    }
+    fill_zero(queue, sums);
+    for (std::size_t i = starts_[me]; i < starts_[me + 1]; ++i) sums[positions[i]] = work.values[i];
+    return starts_[me + 1] - starts_[me];
+  }
+
+  std::size_t write(Queue queue, std::size_t elements, HostView<std::byte> out, const Workspace& work) const {
+    return write_sparse(queue, shape_.coding, work.positions.first(count_), work.values.first(count_), elements, out);
+  }
+
+  void add(Queue /*queue*/, Part part, float weight, HostView<float> out, const Workspace& work) const {
+    add_sparse("oktopk", part, weight, out, work.positions);
+  }
+  void add_and_forget(Queue queue, Part part, float weight, HostView<float> out, HostView<float> residual,
+                      float threshold, const Workspace& work) const {
+    add(queue, part, weight, out, work);  // leaves the part's positions in work.positions
+    const std::size_t count = read_sparse_header("oktopk", part, out.size(), 32).count;
+    for (std::size_t i = 0; i < count; ++i) {
+      float& value = residual[work.positions[i]];
+      if (is_large(value, threshold) != 0) value = 0.0F;
+    }
+  }
+
+  [[nodiscard]] std::size_t counts(Queue /*queue*/, std::span<const Part> parts) const {
+    std::size_t total = 0;
+    for (const Part& part : parts) {
+      SparseHeader header;
+      std::memcpy(&header, part.data(), sizeof header);
+      total += header.count;
+    }
+    return total;
+  }
+
+ private:
+  OkTopkShape shape_;
+  std::vector<std::size_t> starts_;  ///< where each region's values begin in the list
+  std::size_t count_ = 0;            ///< length of the list
+};
+
+constexpr ParamInfo kParams[] = {{.name = "ratio",
+                                  .default_value = "0.01",
+                                  .min = 0.0,
+                                  .max = 1.0,
+                                  .meaning = "k / n, on each rank and in the result; at least one element"},
+                                 {.name = "period",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "32",
+                                  .min = 1,
+                                  .max = 1e6,
+                                  .meaning = "steps after which both thresholds are computed exactly again"},
+                                 {.name = "regions",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "64",
+                                  .min = 1,
+                                  .max = 1e6,
+                                  .meaning = "steps after which the ranks agree on regions again"},
+                                 {.name = "warmup",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "0",
+                                  .min = 0,
+                                  .max = 1e9,
+                                  .meaning = "first steps that are not compressed; 512 in the authors' training"},
+                                 kIndexParam};
+
+}  // namespace
+
+extern constinit const CodecDescriptor oktopk_codec{
+    .name = "oktopk",
+    .summary = "sparse all-reduce of the top k of the sum, in regions that ranks own, with error feedback",
+    .reference = "Li and Hoefler, Ok-Topk, PPoPP 2022",
+    .description =
+        "The gradient is cut into regions, one for each rank to own. Every rank picks the elements that reach its "
+        "local "
+        "threshold, and sends each owner the elements of its region. Owners add, keep what reaches a global threshold, "
+        "and all ranks gather what is left: a rank sends about 4k values and indices, whatever the number of ranks, "
+        "while thresholds fit. Thresholds are the exact k-th magnitude every `period` steps. In between they drift by "
+        "1.2 % (local) and 0.8 % (global) when counts leave their bands. Regions are cut so that the ranks' selections "
+        "spread evenly. An element leaves the residual only where it was both sent by this rank and in the result. "
+        "Decided here: parts travel with coded indices, sizes ahead of them; the step that evens out the parts before "
+        "the last gather is left out, because on a ring every rank relays all parts but one anyway; the uncompressed "
+        "start is off by default, as captures are short; zeros are never sent. While residuals still grow, thresholds "
+        "of earlier steps let more than k through until they are exact again, on short captures several times k (the "
+        "row says how many); a shorter period sends fewer values, and gathers all sums more often. Once residuals have "
+        "settled it pays against topk from four ranks or so, and more with each rank.",
+    .params = kParams,
+    .aggregation = Aggregation::own,
+    .error_feedback = true,
+    .payload = "while thresholds hold, about 32 k for what others own + 32 k/p for what is kept, + coded indices",
+    .make_host = nullptr,
+    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
+      return std::make_unique<OkTopkReducer<Space::host, HostSteps>>(setup);
+    },
+};
+
+}  // namespace gradtool

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+
+#include "lib/core/scratch.hpp"
+#include "lib/core/view.hpp"
+
+// The linear algebra of PowerSGD (Vogels et al., NeurIPS 2019, Algorithm 1) on both processors. A matrix M is
+// row-major; its factors P (rows x rank) and Q (columns x rank) are stored column after column.
+namespace gradtool {
+
+/// A matrix inside a bucket. Offsets count elements.
+struct LowRankMatrix {
+  std::size_t first = 0;  ///< of M in the gradient
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t rank = 0;          ///< columns of the factors: 1 to min(rows, columns)
+  std::size_t p_first = 0;       ///< of P in the first message
+  std::size_t q_first = 0;       ///< of Q in the second message
+  std::size_t square_first = 0;  ///< sum of rank² over the matrices before: places rank x rank scratch on the GPU
+};
+
+namespace host {
+
+/// A rectangular part of a row-major matrix; it begins where a pointer that is passed next to it points to.
+struct MatrixTile {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t stride = 0;  ///< elements from a row to the next one: the columns of the whole matrix
+};
+
+/// p[j * rows + i] := row i of the tile times column j of Q, for `rank` columns of Q that lie `q_stride` apart. Where
+/// `gradient` is not null it is laid out like the tile, and the tile becomes tile + gradient first.
+void project_rows(const MatrixTile& tile, float* matrix, const float* gradient, std::size_t rank, const float* q,
+                  std::size_t q_stride, float* p);
+
+/// q[j * columns + k] := column k of the tile times column j of P, for `rank` columns of P that lie `p_stride` apart.
+void project_columns(const MatrixTile& tile, const float* matrix, std::size_t rank, const float* p,
+                     std::size_t p_stride, float* q);
+
+/// out := P Qᵀ on the tile, and, where `residual` is not null, residual -= P Qᵀ.
+void rebuild_low_rank(const MatrixTile& tile, std::size_t rank, const float* p, std::size_t p_stride, const float* q,
+                      std::size_t q_stride, float* out, float* residual);
+
+/// Makes the `rank` columns of `p`, each `rows` long, orthonormal by Gram-Schmidt, done twice in float64. A column of
+/// whose norm less than 10^-8 is left when the columns before it are taken out becomes zero. `scratch`: `rows` doubles.
+void orthonormalise(float* p, std::size_t rows, std::size_t rank, double* scratch);
+
+}  // namespace host
+
+// Each call below works on all matrices of a bucket in a few launches. Sums have a fixed order, so equal input gives
+// equal bits on every GPU of one kind.
+namespace cuda {
+
+/// The matrices of a bucket, in device memory.
+struct LowRankTable {
+  View<const LowRankMatrix, Space::cuda> matrices;
+  std::size_t largest = 0;  ///< elements of the largest matrix
+};
+
+/// out := P Qᵀ on every matrix: the same bits as host::rebuild_low_rank.
+void rebuild_low_rank(Queue<Space::cuda> queue, const LowRankTable& table, const float* p, const float* q, float* out);
+
+/// residual := (residual - P Qᵀ) + gradient on every matrix, rounded as if written down after the subtraction. Without
+/// `p` and `q` (null) nothing is subtracted, without `gradient` (null) nothing is added.
+void update_residual(Queue<Space::cuda> queue, const LowRankTable& table, const float* p, const float* q,
+                     const float* gradient, float* residual);
+
+/// What orthonormalise works in: Gram matrices of parts of P, their sum, which becomes the Cholesky factor R, and the
+/// inverse of R. All are rank x rank and column-major, one matrix of the bucket behind the other.
+struct OrthonormaliseWorkspace {
+  /// The most parts that the rows of a P are cut into. Their Gram matrices are computed by different blocks and then
+  /// added in order.
+  static constexpr std::size_t kParts = 64;
+
+  OrthonormaliseWorkspace() = default;
+  /// `squares`: the sum of rank² over all matrices of the bucket.
+  OrthonormaliseWorkspace(std::size_t squares, Scratch<Space::cuda>& scratch)
+      : parts{scratch.take<double>(kParts * squares)},
+        factors{scratch.take<double>(squares)},
+        inverses{scratch.take<double>(squares)} {}
+  View<double, Space::cuda> parts, factors, inverses;
+};
+
+/// Makes the columns of every P in the message `p` orthonormal by Cholesky QR, done twice (Yamamoto et al., Roundoff
+/// error analysis of the CholeskyQR2 algorithm, ETNA 44, 2015), with Gram matrices in float64: a few passes over P
+/// whatever the rank is, where Gram-Schmidt makes two for each column. A column of whose norm less than 10^-7 is left
+/// when the columns before it are taken out becomes zero; a Gram matrix in float64 cannot resolve the CPU's 10^-8.
+void orthonormalise(Queue<Space::cuda> queue, const LowRankTable& table, const OrthonormaliseWorkspace& workspace,
+                    float* p);
+
+}  // namespace cuda
+}  // namespace gradtool

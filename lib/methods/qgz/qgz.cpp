@@ -1,0 +1,88 @@
+#include "lib/codecs/block_codec.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/methods/qgz/format.hpp"
+#include "lib/methods/qgz/reducer.hpp"
+
+namespace gradtool {
+namespace {
+
+template <std::uint32_t Bits>
+class QgzCodec final : public BlockCodec<format::QgzFormat<Bits>> {
+ public:
+  explicit QgzCodec(std::size_t block) : BlockCodec<format::QgzFormat<Bits>>{"qgz", {}, block, false} {}
+
+  /// An element moves by at most half a unit, or by at most one unit where it lies above the last positive code.
+  [[nodiscard]] ErrorBound bound(std::size_t n) const override {
+    const double unit = 1.0 / static_cast<double>(1U << (Bits - 1)) * (1.0 + 1e-5);
+    const double clamped = unit / (1.0 - unit);
+    return {.nmse = static_cast<double>(std::min(n, this->block())) * unit * unit / 4.0 + clamped * clamped,
+            .of_largest = unit,
+            .absolute = 0x1p-100};
+  }
+};
+
+constexpr ParamInfo kParams[] = {{.name = "bits",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "4",
+                                  .choices = "4|8",
+                                  .meaning = "of an element in the two all-to-all steps"},
+                                 {.name = "block",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "512",
+                                  .min = 32,
+                                  .max = 1 << 20,
+                                  .meaning = "elements that share a scale, a multiple of 32"},
+                                 {.name = "node",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "8",
+                                  .min = 1,
+                                  .max = 1 << 16,
+                                  .meaning = "ranks in a node; one level where it does not divide the ranks, or there "
+                                             "is one node, or one rank in each"},
+                                 {.name = "gather",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "8",
+                                  .choices = "4|8",
+                                  .meaning = "bits of an element in the final all-gather"}};
+
+}  // namespace
+
+std::unique_ptr<Codec<Space::host>> make_qgz_codec(std::int64_t bits, std::size_t block) {
+  expect_valid(block % format::kPackGroup == 0, "codec qgz: block must be a multiple of 32");
+  if (bits == 8) return std::make_unique<QgzCodec<8>>(block);
+  return std::make_unique<QgzCodec<4>>(block);
+}
+
+namespace {
+
+std::unique_ptr<Reducer<Space::host>> make_qgz_reducer(const ReducerSetup<Space::host>& setup) {
+  return std::make_unique<QgzReducer<Space::host>>(setup, make_qgz_codec);
+}
+
+}  // namespace
+
+extern constinit const CodecDescriptor qgz_codec{
+    .name = "qgz",
+    .summary = "4-bit integers in a two-level all-to-all, then an 8-bit all-gather",
+    .reference = "Wang et al., ZeRO++, 2023, arXiv 2306.10209, section 3.3 (qgZ)",
+    .description =
+        "Every rank quantises its gradient to INT4 in blocks with a float32 scale and sends slices to the other "
+        "ranks of its node; what arrives is decoded and added, quantised again, and sent to the ranks of the same "
+        "place in other nodes, which add once more: two quantisations however many ranks there are, and between "
+        "nodes only 1/node of the bytes. The quantiser is DeepSpeed's, with 2^(bits-1) units in the largest "
+        "magnitude, so that a positive largest element saturates to 7/8 of itself. qgZ ends there, as a "
+        "reduce-scatter; here an all-gather follows, by default in the 8 bits in which ZeRO++ gathers weights (our "
+        "choice, as is the block of 512). Slices are multiples of 32 elements and begin blocks of their own. ef=on "
+        "feeds back the first quantisation alone; LoCo's 8-bit error buffers are left out. It pays between nodes "
+        "that are slow to reach.",
+    .params = kParams,
+    .aggregation = Aggregation::own,
+    .payload = "bits n + 32 ceil(n/block) bits at each level, gather n + 32 ceil(n/block) for the last; n of the step",
+    .make_host =
+        [](const Params& p, const Layout&) {
+          return make_qgz_codec(p.is("bits", "8") ? 8 : 4, static_cast<std::size_t>(p.integer("block")));
+        },
+    .make_host_reducer = make_qgz_reducer,
+};
+
+}  // namespace gradtool

@@ -1,0 +1,94 @@
+#include "lib/methods/qsgd/qsgd.hpp"
+
+#include "lib/codecs/block_codec.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/methods/qsgd/format.hpp"
+
+namespace gradtool {
+
+QsgdOptions::QsgdOptions(const Params& params)
+    : bits{static_cast<std::uint32_t>(params.integer("bits"))},
+      bucket{static_cast<std::size_t>(params.integer("bucket"))},
+      l2{params.is("norm", "l2")} {
+  expect_valid(bucket % format::kPackGroup == 0, "codec qsgd: bucket must be a multiple of 32");
+}
+
+/// With the max norm a level is max |x| / s of the bucket; the L2 norm is at most sqrt(bucket) times max |x|.
+ErrorBound QsgdOptions::bound(std::size_t n) const {
+  const double level = 1.0 / static_cast<double>(format::Qsgd::with_bits(bits).levels);
+  const auto count = static_cast<double>(std::min(n, bucket));
+  return {.nmse = count * level * level * (1.0 + 1e-5),
+          .of_largest = level * (l2 ? std::sqrt(count) : 1.0) * (1.0 + 1e-6),
+          .absolute = 0x1p-100};
+}
+
+namespace {
+
+/// Codes of a fixed width. Bits is a template argument so that packing is shifts by constants.
+template <std::uint32_t Bits>
+class QsgdFixed final : public BlockCodec<format::QsgdFormat<Bits>> {
+ public:
+  explicit QsgdFixed(const QsgdOptions& options)
+      : BlockCodec<format::QsgdFormat<Bits>>{"qsgd", {options.l2}, options.bucket, true}, options_{options} {}
+
+  [[nodiscard]] ErrorBound bound(std::size_t n) const override { return options_.bound(n); }
+
+ private:
+  QsgdOptions options_;
+};
+
+std::unique_ptr<Codec<Space::host>> make_qsgd(const Params& params, const Layout& /*layout*/) {
+  const QsgdOptions options{params};
+  if (params.is("code", "elias")) return make_qsgd_elias(options);
+  std::unique_ptr<Codec<Space::host>> codec;
+  format::with_qsgd_bits(options.bits,
+                         [&]<std::uint32_t Bits>() { codec = std::make_unique<QsgdFixed<Bits>>(options); });
+  return codec;
+}
+
+constexpr ParamInfo kParams[] = {{.name = "bits",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "4",
+                                  .min = 2,
+                                  .max = 8,
+                                  .meaning = "bits per element with its sign; 2^(bits-1)-1 levels"},
+                                 {.name = "bucket",
+                                  .kind = ParamInfo::Kind::integer,
+                                  .default_value = "512",
+                                  .min = 32,
+                                  .max = 1 << 20,
+                                  .meaning = "elements that share a norm, a multiple of 32"},
+                                 {.name = "norm",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "max",
+                                  .choices = "max|l2",
+                                  .meaning = "what a bucket is divided by; l2 is the paper's, max loses less"},
+                                 {.name = "code",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "fixed",
+                                  .choices = "fixed|elias",
+                                  .meaning = "bits for every element, or Elias delta codes of the levels that are not "
+                                             "zero"}};
+
+}  // namespace
+
+extern constinit const CodecDescriptor qsgd_codec{
+    .name = "qsgd",
+    .summary = "stochastic quantisation to a few levels per bucket, bit-packed",
+    .reference = "Alistarh et al., QSGD, NeurIPS 2017, arXiv 1610.02132",
+    .description =
+        "A bucket is divided by its norm, and each magnitude becomes one of the two levels around it, drawn so that "
+        "the expectation is the element. Codes are a sign and a level of fixed width; code=elias sends only what is "
+        "not zero, as gap, sign and level in Elias delta codes (the paper uses the recursive omega codes), which "
+        "pays with norm=l2 and few levels, where at most about the square root of a bucket is not zero. The largest "
+        "magnitude as the norm is our default: it loses less than the paper's Euclidean norm, and no level is "
+        "wasted. Buckets with a norm below 2^-100 are sent as zeros, those with a value that is not finite as NaN. "
+        "It pays where the optimiser wants unbiased gradients and ranks are few, as payloads are gathered.",
+    .params = kParams,
+    .aggregation = Aggregation::gather,
+    .unbiased = true,
+    .payload = "bits n + 32 ceil(n/bucket) bits; code=elias: by what is not zero",
+    .make_host = make_qsgd,
+};
+
+}  // namespace gradtool

@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/marks.hpp"
+#include "kernels/select.hpp"
+#include "kernels/sparse.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/core/scratch.hpp"
+#include "lib/methods/sidco/format.hpp"
+
+namespace gradtool {
+namespace {
+
+/// What a piece of the gradient adds to a fit.
+struct PieceMoments {
+  SidcoMoments moments{};
+  std::uint32_t largest = 0;  ///< the largest pattern that is finite
+};
+
+constexpr std::uint32_t kMagnitude = 0x7fffffffU;
+constexpr std::uint32_t kInfinity = 0x7f800000U;
+constexpr std::uint32_t kOne = 127U << 23;  // the pattern of 1
+constexpr std::uint32_t kSmallestNormal = 0x00800000U;
+constexpr std::size_t kBlock = 32;  // elements of which BlockSelect knows the largest pattern
+constexpr std::size_t kLanes = 16;
+constexpr std::size_t kFloatRun = 256;  // elements that are summed in float32 before the sum goes on in float64
+
+// Vector types, whose lanes stay in registers: arrays are stored and reloaded in every round.
+using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Doubles = double __attribute__((vector_size(8 * kLanes)));
+
+/// Sums over the magnitudes whose patterns are in [low, infinity), less `origin`. Lane j takes elements j and j + 16 of
+/// each block. For the sum of logarithms, exponents are added and mantissas multiplied, so that one logarithm serves
+/// many elements.
+template <SidcoFit Fit>
+struct Sums {
+  std::uint32_t low = 1;
+  float origin = 0.0F;
+  Floats sum{};
+  Doubles squares{}, mantissas = Doubles{} + 1.0;
+  Words count{}, exponents{};
+
+  [[gnu::always_inline]] void add(const float* x) {
+    Words pattern;
+    std::memcpy(&pattern, x, sizeof pattern);
+    pattern &= kMagnitude;
+    const Words taken = reinterpret_cast<Words>((pattern - low) < (Words{} + (kInfinity - low)));  // all bits or none
+    const Floats above =
+        reinterpret_cast<Floats>(reinterpret_cast<Words>(reinterpret_cast<Floats>(pattern) - origin) & taken);
+    sum += above;
+    count -= taken;
+    if constexpr (Fit == SidcoFit::pareto) {
+      const Doubles wide = __builtin_convertvector(above, Doubles);
+      squares += wide * wide;
+    }
+    if constexpr (Fit == SidcoFit::gamma) {
+      const Words normal = (pattern & taken) | (~taken & kOne);
+      exponents += (normal >> 23) - 127U;
+      mantissas *= __builtin_convertvector(reinterpret_cast<Floats>((normal & 0x007fffffU) | kOne), Doubles);
+    }
+  }
+};
+// A lane's product of a piece's mantissas stays below 2^1024.
+static_assert(host::kPiece / kLanes < 1024);
+
+/// The largest finite pattern of a block.
+std::uint32_t largest_finite(const float* x, std::size_t size) {
+  std::uint32_t largest = 0;
+  for (std::size_t j = 0; j < size; ++j) {
+    const std::uint32_t pattern = format::bits_of(x[j]) & kMagnitude;
+    if (pattern < kInfinity) largest = std::max(largest, pattern);
+  }
+  return largest;
+}
+
+/// The moments of a piece: of its magnitudes in [low, infinity), or for gamma, which needs logarithms, of all normal
+/// ones. `maxima` has the largest pattern of each block of all pieces; blocks below `low` are not looked at.
+template <SidcoFit Fit>
+GT_SIMD_CLONES PieceMoments moments_of(const host::Piece& piece, const float* x, const std::uint32_t* maxima,
+                                       std::uint32_t low, float origin) {
+  PieceMoments part;
+  if (Fit == SidcoFit::gamma) low = kSmallestNormal;
+  Sums<Fit> sums{.low = low, .origin = origin};
+  for (std::size_t from = 0; from < piece.count; from += kFloatRun) {
+    for (std::size_t at = from; at < std::min(piece.count, from + kFloatRun); at += kBlock) {
+      const std::uint32_t largest = maxima[piece.word + at / kBlock];
+      if (largest < low) continue;
+      const float* own = x + piece.first + at;
+      const std::size_t size = std::min(kBlock, piece.count - at);
+      part.largest = std::max(part.largest, largest < kInfinity ? largest : largest_finite(own, size));
+      if (size == kBlock) {
+        sums.add(own);
+        sums.add(own + kLanes);
+      } else {
+        std::array<float, kBlock> padded{};  // zeros are below any low
+        std::copy_n(own, size, padded.data());
+        sums.add(padded.data());
+        sums.add(padded.data() + kLanes);
+      }
+    }
+    double sum = 0.0;
+    for (std::size_t j = 0; j < kLanes; ++j) sum += static_cast<double>(sums.sum[j]);
+    part.moments.sum += sum;
+    sums.sum = Floats{};
+  }
+  std::uint32_t count = 0;
+  for (std::size_t j = 0; j < kLanes; ++j) {
+    count += sums.count[j];
+    part.moments.squares += sums.squares[j];
+    if constexpr (Fit == SidcoFit::gamma)
+      part.moments.log_sum += std::log(sums.mantissas[j]) +
+                              static_cast<double>(static_cast<std::int32_t>(sums.exponents[j])) * std::numbers::ln2;
+  }
+  part.moments.count = static_cast<double>(count);
+  return part;
+}
+
+class Sidco final : public Codec<Space::host> {
+ public:
+  explicit Sidco(const Params& params) : options_{params} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override {
+    return {.payload_bytes = sparse_bound(options_.coding, n, n),
+            .scratch_bytes = Workspace{n, Scratch<Space::host>{}}.bytes,
+            .exact = false};
+  }
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+              HostView<std::byte> payload, HostView<std::byte> scratch) const override {
+    const std::size_t n = gradient.size();
+    const Workspace workspace{n, Scratch<Space::host>{scratch}};
+    const std::uint32_t threshold = find_threshold(queue, gradient, workspace);
+    host::BlockSelect select{queue, host::Pieces{n}, gradient.data(), workspace.maxima.data(),
+                             workspace.selection.data()};
+    const auto cut = select.at_least(threshold);
+    const HostView<float> values = sparse_values(payload, cut.count);
+    if (cut.count > 0) select.collect(cut, workspace.positions.data(), values.data());
+    write_sparse(queue, options_.coding, workspace.positions.first(cut.count), values, n, payload);
+  }
+
+  void decode_add(Queue<Space::host> /*queue*/, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> scratch) const override {
+    add_sparse("sidco", payload, weight, out, Workspace{out.size(), Scratch<Space::host>{scratch}}.positions);
+  }
+
+  /// What is sent is exact, but nothing is promised about how much that is.
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0, .of_largest = 1.0}; }
+  [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
+    return read_sparse_header("sidco", payload, n, 32).count;
+  }
+
+ private:
+  struct Workspace {
+    Workspace(std::size_t n, Scratch<Space::host> scratch)
+        : positions{scratch.take<std::uint32_t>(n)},
+          maxima{scratch.take<std::uint32_t>((n + kBlock - 1) / kBlock)},
+          moments{scratch.take<PieceMoments>(host::pieces_of(n))},
+          selection{scratch.take_bytes(host::BlockSelect::scratch_bytes(host::pieces_of(n)))},
+          bytes{scratch.bytes()} {}
+    HostView<std::uint32_t> positions;
+    HostView<std::uint32_t> maxima;  ///< the largest pattern of each block
+    HostView<PieceMoments> moments;  ///< of each piece
+    HostView<std::byte> selection;
+    std::size_t bytes;
+  };
+
+  /// Also writes workspace.maxima.
+  [[nodiscard]] std::uint32_t find_threshold(Queue<Space::host> queue, HostView<const float> gradient,
+                                             const Workspace& workspace) const {
+    const host::Pieces pieces{gradient.size()};
+    const float* x = gradient.data();
+    std::uint32_t* maxima = workspace.maxima.data();
+    format::SidcoStages stages{.left = options_.ratio};
+    for (int stage = 0; stage < options_.stages && !stages.done; ++stage) {
+      const bool first = stage == 0;
+      const SidcoFit fit = options_.fit_of(stage);
+      const auto moments = fit == SidcoFit::gamma    ? moments_of<SidcoFit::gamma>
+                           : fit == SidcoFit::pareto ? moments_of<SidcoFit::pareto>
+                                                     : moments_of<SidcoFit::exponential>;
+      host::for_pieces(queue, pieces.size(), pieces.elements(), [&](std::size_t i) {
+        const host::Piece piece = pieces[i];
+        if (first) host::block_maxima(x + piece.first, piece.count, maxima + piece.word);
+        workspace.moments[i] = moments(piece, x, maxima, stages.threshold, stages.origin);
+      });
+      PieceMoments all;
+      for (const PieceMoments& part : workspace.moments.span()) {
+        all.moments.add(part.moments);
+        all.largest = std::max(all.largest, part.largest);
+      }
+      stages.advance(fit, all.moments, all.largest, gradient.size(), first, stage + 1 == options_.stages);
+    }
+    return stages.threshold;
+  }
+
+  SidcoOptions options_;
+};
+
+constexpr ParamInfo kParams[] = {
+    {.name = "ratio",
+     .default_value = "0.01",
+     .min = 1e-6,
+     .max = 1.0,
+     .meaning = "share of the elements that the threshold aims at"},
+    {.name = "fit",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "exponential",
+     .choices = "exponential|gamma|pareto",
+     .meaning = "distribution fitted to magnitudes (SIDCo-E, SIDCo-GP, SIDCo-P); gamma is followed by pareto stages"},
+    {.name = "stages",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "auto",
+     .min = 1,
+     .max = 16,
+     .choices = "auto",
+     .meaning = "fits, each to what exceeds the threshold of the one before; auto: until 0.25^stages is the ratio"},
+    kIndexParam};
+
+}  // namespace
+
+extern constinit const CodecDescriptor sidco_codec{
+    .name = "sidco",
+    .summary = "a threshold read off fitted tails in a few stages, without sorting, with error feedback",
+    .reference = "Abdelmoniem et al., SIDCo, MLSys 2021, arXiv 2101.10761",
+    .description =
+        "Fits a distribution to |u| and takes the magnitude that the wanted share of it exceeds; gradients' tails "
+        "are heavier than one fit says, so the fit is repeated on the exceedances, a quarter passing each stage, "
+        "until the share is the ratio. Exponential: threshold = -mean ln(share); generalised Pareto: by mean and "
+        "variance; gamma: shape by mean and mean logarithm (Minka), then Pareto stages. What reaches the last "
+        "threshold is sent as float32 with its position, so the count is near k, not k. Our decisions: the number of "
+        "stages follows from the ratio (the paper adapts it from step to step); zeros are left out of fits and never "
+        "sent; the gamma quantile is solved for, where the paper approximates it; a threshold is never above the "
+        "largest value, so constant gradients go whole. The formulas come from second-hand descriptions of the paper "
+        "(reconstruction). A GPU adds in another order than the CPU and rounds logarithms differently, so that a "
+        "threshold may differ in its last bits, and with it an element that lies there. It pays where a selection of "
+        "the k largest costs more than a few sums.",
+    .params = kParams,
+    .aggregation = Aggregation::gather,
+    .error_feedback = true,
+    .determinism = Determinism::run_to_run,
+    .payload = "128 + 32 k + min(32 k, n, Elias) bits, k elements that reach the threshold",
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<Sidco>(p);
+    },
+};
+
+}  // namespace gradtool

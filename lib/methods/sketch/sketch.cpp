@@ -1,0 +1,128 @@
+#include <memory>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/select.hpp"
+#include "lib/codecs/factories.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/methods/sketch/count_sketch.hpp"
+#include "lib/methods/sketch/reducer.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr ParamInfo kParams[] = {
+    {.name = "ratio",
+     .default_value = "0.01",
+     .min = 0.0,
+     .max = 1.0,
+     .meaning = "k / n, the share of elements in the result; at least one"},
+    {.name = "rows", .kind = ParamInfo::Kind::choice, .default_value = "5", .choices = "1|3|5|7", .meaning = "tables"},
+    {.name = "compression",
+     .default_value = "40",
+     .min = 1.0,
+     .max = 1e6,
+     .meaning = "n / cells of all tables; a table has at least 256 cells"},
+    {.name = "candidates",
+     .default_value = "4",
+     .min = 1.0,
+     .max = 1e6,
+     .meaning = "P: exact values are fetched for the P k largest estimates"},
+    {.name = "mu",
+     .default_value = "0",
+     .min = 0.0,
+     .max = 0.9999,
+     .meaning = "local momentum; 0.9 in training, where the optimiser then has none"},
+    {.name = "seed",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "42",
+     .min = 0,
+     .max = 9007199254740992.0,
+     .meaning = "of the hash functions, the same on all ranks"}};
+
+GT_SIMD_CLONES void momentum_range(float mu, float* gradient, float* momentum, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) momentum[i] = mu * momentum[i] + gradient[i];
+  for (std::size_t i = 0; i < count; ++i) gradient[i] = momentum[i];
+}
+
+/// What a rank does by itself, on a CPU; see SketchReducer.
+class HostSteps {
+ public:
+  HostSteps(Queue<Space::host> queue, const SketchPlan& plan)
+      : plan_{plan}, sketch_{queue, plan.n, plan.rows, plan.columns, plan.seed} {}
+
+  [[nodiscard]] std::size_t scratch_bytes() const { return Workspace{*this, {}}.bytes; }
+
+  void take_momentum(Queue<Space::host> queue, float mu, HostView<float> gradient, HostView<float> momentum) const {
+    parallel_for(queue, gradient.size(), 16, 1 << 14, [&](std::size_t first, std::size_t last) {
+      momentum_range(mu, gradient.data() + first, momentum.data() + first, last - first);
+    });
+  }
+  void sketch(Queue<Space::host> queue, HostView<const float> u, HostView<float> cells,
+              HostView<std::byte> scratch) const {
+    sketch_.add_up(queue, u, cells, Workspace{*this, Scratch<Space::host>{scratch}}.rows);
+  }
+  void find(Queue<Space::host> queue, HostView<const float> cells, HostView<const float> u,
+            HostView<std::uint32_t> positions, HostView<float> values, HostView<std::byte> scratch) const {
+    const Workspace work{*this, Scratch<Space::host>{scratch}};
+    sketch_.estimate(queue, cells, work.estimates, work.rows);
+    host::Largest{queue, work.estimates, work.largest}.select(positions, nullptr);
+    for (std::size_t i = 0; i < positions.size(); ++i) values[i] = format::one_nan(u[positions[i]]);
+  }
+  void place(Queue<Space::host> queue, HostView<const std::uint32_t> positions, HostView<const float> values,
+             const SketchTargets<Space::host>& targets, HostView<std::byte> scratch) const {
+    const Workspace work{*this, Scratch<Space::host>{scratch}};
+    host::Largest{queue, values, work.largest}.select(work.kept, nullptr);
+    for (const std::uint32_t candidate : work.kept.span()) {
+      const std::uint32_t i = positions[candidate];
+      targets.out[i] = values[candidate] * targets.share;
+      if (!targets.residual.empty()) targets.residual[i] = 0.0F;
+      if (!targets.momentum.empty()) targets.momentum[i] = 0.0F;
+    }
+  }
+
+ private:
+  struct Workspace {
+    Workspace(const HostSteps& steps, Scratch<Space::host> scratch)
+        : rows{scratch.take<float>(steps.sketch_.scratch())},
+          estimates{scratch.take<float>(steps.plan_.n)},
+          kept{scratch.take<std::uint32_t>(steps.plan_.kept)},
+          largest{scratch.take_bytes(host::Largest::scratch_bytes(steps.plan_.n))},
+          bytes{scratch.bytes()} {}
+    HostView<float> rows;  ///< scratch of the sketch
+    HostView<float> estimates;
+    HostView<std::uint32_t> kept;  ///< which candidates are kept
+    HostView<std::byte> largest;   ///< scratch of host::Largest
+    std::size_t bytes;
+  };
+
+  SketchPlan plan_;
+  CountSketch sketch_;
+};
+
+}  // namespace
+
+extern constinit const CodecDescriptor sketch_codec{
+    .name = "sketch",
+    .summary = "sum count sketches, then the exact values of the elements that look largest",
+    .reference = "Ivkin et al., Sketched-SGD, NeurIPS 2019, arXiv 1903.04488",
+    .description =
+        "Ranks sum count sketches of their gradients on a ring, take the P k elements with the largest estimates, "
+        "and sum the exact values of these in a second round; the k largest sums are the result, and everything "
+        "else stays in the residual. Both rounds are plain sums, so the volume does not grow with the number of "
+        "ranks. The sizes of the paper could not be verified; ours are five rows, n/40 cells in all, at least 256 "
+        "in a row, and P = 4. Blocks of 16 neighbours are hashed together, with a sign for each element: on average "
+        "an element shares its cell with as many others as with a hash of its own, and a block is one vector "
+        "operation. The tables of hashes are built once. Momentum with masking, as in training with the method, is "
+        "off by default, because a capture holds the gradients that its optimiser was given. Units too small to "
+        "gain anything are summed whole. The method pays where few elements carry most of the sum. Where a table "
+        "has not several times k columns and the gradient is flat, estimates are noise and the residual grows "
+        "faster than it drains: then lower `compression`.",
+    .params = kParams,
+    .aggregation = Aggregation::own,
+    .error_feedback = true,
+    .payload = "32 n / compression + 32 P k bits, k = round(ratio n); 32 n where that is no less",
+    .make_host = nullptr,
+    .make_host_reducer = make_method_reducer<Space::host, SketchReducer<Space::host, HostSteps>>,
+};
+
+}  // namespace gradtool

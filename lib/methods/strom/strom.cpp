@@ -1,0 +1,297 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "kernels/bit_stream.hpp"
+#include "kernels/float_bits.hpp"
+#include "kernels/marks.hpp"
+#include "kernels/sparse.hpp"
+#include "lib/codecs/params.hpp"
+#include "lib/codecs/payload.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/core/scratch.hpp"
+#include "lib/core/task_pool.hpp"
+#include "lib/methods/strom/format.hpp"
+
+namespace gradtool {
+namespace {
+
+using format::kNotFinite;
+using format::Strom;
+
+constexpr std::size_t kCodesPerWord = Strom::kCodesPerWord;
+
+GT_SIMD_CLONES void pack_codes(const float* x, std::size_t count, Strom rule, std::uint32_t* words) {
+  std::size_t i = 0;
+  for (; i + kCodesPerWord <= count; i += kCodesPerWord) {
+    std::uint32_t word = 0;
+    for (std::uint32_t j = 0; j < kCodesPerWord; ++j) word |= rule.code(x[i + j]) << 2 * j;
+    *words++ = word;
+  }
+  if (i == count) return;
+  *words = 0;
+  for (std::uint32_t j = 0; i + j < count; ++j) *words |= rule.code(x[i + j]) << 2 * j;
+}
+
+GT_SIMD_CLONES void add_codes(const std::uint32_t* words, std::size_t count, float tau, float* out) {
+  for (std::size_t i = 0; i < count; i += kCodesPerWord, ++words) {
+    const std::uint32_t word = *words;
+    if (word == 0) continue;
+    if (i + kCodesPerWord <= count) {  // the constant count lets the loop vectorise
+      for (std::uint32_t j = 0; j < kCodesPerWord; ++j) out[i + j] += Strom::value_of(word >> 2 * j & 3u, tau);
+    } else {
+      for (std::uint32_t j = 0; i + j < count; ++j) out[i + j] += Strom::value_of(word >> 2 * j & 3u, tau);
+    }
+  }
+}
+
+/// form=dense, the 2-bit compression of MXNet.
+class DenseStrom final : public Codec<Space::host> {
+ public:
+  explicit DenseStrom(Strom rule) : rule_{rule} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override { return {.payload_bytes = Strom::dense_bytes(n)}; }
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+              HostView<std::byte> payload, HostView<std::byte> /*scratch*/) const override {
+    auto* words = section<std::uint32_t>(payload);
+    parallel_for(queue, gradient.size(), 64, 1 << 14, [&](std::size_t first, std::size_t last) {
+      pack_codes(gradient.data() + first, last - first, rule_, words + first / kCodesPerWord);
+    });
+  }
+  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> /*scratch*/) const override {
+    expect_length("strom", payload.size(), Strom::dense_bytes(out.size()));
+    const auto* words = section<std::uint32_t>(payload);
+    parallel_for(queue, out.size(), 64, 1 << 14, [&](std::size_t first, std::size_t last) {
+      add_codes(words + first / kCodesPerWord, last - first, weight * rule_.tau, out.data() + first);
+    });
+  }
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0 + 1e-6, .of_largest = 1.0}; }
+
+ private:
+  Strom rule_;
+};
+
+constexpr std::uint32_t kIndexMask = format::kWordIndex;
+
+/// The sign of x as bit 31. NaN counts as positive, as in every list of selected values.
+std::uint32_t sign_of(float x) {
+  return format::bits_of(format::one_nan(x)) & ~kIndexMask;
+}
+
+/// What marking a piece finds out.
+struct PieceResult {
+  std::uint32_t sent = 0;          ///< marked elements
+  std::uint32_t not_finite = 0;    ///< 1 where one of its elements is not finite
+  std::size_t first_position = 0;  ///< marked elements of the pieces before this one
+};
+
+/// Sets a bit of `marks` for each element that is sent.
+GT_SIMD_CLONES PieceResult mark(const float* x, std::size_t count, Strom rule, std::uint32_t* marks) {
+  PieceResult result;
+  std::array<std::uint32_t, 32> flags{};
+  for (std::size_t i = 0; i < count; i += 32) {
+    const std::size_t block = std::min<std::size_t>(32, count - i);
+    std::uint32_t not_finite = 0;
+    if (block == 32) {  // the constant count lets the loop vectorise
+      for (std::size_t j = 0; j < 32; ++j) {
+        flags[j] = rule.sends(x[i + j]) ? 1u : 0u;
+        not_finite |= Strom::finite(x[i + j]) ? 0u : 1u;
+      }
+    } else {
+      flags.fill(0);
+      for (std::size_t j = 0; j < block; ++j) {
+        flags[j] = rule.sends(x[i + j]) ? 1u : 0u;
+        not_finite |= Strom::finite(x[i + j]) ? 0u : 1u;
+      }
+    }
+    marks[i / 32] = host::word_of(flags.data());
+    result.sent += static_cast<std::uint32_t>(std::popcount(marks[i / 32]));
+    result.not_finite |= not_finite;
+  }
+  return result;
+}
+
+GT_SIMD_CLONES bool indices_ascend(const std::uint32_t* words, std::size_t count) {
+  std::uint32_t wrong = 0;
+  for (std::size_t j = 1; j < count; ++j) wrong |= (words[j - 1] & kIndexMask) >= (words[j] & kIndexMask) ? 1u : 0u;
+  return wrong == 0;
+}
+
+/// form=sparse: positions and signs of the elements that are sent.
+class SparseStrom final : public Codec<Space::host> {
+ public:
+  SparseStrom(Strom rule, const std::string& index)
+      : rule_{rule}, as_words_{index == "words"}, automatic_{index == "auto"}, coding_{as_words_ ? "u32" : index} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override {
+    expect_valid(n <= std::size_t{1} << 31,
+                 "codec strom: indices have 31 bits, a unit of more than 2^31 elements needs form=dense");
+    // With index=auto, words are chosen only where they are no larger than positions and signs, so these bound both.
+    return {.payload_bytes = sizeof(SparseHeader) + coding_.bound(n, n) + (as_words_ ? 0 : sign_bytes(n)),
+            .scratch_bytes = Workspace{n, Scratch<Space::host>{}}.bytes,
+            .exact = false};
+  }
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+              HostView<std::byte> payload, HostView<std::byte> scratch) const override {
+    const std::size_t n = gradient.size();
+    const std::size_t pieces = host::pieces_of(n);
+    const float* x = gradient.data();
+    const Workspace work{n, Scratch<Space::host>{scratch}};
+    host::for_pieces(queue, pieces, n, [&](std::size_t i) {
+      const host::Piece piece = host::piece_of(i, n);
+      work.results[i] = mark(x + piece.first, piece.count, rule_, work.marks.data() + piece.word);
+    });
+    std::size_t k = 0;
+    std::uint32_t not_finite = 0;
+    for (PieceResult& result : work.results.span()) {
+      not_finite |= result.not_finite;
+      result.first_position = k;
+      k += result.sent;
+    }
+    host::for_pieces(queue, pieces, n, [&](std::size_t i) {
+      const host::Piece piece = host::piece_of(i, n);
+      auto* position = work.positions.data() + work.results[i].first_position;
+      host::for_marked(work.marks.data() + piece.word, piece.count,
+                       [&](std::size_t j) { *position++ = static_cast<std::uint32_t>(piece.first + j); });
+    });
+
+    const HostView<const std::uint32_t> positions = work.positions.first(k);
+    const auto choice = as_words_ ? IndexCoding::Choice{} : coding_.choose(positions, n);
+    const bool words = as_words_ || (automatic_ && 4 * k <= choice.bytes + sign_bytes(k));
+    SparseHeader header{sizeof header, static_cast<std::uint32_t>(k),
+                        words ? format::kSignedWords : static_cast<std::uint32_t>(choice.code)};
+    header.bytes += words ? 4 * k : sign_bytes(k) + choice.bytes;
+    header.code += not_finite != 0 ? kNotFinite : 0;
+    std::memcpy(payload.data(), &header, sizeof header);
+    auto* out = section<std::uint32_t>(payload, sizeof header);
+    if (words) {
+      parallel_for(queue, k, 16, 1 << 14, [&](std::size_t first, std::size_t last) {
+        for (; first < last; ++first) out[first] = positions[first] | sign_of(x[positions[first]]);
+      });
+      return;
+    }
+    parallel_for(queue, sign_bytes(k) / 4, 1, 1 << 9, [&](std::size_t first, std::size_t last) {
+      for (; first < last; ++first) {
+        std::uint32_t word = 0;
+        for (std::size_t j = 32 * first; j < std::min(k, 32 * (first + 1)); ++j)
+          word |= sign_of(x[positions[j]]) >> 31 << j % 32;
+        out[first] = word;
+      }
+    });
+    IndexCoding::write(queue, choice, positions, n, payload.data() + sizeof header + sign_bytes(k));
+  }
+
+  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> scratch) const override {
+    const auto bad = [](const char* what) { throw Error{Fault::data, fmt::format("strom payload: {}", what)}; };
+    const std::size_t n = out.size();
+    SparseHeader header;
+    if (payload.size() < sizeof header) bad("too short for its header");
+    std::memcpy(&header, payload.data(), sizeof header);
+    const std::uint32_t code = header.code & ~kNotFinite;
+    const std::size_t k = header.count;
+    if (header.bytes != payload.size()) bad("its length is not the one it states");
+    if (k > n || code > format::kSignedWords || (k == 0 && header.code != code))
+      bad("it states more values than elements, or an unknown form");
+    const auto* words = section<std::uint32_t>(payload, sizeof header);
+    const std::uint32_t tau = header.code == code ? format::bits_of(weight * rule_.tau) : 0x7fc00000u;
+    if (code == format::kSignedWords) {
+      expect_length("strom", payload.size(), sizeof header + 4 * k);
+      if (!indices_ascend(words, k) || (k > 0 && (words[k - 1] & kIndexMask) >= n))
+        bad("its words do not ascend or go past the end");
+      parallel_for(queue, k, 16, 1 << 14, [&](std::size_t first, std::size_t last) {
+        for (; first < last; ++first)
+          out[words[first] & kIndexMask] += format::float_of(tau ^ (words[first] & ~kIndexMask));
+      });
+      return;
+    }
+    const std::size_t index = sizeof header + sign_bytes(k);
+    if (payload.size() < index) bad("too short for its signs");
+    const HostView<std::uint32_t> positions = Workspace{n, Scratch<Space::host>{scratch}}.positions.first(k);
+    IndexCoding::read("strom", static_cast<IndexCode>(code), payload.part(index, payload.size() - index), n, positions);
+    parallel_for(queue, k, 32, 1 << 14, [&](std::size_t first, std::size_t last) {
+      for (; first < last; ++first)
+        out[positions[first]] += format::float_of(tau ^ words[first / 32] >> first % 32 << 31);
+    });
+  }
+
+  /// What is sent is off by less than itself.
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0 + 1e-6, .of_largest = 1.0}; }
+  [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t /*n*/) const override {
+    SparseHeader header;
+    std::memcpy(&header, payload.data(), sizeof header);
+    return header.count;
+  }
+
+ private:
+  struct Workspace {
+    Workspace(std::size_t n, Scratch<Space::host> scratch)
+        : positions{scratch.take<std::uint32_t>(n)},
+          marks{scratch.take<std::uint32_t>(format::words_of_bits(n))},
+          results{scratch.take<PieceResult>(host::pieces_of(n))},
+          bytes{scratch.bytes()} {}
+    HostView<std::uint32_t> positions;  ///< of the elements that are sent, ascending
+    HostView<std::uint32_t> marks;      ///< a bit for each element
+    HostView<PieceResult> results;
+    std::size_t bytes;
+  };
+
+  static std::size_t sign_bytes(std::size_t k) { return 4 * format::words_of_bits(k); }
+
+  Strom rule_;
+  bool as_words_, automatic_;
+  IndexCoding coding_;
+};
+
+constexpr ParamInfo kParams[] = {
+    {.name = "tau",
+     .default_value = "0.01",
+     .min = 1e-30,
+     .max = 1e30,
+     .meaning = "what is sent, and the magnitude above which it is; in the units of the gradient"},
+    {.name = "form",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "sparse",
+     .choices = "sparse|dense",
+     .meaning = "sparse: positions and signs; dense: two bits for every element, as MXNet's 2-bit compression"},
+    {.name = "index",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "auto",
+     .choices = "auto|words|u32|bitmap|elias",
+     .meaning = "how sparse positions are written: words are 31 bits and the sign, as in the paper; the others have "
+                "a bitmap of signs besides; auto takes the smallest"}};
+
+}  // namespace
+
+extern constinit const CodecDescriptor strom_codec{
+    .name = "strom",
+    .summary = "sends +-tau for what has grown beyond tau and keeps the rest, with error feedback",
+    .reference = "Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015",
+    .description =
+        "The gradient is added to what was kept from earlier steps. Where the sum is larger in magnitude than tau, "
+        "tau with its sign is sent and subtracted, so that an element moves by at most tau a step and large ones "
+        "take several steps (error feedback, which is on by default, does exactly this). The paper sends 32-bit "
+        "words of index and sign, and notes that gaps between indices compress further; here index=auto takes the "
+        "smallest of words, bitmap and Elias codes. form=dense is the 2-bit compression of MXNet, whose threshold "
+        "is 0.5 by default. tau is absolute, in the units of the gradient, as in the paper: take the magnitude that "
+        "the wanted share of elements exceeds, say the 99 % quantile of |g|. Too small a tau sends much and lags "
+        "behind large gradients, too large a tau delays everything, and the paper and its successors find results "
+        "very sensitive to it. Our decision: a value that is not finite is sent at once and makes the whole sparse "
+        "payload decode to NaN.",
+    .params = kParams,
+    .aggregation = Aggregation::gather,
+    .error_feedback = true,
+    .payload = "128 + min(32 k, k + n, k + Elias) bits, k elements above tau; dense: 2 n bits",
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      const Strom rule{static_cast<float>(p.real("tau"))};
+      if (p.is("form", "dense")) return std::make_unique<DenseStrom>(rule);
+      return std::make_unique<SparseStrom>(rule, p.word("index"));
+    },
+};
+
+}  // namespace gradtool

@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include "kernels/select.hpp"
+#include "kernels/sparse.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/scratch.hpp"
+
+namespace gradtool {
+namespace {
+
+/// The k values of the largest magnitude; of equal ones those with the lower index.
+class TopK final : public Codec<Space::host> {
+ public:
+  explicit TopK(const Params& params) : ratio_{params.real("ratio")}, coding_{params.word("index")} {}
+
+  [[nodiscard]] Footprint plan(std::size_t n) const override {
+    return {.payload_bytes = sparse_bound(coding_, values_sent(n), n),
+            .scratch_bytes = Workspace{*this, n, Scratch<Space::host>{}}.bytes,
+            .exact = false};
+  }
+
+  void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
+              HostView<std::byte> payload, HostView<std::byte> scratch) const override {
+    const std::size_t n = gradient.size();
+    const Workspace workspace{*this, n, Scratch<Space::host>{scratch}};
+    const HostView<float> values = sparse_values(payload, values_sent(n));
+    host::Largest{queue, gradient, workspace.selection}.select(workspace.positions, values.data());
+    write_sparse(queue, coding_, workspace.positions, values, n, payload);
+  }
+
+  void decode_add(Queue<Space::host> /*queue*/, HostView<const std::byte> payload, float weight, HostView<float> out,
+                  HostView<std::byte> scratch) const override {
+    const std::size_t k = values_sent(out.size());
+    if (read_sparse_header("topk", payload, out.size(), 32).count != k)
+      throw Error{Fault::data, fmt::format("topk payload: it does not have the {} values of its ratio", k)};
+    add_sparse("topk", payload, weight, out, Workspace{*this, out.size(), Scratch<Space::host>{scratch}}.positions);
+  }
+
+  /// The n - k smallest squares, which are lost, are at most the share (n - k)/n of all.
+  [[nodiscard]] ErrorBound bound(std::size_t n) const override {
+    const double kept = n == 0 ? 1.0 : static_cast<double>(values_sent(n)) / static_cast<double>(n);
+    return {.nmse = (1.0 - kept) * (1.0 + 1e-9), .of_largest = 1.0};
+  }
+
+  [[nodiscard]] std::size_t values_sent(std::size_t n) const override { return share_of(ratio_, n); }
+
+ private:
+  struct Workspace {
+    Workspace(const TopK& codec, std::size_t n, Scratch<Space::host> scratch)
+        : positions{scratch.take<std::uint32_t>(codec.values_sent(n))},
+          selection{scratch.take_bytes(host::Largest::scratch_bytes(n))},
+          bytes{scratch.bytes()} {}
+    HostView<std::uint32_t> positions;
+    HostView<std::byte> selection;
+    std::size_t bytes;
+  };
+
+  double ratio_;
+  IndexCoding coding_;
+};
+
+constexpr ParamInfo kParams[] = {{.name = "ratio",
+                                  .kind = ParamInfo::Kind::real,
+                                  .default_value = "0.01",
+                                  .min = 0.0,
+                                  .max = 1.0,
+                                  .meaning = "share of the elements that is sent; at least one is"},
+                                 kIndexParam};
+
+}  // namespace
+
+extern constinit const CodecDescriptor topk_codec{
+    .name = "topk",
+    .summary = "the k largest magnitudes, exactly, with error feedback",
+    .reference = "Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
+    .description =
+        "Keeps the k elements of largest magnitude, exactly and not by a sampled threshold, and sends their float32 "
+        "values with their positions. k follows from the ratio and is never below one. Positions are written in the "
+        "smallest of three forms: a list, a bitmap, or Elias delta codes of the gaps, about log2(n/k) + 4 bits for "
+        "gaps without structure. Of equal magnitudes those with the lower index are kept, so the choice depends on "
+        "nothing but the gradient. Error feedback is on by default, as in both papers. It pays wherever few elements "
+        "carry most of the energy; the gather makes traffic grow with the number of ranks.",
+    .params = kParams,
+    .aggregation = Aggregation::gather,
+    .error_feedback = true,
+    .payload = "128 + 32 k + min(32 k, n, Elias) bits, k = round(ratio n)",
+    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
+      return std::make_unique<TopK>(p);
+    },
+};
+
+}  // namespace gradtool

@@ -1,0 +1,133 @@
+// Selection of the largest magnitudes, in its three forms, against a sort.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/float_bits.hpp"
+#include "kernels/marks.hpp"
+#include "kernels/select.hpp"
+#include "lib/core/arena.hpp"
+#include "tests/codecs/inputs.hpp"
+
+namespace gradtool::test {
+namespace {
+
+std::uint32_t pattern(float x) {
+  return format::bits_of(x) & 0x7fffffffU;
+}
+
+struct Selected {
+  std::vector<std::uint32_t> positions;
+  std::vector<float> values;
+};
+
+/// One selection, with `threads` threads.
+template <class CutOf>
+Selected select(const std::vector<float>& x, int threads, const CutOf& cut_of) {
+  TaskPool pool{threads};
+  const host::Pieces pieces{x.size()};
+  std::vector<std::uint32_t> maxima((x.size() + 31) / 32, 0xA5A5A5A5U);
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    host::block_maxima(x.data() + pieces[i].first, pieces[i].count, maxima.data() + pieces[i].word);
+  std::vector<std::uint32_t> scratch(host::BlockSelect::scratch_bytes(pieces.size()) / 4, 0xA5A5A5A5U);
+  host::BlockSelect by_block{{&pool}, pieces, x.data(), maxima.data(), reinterpret_cast<std::byte*>(scratch.data())};
+  const auto cut = cut_of(by_block);
+  Selected out{std::vector<std::uint32_t>(cut.count), std::vector<float>(cut.count)};
+  by_block.collect(cut, out.positions.data(), out.values.data());
+  return out;
+}
+
+TEST(BlockSelect, IsWhatASortSays) {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{33}, std::size_t{8192}, std::size_t{50'000}}) {
+    auto x = gradient_like(n, 6);
+    for (std::size_t i = 0; i < n; i += 7) x[i] = 0.002F;  // ties
+    if (n > 100) x[77] = NAN;
+    if (n > 100) x[78] = -INFINITY;
+    std::vector<std::uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return pattern(x[a]) > pattern(x[b]); });
+    for (const std::size_t k : {std::size_t{1}, n / 100 + 1, n / 3 + 1, n}) {
+      std::vector<std::uint32_t> expected(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+      std::sort(expected.begin(), expected.end());
+      for (const int threads : {1, 3}) {
+        const auto got = select(x, threads, [&](host::BlockSelect& by) { return by.largest(k, 0); });
+        ASSERT_EQ(got.positions, expected) << n << " " << k;
+        for (std::size_t i = 0; i < k; ++i)
+          ASSERT_EQ(format::bits_of(got.values[i]), format::bits_of(x[got.positions[i]]));
+        const std::uint32_t floor = pattern(x[order[k - 1]]);
+        EXPECT_EQ(select(x, threads, [&](host::BlockSelect& by) { return by.largest(k, floor); }).positions, expected);
+      }
+    }
+  }
+}
+
+TEST(BlockSelect, AtLeast) {
+  const auto x = gradient_like(30'001, 7);
+  for (const float threshold : {0.0001F, 0.01F, 0.02F, 1.0F}) {
+    const auto got = select(x, 2, [&](host::BlockSelect& by) { return by.at_least(pattern(threshold)); });
+    std::vector<std::uint32_t> expected;
+    for (std::uint32_t i = 0; i < x.size(); ++i) {
+      if (std::abs(x[i]) >= threshold) expected.push_back(i);
+    }
+    EXPECT_EQ(got.positions, expected) << threshold;
+  }
+}
+
+TEST(Selector, FindsTheCutThatSortingFinds) {
+  Arena<Space::host> scratch{host::Selector::scratch_bytes()};
+  const auto view = scratch.take_bytes(host::Selector::scratch_bytes());
+  TaskPool pool{3};
+  for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'000U}) {
+    std::vector<std::uint32_t> keys(n);
+    for (std::size_t i = 0; i < n; ++i)
+      keys[i] = format::draw4({.seed = n}, i).bits[0] >> (i % 3 == 0 ? 28 : 1);  // many ties
+    auto sorted = keys;
+    std::sort(sorted.rbegin(), sorted.rend());
+    const auto key = [&](std::size_t i) { return keys[i]; };
+    for (const std::size_t k : {std::size_t{1}, n / 3 + 1, n}) {
+      for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
+        const host::Selector selector{queue, n, view};
+        const host::Cut cut = selector.find(k, key);
+        EXPECT_EQ(cut.threshold, sorted[k - 1]);
+        const auto above = static_cast<std::size_t>(
+            std::count_if(keys.begin(), keys.end(), [&](auto v) { return v > cut.threshold; }));
+        EXPECT_EQ(cut.ties, k - above);
+      }
+    }
+  }
+}
+
+TEST(Largest, TakesWhatSortingTakes) {
+  TaskPool pool{3};
+  for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'003U}) {
+    std::vector<float> x(n);
+    for (std::size_t i = 0; i < n; ++i) {  // signs, ties inside a bin and across, subnormals, infinities and NaN
+      const std::uint32_t bits = format::draw4({.seed = n}, i).bits[0];
+      x[i] = format::float_of(i % 5 == 0 ? bits & 0x80700000U : i % 5 == 1 ? bits & 0xbfffffffU : bits & 0xbf000fffU);
+      if (i % 997 == 3) x[i] = i % 2 == 0 ? INFINITY : NAN;
+    }
+    const auto magnitude = [&](std::size_t i) { return format::bits_of(x[i]) & 0x7fffffffU; };
+    std::vector<std::uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return magnitude(a) > magnitude(b); });
+    Arena<Space::host> arena{host::Largest::scratch_bytes(n) + 256};
+    const auto scratch = arena.take_bytes(host::Largest::scratch_bytes(n));
+    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, n / 100, n / 3 + 1, n}) {
+      std::vector<std::uint32_t> expected(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+      std::sort(expected.begin(), expected.end());
+      for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
+        std::vector<std::uint32_t> positions(k);
+        std::vector<float> values(k);
+        host::Largest{queue, {x.data(), n}, scratch}.select({positions.data(), k}, values.data());
+        ASSERT_EQ(positions, expected) << k << " of " << n;
+        for (std::size_t i = 0; i < k; ++i) ASSERT_EQ(format::bits_of(values[i]), format::bits_of(x[positions[i]]));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradtool::test
