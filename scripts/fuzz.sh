@@ -8,11 +8,11 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] || set -- fuzz_gradient_file fuzz_payload fuzz_codec_spec
-scripts/build.sh fuzz -- "$@" | tail -n 1
+scripts/build.sh asan -- "$@" | tail -n 1
 for name in "$@"; do
-  target=build/fuzz/tests/fuzz/$name
+  target=build/asan/tests/fuzz/$name
   corpus=tests/fuzz/corpus/${name#fuzz_}
-  work=build/fuzz/found/$name
+  work=build/asan/found/$name
   mkdir -p "$work" "$corpus"
   echo "$name: $seconds s"
   # libhdf5 asks for whatever size a file states; a null pointer, as outside the sanitizer, is the answer it expects.

@@ -4,9 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/setup.sh
 preset=release
 case "${1-}" in release | debug | emulated | asan | tsan | coverage) preset=$1; shift ;; esac
+scripts/setup.sh
+[ "$preset" != asan ] || scripts/setup.sh --with-checks  # clang
 scripts/build.sh "$preset" -- | { if [ -t 1 ]; then cat; else grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking|Generating|Run)' || true; fi; }
 
 # Open MPI refuses root unless told twice; tests run several ranks on few cores.

@@ -71,7 +71,7 @@ cufftResult cufftMakePlanMany64(cufftHandle handle, int rank, long long* lengths
   const int many = static_cast<int>(batch);
   if (type == CUFFT_D2Z) {
     if (batch != 1) return CUFFT_INVALID_SIZE;
-    std::vector<double> x(lengths[0]), y(lengths[0] + 2);
+    std::vector<double> x(static_cast<std::size_t>(n)), y(static_cast<std::size_t>(n) + 2);
     plan->wide =
         fftw_plan_dft_r2c_1d(n, x.data(), reinterpret_cast<fftw_complex*>(y.data()), FFTW_ESTIMATE | FFTW_UNALIGNED);
     *work_bytes = 512;
