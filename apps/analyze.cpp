@@ -124,6 +124,9 @@ int analyze(const Options& options) {
   const DeviceChoice device = parse_device(options.device);
   const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
   const GradientReader reader{options.file};
+  if (const auto warning = averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())));
+      !warning.empty())
+    fmt::print(stderr, "warning: {}: {}\n", reader.path(), warning);
   Scope scope;
   scope.file = options.file;
   scope.model = reader.info().model;

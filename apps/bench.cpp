@@ -22,7 +22,7 @@ constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
 struct Options {
   BenchOptions bench;
   std::vector<std::string> codecs;
-  std::string granularity = "tensor";
+  std::vector<std::string> granularities;
   std::string scheme = "auto";
   std::string timing = "both";
   std::string comm, csv, json;
@@ -119,15 +119,23 @@ void check_place(Options& o) {
 
 int run(Options& o) {
   BenchOptions& bench = o.bench;
-  for (const auto& text : o.codecs) {
-    if (text == "all") {
-      bench.all_codecs = true;
-      for (auto& spec : all_codecs()) bench.codecs.push_back(std::move(spec));
-    } else {
-      bench.codecs.push_back(parse_codec(text));
+  for (const auto& list : o.codecs) {
+    for (const auto& text : expand_codec_list(list)) {
+      if (text == "all") {
+        bench.all_codecs = true;
+        for (auto& spec : all_codecs()) bench.codecs.push_back(std::move(spec));
+      } else {
+        bench.codecs.push_back(parse_codec(text));
+      }
     }
   }
-  bench.granularity = Granularity::parse(o.granularity);
+  bench.granularities.clear();
+  for (const auto& text : o.granularities) {
+    Granularity granularity = Granularity::parse(text);
+    const auto same = [&](const Granularity& other) { return other.text() == granularity.text(); };
+    if (std::none_of(bench.granularities.begin(), bench.granularities.end(), same))
+      bench.granularities.push_back(std::move(granularity));
+  }
   bench.comm = !o.comm.empty() ? o.comm : bench.device == "cpu" ? "threads" : "loopback";
   check_place(o);
   bench.scheme = parse_scheme(o.scheme);
@@ -142,7 +150,8 @@ int run(Options& o) {
   }
   if (o.iterations > 0) {  // exactly so many samples
     bench.stop.min_samples = o.iterations;
-    bench.stop.max_noise = 1e300;
+    bench.stop.max_noise = 1e150;
+    bench.rounds = std::min<std::size_t>(bench.rounds, o.iterations);
     bench.stop.timeout_seconds = 1e9;
   }
   for (const auto& text : o.networks) {
@@ -179,9 +188,11 @@ int run(Options& o) {
   });
   if (!report.leads) return 0;
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
-  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report.rows), modelled_tables(report.rows));
+  if (report.averaged()) fmt::print(stderr, "warning: {}: {}\n", bench.file, averaged_warning(report.likeness));
   if (o.advise)
-    fmt::print(data_on_stdout ? stderr : stdout, "\n{}", advise(report.rows, o.max_nmse.value_or(kMaxNmse)));
+    fmt::print(data_on_stdout ? stderr : stdout, "{}\n", advise(report.rows, o.max_nmse.value_or(kMaxNmse)));
+  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report.rows), modelled_tables(report.rows));
+  std::fflush(stdout);  // so that nothing on stderr lands inside a table
   for (const ResultRow& row : report.rows) {
     if (row.status == ResultRow::Status::ok) continue;
     fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor, name_of(row.status), row.message);
@@ -207,12 +218,20 @@ Subcommand add_bench(CLI::App& root) {
   auto o = std::make_shared<Options>();
   BenchOptions& b = o->bench;
   app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->required();
-  app->add_option("--codec", o->codecs, "name:key=value,...; repeatable; 'all' for every codec (gradtool list codecs)")
+  app->add_option(
+         "--codec", o->codecs,
+         "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
+         "topk:ratio=[0.001,0.01] for each of these values")
       ->default_val(std::vector<std::string>{"all"})
       ->take_all()
       ->expected(1);
-  app->add_option("--granularity", o->granularity, "tensor, bucket:25MB (filled as PyTorch DDP does) or model")
-      ->capture_default_str();
+  app->add_option(
+         "--granularity", o->granularities,
+         "What is reduced in one piece: bucket:25MB (filled as PyTorch DDP does), tensor or model; repeatable, to "
+         "compare them")
+      ->default_val(std::vector<std::string>{"bucket:25MB"})
+      ->take_all()
+      ->expected(1);
   app->add_option("--reduce", o->scheme,
                   "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
       ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
@@ -229,7 +248,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("-g,--gpus", o->gpus, "GPUs of this process with --comm nccl, each of them a rank: as --ranks there")
       ->check(CLI::Range(1, 1024));
   app->add_option("-t,--threads", b.threads,
-                  "Threads of each rank for encode and decode [all cores; concurrent: shared by the ranks]")
+                  "Threads of each rank for encode and decode, fewer for units too small to feed them [the machine's "
+                  "cores over its ranks]")
       ->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
   app->add_option("--all-reduce", o->all_reduce,
@@ -251,6 +271,10 @@ Subcommand add_bench(CLI::App& root) {
                   "Steps before sampling begins; the comparison pass already warms up the first timing")
       ->capture_default_str();
   app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")->capture_default_str();
+  app->add_option("--rounds", b.rounds,
+                  "In which every codec is timed once: what changes on the machine meanwhile then shows as noise")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
   app->add_option("--timeout", b.stop.timeout_seconds,
                   "Seconds of sampling for a row at most [20 steps' time, 0.25 to 5 s]");
@@ -276,7 +300,7 @@ Subcommand add_bench(CLI::App& root) {
          "--overlap", o->overlap,
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
       ->check(CLI::IsMember({"none", "bucket"}));
-  app->add_flag("--advise", o->advise, "Say which codec is fastest on each modelled network, if any is worth it");
+  app->add_flag("--advise", o->advise, "Say first which codec to take on each modelled network, if any is worth it");
   app->add_option(
       "--max-nmse", o->max_nmse,
       fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
@@ -290,10 +314,10 @@ Subcommand add_bench(CLI::App& root) {
       "The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
       "Columns: docs/measuring.md. Examples:\n"
       "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
-      "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=4 --granularity bucket:25MB\n"
+      "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=[2,4,8]\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
       "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
-      "  gradtool bench capture.h5 --network 25gbe --nodes 2,4,...,4096 --compute-ms 120 --granularity bucket:25MB\n"
+      "  gradtool bench capture.h5 --network 25gbe --nodes 2,4,...,4096 --compute-ms 120\n"
       "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all\n"
       "  srun --mpi=pmix -n 4 gradtool bench capture.h5 --comm mpi --codec all");
   return {app, [o] { return run(*o); }};

@@ -29,6 +29,10 @@ std::vector<std::string> warnings(const GradientReader& reader) {
         fmt::format("not complete: the writer ended before it closed the file; its {} whole steps can be used",
                     reader.steps().size()));
   }
+  if (std::string averaged = averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())));
+      !averaged.empty()) {
+    found.push_back(std::move(averaged));
+  }
   for (const NonFinite& entry : scan(reader)) {
     found.push_back(
         fmt::format("tensor {} ({}): {} gradient values are NaN or infinite, first at iteration {}, worker {}",
@@ -57,7 +61,8 @@ Subcommand add_validate(CLI::App& root) {
   auto* app = root.add_subcommand("validate", "Checks a gradient file against the schema, reading every value");
   const auto options = std::make_shared<Options>();
   app->add_option("FILE", options->file, "Gradient file (HDF5)")->required();
-  app->add_flag("--strict", options->strict, "Exit with 1 on a warning: an incomplete file, non-finite values");
+  app->add_flag("--strict", options->strict,
+                "Exit with 1 on a warning: an incomplete file, averaged gradients, non-finite values");
   app->footer(
       "Exit status: 0 the file conforms, perhaps with warnings; 1 it does, but there are warnings and --strict is\n"
       "given; 3 it does not conform, and one sentence says where and why.\n"

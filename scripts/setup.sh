@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(build-essential cmake ninja-build git ca-certificates ccache
   libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev
   libfftw3-dev libzstd-dev libzfp-dev libboost-context-dev libopenblas-dev liblapack-dev libopenmpi-dev openmpi-bin
-  libgtest-dev libgmock-dev libbenchmark-dev libtorch-dev dataset-fashion-mnist
+  libgtest-dev libgmock-dev libbenchmark-dev libtorch-dev python3-torch dataset-fashion-mnist
   python3 python3-numpy python3-scipy python3-h5py python3-matplotlib)
 for argument in "$@"; do
   case "$argument" in

@@ -95,13 +95,21 @@ std::string joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "; ") + second;
 }
 
-/// Seconds of one phase (0 to 2) or of the whole (3), over all samples.
-PhaseSummary summary_of(const std::vector<PhaseTimes>& samples, std::size_t phase) {
+/// Seconds of one phase (0 to 2) or of the whole (3), over all samples, so many of which each round took.
+PhaseSummary summary_of(const std::vector<PhaseTimes>& samples, const std::vector<std::size_t>& rounds,
+                        std::size_t phase) {
   std::vector<double> seconds(samples.size());
   std::transform(samples.begin(), samples.end(), seconds.begin(),
                  [phase](const PhaseTimes& sample) { return phase < 3 ? sample.phase[phase] : sample.total; });
   const Summary all = summarise(seconds);
-  return {.median = all.median, .p95 = all.p95, .min = all.min, .noise = all.noise};
+  const auto interval = median_interval(seconds, rounds);
+  PhaseSummary summary{.median = all.median, .p95 = all.p95, .min = all.min, .noise = all.noise};
+  if (interval) {
+    // A resampled median is one sample, that of all may lie between two.
+    summary.low = std::min(interval->low, all.median);
+    summary.high = std::max(interval->high, all.median);
+  }
+  return summary;
 }
 
 /// The data type of a tensor, or of all: "mixed" where they differ.
@@ -121,6 +129,23 @@ double cumulative_nmse(double error, double energy) {
   return error == 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
 }
 
+/// One codec with one timing, replayed in several rounds.
+struct Measurement {
+  Measurement(CodecSpec codec, Timing how) : spec{std::move(codec)}, timing{how} {}
+
+  CodecSpec spec;
+  Timing timing;
+  ReplayResult result;              ///< errors and bytes of the first round; the samples of all of them
+  std::vector<std::size_t> rounds;  ///< how many samples each of them took
+  double seconds = 0.0;             ///< of sampling
+  double limit = 0.0;               ///< of that, see StopRule
+  std::string clock_note;
+  CodecQuality quality;
+  bool errors = false;  ///< the errors are those of this very replay
+  ResultRow::Status status = ResultRow::Status::ok;
+  std::string message;  ///< of a status that is not ok
+};
+
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
@@ -128,17 +153,18 @@ class Bench {
         device_{choose_device(options)},
         reader_{options.file},
         selection_{choose_tensors(reader_, options.layers)},
-        units_{make_units(reader_.tensors(), selection_.tensors, options.granularity)},
         run_id_{fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid())} {
     if (options.compute_captured) compute_seconds_ = captured_compute_seconds(reader_);
     if (device_.across_processes) place_ = mpi_world(options.comm_timeout);
-    report_.ready = ready_shares(units_, reader_.tensors());
     ranks_ = choose_ranks(options, device_, reader_, place_);
     if (ranks_ == 1 && !options.networks.empty()) {
       throw Error{Fault::usage,
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
     }
-    for (const auto& unit : units_) elements_ += unit.elements;
+    for (const auto& granularity : options.granularities) {
+      cuts_.push_back({granularity, make_units(reader_.tensors(), selection_.tensors, granularity)});
+    }
+    for (const auto& unit : cuts_.front().units) elements_ += unit.elements;
     if (!selection_.skipped.empty()) {
       remark_ = fmt::format("{} of {} tensors left out: not finite", selection_.skipped.size(),
                             selection_.skipped.size() + selection_.tensors.size());
@@ -155,18 +181,31 @@ class Bench {
       if (!options_.all_codecs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
     }
     if (!options_.reconstruction.empty()) open_reconstruction();
+    measure_machine();
     if (report_.leads) {
       report_.file_sha256 = sha256_of_file(options_.file);
-      report_.copy_rate = copy_rate();
+      report_.likeness = worker_likeness(reader_, ranks_);
+      if (report_.averaged()) remark_ = joined(remark_, "the workers' gradients are averaged already");
     }
-    const std::size_t runs = specs.size() * ((options_.isolated ? 1 : 0) + (options_.concurrent ? 1 : 0));
-    Progress progress{"bench", runs};
-    std::size_t done = 0;
-    for (const auto& spec : specs) {
-      add_codec(spec, progress, done);
-      if (!report_.leads || !keep) continue;
-      set_verdicts(report_.rows);
-      keep(report_.rows);
+    Progress progress{"bench", cuts_.size() * specs.size() * timings().size() * options_.rounds};
+    for (const Cut& cut : cuts_) {
+      std::vector<Measurement> measurements;
+      const std::size_t before = report_.rows.size();
+      const auto keep_rows = [&] {
+        if (!report_.leads) return;
+        report_.rows.resize(before, ResultRow{specs.front()});
+        for (const auto& measurement : measurements) add_rows(cut, measurement);
+        set_verdicts(report_.rows);
+        if (keep) keep(report_.rows);
+      };
+      for (const auto& spec : specs) {
+        start_codec(cut, spec, measurements, progress);
+        if (keep) keep_rows();
+      }
+      for (std::size_t round = 1; round < options_.rounds; ++round) {
+        for (auto& measurement : measurements) sample_again(cut, measurement, round, progress);
+      }
+      keep_rows();
     }
     if (reconstruction_) reconstruction_->close();
     report_.interrupted = interrupted();
@@ -176,8 +215,15 @@ class Bench {
   }
 
  private:
+  /// What one --granularity makes of the tensors.
+  struct Cut {
+    Granularity granularity;
+    std::vector<Unit> units;
+  };
+
   void open_reconstruction() {
-    if (units_.empty()) throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
+    if (cuts_.front().units.empty())
+      throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
     const auto open = [this] {
       reconstruction_ =
           std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, options_.codecs.front());
@@ -194,41 +240,82 @@ class Bench {
         options_.comm_timeout);
   }
 
-  void add_codec(const CodecSpec& spec, Progress& progress, std::size_t& done) {
-    std::vector<Timing> timings;
-    if (options_.isolated) timings.push_back(Timing::isolated);
-    if (options_.concurrent) timings.push_back(Timing::concurrent);
-    for (const auto& bad : selection_.skipped) add_skipped(spec, timings, bad);
-    if (const std::string reason = reason_to_skip(spec); !reason.empty()) {
-      for (const Timing timing : timings) add_unmeasured(spec, timing, ResultRow::Status::skipped, reason);
-      return;
-    }
-    // Errors and bytes: from the first timing that succeeds, unless the other one is pipelined, which is another sum.
-    std::optional<ReplayResult> first;
-    int first_chunks = 1;
-    for (const Timing timing : timings) {
-      progress.update(done++,
-                      fmt::format("{} {}", spec.name(), timing == Timing::isolated ? "isolated" : "concurrent"));
-      const int chunks = options_.pipeline_for(spec, timing);
-      const bool errors = !first || chunks != first_chunks;
+  [[nodiscard]] std::vector<Timing> timings() const {
+    std::vector<Timing> both;
+    if (options_.isolated) both.push_back(Timing::isolated);
+    if (options_.concurrent) both.push_back(Timing::concurrent);
+    return both;
+  }
+
+  /// The first round of a codec: errors and bytes come from the first timing that succeeds, unless the other one is
+  /// pipelined, which is another sum.
+  void start_codec(const Cut& cut, const CodecSpec& spec, std::vector<Measurement>& measurements, Progress& progress) {
+    const std::string reason = reason_to_skip(cut, spec);  // of a codec that is not replayed at all
+    const std::size_t here = measurements.size();
+    for (const Timing timing : timings()) {
+      Measurement m{spec, timing};
+      if (!reason.empty()) {
+        m.status = ResultRow::Status::skipped;
+        m.message = reason;
+        measurements.push_back(std::move(m));
+        continue;
+      }
+      show(progress, done_++, m);
+      const Measurement* first = nullptr;
+      for (std::size_t i = here; i < measurements.size() && first == nullptr; ++i) {
+        if (measurements[i].status == ResultRow::Status::ok) first = &measurements[i];
+      }
+      m.errors = first == nullptr || options_.pipeline_for(spec, timing) != options_.pipeline_for(spec, first->timing);
       try {
-        const ReplayResult result = replay(spec, timing, errors, errors && !first);
-        if (errors) first = result;
-        first_chunks = chunks;
-        add_rows(spec, timing, *first, result, errors);
+        m.result = replay(cut, m, 0, m.errors && first == nullptr);
+        m.clock_note = m.result.clock_note;
+        m.seconds = m.result.seconds;
+        m.limit = m.result.limit * static_cast<double>(options_.rounds);
+        if (!m.errors) {
+          std::vector<PhaseTimes> samples = std::move(m.result.samples);
+          m.result = first->result;
+          m.result.samples = std::move(samples);
+          m.quality = first->quality;
+        } else if (report_.leads && options_.pipeline_for(spec, timing) == 1) {
+          m.quality = measure_quality(reader_, cut.units, spec, options_.seed);  // of a codec that gets whole units
+        }
+        m.rounds.push_back(m.result.samples.size());
       } catch (const Error& error) {
         if (error.fault() == Fault::usage || device_.across_processes) throw;
         const bool skipped = error.fault() == Fault::unavailable || interrupted();
-        add_unmeasured(spec, timing, skipped ? ResultRow::Status::skipped : ResultRow::Status::failed, error.what());
+        m.status = skipped ? ResultRow::Status::skipped : ResultRow::Status::failed;
+        m.message = error.what();
         report_.failed = report_.failed || !skipped;
       }
+      measurements.push_back(std::move(m));
     }
   }
 
+  /// Another round, unless the row's time is over.
+  void sample_again(const Cut& cut, Measurement& m, std::size_t round, Progress& progress) {
+    show(progress, done_++, m);
+    if (m.status != ResultRow::Status::ok || interrupted()) return;
+    if (m.seconds >= m.limit) return;  // all processes have the same numbers, so they decide alike
+    ReplayResult more = replay(cut, m, round, false);
+    m.seconds += more.seconds;
+    m.rounds.push_back(more.samples.size());
+    m.result.samples.insert(m.result.samples.end(), more.samples.begin(), more.samples.end());
+    for (std::size_t u = 0; u < more.units.size(); ++u) {
+      m.result.units[u].encode += more.units[u].encode;
+      m.result.units[u].decode += more.units[u].decode;
+    }
+    if (!more.clock_note.empty()) m.clock_note = more.clock_note;
+  }
+
+  static void show(Progress& progress, std::uint64_t done, const Measurement& m) {
+    progress.update(done,
+                    fmt::format("{} {}", m.spec.name(), m.timing == Timing::isolated ? "isolated" : "concurrent"));
+  }
+
   /// Why a codec is not replayed at all; empty when it is.
-  [[nodiscard]] std::string reason_to_skip(const CodecSpec& spec) const {
+  [[nodiscard]] std::string reason_to_skip(const Cut& cut, const CodecSpec& spec) const {
     if (interrupted()) return "interrupted";
-    if (units_.empty()) return "no tensor has only finite values";
+    if (cut.units.empty()) return "no tensor has only finite values";
     try {
       static_cast<void>(resolve(options_.scheme_for(spec), spec));
     } catch (const Error& error) {
@@ -238,67 +325,66 @@ class Bench {
   }
 
   /// A row with what is known before anything is measured. `tensor` is a name or "all".
-  [[nodiscard]] ResultRow start_row(const CodecSpec& spec, Timing timing, const std::string& tensor,
+  [[nodiscard]] ResultRow start_row(const Cut& cut, const Measurement& m, const std::string& tensor,
                                     std::uint64_t elements) const {
-    ResultRow row{spec};
+    ResultRow row{m.spec};
     row.run_id = run_id_;
-    row.scheme = options_.scheme_for(spec);  // as asked for where the codec cannot ride it: that row is skipped
-    if (row.scheme == Scheme::automatic) row.scheme = resolve(row.scheme, spec);
+    row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
+    if (row.scheme == Scheme::automatic) row.scheme = resolve(row.scheme, m.spec);
     if (tensor == "all") row.message = remark_;
     row.file = std::filesystem::path{reader_.path()}.filename().string();
     row.model = reader_.info().model;
     row.tensor = tensor;
-    row.granularity = options_.granularity.text();
+    row.granularity = cut.granularity.text();
     row.elements = elements;
     row.first_step = reader_.steps().front().iteration;
     row.last_step = reader_.steps().back().iteration;
-    row.ranks = ranks_;
+    row.ranks = row.measured_ranks = ranks_;
     row.comm = options_.comm;
     row.device = options_.device;
-    row.threads = threads_for(timing);
+    row.threads = threads();
     row.dtype = dtype_of(reader_, tensor);
     row.seed = options_.seed;
-    row.timing = timing;
-    row.pipeline = options_.pipeline_for(spec, timing);
-    row.all_reduce = options_.all_reduce_for(spec);
+    row.timing = m.timing;
+    row.pipeline = options_.pipeline_for(m.spec, m.timing);
+    row.all_reduce = options_.all_reduce_for(m.spec);
     return row;
   }
 
-  void add_unmeasured(const CodecSpec& spec, Timing timing, ResultRow::Status status, const std::string& message) {
-    ResultRow row = start_row(spec, timing, "all", elements_);
-    row.status = status;
-    row.message = message;
-    report_.rows.push_back(std::move(row));
-  }
-
-  /// Ranks that compute one at a time have all cores; together they share them.
-  [[nodiscard]] int threads_for(Timing timing) const {
+  /// Of each rank: as in a real job, where the ranks on a machine share its cores.
+  [[nodiscard]] int threads() const {
     if (options_.threads > 0) return options_.threads;
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    return timing == Timing::isolated ? cores : std::max(1, cores / ranks_);
+    return std::max(1, cores / (device_.across_processes ? place_.on_machine : ranks_));
   }
 
-  /// memcpy with the threads of an isolated rank, or from device to device: bytes copied a second.
-  [[nodiscard]] double copy_rate() const {
+  /// memcpy with the threads of a rank, or from device to device, and what a thread must have to do to be worth waking.
+  void measure_machine() {
 #if GT_HAS_CUDA
-    if (device_.cuda) return measure_device_copy_rate(device_.index, 256U << 20);
+    if (device_.cuda) {
+      if (report_.leads) report_.copy_rate = measure_device_copy_rate(device_.index, 256U << 20);
+      return;
+    }
 #endif
-    TaskPool pool{threads_for(Timing::isolated)};
-    return measure_copy_rate({&pool}, 128U << 20);
+    TaskPool pool{threads()};
+    if (report_.leads) report_.copy_rate = measure_copy_rate({&pool}, 128U << 20);
+    if (threads() > 1) report_.thread_bytes = measure_thread_bytes(pool);
   }
 
   /// `write`: also the files that were asked for.
-  ReplayResult replay(const CodecSpec& spec, Timing timing, bool errors, bool write) {
+  ReplayResult replay(const Cut& cut, const Measurement& m, std::size_t round, bool write) {
     ReplayPlan plan{.options = options_,
                     .reader = reader_,
-                    .units = units_,
-                    .codec = spec,
+                    .units = cut.units,
+                    .codec = m.spec,
                     .ranks = ranks_,
-                    .threads = threads_for(timing),
-                    .timing = timing,
-                    .errors = errors,
-                    .write_payloads = write && !options_.payloads.empty() && is_wanted(spec)};
-    if (write && reconstruction_ && is_wanted(spec)) {
+                    .threads = threads(),
+                    .thread_bytes = report_.thread_bytes,
+                    .timing = m.timing,
+                    .stop = options_.stop.share(round, options_.rounds),
+                    .errors = m.errors && round == 0,
+                    .write_payloads = write && !options_.payloads.empty() && is_wanted(m.spec)};
+    if (write && reconstruction_ && is_wanted(m.spec)) {
       plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
         reconstruction_->put(step, unit, result);
       };
@@ -311,12 +397,24 @@ class Bench {
     return spec.name() == options_.codecs.front().name() && spec.params_text() == options_.codecs.front().params_text();
   }
 
-  /// `replayed` has the errors and bytes, `timed` the samples.
-  void add_rows(const CodecSpec& spec, Timing timing, const ReplayResult& replayed, const ReplayResult& timed,
-                bool measure) {
-    if (!report_.leads) return;
-    const bool whole_units = options_.pipeline_for(spec, timing) == 1;
-    if (measure && whole_units) quality_ = measure_quality(reader_, units_, spec, options_.seed);
+  /// The rows of one measurement: tensors that were left out, all tensors, and each tensor where that was asked for.
+  void add_rows(const Cut& cut, const Measurement& m) {
+    for (const auto& bad : selection_.skipped) {
+      const TensorInfo& info = reader_.tensors()[bad.tensor];
+      ResultRow row = start_row(cut, m, info.name, info.elements);
+      row.status = ResultRow::Status::skipped;
+      row.message = fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
+                                reader_.steps()[bad.first_step].iteration, bad.first_worker);
+      report_.rows.push_back(std::move(row));
+    }
+    ResultRow row = start_row(cut, m, "all", elements_);
+    if (m.status != ResultRow::Status::ok) {
+      row.status = m.status;
+      row.message = m.message;
+      report_.rows.push_back(std::move(row));
+      return;
+    }
+    const ReplayResult& replayed = m.result;
     ErrorSums all;
     double cumulative_error = 0.0;
     double cumulative_energy = 0.0;
@@ -325,55 +423,63 @@ class Bench {
       cumulative_error += replayed.cumulative_error[tensor];
       cumulative_energy += replayed.cumulative_energy[tensor];
     }
-    ResultRow row = start_row(spec, timing, "all", elements_);
     if (!std::isfinite(all.nmse()))
       row.message = joined(row.message, "the result is not finite: values overflow in this codec, or in the sum");
-    row.message = joined(joined(row.message, replayed.note), timed.clock_note);
+    row.message = joined(joined(row.message, replayed.note), m.clock_note);
+    row.reached = replayed.reached;
     row.errors = all;
     row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
     row.bytes = {
         .payload = replayed.payload_bytes, .wire_per_rank = replayed.wire_bytes, .values_sent = replayed.values_sent};
     if (replayed.has_residual && replayed.gradient_energy > 0.0)
       row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
-    if (!timed.samples.empty()) {
-      row.encode = summary_of(timed.samples, 0);
-      row.communicate = summary_of(timed.samples, 1);
-      row.decode = summary_of(timed.samples, 2);
-      if (timing == Timing::concurrent) row.total = summary_of(timed.samples, 3);
-      if (timing == Timing::isolated) row.units = replayed.units;
+    if (!replayed.samples.empty()) {
+      row.encode = summary_of(replayed.samples, m.rounds, 0);
+      row.communicate = summary_of(replayed.samples, m.rounds, 1);
+      row.decode = summary_of(replayed.samples, m.rounds, 2);
+      if (m.timing == Timing::concurrent) row.total = summary_of(replayed.samples, m.rounds, 3);
+      if (m.timing == Timing::isolated) row.units = units_of(cut, replayed, row);
       row.copy_rate = report_.copy_rate;
-      row.samples = timed.samples;
+      row.samples = replayed.samples;
     }
-    if (whole_units) row.quality = quality_;  // of a codec that is given whole units
+    if (options_.pipeline_for(m.spec, m.timing) == 1) row.quality = m.quality;
     report_.rows.push_back(std::move(row));
     if (!options_.per_tensor) return;
     for (const std::size_t tensor : selection_.tensors) {
       const TensorInfo& info = reader_.tensors()[tensor];
-      ResultRow part = start_row(spec, timing, info.name, info.elements);
+      ResultRow part = start_row(cut, m, info.name, info.elements);
       part.errors = replayed.tensor_errors[tensor];
       part.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
       report_.rows.push_back(std::move(part));
     }
   }
 
-  void model_networks() {
-    const std::vector<int> machines = options_.nodes.empty() ? std::vector<int>{ranks_} : options_.nodes;
-    add_modelled(report_.rows, {.networks = options_.networks,
-                                .machines = machines,
-                                .ready = report_.ready,
-                                .compute_seconds = compute_seconds_,
-                                .overlap = options_.overlap});
+  /// The units' profiles, their times scaled to add up to the row's medians.
+  [[nodiscard]] std::vector<UnitProfile> units_of(const Cut& cut, const ReplayResult& replayed,
+                                                  const ResultRow& row) const {
+    std::vector<UnitProfile> units = replayed.units;
+    const auto ready = ready_shares(cut.units, reader_.tensors());
+    for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
+    const auto scale = [&units](double UnitProfile::*time, double whole) {
+      double sum = 0.0;
+      for (const auto& unit : units) sum += unit.*time;
+      for (auto& unit : units) unit.*time *= sum > 0.0 ? whole / sum : 0.0;
+    };
+    scale(&UnitProfile::encode, row.encode->median);
+    scale(&UnitProfile::decode, row.decode->median);
+    return units;
   }
 
-  void add_skipped(const CodecSpec& spec, const std::vector<Timing>& timings, const NonFinite& bad) {
-    const TensorInfo& info = reader_.tensors()[bad.tensor];
-    for (const Timing timing : timings) {
-      ResultRow row = start_row(spec, timing, info.name, info.elements);
-      row.status = ResultRow::Status::skipped;
-      row.message = fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
-                                reader_.steps()[bad.first_step].iteration, bad.first_worker);
-      report_.rows.push_back(std::move(row));
-    }
+  void model_networks() {
+    const std::vector<int> machines = options_.nodes.empty() ? std::vector<int>{ranks_} : options_.nodes;
+    std::vector<double> tensor_bytes;
+    for (const std::size_t tensor : selection_.tensors)
+      tensor_bytes.push_back(4.0 * static_cast<double>(reader_.tensors()[tensor].elements));
+    add_modelled(report_.rows, {.networks = options_.networks,
+                                .machines = machines,
+                                .tensor_bytes = tensor_bytes,
+                                .compute_seconds = compute_seconds_,
+                                .overlap = options_.overlap});
   }
 
   const BenchOptions& options_;
@@ -381,13 +487,13 @@ class Bench {
   MpiPlace place_;
   GradientReader reader_;
   Selection selection_;
-  std::vector<Unit> units_;
+  std::vector<Cut> cuts_;
   BenchReport report_;
   std::string run_id_;
   int ranks_ = 1;
   std::uint64_t elements_ = 0;  ///< of the tensors that are replayed
   std::string remark_;          ///< for all rows that cover all tensors
-  CodecQuality quality_;        ///< of the codec that was replayed last
+  std::uint64_t done_ = 0;      ///< of the progress
   double compute_seconds_ = options_.compute_seconds;
   std::unique_ptr<Reconstruction> reconstruction_;
 };

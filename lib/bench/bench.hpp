@@ -8,18 +8,24 @@
 
 #include "lib/bench/options.hpp"
 #include "lib/bench/result.hpp"
+#include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
 
 /// What a whole `gradtool bench` came to.
 struct BenchReport {
   std::vector<ResultRow> rows;
-  std::vector<double> ready;  ///< share of the backward pass after which each unit is ready, see ready_shares()
   std::string file_sha256;
-  double copy_rate = 0.0;    ///< bytes per second, measured in this run
-  bool leads = true;         ///< false on the ranks of an MPI job that print nothing
-  bool failed = false;       ///< a row has status `failed`
-  bool interrupted = false;  ///< the user stopped it; rows not reached are `skipped`
+  double copy_rate = 0.0;     ///< bytes per second, measured in this run
+  double thread_bytes = 0.0;  ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
+  double likeness = 0.0;      ///< of the workers' gradients, see worker_likeness()
+  bool leads = true;          ///< false on the ranks of an MPI job that print nothing
+  bool failed = false;        ///< a row has status `failed`
+  bool interrupted = false;   ///< the user stopped it; rows not reached are `skipped`
+
+  /// The workers' gradients are the same, as those read after DDP's backward pass are: what compression does to the
+  /// gradients that a rank really sends cannot be seen in them.
+  [[nodiscard]] bool averaged() const { return likeness > kAveragedLikeness; }
 };
 
 /// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the

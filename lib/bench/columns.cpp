@@ -87,6 +87,10 @@ class Columns {
         [=](const ResultRow& row) { return from(row.*phase, [=](auto& p) { return microseconds(p.min); }); });
     add(name + "_noise", "standard deviation / mean of the samples",
         [=](const ResultRow& row) { return from(row.*phase, &PhaseSummary::noise); });
+    add(name + "_us_low", "where the median lies with 95 % confidence, from here; empty for fewer than 5 samples",
+        [=](const ResultRow& row) { return from(row.*phase, [=](auto& p) { return microseconds(p.low); }); });
+    add(name + "_us_high", "and to here",
+        [=](const ResultRow& row) { return from(row.*phase, [=](auto& p) { return microseconds(p.high); }); });
   }
   [[nodiscard]] std::vector<ResultColumn> take() { return std::move(columns_); }
 
@@ -202,12 +206,23 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.verdict.speedup_vs_none; });
   c.add("headroom_vs_noop", "total time of this row / total time of noop",
         [](Row r) { return r.verdict.headroom_vs_noop; });
-  c.add("breakeven_gbit_s", "network speed below which the codec beats none, encode and decode counted, latency not",
+  c.add("breakeven_gbit_s",
+        "speed of the network's links below which the codec beats none, by the model, for the row's ranks; 0: nowhere, "
+        "inf: everywhere",
         [](Row r) { return r.verdict.breakeven_gbit_s; });
+  c.add("breakeven_from_gbit_s",
+        "speed above which it does so: 0 but where the codec sends more bytes in fewer messages, or computes less",
+        [](Row r) { return r.verdict.breakeven_from; });
+  c.add("breakeven_low_gbit_s", "where it lies with 95 % confidence of the codec's times, from here",
+        [](Row r) { return r.verdict.breakeven_low; });
+  c.add("breakeven_high_gbit_s", "and to here", [](Row r) { return r.verdict.breakeven_high; });
   c.add("pareto",
         "the error is finite, and no other row with this timing, network and ranks is better in error or time and no "
         "worse in the other; empty for noop",
         [](Row r) { return r.verdict.pareto; });
+  c.add("reached",
+        "false where only a warm-up, a sampling phase or a fall-back was at work, not the method: message says which",
+        [](Row r) { return r.errors ? Cell{r.reached} : Cell{}; });
   c.add("scaling_efficiency", "compute_ms / iteration_ms: throughput of a rank against one rank alone",
         &ResultRow::scaling_efficiency);
   c.add("iteration_speedup_vs_none", "iteration_ms of none / iteration_ms of this row",

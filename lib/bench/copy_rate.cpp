@@ -34,6 +34,17 @@ double measure_copy_rate(Queue<Space::host> queue, std::size_t bytes) {
   return summarise(rates).median;
 }
 
+double measure_thread_bytes(TaskPool& pool) {
+  std::vector<double> seconds;
+  for (int repeat = 0; repeat < 201; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run(
+        static_cast<std::size_t>(pool.threads()), [](void*, std::size_t) {}, nullptr);
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return 4.0 * summarise(seconds).median * measure_copy_rate({}, 16U << 20);
+}
+
 void evict_from_caches(HostView<const std::byte> view) {
 #if defined(__x86_64__)
   constexpr std::size_t kLine = 64;

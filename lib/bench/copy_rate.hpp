@@ -10,7 +10,12 @@ namespace gradtool {
 /// `bytes`, cut over the queue's threads. Buffers larger than the last-level cache give the memory's rate.
 [[nodiscard]] double measure_copy_rate(Queue<Space::host> queue, std::size_t bytes);
 
-/// The same between two buffers of a GPU. Only in builds with CUDA.
+/// Bytes of gradient for which waking one more thread of `pool` pays: four times what memcpy moves on one thread while
+/// the pool starts and ends an empty loop, so that at most a quarter of a thread's time is spent on that. Every codec
+/// is slower than memcpy, so it is no less than this.
+[[nodiscard]] double measure_thread_bytes(TaskPool& pool);
+
+/// memcpy's rate between two buffers of a GPU. Only in builds with CUDA.
 [[nodiscard]] double measure_device_copy_rate(int device, std::size_t bytes);
 
 /// Drives `view` out of all caches, so that the next reader finds it in memory. Exact on x86-64 (one CLFLUSH for each

@@ -6,39 +6,64 @@
 namespace gradtool {
 namespace {
 
+/// The median and its interval; the other numbers are of samples.
+PhaseSummary scaled(const PhaseSummary& phase, double by) {
+  const auto times = [by](std::optional<double> seconds) { return seconds ? std::optional{*seconds * by} : seconds; };
+  return {.median = phase.median * by, .low = times(phase.low), .high = times(phase.high)};
+}
+
+double share(double part, double whole) {
+  return whole > 0.0 ? part / whole : 1.0;
+}
+
 ResultRow modelled_row(const ResultRow& measured, const Network& network, int machines, const ModelSetting& setting) {
   const int ranks = machines * network.node;
   const bool decodes_all =
       measured.scheme == Scheme::gather && measured.codec.descriptor->aggregation != Aggregation::none;
   const double decodes = decodes_all ? static_cast<double>(ranks) / measured.ranks : 1.0;
-  ModelledStep step;
-  std::vector<UnitCost> costs;
-  for (std::size_t u = 0; u < measured.units.size(); ++u) {
-    const UnitProfile& unit = measured.units[u];
-    const ModelledStep sent = model_step(unit.uses, network, measured.ranks, ranks);
-    step.seconds += sent.seconds;
-    step.wire_bytes += sent.wire_bytes;
-    costs.push_back({.ready = setting.ready[u],
-                     .encode = unit.encode,
-                     .communicate = sent.seconds,
-                     .decode = unit.decode * decodes});
-  }
+  const ModelledStep step = model_units(measured, network, ranks);
   ResultRow row = measured;
   row.network = network;
   row.comm = "model";
   row.ranks = ranks;
   row.bytes->wire_per_rank = step.wire_bytes;
-  row.encode = PhaseSummary{.median = measured.encode->median};
+  row.encode = scaled(*measured.encode, 1.0);
   row.communicate = PhaseSummary{.median = step.seconds};
-  row.decode = PhaseSummary{.median = measured.decode->median * decodes};
+  row.decode = scaled(*measured.decode, decodes);
+  for (auto& unit : row.units) unit.decode *= decodes;
   row.total = PhaseSummary{.median = row.encode->median + step.seconds + row.decode->median};
+  if (row.encode->low && row.decode->low) {
+    // The two are taken to err together, because what disturbs a machine disturbs both.
+    row.total->low = *row.encode->low + step.seconds + *row.decode->low;
+    row.total->high = *row.encode->high + step.seconds + *row.decode->high;
+  }
   row.samples.clear();
-  row.units.clear();
   row.verdict = {};
+  if (row.codec.name() == "none") {
+    row.tensorwise_seconds = row.encode->median + row.decode->median;
+    for (const double bytes : setting.tensor_bytes) {
+      const CollectiveUse use{.kind = CollectiveUse::Kind::all_reduce, .calls = 1.0, .bytes = bytes};
+      *row.tensorwise_seconds += model_step({&use, 1}, network, measured.ranks, ranks).seconds;
+    }
+  }
   if (setting.compute_seconds > 0.0) {
+    const auto seconds_at = [&](double encode, double decode) {
+      std::vector<UnitCost> costs;
+      for (const UnitProfile& unit : row.units) {
+        costs.push_back({.ready = unit.ready,
+                         .encode = unit.encode * share(encode, row.encode->median),
+                         .communicate = model_step(unit.uses, network, measured.ranks, ranks).seconds,
+                         .decode = unit.decode * share(decode, row.decode->median)});
+      }
+      return iteration_seconds(costs, setting.compute_seconds, setting.overlap);
+    };
     row.iteration = {.compute_seconds = setting.compute_seconds,
                      .overlap = setting.overlap,
-                     .seconds = iteration_seconds(costs, setting.compute_seconds, setting.overlap)};
+                     .seconds = seconds_at(row.encode->median, row.decode->median)};
+    if (row.total->low) {
+      row.iteration->low = seconds_at(*row.encode->low, *row.decode->low);
+      row.iteration->high = seconds_at(*row.encode->high, *row.decode->high);
+    }
   }
   row.message = fmt::format("{}{}errors and payload as measured on {} ranks", measured.message,
                             measured.message.empty() ? "" : "; ", measured.ranks);
@@ -47,12 +72,22 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
 
 }  // namespace
 
+ModelledStep model_units(const ResultRow& row, const Network& network, int ranks) {
+  ModelledStep step;
+  for (const UnitProfile& unit : row.units) {
+    const ModelledStep sent = model_step(unit.uses, network, row.measured_ranks, ranks);
+    step.seconds += sent.seconds;
+    step.wire_bytes += sent.wire_bytes;
+  }
+  return step;
+}
+
 void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting) {
   const std::size_t measured = rows.size();
   for (const auto& network : setting.networks) {
     for (const int machines : setting.machines) {
       for (std::size_t i = 0; i < measured; ++i) {
-        if (rows[i].units.empty()) continue;  // concurrent, not timed, or of one tensor
+        if (rows[i].units.empty() || rows[i].modelled()) continue;  // concurrent, not timed, or of one tensor
         rows.push_back(modelled_row(rows[i], network, machines, setting));
       }
     }

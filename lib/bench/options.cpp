@@ -23,12 +23,16 @@ int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
 
 void check_options(const BenchOptions& options) {
   expect_valid(!options.codecs.empty(), "bench: no codec given");
+  expect_valid(options.rounds >= 1, "--rounds must be 1 at least");
   expect_valid(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
   expect_valid(options.comm_timeout >= 0.1 && options.comm_timeout <= 1e6,
                "--comm-timeout must be 0.1 to 1000000 seconds");
   expect_valid(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
+  }
+  if (options.granularities.size() != 1 && !(options.reconstruction.empty() && options.payloads.empty())) {
+    throw Error{Fault::usage, "--reconstruction and --payloads write what one --granularity makes: give exactly one"};
   }
   if (!options.networks.empty() && !options.isolated) {
     throw Error{Fault::usage, "--network models from isolated times: leave --timing at both or isolated"};

@@ -27,8 +27,8 @@ enum class Timing : std::uint8_t {
 /// else refers to it.
 struct BenchOptions {
   std::string file;
-  std::vector<CodecSpec> codecs;  ///< `none` and `noop` are added in front when missing
-  Granularity granularity;
+  std::vector<CodecSpec> codecs;              ///< `none` and `noop` are added in front when missing
+  std::vector<Granularity> granularities{1};  ///< each is a bench of its own, compared with the others
   Scheme scheme = Scheme::automatic;
   std::string comm = "threads";  ///< threads or mpi; with device cuda loopback or nccl
   std::string device = "cpu";
@@ -36,10 +36,11 @@ struct BenchOptions {
   int ranks = 0;                           ///< 0: as many as the file has workers
   AllReduce all_reduce = AllReduce::ring;  ///< how sums of payloads are added; `none` is the library's own
   int pipeline = 1;                        ///< chunks of a unit that overlap in concurrent rows; 1: off
-  int threads = 0;                         ///< of each rank; 0: all cores isolated, cores shared concurrent
+  int threads = 0;                         ///< of each rank; 0: the machine's cores over the ranks on it
   bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
   bool isolated = true, concurrent = true;
   StopRule stop;
+  std::size_t rounds = 5;  ///< in which every codec is timed once, so that what drifts hits all of them alike
   std::uint64_t seed = 1;
   std::size_t warmup_steps = 2;   ///< unsampled steps, where no pass for the errors comes first
   bool check = true;              ///< compare the result's bits across ranks after every step, untimed

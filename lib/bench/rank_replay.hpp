@@ -178,7 +178,7 @@ class RankAgreement {
 
 // The template parameter `Processor` of what follows is what a replay needs of a processor beyond codecs and reducers.
 // HostProcessor is in replay.cpp, CudaProcessor in replay_cuda.cpp:
-//   Queue<S> queue(); Clock& clock();
+//   Queue<S> queue(); Queue<S> queue(std::size_t elements) for a unit of so many; Clock& clock();
 //   void upload(std::span<const float>, View<float, S>)  enqueued, from memory of the loader; void finish_uploads();
 //   std::span<const float> download(View<const float, S>), HostView<const std::byte> look(View<const std::byte, S>):
 //     each result is valid until the next call;
@@ -205,6 +205,7 @@ class RankUnits {
     for (const auto& unit : plan.units) {
       const Layout layout = layout_of(unit, plan.reader.tensors());
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
+      queues_.push_back(processor.queue(unit.elements));
       reducers_.push_back(make_unit_reducer(codec, layout));
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, unit.elements);
@@ -261,7 +262,7 @@ class RankUnits {
   }
   void reduce_unwatched(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer,
                         PhaseClock<S>& clock) {
-    reducers_[unit]->reduce(comm, queue_, buffer, side_, context(step, unit), workspace_, clock);
+    reducers_[unit]->reduce(comm, queues_[unit], buffer, side_, context(step, unit), workspace_, clock);
   }
 
  private:
@@ -294,6 +295,7 @@ class RankUnits {
   StepLoader& loader_;
   bool shared_loader_;
   std::vector<std::unique_ptr<Reducer<S>>> reducers_;
+  std::vector<Queue<S>> queues_;  ///< of each, with the threads that it feeds
   std::unique_ptr<Arena<S>> arena_;
   RegisteredMemory<S> registered_;  ///< ends before the arena does
   View<float, S> buffer_, weight_, second_moment_;
@@ -322,7 +324,7 @@ class RankReplay {
     if (plan_.errors) compare_with_mean();
     const auto start = std::chrono::steady_clock::now();
     const std::size_t steps = plan_.reader.steps().size();
-    const StopRule& stop = plan_.options.stop;
+    const StopRule& stop = plan_.stop;
     double limit = 0.0;
     std::vector<double> watched;
     DiscardedSamples discarded;
@@ -351,6 +353,10 @@ class RankReplay {
       comm_.agree_max(verdict);
       if (verdict[0] != 0.0) break;
     }
+    std::array<double, 2> times{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), limit};
+    comm_.agree_max(times);
+    result_.seconds = times[0];
+    result_.limit = times[1];
     if (!leads()) return;
     unit_times_.finish(result_.samples, result_.units);
     result_.clock_note = discarded.samples() > 0 ? discarded.note() : processor_.clock_note();
@@ -446,6 +452,9 @@ class RankReplay {
       if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
     }
     result_.note = fmt::format("{}", fmt::join(notes, "; "));
+    result_.reached = false;
+    for (std::size_t unit = 0; unit < units_.size(); ++unit)
+      result_.reached = result_.reached || units_[unit].reached();
   }
 
   /// One sample: all units of a step, each as slow as its slowest rank.

@@ -19,6 +19,8 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
   }
   out["file"] = {{"path", options.file}, {"sha256", report.file_sha256}};
   out["copy_gbps"] = report.copy_rate / 1e9;
+  out["thread_bytes"] = report.thread_bytes;
+  out["worker_likeness"] = report.likeness;
   auto rows = to_json(to_table(report.rows));
   for (std::size_t i = 0; i < report.rows.size(); ++i) {
     const ResultRow& row = report.rows[i];
@@ -29,10 +31,10 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       microseconds["decode"].push_back(sample.phase[2] * 1e6);
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
-    for (std::size_t u = 0; u < row.units.size(); ++u) {
-      const UnitProfile& profile = row.units[u];
+    if (row.modelled()) continue;
+    for (const UnitProfile& profile : row.units) {
       auto& unit = rows[i]["units"].emplace_back();
-      unit = {{"ready", report.ready[u]}, {"encode_us", profile.encode * 1e6}, {"decode_us", profile.decode * 1e6}};
+      unit = {{"ready", profile.ready}, {"encode_us", profile.encode * 1e6}, {"decode_us", profile.decode * 1e6}};
       for (const auto& use : profile.uses) {
         if (use.calls > 0.0)
           unit["collectives"].push_back({{"kind", name_of(use.kind)}, {"calls", use.calls}, {"bytes", use.bytes}});

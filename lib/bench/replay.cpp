@@ -64,12 +64,20 @@ class HostClock final : public PhaseClock<Space::host> {
 class HostProcessor {
  public:
   HostProcessor(const ReplayPlan& plan, Communicator<Space::host>& comm)
-      : pool_{plan.threads},
-        queue_{plan.threads > 1 ? &pool_ : nullptr},
+      : thread_bytes_{plan.thread_bytes},
         clock_{comm, plan.timing},
         throttle_{plan.clock_reasons},
-        chunk_threads_{plan.pipeline()} {}
-  [[nodiscard]] Queue<Space::host> queue() const { return queue_; }
+        chunk_threads_{plan.pipeline()} {
+    for (int threads = plan.threads; threads > 1; threads /= 2) pools_.push_back(std::make_unique<TaskPool>(threads));
+  }
+  [[nodiscard]] Queue<Space::host> queue() const { return {pools_.empty() ? nullptr : pools_.front().get()}; }
+  /// With no more threads than so many elements feed.
+  [[nodiscard]] Queue<Space::host> queue(std::size_t elements) const {
+    for (const auto& pool : pools_) {
+      if (4.0 * static_cast<double>(elements) >= thread_bytes_ * pool->threads()) return {pool.get()};
+    }
+    return {};
+  }
   [[nodiscard]] HostClock& clock() { return clock_; }
   [[nodiscard]] ThrottleWatch& throttle() { return throttle_; }
   [[nodiscard]] static std::string clock_note() { return {}; }
@@ -84,8 +92,8 @@ class HostProcessor {
   static void evict(HostView<float> buffer) { evict_from_caches(as_bytes(buffer)); }
 
  private:
-  TaskPool pool_;
-  Queue<Space::host> queue_;
+  std::vector<std::unique_ptr<TaskPool>> pools_;  ///< of all threads of the rank, of half of them, and so on
+  double thread_bytes_;
   HostClock clock_;
   ThrottleWatch throttle_;
   TaskPool chunk_threads_;

@@ -29,7 +29,10 @@ struct ReplayPlan {
   CodecSpec codec;
   int ranks = 1;
   int threads = 1;  ///< of each rank, for encode and decode
+  /// Bytes of gradient that are worth waking a thread for, see measure_thread_bytes(); 0: any number is.
+  double thread_bytes = 0.0;
   Timing timing = Timing::isolated;
+  StopRule stop = {};           ///< of this replay
   bool errors = true;           ///< begin with an untimed pass that compares every result with the exact mean
   bool write_payloads = false;  ///< in that pass, write down what each rank puts into each collective
   /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.
@@ -44,6 +47,7 @@ struct ReplayPlan {
 
 /// What one unit takes part in during a step.
 struct UnitProfile {
+  double ready = 1.0;  ///< share of the backward pass after which it is ready, see ready_shares()
   /// Seconds, slowest rank, median over samples, scaled to add up to the step's median; 0 unless timing is isolated.
   double encode = 0.0, decode = 0.0;
   CollectiveUses uses = no_uses();  ///< by kind, mean over steps
@@ -63,6 +67,9 @@ struct ReplayResult {
   double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
   double values_sent = 0.0;    ///< one rank, mean over steps
   std::string note;            ///< what reducers say about this replay
+  bool reached = true;         ///< some unit's method came to its work, see Reducer::reached()
+  double seconds = 0.0;        ///< that sampling took, with what is around the timed regions; the same on every rank
+  double limit = 0.0;          ///< what StopRule::limit gave it; the same on every rank
   std::vector<UnitProfile> units;
 };
 

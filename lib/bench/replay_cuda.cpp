@@ -81,6 +81,7 @@ class CudaProcessor {
     if (!plan.options.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
   }
   [[nodiscard]] Queue<Space::cuda> queue() const { return queue_; }
+  [[nodiscard]] Queue<Space::cuda> queue(std::size_t /*elements*/) const { return queue_; }
   [[nodiscard]] CudaClock& clock() { return clock_; }
   [[nodiscard]] ThrottleWatch& throttle() { return throttle_; }
   [[nodiscard]] std::string clock_note() const {

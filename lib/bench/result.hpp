@@ -11,6 +11,7 @@
 #include "lib/bench/cost_model.hpp"
 #include "lib/bench/errors.hpp"
 #include "lib/bench/replay.hpp"
+#include "lib/bench/statistics.hpp"
 #include "lib/report/table.hpp"
 
 namespace gradtool {
@@ -19,7 +20,8 @@ namespace gradtool {
 struct PhaseSummary {
   double median = 0.0;
   std::optional<double> p95 = {}, min = {};
-  std::optional<double> noise = {};  ///< standard deviation / mean
+  std::optional<double> noise = {};           ///< standard deviation / mean
+  std::optional<double> low = {}, high = {};  ///< where the median lies with 95 % confidence, see median_interval()
 };
 
 /// One row of `gradtool bench`: one codec with one timing, over all tensors or for the errors of one of them, measured
@@ -38,10 +40,11 @@ struct ResultRow {
   Scheme scheme = Scheme::automatic;   ///< that the codec rides
   std::string file, model;             ///< name of the gradient file without folders, and the model that it names
   std::string tensor = "all";          ///< name of the one tensor, or all
-  std::string granularity = "tensor";  ///< as given with --granularity
+  std::string granularity = "tensor";  ///< one of those given with --granularity
   std::uint64_t elements = 0;          ///< that the row covers in one step
   std::int64_t first_step = 0, last_step = 0;  ///< training iterations of the first and last captured step
   int ranks = 1;
+  int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
   int threads = 1;    ///< of one rank
   std::string dtype;  ///< of the captured gradients, or "mixed"
@@ -49,6 +52,9 @@ struct ResultRow {
   Timing timing = Timing::isolated;
   int pipeline = 1;        ///< chunks of a unit that overlap
   std::string all_reduce;  ///< what adds sums; no meaning in modelled rows
+  bool reached = true;     ///< the method came to its work; see Reducer::reached()
+  /// Of modelled rows of none: seconds that a step would take with every tensor reduced by itself.
+  std::optional<double> tensorwise_seconds;
 
   /// The modelled network. A row with one is a modelled row.
   std::optional<Network> network;
@@ -57,7 +63,8 @@ struct ResultRow {
   struct Iteration {
     double compute_seconds = 0.0;  ///< forward and backward pass on one rank
     Overlap overlap = Overlap::bucket;
-    double seconds = 0.0;  ///< computation, codec and communication
+    double seconds = 0.0;                       ///< computation, codec and communication
+    std::optional<double> low = {}, high = {};  ///< of that, from the codec's times
   };
   std::optional<Iteration> iteration;
 
@@ -78,11 +85,14 @@ struct ResultRow {
   std::optional<PhaseSummary> total;  ///< of concurrent and of modelled rows
   double copy_rate = 0.0;             ///< of memcpy, bytes a second, measured in the same run
   std::vector<PhaseTimes> samples;    ///< one for each timed step; empty where the row was not timed
-  std::vector<UnitProfile> units;     ///< what each unit takes part in; of measured isolated rows
+  std::vector<UnitProfile> units;     ///< what each unit takes part in; of isolated and of modelled rows
 
   /// What comparing the row with others came to; see set_verdicts().
   struct Verdict {
-    std::optional<double> speedup_vs_none, headroom_vs_noop, breakeven_gbit_s, iteration_speedup_vs_none;
+    std::optional<double> speedup_vs_none, headroom_vs_noop, iteration_speedup_vs_none;
+    /// The speeds of networks on which the row takes less time than none: up to, and from; and the former at the ends
+    /// of the interval of the codec's times.
+    std::optional<double> breakeven_gbit_s, breakeven_from, breakeven_low, breakeven_high;
     std::optional<bool> pareto;
   };
   Verdict verdict;
@@ -132,9 +142,9 @@ struct ResultColumn {
 /// What rows are modelled for.
 struct ModelSetting {
   const std::vector<Network>& networks;
-  const std::vector<int>& machines;  ///< numbers of machines, for each network
-  const std::vector<double>& ready;  ///< share of the backward pass after which each unit is ready (ready_shares)
-  double compute_seconds = 0.0;      ///< above 0: rows also have the iteration that this makes (iteration_seconds)
+  const std::vector<int>& machines;         ///< numbers of machines, for each network
+  const std::vector<double>& tensor_bytes;  ///< of each tensor that is replayed
+  double compute_seconds = 0.0;  ///< above 0: rows also have the iteration that this makes (iteration_seconds)
   Overlap overlap = Overlap::bucket;
 };
 /// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
@@ -144,31 +154,50 @@ struct ModelSetting {
 /// ranks, which the message says.
 void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting);
 
-/// What a row's codec is judged by: cumulative_nmse when it delays what it sends (error feedback, or a memory of its
-/// own), because step by step that looks unfairly bad; else nmse. Infinite where the row has none.
+/// The collectives of one step of an isolated or modelled row, on `network` among `ranks`.
+[[nodiscard]] ModelledStep model_units(const ResultRow& row, const Network& network, int ranks);
+
+/// A row that was measured has no network: its break-even is for this latency of a message, that of 10gbe.
+constexpr double kBreakevenAlpha = 30e-6;
+
+/// True where the row is judged by cumulative_nmse: its codec delays what it sends (error feedback, a residual), so
+/// that step by step it looks unfairly bad.
+[[nodiscard]] bool delays(const CodecSpec& codec);
+/// What a row's codec is judged by: cumulative_nmse when it delays what it sends, else nmse. Infinite where the row has
+/// none.
 [[nodiscard]] double judged_error(const ResultRow& row);
 
 /// What a row is compared by, in seconds: its iteration where that was modelled, else the step's total. Infinite where
 /// it has neither.
 [[nodiscard]] double judged_seconds(const ResultRow& row);
+/// Where judged_seconds lies with 95 % confidence; it alone where that is not known.
+[[nodiscard]] Interval judged_interval(const ResultRow& row);
 
 /// Fills in `verdict`: speed-up, headroom, break-even, Pareto front. Compared are rows that cover all tensors and are
-/// ok, with the same source of time, timing, network and ranks. Needs the rows of none and noop.
+/// ok, with the same granularity, source of time, timing, network and ranks. Needs the rows of none and noop.
+///
+/// The break-even is where the modelled speed-up is 1, by the very model of add_modelled(), latency included: the
+/// highest speed of the network's links at which the row takes no longer than none, for the row's ranks. Looked for
+/// between 1 Mbit/s and 100 Tbit/s; 0 where it wins at none of these, infinite where it wins at the fastest. A row that
+/// sends more than none but in fewer messages loses again on slow networks: breakeven_from is where, else 0.
 void set_verdicts(std::span<ResultRow> rows);
 
-/// The name under which a row stands in tables for people: the codec, and only those parameters that are not defaults.
+/// The name under which a row stands in tables for people: the codec, with the parameters that were given.
 [[nodiscard]] std::string short_name(const ResultRow& row);
 
-/// For people: one line per codec, sorted by time, at most 100 characters wide.
+/// For people, at most 80 characters wide: one line for each codec and granularity. Sorted by modelled time on the
+/// first network and number of ranks, else by break-even. Rows whose method was not reached stand apart, below.
 [[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows);
 
 /// For people: how much faster than uncompressed each codec is, for each network a table with a column for each number
 /// of ranks; where iterations were modelled also their scaling efficiency. Empty when there are no modelled rows.
 [[nodiscard]] std::string modelled_tables(std::span<const ResultRow> rows);
 
-/// For each network and number of ranks: which codec with an error (judged_error) of at most `max_nmse` is fastest, by
-/// the iteration where it was modelled, and what it gains over no compression; or that none is worth it, and why. A
-/// gain of less than 5 % is not. Neighbouring numbers of ranks with the same answer share a line.
+/// For people: for each network and number of ranks one sentence that names the codec to take, and what it gains by how
+/// much, or says that nothing pays or that it is too close to call; what runs up, what the others fail in, and what
+/// bucketing alone gains. Taken is the fastest codec with an error (judged_error) of at most `max_nmse`, by the
+/// iteration where it was modelled, if it gains 5 % at least and more than its noise. Neighbouring numbers of ranks
+/// with the same answer share it. Empty without modelled rows.
 [[nodiscard]] std::string advise(std::span<const ResultRow> rows, double max_nmse);
 
 }  // namespace gradtool

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <vector>
 
 namespace gradtool {
@@ -23,6 +24,33 @@ Moments moments(std::span<const double> samples) {
 
 }  // namespace
 
+std::optional<Interval> median_interval(std::span<const double> samples, std::span<const std::size_t> rounds) {
+  constexpr std::size_t kFewest = 5;
+  constexpr std::size_t kResamples = 400;
+  if (samples.size() < kFewest || rounds.empty()) return std::nullopt;
+  std::vector<std::span<const double>> of_round;
+  for (std::size_t first = 0; const std::size_t size : rounds) {
+    if (size > 0) of_round.push_back(samples.subspan(first, size));
+    first += size;
+  }
+  std::mt19937_64 random{1};
+  const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  std::vector<double> medians, drawn;
+  medians.reserve(kResamples);
+  for (std::size_t resample = 0; resample < kResamples; ++resample) {
+    drawn.clear();
+    for (std::size_t r = 0; r < of_round.size(); ++r) {
+      const auto round = of_round[below(of_round.size())];
+      for (std::size_t i = 0; i < round.size(); ++i) drawn.push_back(round[below(round.size())]);
+    }
+    const auto middle = drawn.begin() + static_cast<std::ptrdiff_t>(drawn.size() / 2);
+    std::nth_element(drawn.begin(), middle, drawn.end());
+    medians.push_back(*middle);
+  }
+  std::sort(medians.begin(), medians.end());
+  return Interval{.low = medians[kResamples / 40], .high = medians[kResamples - 1 - kResamples / 40]};
+}
+
 Summary summarise(std::span<const double> samples) {
   if (samples.empty()) return {};
   std::vector<double> sorted{samples.begin(), samples.end()};
@@ -42,8 +70,16 @@ double relative_error_of_mean(std::span<const double> samples) {
   return m.mean > 0.0 ? m.deviation / m.mean / std::sqrt(static_cast<double>(samples.size())) : 0.0;
 }
 
+StopRule StopRule::share(std::size_t round, std::size_t rounds) const {
+  StopRule one = *this;
+  one.min_samples = min_samples * (round + 1) / rounds - min_samples * round / rounds;
+  one.max_noise = max_noise * std::sqrt(static_cast<double>(rounds));  // the mean of all is that much better known
+  one.part = part / static_cast<double>(rounds);
+  return one;
+}
+
 double StopRule::limit(double first_sample_seconds) const {
-  return timeout_seconds > 0.0 ? timeout_seconds : std::clamp(20.0 * first_sample_seconds, 0.25, 5.0);
+  return part * (timeout_seconds > 0.0 ? timeout_seconds : std::clamp(20.0 * first_sample_seconds, 0.25, 5.0));
 }
 
 bool StopRule::done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const {

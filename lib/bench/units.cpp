@@ -19,6 +19,10 @@ Granularity Granularity::parse(const std::string& text) {
     granularity.kind = Kind::model;
   } else if (text.starts_with("bucket:")) {
     granularity.kind = Kind::bucket;
+    if (text.find_first_not_of("0123456789.", 7) == std::string::npos) {
+      throw Error{Fault::usage,
+                  fmt::format("--granularity '{}' is not valid: the size lacks a unit; write bucket:25MB", text)};
+    }
     granularity.bucket_bytes = parse_bytes(text.substr(7), "--granularity bucket");
   } else {
     throw Error{Fault::usage, fmt::format("--granularity '{}' is not valid; write tensor, model or bucket:25MB", text)};
@@ -48,11 +52,9 @@ std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::
       break;
     case Granularity::Kind::bucket:
       for (std::size_t i = chosen.size(); i-- > 0;) {
-        const std::uint64_t bytes = 4 * tensors[chosen[i]].elements;
-        if (units.empty() ||
-            (units.back().elements > 0 && 4 * units.back().elements + bytes > granularity.bucket_bytes)) {
-          units.emplace_back();
-        }
+        const std::uint64_t most =
+            units.size() <= 1 ? std::min(kFirstBucketBytes, granularity.bucket_bytes) : granularity.bucket_bytes;
+        if (units.empty() || 4 * units.back().elements >= most) units.emplace_back();
         append(chosen[i]);
       }
       break;

@@ -16,15 +16,16 @@ namespace gradtool {
 /// What is reduced in one piece.
 struct Granularity {
   enum class Kind : std::uint8_t { tensor, bucket, model };
-  Kind kind = Kind::tensor;
-  std::uint64_t bucket_bytes = 0;  ///< fp32 bytes; for Kind::bucket
+  /// PyTorch DDP's buckets of 25 MB: what most training runs reduce.
+  Kind kind = Kind::bucket;
+  std::uint64_t bucket_bytes = 25'000'000;  ///< fp32 bytes; for Kind::bucket
 
-  /// "tensor", "model" or "bucket:25MB". Throws Fault::usage.
+  /// "tensor", "model" or "bucket:25MB"; the size needs its unit. Throws Fault::usage.
   [[nodiscard]] static Granularity parse(const std::string& text);
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  std::string text_ = "tensor";
+  std::string text_ = "bucket:25MB";
 };
 
 /// A unit: tensors that lie one behind the other in one buffer.
@@ -38,8 +39,14 @@ struct Unit {
   std::size_t elements = 0;
 };
 
-/// Cuts the tensors (positions in the file) into units. Buckets are filled in reverse forward order, as gradients
-/// become ready in the backward pass and as PyTorch DDP fills them; a tensor larger than a bucket has one of its own.
+/// DDP's first bucket is this small, so that the first all-reduce starts early in the backward pass.
+constexpr std::uint64_t kFirstBucketBytes = 1U << 20;
+
+/// Cuts the tensors (positions in the file) into units. Buckets are filled as PyTorch DDP fills them once it has seen
+/// the order of the backward pass (compute_bucket_assignment_by_size in its reducer.cpp): from the last tensor to the
+/// first, and a bucket closes as soon as it has reached its size. So it holds up to one tensor more than the size, and
+/// a large tensor shares a bucket with the small ones before it. The first bucket's size is kFirstBucketBytes, or the
+/// one asked for where that is smaller.
 [[nodiscard]] std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors,
                                            const std::vector<std::size_t>& chosen, const Granularity& granularity);
 

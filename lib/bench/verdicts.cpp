@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -20,12 +21,13 @@ using Group = std::vector<ResultRow*>;
 
 /// Rows that may be compared with each other, in the order of the table.
 std::vector<Group> groups_of(std::span<ResultRow> rows) {
-  std::map<std::tuple<bool, Timing, std::string, int>, std::size_t> index;
+  std::map<std::tuple<std::string, bool, Timing, std::string, int>, std::size_t> index;
   std::vector<Group> groups;
   for (ResultRow& row : rows) {
     if (row.tensor != "all" || row.status != ResultRow::Status::ok) continue;
     const std::string network = row.network ? row.network->name : std::string{};
-    const auto [place, fresh] = index.try_emplace({row.modelled(), row.timing, network, row.ranks}, groups.size());
+    const auto [place, fresh] =
+        index.try_emplace({row.granularity, row.modelled(), row.timing, network, row.ranks}, groups.size());
     if (fresh) groups.emplace_back();
     groups[place->second].push_back(&row);
   }
@@ -38,18 +40,75 @@ const ResultRow* row_of(const Group& group, std::string_view codec) {
   return found == group.end() ? nullptr : *found;
 }
 
-/// The bandwidth B with W_none/B + T_none = W/B + T, in Gbit/s: below it the codec wins. W: bytes that a rank sends, T:
-/// seconds to encode and decode. 0 when the codec sends no less than none; infinite when it sends less and is no slower
-/// to compute, because then it wins on any network.
-std::optional<double> breakeven(const ResultRow& row, const ResultRow& none) {
-  for (const ResultRow* each : {&row, &none}) {
-    if (!each->bytes || !each->encode || !each->decode) return std::nullopt;
+/// Where a row and that of none take the same time on networks that differ in the speed of their links alone.
+class BreakEven {
+ public:
+  BreakEven(const ResultRow& row, const ResultRow& none)
+      : row_{row}, none_{none}, network_{row.network.value_or(flat_network())} {
+    for (std::size_t i = 0; i < kGrid; ++i) saved_[i] = saved_at(speed(i));
   }
-  const double saved_bytes = none.bytes->wire_per_rank - row.bytes->wire_per_rank;
-  const double added_seconds = row.encode->median + row.decode->median - (none.encode->median + none.decode->median);
-  if (saved_bytes <= 0.0) return 0.0;
-  if (added_seconds <= 0.0) return kInfinite;
-  return saved_bytes * 8.0 / (added_seconds * 1e9);
+
+  /// Speeds in Gbit/s between which the row wins.
+  struct Range {
+    double from = 0.0, to = 0.0;
+  };
+  /// When coding takes the row `added_seconds` more than none.
+  [[nodiscard]] Range at(double added_seconds) const {
+    const auto wins = [&](std::size_t i) { return saved_[i] > added_seconds; };
+    std::size_t last = kGrid;
+    while (last > 0 && !wins(last - 1)) --last;
+    if (last == 0) return {};
+    std::size_t first = last - 1;
+    while (first > 0 && wins(first - 1)) --first;
+    return {.from = first == 0 ? 0.0 : between(speed(first), speed(first - 1), added_seconds),
+            .to = last == kGrid ? kInfinite : between(speed(last - 1), speed(last), added_seconds)};
+  }
+
+ private:
+  /// The speed between one at which the row wins and one at which it loses where that changes.
+  [[nodiscard]] double between(double wins, double loses, double added_seconds) const {
+    for (int step = 0; step < 60; ++step) {
+      const double middle = std::sqrt(wins * loses);
+      (saved_at(middle) > added_seconds ? wins : loses) = middle;
+    }
+    return wins;
+  }
+
+  static Network flat_network() {
+    Network network;
+    network.link.alpha = kBreakevenAlpha;
+    return network;
+  }
+
+  static constexpr std::size_t kGrid = 97;  // twelve speeds a decade, 1 Mbit/s to 100 Tbit/s
+  static double speed(std::size_t i) { return std::pow(10.0, -3.0 + static_cast<double>(i) / 12.0); }
+
+  /// Seconds of communication that the row saves on links of so many Gbit/s.
+  [[nodiscard]] double saved_at(double gbit_s) const {
+    Network network = network_;
+    network.link.beta = gbit_s * 1e9 / 8.0;
+    return model_units(none_, network, row_.ranks).seconds - model_units(row_, network, row_.ranks).seconds;
+  }
+
+  const ResultRow& row_;
+  const ResultRow& none_;
+  Network network_;
+  std::array<double, kGrid> saved_{};
+};
+
+void set_breakeven(ResultRow& row, const ResultRow& none) {
+  for (const ResultRow* each : {static_cast<const ResultRow*>(&row), &none}) {
+    if (each->units.empty() || !each->encode || !each->decode) return;
+  }
+  if (row.ranks < 2) return;
+  const BreakEven breakeven{row, none};
+  const double base = none.encode->median + none.decode->median;
+  const auto range = breakeven.at(row.encode->median + row.decode->median - base);
+  row.verdict.breakeven_gbit_s = range.to;
+  row.verdict.breakeven_from = range.from;
+  if (!row.encode->low || !row.decode->low) return;
+  row.verdict.breakeven_low = breakeven.at(*row.encode->high + *row.decode->high - base).to;
+  row.verdict.breakeven_high = breakeven.at(*row.encode->low + *row.decode->low - base).to;
 }
 
 /// Empty where a time is missing or 0.
@@ -92,10 +151,7 @@ void compare(const Group& group) {
   for (ResultRow* row : group) {
     row->verdict = {};
     const bool baseline = row == none || row == noop;
-    // With two levels of links, the bytes that a rank sends do not say how many of them cross the slow links.
-    const bool flat = !row->network || row->network->node == 1;
-    if (none != nullptr && !baseline && flat && row->timing == Timing::isolated)
-      row->verdict.breakeven_gbit_s = breakeven(*row, *none);
+    if (none != nullptr && !baseline) set_breakeven(*row, *none);
     if (none != nullptr) {
       row->verdict.speedup_vs_none = ratio(seconds_of_total(*none), seconds_of_total(*row));
       row->verdict.iteration_speedup_vs_none = ratio(seconds_of_iteration(*none), seconds_of_iteration(*row));
@@ -107,15 +163,25 @@ void compare(const Group& group) {
 
 }  // namespace
 
+bool delays(const CodecSpec& codec) {
+  return codec.error_feedback || codec.descriptor->delays;
+}
+
 double judged_error(const ResultRow& row) {
-  const bool delays = row.codec.error_feedback || row.codec.descriptor->memory;
-  if (delays) return row.cumulative_nmse.value_or(kInfinite);
+  if (delays(row.codec)) return row.cumulative_nmse.value_or(kInfinite);
   return row.errors ? row.errors->nmse() : kInfinite;
 }
 
 double judged_seconds(const ResultRow& row) {
   if (row.iteration) return row.iteration->seconds;
   return row.total && row.total->median > 0.0 ? row.total->median : kInfinite;
+}
+
+Interval judged_interval(const ResultRow& row) {
+  const double seconds = judged_seconds(row);
+  if (row.iteration) return {row.iteration->low.value_or(seconds), row.iteration->high.value_or(seconds)};
+  if (!row.total) return {seconds, seconds};
+  return {row.total->low.value_or(seconds), row.total->high.value_or(seconds)};
 }
 
 void set_verdicts(std::span<ResultRow> rows) {

@@ -76,6 +76,9 @@ class Reducer {
   /// What the reader of a row must know, for the steps reduced so far: a missing input, a phase that was not reached.
   /// One clause, no full stop; the same on every rank.
   [[nodiscard]] virtual std::string note() const { return {}; }
+  /// False while all that was reduced went another way than the method's: a warm-up, a sampling phase, a missing input.
+  /// Times and errors are then not the method's, and nobody is advised by them. The same on every rank.
+  [[nodiscard]] virtual bool reached() const { return true; }
   [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }
 
   /// How what it sends changes with the number of ranks, for the network models.

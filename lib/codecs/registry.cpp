@@ -46,7 +46,65 @@ CodecSpec parse_codec(std::string_view text) {
                             descriptor.name)};
   }
   const bool on = general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on");
-  return {&descriptor, Params{descriptor.name, descriptor.params, own}, on};
+  return {&descriptor, Params{descriptor.name, descriptor.params, own}, on,
+          std::string{colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1)}};
+}
+
+namespace {
+
+/// `text` cut at commas outside of brackets.
+std::vector<std::string> cut_at_commas(std::string_view text, std::string_view list) {
+  std::vector<std::string> parts{{}};
+  bool inside = false;
+  for (const char c : text) {
+    if ((c == '[' && inside) || (c == ']' && !inside)) {
+      inside = true;
+      break;
+    }
+    if (c == '[' || c == ']') inside = c == '[';
+    if (c == ',' && !inside)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  if (inside) {
+    throw Error{Fault::usage,
+                fmt::format("--codec '{}': the brackets do not match; write values as ratio=[0.001,0.01]", list)};
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<std::string> expand_codec_list(std::string_view text) {
+  constexpr std::size_t kMost = 1000;
+  std::vector<std::string> codecs;
+  for (std::string& part : cut_at_commas(text, text)) {
+    const auto equals = part.find('=');
+    const bool parameter = equals != std::string::npos && part.find(':') > equals;
+    if (parameter && !codecs.empty())
+      codecs.back() += "," + part;
+    else
+      codecs.push_back(std::move(part));
+  }
+  for (std::size_t i = 0; i < codecs.size();) {
+    const auto open = codecs[i].find('[');
+    if (open == std::string::npos) {
+      ++i;
+      continue;
+    }
+    const std::string codec = codecs[i];
+    const auto close = codec.find(']', open);
+    std::vector<std::string> each;
+    for (const auto& value : cut_at_commas(std::string_view{codec}.substr(open + 1, close - open - 1), text))
+      each.push_back(codec.substr(0, open) + value + codec.substr(close + 1));
+    codecs.erase(codecs.begin() + static_cast<std::ptrdiff_t>(i));
+    codecs.insert(codecs.begin() + static_cast<std::ptrdiff_t>(i), each.begin(), each.end());
+    if (codecs.size() > kMost) {
+      throw Error{Fault::usage, fmt::format("--codec '{}' names more than {} codecs; name fewer values", text, kMost)};
+    }
+  }
+  return codecs;
 }
 
 std::string CodecSpec::params_text() const {

@@ -52,6 +52,7 @@ struct CodecDescriptor {
   bool unbiased = false;             ///< E[decode(encode(x))] = x over keys
   bool error_feedback = false;       ///< by default the reducer keeps what was not sent and adds it to the next step
   bool memory = false;               ///< the codec makes encoders with a memory of their own; `ef` does not apply
+  bool delays = false;               ///< that memory holds back parts of the gradient for later steps
   bool by_layout = false;            ///< tensors' shapes matter: it works on whole units only, not on segments of them
   bool needs_weight = false;         ///< uses captured weights where the file has them
   bool needs_second_moment = false;  ///< uses captured second moments where the file has them
@@ -77,12 +78,17 @@ struct CodecSpec {
   const CodecDescriptor* descriptor;
   Params params;
   bool error_feedback;
+  std::string given = {};  ///< the parameters as they were written, without defaults
 
   [[nodiscard]] std::string name() const { return std::string{descriptor->name}; }
   /// params.text(), with ef=... at the end where it is not the codec's default.
   [[nodiscard]] std::string params_text() const;
 };
 [[nodiscard]] CodecSpec parse_codec(std::string_view text);
+/// The codecs that a list names, each as parse_codec takes it: "topk,qsgd:bits=4" is two, and "topk:ratio=[0.001,0.01]"
+/// is one for each value in brackets; several brackets make every combination. What follows a comma belongs to the
+/// codec before it where it is key=value. Throws Fault::usage for brackets that do not close, and for over 1000 codecs.
+[[nodiscard]] std::vector<std::string> expand_codec_list(std::string_view text);
 /// True when this build can run the method on a GPU: its codec, or its own reducer where it has one.
 [[nodiscard]] inline bool on_cuda(const CodecDescriptor& codec) {
   return codec.aggregation == Aggregation::own ? codec.gpu.reducer != nullptr : codec.gpu.codec != nullptr;

@@ -38,6 +38,7 @@ void run_mpi(const HostBody& body, double timeout_seconds = 120.0);
 struct MpiPlace {
   int rank = 0;
   int size = 1;
+  int on_machine = 1;  ///< processes of the job on this machine; known to mpi_world() only
 };
 /// This process's place according to the launcher's environment variables, without initialising MPI; {0, 1} when
 /// neither mpirun nor srun started it.

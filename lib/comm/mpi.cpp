@@ -268,7 +268,12 @@ void run_mpi(const HostBody& body, double timeout_seconds) {
 }
 
 MpiPlace mpi_world(double timeout_seconds) {
-  return start_mpi_job({.stall = timeout_seconds});
+  MpiPlace place = start_mpi_job({.stall = timeout_seconds});
+  MPI_Comm machine = MPI_COMM_NULL;
+  GT_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine));
+  GT_MPI(MPI_Comm_size(machine, &place.on_machine));
+  GT_MPI(MPI_Comm_free(&machine));
+  return place;
 }
 
 }  // namespace gradtool

@@ -133,6 +133,14 @@ struct NonFinite {
 /// most 4 MiB; `progress`, when given, is called with (values read, values in all) after each tensor of a step.
 using ReadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 [[nodiscard]] std::vector<NonFinite> find_non_finite(const GradientReader& reader, const ReadProgress& progress = {});
+/// Above this the workers' gradients are taken to be averaged already (worker_likeness).
+constexpr double kAveragedLikeness = 0.999;
+/// How alike the gradients of the first `workers` workers are: the smallest cosine between worker 0's and another
+/// one's, over all tensors, of the first, the middle and the last step; 1 where they are the same. Different
+/// mini-batches give far less, even with large batches. 0 for one worker, and where a gradient is zero or not finite.
+[[nodiscard]] double worker_likeness(const GradientReader& reader, int workers);
+/// What to tell a user of gradients so alike: a clause without a full stop; empty where they are not averaged.
+[[nodiscard]] std::string averaged_warning(double likeness);
 /// How many values of the second moments and weights are NaN or infinite; reads all of them.
 [[nodiscard]] std::uint64_t count_non_finite_state(const GradientReader& reader);
 

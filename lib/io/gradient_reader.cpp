@@ -1,5 +1,7 @@
 #include "lib/io/gradient_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -8,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <system_error>
 
@@ -258,6 +261,49 @@ void GradientReader::read_weight_part(std::size_t tensor, std::size_t step, std:
   expects(first <= stored.info.elements && out.size() <= stored.info.elements - first,
           "a part of a weight reaches past the tensor's end");
   read_values(*stored.weight, stored.weight_dtype, {step, first}, {1, out.size()}, out);
+}
+
+double worker_likeness(const GradientReader& reader, int workers) {
+  if (workers < 2) return 0.0;
+  const std::size_t last = reader.steps().size() - 1;
+  constexpr std::size_t kPart = std::size_t{1} << 20;
+  std::vector<float> a(kPart), b(kPart);
+  double least = 1.0;
+  for (const std::size_t step : std::set<std::size_t>{0, last / 2, last}) {
+    for (std::size_t worker = 1; worker < static_cast<std::size_t>(workers); ++worker) {
+      double xx = 0.0, yy = 0.0, xy = 0.0;
+      for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
+        const std::uint64_t elements = reader.tensors()[t].elements;
+        for (std::uint64_t first = 0; first < elements; first += kPart) {
+          const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kPart, elements - first));
+          reader.read_gradient_part(t, step, 0, first, std::span{a}.first(n));
+          reader.read_gradient_part(t, step, worker, first, std::span{b}.first(n));
+          for (std::size_t i = 0; i < n; ++i) {
+            const double x = static_cast<double>(a[i]);
+            const double y = static_cast<double>(b[i]);
+            xx += x * x;
+            yy += y * y;
+            xy += x * y;
+          }
+        }
+      }
+      const double cosine = xy / std::sqrt(xx * yy);
+      if (!(cosine > 0.0)) return 0.0;
+      least = std::min(least, cosine);
+    }
+  }
+  return least;
+}
+
+std::string averaged_warning(double likeness) {
+  if (!(likeness > kAveragedLikeness)) return {};
+  return fmt::format(
+      "the workers' gradients are the same (cosine {:.6f}): they were averaged before they were captured, as those "
+      "read "
+      "after DDP's backward pass are. What differs between ranks is lost, so errors, sizes and correlations between "
+      "them "
+      "mean nothing; capture each rank's own gradients, before the all-reduce",
+      likeness);
 }
 
 std::vector<NonFinite> find_non_finite(const GradientReader& reader, const ReadProgress& progress) {

@@ -79,6 +79,8 @@ def bench(options, codecs, extra=(), capture=None, cluster=None, record=False):
         command = [os.path.abspath(options.gradtool), "bench", os.path.abspath(capture or options.capture)]
         for codec in codecs:
             command += ["--codec", codec]
+        if "--granularity" not in extra:
+            command += ["--granularity", "tensor"]  # as the papers' own tables
         command += [*map(str, extra), "--csv", table, "--json", full]
         if cluster:
             command = [CLUSTER, "with", "--hosts", "4", "--rate", cluster, "--", *RING, *command, "--comm", "mpi"]

@@ -40,6 +40,8 @@ def bench(capture, codec, *flags):
     out = os.path.join(os.path.dirname(capture), "reconstruction.h5")
     if os.path.exists(out):
         os.remove(out)
+    if "--granularity" not in flags:
+        flags = ("--granularity", "tensor", *flags)
     text = subprocess.run([GRADTOOL, "bench", capture, "--codec", codec, "--reconstruction", out, "--csv", "-", "--per-tensor",
                            "-n", "2", "--threads", "2", *flags], check=True, stdout=subprocess.PIPE, text=True).stdout
     name = codec.split(":")[0]

@@ -116,7 +116,7 @@ def gradiveq(group, lt, lc, taps, variance):
 def check(capture, folder, spec, method):
     result = folder / "result.h5"
     result.unlink(missing_ok=True)
-    subprocess.run([GRADTOOL, "bench", str(capture), "--codec", spec, "--timing", "isolated", "-n", "1", "--reconstruction",
+    subprocess.run([GRADTOOL, "bench", str(capture), "--codec", spec, "--timing", "isolated", "--granularity", "tensor", "-n", "1", "--reconstruction",
                     str(result), "--csv", str(folder / "table.csv")],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     moved = 0

@@ -27,7 +27,7 @@ for codec in codecs:
         continue
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        subprocess.run([gradtool, "bench", capture, "--codec", name, "--timing", "isolated", "-n", "1", "--payloads",
+        subprocess.run([gradtool, "bench", capture, "--codec", name, "--timing", "isolated", "--granularity", "tensor", "-n", "1", "--payloads",
                         str(folder / "log"), "--reconstruction", str(folder / "r.h5"), "--csv", str(folder / "t.csv")],
                        check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         sums, ranks = {}, sorted((folder / "log").glob("rank*.csv"))

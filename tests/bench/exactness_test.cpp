@@ -48,9 +48,13 @@ std::string failure_at(int call, bool check) {
   const GradientReader reader{file.path()};
   const auto units = make_units(reader.tensors(), {0}, Granularity{});
   BenchOptions options;
-  options.stop = {.min_samples = 2, .max_noise = 1e300, .timeout_seconds = 1e9};
   options.check = check;
-  const ReplayPlan plan{.options = options, .reader = reader, .units = units, .codec = parse_codec("none"), .ranks = 2};
+  const ReplayPlan plan{.options = options,
+                        .reader = reader,
+                        .units = units,
+                        .codec = parse_codec("none"),
+                        .ranks = 2,
+                        .stop = {.min_samples = 2, .max_noise = 1e300, .timeout_seconds = 1e9}};
   StepLoader loader{reader, 2, kElementsEach, {}};
   std::array<ReplayResult, 2> results;
   try {

@@ -27,12 +27,12 @@ ReplayResult replay_with(ClockReasons reasons) {
   }
   const GradientReader reader{file.path()};
   const auto units = make_units(reader.tensors(), {0}, Granularity{});
-  BenchOptions options;
-  options.stop = {.min_samples = 4, .max_noise = 1e300, .timeout_seconds = 1e9};
+  const BenchOptions options;
   const ReplayPlan plan{.options = options,
                         .reader = reader,
                         .units = units,
                         .codec = parse_codec("none"),
+                        .stop = {.min_samples = 4, .max_noise = 1e300, .timeout_seconds = 1e9},
                         .clock_reasons = std::move(reasons)};
   StepLoader loader{reader, 1, kElementsEach, {}};
   ReplayResult result;

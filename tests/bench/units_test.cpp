@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "lib/core/error.hpp"
 
 namespace gradtool::test {
@@ -26,18 +28,35 @@ TEST(Units, OneForEachTensorOrOneForAll) {
   EXPECT_EQ(model[0].pieces[1].first, 10U);
 }
 
-TEST(Units, BucketsFillFromTheEndAndHoldAtMostTheirSize) {
-  const auto units = make_units(tensors({100, 10, 10, 10, 500}), {0, 1, 2, 3, 4}, Granularity::parse("bucket:100"));
-  ASSERT_EQ(units.size(), 4U);  // 500 alone | 10 10 | 10 | 100 alone
+TEST(Units, BucketsFillFromTheEndAndCloseOnceTheyHaveReachedTheirSize) {
+  const auto units = make_units(tensors({100, 10, 10, 10, 500}), {0, 1, 2, 3, 4}, Granularity::parse("bucket:100B"));
+  ASSERT_EQ(units.size(), 3U);  // 500 | 10 10 10 (25 elements close a bucket) | 100
   EXPECT_EQ(units[0].pieces[0].tensor, 4U);
-  EXPECT_EQ(units[1].elements, 20U);
+  EXPECT_EQ(units[1].elements, 30U);
   EXPECT_EQ(units[1].pieces[0].tensor, 3U);
-  EXPECT_EQ(units[2].elements, 10U);
-  EXPECT_EQ(units[3].elements, 100U);
+  EXPECT_EQ(units[2].elements, 100U);
+}
+
+// The sizes that DDP makes of a ResNet-20 for pictures of one channel; check_buckets.py compares others with PyTorch
+// itself.
+TEST(Units, TheFirstBucketIsOneMebibyte) {
+  std::vector<std::uint64_t> sizes{144, 16, 16};
+  for (int i = 0; i < 6; ++i) sizes.insert(sizes.end(), {2304, 16, 16});
+  sizes.insert(sizes.end(), {4608, 32, 32});
+  for (int i = 0; i < 5; ++i) sizes.insert(sizes.end(), {9216, 32, 32});
+  sizes.insert(sizes.end(), {18432, 64, 64});
+  for (int i = 0; i < 5; ++i) sizes.insert(sizes.end(), {36864, 64, 64});
+  sizes.insert(sizes.end(), {640, 10});
+  std::vector<std::size_t> all(sizes.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const auto units = make_units(tensors(sizes), all, Granularity{});
+  ASSERT_EQ(units.size(), 2U);
+  EXPECT_EQ(units[0].elements, 262'250U);
+  EXPECT_EQ(units[1].elements, 7'184U);
 }
 
 TEST(Units, RefusesOtherWords) {
-  for (const char* bad : {"", "layer", "bucket", "bucket:", "bucket:x", "bucket:0"}) {
+  for (const char* bad : {"", "layer", "bucket", "bucket:", "bucket:x", "bucket:0B", "bucket:25"}) {
     EXPECT_THROW(static_cast<void>(Granularity::parse(bad)), Error) << bad;
   }
 }

@@ -307,6 +307,7 @@ extern constinit const CodecDescriptor adacomp_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,
+    .delays = true,
     .by_layout = true,
     .payload = "64 + 32 T + w (bins + k) bits, T tensors, w = 8 for bins up to 64, else 16; each tensor in words of 32",
     .make_host = make_method_codec<Space::host, AdaCompCodec>,

@@ -217,6 +217,7 @@ extern constinit const CodecDescriptor dct_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,
+    .delays = true,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k elements that reach the threshold",
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<DctCodec>(p);

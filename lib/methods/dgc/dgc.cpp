@@ -377,6 +377,7 @@ extern constinit const CodecDescriptor dgc_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,
+    .delays = true,
     .by_layout = true,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, and with dense vectors of d elements 64 + 32 d more",
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {

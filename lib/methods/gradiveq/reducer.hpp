@@ -64,6 +64,7 @@ class GradiVeqReducer final : public CountingReducer<S> {
     phase_ = warmup_steps_ = sample_steps_ = compressed_steps_ = restarts_ = disagreements_ = 0;
   }
 
+  [[nodiscard]] bool reached() const override { return compressed_steps_ > 0; }
   [[nodiscard]] std::string note() const override {
     if (compressor_.layers().empty()) return {};
     const auto text_of = [](auto number) { return std::to_string(number); };

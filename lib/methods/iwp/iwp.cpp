@@ -324,6 +324,7 @@ extern constinit const CodecDescriptor iwp_codec{
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,
+    .delays = true,
     .by_layout = true,
     .needs_weight = true,
     .payload = "32 |M| bits, and (n or about |m| (log2(n/|m|) + 2)) + 128 bits on a rank that broadcasts its mask m",

@@ -189,6 +189,7 @@ class IwpReducer final : public CountingReducer<S> {
     step_ = 0;
   }
   [[nodiscard]] View<const float, S> residual() const override { return accumulated_; }
+  [[nodiscard]] bool reached() const override { return !without_weight_; }
   [[nodiscard]] std::string note() const override {
     return without_weight_ ? "no weights of some tensors or all: importance is the accumulated magnitude" : "";
   }

@@ -107,6 +107,7 @@ class OkTopkReducer final : public CountingReducer<S> {
     selected_ = wanted_ = 0;
   }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
+  [[nodiscard]] bool reached() const override { return step_ > warmup_; }
   [[nodiscard]] std::string note() const override {
     return step_ <= warmup_ && step_ > 0 ? "no step was compressed: all of them are warm-up" : "";
   }

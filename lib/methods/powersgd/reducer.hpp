@@ -114,6 +114,7 @@ class PowerSgdReducer final : public CountingReducer<S> {
   }
   void settle(Queue<S> queue) override { steps_.settle(queue, state_); }
   [[nodiscard]] View<const float, S> residual() const override { return state_.residual; }
+  [[nodiscard]] bool reached() const override { return compressed_steps_ > 0; }
   [[nodiscard]] std::string note() const override {
     if (dense_steps_ == 0) return {};
     return std::to_string(compressed_steps_) + " of " + std::to_string(compressed_steps_ + dense_steps_) +

@@ -62,6 +62,7 @@ class SketchReducer final : public CountingReducer<S> {
     fill_zero(queue, momentum_);
   }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
+  [[nodiscard]] bool reached() const override { return steps_.has_value(); }
   [[nodiscard]] std::string note() const override {
     return steps_ || n_ == 0 ? "" : "units too small for a sketch are summed whole";
   }

@@ -357,6 +357,7 @@ extern constinit const CodecDescriptor vgc_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,
+    .delays = true,
     .by_layout = true,
     .needs_second_moment = true,
     .payload = "64 + 40 T + 32 k bits, T tensors, k elements that passed the test",
