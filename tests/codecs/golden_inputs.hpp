@@ -13,10 +13,16 @@ namespace gradtool::test {
 inline const EncodeContext kGoldenContext{.key = {.seed = 2026, .step = 5, .rank = 2, .tensor = 11}, .iteration = 500};
 
 /// Inputs by name. All but `tones` are made of exact arithmetic. `tones` is for transform codecs with a fixed range: 24
-/// frequencies whose components lie inside a code, so that any correct transform gives the same payload.
+/// frequencies whose components lie inside a code, so that any correct transform gives the same payload. `impulse` is
+/// for those that scale to the largest component: it is every component of the spectrum, exactly.
 inline std::vector<float> golden_input(const std::string& name) {
   if (name == "empty") return {};
   if (name == "one") return {-0.37F};
+  if (name == "impulse") {
+    std::vector<float> x(256, 0.0F);
+    x[0] = 0.77F;  // times its reciprocal rounded to nearest is below 1 in float32
+    return x;
+  }
   if (name == "seven") return gradient_like(7, 3);
   if (name == "gradient1025") return gradient_like(1025, 7);
   if (name == "gradient100003") return gradient_like(100'003, 8);

@@ -71,6 +71,13 @@ struct FftLayout {
   [[nodiscard]] GT_HD constexpr std::size_t bytes() const { return codes_offset() + 4 * code_words(); }
 };
 
+/// 1/x rounded to nearest, or the next float32 above it where x times that would be below 1. x is at least
+/// FftScaling::kSmallestPeak and finite.
+[[nodiscard]] GT_HD inline float reciprocal_up(float x) {
+  const float nearest = 1.0f / x;
+  return x * nearest < 1.0f ? float_of(bits_of(nearest) + 1) : nearest;
+}
+
 /// The two factors between an unnormalised component of the spectrum and the number that is coded.
 struct FftScaling {
   float factor = 0.0F;  ///< component times this is the number that is coded
@@ -80,14 +87,15 @@ struct FftScaling {
   static constexpr float kSmallestPeak = 0x1p-100F;
 
   /// `largest` is the largest magnitude among the kept components, as a binary32 pattern without sign; `unit` is
-  /// unitary_factor(L). With `to_peak` the largest component becomes 1, the range of the number format; otherwise the
-  /// unitary coefficients themselves are coded. A component that is not finite gives a scale of NaN.
+  /// unitary_factor(L). With `to_peak` the largest component becomes 1 or just above, so that truncation leaves it the
+  /// code of 1, the range of the number format; otherwise the unitary coefficients themselves are coded. A component
+  /// that is not finite gives a scale of NaN.
   [[nodiscard]] GT_HD static FftScaling of(std::uint32_t largest, float unit, bool to_peak) {
     const bool finite = largest < 0x7f800000u;
     if (!to_peak || !finite) return {unit, finite ? 1.0f : float_of(0x7fc00000u)};
     const float peak = float_of(largest);
     if (peak < kSmallestPeak) return {0.0f, 0.0f};
-    return {1.0f / peak, peak * unit};
+    return {reciprocal_up(peak), peak * unit};
   }
 };
 

@@ -39,7 +39,10 @@ def decode(parameters, n, payload):
         bins = np.flatnonzero(np.unpackbits(words, bitorder="little"))
         at += len(words)
     assert len(bins) == kept and len(payload) == at + 4 * ((2 * kept * bits + 31) // 32)
-    components = numbers(packed(payload, at, 2 * kept, bits), bits, mantissa, pbase, positives) * scale
+    components = numbers(packed(payload, at, 2 * kept, bits), bits, mantissa, pbase, positives)
+    if parameters["range"] == "auto" and bits != 32 and scale > 0:
+        assert np.abs(components).max() == 1, "the largest component does not have the code of 1"
+    components *= scale
     spectrum = np.zeros(row, dtype=np.complex128)
     spectrum[bins] = components[0::2] + 1j * components[1::2]
     out, first = [], 0
