@@ -1,5 +1,5 @@
 """Replays a synthetic capture through gradtool bench and computes everything again with NumPy: the error columns from
---reconstruction, and what topk (with error feedback), qsgd (its bound) and fft should have produced.
+--reconstruction, and what topk (with error feedback), dgc, qsgd (its bound) and fft should have produced.
 
 Usage: check_against_numpy.py GRADTOOL
 """
@@ -7,6 +7,7 @@ import csv
 import io
 import math
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,11 @@ import tempfile
 import h5py
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from payloads.common import philox_bits  # noqa: E402
+
 GRADTOOL = sys.argv[1]
-RANKS, STEPS = 3, 4
+RANKS, STEPS, SEED = 3, 4, 1
 SHAPES = {"conv.weight": (8, 4, 3, 3), "conv.bias": (8,), "fc.weight": (40, 50), "tiny": (2,)}
 
 
@@ -100,6 +104,35 @@ def topk_mean(x, ratio):
     return out
 
 
+def dgc_mean(x, ratio, unit, over):
+    """Deep gradient compression without momentum, by its page: the threshold of a strided sample, corrected, and what reaches it."""
+    steps, ranks, n = x.shape
+    k = min(max(1, math.floor(ratio * n + 0.5)), n)
+    stride = max(1, n // int(min(max(max(0.01 * n, 2 / ratio), 1), n)))
+    out, v = np.zeros((steps, n)), np.zeros((ranks, n), "f4")
+    for step in range(steps):
+        for rank in range(ranks):
+            v[rank] += x[step, rank]
+            a = np.abs(v[rank])
+            first = int(philox_bits(SEED, step, rank, unit, 1)[0]) % stride
+            sample = np.sort(a[first::stride])[::-1]
+            threshold = np.float32(sample[min(max(math.ceil(ratio * len(sample)), 1), len(sample)) - 1]) if k < n else np.float32(0)
+            threshold = max(threshold, np.float32(2.0 ** -149))
+            reach = lambda t: int((a >= t).sum())  # noqa: E731
+            for _ in range(10):
+                if 5 * reach(threshold) < 4 * k:
+                    threshold = max(threshold * np.float32(0.8), np.float32(2.0 ** -149))
+                elif over == "scale" and 10 * reach(threshold) > 13 * k and 5 * reach(threshold * np.float32(1.3)) >= 4 * k:
+                    threshold = threshold * np.float32(1.3)
+                else:
+                    break
+            keep = np.flatnonzero(a >= threshold)
+            keep = keep[np.argsort(-a[keep], kind="stable")[:k]]
+            out[step, keep] += v[rank, keep].astype("f8") / ranks
+            v[rank, keep] = 0
+    return out
+
+
 def range_float(values, bits, mantissa, nearest):
     """The N-bit range-based float for +-1, by table look-up instead of bit arithmetic."""
     s = 23 - mantissa
@@ -154,6 +187,13 @@ def main():
             expected = topk_mean(x[name], 0.1)
             assert np.allclose(y[name][:, 0], expected, rtol=1e-6, atol=1e-9), f"topk {name} differs from NumPy"
             assert ((y[name][:, 0] != 0) == (expected != 0)).all(), f"topk {name}: other elements were kept"
+
+        for ratio, over in ((0.1, "topk"), (0.02, "topk"), (0.05, "scale")):
+            rows, y = bench(capture, f"dgc:momentum=0,ratio={ratio},over={over}")
+            for unit, name in enumerate(SHAPES):
+                expected = dgc_mean(x[name], ratio, unit, over)
+                assert np.allclose(y[name][:, 0], expected, rtol=1e-6, atol=1e-9), f"dgc {name} differs from NumPy"
+                assert ((y[name][:, 0] != 0) == (expected != 0)).all(), f"dgc {name}: other elements were kept"
 
         rows, y = bench(capture, "qsgd:bits=4,bucket=512")
         for name in SHAPES:

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lib/methods/dgc/format.hpp"
 #include "tests/codecs/encoder_run.hpp"
 
 namespace gradtool::test {
@@ -85,6 +86,16 @@ TEST(Dgc, SendsAtMostKAndRarelyLessThanFourFifths) {
     }
     EXPECT_EQ(most, k) << spec;
     if (ratio < 0.1) EXPECT_LT(least, k) << spec << ": the threshold of a sample cannot always be enough";
+  }
+}
+
+TEST(Dgc, ExactlyFourFifthsAndThirteenTenthsOfKAreEnough) {
+  for (std::size_t k = 10; k <= 100'000; k += 10) {
+    const format::ThresholdCorrection correction{k};
+    ASSERT_FALSE(correction.too_few(8 * k / 10)) << k;
+    ASSERT_TRUE(correction.too_few(8 * k / 10 - 1)) << k;
+    ASSERT_FALSE(correction.too_many(13 * k / 10)) << k;
+    ASSERT_TRUE(correction.too_many(13 * k / 10 + 1)) << k;
   }
 }
 

@@ -45,20 +45,17 @@ GT_HD inline float clip_scale(double squares, double limit) {
 /// How a sampled threshold is corrected until about k elements reach it (section 3.1, and the published code).
 /// Thresholds are binary32 patterns of magnitudes, which order like the magnitudes.
 struct ThresholdCorrection {
-  static constexpr float kRaise = 1.3F;  ///< a threshold that more than 1.3 k elements reach is too low
-  static constexpr float kLower = 0.8F;  ///< one that fewer than 0.8 k elements reach is too high
+  static constexpr float kRaise = 1.3F;  ///< factor for a threshold that more than 1.3 k elements reach: it is too low
+  static constexpr float kLower = 0.8F;  ///< factor for one that fewer than 0.8 k elements reach: it is too high
   static constexpr int kTries = 10;
 
   std::size_t k = 0;
   bool raises = false;  ///< a threshold that is too low is raised; otherwise an exact selection follows at once
 
-  [[nodiscard]] GT_HD static std::size_t most(std::size_t k) {
-    return static_cast<std::size_t>(static_cast<double>(kRaise) * static_cast<double>(k));
-  }
+  // Counts are compared in integers: 0.8 in binary is above or below four fifths, and exactly 0.8 k or 1.3 k is enough.
+  [[nodiscard]] GT_HD static std::size_t most(std::size_t k) { return 13 * k / 10; }
   [[nodiscard]] GT_HD bool too_many(std::size_t count) const { return count > most(k); }
-  [[nodiscard]] GT_HD bool too_few(std::size_t count) const {
-    return static_cast<double>(count) < static_cast<double>(kLower) * static_cast<double>(k);
-  }
+  [[nodiscard]] GT_HD bool too_few(std::size_t count) const { return 5 * count < 4 * k; }
   /// At least the smallest positive number, because zeros are never sent, and at most infinity, because NaNs always
   /// are.
   [[nodiscard]] GT_HD static std::uint32_t clamped(std::uint32_t pattern) {
