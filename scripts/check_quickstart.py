@@ -2,6 +2,7 @@
 import csv
 import json
 import pathlib
+import re
 import sys
 
 folder = pathlib.Path(sys.argv[1])
@@ -27,6 +28,9 @@ for name in ("bench.csv", "bench-model.csv"):
         assert float(row["nmse"]) >= 0 and row["encode_us_median"], where
         if row["codec"] == "qsgd":
             assert 7 < float(row["payload_ratio"]) < 8, f"{where}: a 4-bit code cannot reach 8"
+        if row["codec"] == "oktopk":
+            share = float(re.search(r"where the ratio asks for 100 %: ([0-9.e+]+) %", row["message"])[1])
+            assert 50 <= share <= 150, f"{where}: {row['message']}"
         if row["codec"] == "none":
             assert float(row["nmse"]) < 1e-10 and abs(float(row["wire_ratio"]) - 1) < 1e-3, where
 for name in ("bench.json", "bench-model.json"):

@@ -85,7 +85,7 @@ class GpuSteps {
   };
 
   explicit GpuSteps(const OkTopkShape& shape)
-      : shape_{shape}, borders_(shape.ranks + 1), starts_(shape.ranks + 1), numbers_{2 * shape.ranks + 2} {}
+      : shape_{shape}, borders_(shape.ranks + 1), starts_(shape.ranks + 1), numbers_{shape.ranks + 1} {}
 
   [[nodiscard]] float kth(Queue queue, DeviceView<const float> values, std::size_t k, const Workspace& work) {
     const cuda::Select select{queue, values, work.select};
@@ -148,14 +148,6 @@ class GpuSteps {
   void add_and_forget(Queue queue, Part part, float weight, DeviceView<float> out, DeviceView<float> residual,
                       float threshold, const Workspace& work) const {
     add_part(queue, part, weight, out, {residual.data(), smallest_pattern(threshold)}, work);
-  }
-
-  [[nodiscard]] std::size_t counts(Queue queue, std::span<const Part> parts) {
-    for (std::size_t r = 0; r < parts.size(); ++r) numbers_.fetch(queue, parts[r].first(sizeof(SparseHeader)), 2 * r);
-    const auto headers = numbers_.wait(queue);
-    std::size_t total = 0;
-    for (std::size_t r = 0; r < parts.size(); ++r) total += static_cast<std::uint32_t>(headers[2 * r + 1]);
-    return total;
   }
 
  private:

@@ -49,7 +49,7 @@ TEST(OkTopk, FullRatioIsTheSum) {
 
 TEST(OkTopk, VolumeStaysNearSixKWhateverTheRanks) {
   // Between recomputations: at most 2k out, 2k in the gather, values and indices; 6k with the bands of the thresholds.
-  // Without the residual, whose growth would let more reach a threshold of an earlier step.
+  // Without the residual, whose growth would make the thresholds exact again, which gathers all sums.
   const std::size_t n = 40'000;
   const double k = 400.0;
   for (const int ranks : {2, 4, 8}) {
@@ -60,6 +60,40 @@ TEST(OkTopk, VolumeStaysNearSixKWhateverTheRanks) {
                           ranks;
     EXPECT_LT(per_rank, 6.0 * k * 4.0 * (ranks - 1) / ranks + 64.0 * ranks) << ranks;
     EXPECT_GT(per_rank, 1.0 * k * 4.0 * (ranks - 1) / ranks) << ranks;
+  }
+}
+
+TEST(OkTopk, CountsStayNearKWhileGradientsGrowAndShrink) {
+  // Residuals grow over the first steps by themselves; on top of that the gradient's size changes by a half or a third
+  // in each step, and once at a stroke. Only step 0 is a multiple of the period.
+  const std::size_t n = 20'000;
+  const std::size_t k = 200;
+  const auto changing = [n](int rank, int step) {
+    auto x = model_gradient(n, rank, step);
+    const float size = step < 8 ? std::pow(1.5F, static_cast<float>(step)) : std::pow(0.7F, static_cast<float>(step));
+    for (auto& value : x) value *= size;
+    return x;
+  };
+  for (const std::string ef : {"on", "off"}) {
+    const auto out = run_model(
+        {.codec = "oktopk:ef=" + ef, .ranks = 4, .steps = 20, .layout = Layout::flat(n), .gradient = changing});
+    for (std::size_t step = 0; step < 20; ++step) {
+      std::size_t kept = 0;
+      for (const float y : out.results[0][step]) kept += y != 0.0F ? 1 : 0;
+      EXPECT_GE(2 * kept, k) << step << ", ef=" << ef;
+      EXPECT_LE(2 * kept, 3 * k) << step << ", ef=" << ef;
+      for (std::size_t r = 0; r < 4; ++r) {
+        std::size_t sent = 0;  // to other ranks, so that the own region's share of the selection is missing
+        for (const auto& message : out.messages[r][step]) {
+          if (message.call != "exchange" || message.bytes.size() != 16) continue;
+          std::uint32_t count = 0;
+          std::memcpy(&count, message.bytes.data() + 8, 4);
+          sent += count;
+        }
+        EXPECT_GE(4 * sent, k) << step << ", rank " << r << ", ef=" << ef;
+        EXPECT_LE(2 * sent, 3 * k) << step << ", rank " << r << ", ef=" << ef;
+      }
+    }
   }
 }
 

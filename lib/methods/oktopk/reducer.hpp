@@ -14,12 +14,18 @@
 namespace gradtool {
 
 /// A threshold that is computed exactly now and then, and in between follows the number of values that reach it (Li and
-/// Hoefler 2022, section 3.1).
+/// Hoefler 2022, section 3.1). Where that number is far from k, the threshold is computed exactly out of turn: drifting
+/// would take many steps to follow a gradient, or a residual, that grows or shrinks quickly.
 class DriftingThreshold {
  public:
   /// `factor` > 1: by how much a step may change it.
   explicit DriftingThreshold(double factor) : factor_{static_cast<float>(factor)} {}
   void set(float value) { value_ = value; }
+  /// Whether `count` values, more than 3k/2 or fewer than k/2, call for an exact threshold. At 0 there are no smaller
+  /// values to be found.
+  [[nodiscard]] bool misses(std::size_t count, std::size_t k) const {
+    return 2 * count > 3 * k || (2 * count < k && value_ != 0.0F);
+  }
   /// Rises when more than `high` values reached it, and falls when fewer than `low` did.
   void steer(std::size_t count, double low, double high) {
     const auto reached = static_cast<double>(count);
@@ -67,7 +73,6 @@ struct OkTopkShape {
 ///   add_and_forget(queue, part, weight, out, residual, threshold, work)
 ///                                       the same, and residual := 0 where the part has a value and the residual
 ///                                       reaches the threshold, so that this rank sent it
-///   counts(queue, parts)                number of values in all parts
 /// Numbers that come back decide the sizes of the next collective, so a GPU's reducer waits for them.
 template <Space S, class Steps>
 class OkTopkReducer final : public CountingReducer<S> {
@@ -93,8 +98,7 @@ class OkTopkReducer final : public CountingReducer<S> {
         sizes_(ranks_),
         offsets_(ranks_),
         cuts_(ranks_ * ranks_),
-        parts_(ranks_),
-        read_back_{ranks_},
+        read_back_{2 * ranks_},
         state_{padded(sizeof(float) * n_)},
         residual_{state_.template take<float>(setup.spec.error_feedback ? n_ : 0)} {
     OkTopkReducer::reset(setup.queue);
@@ -112,8 +116,8 @@ class OkTopkReducer final : public CountingReducer<S> {
     return step_ <= warmup_ && step_ > 0 ? "no step was compressed: all of them are warm-up" : "";
   }
   [[nodiscard]] std::vector<Tally> tallies() const override {
-    return {
-        {"values selected of the k that were asked for", static_cast<double>(selected_), static_cast<double>(wanted_)}};
+    return {{"values that a rank selected, where the ratio asks for 100 %", static_cast<double>(selected_),
+             static_cast<double>(wanted_)}};
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{shape_, Scratch<S>{}}.bytes; }
@@ -137,18 +141,26 @@ class OkTopkReducer final : public CountingReducer<S> {
       if (exact_thresholds) local_.set(kth(queue, candidates, work));
       local_threshold = local_.value();
       selected = steps_.select(queue, candidates, local_threshold, work.steps);
+      if (!exact_thresholds && local_.misses(selected, k_)) {
+        local_threshold = kth(queue, candidates, work);
+        local_.set(local_threshold);
+        selected = steps_.select(queue, candidates, local_threshold, work.steps);
+      }
       const auto k = static_cast<double>(k_);
       local_.steer(selected, 2.0 * k / 3.0, 5.0 * k / 4.0);
     });
     if (compressed_step % regions_period_ == 0) agree_on_regions(comm, queue, selected, work, clock);
     const std::size_t own = split_and_reduce(comm, queue, work, clock);
-    if (exact_thresholds) {
-      const auto sums = gather_sums(comm, queue, work, clock);
-      in_phase(clock, Phase::communicate, queue, [&] { global_.set(kth(queue, sums, work)); });
+    if (exact_thresholds) set_global_threshold(comm, queue, work, clock);
+    Kept kept = keep(comm, queue, work, clock);
+    if (!exact_thresholds && global_.misses(kept.by_all, k_)) {  // on all ranks, or on none
+      set_global_threshold(comm, queue, work, clock);
+      kept = keep(comm, queue, work, clock);
     }
-    const std::size_t kept = gather_result(comm, queue, work, clock);
+    gather_result(comm, queue, work, clock);
     in_phase(clock, Phase::decode, queue, [&] { apply_result(queue, gradient, local_threshold, work); });
-    values_sent_ = selected - own + kept;
+    global_.steer(kept.by_all, 2.0 * static_cast<double>(k_) / 3.0, 4.0 * static_cast<double>(k_) / 3.0);
+    values_sent_ = selected - own + kept.by_this_rank;
     selected_ += selected;
     wanted_ += k_;
   }
@@ -160,14 +172,14 @@ class OkTopkReducer final : public CountingReducer<S> {
           region_sums{scratch.template take<float>(shape.n)},
           parts{scratch.take_bytes(parts_bound(shape))},
           part{scratch.take_bytes(shape.part_bound(shape.n))},
-          numbers{scratch.template take<std::uint64_t>(shape.ranks * shape.ranks)},
+          numbers{scratch.template take<std::uint64_t>(std::max<std::size_t>(shape.ranks, 2) * shape.ranks)},
           steps{shape, scratch},
           bytes{scratch.bytes()} {}
     View<float, S> all_sums;         ///< list of the non-zero sums of all regions
     View<float, S> region_sums;      ///< sums of the own region, element by element
     View<std::byte, S> parts;        ///< one part for each region
     View<std::byte, S> part;         ///< the part that arrives, or that this rank sends to all
-    View<std::uint64_t, S> numbers;  ///< cuts, or sizes, of all ranks
+    View<std::uint64_t, S> numbers;  ///< cuts, or sizes and counts, of all ranks
     typename Steps::Workspace steps;
     std::size_t bytes;
   };
@@ -261,19 +273,32 @@ class OkTopkReducer final : public CountingReducer<S> {
     return bytes;
   }
 
-  /// sizes_ := the number `mine` of every rank.
-  void exchange_sizes(Communicator<S>& comm, Queue<S> queue, std::uint64_t mine, const Workspace& work) {
-    const auto all = work.numbers.first(ranks_);
-    const auto own = all.part(static_cast<std::size_t>(comm.rank()), 1);
-    write_size(queue, mine, as_writable_bytes(own));
+  /// sizes_ := the size of every rank's part or list of `count` values. Returns how many values all ranks have.
+  std::size_t exchange_sizes(Communicator<S>& comm, Queue<S> queue, std::uint64_t bytes, std::uint64_t count,
+                             const Workspace& work) {
+    const auto all = work.numbers.first(2 * ranks_);
+    const auto own = all.part(2 * static_cast<std::size_t>(comm.rank()), 2);
+    write_size(queue, bytes, as_writable_bytes(own.first(1)));
+    write_size(queue, count, as_writable_bytes(own.part(1, 1)));
     comm.all_gather(queue, as_bytes(own), as_writable_bytes(all));
     read_back_.fetch(queue, as_bytes(all));
     const auto numbers = read_back_.wait(queue);
-    std::copy_n(numbers.begin(), ranks_, sizes_.begin());
-    payload_bytes_ += sizeof mine;
+    std::uint64_t total = 0;
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      sizes_[r] = numbers[2 * r];
+      total += numbers[2 * r + 1];
+    }
+    payload_bytes_ += own.bytes();
+    return static_cast<std::size_t>(total);
   }
 
-  /// Gathers the non-zero sums of all regions, for an exact global threshold.
+  /// The exact global threshold, from the non-zero sums of all regions.
+  void set_global_threshold(Communicator<S>& comm, Queue<S> queue, const Workspace& work, PhaseClock<S>& clock) {
+    const auto sums = gather_sums(comm, queue, work, clock);
+    in_phase(clock, Phase::communicate, queue, [&] { global_.set(kth(queue, sums, work)); });
+  }
+
+  /// Gathers the non-zero sums of all regions.
   [[nodiscard]] View<const float, S> gather_sums(Communicator<S>& comm, Queue<S> queue, const Workspace& work,
                                                  PhaseClock<S>& clock) {
     const Segment mine = region(static_cast<std::size_t>(comm.rank()));
@@ -282,7 +307,7 @@ class OkTopkReducer final : public CountingReducer<S> {
     in_phase(clock, Phase::encode, queue,
              [&] { count = steps_.select(queue, work.region_sums.first(mine.count), 0.0F, work.steps); });
     in_phase(clock, Phase::communicate, queue, [&] {
-      exchange_sizes(comm, queue, sizeof(float) * count, work);
+      exchange_sizes(comm, queue, sizeof(float) * count, count, work);
       for (std::size_t r = 0; r < ranks_; ++r) {
         offsets_[r] = total_bytes;
         total_bytes += sizes_[r];
@@ -295,19 +320,29 @@ class OkTopkReducer final : public CountingReducer<S> {
     return work.all_sums.first(static_cast<std::size_t>(total_bytes / sizeof(float)));
   }
 
-  /// Gathers the sums that reach the global threshold, as one part for each region. Returns how many of them are of
-  /// the own region.
-  std::size_t gather_result(Communicator<S>& comm, Queue<S> queue, const Workspace& work, PhaseClock<S>& clock) {
+  /// How many sums reach the global threshold.
+  struct Kept {
+    std::size_t by_this_rank = 0;  ///< of the own region
+    std::size_t by_all = 0;
+  };
+
+  /// work.part := the sums of the own region that reach the global threshold; sizes_ := the sizes of all ranks' parts.
+  [[nodiscard]] Kept keep(Communicator<S>& comm, Queue<S> queue, const Workspace& work, PhaseClock<S>& clock) {
     const Segment mine = region(static_cast<std::size_t>(comm.rank()));
-    std::size_t kept = 0;
+    Kept kept;
     std::size_t bytes = 0;
     in_phase(clock, Phase::encode, queue, [&] {
-      kept = steps_.select(queue, work.region_sums.first(mine.count), global_.value(), work.steps);
+      kept.by_this_rank = steps_.select(queue, work.region_sums.first(mine.count), global_.value(), work.steps);
       bytes = steps_.write(queue, mine.count, work.part, work.steps);
-      payload_bytes_ += bytes;
     });
+    in_phase(clock, Phase::communicate, queue,
+             [&] { kept.by_all = exchange_sizes(comm, queue, bytes, kept.by_this_rank, work); });
+    return kept;
+  }
+
+  /// Gathers all ranks' parts, whose sizes are known.
+  void gather_result(Communicator<S>& comm, Queue<S> queue, const Workspace& work, PhaseClock<S>& clock) {
     in_phase(clock, Phase::communicate, queue, [&] {
-      exchange_sizes(comm, queue, bytes, work);
       std::uint64_t offset = 0;
       for (std::size_t r = 0; r < ranks_; ++r) {
         if (sizes_[r] < sizeof(SparseHeader) || sizes_[r] > shape_.part_bound(region(r).count))
@@ -315,39 +350,36 @@ class OkTopkReducer final : public CountingReducer<S> {
         offsets_[r] = offset;
         offset += padded(static_cast<std::size_t>(sizes_[r]));
       }
+      const auto bytes = static_cast<std::size_t>(sizes_[static_cast<std::size_t>(comm.rank())]);
       comm.all_gather_v(queue, work.part.first(bytes), sizes_, offsets_, work.parts);
+      payload_bytes_ += bytes;
     });
-    return kept;
   }
 
-  /// Writes the result, clears the residual where this rank sent an element that the result has, and moves the global
-  /// threshold.
+  /// Writes the result, and clears the residual where this rank sent an element that the result has.
   void apply_result(Queue<S> queue, View<float, S> gradient, float local_threshold, const Workspace& work) {
     fill_zero(queue, gradient);
     const float share = 1.0F / static_cast<float>(ranks_);
     for (std::size_t r = 0; r < ranks_; ++r) {
       const Segment segment = region(r);
-      parts_[r] = work.parts.part(static_cast<std::size_t>(offsets_[r]), static_cast<std::size_t>(sizes_[r]));
+      const auto part = work.parts.part(static_cast<std::size_t>(offsets_[r]), static_cast<std::size_t>(sizes_[r]));
       const auto result = gradient.part(segment.first, segment.count);
       if (residual_.empty()) {
-        steps_.add(queue, parts_[r], share, result, work.steps);
+        steps_.add(queue, part, share, result, work.steps);
       } else {
-        steps_.add_and_forget(queue, parts_[r], share, result, residual_.part(segment.first, segment.count),
-                              local_threshold, work.steps);
+        steps_.add_and_forget(queue, part, share, result, residual_.part(segment.first, segment.count), local_threshold,
+                              work.steps);
       }
     }
-    const auto k = static_cast<double>(k_);
-    global_.steer(steps_.counts(queue, parts_), 2.0 * k / 3.0, 4.0 * k / 3.0);
   }
 
   std::size_t k_;
   std::int64_t period_, regions_period_, warmup_;
   OkTopkShape shape_;
   Steps steps_;
-  std::vector<std::size_t> borders_;             ///< region r lies in [borders_[r], borders_[r + 1])
-  std::vector<std::uint64_t> sizes_, offsets_;   ///< of every rank's part or list, in bytes
-  std::vector<std::uint32_t> cuts_;              ///< of all ranks, on the host
-  std::vector<View<const std::byte, S>> parts_;  ///< of the result, one for each region
+  std::vector<std::size_t> borders_;            ///< region r lies in [borders_[r], borders_[r + 1])
+  std::vector<std::uint64_t> sizes_, offsets_;  ///< of every rank's part or list, in bytes
+  std::vector<std::uint32_t> cuts_;             ///< of all ranks, on the host
   ReadBack<S> read_back_;
   Arena<S> state_;
   View<float, S> residual_;  ///< empty without error feedback
