@@ -68,7 +68,11 @@ class LhcReducer final : public CountingReducer<S> {
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {
     std::string text;
-    if (some_estimated_) text = "some elements did not peel and were estimated";
+    if (some_estimated_) {
+      text =
+          "the table was too small to decode every element exactly: the others are estimates from cells that they "
+          "share";
+    }
     if (some_summed_whole_)
       text += std::string{text.empty() ? "" : ", "} + "values were summed whole where no table is smaller";
     return text;
