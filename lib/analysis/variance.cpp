@@ -220,8 +220,8 @@ std::vector<Column> variance_columns(std::vector<Column> columns) {
                      "ratio"});
   columns.push_back(
       {"inconsistent_share",
-       "share of elements whose stored second moment is not finite or less than G^2 / K, which is arithmetically "
-       "impossible (half-precision underflow); left out of the ratios and shares above"});
+       "share of elements whose stored second moment is not finite or more than 1/64 below G^2 / K, which is "
+       "arithmetically impossible (half-precision underflow); left out of the ratios and shares above"});
   columns.insert(columns.end(),
                  {{"values", "gradient values seen: elements x steps x workers"},
                   {"mean", "mean of the values"},

@@ -55,7 +55,7 @@ struct SignalSample {
 
 /// The sample of one worker's gradient g and second moment v over k >= 2 micro-batches (Tsuzuku, Imachi, Akiba 2018).
 /// Rounding to bfloat16 changes g^2 and v by relative amounts below 2^-7; a larger contradiction between them is not
-/// due to rounding.
+/// due to rounding. A smaller one leaves no variance: docs/analysis.md says how often that happens at k = 2.
 GT_HD inline SignalSample sample_of_micro_batches(float gradient, float second_moment, double k) {
   constexpr double kRounding = 1.0 / 64;
   const double g = static_cast<double>(gradient), v = static_cast<double>(second_moment);

@@ -198,9 +198,12 @@ std::vector<ResultColumn> make_columns() {
   c.add("wire_gbps", "wire_bytes_per_rank / communication time", &ResultRow::wire_gbps);
   c.add("copy_gbps", "memcpy with the row's threads, measured in this run",
         [](Row r) { return r.samples.empty() ? Cell{} : Cell{r.copy_rate / 1e9}; });
-  c.add("encode_share", "(raw + payload bytes) moved in the encode time, as a share of what memcpy moves",
-        &ResultRow::encode_share);
-  c.add("decode_share", "(payloads + twice the raw bytes) in the decode time, as a share of what memcpy moves",
+  c.add(
+      "encode_share",
+      "(raw + payload bytes) / encode time / (2 copy_gbps): what it moves, as a share of the 2 n bytes that a copy of "
+      "n moves",
+      &ResultRow::encode_share);
+  c.add("decode_share", "(payloads + twice the raw bytes) / decode time / (2 copy_gbps), likewise",
         &ResultRow::decode_share);
   c.add("speedup_vs_none", "total time of none / total time of this row",
         [](Row r) { return r.verdict.speedup_vs_none; });

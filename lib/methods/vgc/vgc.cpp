@@ -327,7 +327,8 @@ constexpr ParamInfo kParams[] = {
      .kind = ParamInfo::Kind::choice,
      .default_value = "reset",
      .choices = "reset|keep",
-     .meaning = "r and v of an element that is chosen but too small for 3 bits of exponent"},
+     .meaning = "an element that is chosen but too small for 3 bits of exponent: r and v become 0, or r stays and v "
+                "decays"},
     {.name = "largest",
      .kind = ParamInfo::Kind::choice,
      .default_value = "emitted",
