@@ -13,7 +13,7 @@ namespace {
 TEST(OkTopk, KeepsTheLargestSums) {
   // All ranks have the same gradient: selections and sums agree, so the result is its exact top k.
   const std::size_t n = 4000;
-  const auto same = [n](int, int) { return gradient_like(n, 3); };
+  const auto same = [](int, int) { return gradient_like(n, 3); };
   const auto out = run_model({.codec = "oktopk", .ranks = 4, .steps = 1, .layout = Layout::flat(n), .gradient = same});
   const auto x = same(0, 0);
   std::vector<std::size_t> order(n);
@@ -68,7 +68,7 @@ TEST(OkTopk, CountsStayNearKWhileGradientsGrowAndShrink) {
   // in each step, and once at a stroke. Only step 0 is a multiple of the period.
   const std::size_t n = 20'000;
   const std::size_t k = 200;
-  const auto changing = [n](int rank, int step) {
+  const auto changing = [](int rank, int step) {
     auto x = model_gradient(n, rank, step);
     const float size = step < 8 ? std::pow(1.5F, static_cast<float>(step)) : std::pow(0.7F, static_cast<float>(step));
     for (auto& value : x) value *= size;
@@ -100,7 +100,7 @@ TEST(OkTopk, CountsStayNearKWhileGradientsGrowAndShrink) {
 TEST(OkTopk, RegionsFollowTheGradient) {
   // All of the gradient's weight lies in its first eighth; regions of equal length would leave three ranks idle.
   const std::size_t n = 8000;
-  const auto skewed = [n](int rank, int step) {
+  const auto skewed = [](int rank, int step) {
     auto x = model_gradient(n, rank, step);
     for (std::size_t i = n / 8; i < n; ++i) x[i] *= 1e-6F;
     return x;
