@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
+#include <memory>
 
+#include "lib/core/error.hpp"
 #include "lib/io/attributes.hpp"
+#include "lib/io/chunk_cache.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/utf8.hpp"
 
@@ -19,12 +24,37 @@ std::uint64_t saturating_product(std::uint64_t a, std::uint64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::uint64_t>::max() : product;
 }
 
-/// Access properties with a cache of `bytes` for unpacked chunks. With 0 bytes chunks are read directly and never held
-/// in memory.
-Properties access_properties(std::size_t bytes) {
+/// The number of filters that a data set has, at most, by HDF5's file format.
+constexpr int kMostFilters = 32;
+/// Deflate makes at most so many bytes of one: a match of 258 bytes takes two bits at least.
+constexpr std::uint64_t kMostInflation = 1032;
+
+/// Chunks of many small tensors, or several of a large one: what a study reads in turns.
+constexpr std::size_t kCachedBytes = std::size_t{16} << 20;
+
+/// Access properties without a cache for chunks: HDF5 reads those without filters directly, and never sees others.
+Properties access_properties() {
   Properties access{checked_id(H5Pcreate(H5P_DATASET_ACCESS), "prepare HDF5")};
-  checked(H5Pset_chunk_cache(access.get(), 7, bytes, 1.0), "prepare HDF5");
+  checked(H5Pset_chunk_cache(access.get(), 7, 0, 1.0), "prepare HDF5");
   return access;
+}
+
+/// HDF5 allows no more than one thread, so all files of a process can share one cache.
+ChunkCache& chunk_cache() {
+  static ChunkCache cache{kCachedBytes};
+  return cache;
+}
+
+std::uint64_t next_number() {
+  static std::uint64_t last = 0;
+  return ++last;
+}
+
+/// `values` with 1 or 0 in front, so that there are three.
+std::array<hsize_t, 3> padded(const std::vector<hsize_t>& values, hsize_t missing) {
+  std::array<hsize_t, 3> all{missing, missing, missing};
+  std::copy(values.begin(), values.end(), all.end() - static_cast<std::ptrdiff_t>(values.size()));
+  return all;
 }
 
 }  // namespace
@@ -50,9 +80,9 @@ Group open_group(hid_t parent, const Place& place, const std::string& name) {
 }
 
 DataSet::DataSet(hid_t parent, const Place& parent_place, const std::string& name, int rank)
-    : place_{parent_place.at(name)} {
+    : place_{parent_place.at(name)}, number_{next_number()} {
   if (!has_child(parent, parent_place, name)) place_.fail("is missing; must be a data set");
-  const Properties access = access_properties(0);
+  const Properties access = access_properties();
   dataset_ = Dataset{H5Dopen2(parent, name.c_str(), access.get())};
   if (!dataset_) place_.fail("is not a data set, or damaged");
   type_ = Datatype{readable_id(H5Dget_type(dataset_.get()), place_, "has a damaged type")};
@@ -62,10 +92,10 @@ DataSet::DataSet(hid_t parent, const Place& parent_place, const std::string& nam
   }
   dims_.resize(static_cast<std::size_t>(rank));
   readable(H5Sget_simple_extent_dims(space_.get(), dims_.data(), nullptr), place_, "has a damaged extent");
-  check_layout(parent, name);
+  check_layout();
 }
 
-void DataSet::check_layout(hid_t parent, const std::string& name) {
+void DataSet::check_layout() {
   const Properties creation{readable_id(H5Dget_create_plist(dataset_.get()), place_, "has a damaged layout")};
   const H5D_layout_t layout = H5Pget_layout(creation.get());
   if (layout == H5D_VIRTUAL || (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation.get()) != 0)) {
@@ -81,29 +111,47 @@ void DataSet::check_layout(hid_t parent, const std::string& name) {
   std::uint64_t chunk_bytes = H5Tget_size(type_.get());
   for (const hsize_t extent : chunk_) chunk_bytes = saturating_product(chunk_bytes, extent);
   if (chunk_bytes == 0) place_.fail("has a damaged layout");
+  filters_ = check_filters(creation.get(), chunk_bytes);
+}
 
-  const int filters = H5Pget_nfilters(creation.get());
-  readable(filters, place_, "has damaged filters");
-  filtered_ = filters > 0;
-  for (int i = 0; i < filters; ++i) {
+Filters DataSet::check_filters(hid_t creation, std::size_t chunk_bytes) const {
+  const int count = H5Pget_nfilters(creation);
+  readable(count, place_, "has damaged filters");
+  if (count == 0) return {};
+  if (count > kMostFilters) place_.fail("has damaged filters");
+  const std::size_t value_bytes = H5Tget_size(type_.get());
+  std::vector<Filters::Kind> kinds;
+  for (int i = 0; i < count; ++i) {
     unsigned flags = 0;
-    std::size_t parameters = 0;
+    unsigned parameter = 0;
+    std::size_t parameters = 1;
     std::array<char, 64> label{};
-    const H5Z_filter_t filter = H5Pget_filter2(creation.get(), static_cast<unsigned>(i), &flags, &parameters, nullptr,
+    const H5Z_filter_t filter = H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &parameters, &parameter,
                                                label.size() - 1, label.data(), nullptr);
     readable(filter, place_, "has damaged filters");
-    if (H5Zfilter_avail(filter) <= 0) {
-      place_.fail(fmt::format("is compressed with HDF5 filter {} ({}), which is not available here", filter,
-                              label[0] == '\0' ? "unnamed" : printable(label.data())));
+    if (filter == H5Z_FILTER_DEFLATE) {
+      kinds.push_back(Filters::Kind::deflate);
+    } else if (filter == H5Z_FILTER_SHUFFLE) {
+      if (parameters != 1 || parameter != value_bytes) place_.fail("has a filter that shuffles values of another size");
+      kinds.push_back(Filters::Kind::shuffle);
+    } else if (filter == H5Z_FILTER_FLETCHER32) {
+      kinds.push_back(Filters::Kind::fletcher32);
+    } else {
+      place_.fail(
+          fmt::format("is compressed with HDF5 filter {} ({}), which is not available here; must be deflate, "
+                      "shuffle or fletcher32",
+                      filter, label[0] == '\0' ? "unnamed" : printable(label.data())));
     }
   }
-  if (!filtered_) return;
+  // A second deflate would inflate to a size that nothing says.
+  if (std::count(kinds.begin(), kinds.end(), Filters::Kind::deflate) > 1) place_.fail("is deflated more than once");
+  unsigned options = 0;
+  readable(H5Pget_chunk_opts(creation, &options), place_, "has a damaged layout");
+  if (options != 0) place_.fail("leaves the chunks at its edges without filters; must have them on every chunk");
   if (chunk_bytes > schema::kMaxFilteredChunkBytes) {
     place_.fail("has compressed chunks of more than 64 MiB; must be at most 4 MiB");
   }
-  dataset_.reset();
-  const Properties access = access_properties(static_cast<std::size_t>(chunk_bytes));
-  dataset_ = Dataset{readable_id(H5Dopen2(parent, name.c_str(), access.get()), place_, "is damaged")};
+  return {std::move(kinds), value_bytes, chunk_bytes};
 }
 
 std::string DataSet::dims_text() const {
@@ -142,10 +190,10 @@ void DataSet::expect_floats() const {
 void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
   std::uint64_t bytes = H5Tget_size(type_.get());
   for (const hsize_t extent : dims_) bytes = saturating_product(bytes, extent);
-  if (!filtered_ && bytes > file_bytes) {
+  if (filters_.empty() && bytes > file_bytes) {
     place_.fail(fmt::format("declares the extent {}, more than the whole file holds", dims_text()));
   }
-  if (!all_written && !filtered_) return;
+  if (!all_written && filters_.empty()) return;
   if (chunk_.empty()) {
     if (H5Dget_storage_size(dataset_.get()) < bytes) place_.fail("was never written in full");
     return;
@@ -159,17 +207,93 @@ void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
   if (present < expected) {
     place_.fail(fmt::format("was never written in full: {} of {} chunks exist", present, expected));
   }
+  if (!filters_.empty() && bytes / kMostInflation > file_bytes) {
+    place_.fail(fmt::format("declares the extent {}, more than the whole file could inflate to", dims_text()));
+  }
 }
 
 void DataSet::read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
                    void* out) const {
   be_quiet();
+  if (!filters_.empty()) return read_filtered(start, count, memory_type, static_cast<std::byte*>(out));
   const int rank = static_cast<int>(count.size());
   const Dataspace memory{checked_id(H5Screate_simple(rank, count.data(), nullptr), "make a data space")};
   checked(H5Sselect_hyperslab(space_.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr),
           "select a part of a data set");
   readable(H5Dread(dataset_.get(), memory_type, memory.get(), space_.get(), H5P_DEFAULT, out), place_,
            "has values that cannot be read: the file is damaged or truncated");
+}
+
+void DataSet::read_filtered(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+                            std::byte* out) const {
+  const Index chunk = padded(chunk_, 1), from = padded(start, 0), size = padded(count, 1), extent = padded(dims_, 1);
+  Index end{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    expects(size[i] <= extent[i] && from[i] <= extent[i] - size[i], "a box reaches past the end of a data set");
+    if (size[i] == 0) return;
+    end[i] = from[i] + size[i];
+  }
+  const std::size_t stored_bytes = H5Tget_size(type_.get()), value_bytes = H5Tget_size(memory_type);
+  const bool converts = H5Tequal(type_.get(), memory_type) <= 0;
+  std::vector<std::byte> row;
+  // A row is what lies together in a chunk and in the box: values along the last axis.
+  const auto copy_row = [&](const std::byte* values, std::byte* to, std::size_t length) {
+    if (!converts) {
+      std::memcpy(to, values, length * value_bytes);
+      return;
+    }
+    row.resize(length * std::max(stored_bytes, value_bytes));
+    std::memcpy(row.data(), values, length * stored_bytes);
+    checked(H5Tconvert(type_.get(), memory_type, length, row.data(), nullptr, H5P_DEFAULT), "convert values");
+    std::memcpy(to, row.data(), length * value_bytes);
+  };
+  const auto copy_chunk = [&](const std::vector<std::byte>& bytes, const Index& corner) {
+    Index low{}, high{};
+    for (std::size_t i = 0; i < 3; ++i) {
+      low[i] = std::max(from[i], corner[i]);
+      high[i] = std::min(end[i], corner[i] + chunk[i]);
+    }
+    for (hsize_t a = low[0]; a < high[0]; ++a) {
+      for (hsize_t b = low[1]; b < high[1]; ++b) {
+        const hsize_t in = ((a - corner[0]) * chunk[1] + b - corner[1]) * chunk[2] + low[2] - corner[2];
+        const hsize_t at = ((a - from[0]) * size[1] + b - from[1]) * size[2] + low[2] - from[2];
+        copy_row(bytes.data() + in * stored_bytes, out + at * value_bytes, high[2] - low[2]);
+      }
+    }
+  };
+  const auto missing = static_cast<std::ptrdiff_t>(3 - count.size());
+  Index corner{};
+  for (corner[0] = from[0] / chunk[0] * chunk[0]; corner[0] < end[0]; corner[0] += chunk[0]) {
+    for (corner[1] = from[1] / chunk[1] * chunk[1]; corner[1] < end[1]; corner[1] += chunk[1]) {
+      for (corner[2] = from[2] / chunk[2] * chunk[2]; corner[2] < end[2]; corner[2] += chunk[2]) {
+        const auto unpack_here = [&] { return unpack({corner.begin() + missing, corner.end()}); };
+        copy_chunk(chunk_cache().get({number_, {corner[0], corner[1], corner[2]}}, unpack_here), corner);
+      }
+    }
+  }
+}
+
+std::vector<std::byte> DataSet::unpack(const std::vector<hsize_t>& offset) const {
+  hsize_t size = 0;
+  readable(H5Dget_chunk_storage_size(dataset_.get(), offset.data(), &size), place_, "has a damaged chunk index");
+  const std::size_t most = filters_.most_stored_bytes();
+  std::vector<std::byte> bytes;
+  if (size > 0 && size <= most) {
+    // As large as any chunk may be, because another program that writes the file may change the chunk in between. What
+    // is not written to takes no memory.
+    const auto stored = std::make_unique_for_overwrite<std::byte[]>(most);
+    std::uint32_t skipped = 0;
+    readable(H5Dread_chunk(dataset_.get(), H5P_DEFAULT, offset.data(), &skipped, stored.get()), place_,
+             "has values that cannot be read: the file is damaged or truncated");
+    bytes = filters_.undo({stored.get(), static_cast<std::size_t>(size)}, skipped);
+  }
+  if (bytes.empty()) {
+    place_.fail(
+        fmt::format("has a damaged chunk at [{}]: the {} bytes in the file do not unpack to the {} bytes of a "
+                    "chunk",
+                    fmt::join(offset, ", "), size, filters_.chunk_bytes()));
+  }
+  return bytes;
 }
 
 }  // namespace gradtool::hdf5

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/core/dtype.hpp"
+#include "lib/io/filters.hpp"
 #include "lib/io/hdf5.hpp"
 
 namespace gradtool::hdf5 {
@@ -17,8 +20,8 @@ namespace gradtool::hdf5 {
 /// Opens the child group; throws Fault::data when there is none.
 [[nodiscard]] Group open_group(hid_t parent, const Place& place, const std::string& name);
 
-/// A data set that is open for reading. Its extent is known, its values lie in this file, and its filters are
-/// available.
+/// A data set that is open for reading. Its extent is known, its values lie in this file, and its filters are among
+/// those of Filters.
 class DataSet {
  public:
   /// Throws Fault::data when the object is not a data set, has another number of dimensions than `rank`, or cannot be
@@ -38,15 +41,22 @@ class DataSet {
   void expect_floats() const;    ///< throws Fault::data unless the values are floats of at most 64 bits
 
   /// Throws Fault::data unless the file can hold what the extent promises: without filters not more than `file_bytes`
-  /// bytes, and with `all_written` every chunk must exist. Call it before allocating memory by the extent.
+  /// bytes, with them not more than deflate can make of so many, and with `all_written` every chunk must exist. Call it
+  /// before allocating memory by the extent.
   void expect_stored(std::uint64_t file_bytes, bool all_written) const;
 
-  /// Reads the box [start, start + count) as values of `memory_type`, to which HDF5 converts. Throws Fault::data when
-  /// that fails.
+  /// Reads the box [start, start + count), which lies in the extent, as values of `memory_type`, to which HDF5
+  /// converts. Throws Fault::data when that fails. Chunks with filters are unpacked into a cache that all data sets of
+  /// the process share and that holds 16 MiB at most, or one chunk.
   void read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type, void* out) const;
 
  private:
-  void check_layout(hid_t parent, const std::string& name);
+  using Index = std::array<hsize_t, 3>;  ///< of a chunk, or a value; leading axes that the data set lacks are 0
+  void check_layout();
+  [[nodiscard]] Filters check_filters(hid_t creation, std::size_t chunk_bytes) const;
+  void read_filtered(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+                     std::byte* out) const;
+  [[nodiscard]] std::vector<std::byte> unpack(const std::vector<hsize_t>& offset) const;
 
   Place place_;
   Dataset dataset_;
@@ -54,7 +64,8 @@ class DataSet {
   Dataspace space_;
   std::vector<hsize_t> dims_;
   std::vector<hsize_t> chunk_;  ///< empty unless chunked
-  bool filtered_ = false;
+  Filters filters_;
+  std::uint64_t number_;  ///< tells data sets apart in the cache
 };
 
 }  // namespace gradtool::hdf5

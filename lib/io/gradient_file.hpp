@@ -49,8 +49,8 @@ struct StepInfo {
 
 /// Reads a gradient file (docs/gradient-file.md). The file is checked completely when it is opened: one that does not
 /// conform throws Fault::data with one sentence that names the file, the object and the problem. Memory does not depend
-/// on the size of the data sets. Not thread-safe, because HDF5 is not; open one reader for each process, and read from
-/// one thread.
+/// on the size of the data sets: chunks with filters take 16 MiB and four times the largest chunk at most. Not
+/// thread-safe, because HDF5 is not; open one reader for each process, and read from one thread.
 class GradientReader {
  public:
   explicit GradientReader(std::string path);

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 
 import conforming
 import h5py
@@ -320,7 +321,93 @@ def other_writers():
             good(f"{dtype} {options}", lambda f: None, dtype=dtype, gradient_options=options)
 
 
-for part in (not_hdf5, truncations, marked, attributes, shapes, extents, types, objects, lies_about_size,
+def damaged_chunks():
+    """Chunks whose bytes are not one chunk. HDF5 1.10 believes them: it reads behind what they inflate to."""
+    g, extent = "tensors/0000/gradient", (3, 2, 216)
+    x = np.random.default_rng(5).standard_normal((1, 1, 216)).astype("f4")
+    plain = x.tobytes()
+    shuffled = np.frombuffer(plain, "u1").reshape(-1, 4).T.tobytes()
+
+    def first_chunk(stored, mask=0, chunks=(1, 1, 216), **options):
+        def change(f):
+            data = replace(f, g, np.ones(extent, "f4"), chunks=chunks, **options)
+            data.id.write_direct_chunk((0, 0, 0), stored, mask)
+        return change
+
+    gzip = {"compression": "gzip"}
+    all_three = {"compression": "gzip", "shuffle": True, "fletcher32": True}  # h5py's order: shuffle, deflate, fletcher32
+    said = (g, "[0, 0, 0]", "do not unpack to the 864 bytes")
+    # What follows is in agreement with its chunk.
+    good("its own deflate", first_chunk(zlib.compress(plain), **gzip))
+    good("its own shuffle", first_chunk(zlib.compress(shuffled), shuffle=True, **gzip))
+    good("not deflated, and the mask says so", first_chunk(plain, 1, **gzip))
+    good("shuffled only, and the mask says so", first_chunk(shuffled, 0b110, **all_three))
+
+    bad("inflates to less", first_chunk(zlib.compress(plain[:-4]), **gzip), *said)
+    bad("inflates to nothing", first_chunk(zlib.compress(b""), **gzip), *said)
+    bad("inflates to more", first_chunk(zlib.compress(plain + b"\0"), **gzip), *said)
+    bad("not deflated, and the mask says nothing", first_chunk(plain, **gzip), *said)
+    bad("deflated, and the mask says otherwise", first_chunk(zlib.compress(plain), 1, **gzip), *said)
+    bad("masked and short", first_chunk(plain[:8], 1, **gzip), *said)
+    bad("masked and long", first_chunk(plain + plain, 1, **gzip), *said)
+    bad("one byte", first_chunk(b"x", **gzip), *said)
+    bad("a stream that is cut off", first_chunk(zlib.compress(plain)[:-9], **gzip), *said)
+    bad("a checksum of zlib's that is wrong", first_chunk(zlib.compress(plain)[:-4] + b"1234", **gzip), *said)
+    bad("shuffled and short", first_chunk(plain[:-4], shuffle=True), *said)
+    bad("a checksum of HDF5's that is wrong", first_chunk(plain + b"1234", fletcher32=True), *said)
+    bad("a checksum of HDF5's alone", first_chunk(b"1234", fletcher32=True), *said)
+    bad("a chunk longer than deflate makes", first_chunk(bytes(3000), **gzip), *said)
+    # The column that decides how many steps there are.
+    bad("damaged iterations", lambda f: replace(f, "steps/iteration", np.arange(3), chunks=(3,), compression="gzip")
+        .id.write_direct_chunk((0,), zlib.compress(b"12345678")), "/steps/iteration", "[0]", "the 24 bytes")
+
+    # 1.5 GiB of zeros in 1.5 MB: a chunk is never inflated beyond its size.
+    block = zlib.compressobj(9, wbits=-15)
+    mebibyte = block.compress(bytes(1 << 20)) + block.flush(zlib.Z_FULL_FLUSH)
+    bomb = b"\x78\xda" + 1536 * mebibyte + b"\3\0" + (((1536 << 20) % 65521) << 16 | 1).to_bytes(4, "big")
+    bad("a bomb that is longer than deflate makes", first_chunk(bomb, **gzip), *said)
+    large = {"chunks": (1, 1, 1 << 20)}
+
+    def hide_bomb(f):
+        f["tensors/0000"].attrs["shape"] = [1 << 20]
+        for name in ("second_moment", "weight"):
+            del f["tensors/0000/" + name]
+        data = replace(f, g, shape=(3, 2, 1 << 20), dtype="f4", **large, **gzip)
+        data[...] = 0
+        data.id.write_direct_chunk((0, 0, 0), bomb)
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    bad("a bomb", hide_bomb, g, "do not unpack to the 4194304 bytes")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    if LIMITED and used > max(before, 256 << 10):  # in KiB
+        failures.append(f"a bomb took {used >> 10} MiB of memory")
+
+    def deflated_twice(f):
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_chunk(extent)
+        for _ in range(2):
+            creation.set_filter(h5py.h5z.FILTER_DEFLATE, h5py.h5z.FLAG_OPTIONAL, (1,))
+        del f[g]
+        h5py.h5d.create(f["tensors/0000"].id, b"gradient", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple(extent), creation)
+
+    bad("deflated twice", deflated_twice, g, "more than once")
+    bad("more than deflate can hold", lambda f: many_chunks_of_zeros(f, g), g, "more than the whole file could inflate to")
+
+
+def many_chunks_of_zeros(f, g):
+    """Every chunk exists, but each is three bytes long: 2^34 values in 30 KB."""
+    n = 1 << 34
+    f["tensors/0000"].attrs["shape"] = [n]
+    for name in ("second_moment", "weight"):
+        del f["tensors/0000/" + name]
+    data = replace(f, g, shape=(3, 2, n), dtype="f4", chunks=(1, 1, 1 << 24), compression="gzip")
+    for step in range(3):
+        for worker in range(2):
+            for first in range(0, n, 1 << 24):
+                data.id.write_direct_chunk((step, worker, first), b"abc")
+
+
+for part in (damaged_chunks, not_hdf5, truncations, marked, attributes, shapes, extents, types, objects, lies_about_size,
              values_elsewhere, other_writers):
     part()
 shutil.rmtree(FOLDER)

@@ -10,7 +10,10 @@ import numpy as np
 
 READ_VALUES = sys.argv[1]
 LAYOUTS = [{}, {"chunks": (1, 1, 1)}, {"chunks": True, "maxshape": (None, None, None)},
-           {"chunks": True, "compression": "gzip", "shuffle": True}]
+           {"chunks": True, "compression": "gzip", "shuffle": True},
+           {"chunks": (2, 1, 50), "compression": "gzip", "shuffle": True, "maxshape": (None, None, None)},
+           {"chunks": (2, 2, 1), "fletcher32": True, "shuffle": True, "maxshape": (None, None, None)},
+           {"chunks": (1, 2, 1), "fletcher32": True, "compression": "gzip", "compression_opts": 9}]
 STEPS, WORKERS = 3, 2
 
 compared = 0
