@@ -32,17 +32,19 @@ std::string suggestion(const CLI::App& parser, const std::string& word) {
 }
 
 /// On standard error, once for a job of many processes: rank 0 speaks. The others must not end before it has, since
-/// launchers then end it. A mistake on the command line is everybody's. What a process may have met alone, such as a
-/// file that its machine lacks, it says later, if by then the launcher has not ended it: rank 0 has not failed.
+/// launchers then end it. A mistake on the command line that is found after the processes have met is everybody's,
+/// because they have compared their options. What a process may have met alone, such as a file that its machine lacks,
+/// it says later, if by then the launcher has not ended it: rank 0 has not failed.
 void report(const std::string& what, Fault fault) {
   const int rank = mpi_place().rank;
   if (rank == 0) {
     fmt::print(stderr, "{}\n", what);
     return;
   }
-  const int patience = fault == Fault::usage ? 50 : 300;  // hundredths of a second; mpirun takes one second
+  const bool of_all = fault == Fault::usage && mpi_started();
+  const int patience = of_all ? 50 : 300;  // hundredths of a second; mpirun takes one second
   for (int i = 0; i < patience && !interrupted(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds{10});
-  if (fault != Fault::usage && !interrupted()) fmt::print(stderr, "{} (rank {})\n", what, rank);
+  if (!of_all && !interrupted()) fmt::print(stderr, "{} (rank {})\n", what, rank);
 }
 
 int report_usage(const CLI::App& root, const CLI::ParseError& error) {

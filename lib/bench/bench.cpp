@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#include "lib/bench/agreement.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/replay_files.hpp"
 #include "lib/comm/launch.hpp"
@@ -155,7 +156,7 @@ class Bench {
         selection_{choose_tensors(reader_, options.layers)},
         run_id_{fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid())} {
     if (options.compute_captured) compute_seconds_ = captured_compute_seconds(reader_);
-    if (device_.across_processes) place_ = mpi_world(options.comm_timeout);
+    if (device_.across_processes) join_job();
     ranks_ = choose_ranks(options, device_, reader_, place_);
     if (ranks_ == 1 && !options.networks.empty()) {
       throw Error{Fault::usage,
@@ -220,6 +221,27 @@ class Bench {
     Granularity granularity;
     std::vector<Unit> units;
   };
+
+  /// Finds this process's place among the ranks. They must agree on everything before their first collective: ranks
+  /// that do not match end in wrong results or in waiting for each other.
+  void join_job() {
+    place_ = mpi_world(options_.comm_timeout);
+    if (place_.size == 1) return;
+    const auto facts = facts_of(options_, reader_);
+    std::optional<Error> different;
+    run_mpi(
+        [&](Communicator<Space::host>& comm) {
+          // What all ranks throw alike is said once, behind the job.
+          try {
+            expect_same_on_all_ranks(facts, comm);
+          } catch (const Error& error) {
+            if (error.fault() != Fault::usage) throw;
+            different = error;
+          }
+        },
+        options_.comm_timeout);
+    if (different) throw Error{*different};
+  }
 
   void open_reconstruction() {
     if (cuts_.front().units.empty())

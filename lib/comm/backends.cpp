@@ -115,6 +115,9 @@ void run_mpi(const HostBody& /*body*/, double /*timeout_seconds*/) {
 MpiPlace mpi_world(double /*timeout_seconds*/) {
   lacks_mpi();
 }
+bool mpi_started() noexcept {
+  return false;
+}
 #endif
 
 #ifndef GT_WITH_CUDA

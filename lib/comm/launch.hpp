@@ -46,6 +46,8 @@ struct MpiPlace {
 /// This process's place according to MPI itself, which works with every launcher but initialises MPI. Throws as
 /// run_mpi, and Fault::backend when MPI does not see the processes that the launcher started.
 [[nodiscard]] MpiPlace mpi_world(double timeout_seconds = 120.0);
+/// True once this process has met the others of its job in MPI.
+[[nodiscard]] bool mpi_started() noexcept;
 
 /// Runs `body` on `ranks` threads that share the GPU `device`, each with a stream of its own. Failures and time-out as
 /// in run_threads. Throws Fault::unavailable without CUDA or without that GPU.

@@ -267,6 +267,11 @@ void run_mpi(const HostBody& body, double timeout_seconds) {
   run_mpi_job(body, {.stall = timeout_seconds});
 }
 
+bool mpi_started() noexcept {
+  int initialized = 0;
+  return MPI_Initialized(&initialized) == MPI_SUCCESS && initialized != 0;
+}
+
 MpiPlace mpi_world(double timeout_seconds) {
   MpiPlace place = start_mpi_job({.stall = timeout_seconds});
   MPI_Comm machine = MPI_COMM_NULL;

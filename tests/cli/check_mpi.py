@@ -1,10 +1,16 @@
 """bench under mpirun gives the numbers that threads give. Usage: check_mpi.py GRADTOOL SOURCE_DIR MPIEXEC"""
+import concurrent.futures
 import csv
 import io
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+
+import h5py
+import numpy as np
 
 gradtool, root = sys.argv[1], pathlib.Path(sys.argv[2])
 mpiexec = sys.argv[3] if len(sys.argv) > 3 else ""  # CMake drops an empty argument
@@ -45,6 +51,71 @@ def fails_once(status, word, *flags):
     assert time.monotonic() - begun < 9, flags
 
 
+sys.path.append(str(root / "tests/io"))
+import conforming  # noqa: E402
+
+
+def differ(mine, others, *words):
+    """Ranks 0 and 1 run `mine`, rank 2 runs `others`, file and options: one line says what rank 2 has and rank 0 has not."""
+    begun = time.monotonic()
+    parts = [part for n, arguments in (("2", mine), ("1", others))
+             for part in (":", "-n", n, gradtool, "bench", "--comm", "mpi", "-n", "1", *arguments)]
+    done = subprocess.run([mpiexec, *more, *parts[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if line.startswith("gradtool: ")]
+    case = (mine, others, done.returncode, done.stderr, done.stdout[:500])
+    assert done.returncode in (2, 3) and len(said) == 1 and not done.stdout, case
+    assert all(word in said[0] for word in ("rank 2", *words)), case
+    assert time.monotonic() - begun < 15, case
+
+
+def different_jobs(folder):
+    def copy(name, change=None, **options):
+        path = str(pathlib.Path(folder) / name)
+        conforming.write(path, **{"workers": 3, **options})
+        with h5py.File(path, "r+") as file:
+            if change:
+                change(file)
+        return path
+
+    def other_value(file):
+        file["tensors/0001/gradient"][2, 2, 7] += np.float32(1e-6)
+
+    a = copy("a.h5")
+    shutil.copy(a, pathlib.Path(folder) / "b.h5")
+    b = str(pathlib.Path(folder) / "b.h5")
+    topk = ["--codec", "topk"]
+    cases = [([a, "--codec", "topk:ratio=0.1"], [a, "--codec", "topk:ratio=0.5"], "--codec", "ratio=0.1", "ratio=0.5"),
+             ([a, *topk], [a, "--codec", "qsgd"], "--codec", "topk", "qsgd"),
+             ([a, *topk], [a, *topk, "--codec", "qsgd"], "number of codecs", "'1'", "'2'"),
+             ([a, *topk], [a, *topk, "--granularity", "model"], "--granularity", "tensor", "model"),
+             ([a, *topk], [a, *topk, "--seed", "2"], "--seed", "'1'", "'2'"),
+             ([a, *topk], [a, *topk, "--reduce", "hop"], "--reduce", "auto", "hop"),
+             ([a, *topk], [a, *topk, "--all-reduce", "doubling"], "--all-reduce", "ring", "doubling"),
+             ([a, *topk], [a, *topk, "--pipeline", "2"], "--pipeline", "'1'", "'2'"),
+             ([a, *topk], [a, *topk, "--check", "0"], "--check", "yes", "no"),
+             ([a, *topk], [a, *topk, "--timing", "isolated"], "--timing", "isolated", "both"),
+             ([a, *topk], [a, *topk, "--layers", "conv"], "--layers", "all", "conv"),
+             ([a, *topk], [copy("steps.h5", steps=4), *topk], "steps", "'3'", "'4'"),
+             ([a, *topk], [copy("workers.h5", workers=5), *topk], "workers", "'3'", "'5'"),
+             ([a, *topk], [copy("fewer_workers.h5", workers=2), *topk], "workers", "'3'", "'2'"),
+             ([a, *topk], [copy("shape.h5", lambda f: f["tensors/0000"].attrs.__setitem__("shape", [3, 8, 3, 3])), *topk],
+              "tensor 0", "conv.weight [3, 8, 3, 3]", "conv.weight [8, 3, 3, 3]"),
+             ([a, *topk], [copy("tensors.h5", lambda f: f["tensors"].__delitem__("0002")), *topk], "tensors", "'3'", "'2'"),
+             ([a, *topk], [copy("value.h5", other_value), *topk], "the gradients of conv.bias"),
+             ([a, *topk], [copy("rate.h5", lambda f: f["steps/learning_rate"].__setitem__(1, 5.0)), *topk], "learning rates"),
+             # What only one of them cannot do, it says itself.
+             ([a, *topk], [a, "--codec", "no_such_codec"], "no_such_codec"),
+             ([a, *topk], [str(pathlib.Path(folder) / "gone.h5"), *topk], "gone.h5")]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda case: differ(*case), cases))
+    same = subprocess.run([mpiexec, *more, "-n", "1", gradtool, "bench", a, "--comm", "mpi", *topk, "-n", "1", ":",
+                           "-n", "2", gradtool, "bench", b, "--comm", "mpi", *topk, "-n", "7", "--per-tensor"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert same.returncode == 0, same.stderr  # copies of a file, and options that are the first rank's business alone
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    different_jobs(scratch)
 fails_once(2, "add --comm mpi", sample)
 fails_once(2, "--seed", sample, "--comm", "mpi", "--seed", "-1")
 fails_once(2, "leave --ranks out", sample, "--comm", "mpi", "--ranks", "1")
