@@ -57,7 +57,14 @@ class Average {
 
 }  // namespace
 
-PearsonSums::PearsonSums(std::size_t workers, std::size_t steps) : rows_{workers + 1}, steps_(steps) {
+ComparedWorkers ComparedWorkers::choose(std::size_t workers, std::size_t steps) {
+  constexpr std::size_t kMost = 128;
+  constexpr double kMostSums = (64 << 20) / sizeof(double);
+  const auto affordable = static_cast<std::size_t>(std::sqrt(kMostSums / static_cast<double>(steps)));
+  return {workers, std::min(workers, std::clamp<std::size_t>(affordable, 2, kMost))};
+}
+
+PearsonSums::PearsonSums(std::size_t compared_workers, std::size_t steps) : rows_{compared_workers + 1}, steps_(steps) {
   for (auto& step : steps_) {
     step.mean.resize(rows_);
     step.within.resize(rows_ * rows_);
@@ -226,25 +233,28 @@ SliceTotals& SliceTotals::operator+=(const SliceTotals& other) {
 
 class HostCorrelation final : public CorrelationAccumulator {
  public:
-  HostCorrelation(const Scope& scope, const Part& part, const Slicing& slicing, std::size_t samples)
-      : CorrelationAccumulator{{scope.workers, part.steps},
+  HostCorrelation(const ComparedWorkers& compared, const Part& part, const Slicing& slicing, std::size_t samples)
+      : CorrelationAccumulator{{compared.count, part.steps},
                                {slicing, samples, part.first, static_cast<std::size_t>(part.count)}},
-        workers_{scope.workers} {}
+        compared_{compared} {}
 
   void observe(const Slice& slice) override {
     const auto values = slice.gradient;
     if (!check_finite(values)) return;
     const std::size_t n = values.size();
-    rows_.resize((workers_ + 1) * n);
-    std::transform(values.begin(), values.end(), rows_.begin() + static_cast<std::ptrdiff_t>(slice.worker * n),
-                   [](float x) { return static_cast<double>(x); });
-    if (slice.worker + 1 < workers_) return;
-    double* mean = rows_.data() + workers_ * n;
-    std::copy(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(n), mean);
-    for (std::size_t w = 1; w < workers_; ++w) {
-      for (std::size_t i = 0; i < n; ++i) mean[i] += rows_[w * n + i];
+    if (slice.worker == 0) next_row_ = 0;
+    rows_.resize((compared_.count + 1) * n);
+    double* const mean = rows_.data() + compared_.count * n;
+    if (next_row_ < compared_.count && compared_[next_row_] == slice.worker) {
+      std::copy(values.begin(), values.end(), rows_.begin() + static_cast<std::ptrdiff_t>(next_row_ * n));
+      ++next_row_;
     }
-    for (std::size_t i = 0; i < n; ++i) mean[i] /= static_cast<double>(workers_);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double x = static_cast<double>(values[i]);
+      mean[i] = slice.worker == 0 ? x : mean[i] + x;
+    }
+    if (slice.worker + 1 < compared_.workers) return;
+    for (std::size_t i = 0; i < n; ++i) mean[i] /= static_cast<double>(compared_.workers);
     grams_.add_sample({mean, n});
     pearson_.add_step(rows_);
   }
@@ -256,8 +266,9 @@ class HostCorrelation final : public CorrelationAccumulator {
   }
 
  private:
-  std::size_t workers_;
-  std::vector<double> rows_;  ///< the current step: W gradients and their mean, of this part
+  ComparedWorkers compared_;
+  std::size_t next_row_ = 0;
+  std::vector<double> rows_;  ///< the current step: the compared gradients and the mean of all, of this part
 };
 
 std::vector<Column> correlation_columns(std::vector<Column> columns) {
@@ -295,7 +306,10 @@ std::vector<Column> correlation_columns(std::vector<Column> columns) {
         "is small, so read it with holdout_nmse"},
        {"holdout_nmse",
         "the loss on steps the basis has not seen: components that hold 99 % of the first half's variance, applied "
-        "to the second half, squared error over squared norm; empty with fewer than 4 samples"}});
+        "to the second half, squared error over squared norm; empty with fewer than 4 samples"},
+       {"compared_workers",
+        "workers that the two worker_pearson columns and step_pearson_per_worker are about: all, or evenly spaced "
+        "ones where there are more than 128 or thousands of steps"}});
   return columns;
 }
 
@@ -322,21 +336,24 @@ class Correlation final : public Analysis {
         eigensolver_{gpu_ ? gpu_eigensolver(gpu_) : host::lapack_eigenvalues},
         samples_{std::min(samples, scope().steps())},
         taps_{taps},
+        compared_{ComparedWorkers::choose(scope().workers, scope().steps())},
         table_{"correlation", correlation_columns(leading_columns())},
         eigenvalues_{"eigenvalues", eigenvalue_columns()},
-        total_pearson_{scope().workers, scope().steps()} {}
+        total_pearson_{compared_.count, scope().steps()} {}
 
   [[nodiscard]] std::string_view name() const override { return "correlation"; }
   [[nodiscard]] Unit unit() const override { return Unit::elements; }
-  // Samples, the columns they go to and their mean; this step's rows and those of the step before.
+  // Samples, the columns they go to and their mean; this step's rows and those of the step before. A GPU holds the
+  // gradients of all workers, too.
   [[nodiscard]] std::size_t bytes_per_element() const override {
-    return sizeof(double) * (samples_ + 1 + 2 * (scope().workers + 1)) + sizeof(std::uint32_t);
+    const std::size_t others = gpu_ ? scope().workers - compared_.count : 0;
+    return sizeof(double) * (samples_ + 1 + 2 * (compared_.count + 1)) + sizeof(std::uint32_t) + sizeof(float) * others;
   }
 
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     const Slicing slicing{scope().tensors.at(part.tensor), taps_};
-    if (gpu_) return start_gpu_correlation(gpu_, scope(), part, slicing, samples_);
-    return std::make_unique<HostCorrelation>(scope(), part, slicing, samples_);
+    if (gpu_) return start_gpu_correlation(gpu_, compared_, part, slicing, samples_);
+    return std::make_unique<HostCorrelation>(compared_, part, slicing, samples_);
   }
 
   void finish(std::size_t tensor, const Accumulator& whole) override {
@@ -365,7 +382,7 @@ class Correlation final : public Analysis {
   void add_row(const TensorInfo* tensor, const Slicing* slicing, const PearsonSums& pearson,
                const SliceTotals& totals) {
     const auto number = [](auto x) { return static_cast<double>(x); };
-    auto row = leading_cells(tensor, "ok", scope().steps() < 2 ? "one captured step: nothing between steps" : "");
+    auto row = leading_cells(tensor, "ok", message());
     row.push_back(cell(pearson.between_workers_mean()));
     row.push_back(cell(pearson.between_workers_min()));
     row.push_back(cell(pearson.between_steps_of_mean()));
@@ -381,7 +398,18 @@ class Correlation final : public Analysis {
     row.push_back(several ? ratio_cell(number(totals.limit), number(totals.slices)) : Cell{});
     row.push_back(ratio_cell(number(totals.elements), number(totals.components)));
     row.push_back(ratio_cell(totals.holdout.residual, totals.holdout.energy));
+    row.emplace_back(static_cast<std::int64_t>(compared_.count));
     table_.add(std::move(row));
+  }
+
+  /// What else there is to know about a row.
+  [[nodiscard]] std::string message() const {
+    std::string text = scope().steps() < 2 ? "one captured step: nothing between steps" : "";
+    if (compared_.count < compared_.workers) {
+      text += fmt::format("{}workers compared: {} of {}, evenly spaced, {} pairs", text.empty() ? "" : "; ",
+                          compared_.count, compared_.workers, compared_.count * (compared_.count - 1) / 2);
+    }
+    return text;
   }
 
   void add_eigenvalues(const std::string& tensor, std::size_t slice, const PrincipalComponents& components) {
@@ -398,6 +426,7 @@ class Correlation final : public Analysis {
   std::shared_ptr<AnalysisGpu> gpu_;
   Eigensolver eigensolver_;
   std::size_t samples_, taps_;
+  ComparedWorkers compared_;
   Table table_, eigenvalues_;
   PearsonSums total_pearson_;
   SliceTotals total_slices_;

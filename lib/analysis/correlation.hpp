@@ -11,14 +11,27 @@
 
 namespace gradtool {
 
+/// The workers whose gradients are compared with each other. The work and the memory for pairs grow with the square of
+/// their number, so beside thousands of workers, or over thousands of steps, some stand for all: evenly spaced ones,
+/// because neighbours may share a machine, and always the same, so that results can be repeated.
+struct ComparedWorkers {
+  std::size_t workers;  ///< W, of the file
+  std::size_t count;    ///< 1 to W
+
+  /// At most 128, and so few that the sums over pairs take 64 MiB at most, but never fewer than 2 of several.
+  [[nodiscard]] static ComparedWorkers choose(std::size_t workers, std::size_t steps);
+  /// Compared worker `i`, ascending from worker 0.
+  [[nodiscard]] std::size_t operator[](std::size_t i) const { return i * workers / count; }
+};
+
 /// Pearson correlations between the workers' gradients of one step, and between consecutive steps. They are computed
 /// from co-moments, which can be added over the parts of a tensor and over tensors without reading anything twice.
 ///
-/// It keeps R^2 + 2 R doubles for every step, where R = W + 1 is the number of rows: the W workers and their mean.
+/// It keeps R^2 + 2 R doubles for every step, where R is the number of rows: the compared workers and the mean of all.
 /// While a part is open it also keeps R doubles for each of its elements.
 class PearsonSums {
  public:
-  PearsonSums(std::size_t workers, std::size_t steps);
+  PearsonSums(std::size_t compared_workers, std::size_t steps);
 
   /// Adds the next step. `rows` has the R rows, one after another, all of the same length. Takes its contents and
   /// leaves memory in it into which the next step can be written.

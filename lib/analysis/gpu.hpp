@@ -13,6 +13,8 @@
 /// that nothing else here can be called.
 namespace gradtool {
 
+struct ComparedWorkers;  // lib/analysis/correlation.hpp
+
 /// Where the slices of a part are read to, and how accumulators then see them: in host memory, or on a GPU, to which
 /// they are copied while the next slice is read.
 class SliceFeed {
@@ -36,9 +38,9 @@ class AnalysisGpu;
                                                        std::size_t rows, bool second_moment);
 [[nodiscard]] std::unique_ptr<Accumulator> start_gpu_spectrum(std::shared_ptr<AnalysisGpu> gpu, const Scope& scope,
                                                               const Part& part);
-[[nodiscard]] std::unique_ptr<Accumulator> start_gpu_correlation(std::shared_ptr<AnalysisGpu> gpu, const Scope& scope,
-                                                                 const Part& part, const Slicing& slicing,
-                                                                 std::size_t samples);
+[[nodiscard]] std::unique_ptr<Accumulator> start_gpu_correlation(std::shared_ptr<AnalysisGpu> gpu,
+                                                                 const ComparedWorkers& compared, const Part& part,
+                                                                 const Slicing& slicing, std::size_t samples);
 [[nodiscard]] std::unique_ptr<Accumulator> start_gpu_variance(std::shared_ptr<AnalysisGpu> gpu, const Scope& scope,
                                                               const Part& part);
 /// An eigensolver that uses cuSOLVER instead of LAPACK.

@@ -22,9 +22,9 @@ std::unique_ptr<Accumulator> start_gpu_spectrum(std::shared_ptr<AnalysisGpu> /*g
                                                 const Part& /*part*/) {
   lacks_cuda();
 }
-std::unique_ptr<Accumulator> start_gpu_correlation(std::shared_ptr<AnalysisGpu> /*gpu*/, const Scope& /*scope*/,
-                                                   const Part& /*part*/, const Slicing& /*slicing*/,
-                                                   std::size_t /*samples*/) {
+std::unique_ptr<Accumulator> start_gpu_correlation(std::shared_ptr<AnalysisGpu> /*gpu*/,
+                                                   const ComparedWorkers& /*compared*/, const Part& /*part*/,
+                                                   const Slicing& /*slicing*/, std::size_t /*samples*/) {
   lacks_cuda();
 }
 std::unique_ptr<Accumulator> start_gpu_variance(std::shared_ptr<AnalysisGpu> /*gpu*/, const Scope& /*scope*/,

@@ -29,7 +29,7 @@ struct StudyOptions {
 ///
 /// The file is read once for the analyses that take ranges of elements and once for those that take whole gradients.
 /// Each thread needs `part_bytes` or a little more of memory for the former, and six times the float32 size of the
-/// largest tensor for the latter; PearsonSums keeps a few doubles for every step of the current tensor. Memory does not
+/// largest tensor for the latter; PearsonSums keeps about 64 MiB for the current tensor. Memory does not
 /// depend on the size of the file. Returns false when `progress` stopped the study; the analyses then hold no usable
 /// results.
 [[nodiscard]] bool study(const GradientReader& reader, std::span<const std::size_t> tensors,

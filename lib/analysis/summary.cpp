@@ -41,7 +41,8 @@ constexpr std::string_view kChosen[] = {"schema_version",
                                         "undefined_share",
                                         "std",
                                         "excess_kurtosis",
-                                        "zero_fraction"};
+                                        "zero_fraction",
+                                        "compared_workers"};
 
 /// The tables with one row for each tensor, which are the first table of every analysis.
 std::vector<const Table*> per_tensor(const std::vector<Table>& tables) {
@@ -242,10 +243,15 @@ std::string about_agreement(const Row& all) {
   const auto workers = all.number("worker_pearson_mean"), steps = all.number("step_pearson_mean_gradient");
   std::string text;
   if (workers) {
+    const double compared = all.number("compared_workers").value_or(0), in_file = all.number("workers").value_or(0);
+    const std::string sample = compared < in_file
+                                   ? fmt::format(" (the {:.0f} pairs of {:.0f} evenly spaced ones of {:.0f})",
+                                                 compared * (compared - 1) / 2, compared, in_file)
+                                   : "";
     text += fmt::format(
-        "Workers correlate {:.3f}: about that share of a worker's gradient is common to all, the rest is its "
+        "Workers{} correlate {:.3f}: about that share of a worker's gradient is common to all, the rest is its "
         "own noise.",
-        *workers);
+        sample, *workers);
   }
   if (steps) {
     text += fmt::format("{}Consecutive captured steps correlate {:.3f}{}", text.empty() ? "" : " ", *steps,

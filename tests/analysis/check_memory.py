@@ -1,4 +1,5 @@
-"""The memory of `gradtool analyze` is bounded by the largest tensor, not by the file: 128 MiB of steps change it little."""
+"""The memory of `gradtool analyze` is bounded by the largest tensor, not by the file: 128 MiB of steps change it little, and
+20,000 workers, of whom there are 200 million pairs, nothing."""
 
 import os
 import sys
@@ -11,17 +12,18 @@ GRADTOOL, N, WORKERS, THREADS = sys.argv[1], 1 << 16, 2, 2
 MIB = 1 << 20
 
 
-def write(path, steps):
+def write(path, steps, workers=WORKERS, n=N):
     rng = np.random.default_rng(1)
     with h5py.File(path, "w") as f:
         f.attrs.update({"format": "gradtool.gradients", "schema_version": 1, "complete": 1, "producer": "numpy",
-                        "created": "2024-01-01T00:00:00Z", "workers": WORKERS, "micro_batches": 1})
+                        "created": "2024-01-01T00:00:00Z", "workers": workers, "micro_batches": 1})
         f["steps/iteration"] = np.arange(steps, dtype="i8")
         group = f.create_group("tensors/0000")
-        group.attrs.update({"name": "t", "shape": np.array([N], "i8"), "kind": "other", "layout": ""})
-        data = group.create_dataset("gradient", (steps, WORKERS, N), "f4", chunks=(1, 1, N), maxshape=(None, WORKERS, N))
+        group.attrs.update({"name": "t", "shape": np.array([n], "i8"), "kind": "other", "layout": ""})
+        data = group.create_dataset("gradient", (steps, workers, n), "f4", chunks=(1, 1 if n == N else workers, n),
+                                    maxshape=(None, workers, n))
         for step in range(steps):
-            data[step] = rng.standard_normal((WORKERS, N), dtype="f4")
+            data[step] = rng.standard_normal((workers, n), dtype="f4")
 
 
 def peak_bytes(*arguments):
@@ -39,11 +41,16 @@ with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, f"{steps}.h5")
         write(path, steps)
         peaks.append(peak_bytes(path, "--out", os.path.join(folder, "out"), "--threads", str(THREADS)))
+    path = os.path.join(folder, "workers.h5")
+    write(path, 3, 20000, 4)
+    crowd = peak_bytes(path, "--out", os.path.join(folder, "out"), "--threads", str(THREADS))
     small, large = peaks
-    print(f"peak memory {small / MIB:.0f} MiB with 128 steps (64 MiB), {large / MIB:.0f} MiB with 256 steps (128 MiB)")
+    print(f"peak memory {small / MIB:.0f} MiB with 128 steps (64 MiB), {large / MIB:.0f} MiB with 256 steps (128 MiB), "
+          f"{crowd / MIB:.0f} MiB with 20,000 workers (1 MB)")
     # A sanitizer's shadow memory and quarantine are not what is measured here.
     if "GRADTOOL_SANITIZED" in os.environ:
         sys.exit(77)
     # docs/analysis.md: 40 MiB for the program, and for each thread 60 MiB or six times the largest tensor.
     assert large < (40 + THREADS * 60) * MIB, large
+    assert crowd < (40 + THREADS * 60) * MIB, crowd
     assert large - small < 24 * MIB, (small, large)

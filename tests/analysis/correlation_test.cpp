@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "feed.hpp"
+#include "lib/analysis/correlation.hpp"
 #include "lib/analysis/slices.hpp"
 
 namespace gradtool::test {
@@ -182,6 +183,43 @@ TEST(Correlation, KnownPearsonBetweenWorkersAndSteps) {
   EXPECT_NEAR(number(tables[0], 1, "worker_pearson_mean"), (1 - 1 - 1) / 3.0, 1e-12);
   EXPECT_NEAR(number(tables[0], 1, "worker_pearson_min"), -1.0, 1e-12);
   EXPECT_NEAR(number(tables[0], 1, "step_pearson_per_worker"), 1.0, 1e-12);
+}
+
+/// Pairs of many workers are sampled, and the row says how; the mean over workers covers all of them.
+TEST(Correlation, SomeOfManyWorkersStandForAll) {
+  constexpr std::size_t kSteps = 3, kWorkers = 300, kN = 2000;
+  const auto common = normal(kN, 40), own = normal(kSteps * kWorkers * kN, 41);
+  Capture capture{kSteps, kWorkers};
+  capture.add(vector_of(kN), [&](std::size_t s, std::size_t w, std::size_t i) {
+    return common[i] + own[(s * kWorkers + w) * kN + i];
+  });
+  // Only worker 1, which is not compared, has values; the mean over all workers repeats in every step.
+  capture.add(vector_of(kN), [&](auto, std::size_t w, std::size_t i) { return w == 1 ? common[i] : 0.0; });
+  const auto tables = correlation_of(capture, 128, 2);
+  for (const std::size_t row : {0, 1, 2}) {
+    EXPECT_EQ(number(tables[0], row, "compared_workers"), 128);
+    EXPECT_EQ(to_text(tables[0].at(row, "message")), "workers compared: 128 of 300, evenly spaced, 8128 pairs");
+  }
+  EXPECT_NEAR(number(tables[0], 0, "worker_pearson_mean"), 0.5, 0.03);
+  EXPECT_NEAR(number(tables[0], 0, "step_pearson_per_worker"), 0.5, 0.03);
+  EXPECT_NEAR(number(tables[0], 0, "step_pearson_mean_gradient"), 1 / (1 + 1.0 / kWorkers), 0.005);
+  EXPECT_TRUE(is_empty(tables[0], 1, "worker_pearson_mean"));
+  EXPECT_NEAR(number(tables[0], 1, "step_pearson_mean_gradient"), 1.0, 1e-12);
+}
+
+TEST(Correlation, ComparedWorkersAreBoundedAndSpreadOut) {
+  for (const std::size_t workers : {1, 2, 3, 127, 128, 129, 20000, 1 << 20}) {
+    for (const std::size_t steps : {1, 512, 10000, 1 << 22}) {
+      const auto compared = ComparedWorkers::choose(workers, steps);
+      EXPECT_GE(compared.count, std::min<std::size_t>(workers, 2));
+      EXPECT_LE(compared.count, std::min<std::size_t>(workers, 128));
+      if (steps <= 512) EXPECT_EQ(compared.count, std::min<std::size_t>(workers, 128));
+      if (compared.count > 2) EXPECT_LE(compared.count * compared.count * steps, std::size_t{8} << 20);
+      EXPECT_EQ(compared[0], 0U);
+      for (std::size_t i = 1; i < compared.count; ++i) EXPECT_GT(compared[i], compared[i - 1]);
+      EXPECT_LT(compared[compared.count - 1], workers);
+    }
+  }
 }
 
 TEST(Correlation, PartsJoinToTheWhole) {

@@ -179,18 +179,24 @@ void row_dots(Queue<Space::cuda> queue, const DeviceRows& a, const DeviceRows& b
   row_dots_over(queue, a, b, slice, dots, work);
 }
 
-__global__ void widen_kernel(const float* values, std::size_t stride, DeviceRows rows, unsigned long long* non_finite) {
+__global__ void widen_kernel(const float* values, std::size_t stride, std::size_t workers, DeviceRows rows,
+                             unsigned long long* non_finite) {
   unsigned long long bad = 0;
-  const std::size_t workers = rows.rows - 1;
+  const std::size_t compared = rows.rows - 1;
   for (std::size_t i = thread_in_grid(); i < rows.columns; i += threads_in_grid()) {
     double sum = 0;
-    for (std::size_t r = 0; r < workers; ++r) {
-      const double x = static_cast<double>(values[r * stride + i]);
-      rows.data[r * rows.stride + i] = x;
+    std::size_t row = 0, next = 0;  // the next compared worker, as ComparedWorkers has it
+    for (std::size_t w = 0; w < workers; ++w) {
+      const double x = static_cast<double>(values[w * stride + i]);
+      if (w == next && row < compared) {
+        rows.data[row * rows.stride + i] = x;
+        ++row;
+        next = row * workers / compared;
+      }
       sum += x;
       bad += x - x == 0 ? 0 : 1;
     }
-    rows.data[workers * rows.stride + i] = sum / static_cast<double>(workers);
+    rows.data[compared * rows.stride + i] = sum / static_cast<double>(workers);
   }
   if (bad > 0) atomicAdd(non_finite, bad);
 }
@@ -243,11 +249,11 @@ __global__ void centre_columns_kernel(DeviceRows rows) {
   }
 }
 
-/// rows[r][i] := values[r * stride + i] for all rows but the last, which becomes the mean of the others.
-/// non_finite += the number of values that are not finite.
-void widen_with_mean(Queue<Space::cuda> queue, const float* values, std::size_t stride, const DeviceRows& rows,
-                     std::uint64_t* non_finite) {
-  launch(queue, "widen", widen_kernel, blocks_for(rows.columns, 4 * kThreads), values, stride, rows,
+/// rows[r][i] := values[w * stride + i], w being the compared worker r, for all rows but the last, which becomes the
+/// mean of all workers. non_finite += the number of values that are not finite.
+void widen_with_mean(Queue<Space::cuda> queue, const float* values, std::size_t stride, std::size_t workers,
+                     const DeviceRows& rows, std::uint64_t* non_finite) {
+  launch(queue, "widen", widen_kernel, blocks_for(rows.columns, 4 * kThreads), values, stride, workers, rows,
          reinterpret_cast<unsigned long long*>(non_finite));
 }
 
@@ -274,11 +280,12 @@ namespace {
 /// worker has arrived, the samples at the end. Only the products leave the GPU.
 class GpuCorrelation final : public CorrelationAccumulator {
  public:
-  GpuCorrelation(std::shared_ptr<AnalysisGpu> gpu, const Scope& scope, const Part& part, const Slicing& slicing,
-                 std::size_t samples)
-      : CorrelationAccumulator{{scope.workers, part.steps}, SliceGrams{samples}},
+  GpuCorrelation(std::shared_ptr<AnalysisGpu> gpu, const ComparedWorkers& compared, const Part& part,
+                 const Slicing& slicing, std::size_t samples)
+      : CorrelationAccumulator{{compared.count, part.steps}, SliceGrams{samples}},
         gpu_{std::move(gpu)},
-        rows_{scope.workers + 1},
+        workers_{compared.workers},
+        rows_{compared.count + 1},
         steps_{part.steps},
         n_{static_cast<std::size_t>(part.count)},
         samples_{samples} {
@@ -305,10 +312,10 @@ class GpuCorrelation final : public CorrelationAccumulator {
   }
 
   void observe(const Slice& slice) override {
-    if (slice.worker + 2 < rows_) return;
+    if (slice.worker + 1 < workers_) return;
     const GpuSlice& gpu = slice.gpu;
     const cuda::DeviceRows now{now_.data(), rows_, n_, n_}, before{before_.data(), rows_, n_, n_};
-    cuda::widen_with_mean(gpu.queue, gpu.rows, gpu.stride, now, bad_.data());
+    cuda::widen_with_mean(gpu.queue, gpu.rows, gpu.stride, workers_, now, bad_.data());
     if (next_ < samples_) {
       cuda::copy_elements(gpu.queue, sample_rows_.part(next_ * n_, n_),
                           View<const double, Space::cuda>{now_.part((rows_ - 1) * n_, n_)});
@@ -355,10 +362,11 @@ class GpuCorrelation final : public CorrelationAccumulator {
   };
 
   std::shared_ptr<AnalysisGpu> gpu_;
-  std::size_t rows_, steps_, n_, samples_, next_ = 0;
+  std::size_t workers_, rows_, steps_, n_, samples_, next_ = 0;
   std::vector<NumberedSlice> slices_;
-  View<double, Space::cuda> now_, before_;  ///< [R][n] each: gradients and mean of this step and of the one before
-  View<double, Space::cuda> sample_rows_;   ///< [M][n]: the samples
+  View<double, Space::cuda> now_,
+      before_;  ///< [R][n] each: compared gradients and mean of this step and of the one before
+  View<double, Space::cuda> sample_rows_;  ///< [M][n]: the samples
   View<double, Space::cuda> work_;
   View<double, Space::cuda> means_, lags_, within_;  ///< [S][R], [S][R], [S][R][R]
   View<double, Space::cuda> norms_, slice_grams_;    ///< [slices][M], [slices][M][M]
@@ -367,9 +375,9 @@ class GpuCorrelation final : public CorrelationAccumulator {
 
 }  // namespace
 
-std::unique_ptr<Accumulator> start_gpu_correlation(std::shared_ptr<AnalysisGpu> gpu, const Scope& scope,
+std::unique_ptr<Accumulator> start_gpu_correlation(std::shared_ptr<AnalysisGpu> gpu, const ComparedWorkers& compared,
                                                    const Part& part, const Slicing& slicing, std::size_t samples) {
-  return std::make_unique<GpuCorrelation>(std::move(gpu), scope, part, slicing, samples);
+  return std::make_unique<GpuCorrelation>(std::move(gpu), compared, part, slicing, samples);
 }
 
 }  // namespace gradtool
