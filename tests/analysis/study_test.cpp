@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "feed.hpp"
 #include "lib/analysis/gpu.hpp"
@@ -109,6 +110,27 @@ TEST(Study, FileEqualsMemoryForAnyThreadsAndPartSize) {
   }
 }
 
+using MakeAnalyses = std::vector<std::unique_ptr<Analysis>> (*)(const Scope&, const std::shared_ptr<AnalysisGpu>&);
+
+void expect_same_on_gpu(const Capture& capture, const std::shared_ptr<AnalysisGpu>& gpu, MakeAnalyses make) {
+  const CaptureFile file{capture};
+  const GradientReader reader{file.path()};
+  std::vector<std::size_t> tensors(capture.scope.tensors.size());
+  std::iota(tensors.begin(), tensors.end(), std::size_t{0});
+  std::vector<Table> expected;
+  for (const auto& analysis : make(capture.scope, nullptr)) {
+    for (auto& table : run(*analysis, capture)) expected.push_back(std::move(table));
+  }
+  auto analyses = make(capture.scope, gpu);
+  StudyOptions options;
+  options.gpu = gpu;
+  options.part_bytes = std::uint64_t{1} << 19;
+  ASSERT_TRUE(study(reader, tensors, analyses, options));
+  const auto tables = tables_of(std::move(analyses));
+  ASSERT_EQ(tables.size(), expected.size());
+  for (std::size_t t = 0; t < tables.size(); ++t) EXPECT_EQ(difference(expected[t], tables[t], 1e-9, 1e-3), "");
+}
+
 TEST(Study, AGpuFindsTheSameInParts) {
   std::shared_ptr<AnalysisGpu> gpu;
   try {
@@ -117,22 +139,17 @@ TEST(Study, AGpuFindsTheSameInParts) {
     ASSERT_EQ(error.fault(), Fault::unavailable) << error.what();
     GTEST_SKIP() << error.what();
   }
-  const Capture capture = example(3, 2);
-  const CaptureFile file{capture};
-  const GradientReader reader{file.path()};
-  const std::vector<std::size_t> tensors{0, 1, 2, 3};
-  std::vector<Table> expected;
-  for (const auto& analysis : all_analyses(capture.scope)) {
-    for (auto& table : run(*analysis, capture)) expected.push_back(std::move(table));
-  }
-  auto analyses = all_analyses(capture.scope, gpu);
-  StudyOptions options;
-  options.gpu = gpu;
-  options.part_bytes = std::uint64_t{1} << 19;
-  ASSERT_TRUE(study(reader, tensors, analyses, options));
-  const auto tables = tables_of(std::move(analyses));
-  ASSERT_EQ(tables.size(), expected.size());
-  for (std::size_t t = 0; t < tables.size(); ++t) EXPECT_EQ(difference(expected[t], tables[t], 1e-9, 1e-3), "");
+  expect_same_on_gpu(example(3, 2), gpu, all_analyses);
+  // More workers than are compared with each other.
+  Capture crowd{2, 150};
+  const auto noise = normal(2 * 150 * 40, 51);
+  crowd.add(vector_of(40),
+            [&](std::size_t s, std::size_t w, std::size_t i) { return noise[(s * 150 + w) * 40 + i] + noise[i]; });
+  expect_same_on_gpu(crowd, gpu, [](const Scope& scope, const std::shared_ptr<AnalysisGpu>& where) {
+    std::vector<std::unique_ptr<Analysis>> correlation;
+    correlation.push_back(make_correlation(scope, 128, 0, where));
+    return correlation;
+  });
 }
 
 TEST(Study, StepsAndTensorsCanBeSelected) {
