@@ -18,6 +18,7 @@
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
@@ -94,8 +95,8 @@ std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, con
 
 std::string heading(const GradientReader& reader, const Scope& scope) {
   const auto& info = reader.info();
-  std::string what = info.model.empty() ? "unnamed model" : info.model;
-  if (!info.dataset.empty()) what += " on " + info.dataset;
+  std::string what = info.model.empty() ? "unnamed model" : printable(info.model);
+  if (!info.dataset.empty()) what += " on " + printable(info.dataset);
   std::uint64_t elements = 0;
   for (const auto& tensor : scope.tensors) elements += tensor.elements;
   return fmt::format("{}: {}, {} worker{}, captured steps {}-{} (iterations {}-{}), {} tensors, {} elements\n",

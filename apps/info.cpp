@@ -193,8 +193,8 @@ void print_summary(const Summary& summary) {
     const TensorInfo& tensor = reader.tensors()[t];
     std::string also = tensor.has_second_moment ? "second moment" : "";
     if (tensor.has_weight) also += also.empty() ? "weight" : ", weight";
-    rows.push_back({text("tensor"), text("name"), text("kind"), text("shape"), text("layout"), text("elements"),
-                    text("dtype"), text("non_finite"), also});
+    rows.push_back({text("tensor"), text("name"), text("kind"), text("shape"), printable(text("layout")),
+                    text("elements"), text("dtype"), text("non_finite"), also});
   }
   fmt::print("\n{}", format_rows({"#", "name", "kind", "shape", "layout", "elements", "dtype", "non-finite", "also"},
                                  rows, {true, false, false, false, false, true, false, true, false}));

@@ -13,6 +13,7 @@
 #include "lib/bench/fingerprint.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
+#include "lib/io/utf8.hpp"
 
 namespace gradtool {
 namespace {
@@ -55,7 +56,7 @@ void add_shapes(std::vector<Fact>& facts, const GradientReader& reader) {
     const TensorInfo& info = reader.tensors()[t];
     facts.push_back(
         {fmt::format("tensor {}", t),
-         fmt::format("{} [{}] {} {}{}{}", info.name, fmt::join(info.shape, ", "), info.kind, info.layout,
+         fmt::format("{} [{}] {} {}{}{}", info.name, fmt::join(info.shape, ", "), info.kind, printable(info.layout),
                      info.has_second_moment ? ", second moments" : "", info.has_weight ? ", weights" : "")});
   }
 }

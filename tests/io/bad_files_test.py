@@ -321,6 +321,21 @@ def other_writers():
             good(f"{dtype} {options}", lambda f: None, dtype=dtype, gradient_options=options)
 
 
+def control_characters():
+    """What a file says must not command the terminal."""
+    path = os.path.join(FOLDER, "control.h5")
+    conforming.write(path)
+    with h5py.File(path, "r+") as file:
+        for name in ("model", "dataset", "producer", "created", "optimizer", "command"):
+            file.attrs[name] = "\x1b[2J\x07" + name
+        file["tensors/0000"].attrs["layout"] = "\x1b[2JOIHW"
+    for command in (("info",), ("validate",), ("analyze", "--out", os.path.join(FOLDER, "out")), ("bench", "-n", "1", "--codec", "topk")):
+        result = subprocess.run([GRADTOOL, command[0], path, *command[1:]], capture_output=True, text=True, timeout=60)
+        said = result.stdout + result.stderr
+        if result.returncode != 0 or "\x1b" in said or "\x07" in said:
+            failures.append(f"control characters ({command[0]}): status {result.returncode}: {said!r}")
+
+
 def damaged_chunks():
     """Chunks whose bytes are not one chunk. HDF5 1.10 believes them: it reads behind what they inflate to."""
     g, extent = "tensors/0000/gradient", (3, 2, 216)
@@ -407,7 +422,7 @@ def many_chunks_of_zeros(f, g):
                 data.id.write_direct_chunk((step, worker, first), b"abc")
 
 
-for part in (damaged_chunks, not_hdf5, truncations, marked, attributes, shapes, extents, types, objects, lies_about_size,
+for part in (control_characters, damaged_chunks, not_hdf5, truncations, marked, attributes, shapes, extents, types, objects, lies_about_size,
              values_elsewhere, other_writers):
     part()
 shutil.rmtree(FOLDER)
