@@ -23,7 +23,7 @@ for tutorial, least in (("docs/adding-a-codec.md", 6), ("docs/adding-a-reducer.m
         assert excerpt.strip("\n") in (root / path).read_text(), f"{tutorial}: this is not in {path}:\n{excerpt}"
 
 # Links between documents, and the files that architecture.md names, are there.
-for document in [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("**/*.md")),
+for document in [root / "README.md", root / "CONTRIBUTING.md", root / "SECURITY.md", *sorted((root / "docs").glob("**/*.md")),
                  *sorted((root / "lib/methods").glob("*/README.md"))]:
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
         assert (document.parent / link).exists(), f"{document.relative_to(root)} links to {link}, which is not there"
