@@ -11,7 +11,6 @@
 #include <fstream>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -212,30 +211,10 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
 void prepare_output(const CaptureOptions& options) {
   std::error_code status;
   if (const auto parent = fs::path{options.out}.parent_path(); !parent.empty()) fs::create_directories(parent, status);
-  if (!status && options.force) fs::remove(options.out, status);
   if (status)
     throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", options.out, status.message())};
+  if (options.force) remove_replaced(options.out);
 }
-
-/// Closes the file however capturing ends, and removes it when it has no step, because then it is not a valid gradient
-/// file.
-class FileGuard {
- public:
-  FileGuard(const std::string& path, std::optional<Recorder>& recorder, const CaptureReport& report)
-      : path_{path}, recorder_{recorder}, report_{report} {}
-  ~FileGuard() {
-    recorder_.reset();
-    std::error_code ignored;
-    if (report_.steps == 0) fs::remove(path_, ignored);
-  }
-  FileGuard(const FileGuard&) = delete;
-  FileGuard& operator=(const FileGuard&) = delete;
-
- private:
-  const std::string& path_;
-  std::optional<Recorder>& recorder_;
-  const CaptureReport& report_;
-};
 
 }  // namespace
 
@@ -256,19 +235,17 @@ CaptureReport run_capture(const CaptureOptions& given) {
   report.elements = selection.elements;
   {
     Monitor monitor{"capture", *options.steps, options.log_steps};
-    std::optional<Recorder> recorder;
-    recorder.emplace(options.out, writer_options(options, selection), [&](const StepInfo& step) {
-      ++report.steps;
-      monitor.captured(step);
-    });
-    const FileGuard guard{options.out, recorder, report};
-    const bool complete = train(options, *trainer, sampler, selection, *recorder, monitor, log, report);
+    Recorder recorder{options.out, writer_options(options, selection), [&](const StepInfo& step) {
+                        ++report.steps;
+                        monitor.captured(step);
+                      }};
+    const bool complete = train(options, *trainer, sampler, selection, recorder, monitor, log, report);
     Stopwatch watch;
-    recorder->finish(complete);
+    recorder.finish(complete);
     report.complete = complete;
     report.capture_seconds += watch.lap();
-    report.data_bytes = recorder->bytes();
-    report.write_seconds = recorder->write_seconds();
+    report.data_bytes = recorder.bytes();
+    report.write_seconds = recorder.write_seconds();
   }
   std::error_code ignored;
   if (report.steps > 0) report.file_bytes = fs::file_size(options.out, ignored);

@@ -94,14 +94,24 @@ struct WriterOptions {
   bool with_compute_seconds = false;
 };
 
+/// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
+/// another process or of this one is writing it. Throws Fault::backend when it cannot be opened.
+void expect_replaceable(const std::string& path);
+/// Removes `path`, so that a GradientWriter can create it. Throws as above, and Fault::backend when it cannot be
+/// removed; does nothing when there is no such file. Of several processes that replace one file, one goes on.
+void remove_replaced(const std::string& path);
+
 /// Writes a gradient file step by step. Between `begin_step` and `end_step` every tensor of every worker is put once.
 /// After `end_step` returns, that step is readable even if the process is killed (the file is flushed; `complete` is 0
 /// until `close`). Memory does not grow with the number of steps. Not thread-safe.
 class GradientWriter {
  public:
-  /// Creates `path`. Throws Fault::usage when it exists already, and Fault::backend when it cannot be made.
+  /// Creates `path`. Throws Fault::usage when it exists already or when another process replaces it meanwhile, and
+  /// Fault::backend when it cannot be made; then nothing is left behind.
   GradientWriter(std::string path, const WriterOptions& options);
-  ~GradientWriter();  ///< closes without setting `complete` when close() was not called
+  /// Closes without setting `complete` when close() was not called. Without a whole step the file is removed, because
+  /// it could not be read and would stand in the way.
+  ~GradientWriter();
   GradientWriter(GradientWriter&&) noexcept;
   GradientWriter& operator=(GradientWriter&&) noexcept;
 

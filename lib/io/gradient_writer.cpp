@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +25,7 @@
 #include "lib/io/kill_safe_driver.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/utf8.hpp"
+#include "lib/io/writer_mark.hpp"
 
 namespace gradtool::hdf5 {
 namespace {
@@ -221,9 +223,9 @@ void check_options(const WriterOptions& options) {
   for (const TensorInfo& tensor : options.tensors) check_tensor(tensor, names);
 }
 
-/// Creates `path` with the attributes of the root. Throws Fault::usage when it exists already and Fault::backend when
-/// it cannot be created. `error` receives the errno of the first write that fails later; see kill_safe_access.
-File create_file(const std::string& path, const FileInfo& info, int& error) {
+/// Creates `path`. Throws Fault::usage when it exists already and Fault::backend when it cannot be created. `error`
+/// receives the errno of the first write that fails later; see kill_safe_access.
+File create_file(const std::string& path, int& error) {
   if (std::error_code status; std::filesystem::exists(path, status)) {
     throw Error{Fault::usage, "'" + path + "' exists already; remove it or choose another name"};
   }
@@ -234,8 +236,16 @@ File create_file(const std::string& path, const FileInfo& info, int& error) {
   // File space is managed in pages of 4 KiB. A piece of metadata then never crosses a page of the system's cache; a
   // kill can cut a write off only between two such pages.
   checked(H5Pset_file_space_strategy(creation.get(), H5F_FSPACE_STRATEGY_PAGE, false, 1), "prepare HDF5");
-  File file{checked_id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create '" + path + "'")};
-  const hid_t root = file.get();
+  return File{checked_id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create '" + path + "'")};
+}
+
+int descriptor_of(hid_t file) {
+  void* handle = nullptr;
+  checked(H5Fget_vfd_handle(file, H5P_DEFAULT, &handle), "find the descriptor of a file");
+  return *static_cast<int*>(handle);
+}
+
+void write_root(hid_t root, const FileInfo& info) {
   write_text(root, "format", std::string{schema::kFormat});
   write_integer(root, "schema_version", schema::kVersion);
   write_integer(root, "complete", 0);
@@ -251,7 +261,6 @@ File create_file(const std::string& path, const FileInfo& info, int& error) {
   write_integer(root, "batch_size", info.batch_size);
   write_integer(root, "micro_batches", info.micro_batches);
   write_text(root, "command", info.command);
-  return file;
 }
 
 WritableSteps create_steps(hid_t file, const WriterOptions& options) {
@@ -329,17 +338,26 @@ struct GradientWriter::Impl {
   std::size_t workers = 0;
   int write_error = 0;  ///< set by the file driver, see kill_safe_access; must outlive the file
   hdf5::File file;
+  int descriptor = -1;  ///< of `file`, to whom it belongs; -1 before it is created and once it is closed
   std::optional<hdf5::WritableSteps> columns;
   std::vector<TensorSink> tensors;
   std::optional<StepInfo> current;
   std::size_t steps = 0;
   std::uint64_t bytes = 0;
 
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl();
   void flush() const;
   void expect_written() const;
   TensorSink& sink(std::size_t tensor, std::size_t values);
   void append_columns();
 };
+
+GradientWriter::Impl::~Impl() {
+  if (steps == 0 && descriptor >= 0 && is_file_at(descriptor, path)) unlink(path.c_str());
+}
 
 /// Makes everything that was written so far reach the file; throws Fault::backend when that fails.
 void GradientWriter::Impl::flush() const {
@@ -389,7 +407,9 @@ GradientWriter::GradientWriter(std::string path, const WriterOptions& options) :
   hdf5::check_options(options);
   impl_->path = std::move(path);
   impl_->workers = static_cast<std::size_t>(options.info.workers);
-  impl_->file = hdf5::create_file(impl_->path, options.info, impl_->write_error);
+  impl_->file = hdf5::create_file(impl_->path, impl_->write_error);
+  impl_->descriptor = hdf5::descriptor_of(impl_->file.get());
+  hdf5::write_root(impl_->file.get(), options.info);
   impl_->columns = hdf5::create_steps(impl_->file.get(), options);
   for (auto& tensor : hdf5::create_tensors(impl_->file.get(), options)) {
     impl_->tensors.emplace_back(std::move(tensor), impl_->workers);
@@ -398,6 +418,8 @@ GradientWriter::GradientWriter(std::string path, const WriterOptions& options) :
   // From here on HDF5 orders its writes so that the file is consistent after each of them. Objects and attributes can
   // no longer be added, which is why all of them were created above.
   hdf5::checked(H5Fstart_swmr_write(impl_->file.get()), "write '" + impl_->path + "' step by step");
+  // Not earlier, because until here HDF5 holds a lock of its own, which excludes this one on network file systems.
+  mark_as_being_written(impl_->descriptor, impl_->path);
 }
 
 GradientWriter::~GradientWriter() = default;
@@ -473,6 +495,7 @@ void GradientWriter::close() {
   file.flush();
   file.tensors.clear();
   file.columns.reset();
+  file.descriptor = -1;
   hdf5::checked(file.file.reset(), "close '" + file.path + "'");
   file.expect_written();
 }

@@ -51,6 +51,35 @@ TEST(GradientWriter, SaysWhenTheFileCannotBeMade) {
   expect_fault(Fault::backend, [] { GradientWriter{"/nonexistent/folder/x.h5", sample_options(Dtype::f32)}; });
 }
 
+TEST(GradientWriter, LeavesNoFileWithoutAStep) {
+  TempFile file;
+  { const GradientWriter writer{file.path(), sample_options(Dtype::f32)}; }
+  EXPECT_FALSE(std::filesystem::exists(file.path()));
+  {
+    GradientWriter writer{file.path(), sample_options(Dtype::f32)};
+    std::filesystem::remove(file.path());
+    std::ofstream{file.path()} << "somebody else's";
+  }
+  EXPECT_TRUE(std::filesystem::exists(file.path()));
+}
+
+TEST(GradientWriter, IsNotReplacedWhileItWrites) {
+  TempFile file;
+  {
+    GradientWriter writer{file.path(), sample_options(Dtype::f32)};
+    expect_fault(Fault::usage, [&] { expect_replaceable(file.path()); });
+    expect_fault(Fault::usage, [&] { remove_replaced(file.path()); });
+    write_sample_step(writer, 0);
+    EXPECT_EQ(GradientReader{file.path()}.steps().size(), 1U) << "others may read meanwhile";
+  }
+  expect_replaceable(file.path());
+  EXPECT_TRUE(std::filesystem::exists(file.path()));
+  remove_replaced(file.path());
+  EXPECT_FALSE(std::filesystem::exists(file.path()));
+  remove_replaced(file.path());  // nothing to do
+  expect_fault(Fault::usage, [] { remove_replaced("/dev/null"); });
+}
+
 TEST(GradientWriter, HoldsCallersToTheOrderOfCalls) {
   TempFile file;
   GradientWriter writer{file.path(), sample_options(Dtype::f32)};
