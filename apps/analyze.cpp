@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "lib/analysis/summary.hpp"
 #include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
@@ -36,6 +38,12 @@ struct Options {
 constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on every card: it decides last digits
 constexpr int kInterrupted = 130;                                // what a shell reports for Ctrl-C
 const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance"};
+/// What the analyses may write; each makes one or two of them.
+constexpr std::array table_names{"spectrum", "spectrum_bands", "correlation", "eigenvalues", "variance"};
+
+std::string path_of_table(const Options& options, const std::string& table) {
+  return (std::filesystem::path{options.out} / (table + ".csv")).string();
+}
 
 /// "FIRST:LAST", both ends included and each may be left out; "N" is one step.
 void select_steps(const std::string& text, std::size_t steps, Scope& scope) {
@@ -119,9 +127,9 @@ void save_json(const std::string& path, const GradientReader& reader, const std:
 }
 
 int analyze(const Options& options) {
-  if (options.json == "-" && options.csv == "-") {
-    throw Error{Fault::usage, "--json - and --csv - would both write to standard output; give one of them a file"};
-  }
+  std::vector<NamedPath> outputs{{"--csv", options.csv}, {"--json", options.json}, {"--out", options.out}};
+  for (const char* table : table_names) outputs.push_back({"--out", path_of_table(options, table)});
+  expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}}, outputs);
   const DeviceChoice device = parse_device(options.device);
   const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
   const GradientReader reader{options.file};
@@ -160,9 +168,10 @@ int analyze(const Options& options) {
   const Table summary = summarise(tables);
   std::string wrote = fmt::format("wrote to {}:", options.out);
   for (const auto& table : tables) {
-    const std::string name = table.name() + ".csv";
-    save_csv((std::filesystem::path{options.out} / name).string(), table);
-    wrote += " " + name;
+    expects(std::find(table_names.begin(), table_names.end(), table.name()) != table_names.end(),
+            "an analysis writes a table whose path was not checked");
+    save_csv(path_of_table(options, table.name()), table);
+    wrote += " " + table.name() + ".csv";
   }
   if (!options.csv.empty()) save_csv(options.csv, summary);
   if (!options.json.empty()) save_json(options.json, reader, tables, summary);

@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 
 #include "apps/subcommands.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/report/csv.hpp"
 
 namespace gradtool::app {
@@ -117,7 +120,31 @@ void check_place(Options& o) {
   bench.ranks = *o.gpus;
 }
 
+/// What --payloads writes as far as it matters to `others`: the ranks are known only once the capture is open.
+void add_payload_files(const std::string& folder, std::vector<NamedPath>& outputs, std::span<const NamedPath> others) {
+  if (folder.empty()) return;
+  namespace fs = std::filesystem;
+  static const std::regex payload_file{"rank[0-9]+\\.(bin|csv)"};
+  const auto add = [&](const std::string& name) {
+    if (std::regex_match(name, payload_file)) outputs.push_back({"--payloads", (fs::path{folder} / name).string()});
+  };
+  outputs.push_back({"--payloads", folder});
+  for (const auto& other : others) add(fs::path{follow_links(other.path)}.filename().string());
+  std::error_code no_folder;
+  for (const auto& entry : fs::directory_iterator{folder, no_folder}) add(entry.path().filename().string());
+}
+
+void check_paths(const Options& o) {
+  const std::vector<NamedPath> inputs{{"file", o.bench.file}};
+  std::vector<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}, {"--reconstruction", o.bench.reconstruction}};
+  std::vector<NamedPath> others = outputs;
+  others.insert(others.end(), inputs.begin(), inputs.end());
+  add_payload_files(o.bench.payloads, outputs, others);
+  expect_separate_files(inputs, outputs);
+}
+
 int run(Options& o) {
+  check_paths(o);
   BenchOptions& bench = o.bench;
   for (const auto& list : o.codecs) {
     for (const auto& text : expand_codec_list(list)) {
@@ -166,7 +193,7 @@ int run(Options& o) {
   bench.pipeline = parse_pipeline(o.pipeline);
   bench.all_reduce = parse_all_reduce(o.all_reduce);
   for (const auto& path : {o.csv, o.json}) {
-    if (!path.empty() && path != "-") expect_writable(path);  // now, not after minutes of measuring
+    if (!path.empty()) expect_writable(path);  // now, not after minutes of measuring
   }
   if (o.layers && o.layers->empty()) {
     throw Error{Fault::usage, "--layers '' is not valid; write a regular expression, or leave it out for all tensors"};
@@ -182,11 +209,13 @@ int run(Options& o) {
   if (o.max_nmse && !o.advise)
     throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
   bench.command = command_line();
-  if (o.csv == "-" && o.json == "-") throw Error{Fault::usage, "--csv and --json cannot both go to standard output"};
   const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
-    if (!o.csv.empty() && o.csv != "-") save_csv(o.csv, to_table(rows));
+    // What was written to a device or a pipe could not be replaced when the next codec is done.
+    if (!o.csv.empty() && !is_stream(o.csv)) save_csv(o.csv, to_table(rows));
   });
   if (!report.leads) return 0;
+  if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
+  if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (report.averaged()) fmt::print(stderr, "warning: {}: {}\n", bench.file, averaged_warning(report.likeness));
   if (o.advise)
@@ -197,9 +226,9 @@ int run(Options& o) {
     if (row.status == ResultRow::Status::ok) continue;
     fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor, name_of(row.status), row.message);
   }
-  if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
-  if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
-  for (const auto& path : {o.csv, o.json, bench.reconstruction, bench.payloads}) {
+  std::vector<std::string> wrote{o.csv, o.json};
+  wrote.insert(wrote.end(), report.written.begin(), report.written.end());
+  for (const auto& path : wrote) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
   }
   if (o.csv.empty() && o.json.empty())

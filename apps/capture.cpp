@@ -6,6 +6,7 @@
 
 #include "apps/subcommands.hpp"
 #include "lib/capture/dataset.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
@@ -137,6 +138,15 @@ void save_json(const std::string& path, const CaptureOptions& options, const Cap
   save_text(path, json.dump(2) + "\n");
 }
 
+void check_paths(const CaptureOptions& options, const std::string& json) {
+  std::vector<NamedPath> inputs;
+  const std::string folder = options.data_dir.empty() ? default_data_dir(options.dataset) : options.data_dir;
+  for (const auto& file : dataset_files(options.dataset, folder)) inputs.push_back({"--data-dir", file});
+  expect_separate_files(
+      inputs, std::vector<NamedPath>{{"--out", options.out}, {"--train-log", options.train_log}, {"--json", json}});
+  if (!json.empty()) expect_writable(json);  // now, not after hours of training
+}
+
 }  // namespace
 
 Subcommand add_capture(CLI::App& root) {
@@ -163,6 +173,7 @@ Subcommand add_capture(CLI::App& root) {
       "      --with weight --dtype bf16 --layers 'layer3|fc' --out layers.h5");
   return {app, [options, json]() -> int {
             options->command = command_line();
+            check_paths(*options, *json);
             const CaptureReport report = run_capture(*options);
             if (*json != "-") print_summary(*options, report);
             if (!json->empty()) save_json(*json, *options, report);

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "apps/subcommands.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/utf8.hpp"
@@ -201,7 +201,8 @@ void print_summary(const Summary& summary) {
 }
 
 int run(const Options& options) {
-  expects(options.json != "-" || options.csv != "-", "--json - and --csv - cannot both have standard output");
+  expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}},
+                        std::vector<NamedPath>{{"--json", options.json}, {"--csv", options.csv}});
   const GradientReader reader{options.file};
   const Summary summary = summarize(reader, options.quick);
   if (options.json != "-" && options.csv != "-") print_summary(summary);

@@ -7,6 +7,7 @@
 #include "lib/bench/bench.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/launch.hpp"
+#include "lib/core/files.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/table.hpp"
@@ -119,6 +120,7 @@ std::string codec_pages() {
 }
 
 int run(const Options& o, bool markdown) {
+  expect_separate_files({}, std::vector<NamedPath>{{"--json", o.json}, {"--csv", o.csv}});
   const Table table = o.what == "comm" ? comm_table() : o.what == "columns" ? column_table() : codec_table();
   if (markdown) {
     fmt::print("{}", o.what == "codecs" ? codec_pages() : "");

@@ -208,7 +208,7 @@ class Bench {
       }
       keep_rows();
     }
-    if (reconstruction_) reconstruction_->close();
+    if (reconstruction_ && reconstruction_->close()) report_.written.push_back(options_.reconstruction);
     report_.interrupted = interrupted();
     if (report_.leads && !options_.networks.empty()) model_networks();
     set_verdicts(report_.rows);
@@ -305,6 +305,7 @@ class Bench {
       } catch (const Error& error) {
         if (error.fault() == Fault::usage || device_.across_processes) throw;
         const bool skipped = error.fault() == Fault::unavailable || interrupted();
+        if (is_wanted(spec)) reconstruction_.reset();  // what a second replay would add does not fit a broken step
         m.status = skipped ? ResultRow::Status::skipped : ResultRow::Status::failed;
         m.message = error.what();
         report_.failed = report_.failed || !skipped;
@@ -318,7 +319,17 @@ class Bench {
     show(progress, done_++, m);
     if (m.status != ResultRow::Status::ok || interrupted()) return;
     if (m.seconds >= m.limit) return;  // all processes have the same numbers, so they decide alike
-    ReplayResult more = replay(cut, m, round, false);
+    ReplayResult more;
+    try {
+      more = replay(cut, m, round, false);
+    } catch (const Error& error) {
+      if (device_.across_processes) throw;
+      if (interrupted()) return;  // with what the rounds before came to
+      m.status = ResultRow::Status::failed;
+      m.message = error.what();
+      report_.failed = true;
+      return;
+    }
     m.seconds += more.seconds;
     m.rounds.push_back(more.samples.size());
     m.result.samples.insert(m.result.samples.end(), more.samples.begin(), more.samples.end());
@@ -411,7 +422,9 @@ class Bench {
         reconstruction_->put(step, unit, result);
       };
     }
-    return run_replay(device_, plan);
+    ReplayResult result = run_replay(device_, plan);
+    if (plan.write_payloads) report_.written.push_back(options_.payloads);
+    return result;
   }
 
   /// --reconstruction is for the one codec that was asked for, not for the baselines beside it.

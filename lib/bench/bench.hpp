@@ -19,6 +19,7 @@ struct BenchReport {
   double copy_rate = 0.0;     ///< bytes per second, measured in this run
   double thread_bytes = 0.0;  ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
   double likeness = 0.0;      ///< of the workers' gradients, see worker_likeness()
+  std::vector<std::string> written;  ///< of --reconstruction and --payloads those that are there and whole
   bool leads = true;          ///< false on the ranks of an MPI job that print nothing
   bool failed = false;        ///< a row has status `failed`
   bool interrupted = false;   ///< the user stopped it; rows not reached are `skipped`

@@ -40,6 +40,7 @@ PayloadLog::PayloadLog(const ReplayPlan& plan, int rank)
     : plan_{plan},
       rank_{rank},
       stem_{(std::filesystem::path{plan.options.payloads} / fmt::format("rank{}", rank)).string()},
+      out_{stem_ + ".bin"},
       table_{"payloads",
              {{"codec", "its name"},
               {"params", "all its parameters"},
@@ -51,19 +52,14 @@ PayloadLog::PayloadLog(const ReplayPlan& plan, int rank)
               {"elements", "of the unit"},
               {"call", "collective"},
               {"offset", "of the message in the .bin file beside this table"},
-              {"bytes", "of the message"}}} {
-  std::error_code failed;
-  std::filesystem::create_directories(plan.options.payloads, failed);
-  out_.open(stem_ + ".bin", std::ios::binary | std::ios::trunc);
-  if (!out_) throw Error{Fault::backend, fmt::format("--payloads: cannot write {}.bin", stem_)};
-}
+              {"bytes", "of the message"}}} {}
 
 void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, HostView<const std::byte> bytes) {
   std::string tensors;
   for (const auto& piece : plan_.units[unit].pieces) {
     tensors += (tensors.empty() ? "" : "+") + plan_.reader.tensors()[piece.tensor].name;
   }
-  out_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  out_.write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
   table_.add({plan_.codec.name(), plan_.codec.params_text(), number(static_cast<std::uint64_t>(rank_)), number(step),
               plan_.reader.steps()[step].iteration, number(unit), tensors, number(plan_.units[unit].elements),
@@ -72,8 +68,7 @@ void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, 
 }
 
 void PayloadLog::close() {
-  out_.close();
-  if (!out_) throw Error{Fault::backend, fmt::format("--payloads: {}.bin could not be written whole", stem_)};
+  out_.commit();
   save_csv(stem_ + ".csv", table_);
 }
 
@@ -81,28 +76,31 @@ Reconstruction::Reconstruction(const BenchOptions& options, const GradientReader
                                std::vector<std::size_t> tensors, const CodecSpec& spec)
     : source_{source},
       tensors_{std::move(tensors)},
-      writer_{options.reconstruction, writer_options(options, source, tensors_, spec)} {}
+      writer_{std::in_place, options.reconstruction, writer_options(options, source, tensors_, spec)} {}
 
 void Reconstruction::put(std::size_t step, const Unit& unit, std::span<const float> result) {
   if (put_ == 0) {
     StepInfo info = source_.steps()[step];
     info.loss.clear();
     info.compute_seconds.clear();
-    writer_.begin_step(info);
+    writer_->begin_step(info);
   }
   for (const auto& piece : unit.pieces) {
     const auto position = std::find(tensors_.begin(), tensors_.end(), piece.tensor) - tensors_.begin();
-    writer_.put_gradient(static_cast<std::size_t>(position), 0, result.subspan(piece.first, piece.elements));
+    writer_->put_gradient(static_cast<std::size_t>(position), 0, result.subspan(piece.first, piece.elements));
     ++put_;
   }
   if (put_ == tensors_.size()) {
-    writer_.end_step();
+    writer_->end_step();
     put_ = 0;
   }
 }
 
-void Reconstruction::close() {
-  writer_.close();
+bool Reconstruction::close() {
+  const bool whole = writer_->steps() == source_.steps().size();
+  if (whole) writer_->close();
+  writer_.reset();
+  return whole;
 }
 
 }  // namespace gradtool

@@ -1,12 +1,13 @@
 #pragma once
 
-#include <fstream>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lib/bench/replay.hpp"
+#include "lib/core/files.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/report/table.hpp"
 
@@ -17,17 +18,18 @@ namespace gradtool {
 /// docs/payload-format.md describes them.
 class PayloadLog {
  public:
-  /// Makes the folder of --payloads. Throws Fault::backend when it cannot.
+  /// Makes the folder of --payloads. This and what follows throw Fault::backend when they cannot write; then neither of
+  /// the two files is there, or what an earlier run left.
   PayloadLog(const ReplayPlan& plan, int rank);
   void put(std::size_t step, std::size_t unit, std::string_view call, HostView<const std::byte> bytes);
-  /// Writes the table. Throws Fault::backend when anything could not be written.
+  /// Writes the table and gives the files their names.
   void close();
 
  private:
   const ReplayPlan& plan_;
   int rank_;
   std::string stem_;
-  std::ofstream out_;
+  OutputFile out_;
   std::uint64_t offset_ = 0;
   Table table_;
 };
@@ -39,13 +41,14 @@ class Reconstruction {
   Reconstruction(const BenchOptions& options, const GradientReader& source, std::vector<std::size_t> tensors,
                  const CodecSpec& spec);
   void put(std::size_t step, const Unit& unit, std::span<const float> result);
-  void close();
+  /// Marks the file as complete if every step was put, and says whether it was. A file without any step is removed.
+  [[nodiscard]] bool close();
 
  private:
   const GradientReader& source_;
-  std::vector<std::size_t> tensors_;  ///< positions in the source, in the order of the output
-  GradientWriter writer_;
-  std::size_t put_ = 0;  ///< tensors of the current step
+  std::vector<std::size_t> tensors_;      ///< positions in the source, in the order of the output
+  std::optional<GradientWriter> writer_;  ///< until close()
+  std::size_t put_ = 0;                   ///< tensors of the current step
 };
 
 }  // namespace gradtool

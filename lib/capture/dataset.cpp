@@ -242,6 +242,22 @@ std::string default_data_dir(const std::string& name) {
   return name == "cifar10" ? "cifar-10-batches-bin" : "/usr/share/datasets/fashion-mnist";
 }
 
+std::vector<std::string> dataset_files(const std::string& name, const std::string& folder) {
+  const auto in_folder = [&](const std::string& file) { return (std::filesystem::path{folder} / file).string(); };
+  if (name == "cifar10") {
+    auto files = find_cifar10_batches(folder);
+    files.push_back(in_folder("test_batch.bin"));
+    return files;
+  }
+  std::vector<std::string> files;
+  for (const char* prefix : {"train", "t10k"}) {
+    for (const char* part : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) {
+      for (const char* packed : {"", ".gz"}) files.push_back(in_folder(std::string{prefix} + part + packed));
+    }
+  }
+  return files;
+}
+
 Dataset load_training_set(const std::string& name, const std::string& folder) {
   if (name == "cifar10") {
     const auto files = find_cifar10_batches(folder);

@@ -25,6 +25,9 @@ struct Dataset {
 /// The folder in which `name` is looked for when none is given.
 [[nodiscard]] std::string default_data_dir(const std::string& name);
 
+/// The files that `name` may be read from in `folder`, for training and test.
+[[nodiscard]] std::vector<std::string> dataset_files(const std::string& name, const std::string& folder);
+
 /// Reads the training images of `name` from `folder`. Throws Fault::data, naming the file, when files are missing or
 /// malformed. Memory is not allocated by a size that a file states before that many bytes have been read.
 [[nodiscard]] Dataset load_training_set(const std::string& name, const std::string& folder);

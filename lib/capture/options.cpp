@@ -11,6 +11,7 @@
 #include "lib/capture/schedule.hpp"
 #include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
@@ -88,10 +89,9 @@ void check_out(const CaptureOptions& options) {
   if (fs::exists(options.out) && !options.force) {
     refuse(fmt::format("--out '{}' exists already; --force replaces it", options.out));
   }
+  if (options.force) expect_replaceable(options.out);
+  expect_separate_files({}, std::vector<NamedPath>{{"--out", options.out}, {"--train-log", options.train_log}});
   if (options.train_log.empty()) return;
-  if (fs::path{options.train_log}.lexically_normal() == fs::path{options.out}.lexically_normal()) {
-    refuse("--train-log and --out name the same file");
-  }
   if (fs::exists(options.train_log) && !options.force) {
     refuse(fmt::format("--train-log '{}' exists already; --force replaces it", options.train_log));
   }

@@ -1,12 +1,14 @@
 #include "lib/report/csv.hpp"
 
-#include <filesystem>
-#include <fstream>
-#include <iostream>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <sstream>
-#include <system_error>
 
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 
 namespace gradtool {
 namespace {
@@ -46,32 +48,23 @@ void write_csv(std::ostream& out, const Table& table) {
 
 void save_text(const std::string& path, const std::string& text) {
   if (path == "-") {
-    std::cout << text << std::flush;
+    if (std::fwrite(text.data(), 1, text.size(), stdout) < text.size() || std::fflush(stdout) != 0) {
+      throw Error{Fault::backend,
+                  std::string{"output is lost: standard output cannot be written: "} + std::strerror(errno)};
+    }
     return;
   }
-  const std::filesystem::path target{path};
-  std::error_code status;
-  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), status);
-  const std::string part = path + ".part";
-  std::ofstream file{part, std::ios::binary | std::ios::trunc};
-  file << text;
-  file.close();
-  if (!file) throw Error{Fault::backend, path + ": cannot be written; check that the folder exists and has room"};
-  std::filesystem::rename(part, target, status);
-  if (status) throw Error{Fault::backend, path + ": cannot be written: " + status.message()};
+  OutputFile file{path};
+  file.write(text);
+  file.commit();
 }
 
 void expect_writable(const std::string& path) {
-  const std::filesystem::path target{path};
-  std::error_code status;
-  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), status);
-  const std::string part = path + ".part";
-  const bool folder = std::filesystem::is_directory(target, status);
-  if (folder || !std::ofstream{part, std::ios::binary | std::ios::trunc}) {
-    throw Error{Fault::backend, folder ? path + ": cannot be written: it is a folder"
-                                       : path + ": cannot be written; check that the folder exists and has room"};
+  if (!is_stream(path)) {
+    const OutputFile file{path};
+  } else if (path != "-" && access(path.c_str(), W_OK) != 0) {  // opening a pipe would wait for its reader
+    throw Error{Fault::backend, path + ": cannot be written: " + std::strerror(errno)};
   }
-  std::filesystem::remove(part, status);
 }
 
 void save_csv(const std::string& path, const Table& table) {

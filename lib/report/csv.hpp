@@ -11,15 +11,15 @@ namespace gradtool {
 /// end.
 void write_csv(std::ostream& out, const Table& table);
 
-/// Writes beside `path` and renames, so that a file of that name is always whole; "-" is standard output.
-/// Throws Fault::backend when it cannot be written. Parent folders are made.
+/// A file of that name is always whole, see OutputFile; "-" is standard output. Throws Fault::backend when it cannot be
+/// written. Parent folders are made.
 void save_csv(const std::string& path, const Table& table);
 
 /// Throws Fault::backend when save_csv or save_text could not write there: a folder of that name, a parent that is not
-/// one, no permission. Leaves nothing behind but parent folders.
+/// one, no permission. Leaves nothing behind but parent folders, and does not open devices and pipes.
 void expect_writable(const std::string& path);
 
-/// The same rule (temporary file, then rename; "-" for standard output) for any text.
+/// The same for any text.
 void save_text(const std::string& path, const std::string& text);
 
 }  // namespace gradtool

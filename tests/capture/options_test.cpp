@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"OutIsFolder", [](auto& o) { o.out = "/tmp", o.force = true; }, "is a folder"},
         Refused{"OutExists", [](auto& o) { o.out = "/proc/self/exe"; }, "exists already; --force"},
         Refused{"LogExists", [](auto& o) { o.train_log = "/proc/self/exe"; }, "--train-log '/proc/self/exe' exists"},
-        Refused{"LogIsOut", [](auto& o) { o.train_log = "./no-such-file-here.h5"; }, "name the same file"}),
+        Refused{"LogIsOut", [](auto& o) { o.train_log = "./no-such-file-here.h5"; }, "are the same file"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Selection, GathersTheTensorsThatMatch) {

@@ -1,0 +1,196 @@
+#include "lib/core/files.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "lib/core/error.hpp"
+
+namespace gradtool {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What makes two paths the same file: the nearest file or folder that exists, and what the path has below it.
+struct Identity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  std::string below;  ///< empty when the path itself exists
+
+  friend bool operator==(const Identity&, const Identity&) = default;
+};
+
+bool is_shareable(mode_t mode) {
+  return !S_ISREG(mode) && !S_ISDIR(mode);
+}
+
+/// Nothing for devices and pipes.
+std::optional<Identity> identity_of(const std::string& path) {
+  fs::path place = follow_links(path);
+  fs::path below;
+  struct stat found {};
+  while (stat(place.empty() ? "." : place.c_str(), &found) != 0) {
+    if (place.empty() || place == place.root_path()) return std::nullopt;  // not even a working directory
+    below = below.empty() ? place.filename() : place.filename() / below;
+    place = follow_links(place.parent_path().string());
+  }
+  if (is_shareable(found.st_mode)) return std::nullopt;
+  // "new/../x" is "x", which may exist although "new" does not yet.
+  const fs::path direct = below.lexically_normal();
+  if (direct != below) return identity_of((place / direct).string());
+  return Identity{found.st_dev, found.st_ino, below.string()};
+}
+
+struct KnownFile {
+  NamedPath name;
+  Identity identity;
+  bool standard = false;  ///< standard output or error: these two may be one file
+};
+
+void add(std::vector<KnownFile>& files, std::span<const NamedPath> paths) {
+  for (const auto& name : paths) {
+    if (name.path.empty() || name.path == "-") continue;
+    if (auto identity = identity_of(name.path)) files.push_back({name, std::move(*identity)});
+  }
+}
+
+std::string described(const KnownFile& file) {
+  return file.standard ? file.name.option : file.name.option + " '" + file.name.path + "'";
+}
+
+std::string random_name() {
+  std::random_device entropy;
+  std::array<char, 40> name{};
+  std::snprintf(name.data(), name.size(), ".gradtool-%08x%08x%08x", entropy(), entropy(), entropy());
+  return name.data();
+}
+
+}  // namespace
+
+void expect_separate_files(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs) {
+  const NamedPath* on_standard_output = nullptr;
+  for (const auto& output : outputs) {
+    if (output.path != "-") continue;
+    if (on_standard_output != nullptr) {
+      throw Error{Fault::usage, on_standard_output->option + " and " + output.option +
+                                    " cannot both go to standard output; give one of them a file"};
+    }
+    on_standard_output = &output;
+  }
+  std::vector<KnownFile> written;
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat found {};
+    if (fstat(stream, &found) != 0 || !S_ISREG(found.st_mode)) continue;
+    const char* const name = stream == STDOUT_FILENO ? "standard output" : "standard error";
+    written.push_back({{name, ""}, {found.st_dev, found.st_ino, ""}, true});
+  }
+  add(written, outputs);
+  std::vector<KnownFile> read;
+  add(read, inputs);
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const KnownFile& output = written[i];
+    for (const KnownFile& input : read) {
+      if (input.identity != output.identity) continue;
+      throw Error{Fault::usage, described(output) + " is the same file as the input " + described(input) +
+                                    ", which it would destroy; write to another file"};
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      const KnownFile& other = written[j];
+      if (other.identity != output.identity || other.name.option == output.name.option) continue;
+      if (other.standard && output.standard) continue;
+      throw Error{Fault::usage,
+                  described(other) + " and " + described(output) + " are the same file; give each a file of its own"};
+    }
+  }
+}
+
+std::string follow_links(const std::string& path) {
+  fs::path place{path};
+  for (int links = 0; links < 40; ++links) {  // as many as Linux follows
+    std::error_code no_link;
+    const fs::path next = fs::read_symlink(place, no_link);
+    if (no_link) break;
+    place = next.is_absolute() ? next : place.parent_path() / next;
+  }
+  return place.string();
+}
+
+bool is_stream(const std::string& path) {
+  struct stat found {};
+  return path == "-" || (stat(path.c_str(), &found) == 0 && is_shareable(found.st_mode));
+}
+
+OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
+  struct stat found {};
+  const bool exists = stat(path_.c_str(), &found) == 0;
+  if (exists && S_ISDIR(found.st_mode)) fail("it is a folder");
+  if (exists && is_shareable(found.st_mode)) {
+    descriptor_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (descriptor_ < 0) fail(std::strerror(errno));
+    return;
+  }
+  if (exists && access(path_.c_str(), W_OK) != 0) fail(std::strerror(errno));  // renaming would replace it all the same
+  target_ = follow_links(path_);
+  const fs::path folder = fs::path{target_}.has_parent_path() ? fs::path{target_}.parent_path() : fs::path{"."};
+  std::error_code status;
+  fs::create_directories(folder, status);
+  if (status) fail(status.message());
+  descriptor_ = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {  // a file system without nameless files, or one that cannot be written; the next call tells
+    const std::string name = (folder / random_name()).string();
+    descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail(std::strerror(errno));
+    temporary_ = name;
+  }
+  if (exists) static_cast<void>(fchmod(descriptor_, found.st_mode & 0777));  // what was kept from others stays so
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void OutputFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail(std::strerror(errno));
+    bytes.remove_prefix(static_cast<std::size_t>(done));
+  }
+}
+
+void OutputFile::commit() {
+  if (!target_.empty() && temporary_.empty()) {
+    const std::string nameless = "/proc/self/fd/" + std::to_string(descriptor_);
+    const fs::path name = fs::path{target_}.parent_path() / random_name();
+    if (linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) fail(std::strerror(errno));
+    temporary_ = name.string();
+  }
+  close();
+  if (target_.empty()) return;
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail(std::strerror(errno));
+  temporary_.clear();
+}
+
+/// Closing is where some file systems say that the disk is full.
+void OutputFile::close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (::close(descriptor) != 0 && errno != EINTR) fail(std::strerror(errno));
+}
+
+void OutputFile::fail(const std::string& reason) const {
+  throw Error{Fault::backend, path_ + ": cannot be written: " + reason};
+}
+
+}  // namespace gradtool

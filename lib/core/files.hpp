@@ -1,0 +1,53 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace gradtool {
+
+/// A path of the command line and the option that it was given to, for messages: "--csv", or "FILE" without option.
+struct NamedPath {
+  std::string option;
+  std::string path;
+};
+
+/// Throws Fault::usage when an output is the same file as an input or as another option's output, however the two are
+/// spelled: through links, hard links or "..", and also where the file is not there yet. Opens nothing. Standard output
+/// and standard error count as outputs where they are files. Ignored are empty paths, and devices and pipes, which
+/// several may share; "-" is standard output, which only one may have.
+void expect_separate_files(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs);
+
+/// `path` with the symbolic link that it names, if it names one, replaced by what that points to, which need not exist.
+[[nodiscard]] std::string follow_links(const std::string& path);
+
+/// True for what is written as it comes and cannot be replaced: "-" (standard output), a device, a pipe, a socket.
+[[nodiscard]] bool is_stream(const std::string& path);
+
+/// A file that is whole or not there. It is written without a name, or with one that nobody can guess where the file
+/// system wants a name, in the folder of `path`; commit() gives it its name in the place of a file that was there. A
+/// device or a pipe is written as it is. A symbolic link is followed. Every failure throws Fault::backend with a
+/// sentence that names the path.
+class OutputFile {
+ public:
+  /// Makes the parent folders.
+  explicit OutputFile(std::string path);
+  ~OutputFile();  ///< removes everything but parent folders when commit() was not called
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(std::string_view bytes);
+  /// No call may follow.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const std::string& reason) const;
+  void close();
+
+  std::string path_;       ///< as given, for messages
+  std::string target_;     ///< the name that it gets; empty for a device or a pipe
+  std::string temporary_;  ///< its name until then, empty while it has none
+  int descriptor_ = -1;
+};
+
+}  // namespace gradtool
