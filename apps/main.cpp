@@ -1,7 +1,12 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <thread>
@@ -31,6 +36,30 @@ std::string suggestion(const CLI::App& parser, const std::string& word) {
   return nearest(word.substr(0, word.find('=')), names);
 }
 
+/// fmt::print would throw where standard error cannot be written, and nobody could be told.
+void print_error(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
+/// A file that is opened must not become what the program takes for standard output or error because its caller has
+/// closed them. What goes to a closed standard error is dropped; writing to a closed standard output stays an error.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) == -1)
+      static_cast<void>(open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY));
+  }
+}
+
+/// `status`, unless something that was printed got lost.
+int checked_streams(int status) {
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw Error{Fault::backend, fmt::format("output is lost: standard output cannot be written{}{}",
+                                            errno != 0 ? ": " : "", errno != 0 ? std::strerror(errno) : "")};
+  }
+  return status == 0 && std::ferror(stderr) != 0 ? static_cast<int>(Fault::backend) : status;
+}
+
 /// On standard error, once for a job of many processes: rank 0 speaks. The others must not end before it has, since
 /// launchers then end it. A mistake on the command line that is found after the processes have met is everybody's,
 /// because they have compared their options. What a process may have met alone, such as a file that its machine lacks,
@@ -38,13 +67,13 @@ std::string suggestion(const CLI::App& parser, const std::string& word) {
 void report(const std::string& what, Fault fault) {
   const int rank = mpi_place().rank;
   if (rank == 0) {
-    fmt::print(stderr, "{}\n", what);
+    print_error(what);
     return;
   }
   const bool of_all = fault == Fault::usage && mpi_started();
   const int patience = of_all ? 50 : 300;  // hundredths of a second; mpirun takes one second
   for (int i = 0; i < patience && !interrupted(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds{10});
-  if (!of_all && !interrupted()) fmt::print(stderr, "{} (rank {})\n", what, rank);
+  if (!of_all && !interrupted()) print_error(fmt::format("{} (rank {})", what, rank));
 }
 
 int report_usage(const CLI::App& root, const CLI::ParseError& error) {
@@ -103,15 +132,19 @@ int main(int argc, char** argv) {
   try {
     auto& line = gradtool::app::stored_command_line();
     for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + std::string{i == 0 ? "gradtool" : argv[i]};
-    return gradtool::app::run(argc, argv);
+    gradtool::app::occupy_standard_streams();
+    std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails like one to a full disk, with a sentence
+    return gradtool::app::checked_streams(gradtool::app::run(argc, argv));
   } catch (const gradtool::Error& error) {
     gradtool::app::report(fmt::format("gradtool: {}", error.what()), error.fault());
     return exit_status(error.fault());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "gradtool: out of memory\n");
+    gradtool::app::print_error("gradtool: out of memory");
     return static_cast<int>(gradtool::Fault::backend);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "gradtool: unexpected failure: {}\n", error.what());
+    const bool lost = std::ferror(stdout) != 0 || std::ferror(stderr) != 0;  // fmt::print has thrown
+    gradtool::app::print_error(
+        fmt::format("gradtool: {}: {}", lost ? "output is lost" : "unexpected failure", error.what()));
     return static_cast<int>(gradtool::Fault::backend);
   }
 }

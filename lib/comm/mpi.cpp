@@ -244,7 +244,8 @@ int MpiCommunicator::rank_on_node() const {
 void run_mpi_job(const std::function<void(MpiCommunicator&)>& body, const WatchLimits& limits) {
   MpiCommunicator communicator{limits};
   const auto end_job = [&](const char* what, int status) {
-    fmt::print(stderr, "gradtool: rank {}: {}\n", communicator.rank(), what);
+    // Not fmt::print, which throws when standard error cannot be written.
+    std::fputs(fmt::format("gradtool: rank {}: {}\n", communicator.rank(), what).c_str(), stderr);
     std::fflush(nullptr);
     abort_mpi_job(status);
   };

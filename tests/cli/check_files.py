@@ -4,6 +4,7 @@ Usage: check_files.py GRADTOOL WRITE_STEPS SOURCE_DIR
 """
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import stat
@@ -173,9 +174,58 @@ def check_devices_and_pipes(folder):
     assert stat.S_ISCHR(null.stat().st_mode), "the device was replaced"
 
 
+def check_lost_output(folder):
+    with open("/dev/full", "w") as full:
+        for words in (["info", SAMPLE, "--json", "-"], ["info", SAMPLE], ["list"], ["--help"], ["--version"],
+                      ["bench", SAMPLE, *QUICK, "--csv", "-"], ["bench", SAMPLE, *QUICK], ["validate", SAMPLE]):
+            done = run(*words, stdout=full)
+            assert done.returncode == 4 and "output is lost" in done.stderr.splitlines()[-1], (words, done)
+        done = run("info", SAMPLE, "--json", "/dev/full")
+        expect(done, 4, "/dev/full", "No space left")
+        assert run("info", folder / "absent.h5", stderr=full, stdout=subprocess.DEVNULL).returncode == 3
+        csv = folder / "kept.csv"
+        run("bench", SAMPLE, *QUICK, "--csv", csv, stdout=full, stderr=full)
+        assert csv.read_text().count("fp16") == 2, "the table went down with a note"
+
+    def closed(number):
+        return {"preexec_fn": lambda: os.close(number)}
+    assert run("info", SAMPLE, **closed(2)).returncode == 0
+    assert run("bench", SAMPLE, "--codec", "qsdg", **closed(2)).returncode == 2
+    expect(run("list", **closed(1)), 4, "output is lost")
+    # A file must not become standard error: it would be written into.
+    done = run("bench", SAMPLE, *QUICK, "--reconstruction", folder / "r.h5", **closed(2))
+    assert done.returncode == 0 and run("validate", folder / "r.h5").returncode == 0
+
+
+def small_files(size, ignore_signal=False):
+    """As on a disk with little room: no file can be longer than `size` bytes. gradtool itself ignores the signal."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        if ignore_signal:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    return {"preexec_fn": limit}
+
+
+def check_full_disk(folder):
+    old = folder / "old.csv"
+    old.write_text("old\n")
+    expect(run("info", SAMPLE, "--csv", old, **small_files(10)), 4, "old.csv", "File too large")
+    assert old.read_text() == "old\n"
+    done = run("bench", SAMPLE, *QUICK, "--payloads", folder / "p", **small_files(1000))
+    assert done.returncode == 1 and "failed" in done.stderr and "wrote" not in done.stderr, done
+    only(folder / "p")
+    os.rmdir(folder / "p")
+    for size in (0, 3000, 16384, 30000):
+        done = run("bench", SAMPLE, *QUICK, "--reconstruction", folder / "r.h5", **small_files(size))
+        assert done.returncode in (1, 4) and "wrote" not in done.stderr, done
+        subprocess.run([WRITE_STEPS, folder / "w.h5", "2", "2", "f32", "small"], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, **small_files(size, ignore_signal=True))
+        only(folder, "old.csv")
+
+
 HAS_CAPTURE = run("capture").returncode != 77
 for check in (check_inputs_are_not_outputs, check_outputs_differ, check_one_writer, check_temporary_files,
-              check_devices_and_pipes):
+              check_devices_and_pipes, check_lost_output, check_full_disk):
     with tempfile.TemporaryDirectory() as scratch:
         try:
             check(pathlib.Path(scratch).resolve())
