@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -168,7 +169,7 @@ int run(Options& o) {
   bench.scheme = parse_scheme(o.scheme);
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
-  if (!(bench.stop.timeout_seconds >= 0.0)) {
+  if (!(bench.stop.timeout_seconds >= 0.0 && std::isfinite(bench.stop.timeout_seconds))) {
     throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds", bench.stop.timeout_seconds)};
   }
   if (!(bench.comm_timeout >= 0.1 && bench.comm_timeout <= 1e6)) {
@@ -186,7 +187,7 @@ int run(Options& o) {
     const auto same = [&](const Network& other) { return other.name == network.name; };
     if (std::none_of(bench.networks.begin(), bench.networks.end(), same)) bench.networks.push_back(std::move(network));
   }
-  if (o.max_nmse && !(*o.max_nmse >= 0.0)) {
+  if (o.max_nmse && !(*o.max_nmse >= 0.0 && std::isfinite(*o.max_nmse))) {
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse)};
   }
   bench.seed = parse_seed(o.seed);
@@ -298,8 +299,11 @@ Subcommand add_bench(CLI::App& root) {
       ->check(CLI::Range(1, 1000000000));
   app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps,
                   "Steps before sampling begins; the comparison pass already warms up the first timing")
+      ->check(CLI::Range(0, 1000000000))
       ->capture_default_str();
-  app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")->capture_default_str();
+  app->add_option("--min-samples", b.stop.min_samples, "Timed steps at least")
+      ->check(CLI::Range(1, 1000000000))
+      ->capture_default_str();
   app->add_option("--rounds", b.rounds,
                   "In which every codec is timed once: what changes on the machine meanwhile then shows as noise")
       ->check(CLI::Range(1, 1000))

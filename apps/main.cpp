@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -36,6 +38,18 @@ std::string suggestion(const CLI::App& parser, const std::string& word) {
   return nearest(word.substr(0, word.find('=')), names);
 }
 
+/// The message with its middle left out where it is long, because it may quote a whole file that was pasted into an
+/// option. Its beginning says what is wrong, its end what would be valid.
+std::string shortened(const std::string& message) {
+  constexpr std::size_t kHead = 200, kTail = 200;
+  if (message.size() <= kHead + kTail + 100) return message;
+  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(message[i]) & 0xC0U) == 0x80U; };
+  std::size_t head = kHead, tail = message.size() - kTail;
+  while (head > 0 && continues(head)) --head;  // not in the middle of a character of UTF-8
+  while (tail < message.size() && continues(tail)) ++tail;
+  return fmt::format("{} [{} bytes left out] {}", message.substr(0, head), tail - head, message.substr(tail));
+}
+
 /// fmt::print would throw where standard error cannot be written, and nobody could be told.
 void print_error(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
@@ -64,8 +78,9 @@ int checked_streams(int status) {
 /// launchers then end it. A mistake on the command line that is found after the processes have met is everybody's,
 /// because they have compared their options. What a process may have met alone, such as a file that its machine lacks,
 /// it says later, if by then the launcher has not ended it: rank 0 has not failed.
-void report(const std::string& what, Fault fault) {
+void report(const std::string& sentence, Fault fault) {
   const int rank = mpi_place().rank;
+  const std::string what = shortened(sentence);
   if (rank == 0) {
     print_error(what);
     return;
@@ -92,6 +107,30 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   return static_cast<int>(Fault::usage);
 }
 
+template <class Number>
+bool is_number(const std::string& text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc{} && result.ptr == end;
+}
+
+/// CLI11 reads numbers as C does: 0x10 is 16, 010 is 8, and what is out of range becomes something else without a word.
+void take_decimal_numbers_only(CLI::App& command) {
+  const auto add = [](CLI::Option& option, bool (*valid)(const std::string&), const char* expected) {
+    option.check(CLI::Validator{[valid, expected](const std::string& text) {
+                                  return valid(text) ? "" : fmt::format("'{}' is not {}", text, expected);
+                                },
+                                ""});
+  };
+  for (CLI::Option* option : command.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("UINT")) add(*option, is_number<std::uint64_t>, "a whole number from 0 to 2^64 - 1");
+    if (type.starts_with("INT")) add(*option, is_number<std::int64_t>, "a whole number between -2^63 and 2^63");
+    if (type.starts_with("FLOAT")) add(*option, is_number<double>, "a decimal number");
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App root{
       "The bench for gradient compression: capture real gradients, study them, and replay them through codecs "
@@ -107,6 +146,7 @@ int run(int argc, char** argv) {
       "  gradtool analyze lenet5.h5 --out analysis/");
   const std::vector<Subcommand> commands{add_capture(root), add_info(root),  add_validate(root),
                                          add_analyze(root), add_bench(root), add_list(root)};
+  for (const auto& command : commands) take_decimal_numbers_only(*command.parser);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

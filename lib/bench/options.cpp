@@ -1,6 +1,8 @@
 // What the options of a bench mean for one codec, and which of them exclude each other.
 #include "lib/bench/options.hpp"
 
+#include <cmath>
+
 #include "lib/codecs/pipelined.hpp"
 #include "lib/core/error.hpp"
 
@@ -24,7 +26,8 @@ int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
 void check_options(const BenchOptions& options) {
   expect_valid(!options.codecs.empty(), "bench: no codec given");
   expect_valid(options.rounds >= 1, "--rounds must be 1 at least");
-  expect_valid(options.stop.max_noise > 0.0, "--max-noise must be a number above 0");
+  expect_valid(options.stop.max_noise > 0.0 && std::isfinite(options.stop.max_noise),
+               "--max-noise must be a finite number above 0");
   expect_valid(options.comm_timeout >= 0.1 && options.comm_timeout <= 1e6,
                "--comm-timeout must be 0.1 to 1000000 seconds");
   expect_valid(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");

@@ -129,7 +129,7 @@ CaptureOptions check_options(CaptureOptions options) {
   }
   check_range("--seed", options.seed, 0, std::numeric_limits<std::int64_t>::max());
   if (!options.learning_rate) options.learning_rate = default_learning_rate(options.model);
-  check_rate("--learning-rate", *options.learning_rate, true, 1e6);
+  check_rate("--learning-rate", *options.learning_rate, true, kHighestRate);
   check_rate("--momentum", options.momentum, false, 1.0);
   check_rate("--weight-decay", options.weight_decay, false, 1.0);
   static_cast<void>(LearningRate{*options.learning_rate, options.lr_schedule, *options.steps});

@@ -34,6 +34,11 @@ LearningRate::LearningRate(double base, const std::string& schedule, std::int64_
     if (colon != std::string_view::npos && parse_number(rest.substr(0, colon), period_) &&
         parse_number(rest.substr(colon + 1), factor_) && period_ >= 1 && factor_ > 0.0 && std::isfinite(factor_)) {
       kind_ = Kind::step;
+      if (const double last = at(total - 1); !(last < kHighestRate)) {
+        throw Error{Fault::usage, fmt::format("--lr-schedule '{}' makes the learning rate {} at iteration {}; it must "
+                                              "stay below {}",
+                                              schedule, last, total - 1, kHighestRate)};
+      }
       return;
     }
   }

@@ -18,6 +18,9 @@ struct CaptureSchedule {
   [[nodiscard]] constexpr std::int64_t count() const { return end <= first ? 0 : (end - first - 1) / every + 1; }
 };
 
+/// Learning rates are below this.
+inline constexpr double kHighestRate = 1e6;
+
 /// The learning rate of every iteration.
 ///
 /// constant                the base rate
@@ -25,7 +28,8 @@ struct CaptureSchedule {
 /// cosine                  base x (1 + cos(pi iteration / total)) / 2   (Loshchilov and Hutter 2017, one period)
 class LearningRate {
  public:
-  /// `total` is the number of training iterations. Throws Fault::usage for a schedule that has none of the three forms.
+  /// `total` is the number of training iterations. Throws Fault::usage for a schedule that has none of the three forms,
+  /// and for one that reaches kHighestRate.
   LearningRate(double base, const std::string& schedule, std::int64_t total);
 
   [[nodiscard]] double at(std::int64_t iteration) const;

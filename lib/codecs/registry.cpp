@@ -33,6 +33,11 @@ CodecSpec parse_codec(std::string_view text) {
   std::string own;  // everything but ef=
   std::string feedback;
   std::string_view rest = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
+  if (colon != std::string_view::npos &&
+      (rest.empty() || rest.starts_with(',') || rest.ends_with(',') || rest.find(",,") != std::string_view::npos)) {
+    throw Error{Fault::usage, fmt::format("codec '{}' has an empty parameter; write {} or {}:key=value,...", text,
+                                          descriptor.name, descriptor.name)};
+  }
   while (!rest.empty()) {
     const auto end = std::min(rest.find(','), rest.size());
     auto& target = rest.substr(0, end).starts_with("ef=") || rest.substr(0, end) == "ef" ? feedback : own;

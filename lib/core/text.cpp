@@ -33,6 +33,9 @@ std::string format(const char* pattern, double value, const char* unit) {
   return buffer.data();
 }
 
+/// In bytes. Compiling calls itself once for every parenthesis, and the stack is not endless.
+constexpr std::size_t kLongestPattern = 1000;
+
 const char* three_digits(double value) {
   return value < 9.995 ? "%.2f %s" : value < 99.95 ? "%.1f %s" : "%.0f %s";
 }
@@ -86,8 +89,17 @@ std::string human_seconds(double seconds) {
 }
 
 bool matches(const std::string& pattern, const std::string& text) {
+  auto syntax = std::regex::ECMAScript;
+#ifdef __GLIBCXX__
+  // Without it a pattern such as (a*)*b takes time that doubles with every letter of the text.
+  syntax |= std::regex_constants::__polynomial;
+#endif
+  if (pattern.size() > kLongestPattern) {
+    throw Error{Fault::usage, "'" + pattern + "' is too long for a regular expression; write at most " +
+                                  std::to_string(kLongestPattern) + " characters"};
+  }
   try {
-    return std::regex_search(text, std::regex{pattern});
+    return std::regex_search(text, std::regex{pattern, syntax});
   } catch (const std::regex_error& error) {
     throw Error{Fault::usage, "'" + pattern + "' is not a regular expression: " + error.what()};
   }

@@ -20,7 +20,9 @@ namespace gradtool {
 /// A duration for people, for example "12.3 us", "4.20 ms", "1.5 s" or "3 min 20 s".
 [[nodiscard]] std::string human_seconds(double seconds);
 
-/// True when `pattern` (ECMAScript regular expression) is found in `text`. Throws Fault::usage for a malformed pattern.
+/// True when `pattern` (ECMAScript regular expression) is found in `text`. The time grows with no more than a power of
+/// the two lengths. Throws Fault::usage for a pattern that is malformed, refers back to a group (\\1), or has more than
+/// 1000 bytes.
 [[nodiscard]] bool matches(const std::string& pattern, const std::string& text);
 
 }  // namespace gradtool

@@ -43,5 +43,13 @@ TEST(LearningRate, RefusesOtherText) {
   }
 }
 
+TEST(LearningRate, StaysBelowItsLimit) {
+  EXPECT_EQ(LearningRate(0.1, "step:1:2", 10).at(9), 0.1 * 512.0);
+  for (const char* text : {"step:1:1e300", "step:1:10", "step:3:1e9"}) {
+    const auto sentence = test::sentence_of(Fault::usage, [&] { LearningRate{0.1, text, 10}; });
+    EXPECT_THAT(sentence, testing::HasSubstr("must stay below 1000000")) << text;
+  }
+}
+
 }  // namespace
 }  // namespace gradtool

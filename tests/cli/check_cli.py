@@ -100,6 +100,45 @@ def check_mistakes(folder):
     assert pathlib.Path(taken).read_bytes() == before, "a failed command changed a file"
 
 
+def check_numbers():
+    """Decimal, in range, or refused; never wrapped around, and never read as hexadecimal or octal."""
+    bench = ["bench", SAMPLE, "--codec", "fp16"]
+    for option in ("-w", "--min-samples", "-n", "--ranks", "--threads"):
+        for number in ("-1", "99999999999999999999", "0x10", "1e3", "inf", "nan", "3 ", ""):
+            one_sentence([*bench, option, number], 2, option.strip("-") if option.startswith("--") else "--")
+    for option in ("--max-noise", "--timeout", "--comm-timeout"):
+        for number in ("-1", "inf", "nan", "0x10", "1e400", "1,5", ""):
+            one_sentence([*bench, option, number], 2, option)
+    one_sentence([*bench, "--network", "10gbe", "--advise", "--max-nmse", "inf"], 2, "--max-nmse")
+    one_sentence([*bench, "--min-samples", "0"], 2, "--min-samples")
+    for number in ("-1", "1e400", "inf", "0x10"):
+        for spec in (f"10gbe:alpha={number}us", f"10gbe:beta={number}GBps", f"10gbe:node={number}"):
+            one_sentence([*bench, "--network", spec], 2, "network")
+        one_sentence([*bench, "--granularity", f"bucket:{number}MB"], 2, "not a size")
+        one_sentence(["bench", SAMPLE, "--codec", f"topk:ratio={number}"], 2, "ratio")
+    capture = ["capture", "--model", "lenet5", "--data-dir", "/nonexistent", "--out", "/nonexistent/x.h5"]
+    for option in ("--seed", "--workers", "--batch-size", "--steps"):
+        for number in ("99999999999999999999", "0x10", "1e3", "inf"):
+            one_sentence([*capture, option, number], 2, option)
+    for codec in ("topk:", "topk:,", "topk:ratio=0.1,", "topk:,ratio=0.1", "topk:ratio=0.1,,ef=on", "none:"):
+        one_sentence(["bench", SAMPLE, "--codec", codec], 2, "empty parameter")
+
+
+def check_long_input():
+    """Nobody wants to read 60 kB of what was pasted by mistake, but what would be valid."""
+    long = "x" * 60_000
+    for arguments in (["bench", SAMPLE, "--codec", long], ["bench", SAMPLE, "--codec", f"topk:{long}=1"], [long],
+                      ["bench", SAMPLE, "--layers", "(" * 20_000], ["bench", SAMPLE, "--granularity", long],
+                      ["analyze", SAMPLE, "--layers", long], ["bench", SAMPLE, "--seed", long], ["bench", f"--{long}"]):
+        one_sentence(arguments, 2, "bytes left out")
+        assert len(run(*arguments)[2]) < 600, arguments[0]
+    message = run("bench", SAMPLE, "--codec", "é" * 10_000)[2]
+    assert "bytes left out" in message, message  # and it could be decoded
+    start = time.monotonic()
+    one_sentence(["bench", SAMPLE, "--codec", "none", "--layers", "((((a*)*)*)*)*!"], 2, "matches no tensor")
+    assert time.monotonic() - start < 30
+
+
 def check_data_on_stdout():
     code, out, _ = run("info", SAMPLE, "--json", "-")
     info = json.loads(out)
@@ -261,6 +300,8 @@ def check_not_finite(folder):
 with tempfile.TemporaryDirectory() as scratch:
     check_help()
     check_mistakes(scratch)
+    check_numbers()
+    check_long_input()
     check_data_on_stdout()
     check_pipeline()
     check_all_reduce()

@@ -47,6 +47,10 @@ TEST(CodecSpec, SaysWhatIsWrongAndWhatIsValid) {
   EXPECT_NE(failure("topk:ratio=nan").find("0 to 1"), std::string::npos);
   EXPECT_NE(failure("topk:ef=maybe").find("on"), std::string::npos);
   EXPECT_NE(failure(""), "taken");
+  for (const char* empty :
+       {"topk:", "topk:,", "topk:ratio=0.1,", "topk:,ratio=0.1", "topk:ratio=0.1,,ef=on", "none:"}) {
+    EXPECT_NE(failure(empty).find("empty parameter"), std::string::npos) << empty;
+  }
 }
 
 TEST(Registry, IsSortedAndDescribesItself) {

@@ -105,5 +105,16 @@ TEST(Matches, SearchesAnywhereInTheText) {
   EXPECT_TRUE(message.starts_with("'a(' is not a regular expression: ")) << message;
 }
 
+TEST(Matches, EndsWhateverThePatternIs) {
+  EXPECT_TRUE(matches("^layer[0-9]+\\.conv(1|2)\\.(?:weight|bias)$", "layer3.conv2.bias"));
+  EXPECT_FALSE(matches("(a*)*b", std::string(1000, 'a')));
+  EXPECT_FALSE(matches("(a|aa)+$", std::string(1000, 'a') + "b"));
+  EXPECT_FALSE(matches("(((((((((a*)*)*)*)*)*)*)*)*)*b", std::string(100, 'a')));
+  EXPECT_TRUE(matches(std::string(490, '(') + "a" + std::string(490, ')'), "a"));
+  for (const std::string& bad : {std::string(20'000, '('), std::string(1001, 'a'), std::string{"(a)\\1"}}) {
+    EXPECT_THROW(static_cast<void>(matches(bad, "a")), Error) << bad.substr(0, 20);
+  }
+}
+
 }  // namespace
 }  // namespace gradtool::test

@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text{reinterpret_cast<const char*>(data), size};
   try {
     const auto spec = gradtool::parse_codec(text);
-    const auto again = gradtool::parse_codec(spec.name() + ":" + spec.params_text());
+    const std::string params = spec.params_text();
+    const auto again = gradtool::parse_codec(spec.name() + (params.empty() ? "" : ":" + params));
     if (again.params_text() != spec.params_text() || again.error_feedback != spec.error_feedback) std::abort();
     if (has_codec(*spec.descriptor))
       static_cast<void>(spec.descriptor->make_host(spec.params, gradtool::Layout::flat(100))->plan(100));
