@@ -458,8 +458,10 @@ class Bench {
       cumulative_error += replayed.cumulative_error[tensor];
       cumulative_energy += replayed.cumulative_energy[tensor];
     }
-    if (!std::isfinite(all.nmse()))
+    if (!std::isfinite(all.yy) || !std::isfinite(replayed.residual_energy)) {
+      row.status = ResultRow::Status::not_finite;
       row.message = joined(row.message, "the result is not finite: values overflow in this codec, or in the sum");
+    }
     row.message = joined(joined(row.message, replayed.note), m.clock_note);
     row.reached = replayed.reached;
     row.errors = all;
@@ -484,6 +486,7 @@ class Bench {
       const TensorInfo& info = reader_.tensors()[tensor];
       ResultRow part = start_row(cut, m, info.name, info.elements);
       part.errors = replayed.tensor_errors[tensor];
+      if (!std::isfinite(part.errors->yy)) part.status = ResultRow::Status::not_finite;
       part.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
       report_.rows.push_back(std::move(part));
     }

@@ -110,7 +110,8 @@ std::vector<ResultColumn> make_columns() {
   Columns c;
   c.add("schema_version", "of this table; columns are only ever added", [](Row) { return 1; });
   c.add("run_id", "names the run: time and process, the same in every row", &ResultRow::run_id);
-  c.add("status", "ok, skipped or failed", [](Row r) { return name_of(r.status); });
+  c.add("status", "ok, skipped, failed, or not_finite: measured, but the result has NaN or infinity",
+        [](Row r) { return name_of(r.status); });
   c.add("message", "why, when it is not ok; else a remark", [](Row r) { return unless_empty(r.message); });
   c.add("codec", "bare name", [](Row r) { return r.codec.name(); });
   c.add("params", "key=value,... with defaults filled in", [](Row r) { return r.codec.params_text(); });
@@ -236,7 +237,17 @@ std::vector<ResultColumn> make_columns() {
 }  // namespace
 
 std::string_view name_of(ResultRow::Status status) {
-  return status == ResultRow::Status::ok ? "ok" : status == ResultRow::Status::skipped ? "skipped" : "failed";
+  switch (status) {
+    case ResultRow::Status::ok:
+      return "ok";
+    case ResultRow::Status::skipped:
+      return "skipped";
+    case ResultRow::Status::failed:
+      return "failed";
+    case ResultRow::Status::not_finite:
+      return "not_finite";
+  }
+  return "";
 }
 
 std::optional<double> ResultRow::element_ratio() const {

@@ -28,7 +28,13 @@ struct PhaseSummary {
 /// or modelled. Numbers are kept as they were measured, in seconds and bytes. What follows from them is computed by the
 /// member functions, and becomes text in bench_columns() only. An empty optional is "not measured".
 struct ResultRow {
-  enum class Status : std::uint8_t { ok, skipped, failed };
+  enum class Status : std::uint8_t {
+    ok,
+    skipped,
+    failed,
+    not_finite,  ///< measured, but the result holds NaN or infinity, so that errors say nothing; not compared with
+                 ///< others
+  };
 
   explicit ResultRow(CodecSpec spec) : codec{std::move(spec)} {}
 

@@ -295,6 +295,16 @@ def check_not_finite(folder):
     assert all(r["status"] == "ok" and "left out" in r["message"] for r in everything)
     assert json.loads(run("info", path, "--json", "-")[1])["elements"] == 61706
     assert run("validate", path)[0] == 0 and run("validate", path, "--strict")[0] == 1
+    # Finite input whose sum is not, and whose values are beyond the largest of 16 bits.
+    with h5py.File(path, "r+") as f:
+        for group in f["tensors"].values():
+            group["gradient"][...] = np.float32(3e38)
+    code, out, err = run("bench", path, "--codec", "fp16", "--csv", "-", "-n", "1", "--per-tensor")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    status = {(r["codec"], r["tensor"] == "all"): r["status"] for r in rows}
+    assert code == 0 and status["fp16", True] == status["fp16", False] == status["none", True] == "not_finite", (status, err)
+    assert status["noop", True] == "ok" and all(r["pareto"] != "true" for r in rows if r["status"] != "ok")
+    assert all("overflow" in r["message"] for r in rows if r["status"] == "not_finite" and r["tensor"] == "all")
 
 
 with tempfile.TemporaryDirectory() as scratch:
