@@ -414,13 +414,14 @@ Trainer::Score TorchTrainer::evaluate(const Dataset& dataset, std::size_t count)
 }  // namespace
 }  // namespace gradtool
 
+extern "C" __attribute__((visibility("default"), used)) const char gradtool_torch_stamp[] =
+    GRADTOOL_TORCH_STAMP GRADTOOL_VERSION;
+
 extern "C" __attribute__((visibility("default"))) const gradtool::TorchModule* gradtool_torch_module() {
   using namespace gradtool;
-  static constexpr TorchModule kModule{
-      GRADTOOL_VERSION,
-      [](const TrainerOptions& options, const Dataset& training_set,
-         const ChannelStatistics& statistics) -> std::unique_ptr<Trainer> {
-        return torch_call([&] { return std::make_unique<TorchTrainer>(options, training_set, statistics); });
-      }};
+  static constexpr TorchModule kModule{[](const TrainerOptions& options, const Dataset& training_set,
+                                          const ChannelStatistics& statistics) -> std::unique_ptr<Trainer> {
+    return torch_call([&] { return std::make_unique<TorchTrainer>(options, training_set, statistics); });
+  }};
   return &kModule;
 }

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include "gradtool_version.hpp"
 #include "lib/capture/torch_module.hpp"
@@ -12,30 +15,43 @@
 namespace gradtool {
 namespace {
 
-/// Opens the module in <prefix>/lib/gradtool when the program is in <prefix>/bin, and otherwise where the dynamic
-/// loader finds it.
-void* open_module() {
+/// <prefix>/lib/gradtool/..., for a program in <prefix>/bin. It is looked for nowhere else: what the dynamic loader
+/// would find in other folders need not be ours.
+std::filesystem::path module_path() {
   std::error_code ignored;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const auto beside = program.parent_path().parent_path() / "lib" / "gradtool" / kTorchModuleFile;
-  if (std::filesystem::exists(beside, ignored)) return dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL);
-  return dlopen(kTorchModuleFile, RTLD_NOW | RTLD_LOCAL);
+  return program.parent_path().parent_path() / "lib" / "gradtool" / kTorchModuleFile;
+}
+
+bool has_our_version(const std::filesystem::path& module) {
+  std::ifstream file{module, std::ios::binary};
+  const std::string bytes{std::istreambuf_iterator<char>{file}, {}};
+  const std::string stamp{GRADTOOL_TORCH_STAMP GRADTOOL_VERSION};
+  return bytes.find(stamp.c_str(), 0, stamp.size() + 1) != std::string::npos;
 }
 
 /// The module, loaded on the first call. It stays loaded until the process ends, because LibTorch cannot be unloaded.
 const TorchModule& torch_module() {
   static const TorchModule* const loaded = [] {
-    void* module = open_module();
+    const auto path = module_path();
+    if (std::error_code ignored; !std::filesystem::exists(path, ignored)) {
+      throw Error{Fault::unavailable,
+                  fmt::format("capture needs '{}', which is not there; install it with the program", path.string())};
+    }
+    if (!has_our_version(path)) {
+      throw Error{Fault::backend,
+                  fmt::format("'{}' belongs to another version than this gradtool {}; install both anew", path.string(),
+                              GRADTOOL_VERSION)};
+    }
+    void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (module == nullptr) {
       throw Error{Fault::unavailable, fmt::format("capture needs LibTorch, which cannot be loaded: {}", dlerror())};
     }
     void* const entry = dlsym(module, kTorchModuleEntry);
-    const auto* found = entry == nullptr ? nullptr : reinterpret_cast<const TorchModule* (*)()>(entry)();
-    if (found == nullptr || std::string{found->version} != GRADTOOL_VERSION) {
-      throw Error{Fault::backend, fmt::format("{} belongs to another version than this gradtool {}; install both anew",
-                                              kTorchModuleFile, GRADTOOL_VERSION)};
+    if (entry == nullptr) {
+      throw Error{Fault::backend, fmt::format("'{}' has no {}; install it anew", path.string(), kTorchModuleEntry)};
     }
-    return found;
+    return reinterpret_cast<const TorchModule* (*)()>(entry)();
   }();
   return *loaded;
 }
