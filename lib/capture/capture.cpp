@@ -19,6 +19,7 @@
 #include "lib/capture/schedule.hpp"
 #include "lib/capture/trainer.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/gradient_file.hpp"
@@ -52,11 +53,15 @@ class TrainLog {
  public:
   /// With an empty path every call does nothing. Throws Fault::backend when the file cannot be created.
   explicit TrainLog(const std::string& path);
+  ~TrainLog();  ///< removes a log without a row, which would only stand in the way of the next run
+  TrainLog(const TrainLog&) = delete;
+  TrainLog& operator=(const TrainLog&) = delete;
   void add(std::int64_t iteration, double epoch, double learning_rate, double loss, bool captured);
 
  private:
   std::string path_;
   std::ofstream file_;
+  bool has_rows_ = false;
 };
 
 /// Time between two progress lines when stderr is not a terminal.
@@ -90,15 +95,20 @@ void Monitor::captured(const StepInfo& step) const {
 TrainLog::TrainLog(const std::string& path) : path_{path} {
   if (path.empty()) return;
   file_.open(path);
-  file_ << "iteration,epoch,learning_rate,loss,captured\n" << std::flush;
   if (!file_) throw Error{Fault::backend, fmt::format("--train-log '{}' cannot be written", path)};
+}
+
+TrainLog::~TrainLog() {
+  if (!path_.empty() && !has_rows_ && !is_stream(path_)) unlink(path_.c_str());
 }
 
 void TrainLog::add(std::int64_t iteration, double epoch, double learning_rate, double loss, bool captured) {
   if (path_.empty()) return;
+  if (!has_rows_) file_ << "iteration,epoch,learning_rate,loss,captured\n";
   file_ << fmt::format("{},{},{},{},{}\n", iteration, epoch, learning_rate, loss, captured ? 1 : 0);
   file_.flush();
   if (!file_) throw Error{Fault::backend, fmt::format("--train-log '{}' cannot be written: is the disk full?", path_)};
+  has_rows_ = true;
 }
 
 namespace fs = std::filesystem;

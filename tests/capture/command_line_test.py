@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Bad input: one sentence and the right exit status, and nothing left behind. Usage: command_line_test.py GRADTOOL"""
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,17 @@ with tempfile.TemporaryDirectory() as folder:
     refused(3, "cifar-10-binary.tar.gz", "--dataset", "cifar10")
     refused(4, "--train-log", "--train-log", "/nonexistent/log.csv")
 
+    # A disk with little room: nothing stays that the next run would be refused for.
+    log = os.path.join(folder, "log.csv")
+    for size in (0, 20, 5000, 20000):
+        done = run(program, "capture", *good, "--train-log", log,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+        check(done.returncode == 4 and done.stderr.count("\n") == 1, f"room for {size}: {done.returncode} {done.stderr}")
+        check(not os.path.exists(out), f"room for {size}: a file without a step was left behind")
+        if os.path.exists(log):  # only with what it is for
+            check(len(open(log).readlines()) > 1, f"room for {size}: a log without a row was left behind")
+            os.remove(log)
+
     labels = os.path.join(folder, "train-labels-idx1-ubyte")
     original = open(labels, "rb").read()
     for damaged, says in ((original[:-1], "truncated"), (b"\0\0\x08\x02" + original[4:], "magic number"),
@@ -56,7 +68,6 @@ with tempfile.TemporaryDirectory() as folder:
     with open(labels, "wb") as file:
         file.write(original)
 
-    log = os.path.join(folder, "log.csv")
     done = run(program, "capture", *good, "--train-log", log, "--end-step", "1")
     check(done.returncode == 0, done.stderr)
     check(done.stderr == "", f"noise on standard error: {done.stderr}")
