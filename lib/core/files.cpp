@@ -146,8 +146,9 @@ OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   std::error_code status;
   fs::create_directories(folder, status);
   if (status) fail(status.message());
-  descriptor_ = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {  // a file system without nameless files, or one that cannot be written; the next call tells
+  const bool can_be_named = access("/proc/self/fd", X_OK) == 0;  // commit() does it through /proc
+  if (can_be_named) descriptor_ = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {  // the file system has no nameless files, or cannot be written; the next call tells
     const std::string name = (folder / random_name()).string();
     descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail(std::strerror(errno));
