@@ -20,9 +20,9 @@ struct BenchReport {
   double thread_bytes = 0.0;  ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
   double likeness = 0.0;      ///< of the workers' gradients, see worker_likeness()
   std::vector<std::string> written;  ///< of --reconstruction and --payloads those that are there and whole
-  bool leads = true;          ///< false on the ranks of an MPI job that print nothing
-  bool failed = false;        ///< a row has status `failed`
-  bool interrupted = false;   ///< the user stopped it; rows not reached are `skipped`
+  bool leads = true;                 ///< false on the ranks of an MPI job that print nothing
+  bool failed = false;               ///< a row has status `failed`
+  bool interrupted = false;          ///< the user stopped it; rows not reached are `skipped`
 
   /// The workers' gradients are the same, as those read after DDP's backward pass are: what compression does to the
   /// gradients that a rank really sends cannot be seen in them.

@@ -7,7 +7,8 @@
 
 namespace gradtool {
 
-/// A bar on stderr with an estimate of the time left, drawn only when stderr is a terminal, at most ten times a second.
+/// A bar on stderr with an estimate of the time left, drawn at most ten times a second. Where stderr is no terminal, a
+/// line every 20 seconds: what takes longer is not silent in a log.
 class Progress {
  public:
   /// `total` steps of work; `label` stands in front of the bar.

@@ -75,7 +75,8 @@ TEST(Progress, TakesMoreThanItsTotal) {
   EXPECT_NE(text.find("bench [========================] 3/1"), std::string::npos) << text;
 }
 
-TEST(Progress, IsSilentWhereStderrIsNoTerminal) {
+// Its lines come every 20 seconds, longer than a test should wait.
+TEST(Progress, WritesNothingForQuickWorkWhereStderrIsNoTerminal) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const std::string text = written(ends[1], ends[0], [] {

@@ -67,7 +67,8 @@ LossyChannel::Options channel_options(const Params& params) {
           .loss_good = params.real("loss_good"),
           .loss_bad = params.real("loss_bad"),
           .drain = params.real("drain"),
-          .queue_bytes = params.real("queue") * static_cast<double>(params.integer("packet") + std::int64_t{sizeof(PacketHeader)})};
+          .queue_bytes = params.real("queue") *
+                         static_cast<double>(params.integer("packet") + std::int64_t{sizeof(PacketHeader)})};
 }
 
 class Dlcp final : public Codec<Space::host> {
