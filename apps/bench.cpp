@@ -29,7 +29,7 @@ struct Options {
   std::vector<std::string> granularities;
   std::string scheme = "auto";
   std::string timing = "both";
-  std::string comm, csv, json;
+  std::string comm, csv, json, steps_csv;
   std::vector<std::string> networks;
   std::optional<std::string> nodes, layers;
   std::optional<std::string> compute;
@@ -137,7 +137,8 @@ void add_payload_files(const std::string& folder, std::vector<NamedPath>& output
 
 void check_paths(const Options& o) {
   const std::vector<NamedPath> inputs{{"file", o.bench.file}};
-  std::vector<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}, {"--reconstruction", o.bench.reconstruction}};
+  std::vector<NamedPath> outputs{
+      {"--csv", o.csv}, {"--json", o.json}, {"--steps-csv", o.steps_csv}, {"--reconstruction", o.bench.reconstruction}};
   std::vector<NamedPath> others = outputs;
   others.insert(others.end(), inputs.begin(), inputs.end());
   add_payload_files(o.bench.payloads, outputs, others);
@@ -193,7 +194,7 @@ int run(Options& o) {
   bench.seed = parse_seed(o.seed);
   bench.pipeline = parse_pipeline(o.pipeline);
   bench.all_reduce = parse_all_reduce(o.all_reduce);
-  for (const auto& path : {o.csv, o.json}) {
+  for (const auto& path : {o.csv, o.json, o.steps_csv}) {
     if (!path.empty()) expect_writable(path);  // now, not after minutes of measuring
   }
   if (o.layers && o.layers->empty()) {
@@ -217,7 +218,8 @@ int run(Options& o) {
   if (!report.leads) return 0;
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
   if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
-  const bool data_on_stdout = o.csv == "-" || o.json == "-";
+  if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
+  const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
   if (report.averaged()) fmt::print(stderr, "warning: {}: {}\n", bench.file, averaged_warning(report.likeness));
   if (o.advise)
     fmt::print(data_on_stdout ? stderr : stdout, "{}\n", advise(report.rows, o.max_nmse.value_or(kMaxNmse)));
@@ -227,12 +229,12 @@ int run(Options& o) {
     if (row.status == ResultRow::Status::ok) continue;
     fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor, name_of(row.status), row.message);
   }
-  std::vector<std::string> wrote{o.csv, o.json};
+  std::vector<std::string> wrote{o.csv, o.json, o.steps_csv};
   wrote.insert(wrote.end(), report.written.begin(), report.written.end());
   for (const auto& path : wrote) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
   }
-  if (o.csv.empty() && o.json.empty())
+  if (o.csv.empty() && o.json.empty() && o.steps_csv.empty())
     fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
   if (report.interrupted) {
     fmt::print(stderr, "interrupted: what was not reached is marked skipped\n");
@@ -342,6 +344,7 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
+  app->add_option("--steps-csv", o->steps_csv, "Write the errors of each captured step; - for standard output");
   app->add_option("--json", o->json, "Write the full record, every sample included; - for standard output");
   app->footer(
       "The rows of none (uncompressed) and noop (sends nothing) are always there.\n"

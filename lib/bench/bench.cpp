@@ -124,12 +124,6 @@ std::string dtype_of(const GradientReader& reader, const std::string& tensor) {
   return dtype;
 }
 
-/// nmse of the sums over all steps.
-double cumulative_nmse(double error, double energy) {
-  if (energy > 0.0) return error / energy;
-  return error == 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
-}
-
 /// One codec with one timing, replayed in several rounds.
 struct Measurement {
   Measurement(CodecSpec codec, Timing how) : spec{std::move(codec)}, timing{how} {}
@@ -466,6 +460,8 @@ class Bench {
     row.reached = replayed.reached;
     row.errors = all;
     row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
+    row.steps = replayed.step_errors;
+    for (const auto& step : reader_.steps()) row.step_iterations.push_back(step.iteration);
     row.bytes = {
         .payload = replayed.payload_bytes, .wire_per_rank = replayed.wire_bytes, .values_sent = replayed.values_sent};
     if (replayed.has_residual && replayed.gradient_energy > 0.0)

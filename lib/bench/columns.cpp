@@ -1,4 +1,5 @@
 // The table of columns, and the formulas of those that follow from others.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -317,6 +318,40 @@ std::optional<double> ResultRow::scaling_efficiency() const {
 const std::vector<ResultColumn>& bench_columns() {
   static const std::vector<ResultColumn> columns = make_columns();
   return columns;
+}
+
+double cumulative_nmse(double error, double energy) {
+  if (energy > 0.0) return error / energy;
+  return error == 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+}
+
+Table steps_table(std::span<const ResultRow> rows) {
+  const std::vector<std::string> keys{"run_id", "codec", "params", "aggregation", "granularity", "ranks", "timing"};
+  std::vector<Column> heads;
+  std::vector<const ResultColumn*> sources;
+  for (const auto& column : bench_columns()) {
+    if (std::find(keys.begin(), keys.end(), column.name) == keys.end()) continue;
+    heads.push_back({column.name, column.meaning});
+    sources.push_back(&column);
+  }
+  heads.push_back({"iteration", "training iteration of the step"});
+  heads.push_back({"nmse", "of the step"});
+  heads.push_back({"cosine", "of the step"});
+  heads.push_back({"cumulative_nmse", "nmse of the sums of x and y over the steps so far"});
+  Table table{"steps", std::move(heads)};
+  for (const auto& row : rows) {
+    for (std::size_t s = 0; s < row.steps.size(); ++s) {
+      const StepErrors& step = row.steps[s];
+      std::vector<Cell> cells;
+      for (const auto* column : sources) cells.push_back(column->cell(row));
+      cells.push_back(row.step_iterations[s]);
+      cells.push_back(step.sums.nmse());
+      cells.push_back(to_cell(step.sums.cosine()));
+      cells.push_back(cumulative_nmse(step.cumulative_error, step.cumulative_energy));
+      table.add(std::move(cells));
+    }
+  }
+  return table;
 }
 
 Table to_table(std::span<const ResultRow> rows) {

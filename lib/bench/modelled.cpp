@@ -38,6 +38,7 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
     row.total->high = *row.encode->high + step.seconds + *row.decode->high;
   }
   row.samples.clear();
+  row.steps.clear();
   row.verdict = {};
   if (row.codec.name() == "none") {
     row.tensorwise_seconds = row.encode->median + row.decode->median;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/vector.hpp"
@@ -51,16 +52,23 @@ class ErrorTotals {
   void observe(std::size_t unit_index, std::span<const double> exact, std::span<const float> got) {
     const Unit& unit = units_[unit_index];
     for (const auto& piece : unit.pieces) {
-      result_.tensor_errors[piece.tensor].observe(exact.subspan(piece.first, piece.elements),
-                                                  got.subspan(piece.first, piece.elements));
+      ErrorSums sums;
+      sums.observe(exact.subspan(piece.first, piece.elements), got.subspan(piece.first, piece.elements));
+      result_.tensor_errors[piece.tensor].merge(sums);
+      step_.sums.merge(sums);
     }
     auto& difference = difference_[unit_index];
     auto& total = total_[unit_index];
     for (std::size_t i = 0; i < unit.elements; ++i) {
       difference[i] += exact[i] - static_cast<double>(got[i]);
       total[i] += exact[i];
+      step_.cumulative_error += difference[i] * difference[i];
+      step_.cumulative_energy += total[i] * total[i];
     }
   }
+
+  /// All units of a step were observed.
+  void end_step() { result_.step_errors.push_back(std::exchange(step_, {})); }
 
   void finish() {
     for (std::size_t u = 0; u < difference_.size(); ++u) {
@@ -76,6 +84,7 @@ class ErrorTotals {
  private:
   const std::vector<Unit>& units_;
   ReplayResult& result_;
+  StepErrors step_;
   std::vector<std::vector<double>> difference_, total_;
 };
 
@@ -368,6 +377,7 @@ class RankReplay {
         if (!residual.empty()) result_.residual_energy += energy(processor_.download(residual));
         result_.gradient_energy += energy(loader_.gradient(0));
       }
+      if (leads()) totals->end_step();
       agreement_.compare(step);
       std::array<double, 1> sent{static_cast<double>(comm_.traffic().bytes_sent)};
       comm_.agree_max(sent);

@@ -32,6 +32,14 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
     if (row.modelled()) continue;
+    for (std::size_t s = 0; s < row.steps.size(); ++s) {
+      const StepErrors& step = row.steps[s];
+      const double cumulative = cumulative_nmse(step.cumulative_error, step.cumulative_energy);
+      auto& errors = rows[i]["steps"].emplace_back();
+      errors["iteration"] = row.step_iterations[s];
+      errors["nmse"] = to_json(Cell{step.sums.nmse()});
+      errors["cumulative_nmse"] = to_json(Cell{cumulative});
+    }
     for (const UnitProfile& profile : row.units) {
       auto& unit = rows[i]["units"].emplace_back();
       unit = {{"ready", profile.ready}, {"encode_us", profile.encode * 1e6}, {"decode_us", profile.decode * 1e6}};

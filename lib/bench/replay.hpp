@@ -53,11 +53,19 @@ struct UnitProfile {
   CollectiveUses uses = no_uses();  ///< by kind, mean over steps
 };
 
+/// The errors of one captured step, over all tensors.
+struct StepErrors {
+  ErrorSums sums;
+  double cumulative_error = 0.0;   ///< sum over elements of (sum of x-y over the steps so far)^2
+  double cumulative_energy = 0.0;  ///< the same of x
+};
+
 /// What a replay came to, on rank 0.
 struct ReplayResult {
   std::vector<PhaseTimes> samples;       ///< one for each timed step: per unit the slowest rank, added over units
   std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
   std::vector<ErrorSums> tensor_errors;  ///< by position in the file, pooled over steps
+  std::vector<StepErrors> step_errors;   ///< of each captured step
   std::vector<double> cumulative_error;  ///< by tensor: sum over elements of (sum over steps of x-y)^2
   std::vector<double> cumulative_energy;  ///< by tensor: sum over elements of (sum over steps of x)^2
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback

@@ -88,10 +88,12 @@ struct ResultRow {
   std::optional<CodecQuality> quality;    ///< of one rank's codec alone
 
   std::optional<PhaseSummary> encode, communicate, decode;
-  std::optional<PhaseSummary> total;  ///< of concurrent and of modelled rows
-  double copy_rate = 0.0;             ///< of memcpy, bytes a second, measured in the same run
-  std::vector<PhaseTimes> samples;    ///< one for each timed step; empty where the row was not timed
-  std::vector<UnitProfile> units;     ///< what each unit takes part in; of isolated and of modelled rows
+  std::optional<PhaseSummary> total;          ///< of concurrent and of modelled rows
+  double copy_rate = 0.0;                     ///< of memcpy, bytes a second, measured in the same run
+  std::vector<PhaseTimes> samples;            ///< one for each timed step; empty where the row was not timed
+  std::vector<StepErrors> steps;              ///< errors of each captured step; of measured rows over all tensors
+  std::vector<std::int64_t> step_iterations;  ///< training iterations of those
+  std::vector<UnitProfile> units;             ///< what each unit takes part in; of isolated and of modelled rows
 
   /// What comparing the row with others came to; see set_verdicts().
   struct Verdict {
@@ -144,6 +146,14 @@ struct ResultColumn {
 
 /// The rows as they are written: one cell for each column.
 [[nodiscard]] Table to_table(std::span<const ResultRow> rows);
+
+/// The errors of each captured step of the measured rows over all tensors, as --steps-csv has them: a row for each of
+/// them and each step, with the columns that tell rows apart, then `iteration`, `nmse`, `cosine`, and `cumulative_nmse`
+/// of the steps so far. Rows that were not measured are left out.
+[[nodiscard]] Table steps_table(std::span<const ResultRow> rows);
+
+/// nmse of sums over steps: 0 for 0/0, infinite where only the energy is 0.
+[[nodiscard]] double cumulative_nmse(double error, double energy);
 
 /// What rows are modelled for.
 struct ModelSetting {

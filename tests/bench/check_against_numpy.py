@@ -42,15 +42,32 @@ def write_capture(path):
 
 def bench(capture, codec, *flags):
     out = os.path.join(os.path.dirname(capture), "reconstruction.h5")
+    steps = os.path.join(os.path.dirname(capture), "steps.csv")
     if os.path.exists(out):
         os.remove(out)
     if "--granularity" not in flags:
         flags = ("--granularity", "tensor", *flags)
     text = subprocess.run([GRADTOOL, "bench", capture, "--codec", codec, "--reconstruction", out, "--csv", "-", "--per-tensor",
+                           "--steps-csv", steps,
                            "-n", "2", "--threads", "2", *flags], check=True, stdout=subprocess.PIPE, text=True).stdout
     name = codec.split(":")[0]
     rows = [r for r in csv.DictReader(io.StringIO(text)) if r["codec"] == name and r["timing"] == "isolated"]
-    return {r["tensor"]: r for r in rows}, read(out)
+    y = read(out)
+    check_steps(steps, name, read(capture), y)
+    return {r["tensor"]: r for r in rows}, y
+
+
+def check_steps(path, name, x, y):
+    """The errors of each step and of the sums so far, from the reconstruction."""
+    with open(path, newline="") as file:
+        table = [r for r in csv.DictReader(file) if r["codec"] == name and r["timing"] == "isolated"]
+    a = np.concatenate([x[n].mean(axis=1, dtype="f8") for n in SHAPES], axis=1)
+    b = np.concatenate([y[n][:, 0].astype("f8") for n in SHAPES], axis=1)
+    assert len(table) == len(a), (name, len(table))
+    for step, row in enumerate(table):
+        far, near = a[:step + 1].sum(axis=0), b[:step + 1].sum(axis=0)
+        close(f"{name} step {step} nmse", row["nmse"], ((a[step] - b[step]) ** 2).sum() / (a[step] ** 2).sum())
+        close(f"{name} step {step} cumulative_nmse", row["cumulative_nmse"], ((far - near) ** 2).sum() / (far ** 2).sum())
 
 
 def read(path):
