@@ -86,7 +86,7 @@ std::vector<std::string> expand_codec_list(std::string_view text) {
   std::vector<std::string> codecs;
   for (std::string& part : cut_at_commas(text, text)) {
     const auto equals = part.find('=');
-    const bool parameter = equals != std::string::npos && part.find(':') > equals;
+    const bool parameter = part.empty() || (equals != std::string::npos && part.find(':') > equals);
     if (parameter && !codecs.empty())
       codecs.back() += "," + part;
     else

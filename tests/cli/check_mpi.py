@@ -87,7 +87,7 @@ def different_jobs(folder):
     cases = [([a, "--codec", "topk:ratio=0.1"], [a, "--codec", "topk:ratio=0.5"], "--codec", "ratio=0.1", "ratio=0.5"),
              ([a, *topk], [a, "--codec", "qsgd"], "--codec", "topk", "qsgd"),
              ([a, *topk], [a, *topk, "--codec", "qsgd"], "number of codecs", "'1'", "'2'"),
-             ([a, *topk], [a, *topk, "--granularity", "model"], "--granularity", "tensor", "model"),
+             ([a, *topk], [a, *topk, "--granularity", "model"], "--granularity", "bucket:25MB", "model"),
              ([a, *topk], [a, *topk, "--seed", "2"], "--seed", "'1'", "'2'"),
              ([a, *topk], [a, *topk, "--reduce", "hop"], "--reduce", "auto", "hop"),
              ([a, *topk], [a, *topk, "--all-reduce", "doubling"], "--all-reduce", "ring", "doubling"),

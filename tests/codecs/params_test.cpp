@@ -73,5 +73,29 @@ TEST(Registry, IsSortedAndDescribesItself) {
   }
 }
 
+TEST(CodecList, NamesSeveralAndExpandsBrackets) {
+  using List = std::vector<std::string>;
+  EXPECT_EQ(expand_codec_list("topk"), List{"topk"});
+  EXPECT_EQ(expand_codec_list("all,topk:ratio=0.1,ef=off,qsgd:bits=4"),
+            (List{"all", "topk:ratio=0.1,ef=off", "qsgd:bits=4"}));
+  EXPECT_EQ(expand_codec_list("topk:ratio=[0.1,0.01],index=[u32,elias]"),
+            (List{"topk:ratio=0.1,index=u32", "topk:ratio=0.1,index=elias", "topk:ratio=0.01,index=u32",
+                  "topk:ratio=0.01,index=elias"}));
+  // Left as they are for parse_codec to refuse.
+  EXPECT_EQ(expand_codec_list("topk:ratio=0.1,"), List{"topk:ratio=0.1,"});
+  EXPECT_EQ(expand_codec_list(""), List{""});
+  for (const char* bad : {"topk:ratio=[0.1", "topk:ratio=0.1]", "topk:ratio=[[1]]", "]["}) {
+    EXPECT_THROW(static_cast<void>(expand_codec_list(bad)), Error) << bad;
+  }
+  std::string many = "topk:ratio=[0";
+  for (int i = 1; i <= 1000; ++i) many += ",0." + std::to_string(i);
+  EXPECT_THROW(static_cast<void>(expand_codec_list(many + "]")), Error);
+}
+
+TEST(CodecSpec, KeepsWhatWasGiven) {
+  EXPECT_EQ(parse_codec("topk:ratio=0.01").given, "ratio=0.01");
+  EXPECT_EQ(parse_codec("topk").given, "");
+}
+
 }  // namespace
 }  // namespace gradtool::test
