@@ -239,8 +239,8 @@ class Advice {
         ratio >= 1.0 ? fmt::format("{:.2f} times faster", ratio) : fmt::format("{:.2f} times slower", 1.0 / ratio));
     const Interval interval = judged_interval(best);
     if (interval.high > interval.low) {
-      text +=
-          fmt::format(" ({:.2f} to {:.2f} with 95 % confidence of its times)", gain(interval.high), gain(interval.low));
+      text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of its times)", gain(interval.high),
+                          gain(interval.low));
     }
     text += fmt::format("; its {} is {:.2g}. ", delays(best.codec) ? "accumulated error" : "error of a step",
                         judged_error(best));

@@ -108,7 +108,7 @@ def different_jobs(folder):
              ([a, *topk], [str(pathlib.Path(folder) / "gone.h5"), *topk], "gone.h5")]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda case: differ(*case), cases))
-    same = subprocess.run([mpiexec, *more, "-n", "1", gradtool, "bench", a, "--comm", "mpi", *topk, "-n", "1", ":",
+    same = subprocess.run([mpiexec, *more, "-n", "1", gradtool, "bench", a, "--comm", "mpi", *topk, "-n", "5", ":",
                            "-n", "2", gradtool, "bench", b, "--comm", "mpi", *topk, "-n", "7", "--per-tensor"],
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
     assert same.returncode == 0, same.stderr  # copies of a file, and options that are the first rank's business alone
