@@ -31,7 +31,7 @@ std::vector<std::size_t> resnet50() {
       in = 4 * planes;
     }
   }
-  for (const std::size_t n : {2048 * 1000, 1000}) sizes.push_back(n);
+  for (const std::size_t n : {std::size_t{2048} * 1000, std::size_t{1000}}) sizes.push_back(n);
   return sizes;
 }
 

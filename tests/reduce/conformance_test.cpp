@@ -122,7 +122,7 @@ TEST_P(ReducerConformance, DegenerateGradientsStayFinite) {
       {"one rank only", {}},
   };
   for (const auto& [what, x] : inputs) {
-    const auto out = run_model({.codec = GetParam(), .steps = 3, .gradient = [&](int rank, int step) {
+    const auto out = run_model({.codec = GetParam(), .steps = 3, .gradient = [&, &x = x](int rank, int step) {
                                   if (!x.empty()) return x;
                                   return rank == 0 ? model_gradient(n, 0, step) : std::vector<float>(n, 0.0F);
                                 }});

@@ -2,6 +2,7 @@
 // arithmetic comes before a payload, what ranks send to each other must not depend on which NaN went in.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/float_bits.hpp"
@@ -61,8 +62,8 @@ std::vector<std::string> specs_with_arithmetic() {
   for (const char* text : {"fp16:ef=on", "bf16:ef=on", "randomk:ef=on", "qsgd:ef=on", "natural:ef=on",
                            "signsgd:momentum=0.9", "thc:bits=4,table=uniform,seed=7,ef=off", "iwp:mu=0.9,clip=0.5"})
     specs.emplace_back(text);
-  std::ranges::sort(specs);
-  specs.erase(std::ranges::unique(specs).begin(), specs.end());
+  std::sort(specs.begin(), specs.end());
+  specs.erase(std::unique(specs.begin(), specs.end()), specs.end());
   return specs;
 }
 INSTANTIATE_TEST_SUITE_P(Registry, OneNan, testing::ValuesIn(specs_with_arithmetic()),
