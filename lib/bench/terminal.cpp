@@ -285,6 +285,7 @@ class Advice {
   }
   [[nodiscard]] std::vector<std::string> names_of(const std::vector<const ResultRow*>& rows) const {
     std::vector<std::string> names;
+    names.reserve(rows.size());
     for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
     return names;
   }
