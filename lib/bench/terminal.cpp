@@ -242,6 +242,7 @@ class Advice {
       text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of its times)", gain(interval.high),
                           gain(interval.low));
     }
+    if (!best.total || !best.total->low) text += " (of fewer than five samples: how noisy that is, is not known)";
     text += fmt::format("; its {} is {:.2g}. ", delays(best.codec) ? "accumulated error" : "error of a step",
                         judged_error(best));
     if (ratio < kWorthwhile) text += "Less than 5 % is not worth an error. " + hopeless();
