@@ -102,7 +102,7 @@ def main():
         row = rows[name]
         smaller = 100 * float(np.mean(errors["FFT"] < errors[name])) if name != "FFT" else None
         ratios.append([name, spec, printed, row["payload_ratio"], formula_ratio(name, n), row["wire_ratio"], 2 * row["payload_ratio"]])
-        quality.append([name, row["nmse"], row["nmse"] ** 0.5, row["cosine"], row["codec_nmse"], smaller, row["encode_gbps"], row["decode_gbps"],
+        quality.append([name, row["nmse"], row["nmse"] ** 0.5, row["cosine"], row["codec_nmse"], smaller, row["encode_gb_s"], row["decode_gb_s"],
                         row["breakeven_gbit_s"]])
 
     figure, plot = common.axes(6.0, 3.6)
@@ -134,7 +134,7 @@ def main():
         row = rows[name]
         payload = row["payload_ratio"]
         printed = next(p for m, _, p in METHODS if m == name)
-        codec = [size / row["encode_gbps"] + size / row["decode_gbps"] * p / ranks for p in NODES]
+        codec = [size / row["encode_gb_s"] + size / row["decode_gb_s"] * p / ranks for p in NODES]
         return ([scaling(p, gather_seconds(p, printed)) for p in NODES], [scaling(p, gather_seconds(p, payload)) for p in NODES],
                 [scaling(p, gather_seconds(p, payload) + c) for p, c in zip(NODES, codec)])
     plain = [scaling(p, gather_seconds(p, 1)) for p in NODES]

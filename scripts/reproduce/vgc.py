@@ -91,7 +91,7 @@ def main():
     common.write_report(
         options, "vgc", "VGC: from how many ranks on a dense ring sends less",
         "Tsuzuku, Imachi and Akiba, arXiv 1802.06058, cost model: an all-gather of gradients compressed c times costs (p-1) N s/c or, "
-        "pipelined and bounded from above, N s p/c; a ring all-reduce 2(p-1)/p N s. So the method wins while c > p/2 (bytes) or "
+        "pipelined and bounded from above, N s p/c; a ring all-reduce 2(p-1)/p N s. So the method wins while c > p/2 (bytes; with 32 ranks it must compress 16 times) or "
         "c > p^2/(2(p-1)) (their bound), and the paper reports c of 52, 169 and 384 for alpha = 1, 1.5 and 2 on CIFAR-10 with momentum SGD, which is what "
         "runs here (121, 453 and 913 with Adam).",
         [f"LeNet-5 on Fashion-MNIST, {COUNTED[-1]} workers of 32 images in 8 micro-batches, iterations 100 to 111, the model as one unit. "

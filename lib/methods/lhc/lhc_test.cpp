@@ -6,6 +6,7 @@
 
 #include "kernels/marks.hpp"
 #include "lib/methods/lhc/peeling.hpp"
+#include "tests/core/fault.hpp"
 #include "tests/reduce/model_run.hpp"
 
 namespace gradtool::test {
@@ -44,6 +45,18 @@ std::size_t peel(std::size_t n, std::size_t lanes, std::size_t count, std::size_
 TEST(PeelingTable, GivesEverythingBackWithAFewMoreCellsThanElements) {
   EXPECT_EQ(peel(200'000, 1, 20'000, 25'200, 3), 0U);       // 1.26 cells an element
   EXPECT_GT(peel(200'000, 1, 20'000, 23'400, 3), 10'000U);  // 1.17: nearly all of it is stuck
+}
+
+TEST(PeelingTable, RefusesMarksBehindTheLastElement) {
+  const std::size_t n = 33;
+  PeelingTable table{{}, n, 1, 12, 9};
+  table.set_rows(12);
+  std::vector<std::uint32_t> marks{0, 1U << 1};  // element 33, the first that is not there
+  std::vector<float> cells(table.cells(), 1.0F), out(n, 0.0F);
+  const std::string message = message_of(Fault::data, [&] {
+    table.read({}, {marks.data(), 2}, {cells.data(), cells.size()}, 1.0F, {out.data(), n});
+  });
+  EXPECT_NE(message.find("past the end"), std::string::npos) << message;
 }
 
 TEST(PeelingTable, RoundingDoesNotGrowAlongTheWay) {

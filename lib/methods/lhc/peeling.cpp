@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "kernels/draws.hpp"
+#include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
@@ -22,7 +23,8 @@ constexpr std::size_t kGroupLanes = 32;
 
 PeelingTable::PeelingTable(Queue<Space::host> queue, std::size_t n, std::size_t lanes, std::size_t most_rows,
                            std::uint64_t seed)
-    : lanes_{lanes},
+    : n_{n},
+      lanes_{lanes},
       blocks_{(n + lanes - 1) / lanes},
       state_{padded(4 * blocks_) + 3 * padded(most_rows * lanes)},
       draws_{state_.take<std::uint32_t>(4 * blocks_)},
@@ -129,6 +131,8 @@ std::size_t PeelingTable::read_group(std::size_t group, HostView<std::uint32_t> 
 
 std::size_t PeelingTable::read(Queue<Space::host> queue, HostView<std::uint32_t> marks, HostView<float> table,
                                float factor, HostView<float> out) {
+  if (n_ % 32 != 0 && marks[marks.size() - 1] >> n_ % 32 != 0)
+    throw Error{Fault::data, "lhc: the bitmap of the ranks marks elements past the end"};
   const std::size_t groups = std::max<std::size_t>(lanes_ / kGroupLanes, 1);
   std::atomic<std::size_t> estimated{0};
   parallel_for(queue, groups, 1, 1, [&](std::size_t first, std::size_t last) {

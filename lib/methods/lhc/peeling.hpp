@@ -37,7 +37,8 @@ class PeelingTable {
 
   /// out[i] := factor times element i, for the elements that `marks` (a bit for each element) names; other elements of
   /// `out` stay as they are. Elements that do not peel get the median of their three cells instead, and keep their
-  /// mark. Overwrites the table and the other marks. Returns how many elements did not peel.
+  /// mark. Overwrites the table and the other marks. Returns how many elements did not peel. Throws Fault::data for
+  /// marks behind the n-th element, which the bitmap of another rank may have.
   std::size_t read(Queue<Space::host> queue, HostView<std::uint32_t> marks, HostView<float> table, float factor,
                    HostView<float> out);
 
@@ -51,7 +52,7 @@ class PeelingTable {
   std::size_t read_group(std::size_t group, HostView<std::uint32_t> marks, HostView<float> table, float factor,
                          HostView<float> out);
 
-  std::size_t lanes_, blocks_;
+  std::size_t n_, lanes_, blocks_;
   std::size_t rows_ = 0;  ///< of a sub-table
   Arena<Space::host> state_;
   HostView<std::uint32_t> draws_;    ///< four random words for each block: a row in each sub-table, and the signs

@@ -353,8 +353,8 @@ extern constinit const CodecDescriptor vgc_codec{
         "and the parameters dropped and largest. tau turns on the hybrid with Strom's threshold (Algorithm 2), "
         "whose words are a sign and a 31-bit index. A value that is not finite is sent at once, and makes all that "
         "its tensor sends in that step NaN. The method pays when gradients are noisy, so that few elements are "
-        "worth their 32 bits in any one step; as it needs an all-gather, its compression ratio must also be above "
-        "half the number of ranks.",
+        "worth their 32 bits in any one step; its payloads are all-gathered, so it must also compress by more than "
+        "half the number of ranks: among 32 ranks, more than 16 times.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,
