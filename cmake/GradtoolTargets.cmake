@@ -26,7 +26,8 @@ endfunction()
 # gradtool_methods(<target> <folder>)
 # Every folder <folder>/<name> is a method: its *.cpp belong to the target, and with CUDA its *.cu and *_cuda*.cpp, but
 # not its *_test.cpp. <name>.cpp defines `<name>_codec`; the GPU side, where there is one, defines `<name>_gpu`. A file
-# needs.txt names the optional part of the build (FFTW, ZSTD, ZFP) without which the method is left out.
+# needs.txt names the optional part of the build (FFTW, ZSTD, ZFP) without which the method is left out; then
+# the table has its name and what to install, so that it is not called unknown.
 # The table of methods is generated: a static registrar would vanish from a static library.
 function(gradtool_methods target folder)
   file(GLOB descriptors CONFIGURE_DEPENDS ${folder}/*/*.cpp)
@@ -40,6 +41,7 @@ function(gradtool_methods target folder)
     if(EXISTS ${here}/needs.txt)
       file(STRINGS ${here}/needs.txt part LIMIT_COUNT 1)
       if(NOT GRADTOOL_HAS_${part})
+        string(APPEND GT_METHODS_LEFT_OUT "      {.name = \"${name}\", .part = \"${part}\", .package = \"${GRADTOOL_PACKAGE_${part}}\"},\n")
         continue()
       endif()
       string(TOLOWER ${part} library)

@@ -16,11 +16,22 @@ constexpr ParamInfo kErrorFeedback{.name = "ef",
 
 }  // namespace
 
+std::string how_to_get(const CodecLeftOut& codec) {
+  return fmt::format(
+      "codec {} is not in this build, which lacks {}; install it (Debian, Ubuntu: apt install {}), configure with "
+      "-DGRADTOOL_{}=ON and build again",
+      codec.name, codec.part, codec.package, codec.part);
+}
+
 const CodecDescriptor& find_codec(std::string_view name) {
   std::vector<std::string> names;
   for (const auto* codec : codecs()) {
     if (codec->name == name) return *codec;
     names.emplace_back(codec->name);
+  }
+  for (const CodecLeftOut& codec : codecs_left_out()) {
+    if (codec.name == name) throw Error{Fault::unavailable, how_to_get(codec)};
+    names.emplace_back(codec.name);
   }
   const std::string near = nearest(name, names);
   throw Error{Fault::usage, near.empty() ? fmt::format("unknown codec '{}'; there are {}", name, fmt::join(names, ", "))

@@ -69,7 +69,20 @@ struct CodecDescriptor {
 
 /// All codecs, sorted by name. A table that CMake generates from the folders in lib/methods.
 [[nodiscard]] std::span<const CodecDescriptor* const> codecs();
-/// Throws Fault::usage naming the nearest codec when there is none of that name.
+
+/// A codec of gradtool that this build lacks, because it was built without a library.
+struct CodecLeftOut {
+  std::string_view name;
+  std::string_view part;     ///< of the build that it needs: FFTW for -DGRADTOOL_FFTW=ON
+  std::string_view package;  ///< Debian package that has the library
+};
+/// Sorted by name; from the same generated table.
+[[nodiscard]] std::span<const CodecLeftOut> codecs_left_out();
+/// "codec fft is not in this build, which lacks FFTW; install ..., configure with ... and build again".
+[[nodiscard]] std::string how_to_get(const CodecLeftOut& codec);
+
+/// Throws Fault::usage naming the nearest codec when there is none of that name, and Fault::unavailable for one that
+/// was left out of this build.
 [[nodiscard]] const CodecDescriptor& find_codec(std::string_view name);
 
 /// A codec as written on the command line, `name:key=value,...`, checked and with defaults filled in.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -131,6 +132,31 @@ bool is_stream(const std::string& path) {
   return path == "-" || (stat(path.c_str(), &found) == 0 && is_shareable(found.st_mode));
 }
 
+ParentFolders::ParentFolders(const std::string& path) {
+  std::vector<fs::path> missing;
+  for (fs::path folder = fs::path{path}.parent_path(); !folder.empty() && !fs::exists(folder);
+       folder = folder.parent_path())
+    missing.push_back(folder);
+  std::reverse(missing.begin(), missing.end());
+  try {
+    for (const auto& folder : missing) {
+      if (fs::create_directory(folder)) made_.push_back(folder.string());  // not where "a/.." or another rank made it
+    }
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+ParentFolders::~ParentFolders() {
+  remove();
+}
+
+void ParentFolders::remove() {
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) rmdir(folder->c_str());  // fails if not empty
+  made_.clear();
+}
+
 OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   struct stat found {};
   const bool exists = stat(path_.c_str(), &found) == 0;
@@ -143,15 +169,17 @@ OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   if (exists && access(path_.c_str(), W_OK) != 0) fail(std::strerror(errno));  // renaming would replace it all the same
   target_ = follow_links(path_);
   const fs::path folder = fs::path{target_}.has_parent_path() ? fs::path{target_}.parent_path() : fs::path{"."};
-  std::error_code status;
-  fs::create_directories(folder, status);
-  if (status) fail(status.message());
+  try {
+    folders_.emplace(target_);
+  } catch (const fs::filesystem_error& error) {
+    fail(error.code().message());
+  }
   const bool can_be_named = access("/proc/self/fd", X_OK) == 0;  // commit() does it through /proc
   if (can_be_named) descriptor_ = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {  // the file system has no nameless files, or cannot be written; the next call tells
     const std::string name = (folder / random_name()).string();
     descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail(std::strerror(errno));
+    if (descriptor_ < 0) fail(std::strerror(errno));  // the folders go, because they are a member
     temporary_ = name;
   }
   if (exists) static_cast<void>(fchmod(descriptor_, found.st_mode & 0777));  // what was kept from others stays so

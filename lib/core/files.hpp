@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gradtool {
 
@@ -24,6 +26,21 @@ void expect_separate_files(std::span<const NamedPath> inputs, std::span<const Na
 /// True for what is written as it comes and cannot be replaced: "-" (standard output), a device, a pipe, a socket.
 [[nodiscard]] bool is_stream(const std::string& path);
 
+/// The folders above a file that is to be written. Those that are not there are made, and removed again at the end
+/// where nothing is in them: what fails leaves no empty folder behind.
+class ParentFolders {
+ public:
+  /// Throws std::filesystem::filesystem_error when a folder cannot be made.
+  explicit ParentFolders(const std::string& path);
+  ~ParentFolders();
+  ParentFolders(const ParentFolders&) = delete;
+  ParentFolders& operator=(const ParentFolders&) = delete;
+
+ private:
+  void remove();
+  std::vector<std::string> made_;  ///< outermost first
+};
+
 /// A file that is whole or not there. It is written without a name, or with one that nobody can guess where the file
 /// system wants a name, in the folder of `path`; commit() gives it its name in the place of a file that was there. A
 /// device or a pipe is written as it is. A symbolic link is followed. Every failure throws Fault::backend with a
@@ -32,7 +49,7 @@ class OutputFile {
  public:
   /// Makes the parent folders.
   explicit OutputFile(std::string path);
-  ~OutputFile();  ///< removes everything but parent folders when commit() was not called
+  ~OutputFile();  ///< removes everything, the folders that it made too, when commit() was not called
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
@@ -48,6 +65,7 @@ class OutputFile {
   std::string target_;     ///< the name that it gets; empty for a device or a pipe
   std::string temporary_;  ///< its name until then, empty while it has none
   int descriptor_ = -1;
+  std::optional<ParentFolders> folders_;
 };
 
 }  // namespace gradtool

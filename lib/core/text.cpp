@@ -88,6 +88,20 @@ std::string human_seconds(double seconds) {
   return format("%.0f min", std::floor(rounded / 60.0), "") + format(" %.0f %s", std::fmod(rounded, 60.0), "s");
 }
 
+std::string wrapped(std::string_view text, std::size_t width, std::string_view indent) {
+  std::string out;
+  while (text.size() + (out.empty() ? 0 : indent.size()) > width) {
+    const std::size_t room = width - (out.empty() ? 0 : indent.size());
+    const std::size_t space = text.rfind(' ', room);
+    // Spaces at the beginning belong to the line: they are how its writer indents it.
+    const bool breakable = space != std::string_view::npos && text.find_first_not_of(' ') < space;
+    const std::size_t cut = breakable ? space : room;
+    out.append(out.empty() ? "" : indent).append(text.substr(0, cut)).append("\n");
+    text.remove_prefix(cut + (breakable ? 1 : 0));
+  }
+  return out.append(out.empty() ? "" : indent).append(text).append("\n");
+}
+
 bool matches(const std::string& pattern, const std::string& text) {
   auto syntax = std::regex::ECMAScript;
 #ifdef __GLIBCXX__

@@ -20,6 +20,10 @@ namespace gradtool {
 /// A duration for people, for example "12.3 us", "4.20 ms", "1.5 s" or "3 min 20 s".
 [[nodiscard]] std::string human_seconds(double seconds);
 
+/// The text in lines of at most `width` bytes, each with its line end, broken at spaces and, where a word is longer
+/// than a line, inside of it. All lines but the first begin with `indent`.
+[[nodiscard]] std::string wrapped(std::string_view text, std::size_t width, std::string_view indent = "  ");
+
 /// True when `pattern` (ECMAScript regular expression) is found in `text`. The time grows with no more than a power of
 /// the two lengths. Throws Fault::usage for a pattern that is malformed, refers back to a group (\\1), or has more than
 /// 1000 bytes.

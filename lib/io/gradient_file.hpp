@@ -24,15 +24,16 @@ struct TensorInfo {
   bool has_weight = false;
 };
 
-/// Where the file comes from: the attributes at its root. Attributes that are absent stay empty or 0.
+/// Where the file comes from: the attributes at its root. Those that are absent stay empty.
 struct FileInfo {
   int schema_version = 1;
-  bool complete = false;  ///< false when the writer ended before it had closed the file
+  bool complete = false;     ///< every step that the writer was to write is there
+  bool interrupted = false;  ///< not complete, because the writer was stopped; it closed the file in order
   std::string producer, created, model, dataset, optimizer, command;
-  std::int64_t seed = 0;
-  std::int64_t workers = 0;        ///< W
-  std::int64_t batch_size = 0;     ///< per worker
-  std::int64_t micro_batches = 1;  ///< K
+  std::optional<std::int64_t> seed = {};
+  std::int64_t workers = 0;                     ///< W
+  std::optional<std::int64_t> batch_size = {};  ///< per worker
+  std::int64_t micro_batches = 1;               ///< K
 };
 
 /// One captured step. Optional columns are NaN or empty when the file has none.
@@ -47,41 +48,69 @@ struct StepInfo {
 /// The median of compute_seconds over steps and workers. Only values above 0 count; nothing when there are none.
 [[nodiscard]] std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps);
 
+/// Gradients of W workers in S steps, to be replayed: a gradient file, or made up. Tensors, steps and workers are named
+/// by their positions, from 0.
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+
+  [[nodiscard]] virtual const std::string& path() const = 0;  ///< or what stands for it in messages
+  [[nodiscard]] virtual const FileInfo& info() const = 0;
+  [[nodiscard]] virtual const std::vector<TensorInfo>& tensors() const = 0;  ///< in forward order
+  [[nodiscard]] virtual const std::vector<StepInfo>& steps() const = 0;      ///< S >= 1, only whole steps
+  [[nodiscard]] std::size_t workers() const { return static_cast<std::size_t>(info().workers); }  ///< W >= 1
+  [[nodiscard]] std::uint64_t elements() const;                                                   ///< sum over tensors
+
+  /// Elements [first, first + out.size()) of worker `worker`'s gradient of `tensor` at captured step `step`, converted
+  /// to float32. f16 and bf16 convert exactly.
+  virtual void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                                  std::span<float> out) const = 0;
+  /// The same for second_moment and weight. Throws Fault::internal when the tensor has none (see TensorInfo).
+  virtual void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                                       std::span<float> out) const = 0;
+  virtual void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
+                                std::span<float> out) const = 0;
+
+  /// The whole tensor: out.size() == its elements.
+  void read_gradient(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
+  void read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
+  void read_weight(std::size_t tensor, std::size_t step, std::span<float> out) const;
+
+ protected:
+  GradientSource() = default;
+  GradientSource(GradientSource&&) noexcept = default;
+  GradientSource& operator=(GradientSource&&) noexcept = default;
+};
+
 /// Reads a gradient file (docs/gradient-file.md). The file is checked completely when it is opened: one that does not
 /// conform throws Fault::data with one sentence that names the file, the object and the problem. Memory does not depend
 /// on the size of the data sets: chunks with filters take 16 MiB and four times the largest chunk at most. Not
 /// thread-safe, because HDF5 is not; open one reader for each process, and read from one thread.
-class GradientReader {
+class GradientReader final : public GradientSource {
  public:
   explicit GradientReader(std::string path);
-  ~GradientReader();
+  ~GradientReader() override;
   GradientReader(GradientReader&&) noexcept;
   GradientReader& operator=(GradientReader&&) noexcept;
 
-  [[nodiscard]] const std::string& path() const;
-  [[nodiscard]] const FileInfo& info() const;
-  [[nodiscard]] const std::vector<TensorInfo>& tensors() const;  ///< in forward order
-  [[nodiscard]] const std::vector<StepInfo>& steps() const;      ///< S >= 1, only whole steps
-  [[nodiscard]] std::size_t workers() const;                     ///< W >= 1
-  [[nodiscard]] std::uint64_t elements() const;                  ///< sum over tensors
+  [[nodiscard]] const std::string& path() const override;
+  [[nodiscard]] const FileInfo& info() const override;
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const override;
+  [[nodiscard]] const std::vector<StepInfo>& steps() const override;
 
-  /// Worker `worker`'s gradient of `tensor` at captured step `step` (positions, from 0), converted to float32.
-  /// out.size() == elements of the tensor. f16 and bf16 convert exactly.
-  void read_gradient(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
-  /// Elements [first, first + out.size()) of the same gradient, for tensors that are too large to hold in memory.
   void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const;
-  /// The same for second_moment and weight. Throws Fault::internal when the tensor has none (see TensorInfo).
-  void read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
+                          std::span<float> out) const override;
   void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const;
-  void read_weight(std::size_t tensor, std::size_t step, std::span<float> out) const;
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const;
+                               std::span<float> out) const override;
+  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const override;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Why a file that is not complete is not, and what of it can be used: one sentence without a full stop.
+[[nodiscard]] std::string why_incomplete(const GradientReader& reader);
 
 /// What a writer needs to know before the first step.
 struct WriterOptions {
@@ -126,6 +155,10 @@ class GradientWriter {
   [[nodiscard]] std::uint64_t bytes_written() const;  ///< raw bytes of data put so far
   /// Marks the file complete and closes it. No call may follow.
   void close();
+  /// The same for a writer that was stopped before its last step: marks the file interrupted, so that a reader can tell
+  /// it from that of a writer that died. Without a whole step there is nothing to mark, and the file is removed as
+  /// above.
+  void close_early();
 
  private:
   struct Impl;
@@ -142,13 +175,13 @@ struct NonFinite {
 /// One entry for each tensor that has non-finite gradients, in tensor order. Reads every gradient once, in parts of at
 /// most 4 MiB; `progress`, when given, is called with (values read, values in all) after each tensor of a step.
 using ReadProgress = std::function<void(std::uint64_t, std::uint64_t)>;
-[[nodiscard]] std::vector<NonFinite> find_non_finite(const GradientReader& reader, const ReadProgress& progress = {});
+[[nodiscard]] std::vector<NonFinite> find_non_finite(const GradientSource& reader, const ReadProgress& progress = {});
 /// Above this the workers' gradients are taken to be averaged already (worker_likeness).
 constexpr double kAveragedLikeness = 0.999;
 /// How alike the gradients of the first `workers` workers are: the smallest cosine between worker 0's and another
 /// one's, over all tensors, of the first, the middle and the last step; 1 where they are the same. Different
 /// mini-batches give far less, even with large batches. 0 for one worker, and where a gradient is zero or not finite.
-[[nodiscard]] double worker_likeness(const GradientReader& reader, int workers);
+[[nodiscard]] double worker_likeness(const GradientSource& reader, int workers);
 /// What to tell a user of gradients so alike: a clause without a full stop; empty where they are not averaged.
 [[nodiscard]] std::string averaged_warning(double likeness);
 /// How many values of the second moments and weights are NaN or infinite; reads all of them.

@@ -158,6 +158,32 @@ std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps)
   return 0.5 * (seconds[(seconds.size() - 1) / 2] + seconds[seconds.size() / 2]);
 }
 
+std::uint64_t GradientSource::elements() const {
+  std::uint64_t elements = 0;
+  for (const auto& tensor : tensors()) elements += tensor.elements;
+  return elements;
+}
+
+void GradientSource::read_gradient(std::size_t tensor, std::size_t step, std::size_t worker,
+                                   std::span<float> out) const {
+  expects(tensor < tensors().size() && out.size() == tensors()[tensor].elements,
+          "the span for a gradient has another size than the tensor");
+  read_gradient_part(tensor, step, worker, 0, out);
+}
+
+void GradientSource::read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker,
+                                        std::span<float> out) const {
+  expects(tensor < tensors().size() && out.size() == tensors()[tensor].elements,
+          "the span for a second moment has another size than the tensor");
+  read_second_moment_part(tensor, step, worker, 0, out);
+}
+
+void GradientSource::read_weight(std::size_t tensor, std::size_t step, std::span<float> out) const {
+  expects(tensor < tensors().size() && out.size() == tensors()[tensor].elements,
+          "the span for a weight has another size than the tensor");
+  read_weight_part(tensor, step, 0, out);
+}
+
 struct GradientReader::Impl {
   std::string path;
   hdf5::File file;
@@ -165,7 +191,6 @@ struct GradientReader::Impl {
   std::vector<hdf5::StoredTensor> stored;
   std::vector<TensorInfo> tensors;
   std::vector<StepInfo> steps;
-  std::uint64_t elements = 0;
 
   const hdf5::StoredTensor& find(std::size_t tensor, std::size_t step, std::size_t worker) const {
     expects(tensor < tensors.size(), "there is no such tensor in the gradient file");
@@ -190,7 +215,6 @@ GradientReader::GradientReader(std::string path) : impl_{std::make_unique<Impl>(
   impl_->steps = hdf5::load_steps(steps, count, static_cast<std::size_t>(impl_->info.workers));
   for (const auto& tensor : impl_->stored) {
     impl_->tensors.push_back(tensor.info);
-    impl_->elements += tensor.info.elements;
   }
 }
 
@@ -210,33 +234,12 @@ const std::vector<TensorInfo>& GradientReader::tensors() const {
 const std::vector<StepInfo>& GradientReader::steps() const {
   return impl_->steps;
 }
-std::size_t GradientReader::workers() const {
-  return static_cast<std::size_t>(impl_->info.workers);
-}
-std::uint64_t GradientReader::elements() const {
-  return impl_->elements;
-}
-
-void GradientReader::read_gradient(std::size_t tensor, std::size_t step, std::size_t worker,
-                                   std::span<float> out) const {
-  const auto& stored = impl_->find(tensor, step, worker);
-  expects(out.size() == stored.info.elements, "the span for a gradient has another size than the tensor");
-  read_values(stored.gradient, stored.gradient_dtype, {step, worker, 0}, {1, 1, out.size()}, out);
-}
-
 void GradientReader::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                                         std::span<float> out) const {
   const auto& stored = impl_->find(tensor, step, worker);
   expects(first <= stored.info.elements && out.size() <= stored.info.elements - first,
           "a part of a gradient reaches past the tensor's end");
   read_values(stored.gradient, stored.gradient_dtype, {step, worker, first}, {1, 1, out.size()}, out);
-}
-
-void GradientReader::read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker,
-                                        std::span<float> out) const {
-  expects(out.size() == impl_->find(tensor, step, worker).info.elements,
-          "the span for a second moment has another size than the tensor");
-  read_second_moment_part(tensor, step, worker, 0, out);
 }
 
 void GradientReader::read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker,
@@ -248,12 +251,6 @@ void GradientReader::read_second_moment_part(std::size_t tensor, std::size_t ste
   read_values(*stored.second_moment, stored.second_moment_dtype, {step, worker, first}, {1, 1, out.size()}, out);
 }
 
-void GradientReader::read_weight(std::size_t tensor, std::size_t step, std::span<float> out) const {
-  expects(out.size() == impl_->find(tensor, step, 0).info.elements,
-          "the span for a weight has another size than the tensor");
-  read_weight_part(tensor, step, 0, out);
-}
-
 void GradientReader::read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
                                       std::span<float> out) const {
   const auto& stored = impl_->find(tensor, step, 0);
@@ -263,7 +260,7 @@ void GradientReader::read_weight_part(std::size_t tensor, std::size_t step, std:
   read_values(*stored.weight, stored.weight_dtype, {step, first}, {1, out.size()}, out);
 }
 
-double worker_likeness(const GradientReader& reader, int workers) {
+double worker_likeness(const GradientSource& reader, int workers) {
   if (workers < 2) return 0.0;
   const std::size_t last = reader.steps().size() - 1;
   constexpr std::size_t kPart = std::size_t{1} << 20;
@@ -298,15 +295,13 @@ double worker_likeness(const GradientReader& reader, int workers) {
 std::string averaged_warning(double likeness) {
   if (!(likeness > kAveragedLikeness)) return {};
   return fmt::format(
-      "the workers' gradients are the same (cosine {:.6f}): they were averaged before they were captured, as those "
-      "read "
-      "after DDP's backward pass are. What differs between ranks is lost, so errors, sizes and correlations between "
-      "them "
-      "mean nothing; capture each rank's own gradients, before the all-reduce",
-      likeness);
+      "the workers' gradients are {}the same (cosine {:.6f}): they seem to have been averaged before they were "
+      "captured, as those read after DDP's backward pass are. What differs between ranks is lost, so errors, sizes and "
+      "correlations between them mean nothing; capture each rank's own gradients, before the all-reduce",
+      likeness < 1.0 - 1e-6 ? "nearly " : "", likeness);
 }
 
-std::vector<NonFinite> find_non_finite(const GradientReader& reader, const ReadProgress& progress) {
+std::vector<NonFinite> find_non_finite(const GradientSource& reader, const ReadProgress& progress) {
   const std::uint64_t total = reader.elements() * reader.steps().size() * reader.workers();
   std::vector<NonFinite> entries(reader.tensors().size());
   std::vector<float> buffer;
@@ -349,6 +344,15 @@ std::uint64_t count_non_finite_state(const GradientReader& reader) {
     }
   }
   return count;
+}
+
+std::string why_incomplete(const GradientReader& reader) {
+  const auto& steps = reader.steps();
+  return fmt::format("{} after iteration {}; its {} can be used",
+                     reader.info().interrupted ? "the writer was interrupted (Ctrl-C) and closed the file"
+                                               : "the writer died, or has not finished yet,",
+                     steps.back().iteration,
+                     steps.size() == 1 ? "one whole step" : fmt::format("{} whole steps", steps.size()));
 }
 
 }  // namespace gradtool

@@ -249,6 +249,7 @@ void write_root(hid_t root, const FileInfo& info) {
   write_text(root, "format", std::string{schema::kFormat});
   write_integer(root, "schema_version", schema::kVersion);
   write_integer(root, "complete", 0);
+  write_integer(root, "interrupted", 0);
   write_text(root, "producer", info.producer.empty() ? "gradtool " GRADTOOL_VERSION : info.producer);
   write_text(
       root, "created",
@@ -256,9 +257,9 @@ void write_root(hid_t root, const FileInfo& info) {
   write_text(root, "model", info.model);
   write_text(root, "dataset", info.dataset);
   write_text(root, "optimizer", info.optimizer);
-  write_integer(root, "seed", info.seed);
+  if (info.seed) write_integer(root, "seed", *info.seed);
   write_integer(root, "workers", info.workers);
-  write_integer(root, "batch_size", info.batch_size);
+  if (info.batch_size) write_integer(root, "batch_size", *info.batch_size);
   write_integer(root, "micro_batches", info.micro_batches);
   write_text(root, "command", info.command);
 }
@@ -353,6 +354,7 @@ struct GradientWriter::Impl {
   void expect_written() const;
   TensorSink& sink(std::size_t tensor, std::size_t values);
   void append_columns();
+  void close_with(const char* mark);
 };
 
 GradientWriter::Impl::~Impl() {
@@ -400,6 +402,20 @@ void GradientWriter::Impl::append_columns() {
     columns->compute_seconds->grow_to(steps + 1);
     columns->compute_seconds->write({steps, 0}, {1, workers}, H5T_NATIVE_DOUBLE, values.data());
   }
+}
+
+/// Sets the attribute `mark` to 1 and closes the file.
+void GradientWriter::Impl::close_with(const char* mark) {
+  hdf5::be_quiet();
+  expects(bool{file}, "the gradient file is closed");
+  expects(!current, "a gradient file was closed inside a step");
+  hdf5::overwrite_integer(file.get(), mark, 1);
+  flush();
+  tensors.clear();
+  columns.reset();
+  descriptor = -1;
+  hdf5::checked(file.reset(), "close '" + path + "'");
+  expect_written();
 }
 
 GradientWriter::GradientWriter(std::string path, const WriterOptions& options) : impl_{std::make_unique<Impl>()} {
@@ -487,17 +503,11 @@ std::uint64_t GradientWriter::bytes_written() const {
 }
 
 void GradientWriter::close() {
-  Impl& file = *impl_;
-  hdf5::be_quiet();
-  expects(bool{file.file}, "the gradient file is closed");
-  expects(!file.current, "a gradient file was closed inside a step");
-  hdf5::overwrite_integer(file.file.get(), "complete", 1);
-  file.flush();
-  file.tensors.clear();
-  file.columns.reset();
-  file.descriptor = -1;
-  hdf5::checked(file.file.reset(), "close '" + file.path + "'");
-  file.expect_written();
+  impl_->close_with("complete");
+}
+
+void GradientWriter::close_early() {
+  if (impl_->steps > 0) impl_->close_with("interrupted");
 }
 
 }  // namespace gradtool

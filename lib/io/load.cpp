@@ -56,13 +56,16 @@ FileInfo load_root(hid_t file, const Place& root) {
   const std::int64_t complete = required(read_integer(file, root, "complete"), root, "complete");
   if (complete != 0 && complete != 1) root.fail("the attribute 'complete' must be 0 or 1");
   info.complete = complete == 1;
+  const std::int64_t interrupted = read_integer(file, root, "interrupted").value_or(0);
+  if (interrupted != 0 && interrupted != 1) root.fail("the attribute 'interrupted' must be 0 or 1");
+  info.interrupted = !info.complete && interrupted == 1;
   info.workers = required(read_integer(file, root, "workers"), root, "workers");
   if (info.workers < 1 || info.workers > schema::kMaxWorkers) {
     root.fail(fmt::format("the attribute 'workers' is {}; must be 1 to {}", info.workers, schema::kMaxWorkers));
   }
-  info.seed = read_integer(file, root, "seed").value_or(0);
-  info.batch_size = read_integer(file, root, "batch_size").value_or(0);
-  if (info.batch_size < 0) root.fail("the attribute 'batch_size' is negative");
+  info.seed = read_integer(file, root, "seed");
+  info.batch_size = read_integer(file, root, "batch_size");
+  if (info.batch_size && *info.batch_size < 0) root.fail("the attribute 'batch_size' is negative");
   info.micro_batches = read_integer(file, root, "micro_batches").value_or(1);
   if (info.micro_batches < 1) root.fail("the attribute 'micro_batches' must be at least 1");
   for (const auto& [name, member] : {std::pair{"producer", &FileInfo::producer},

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 #include "lib/core/error.hpp"
@@ -61,7 +62,16 @@ void save_text(const std::string& path, const std::string& text) {
 
 void expect_writable(const std::string& path) {
   if (!is_stream(path)) {
-    const OutputFile file{path};
+    namespace fs = std::filesystem;
+    fs::path folder = fs::absolute(follow_links(path)).parent_path();
+    if (fs::exists(folder)) {
+      const OutputFile file{path};
+      return;
+    }
+    // Folders are made when the file is written. Making them now would be in vain where another option is not valid.
+    while (!fs::exists(folder)) folder = folder.parent_path();
+    const int error = !fs::is_directory(folder) ? ENOTDIR : access(folder.c_str(), W_OK | X_OK) != 0 ? errno : 0;
+    if (error != 0) throw Error{Fault::backend, path + ": cannot be written: " + std::strerror(error)};
   } else if (path != "-" && access(path.c_str(), W_OK) != 0) {  // opening a pipe would wait for its reader
     throw Error{Fault::backend, path + ": cannot be written: " + std::strerror(errno)};
   }

@@ -16,7 +16,7 @@ void write_csv(std::ostream& out, const Table& table);
 void save_csv(const std::string& path, const Table& table);
 
 /// Throws Fault::backend when save_csv or save_text could not write there: a folder of that name, a parent that is not
-/// one, no permission. Leaves nothing behind but parent folders, and does not open devices and pipes.
+/// one, no permission. Leaves nothing behind, and does not open devices and pipes.
 void expect_writable(const std::string& path);
 
 /// The same for any text.

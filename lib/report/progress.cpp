@@ -36,9 +36,10 @@ void Progress::update(std::uint64_t done, std::string_view note) {
           : human_seconds(elapsed / static_cast<double>(done) * static_cast<double>(total_ - std::min(done, total_))) +
                 " left";
   if (!terminal_) {
-    std::fputs(
-        fmt::format("{}: {} of {} done{}{} {}\n", label_, done, total_, left.empty() ? "" : ", ", left, note).c_str(),
-        stderr);
+    std::fputs(fmt::format("{}: {} of {} done{}{}{}{}\n", label_, done, total_, left.empty() ? "" : ", ", left,
+                           note.empty() ? "" : ", ", note)
+                   .c_str(),
+               stderr);
     return;
   }
   drawn_ = true;

@@ -40,7 +40,7 @@ std::string format_rows(const std::vector<std::string>& header, const std::vecto
   std::vector<std::size_t> width(header.size());
   for (std::size_t c = 0; c < header.size(); ++c) width[c] = header[c].size();
   for (const auto& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], shown(row[c]).size());
+    for (std::size_t c = 0; row.size() > 1 && c < row.size(); ++c) width[c] = std::max(width[c], shown(row[c]).size());
   }
   std::string out;
   const auto append = [&](const std::vector<std::string>& row) {
@@ -55,6 +55,32 @@ std::string format_rows(const std::vector<std::string>& header, const std::vecto
     out += line + '\n';
   };
   append(header);
+  for (const auto& row : rows) {
+    if (row.size() == 1)
+      out += row.front() + '\n';
+    else
+      append(row);
+  }
+  return out;
+}
+
+std::string markdown_rows(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                          const std::vector<bool>& align_right) {
+  std::string out;
+  const auto append = [&](const std::vector<std::string>& row) {
+    for (std::size_t c = 0; c < header.size(); ++c) {
+      out += "| ";
+      for (const char character : c < row.size() ? row[c] : std::string{}) {
+        if (character == '|') out += '\\';
+        out += character;
+      }
+      out += ' ';
+    }
+    out += "|\n";
+  };
+  append(header);
+  for (std::size_t c = 0; c < header.size(); ++c) out += align_right[c] ? "| ---: " : "| --- ";
+  out += "|\n";
   for (const auto& row : rows) append(row);
   return out;
 }

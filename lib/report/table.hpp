@@ -45,9 +45,15 @@ class Table {
 [[nodiscard]] std::string to_text(const Cell& cell);
 
 /// A table for people: columns padded to their widest cell, those of `align_right` on the right. Cells longer than
-/// `max_cell` end in "...". One line per row, the header first, two spaces between columns, none at the end of a line.
+/// `max_cell` end in "...". A row of one cell is a heading for those below it, as long as it is. One line per row, the
+/// header first, two spaces between columns, none at the end of a line.
 [[nodiscard]] std::string format_rows(const std::vector<std::string>& header,
                                       const std::vector<std::vector<std::string>>& rows,
                                       const std::vector<bool>& align_right, std::size_t max_cell = 40);
+
+/// The same as a table of GitHub's Markdown, cells whole. A row may have fewer cells than the header.
+[[nodiscard]] std::string markdown_rows(const std::vector<std::string>& header,
+                                        const std::vector<std::vector<std::string>>& rows,
+                                        const std::vector<bool>& align_right);
 
 }  // namespace gradtool

@@ -116,5 +116,15 @@ TEST(Matches, EndsWhateverThePatternIs) {
   }
 }
 
+TEST(Wrapped, BreaksLinesAtSpacesAndIndentsAllButTheFirst) {
+  EXPECT_EQ(wrapped("", 10), "\n");
+  EXPECT_EQ(wrapped("one two", 10), "one two\n");
+  EXPECT_EQ(wrapped("one two", 7), "one two\n");
+  EXPECT_EQ(wrapped("one two three", 9), "one two\n  three\n");
+  EXPECT_EQ(wrapped("one two three", 9, "...."), "one two\n....three\n");
+  EXPECT_EQ(wrapped("  one two", 6), "  one\n  two\n") << "what the text begins with is kept";
+  EXPECT_EQ(wrapped("abcdefghijk", 6), "abcdef\n  ghij\n  k\n") << "a word that no line can hold";
+}
+
 }  // namespace
 }  // namespace gradtool::test

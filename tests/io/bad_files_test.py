@@ -119,7 +119,7 @@ def attributes():
     for name in ("format", "producer", "model", "command"):
         bad(f"{name} is a number", lambda f: f.attrs.__setitem__(name, 5), f"'{name}'", "text")
         bad(f"{name} is a list", lambda f: f.attrs.__setitem__(name, ["a", "b"]), f"'{name}'", "text")
-    for name in ("schema_version", "workers", "seed", "batch_size", "micro_batches", "complete"):
+    for name in ("schema_version", "workers", "seed", "batch_size", "micro_batches", "complete", "interrupted"):
         bad(f"{name} is a text", lambda f: f.attrs.__setitem__(name, "5"), f"'{name}'", "integer")
         bad(f"{name} is a float", lambda f: f.attrs.__setitem__(name, 1.5), f"'{name}'", "integer")
         bad(f"{name} is a list", lambda f: f.attrs.__setitem__(name, [1, 2]), f"'{name}'", "integer")

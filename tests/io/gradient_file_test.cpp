@@ -186,6 +186,33 @@ TEST(GradientFile, IsReadableWhileItIsWrittenAndIncompleteWhenAbandoned) {
   EXPECT_EQ(reader.steps().size(), kSteps);
 }
 
+TEST(GradientFile, TellsAWriterThatWasInterruptedFromOneThatDied) {
+  TempFile stopped, died, whole, empty;
+  {
+    GradientWriter writer{stopped.path(), sample_options(Dtype::f32)};
+    write_sample_step(writer, 0);
+    write_sample_step(writer, 1);
+    writer.close_early();
+    GradientWriter other{died.path(), sample_options(Dtype::f32)};
+    write_sample_step(other, 0);
+    GradientWriter none{empty.path(), sample_options(Dtype::f32)};
+    none.close_early();
+  }
+  write_sample(whole.path(), Dtype::f32);
+  const GradientReader interrupted{stopped.path()}, dead{died.path()}, complete{whole.path()};
+  EXPECT_TRUE(interrupted.info().interrupted);
+  EXPECT_FALSE(interrupted.info().complete);
+  EXPECT_EQ(
+      why_incomplete(interrupted),
+      "the writer was interrupted (Ctrl-C) and closed the file after iteration 101; its 2 whole steps can be used");
+  EXPECT_FALSE(dead.info().interrupted);
+  EXPECT_EQ(why_incomplete(dead),
+            "the writer died, or has not finished yet, after iteration 100; its one whole step can be used");
+  EXPECT_TRUE(complete.info().complete);
+  EXPECT_FALSE(complete.info().interrupted);
+  EXPECT_FALSE(std::filesystem::exists(empty.path())) << "without a whole step there is no file";
+}
+
 TEST(GradientFile, ManyStepsKeepTheirPlaces) {
   // Far beyond the first blocks of HDF5's chunk index, and across many shared chunks.
   constexpr std::size_t kMany = 1500;

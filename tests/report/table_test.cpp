@@ -53,6 +53,11 @@ TEST(TableForPeople, PadsColumnsToTheirWidestCell) {
             "powersgd  125.25\n");
 }
 
+TEST(TableForPeople, LeavesHeadingsWhole) {
+  EXPECT_EQ(format_rows({"a", "b"}, {{"a heading longer than a cell"}, {"1", "2"}}, {false, true}, 5),
+            "a  b\na heading longer than a cell\n1  2\n");
+}
+
 TEST(TableForPeople, CutsLongCellsButNoLine) {
   EXPECT_EQ(format_rows({"name", "x"}, {{"0123456789", "1"}}, {false, true}, 8),
             "name      x\n"
@@ -69,6 +74,11 @@ TEST(TableForPeople, LeavesNoBlanksAtTheEndOfALine) {
 
 TEST(TableForPeople, PrintsAHeaderWithoutRows) {
   EXPECT_EQ(format_rows({"a", "b"}, {}, {false, false}), "a  b\n");
+}
+
+TEST(MarkdownRows, PadsShortRowsAndEscapesBars) {
+  EXPECT_EQ(markdown_rows({"codec", "ratio"}, {{"a|b", "4"}, {"rest:"}}, {false, true}),
+            "| codec | ratio |\n| --- | ---: |\n| a\\|b | 4 |\n| rest: |  |\n");
 }
 
 }  // namespace
