@@ -28,9 +28,8 @@
 namespace gradtool {
 namespace {
 
-/// Reports progress on stderr: on a terminal with a bar that shows the loss and the time left, otherwise with a line
-/// every half minute. With `log_steps` it prints instead a line "captured step <iteration>" for every captured step,
-/// after the step is in the file.
+/// Reports progress on stderr, with the loss and the time left. With `log_steps` it prints instead a line "captured
+/// step <iteration>" for every captured step, after the step is in the file.
 class Monitor {
  public:
   Monitor(const std::string& label, std::int64_t iterations, bool log_steps);
@@ -41,10 +40,8 @@ class Monitor {
   void captured(const StepInfo& step) const;
 
  private:
-  std::int64_t iterations_;
   bool log_steps_;
   std::unique_ptr<Progress> bar_;
-  std::chrono::steady_clock::time_point start_, last_line_;
 };
 
 /// Writes the CSV of --train-log with the columns iteration, epoch, learning_rate, loss (mean over workers) and
@@ -64,28 +61,12 @@ class TrainLog {
   bool has_rows_ = false;
 };
 
-/// Time between two progress lines when stderr is not a terminal.
-constexpr std::chrono::seconds kBetweenLines{30};
-
-Monitor::Monitor(const std::string& label, std::int64_t iterations, bool log_steps)
-    : iterations_{iterations}, log_steps_{log_steps}, start_{std::chrono::steady_clock::now()}, last_line_{start_} {
-  if (!log_steps && isatty(STDERR_FILENO) == 1) {
-    bar_ = std::make_unique<Progress>(label, static_cast<std::uint64_t>(iterations));
-  }
+Monitor::Monitor(const std::string& label, std::int64_t iterations, bool log_steps) : log_steps_{log_steps} {
+  if (!log_steps) bar_ = std::make_unique<Progress>(label, static_cast<std::uint64_t>(iterations));
 }
 
 void Monitor::trained(std::int64_t done, double loss) {
-  if (bar_) {
-    bar_->update(static_cast<std::uint64_t>(done), fmt::format("loss {:.3f}", loss));
-    return;
-  }
-  const auto now = std::chrono::steady_clock::now();
-  if (log_steps_ || now - last_line_ < kBetweenLines) return;
-  last_line_ = now;
-  const double elapsed = std::chrono::duration<double>(now - start_).count();
-  const double left = elapsed / static_cast<double>(done) * static_cast<double>(iterations_ - done);
-  fmt::print(stderr, "capture: iteration {} of {}, loss {:.3f}, {} left\n", done, iterations_, loss,
-             human_seconds(left));
+  if (bar_) bar_->update(static_cast<std::uint64_t>(done), fmt::format("loss {:.3f}", loss));
 }
 
 void Monitor::captured(const StepInfo& step) const {
@@ -217,13 +198,13 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
   return captured == schedule.count();
 }
 
-/// Creates the folder of --out and, with --force, removes the file that is replaced.
-void prepare_output(const CaptureOptions& options) {
-  std::error_code status;
-  if (const auto parent = fs::path{options.out}.parent_path(); !parent.empty()) fs::create_directories(parent, status);
-  if (status)
-    throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", options.out, status.message())};
-  if (options.force) remove_replaced(options.out);
+/// The folders of --out, which go again where no file gets into them.
+std::unique_ptr<ParentFolders> make_folders(const std::string& out) {
+  try {
+    return std::make_unique<ParentFolders>(out);
+  } catch (const fs::filesystem_error& error) {
+    throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", out, error.code().message())};
+  }
 }
 
 }  // namespace
@@ -239,7 +220,8 @@ CaptureReport run_capture(const CaptureOptions& given) {
   const Selection selection = select_tensors(trainer->parameters(), options.layers);
 
   TrainLog log{options.train_log};
-  prepare_output(options);
+  const auto folders = make_folders(options.out);
+  if (options.force) remove_replaced(options.out);
   CaptureReport report;
   report.tensors = selection.tensors.size();
   report.elements = selection.elements;

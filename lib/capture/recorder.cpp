@@ -62,7 +62,10 @@ void Recorder::submit() {
 void Recorder::finish(bool complete) {
   stop();
   if (failure_) std::rethrow_exception(failure_);
-  if (complete) writer_.close();
+  if (complete)
+    writer_.close();
+  else
+    writer_.close_early();
 }
 
 void Recorder::write_all() {

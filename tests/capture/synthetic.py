@@ -1,5 +1,6 @@
 """What the tests of capture share: a tiny data set in IDX files, and running the program."""
 import gzip
+import json
 import os
 import struct
 import subprocess
@@ -52,3 +53,27 @@ def contents(path):
     found.pop("/@created")
     found.pop("steps/compute_seconds", None)
     return found
+
+
+def reported_steps(path):
+    """The steps that a capture with --log-steps says, in the file of its standard error, to have written."""
+    with open(path) as log:
+        return [int(line.split()[-1]) for line in log.read().splitlines() if line.startswith("captured step ")]
+
+
+def check_killed_capture(program, path, steps, whole, what):
+    """The file that a killed capture left: it opens, is marked incomplete, and every step in `steps`, those that were
+    reported, is there. Training is deterministic, so values are compared with `whole`, contents() of an undisturbed capture."""
+    info = run(program, "info", path, "--json", "-")
+    check(info.returncode == 0, f"{what}: info says {info.stderr}")
+    info = json.loads(info.stdout)
+    check(not info["complete"], f"{what}: marked complete")
+    check(len(steps) <= info["steps"] <= len(steps) + 1, f"{what}: {len(steps)} reported, {info['steps']} readable")
+    found = contents(path)
+    check(found["steps/iteration"][:len(steps)].tolist() == steps, f"{what}: iterations")
+    for key, values in found.items():
+        if key.endswith("/gradient") or key == "steps/loss":
+            check(len(values) >= len(steps), f"{what}: {key} has {len(values)} steps")
+            check(np.isfinite(np.asarray(values[:len(steps)], dtype=np.float64)).all(), f"{what}: {key}: not finite")
+            count = min(len(steps), len(whole[key]))
+            check(np.array_equal(values[:count], whole[key][:count]), f"{what}: {key} differs")
