@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/analysis/analysis.hpp"
 #include "lib/analysis/gpu.hpp"
@@ -21,6 +22,7 @@
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/utf8.hpp"
+#include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
@@ -36,7 +38,6 @@ struct Options {
 };
 
 constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on every card: it decides last digits
-constexpr int kInterrupted = 130;                                // what a shell reports for Ctrl-C
 const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance"};
 /// What the analyses may write; each makes one or two of them.
 constexpr std::array table_names{"spectrum", "spectrum_bands", "correlation", "eigenvalues", "variance"};
@@ -92,7 +93,7 @@ std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, con
     if (!gpu && !spectrum_available()) {
       const std::string missing = "frequency spectra are not available: this gradtool was built without FFTW";
       if (!options.only.empty()) throw Error{Fault::unavailable, missing};
-      fmt::print(stderr, "gradtool: {}; spectrum.csv has the values' shares only\n", missing);
+      print_warning(missing + "; spectrum.csv has the values' shares only");
     }
     analyses.push_back(make_spectrum(scope, gpu));
   }
@@ -135,7 +136,7 @@ int analyze(const Options& options) {
   const GradientReader reader{options.file};
   if (const auto warning = averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())));
       !warning.empty())
-    fmt::print(stderr, "warning: {}: {}\n", reader.path(), warning);
+    print_warning(fmt::format("{}: {}", reader.path(), warning));
   Scope scope;
   scope.file = options.file;
   scope.model = reader.info().model;
@@ -190,8 +191,9 @@ Subcommand add_analyze(CLI::App& root) {
   auto* app = root.add_subcommand("analyze", "Study a gradient file: spectra, correlations, variance");
   auto options = std::make_shared<Options>();
   app->add_option("FILE", options->file, "Gradient file (gradtool capture, or any tool that writes the format)")
-      ->required();
-  app->add_option("--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
+      ->required()
+      ->type_name("FILE");
+  app->add_option("-o,--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
   app->add_option("--only", options->only, "Of spectrum, correlation, variance: those to run")
       ->delimiter(',')
       ->check(CLI::IsMember{analysis_names});
@@ -211,8 +213,13 @@ Subcommand add_analyze(CLI::App& root) {
       ->check(CLI::Range(0, 1 << 20));
   app->add_option("--csv", options->csv, "Also write the summary, one row for each tensor, to this file or - (stdout)");
   app->add_option("--json", options->json, "Also write the full record to this file or - (stdout)");
+  for (const char* file : {"--csv", "--json"}) app->get_option(file)->type_name("FILE");
+  app->get_option("--out")->type_name("FOLDER");
+  set_groups(*app, {{"What is studied", {"--only", "--layers", "--steps", "--samples", "--taps"}},
+                    {"Computing", {"--threads", "--device"}},
+                    {"Output", {"--out", "--csv", "--json"}}});
   app->footer(
-      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv and variance.csv, whose columns\n"
+      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv and variance.csv, whose columns "
       "docs/analysis.md explains. Memory is bounded by the largest tensor, not by the file.\n"
       "Examples:\n"
       "  gradtool analyze lenet5.h5\n"

@@ -11,22 +11,24 @@
 #include <optional>
 #include <regex>
 
+#include "apps/options.hpp"
 #include "apps/subcommands.hpp"
+#include "lib/bench/advice.hpp"
+#include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 
 namespace gradtool::app {
 namespace {
 
-constexpr double kMaxNmse = 0.1;   // sending nothing has an error of 1
-constexpr int kInterrupted = 130;  // what a shell reports for Ctrl-C
-
 struct Options {
   BenchOptions bench;
   std::vector<std::string> codecs;
   std::vector<std::string> granularities;
+  std::string synthetic, min_bytes, max_bytes, step_factor, step_bytes;
   std::string scheme = "auto";
   std::string timing = "both";
   std::string comm, csv, json, steps_csv;
@@ -37,7 +39,9 @@ struct Options {
   std::string seed = "1";
   std::string pipeline = "off";
   std::string all_reduce = "ring";
-  bool advise = false;
+  bool advise = false, markdown = false;
+  std::string baseline;
+  int cycles = 1;
   std::optional<double> max_nmse;
   std::optional<int> gpus;
   std::size_t iterations = 0;
@@ -135,8 +139,45 @@ void add_payload_files(const std::string& folder, std::vector<NamedPath>& output
   for (const auto& entry : fs::directory_iterator{folder, no_folder}) add(entry.path().filename().string());
 }
 
+/// The sizes of --synthetic, or of the options that nccl-tests has for them; empty where a capture is replayed.
+std::vector<std::uint64_t> chosen_sizes(const Options& o) {
+  const bool as_nccl_tests =
+      !(o.min_bytes.empty() && o.max_bytes.empty() && o.step_factor.empty() && o.step_bytes.empty());
+  if (o.synthetic.empty() && !as_nccl_tests) {
+    if (o.bench.file.empty()) {
+      throw Error{Fault::usage,
+                  "give a gradient file, from gradtool capture or any other producer, or --synthetic for sizes without "
+                  "one, such as 1MB:64MB:x4"};
+    }
+    return {};
+  }
+  if (!o.bench.file.empty()) {
+    throw Error{Fault::usage, fmt::format("{} and synthetic sizes: give one of them", o.bench.file)};
+  }
+  if (o.advise) {
+    throw Error{Fault::usage,
+                "--advise needs a capture: what errors a codec makes of your gradients, synthetic ones do not tell"};
+  }
+  if (!o.synthetic.empty()) {
+    if (as_nccl_tests)
+      throw Error{Fault::usage, "--synthetic has the sizes that -b, -e, -f and -i give: leave those out"};
+    return parse_sizes(o.synthetic);
+  }
+  if (!o.step_factor.empty() && !o.step_bytes.empty())
+    throw Error{Fault::usage, "-f grows by a factor and -i by steps: give one of them"};
+  const std::string first = o.min_bytes.empty() ? "32M" : o.min_bytes;
+  std::string sweep = first + ":" + (o.max_bytes.empty() ? first : o.max_bytes);
+  if (!o.step_factor.empty()) sweep += ":x" + o.step_factor;
+  if (!o.step_bytes.empty()) sweep += ":+" + o.step_bytes;
+  return parse_sizes(sweep);
+}
+
 void check_paths(const Options& o) {
-  const std::vector<NamedPath> inputs{{"file", o.bench.file}};
+  if (o.markdown && (o.csv == "-" || o.json == "-" || o.steps_csv == "-")) {
+    throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
+  }
+  std::vector<NamedPath> inputs;
+  if (!o.bench.file.empty()) inputs.push_back({"file", o.bench.file});
   std::vector<NamedPath> outputs{
       {"--csv", o.csv}, {"--json", o.json}, {"--steps-csv", o.steps_csv}, {"--reconstruction", o.bench.reconstruction}};
   std::vector<NamedPath> others = outputs;
@@ -145,9 +186,22 @@ void check_paths(const Options& o) {
   expect_separate_files(inputs, outputs);
 }
 
+int run_against_baseline(const Options& o) {
+  if (!(o.csv.empty() && o.steps_csv.empty() && o.bench.payloads.empty() && o.bench.reconstruction.empty()) ||
+      o.advise) {
+    throw Error{Fault::usage,
+                "--baseline writes how two programs compare, to --json: leave out --csv, --steps-csv, --payloads, "
+                "--reconstruction and --advise"};
+  }
+  if (mpi_place().size > 1)
+    throw Error{Fault::usage, "--baseline starts programs of its own: leave mpirun out, and use --comm threads"};
+  return bench_against(o.baseline, o.cycles, o.json, o.markdown);
+}
+
 int run(Options& o) {
-  check_paths(o);
   BenchOptions& bench = o.bench;
+  bench.sizes = chosen_sizes(o);
+  check_paths(o);
   for (const auto& list : o.codecs) {
     for (const auto& text : expand_codec_list(list)) {
       if (text == "all") {
@@ -167,6 +221,7 @@ int run(Options& o) {
   }
   bench.comm = !o.comm.empty() ? o.comm : bench.device == "cpu" ? "threads" : "loopback";
   check_place(o);
+  if (!o.baseline.empty()) return run_against_baseline(o);
   bench.scheme = parse_scheme(o.scheme);
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
@@ -220,14 +275,28 @@ int run(Options& o) {
   if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
   if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
-  if (report.averaged()) fmt::print(stderr, "warning: {}: {}\n", bench.file, averaged_warning(report.likeness));
-  if (o.advise)
-    fmt::print(data_on_stdout ? stderr : stdout, "{}\n", advise(report.rows, o.max_nmse.value_or(kMaxNmse)));
-  if (!data_on_stdout) fmt::print("{}{}", terminal_table(report.rows), modelled_tables(report.rows));
+  if (report.averaged()) print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness)));
+  std::optional<double> max_nmse;
+  if (o.advise) max_nmse = o.max_nmse.value_or(kDefaultMaxNmse);
+  std::FILE* const people = data_on_stdout ? stderr : stdout;
+  const Style style = o.markdown ? Style::markdown : color_on(people) ? Style::colored : Style::plain;
+  if (o.markdown)
+    fmt::print("### Gradient compression of {}\n\n`{}`\n\n", bench.sizes.empty() ? bench.file : "synthetic gradients",
+               bench.command);
+  if (max_nmse) fmt::print(people, "{}{}", advise(report.rows, *max_nmse, style), o.markdown ? "" : "\n");
+  if (!data_on_stdout) {
+    fmt::print("{}{}",
+               bench.sizes.empty() ? terminal_table(report.rows, style, max_nmse) : sizes_table(report.rows, style),
+               modelled_tables(report.rows, style));
+  }
   std::fflush(stdout);  // so that nothing on stderr lands inside a table
+  std::size_t unmeasured = 0;
   for (const ResultRow& row : report.rows) {
-    if (row.status == ResultRow::Status::ok) continue;
-    fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor, name_of(row.status), row.message);
+    if (row.message == kInterruptedMessage) ++unmeasured;
+    if (row.status == ResultRow::Status::ok || row.message == kInterruptedMessage) continue;
+    const Ink ink = row.status == ResultRow::Status::failed ? Ink::error : Ink::warning;
+    fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor,
+               inked(name_of(row.status), ink, color_on(stderr)), row.message);
   }
   std::vector<std::string> wrote{o.csv, o.json, o.steps_csv};
   wrote.insert(wrote.end(), report.written.begin(), report.written.end());
@@ -237,7 +306,7 @@ int run(Options& o) {
   if (o.csv.empty() && o.json.empty() && o.steps_csv.empty())
     fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
   if (report.interrupted) {
-    fmt::print(stderr, "interrupted: what was not reached is marked skipped\n");
+    fmt::print(stderr, "interrupted: {} rows were not measured, and are marked skipped in CSV and JSON\n", unmeasured);
     return kInterrupted;
   }
   return report.failed ? static_cast<int>(Fault::check) : 0;
@@ -249,7 +318,15 @@ Subcommand add_bench(CLI::App& root) {
   auto* app = root.add_subcommand("bench", "Replay a capture through codecs and a real all-reduce");
   auto o = std::make_shared<Options>();
   BenchOptions& b = o->bench;
-  app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->required();
+  app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->type_name("FILE");
+  app->add_option(
+      "--synthetic", o->synthetic,
+      "Instead of a file: made-up gradients of one size, 16MB, or of a sweep, 1MB:64MB:x4 or 1MB:10MB:+1MB; "
+      "4 ranks unless --ranks says otherwise");
+  app->add_option("-b,--minbytes", o->min_bytes, "The same as nccl-tests have it: the first size, such as 1M [32M]");
+  app->add_option("-e,--maxbytes", o->max_bytes, "The last size [the first]");
+  app->add_option("-f,--stepfactor", o->step_factor, "Factor between sizes [4]");
+  app->add_option("-i,--stepbytes", o->step_bytes, "Or the difference between them");
   app->add_option(
          "--codec", o->codecs,
          "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
@@ -340,21 +417,45 @@ Subcommand add_bench(CLI::App& root) {
       "--max-nmse", o->max_nmse,
       fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
                   "cumulative_nmse, else the nmse [{}]",
-                  kMaxNmse));
+                  kDefaultMaxNmse));
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
   app->add_option("--steps-csv", o->steps_csv, "Write the errors of each captured step; - for standard output");
   app->add_option("--json", o->json, "Write the full record, every sample included; - for standard output");
+  app->add_option("--baseline", o->baseline,
+                  "Bench this other gradtool program and this one by turns, and say what differs, as gradtool compare "
+                  "does; status 1 on a regression")
+      ->type_name("PROGRAM");
+  app->add_option("--cycles", o->cycles, "Of four turns each, the baseline's first and last")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app->add_flag("--markdown", o->markdown, "Print advice and tables as Markdown, for a pull request");
+  for (const char* file : {"--csv", "--steps-csv", "--json", "--reconstruction"})
+    app->get_option(file)->type_name("FILE");
+  app->get_option("--payloads")->type_name("FOLDER");
+  app->get_option("--codec")->type_name("CODEC");
+  app->get_option("--network")->type_name("NETWORK");
+  set_groups(
+      *app,
+      {{"Synthetic gradients", {"--synthetic", "--minbytes", "--maxbytes", "--stepfactor", "--stepbytes"}},
+       {"Codecs", {"--codec", "--granularity", "--reduce", "--pipeline", "--layers", "--seed", "--check"}},
+       {"Communication", {"--comm", "--comm-timeout", "--ranks", "--gpus", "--threads", "--device", "--all-reduce"}},
+       {"Timing",
+        {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},
+       {"Modelled networks", {"--network", "--nodes", "--compute-ms", "--overlap", "--advise", "--max-nmse"}},
+       {"Output", {"--per-tensor", "--reconstruction", "--payloads", "--csv", "--steps-csv", "--json", "--markdown"}},
+       {"Comparison", {"--baseline", "--cycles"}}});
   app->footer(
       "The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
       "Columns: docs/measuring.md. Examples:\n"
       "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
       "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=[2,4,8]\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
+      "  gradtool bench --synthetic 1MB:64MB:x4 --codec topk,powersgd,fp8 --ranks 4\n"
       "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
       "  gradtool bench capture.h5 --network 25gbe --nodes 2,4,...,4096 --compute-ms 120\n"
-      "  mpirun -n 4 gradtool bench capture.h5 --comm mpi --codec all\n"
+      "  mpirun -n 2 gradtool bench capture.h5 --comm mpi --codec all\n"
       "  srun --mpi=pmix -n 4 gradtool bench capture.h5 --comm mpi --codec all");
   return {app, [o] { return run(*o); }};
 }

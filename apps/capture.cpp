@@ -14,8 +14,6 @@
 namespace gradtool::app {
 namespace {
 
-constexpr int kInterruptedStatus = 130;  // what a shell reports for a program that Ctrl-C ended
-
 void add_data_options(CLI::App& app, CaptureOptions& options) {
   app.add_option("--model", options.model, fmt::format("Network to train: {}", fmt::join(model_names(), ", ")))
       ->group("What is trained");
@@ -25,6 +23,7 @@ void add_data_options(CLI::App& app, CaptureOptions& options) {
   app.add_option("--data-dir", options.data_dir,
                  fmt::format("Folder of the data set's files [fashion-mnist: {}, cifar10: {}]",
                              default_data_dir("fashion-mnist"), default_data_dir("cifar10")))
+      ->type_name("FOLDER")
       ->group("What is trained");
   app.add_option("--workers", options.workers, "Data-parallel workers, each with a shard of its own")
       ->capture_default_str()
@@ -64,7 +63,7 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
 
 void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json) {
   constexpr auto* kGroup = "What is captured, and where to";
-  app.add_option("--out", options.out, "Gradient file to write (HDF5)")->group(kGroup);
+  app.add_option("-o,--out", options.out, "Gradient file to write (HDF5)")->type_name("FILE")->group(kGroup);
   app.add_flag("--force", options.force, "Replace files that exist")->group(kGroup);
   app.add_option("--start-step", options.start_step, "First iteration captured; iterations count from 0")
       ->capture_default_str()
@@ -83,11 +82,14 @@ void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json)
       ->delimiter(',')
       ->group(kGroup);
   app.add_option("--train-log", options.train_log, "CSV with epoch, learning rate and loss of every iteration")
+      ->type_name("FILE")
       ->group(kGroup);
   app.add_flag("--log-steps", options.log_steps,
                "A line on stderr for every step once it is safe in the file, in the place of the progress bar")
       ->group(kGroup);
-  app.add_option("--json", json, "Write the summary as JSON to this file, or to standard output for -")->group(kGroup);
+  app.add_option("--json", json, "Write the summary as JSON to this file, or to standard output for -")
+      ->type_name("FILE")
+      ->group(kGroup);
 }
 
 double share_of_training(const CaptureReport& report) {
@@ -160,24 +162,26 @@ Subcommand add_capture(CLI::App& root) {
   add_file_options(*app, *options, *json);
   app->footer(
       "Each worker's gradient is dumped before averaging; training goes on with the exact mean. The same seed and "
-      "number\n"
+      "number "
       "of threads give the same file. The file's attribute `complete` is 1 only when every scheduled step is in it; "
-      "after\n"
+      "after "
       "Ctrl-C (exit status 130) it is a whole file all the same, and after kill -9 every step but the one being "
-      "written is\n"
-      "readable.\n"
+      "written "
+      "is readable.\n"
       "Examples:\n"
       "  gradtool capture --model lenet5 --workers 2 --out lenet5.h5\n"
-      "  gradtool capture --model resnet20 --steps 2000 --start-step 100 --end-step 2000 --every 50 --out resnet20.h5\n"
-      "  gradtool capture --model resnet20 --dataset cifar10 --data-dir cifar-10-batches-bin --micro-batches 4 \\\n"
-      "      --with weight --dtype bf16 --layers 'layer3|fc' --out layers.h5");
+      "  gradtool capture --model resnet20 --steps 2000 --start-step 100 \\\n"
+      "      --end-step 2000 --every 50 --out resnet20.h5\n"
+      "  gradtool capture --model resnet20 --dataset cifar10 \\\n"
+      "      --data-dir cifar-10-batches-bin --micro-batches 4 --with weight \\\n"
+      "      --dtype bf16 --layers 'layer3|fc' --out layers.h5");
   return {app, [options, json]() -> int {
             options->command = command_line();
             check_paths(*options, *json);
             const CaptureReport report = run_capture(*options);
             if (*json != "-") print_summary(*options, report);
             if (!json->empty()) save_json(*json, *options, report);
-            return report.interrupted ? kInterruptedStatus : 0;
+            return report.interrupted ? kInterrupted : 0;
           }};
 }
 

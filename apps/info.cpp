@@ -7,7 +7,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
+#include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
@@ -95,28 +97,38 @@ nlohmann::ordered_json steps_json(const std::vector<StepInfo>& steps) {
   return list;
 }
 
+/// What the file does not state is null in JSON.
+nlohmann::ordered_json or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+nlohmann::ordered_json or_null(const std::optional<std::int64_t>& number) {
+  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
+}
+
 nlohmann::ordered_json summary_json(const Summary& summary) {
   const FileInfo& info = summary.reader.info();
   nlohmann::ordered_json json{{"file", summary.reader.path()},
                               {"schema_version", info.schema_version},
                               {"complete", info.complete},
+                              {"interrupted", info.interrupted},
                               {"steps", summary.reader.steps().size()},
                               {"workers", summary.reader.workers()},
                               {"tensors", summary.reader.tensors().size()},
                               {"elements", summary.reader.elements()},
                               {"first_iteration", summary.reader.steps().front().iteration},
                               {"last_iteration", summary.reader.steps().back().iteration},
-                              {"file_bytes", summary.bytes},
+                              {"file_bytes", nullptr},
                               {"non_finite", nullptr},
-                              {"producer", info.producer},
-                              {"created", info.created},
-                              {"model", info.model},
-                              {"dataset", info.dataset},
-                              {"optimizer", info.optimizer},
-                              {"seed", info.seed},
-                              {"batch_size", info.batch_size},
+                              {"producer", or_null(info.producer)},
+                              {"created", or_null(info.created)},
+                              {"model", or_null(info.model)},
+                              {"dataset", or_null(info.dataset)},
+                              {"optimizer", or_null(info.optimizer)},
+                              {"seed", or_null(info.seed)},
+                              {"batch_size", or_null(info.batch_size)},
                               {"micro_batches", info.micro_batches},
-                              {"command", info.command}};
+                              {"command", or_null(info.command)}};
+  if (summary.bytes > 0) json["file_bytes"] = summary.bytes;
   if (summary.scanned) json["non_finite"] = summary.non_finite_count();
   json["step_list"] = steps_json(summary.reader.steps());
   json["tensor_list"] = to_json(tensor_table(summary));
@@ -161,29 +173,34 @@ std::string non_finite_text(const Summary& summary) {
                      summary.reader.steps()[first.first_step].iteration, first.first_worker);
 }
 
+std::string or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
 void print_summary(const Summary& summary) {
   const GradientReader& reader = summary.reader;
   const FileInfo& info = reader.info();
   const auto& steps = reader.steps();
   const auto line = [](const char* label, const std::string& text) { fmt::print("  {:<14}{}\n", label, text); };
   fmt::print("{}\n", reader.path());
-  line("complete", info.complete ? "yes" : "NO: the writer ended before it closed the file; every step shown is whole");
+  line("complete", info.complete ? "yes" : "no: " + why_incomplete(reader));
   line("schema", fmt::format("gradtool.gradients {}", info.schema_version));
   line("producer", or_unknown(info.producer));
   line("created", or_unknown(info.created));
   line("model", or_unknown(info.model));
   line("data set", or_unknown(info.dataset));
   line("optimizer", or_unknown(info.optimizer));
-  line("seed", fmt::format("{}", info.seed));
+  line("seed", info.seed ? fmt::format("{}", *info.seed) : "not stated");
   line("command", or_unknown(info.command));
-  line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers, info.batch_size, info.micro_batches,
+  line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers,
+                              info.batch_size ? fmt::format("{}", *info.batch_size) : "not stated", info.micro_batches,
                               info.micro_batches == 1 ? "" : "es"));
   line("steps", fmt::format("{} (iteration {} to {})", steps.size(), steps.front().iteration, steps.back().iteration));
   line("loss", loss_text(steps));
   line("computation", compute_text(steps));
   line("tensors", fmt::format("{} with {} elements in all, {}", reader.tensors().size(), reader.elements(),
                               dtypes_text(reader.tensors())));
-  line("size on disk", human_bytes(static_cast<double>(summary.bytes)));
+  line("size on disk", summary.bytes > 0 ? human_bytes(static_cast<double>(summary.bytes)) : "not known");
   line("non-finite", non_finite_text(summary));
 
   std::vector<std::vector<std::string>> rows;
@@ -193,8 +210,8 @@ void print_summary(const Summary& summary) {
     const TensorInfo& tensor = reader.tensors()[t];
     std::string also = tensor.has_second_moment ? "second moment" : "";
     if (tensor.has_weight) also += also.empty() ? "weight" : ", weight";
-    rows.push_back({text("tensor"), text("name"), text("kind"), text("shape"), printable(text("layout")),
-                    text("elements"), text("dtype"), text("non_finite"), also});
+    rows.push_back({text("tensor"), text("name"), text("kind"), text("shape"), or_dash(printable(text("layout"))),
+                    text("elements"), text("dtype"), or_dash(text("non_finite")), or_dash(also)});
   }
   fmt::print("\n{}", format_rows({"#", "name", "kind", "shape", "layout", "elements", "dtype", "non-finite", "also"},
                                  rows, {true, false, false, false, false, true, false, true, false}));
@@ -219,10 +236,12 @@ int run(const Options& options) {
 Subcommand add_info(CLI::App& root) {
   auto* app = root.add_subcommand("info", "Says what a gradient file holds");
   const auto options = std::make_shared<Options>();
-  app->add_option("FILE", options->file, "Gradient file (HDF5)")->required();
+  app->add_option("FILE", options->file, "Gradient file (HDF5)")->required()->type_name("FILE");
   app->add_option("--json", options->json, "Write everything as one JSON object to this file; - is standard output");
   app->add_option("--csv", options->csv, "Write the table of tensors as CSV to this file; - is standard output");
   app->add_flag("--quick", options->quick, "Do not read the gradients: leave non-finite values uncounted");
+  for (const char* file : {"--json", "--csv"}) app->get_option(file)->type_name("FILE");
+  set_groups(*app, {{"Output", {"--json", "--csv"}}});
   app->footer(
       "Examples:\n"
       "  gradtool info lenet5.h5\n"

@@ -1,13 +1,20 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/bench.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/launch.hpp"
+#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/text.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/table.hpp"
@@ -18,13 +25,18 @@ namespace {
 struct Options {
   std::string what = "codecs";
   std::string json, csv;
+  bool markdown = false;
 };
+
+using Codecs = std::span<const CodecDescriptor* const>;
+
+constexpr std::size_t kWidth = 80;  // of a terminal, in characters
 
 std::string parameter_text(const ParamInfo& info) {
   return fmt::format("{}={}", info.name, info.default_value);
 }
 
-Table codec_table() {
+Table codec_table(Codecs chosen) {
   Table table{"codecs",
               {{"name", "as in --codec"},
                {"parameters", "with their defaults"},
@@ -36,7 +48,7 @@ Table codec_table() {
                {"payload", "size in bits"},
                {"summary", "one line"},
                {"reference", "paper"}}};
-  for (const auto* codec : codecs()) {
+  for (const auto* codec : chosen) {
     std::string parameters;
     for (const auto& info : codec->params) parameters += (parameters.empty() ? "" : ",") + parameter_text(info);
     table.add({std::string{codec->name}, parameters, std::string{name_of(codec->aggregation)}, codec->unbiased,
@@ -47,18 +59,18 @@ Table codec_table() {
 }
 
 /// The same with each parameter as an object, for programs.
-nlohmann::ordered_json codec_json() {
-  auto rows = to_json(codec_table());
-  for (std::size_t i = 0; i < codecs().size(); ++i) {
+nlohmann::ordered_json codec_json(Codecs chosen) {
+  auto rows = to_json(codec_table(chosen));
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
     auto parameters = nlohmann::ordered_json::array();
-    for (const auto& info : codecs()[i]->params) {
+    for (const auto& info : chosen[i]->params) {
       nlohmann::ordered_json p{{"name", info.name}, {"default", info.default_value}, {"meaning", info.meaning}};
       if (info.kind != ParamInfo::Kind::choice) p["min"] = info.min, p["max"] = info.max;
       if (!info.choices.empty()) p["choices"] = info.choices;
       parameters.push_back(std::move(p));
     }
     rows[i]["parameters"] = std::move(parameters);
-    const CodecDescriptor& codec = *codecs()[i];
+    const CodecDescriptor& codec = *chosen[i];
     rows[i]["spaces"] = nlohmann::ordered_json::array({"host"});
     if (on_cuda(codec)) rows[i]["spaces"].push_back("cuda");
     rows[i]["description"] = codec.description;
@@ -94,68 +106,127 @@ std::string for_people(const Table& table, std::size_t columns) {
   return format_rows(header, rows, std::vector<bool>(columns, false), 110);
 }
 
-/// Markdown, for docs/codecs.md.
-std::string codec_pages() {
-  std::string out = "# Codecs\n\nPrinted by `gradtool list codecs --markdown`; do not edit.\n";
-  for (const auto* codec : codecs()) {
-    out += fmt::format("\n## {}\n\n{}. {}.\n\n", codec->name, codec->summary, codec->reference);
-    if (!codec->description.empty()) out += fmt::format("{}\n\n", codec->description);
-    out += fmt::format("- payload: {}\n- aggregation: {}\n- {}\n- error feedback: {}\n- determinism: {}\n",
-                       codec->payload, name_of(codec->aggregation), codec->unbiased ? "unbiased" : "biased",
-                       codec->memory           ? "a memory of its own"
-                       : codec->error_feedback ? "on by default"
-                                               : "off by default",
-                       name_of(codec->determinism));
-    if (codec->params.empty()) continue;
-    out += "\n| parameter | default | valid | meaning |\n| --- | --- | --- | --- |\n";
-    for (const auto& info : codec->params) {
-      std::string choices{info.choices};
-      for (std::size_t at = 0; (at = choices.find('|', at)) != std::string::npos; at += 2) choices.replace(at, 1, ", ");
-      std::string valid = info.kind == ParamInfo::Kind::choice ? choices : fmt::format("{} to {}", info.min, info.max);
-      if (info.kind != ParamInfo::Kind::choice && !choices.empty()) valid += ", " + choices;
-      out += fmt::format("| {} | {} | {} | {} |\n", info.name, info.default_value, valid, info.meaning);
-    }
-  }
+/// The values that a parameter may have.
+std::string valid_values(const ParamInfo& info) {
+  std::string choices{info.choices};
+  for (std::size_t at = 0; (at = choices.find('|', at)) != std::string::npos; at += 2) choices.replace(at, 1, ", ");
+  if (info.kind == ParamInfo::Kind::choice) return choices;
+  return fmt::format("{} to {}{}{}", info.min, info.max, choices.empty() ? "" : ", ", choices);
+}
+
+std::string_view error_feedback_text(const CodecDescriptor& codec) {
+  return codec.memory ? "a memory of its own" : codec.error_feedback ? "on by default" : "off by default";
+}
+
+/// Markdown, with which the codec's README begins.
+std::string markdown_page(const CodecDescriptor& codec) {
+  std::string out = fmt::format("\n## {}\n\n{}. {}.\n\n", codec.name, codec.summary, codec.reference);
+  if (!codec.description.empty()) out += fmt::format("{}\n\n", codec.description);
+  out += fmt::format("- payload: {}\n- aggregation: {}\n- {}\n- error feedback: {}\n- determinism: {}\n", codec.payload,
+                     name_of(codec.aggregation), codec.unbiased ? "unbiased" : "biased", error_feedback_text(codec),
+                     name_of(codec.determinism));
+  if (codec.params.empty()) return out;
+  out += "\n| parameter | default | valid | meaning |\n| --- | --- | --- | --- |\n";
+  for (const auto& info : codec.params)
+    out += fmt::format("| {} | {} | {} | {} |\n", info.name, info.default_value, valid_values(info), info.meaning);
   return out;
 }
 
-int run(const Options& o, bool markdown) {
+/// The same for the terminal.
+std::string terminal_page(const CodecDescriptor& codec) {
+  std::string out = wrapped(fmt::format("{}: {}. {}.", codec.name, codec.summary, codec.reference), kWidth, "");
+  if (!codec.description.empty()) out += "\n" + wrapped(codec.description, kWidth, "");
+  const auto line = [&out](std::string_view label, std::string_view text) {
+    out += wrapped(fmt::format("  {:<16}{}", label, text), kWidth, std::string(18, ' '));
+  };
+  out += "\n";
+  line("payload", codec.payload);
+  line("aggregation", name_of(codec.aggregation));
+  line("expectation", codec.unbiased ? "unbiased: over seeds it is the input" : "biased");
+  line("error feedback", error_feedback_text(codec));
+  line("determinism", name_of(codec.determinism));
+  line("runs on", spaces_of(codec));
+  out += codec.params.empty() ? "\nIt has no parameters of its own.\n" : "\nParameters:\n";
+  for (const auto& info : codec.params) {
+    out += wrapped(fmt::format("  {} ({})", parameter_text(info), valid_values(info)), kWidth, "      ");
+    out += wrapped(fmt::format("      {}", info.meaning), kWidth, "      ");
+  }
+  if (!codec.memory) {
+    out += wrapped("  ef=on, ef=off", kWidth);
+    out += wrapped("      error feedback: keep what was not sent and add it to the next step", kWidth, "      ");
+  }
+  return out + fmt::format("\nExample: gradtool bench capture.h5 --codec {}{}{}\n", codec.name,
+                           codec.params.empty() ? "" : ":",
+                           codec.params.empty() ? "" : parameter_text(codec.params.front()));
+}
+
+void print_codecs(Codecs chosen) {
+  for (const auto* codec : chosen) {
+    fmt::print("{:<6} {}\n       {}; {}; {}\n", codec->name, codec->summary, codec->reference, spaces_of(*codec),
+               name_of(codec->aggregation));
+    for (const auto& info : codec->params) fmt::print("         {:<18} {}\n", parameter_text(info), info.meaning);
+  }
+  fmt::print("Codecs without a memory of their own also take ef=on|off: error feedback.\n");
+  for (const auto& codec : codecs_left_out()) fmt::print("Left out: {}\n", how_to_get(codec));
+  fmt::print("gradtool list NAME says how a codec works, and what its parameters may be.\n");
+}
+
+/// Whether the name is of a list and not of a codec. Throws for what is neither.
+bool is_list(const std::string& what) {
+  const std::vector<std::string> lists{"codecs", "comm", "columns"};
+  if (std::find(lists.begin(), lists.end(), what) != lists.end()) return true;
+  std::vector<std::string> names = lists;
+  for (const auto* codec : codecs()) names.emplace_back(codec->name);
+  for (const auto& codec : codecs_left_out()) names.emplace_back(codec.name);
+  if (std::find(names.begin(), names.end(), what) != names.end()) return false;
+  const std::string near = nearest(what, names);
+  throw Error{
+      Fault::usage,
+      near.empty()
+          ? fmt::format("'{}' is not a list and not a codec; write codecs, comm, columns or a codec's name", what)
+          : fmt::format("'{}' is not a list and not a codec; did you mean '{}'?", what, near)};
+}
+
+int run(const Options& o) {
   expect_separate_files({}, std::vector<NamedPath>{{"--json", o.json}, {"--csv", o.csv}});
-  const Table table = o.what == "comm" ? comm_table() : o.what == "columns" ? column_table() : codec_table();
-  if (markdown) {
-    fmt::print("{}", o.what == "codecs" ? codec_pages() : "");
+  const bool list = is_list(o.what);
+  std::vector<const CodecDescriptor*> chosen;
+  if (!list) chosen.push_back(&find_codec(o.what));
+  if (o.what == "codecs") chosen.assign(codecs().begin(), codecs().end());
+  if (o.markdown) {
+    if (chosen.empty()) throw Error{Fault::usage, fmt::format("--markdown is for codecs, not for {}", o.what)};
+    fmt::print("# Codecs\n\nPrinted by `gradtool list {} --markdown`; do not edit.\n", o.what);
+    for (const auto* codec : chosen) fmt::print("{}", markdown_page(*codec));
     return 0;
   }
-  if (!o.json.empty()) save_text(o.json, (o.what == "codecs" ? codec_json() : to_json(table)).dump(1) + "\n");
+  const Table table = o.what == "comm" ? comm_table() : o.what == "columns" ? column_table() : codec_table(chosen);
+  if (!o.json.empty()) save_text(o.json, (chosen.empty() ? to_json(table) : codec_json(chosen)).dump(1) + "\n");
   if (!o.csv.empty()) save_csv(o.csv, table);
   if (!o.json.empty() || !o.csv.empty()) return 0;
-  if (o.what == "codecs") {
-    for (const auto* codec : codecs()) {
-      fmt::print("{:<6} {}\n       {}; {}; {}\n", codec->name, codec->summary, codec->reference, spaces_of(*codec),
-                 name_of(codec->aggregation));
-      for (const auto& info : codec->params) fmt::print("         {:<18} {}\n", parameter_text(info), info.meaning);
-    }
-    fmt::print("Codecs without a memory of their own also take ef=on|off: error feedback.\n");
-  } else {
+  if (!list)
+    fmt::print("{}", terminal_page(*chosen.front()));
+  else if (!chosen.empty())
+    print_codecs(chosen);
+  else
     fmt::print("{}", for_people(table, table.columns().size()));
-  }
   return 0;
 }
 
 }  // namespace
 
 Subcommand add_list(CLI::App& root) {
-  auto* app = root.add_subcommand("list", "What there is: codecs, communicators, report columns");
+  auto* app = root.add_subcommand("list", "What there is: codecs, communicators, report columns; or one codec's page");
   auto o = std::make_shared<Options>();
-  auto markdown = std::make_shared<bool>(false);
-  app->add_option("what", o->what, "codecs, comm or columns")
-      ->check(CLI::IsMember({"codecs", "comm", "columns"}))
-      ->capture_default_str();
+  app->add_option("what", o->what, "codecs, comm, columns, or the name of a codec for its page")->capture_default_str();
   app->add_option("--json", o->json, "Write as JSON; - for standard output");
   app->add_option("--csv", o->csv, "Write as CSV; - for standard output");
-  app->add_flag("--markdown", *markdown, "Print codecs as the page docs/codecs.md");
-  app->footer("Examples:\n  gradtool list\n  gradtool list comm\n  gradtool list codecs --json -");
-  return {app, [o, markdown] { return run(*o, *markdown); }};
+  app->add_flag("--markdown", o->markdown, "Print codecs as Markdown, as their READMEs begin");
+  for (const char* file : {"--json", "--csv"}) app->get_option(file)->type_name("FILE");
+  app->get_option("what")->type_name("NAME");
+  set_groups(*app, {{"Output", {"--json", "--csv", "--markdown"}}});
+  app->footer(
+      "Examples:\n  gradtool list\n  gradtool list topk\n  gradtool list comm\n  gradtool list codecs --json -");
+  return {app, [o] { return run(*o); }};
 }
 
 }  // namespace gradtool::app

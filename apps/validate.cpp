@@ -6,6 +6,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
 #include "lib/io/gradient_file.hpp"
+#include "lib/report/color.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool::app {
@@ -25,9 +26,7 @@ std::vector<NonFinite> scan(const GradientReader& reader) {
 std::vector<std::string> warnings(const GradientReader& reader) {
   std::vector<std::string> found;
   if (!reader.info().complete) {
-    found.push_back(
-        fmt::format("not complete: the writer ended before it closed the file; its {} whole steps can be used",
-                    reader.steps().size()));
+    found.push_back("not complete: " + why_incomplete(reader));
   }
   if (std::string averaged = averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())));
       !averaged.empty()) {
@@ -51,7 +50,8 @@ int run(const Options& options) {
   fmt::print("{}: conforms to gradient file schema {}: steps {}, workers {}, tensors {}, elements {}\n", reader.path(),
              reader.info().schema_version, reader.steps().size(), reader.workers(), reader.tensors().size(),
              reader.elements());
-  for (const auto& warning : found) fmt::print("{}: warning: {}\n", reader.path(), warning);
+  for (const auto& warning : found)
+    fmt::print("{}: {} {}\n", reader.path(), inked("warning:", Ink::warning, color_on(stdout)), warning);
   return options.strict && !found.empty() ? static_cast<int>(Fault::check) : 0;
 }
 
@@ -60,11 +60,11 @@ int run(const Options& options) {
 Subcommand add_validate(CLI::App& root) {
   auto* app = root.add_subcommand("validate", "Checks a gradient file against the schema, reading every value");
   const auto options = std::make_shared<Options>();
-  app->add_option("FILE", options->file, "Gradient file (HDF5)")->required();
+  app->add_option("FILE", options->file, "Gradient file (HDF5)")->required()->type_name("FILE");
   app->add_flag("--strict", options->strict,
                 "Exit with 1 on a warning: an incomplete file, averaged gradients, non-finite values");
   app->footer(
-      "Exit status: 0 the file conforms, perhaps with warnings; 1 it does, but there are warnings and --strict is\n"
+      "Exit status: 0 the file conforms, perhaps with warnings; 1 it does, but there are warnings and --strict is "
       "given; 3 it does not conform, and one sentence says where and why.\n"
       "Examples:\n"
       "  gradtool validate lenet5.h5\n"

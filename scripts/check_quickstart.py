@@ -44,4 +44,7 @@ analysis = sorted(p.name for p in (folder / "analysis").glob("*.csv"))
 assert {"spectrum.csv", "correlation.csv", "variance.csv"} <= set(analysis), analysis
 for name in analysis:
     rows(f"analysis/{name}")
-print(f"{folder}: {len(analysis) + 4} reports, all with content")
+page = (folder / "report.html").read_text()
+for chart in ("break_even", "pareto_time", "phases", "layers", "scaling", "spectrum", "variance"):
+    assert f'id="{chart}.csv"' in page, f"report.html lacks the chart {chart}"
+print(f"{folder}: {len(analysis) + 5} reports, all with content")

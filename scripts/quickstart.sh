@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to an answer about real gradients: sets up, builds, captures ResNet-20 on Fashion-MNIST with 4 workers, studies the
-# capture, benches every codec, and says which to take on three networks. About ten minutes on two cores the first time.
+# capture, benches every codec, says which to take on three networks, and draws it all on one page. About ten minutes on two cores the first time.
 # Usage: scripts/quickstart.sh [--out DIR] [--captured STEPS] [--timeout SECONDS]       --timeout: of sampling, for each row
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ done
 
 say() { printf '\n== %s\n' "$*"; }
 
-say "1/5 packages and build"
+say "1/6 packages and build"
 scripts/setup.sh
 # CUDA takes longer to compile than all the rest: not where there is no GPU, unless the build that is there has it already.
 without_gpu=()
@@ -29,25 +29,37 @@ gradtool=build/release/bin/gradtool
 mkdir -p "$out"
 capture=$out/resnet20.h5
 
-say "2/5 capture: ResNet-20 on Fashion-MNIST, 4 workers, every second step until $captured are kept"
+say "2/6 capture: ResNet-20 on Fashion-MNIST, 4 workers, every second step until $captured are kept"
 rm -f "$capture"
 "$gradtool" capture --model resnet20 --dataset fashion-mnist --workers 4 --batch-size 32 --micro-batches 2 \
   --with second_moment,weight --every 2 --end-step $((2 * captured - 1)) --seed 1 --out "$capture"
 "$gradtool" info "$capture" --json "$out/info.json" | sed -n '1,/^$/p'
 
-say "3/5 analyze"
-"$gradtool" analyze "$capture" --out "$out/analysis"
+say "3/6 analyze"
+"$gradtool" analyze "$capture" --out "$out/analysis" --json "$out/analyze.json"
 
 # Half of the captured steps are gradiveq's samples, so that the other half is compressed; its default cycle is longer than this capture.
-say "4/5 bench: every codec, in DDP's buckets of 25 MB; three networks with 32 nodes each"
+say "4/6 bench: every codec, in DDP's buckets of 25 MB; three networks with 32 nodes each"
 "$gradtool" bench "$capture" --codec "all,gradiveq:lt=$((captured / 2 > 2 ? captured / 2 : 2))" --per-tensor \
   ${timeout:+--timeout "$timeout"} --network 1gbe --network 10gbe --network 100gbe --nodes 32 --advise \
   --csv "$out/bench.csv" --json "$out/bench.json" >"$out/bench.txt"
 
-say "5/5 what to take"
+say "5/6 what to take"
 sed '/^$/,$d' "$out/bench.txt"
+
+say "6/6 report: all of it as charts on one page"
+report=$out/report.html
+status=0
+"$gradtool" report "$out" -o "$report" || status=$?
+case "$status" in
+  0) page="
+Open $report in a browser: the same answer with its charts. It needs no network." ;;
+  77) page="" ;;  # built without the charts' libraries, as gradtool has just said
+  *) exit "$status" ;;
+esac
 
 say "written to $out"
 ls "$out" "$out/analysis"
 printf '\nThe table of all codecs is in %s. Next, with your own capture (docs/gradient-file.md) and the time of an iteration:\n' "$out/bench.txt"
 printf '  %s bench %s --network 10gbe --nodes 8,16,...,256 --compute-ms captured --advise\n' "$gradtool" "$capture"
+[ -z "$page" ] || printf '%s\n' "$page"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the build needs, on Debian 12 or Ubuntu 24.04. Does nothing when all of it is there.
+# Installs what the build and its tests need, on Debian 12 or Ubuntu 24.04. Does nothing when all of it is there.
 # Usage: scripts/setup.sh [--with-checks]      (--with-checks: also clang-format, clang-tidy and the fuzzer's runtime)
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build git ca-certificates ccache
   libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev
   libfftw3-dev libzstd-dev libzfp-dev libboost-context-dev libopenblas-dev liblapack-dev libopenmpi-dev openmpi-bin
   libgtest-dev libgmock-dev libbenchmark-dev libtorch-dev python3-torch dataset-fashion-mnist
-  python3 python3-numpy python3-scipy python3-h5py python3-matplotlib)
+  python3 python3-venv python3-numpy python3-scipy python3-h5py python3-matplotlib chromium)
 for argument in "$@"; do
   case "$argument" in
     --with-checks) packages+=(clang clang-format clang-tidy "$(apt-cache depends clang 2>/dev/null |
@@ -20,7 +21,17 @@ missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+# The charts of `gradtool report`: Vega-Lite comes in a Python package that Debian does not have. An environment of its own leaves the
+# system's Python alone, and its bytes are those that scripts/charts.txt names. Without it the build leaves the report out and says so.
+install_charts() {
+  local charts=.deps/charts
+  "$charts/bin/python" -c 'import vl_convert' 2>/dev/null && return
+  echo "installing: $(sed -n 's/ .$//p' scripts/charts.txt | head -n 1) into $charts" >&2
+  { rm -rf "$charts" && /usr/bin/python3 -m venv "$charts" &&
+    "$charts/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r scripts/charts.txt; } ||
+    { rm -rf "$charts"; echo "setup.sh: the charts' libraries could not be installed (no way to PyPI?): gradtool report is left out" >&2; }
+}
+[ ${#missing[@]} -eq 0 ] && { install_charts; exit 0; }
 
 if ! command -v apt-get >/dev/null; then
   echo "setup.sh: this is not Debian or Ubuntu; install the equivalents of: ${missing[*]}" >&2
@@ -39,3 +50,4 @@ for package in "${missing[@]}"; do
   if apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); else echo "setup.sh: no package $package here" >&2; fi
 done
 DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${available[@]}" >/dev/null
+install_charts

@@ -1,16 +1,7 @@
 // gradtool_microbench: encode and decode of every codec in the registry, on Google Benchmark.
 //
-// Flags of its own, before Google Benchmark's:
-//   --file=CAPTURE.h5   real gradients and tensors instead of synthetic ones
-//   --elements=N        of the gradient [16 Mi]
-//   --threads=N         that codecs compute on [all cores]
-//   --codec=SPEC        repeatable [all codecs with their defaults]
-//   --settle=N          steps that a method between ranks makes before it is measured [104]
-//   --device=cuda       the codecs' CUDA versions on GPU 0 instead, and beside methods of matrix products and
-//   transforms
-//                       the libraries alone
-//   --tensors=resnet50  with --device=cuda, a model's tensors one by one, in batches and fused
-// What the benchmarks and their counters mean is in microbench.hpp.
+// Its own flags are in kHelp; all others are Google Benchmark's. What the benchmarks and their counters mean is in
+// microbench.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,6 +15,36 @@
 
 namespace gradtool {
 namespace {
+
+constexpr const char* kHelp = R"(Times every codec's encode and decode alone, as a share of memcpy.
+Usage: gradtool_microbench [OPTIONS]
+
+Options:
+  --file=CAPTURE.h5   Real gradients and tensors instead of synthetic ones
+  --elements=N        Elements of the gradient [16M]
+  --threads=N         Threads that codecs compute on [all cores]
+  --codec=SPEC        A codec as gradtool bench takes it; repeatable
+                      [every codec with its defaults]
+  --settle=N          Steps that a method between ranks makes before it is
+                      measured [104]
+  --device=cuda       The codecs' CUDA versions on GPU 0, and beside methods of
+                      matrix products and transforms the libraries alone
+  --tensors=resnet50  With --device=cuda: a model's tensors one by one, in
+                      batches and fused
+  --help              This text
+
+Example:
+  gradtool_microbench --codec=topk:ratio=0.01 --elements=4M \
+      --benchmark_filter=encode
+
+Google Benchmark runs the benchmarks and takes these options beside:
+)";
+
+/// What Google Benchmark calls for --help, before it ends the program.
+void print_help() {
+  fmt::print("{}", kHelp);
+  benchmark::PrintDefaultHelp();
+}
 
 struct Settings {
   std::string file;
@@ -86,7 +107,7 @@ int run_cuda(const Settings& settings) {
 
 int run(int argc, char** argv) {
   const Settings settings = take_flags(argc, argv);
-  benchmark::Initialize(&argc, argv);
+  benchmark::Initialize(&argc, argv, print_help);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
   if (settings.tensors && !settings.cuda) throw Error{Fault::usage, "--tensors is for --device=cuda: add that"};
   if (settings.cuda) return run_cuda(settings);

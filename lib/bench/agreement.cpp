@@ -30,6 +30,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   }
   facts.push_back({"the number of granularities", fmt::to_string(options.granularities.size())});
   for (const auto& granularity : options.granularities) facts.push_back({"--granularity", granularity.text()});
+  facts.push_back({"--synthetic", fmt::format("{}", fmt::join(options.sizes, ", "))});
   facts.push_back({"--rounds", fmt::to_string(options.rounds)});
   facts.push_back({"--reduce", std::string{name_of(options.scheme)}});
   facts.push_back({"--all-reduce", std::string{name_of(options.all_reduce)}});
@@ -42,7 +43,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   facts.push_back({"--reconstruction", yes(!options.reconstruction.empty())});
 }
 
-void add_shapes(std::vector<Fact>& facts, const GradientReader& reader) {
+void add_shapes(std::vector<Fact>& facts, const GradientSource& reader) {
   facts.push_back({"the number of workers", fmt::to_string(reader.workers())});
   facts.push_back({"the number of steps", fmt::to_string(reader.steps().size())});
   facts.push_back({"the number of tensors", fmt::to_string(reader.tensors().size())});
@@ -81,7 +82,7 @@ class ValueHash {
   Sha256 hash_;
 };
 
-void add_values(std::vector<Fact>& facts, const BenchOptions& options, const GradientReader& reader) {
+void add_values(std::vector<Fact>& facts, const BenchOptions& options, const GradientSource& reader) {
   const auto any_needs = [&](bool CodecDescriptor::*what) {
     return std::any_of(options.codecs.begin(), options.codecs.end(),
                        [what](const CodecSpec& spec) { return spec.descriptor->*what; });
@@ -142,11 +143,12 @@ std::vector<std::string> gather(Communicator<Space::host>& comm, const std::stri
 
 }  // namespace
 
-std::vector<Fact> facts_of(const BenchOptions& options, const GradientReader& reader) {
+std::vector<Fact> facts_of(const BenchOptions& options, const GradientSource* reader) {
   std::vector<Fact> facts;
   add_options(facts, options);
-  add_shapes(facts, reader);
-  add_values(facts, options, reader);
+  if (reader == nullptr) return facts;
+  add_shapes(facts, *reader);
+  add_values(facts, options, *reader);
   return facts;
 }
 

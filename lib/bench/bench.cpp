@@ -16,6 +16,7 @@
 #include "lib/bench/agreement.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/replay_files.hpp"
+#include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
@@ -27,7 +28,7 @@
 namespace gradtool {
 namespace {
 
-double captured_compute_seconds(const GradientReader& reader) {
+double captured_compute_seconds(const GradientSource& reader) {
   if (const auto seconds = median_compute_seconds(reader.steps())) return *seconds;
   throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); give "
                                        "the time: --compute-ms 120",
@@ -41,7 +42,7 @@ struct Selection {
 };
 
 /// Those whose name matches `layers`; all when it is empty. Throws Fault::usage when none does.
-Selection choose_tensors(const GradientReader& reader, const std::string& layers) {
+Selection choose_tensors(const GradientSource& reader, const std::string& layers) {
   Selection selection;
   const auto bad = find_non_finite(reader);
   bool any = false;
@@ -58,24 +59,24 @@ Selection choose_tensors(const GradientReader& reader, const std::string& layers
   return selection;
 }
 
-/// --ranks, else the processes of the job, else the file's workers. Throws Fault::usage where they contradict each
-/// other.
-int choose_ranks(const BenchOptions& options, const ReplayDevice& device, const GradientReader& reader,
-                 const MpiPlace& place) {
-  const auto workers = static_cast<int>(reader.workers());
-  int ranks = options.ranks > 0 ? options.ranks : workers;
-  if (device.across_processes) {
-    if (options.ranks > 0 && options.ranks != place.size) {
-      throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out",
-                                            options.ranks, place.size)};
-    }
-    ranks = place.size;
+/// --ranks, or the processes of the job; 0 where neither says. Throws Fault::usage where they contradict each other.
+int wanted_ranks(const BenchOptions& options, const ReplayDevice& device, const MpiPlace& place) {
+  if (!device.across_processes) return options.ranks;
+  if (options.ranks > 0 && options.ranks != place.size) {
+    throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out",
+                                          options.ranks, place.size)};
   }
-  if (ranks > workers) {
-    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", ranks,
-                                          reader.path(), workers, workers)};
+  return place.size;
+}
+
+/// What was wanted, else the file's workers.
+int choose_ranks(int wanted, const GradientSource& source) {
+  const auto workers = static_cast<int>(source.workers());
+  if (wanted > workers) {
+    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", wanted,
+                                          source.path(), workers, workers)};
   }
-  return ranks;
+  return wanted > 0 ? wanted : workers;
 }
 
 /// none and noop first, then what was asked for, each once.
@@ -114,7 +115,7 @@ PhaseSummary summary_of(const std::vector<PhaseTimes>& samples, const std::vecto
 }
 
 /// The data type of a tensor, or of all: "mixed" where they differ.
-std::string dtype_of(const GradientReader& reader, const std::string& tensor) {
+std::string dtype_of(const GradientSource& reader, const std::string& tensor) {
   std::string dtype;
   for (const auto& info : reader.tensors()) {
     if (tensor != "all" && info.name != tensor) continue;
@@ -146,26 +147,27 @@ class Bench {
   explicit Bench(const BenchOptions& options)
       : options_{options},
         device_{choose_device(options)},
-        reader_{options.file},
-        selection_{choose_tensors(reader_, options.layers)},
         run_id_{fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid())} {
-    if (options.compute_captured) compute_seconds_ = captured_compute_seconds(reader_);
+    if (options.sizes.empty()) {
+      sources_.push_back(std::make_unique<GradientReader>(options.file));
+      if (options.compute_captured) compute_seconds_ = captured_compute_seconds(*sources_.front());
+    }
     if (device_.across_processes) join_job();
-    ranks_ = choose_ranks(options, device_, reader_, place_);
+    ranks_ = wanted_ranks(options, device_, place_);
+    if (sources_.empty()) {
+      if (ranks_ == 0) ranks_ = kSyntheticRanks;
+      sources_ = SyntheticGradients::make(options.sizes, ranks_);
+    }
+    ranks_ = choose_ranks(ranks_, *sources_.front());
     if (ranks_ == 1 && !options.networks.empty()) {
       throw Error{Fault::usage,
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
     }
-    for (const auto& granularity : options.granularities) {
-      cuts_.push_back({granularity, make_units(reader_.tensors(), selection_.tensors, granularity)});
-    }
-    for (const auto& unit : cuts_.front().units) elements_ += unit.elements;
-    if (!selection_.skipped.empty()) {
-      remark_ = fmt::format("{} of {} tensors left out: not finite", selection_.skipped.size(),
-                            selection_.skipped.size() + selection_.tensors.size());
-    }
-    if (options.comm == "mpi" && ranks_ == 1 && reader_.workers() > 1) {
-      remark_ = joined(remark_, fmt::format("one process: mpirun -n {} replays all workers", reader_.workers()));
+    if (options.sizes.empty()) {
+      for (const auto& granularity : options.granularities) add_cut(*sources_.front(), granularity, granularity.text());
+    } else {
+      for (std::size_t i = 0; i < sources_.size(); ++i)
+        add_cut(*sources_[i], Granularity::parse("tensor"), size_name(options.sizes[i]));
     }
     report_.leads = place_.rank == 0;
   }
@@ -178,9 +180,13 @@ class Bench {
     if (!options_.reconstruction.empty()) open_reconstruction();
     measure_machine();
     if (report_.leads) {
-      report_.file_sha256 = sha256_of_file(options_.file);
-      report_.likeness = worker_likeness(reader_, ranks_);
-      if (report_.averaged()) remark_ = joined(remark_, "the workers' gradients are averaged already");
+      if (options_.sizes.empty()) {
+        report_.file_sha256 = sha256_of_file(options_.file);
+        report_.likeness = worker_likeness(*sources_.front(), ranks_);
+      }
+      for (auto& cut : cuts_) {
+        if (report_.averaged()) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
+      }
     }
     Progress progress{"bench", cuts_.size() * specs.size() * timings().size() * options_.rounds};
     for (const Cut& cut : cuts_) {
@@ -210,18 +216,39 @@ class Bench {
   }
 
  private:
-  /// What one --granularity makes of the tensors.
+  /// What one --granularity makes of a file's tensors, or one size of synthetic gradients. Each is a bench of its own.
   struct Cut {
-    Granularity granularity;
-    std::vector<Unit> units;
+    const GradientSource& source;
+    std::string name;  ///< as the column granularity has it
+    Selection selection = {};
+    std::vector<Unit> units = {};
+    std::uint64_t elements = 0;  ///< of all units
+    std::string remark = {};     ///< for rows that cover all tensors
   };
+
+  void add_cut(const GradientSource& source, const Granularity& granularity, const std::string& name) {
+    Cut cut{.source = source, .name = name};
+    if (options_.sizes.empty())
+      cut.selection = choose_tensors(source, options_.layers);
+    else
+      cut.selection.tensors = {0};  // finite by construction, and not worth another look at every value
+    cut.units = make_units(source.tensors(), cut.selection.tensors, granularity);
+    for (const auto& unit : cut.units) cut.elements += unit.elements;
+    if (!cut.selection.skipped.empty()) {
+      cut.remark = fmt::format("{} of {} tensors left out: not finite", cut.selection.skipped.size(),
+                               cut.selection.skipped.size() + cut.selection.tensors.size());
+    }
+    if (options_.comm == "mpi" && ranks_ == 1 && source.workers() > 1)
+      cut.remark = joined(cut.remark, fmt::format("one process: mpirun -n {} replays all workers", source.workers()));
+    cuts_.push_back(std::move(cut));
+  }
 
   /// Finds this process's place among the ranks. They must agree on everything before their first collective: ranks
   /// that do not match end in wrong results or in waiting for each other.
   void join_job() {
     place_ = mpi_world(options_.comm_timeout);
     if (place_.size == 1) return;
-    const auto facts = facts_of(options_, reader_);
+    const auto facts = facts_of(options_, sources_.empty() ? nullptr : sources_.front().get());
     std::optional<Error> different;
     run_mpi(
         [&](Communicator<Space::host>& comm) {
@@ -241,8 +268,8 @@ class Bench {
     if (cuts_.front().units.empty())
       throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
     const auto open = [this] {
-      reconstruction_ =
-          std::make_unique<Reconstruction>(options_, reader_, selection_.tensors, options_.codecs.front());
+      reconstruction_ = std::make_unique<Reconstruction>(options_, cuts_.front().source,
+                                                         cuts_.front().selection.tensors, options_.codecs.front());
     };
     if (!device_.across_processes) {
       open();
@@ -293,7 +320,7 @@ class Bench {
           m.result.samples = std::move(samples);
           m.quality = first->quality;
         } else if (report_.leads && options_.pipeline_for(spec, timing) == 1) {
-          m.quality = measure_quality(reader_, cut.units, spec, options_.seed);  // of a codec that gets whole units
+          m.quality = measure_quality(cut.source, cut.units, spec, options_.seed);  // of a codec that gets whole units
         }
         m.rounds.push_back(m.result.samples.size());
       } catch (const Error& error) {
@@ -341,7 +368,7 @@ class Bench {
 
   /// Why a codec is not replayed at all; empty when it is.
   [[nodiscard]] std::string reason_to_skip(const Cut& cut, const CodecSpec& spec) const {
-    if (interrupted()) return "interrupted";
+    if (interrupted()) return std::string{kInterruptedMessage};
     if (cut.units.empty()) return "no tensor has only finite values";
     try {
       static_cast<void>(resolve(options_.scheme_for(spec), spec));
@@ -358,19 +385,19 @@ class Bench {
     row.run_id = run_id_;
     row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
     if (row.scheme == Scheme::automatic) row.scheme = resolve(row.scheme, m.spec);
-    if (tensor == "all") row.message = remark_;
-    row.file = std::filesystem::path{reader_.path()}.filename().string();
-    row.model = reader_.info().model;
+    if (tensor == "all") row.message = cut.remark;
+    row.file = std::filesystem::path{cut.source.path()}.filename().string();
+    row.model = cut.source.info().model;
     row.tensor = tensor;
-    row.granularity = cut.granularity.text();
+    row.granularity = cut.name;
     row.elements = elements;
-    row.first_step = reader_.steps().front().iteration;
-    row.last_step = reader_.steps().back().iteration;
+    row.first_step = cut.source.steps().front().iteration;
+    row.last_step = cut.source.steps().back().iteration;
     row.ranks = row.measured_ranks = ranks_;
     row.comm = options_.comm;
     row.device = options_.device;
     row.threads = threads();
-    row.dtype = dtype_of(reader_, tensor);
+    row.dtype = dtype_of(cut.source, tensor);
     row.seed = options_.seed;
     row.timing = m.timing;
     row.pipeline = options_.pipeline_for(m.spec, m.timing);
@@ -401,7 +428,7 @@ class Bench {
   /// `write`: also the files that were asked for.
   ReplayResult replay(const Cut& cut, const Measurement& m, std::size_t round, bool write) {
     ReplayPlan plan{.options = options_,
-                    .reader = reader_,
+                    .reader = cut.source,
                     .units = cut.units,
                     .codec = m.spec,
                     .ranks = ranks_,
@@ -428,15 +455,16 @@ class Bench {
 
   /// The rows of one measurement: tensors that were left out, all tensors, and each tensor where that was asked for.
   void add_rows(const Cut& cut, const Measurement& m) {
-    for (const auto& bad : selection_.skipped) {
-      const TensorInfo& info = reader_.tensors()[bad.tensor];
+    for (const auto& bad : cut.selection.skipped) {
+      if (m.timing != timings().front()) break;  // once for both
+      const TensorInfo& info = cut.source.tensors()[bad.tensor];
       ResultRow row = start_row(cut, m, info.name, info.elements);
       row.status = ResultRow::Status::skipped;
       row.message = fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
-                                reader_.steps()[bad.first_step].iteration, bad.first_worker);
+                                cut.source.steps()[bad.first_step].iteration, bad.first_worker);
       report_.rows.push_back(std::move(row));
     }
-    ResultRow row = start_row(cut, m, "all", elements_);
+    ResultRow row = start_row(cut, m, "all", cut.elements);
     if (m.status != ResultRow::Status::ok) {
       row.status = m.status;
       row.message = m.message;
@@ -447,7 +475,7 @@ class Bench {
     ErrorSums all;
     double cumulative_error = 0.0;
     double cumulative_energy = 0.0;
-    for (const std::size_t tensor : selection_.tensors) {
+    for (const std::size_t tensor : cut.selection.tensors) {
       all.merge(replayed.tensor_errors[tensor]);
       cumulative_error += replayed.cumulative_error[tensor];
       cumulative_energy += replayed.cumulative_energy[tensor];
@@ -461,9 +489,8 @@ class Bench {
     row.errors = all;
     row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
     row.steps = replayed.step_errors;
-    for (const auto& step : reader_.steps()) row.step_iterations.push_back(step.iteration);
-    row.bytes = {
-        .payload = replayed.payload_bytes, .wire_per_rank = replayed.wire_bytes, .values_sent = replayed.values_sent};
+    for (const auto& step : cut.source.steps()) row.step_iterations.push_back(step.iteration);
+    row.bytes = replayed.bytes;
     if (replayed.has_residual && replayed.gradient_energy > 0.0)
       row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
     if (!replayed.samples.empty()) {
@@ -474,17 +501,32 @@ class Bench {
       if (m.timing == Timing::isolated) row.units = units_of(cut, replayed, row);
       row.copy_rate = report_.copy_rate;
       row.samples = replayed.samples;
+      row.rounds = m.rounds;
     }
     if (options_.pipeline_for(m.spec, m.timing) == 1) row.quality = m.quality;
     report_.rows.push_back(std::move(row));
-    if (!options_.per_tensor) return;
-    for (const std::size_t tensor : selection_.tensors) {
-      const TensorInfo& info = reader_.tensors()[tensor];
-      ResultRow part = start_row(cut, m, info.name, info.elements);
-      part.errors = replayed.tensor_errors[tensor];
-      if (!std::isfinite(part.errors->yy)) part.status = ResultRow::Status::not_finite;
-      part.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
-      report_.rows.push_back(std::move(part));
+    if (options_.per_tensor && m.errors) add_tensor_rows(cut, m);  // once for both timings, which share the errors
+  }
+
+  /// Errors of each tensor, and its bytes where it is a unit of its own: what a bucket sends is not its tensors' apart.
+  void add_tensor_rows(const Cut& cut, const Measurement& m) {
+    const ReplayResult& replayed = m.result;
+    std::vector<std::size_t> unit_of(cut.source.tensors().size());
+    for (std::size_t u = 0; u < cut.units.size(); ++u) {
+      for (const auto& piece : cut.units[u].pieces) unit_of[piece.tensor] = u;
+    }
+    for (const std::size_t tensor : cut.selection.tensors) {
+      const TensorInfo& info = cut.source.tensors()[tensor];
+      ResultRow row = start_row(cut, m, info.name, info.elements);
+      row.errors = replayed.tensor_errors[tensor];
+      if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
+      row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
+      if (cut.units[unit_of[tensor]].pieces.size() == 1) {
+        row.bytes = replayed.units[unit_of[tensor]].bytes;
+      } else {
+        row.message = "it shares a bucket, whose bytes are not its own; --granularity tensor counts them";
+      }
+      report_.rows.push_back(std::move(row));
     }
   }
 
@@ -492,7 +534,7 @@ class Bench {
   [[nodiscard]] std::vector<UnitProfile> units_of(const Cut& cut, const ReplayResult& replayed,
                                                   const ResultRow& row) const {
     std::vector<UnitProfile> units = replayed.units;
-    const auto ready = ready_shares(cut.units, reader_.tensors());
+    const auto ready = ready_shares(cut.units, cut.source.tensors());
     for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
     const auto scale = [&units](double UnitProfile::*time, double whole) {
       double sum = 0.0;
@@ -507,8 +549,11 @@ class Bench {
   void model_networks() {
     const std::vector<int> machines = options_.nodes.empty() ? std::vector<int>{ranks_} : options_.nodes;
     std::vector<double> tensor_bytes;
-    for (const std::size_t tensor : selection_.tensors)
-      tensor_bytes.push_back(4.0 * static_cast<double>(reader_.tensors()[tensor].elements));
+    if (options_.sizes.empty()) {
+      const Cut& cut = cuts_.front();
+      for (const std::size_t tensor : cut.selection.tensors)
+        tensor_bytes.push_back(4.0 * static_cast<double>(cut.source.tensors()[tensor].elements));
+    }
     add_modelled(report_.rows, {.networks = options_.networks,
                                 .machines = machines,
                                 .tensor_bytes = tensor_bytes,
@@ -519,15 +564,12 @@ class Bench {
   const BenchOptions& options_;
   ReplayDevice device_;
   MpiPlace place_;
-  GradientReader reader_;
-  Selection selection_;
+  std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size
   std::vector<Cut> cuts_;
   BenchReport report_;
   std::string run_id_;
   int ranks_ = 1;
-  std::uint64_t elements_ = 0;  ///< of the tensors that are replayed
-  std::string remark_;          ///< for all rows that cover all tensors
-  std::uint64_t done_ = 0;      ///< of the progress
+  std::uint64_t done_ = 0;  ///< of the progress
   double compute_seconds_ = options_.compute_seconds;
   std::unique_ptr<Reconstruction> reconstruction_;
 };

@@ -107,21 +107,26 @@ Cell seed_cell(std::uint64_t seed) {
 
 std::vector<ResultColumn> make_columns() {
   using Row = const ResultRow&;
-  using Bytes = ResultRow::Bytes;
+  using Bytes = StepBytes;
   Columns c;
-  c.add("schema_version", "of this table; columns are only ever added", [](Row) { return 1; });
+  c.add("schema_version", "of this table; within a version columns are only ever added",
+        [](Row) { return kBenchSchema; });
   c.add("run_id", "names the run: time and process, the same in every row", &ResultRow::run_id);
   c.add("status", "ok, skipped, failed, or not_finite: measured, but the result has NaN or infinity",
         [](Row r) { return name_of(r.status); });
   c.add("message", "why, when it is not ok; else a remark", [](Row r) { return unless_empty(r.message); });
   c.add("codec", "bare name", [](Row r) { return r.codec.name(); });
-  c.add("params", "key=value,... with defaults filled in", [](Row r) { return r.codec.params_text(); });
+  c.add("params", "key=value,... with defaults filled in; default: the codec has no parameters", [](Row r) {
+    std::string params = r.codec.params_text();
+    return params.empty() ? std::string{"default"} : params;
+  });
   c.add("aggregation", "collective used: sum, gather, hop, own (several), none",
         [](Row r) { return r.codec.descriptor->aggregation == Aggregation::none ? "none" : name_of(r.scheme); });
   c.add("file", "input file, its name without folders", &ResultRow::file);
   c.add("model", "from the file", &ResultRow::model);
   c.add("tensor", "a tensor's name, or all", &ResultRow::tensor);
-  c.add("granularity", "what is reduced in one piece: tensor, bucket:SIZE, model", &ResultRow::granularity);
+  c.add("granularity", "what is reduced in one piece: tensor, bucket:SIZE, model; size:SIZE of synthetic gradients",
+        &ResultRow::granularity);
   c.add("elements", "gradient elements the row covers, one step", &ResultRow::elements);
   c.add("first_step", "training iteration of the first step replayed", &ResultRow::first_step);
   c.add("last_step", "and of the last", &ResultRow::last_step);
@@ -150,8 +155,10 @@ std::vector<ResultColumn> make_columns() {
   c.add("all_reduce", "how sums are added: ring, doubling or auto; library: as MPI or NCCL do; empty in modelled rows",
         [](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; });
   c.add("raw_bytes", "4 x elements", [](Row r) { return 4 * r.elements; });
-  c.add("payload_bytes", "what one rank's encoder wrote in a step, mean over steps",
+  c.add("payload_bytes", "what a rank's encoder wrote in a step, mean over steps and ranks",
         [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload); }); });
+  c.add("payload_bytes_max", "the same of the rank that wrote most, mean over steps",
+        [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload_max); }); });
   c.add("wire_bytes_per_rank",
         "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps", [](Row r) {
           // A model's bytes are no count, even where they happen to be whole.
@@ -160,7 +167,8 @@ std::vector<ResultColumn> make_columns() {
             return counted ? count_if_whole(b.wire_per_rank) : Cell{b.wire_per_rank};
           });
         });
-  c.add("element_ratio", "elements / values sent", &ResultRow::element_ratio);
+  c.add("element_ratio", "elements / values that a rank sent, mean over steps and ranks", &ResultRow::element_ratio);
+  c.add("element_ratio_max", "the same of the rank that sent fewest", &ResultRow::element_ratio_max);
   c.add("payload_ratio", "raw_bytes / payload_bytes", &ResultRow::payload_ratio);
   c.add("wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes_per_rank",
         &ResultRow::wire_ratio);
@@ -193,19 +201,19 @@ std::vector<ResultColumn> make_columns() {
   c.add("samples", "steps timed", [](Row r) { return r.samples.empty() ? Cell{} : to_cell(r.samples.size()); });
   c.add("iteration_ms", "milliseconds of a modelled iteration: computation, codec and communication",
         [](Row r) { return from(r.iteration, [](auto& i) { return i.seconds * 1e3; }); });
-  c.add("encode_gbps", "raw_bytes / encode time, 1e9 bytes a second", &ResultRow::encode_gbps);
-  c.add("decode_gbps", "raw_bytes / decode time", &ResultRow::decode_gbps);
-  c.add("algbw_gbps", "raw_bytes / total time", &ResultRow::algbw_gbps);
-  c.add("busbw_gbps", "algbw_gbps x 2(p-1)/p", &ResultRow::busbw_gbps);
-  c.add("wire_gbps", "wire_bytes_per_rank / communication time", &ResultRow::wire_gbps);
-  c.add("copy_gbps", "memcpy with the row's threads, measured in this run",
+  c.add("encode_gb_s", "raw_bytes / encode time, 1e9 bytes a second", &ResultRow::encode_gb_s);
+  c.add("decode_gb_s", "raw_bytes / decode time", &ResultRow::decode_gb_s);
+  c.add("algbw_gb_s", "raw_bytes / total time", &ResultRow::algbw_gb_s);
+  c.add("busbw_gb_s", "algbw_gb_s x 2(p-1)/p", &ResultRow::busbw_gb_s);
+  c.add("wire_gb_s", "wire_bytes_per_rank / communication time", &ResultRow::wire_gb_s);
+  c.add("copy_gb_s", "memcpy with the row's threads, measured in this run",
         [](Row r) { return r.samples.empty() ? Cell{} : Cell{r.copy_rate / 1e9}; });
   c.add(
       "encode_share",
-      "(raw + payload bytes) / encode time / (2 copy_gbps): what it moves, as a share of the 2 n bytes that a copy of "
+      "(raw + payload bytes) / encode time / (2 copy_gb_s): what it moves, as a share of the 2 n bytes that a copy of "
       "n moves",
       &ResultRow::encode_share);
-  c.add("decode_share", "(payloads + twice the raw bytes) / decode time / (2 copy_gbps), likewise",
+  c.add("decode_share", "(payloads + twice the raw bytes) / decode time / (2 copy_gb_s), likewise",
         &ResultRow::decode_share);
   c.add("speedup_vs_none", "total time of none / total time of this row",
         [](Row r) { return r.verdict.speedup_vs_none; });
@@ -255,6 +263,10 @@ std::optional<double> ResultRow::element_ratio() const {
   return bytes ? positive_ratio(static_cast<double>(elements), bytes->values_sent) : std::nullopt;
 }
 
+std::optional<double> ResultRow::element_ratio_max() const {
+  return bytes ? positive_ratio(static_cast<double>(elements), bytes->fewest_values_sent) : std::nullopt;
+}
+
 std::optional<double> ResultRow::payload_ratio() const {
   return bytes ? positive_ratio(raw_bytes(), bytes->payload) : std::nullopt;
 }
@@ -274,26 +286,26 @@ bool ResultRow::has_codec_times() const {
   return !baseline && !modelled() && timing == Timing::isolated && bytes && encode && decode;
 }
 
-std::optional<double> ResultRow::encode_gbps() const {
+std::optional<double> ResultRow::encode_gb_s() const {
   return has_codec_times() ? rate(raw_bytes(), encode) : std::nullopt;
 }
 
-std::optional<double> ResultRow::decode_gbps() const {
+std::optional<double> ResultRow::decode_gb_s() const {
   return has_codec_times() ? rate(raw_bytes(), decode) : std::nullopt;
 }
 
-std::optional<double> ResultRow::algbw_gbps() const {
+std::optional<double> ResultRow::algbw_gb_s() const {
   return rate(raw_bytes(), total);
 }
 
-std::optional<double> ResultRow::busbw_gbps() const {
-  const auto algbw = algbw_gbps();
+std::optional<double> ResultRow::busbw_gb_s() const {
+  const auto algbw = algbw_gb_s();
   const double p = ranks;
   if (!algbw || (ranks == 1 && !modelled())) return std::nullopt;
   return *algbw * 2.0 * (p - 1.0) / p;
 }
 
-std::optional<double> ResultRow::wire_gbps() const {
+std::optional<double> ResultRow::wire_gb_s() const {
   return bytes && !modelled() ? rate(bytes->wire_per_rank, communicate) : std::nullopt;
 }
 

@@ -70,8 +70,8 @@ struct UnitCost {
 };
 
 /// Forward is 1/3 and backward 2/3 of an iteration's computation: a layer's backward pass has two products of the size
-/// of its one forward product, for the gradients of inputs and of weights; the
-/// ratio that Narayanan et al. 2021 (Megatron-LM) take as well.
+/// of its one forward product, for the gradients of inputs and of weights. Narayanan et al. 2021 (Megatron-LM) take the
+/// same ratio.
 constexpr double kBackwardShare = 2.0 / 3.0;
 
 /// Seconds of one iteration of which `compute` are forward and backward, by a schedule of two resources, the processor

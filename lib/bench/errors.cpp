@@ -167,7 +167,7 @@ std::optional<double> ErrorSums::psnr_db() const {
   return -20.0 * std::log10(*ratio);
 }
 
-CodecQuality measure_quality(const GradientReader& reader, const std::vector<Unit>& units, const CodecSpec& spec,
+CodecQuality measure_quality(const GradientSource& reader, const std::vector<Unit>& units, const CodecSpec& spec,
                              std::uint64_t seed) {
   const CodecDescriptor& descriptor = *spec.descriptor;
   if (!has_codec(descriptor)) return {};

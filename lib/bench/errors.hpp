@@ -45,7 +45,7 @@ struct CodecQuality {
 };
 
 /// 30 seeds where the codec claims to be unbiased, one encode else. Not timed.
-[[nodiscard]] CodecQuality measure_quality(const GradientReader& reader, const std::vector<Unit>& units,
+[[nodiscard]] CodecQuality measure_quality(const GradientSource& reader, const std::vector<Unit>& units,
                                            const CodecSpec& spec, std::uint64_t seed);
 
 }  // namespace gradtool

@@ -40,7 +40,7 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
   row.samples.clear();
   row.steps.clear();
   row.verdict = {};
-  if (row.codec.name() == "none") {
+  if (row.codec.name() == "none" && !setting.tensor_bytes.empty()) {
     row.tensorwise_seconds = row.encode->median + row.decode->median;
     for (const double bytes : setting.tensor_bytes) {
       const CollectiveUse use{.kind = CollectiveUse::Kind::all_reduce, .calls = 1.0, .bytes = bytes};

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -36,9 +38,13 @@ constexpr std::array<NetworkProfile, 9> kProfiles{
               fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps", text, why, names)};
 }
 
+/// In any case: people write 10GbE and NVLink.
 const NetworkProfile* find_profile(std::string_view name) {
+  const auto lower = [](unsigned char c) { return std::tolower(c); };
   for (const auto& profile : kProfiles) {
-    if (profile.name == name) return &profile;
+    if (std::equal(name.begin(), name.end(), profile.name.begin(), profile.name.end(),
+                   [&lower](char a, char b) { return lower(static_cast<unsigned char>(a)) == b; }))
+      return &profile;
   }
   return nullptr;
 }
@@ -121,7 +127,8 @@ Network Network::parse(const std::string& text) {
   if (network.name.empty() || !alpha || !beta) bad(text, "no such profile, and alpha and beta are not both given");
   if (inner && !node) bad(text, "inner is the network inside a machine: give its ranks too, such as node=8");
   if (network.node > 1 && !inner) network.inner = find_profile("nvlink")->link;
-  network.name = text;
+  network.name = (profile != nullptr ? std::string{profile->name} : network.name) +
+                 (colon == std::string::npos ? "" : text.substr(colon));
   return network;
 }
 

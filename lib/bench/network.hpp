@@ -22,7 +22,7 @@ struct Network {
   Link inner;
 
   /// "10gbe", "10gbe:node=8,inner=nvlink", or one of your own: "lab:alpha=5us,beta=12.5GBps" (also beta=100Gbps for
-  /// bits). Throws Fault::usage naming the valid profiles.
+  /// bits). The names of profiles may be in any case: 10GbE is 10gbe. Throws Fault::usage naming the valid profiles.
   [[nodiscard]] static Network parse(const std::string& text);
 };
 

@@ -31,6 +31,13 @@ void check_options(const BenchOptions& options) {
   expect_valid(options.comm_timeout >= 0.1 && options.comm_timeout <= 1e6,
                "--comm-timeout must be 0.1 to 1000000 seconds");
   expect_valid(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
+  expect_valid(options.file.empty() != options.sizes.empty(), "bench: give a gradient file or --synthetic sizes");
+  if (!options.sizes.empty() && !(options.layers.empty() && options.reconstruction.empty() && !options.per_tensor &&
+                                  !options.compute_captured && options.compute_seconds == 0.0)) {
+    throw Error{Fault::usage,
+                "--layers, --per-tensor, --reconstruction and --compute-ms are about a captured model: leave them out "
+                "with --synthetic"};
+  }
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
   }

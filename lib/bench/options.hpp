@@ -23,17 +23,21 @@ enum class Timing : std::uint8_t {
   return algorithm == AllReduce::ring ? "ring" : algorithm == AllReduce::doubling ? "doubling" : "auto";
 }
 
+/// Ranks of synthetic gradients where nothing says how many.
+constexpr int kSyntheticRanks = 4;
+
 /// What was asked of one `gradtool bench`. Held once, by the caller of run_bench, for as long as that runs; everything
 /// else refers to it.
 struct BenchOptions {
-  std::string file;
+  std::string file;                           ///< capture to replay; empty with `sizes`
+  std::vector<std::uint64_t> sizes;           ///< bytes of synthetic gradients to replay instead (synthetic.hpp)
   std::vector<CodecSpec> codecs;              ///< `none` and `noop` are added in front when missing
   std::vector<Granularity> granularities{1};  ///< each is a bench of its own, compared with the others
   Scheme scheme = Scheme::automatic;
   std::string comm = "threads";  ///< threads or mpi; with device cuda loopback or nccl
   std::string device = "cpu";
   double comm_timeout = 120.0;             ///< seconds that ranks wait for one of them
-  int ranks = 0;                           ///< 0: as many as the file has workers
+  int ranks = 0;                           ///< 0: as many as the file has workers; synthetic ones 4
   AllReduce all_reduce = AllReduce::ring;  ///< how sums of payloads are added; `none` is the library's own
   int pipeline = 1;                        ///< chunks of a unit that overlap in concurrent rows; 1: off
   int threads = 0;                         ///< of each rank; 0: the machine's cores over the ranks on it

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,6 +89,58 @@ class ErrorTotals {
   std::vector<std::vector<double>> difference_, total_;
 };
 
+/// What every rank counts of every unit, added over steps.
+class UnitCounts {
+ public:
+  UnitCounts(std::size_t units, int rank, int ranks)
+      : rank_{static_cast<std::size_t>(rank)},
+        ranks_{static_cast<std::size_t>(ranks)},
+        counts_(units * ranks_ * kKinds, 0.0) {}
+
+  void add(std::size_t unit, std::uint64_t payload_bytes, std::uint64_t values_sent) {
+    double* const mine = &counts_[(unit * ranks_ + rank_) * kKinds];
+    mine[0] += static_cast<double>(payload_bytes);
+    mine[1] += static_cast<double>(values_sent);
+  }
+
+  /// The counts of all ranks, after all of them have called this. Each leaves the places of the others at 0.
+  template <Space S>
+  void share(Communicator<S>& comm) {
+    comm.agree_max(counts_);
+  }
+
+  /// What they come to, once they are shared.
+  void finish(std::size_t steps, ReplayResult& result) const {
+    const std::size_t row = ranks_ * kKinds;
+    std::vector<double> all(row, 0.0);
+    for (std::size_t unit = 0; unit < result.units.size(); ++unit) {
+      const auto counts = std::span{counts_}.subspan(unit * row, row);
+      std::transform(counts.begin(), counts.end(), all.begin(), all.begin(), std::plus<>{});
+      over_ranks(counts, static_cast<double>(steps), result.units[unit].bytes);
+    }
+    over_ranks(all, static_cast<double>(steps), result.bytes);
+  }
+
+ private:
+  static constexpr std::size_t kKinds = 2;
+
+  static void over_ranks(std::span<const double> counts, double steps, StepBytes& bytes) {
+    bytes.fewest_values_sent = counts[1] / steps;
+    for (std::size_t i = 0; i < counts.size(); i += kKinds) {
+      bytes.payload += counts[i];
+      bytes.payload_max = std::max(bytes.payload_max, counts[i] / steps);
+      bytes.values_sent += counts[i + 1];
+      bytes.fewest_values_sent = std::min(bytes.fewest_values_sent, counts[i + 1] / steps);
+    }
+    const double ranks = static_cast<double>(counts.size() / kKinds);
+    bytes.payload /= ranks * steps;
+    bytes.values_sent /= ranks * steps;
+  }
+
+  std::size_t rank_, ranks_;
+  std::vector<double> counts_;  ///< of each unit and rank: bytes of the payload, values sent
+};
+
 /// Keeps what a unit's encode and decode took in every sample.
 class UnitTimes {
  public:
@@ -99,27 +152,16 @@ class UnitTimes {
       times_[2 * unit + 1].push_back(row[4 * unit + 2]);
     }
   }
-  /// Medians, scaled so that they add up to the median of `samples`, the sums over units.
-  void finish(std::span<const PhaseTimes> samples, std::vector<UnitProfile>& units) const {
-    finish(samples, 0, units, &UnitProfile::encode);
-    finish(samples, 2, units, &UnitProfile::decode);
+  /// Medians over the samples.
+  void finish(std::vector<UnitProfile>& units) const {
+    if (times_.empty()) return;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      units[unit].encode = summarise(times_[2 * unit]).median;
+      units[unit].decode = summarise(times_[2 * unit + 1]).median;
+    }
   }
 
  private:
-  void finish(std::span<const PhaseTimes> samples, std::size_t phase, std::vector<UnitProfile>& units,
-              double UnitProfile::*time) const {
-    if (times_.empty()) return;
-    std::vector<double> sums;
-    for (const auto& sample : samples) sums.push_back(sample.phase[phase]);
-    double medians = 0.0;
-    for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      units[unit].*time = summarise(times_[2 * unit + phase / 2]).median;
-      medians += units[unit].*time;
-    }
-    const double scale = medians > 0.0 ? summarise(sums).median / medians : 0.0;
-    for (auto& unit : units) unit.*time *= scale;
-  }
-
   std::vector<std::vector<double>> times_;  ///< encode and decode of the first unit, then of the second, and so on
 };
 
@@ -340,7 +382,7 @@ class RankReplay {
     result_.seconds = times[0];
     result_.limit = times[1];
     if (!leads()) return;
-    unit_times_.finish(result_.samples, result_.units);
+    unit_times_.finish(result_.units);
     result_.clock_note = discarded.samples() > 0 ? discarded.note() : processor_.clock_note();
   }
 
@@ -357,17 +399,18 @@ class RankReplay {
     std::unique_ptr<ErrorTotals> totals = leads() ? std::make_unique<ErrorTotals>(plan_, result_) : nullptr;
     if (plan_.write_payloads) log_ = std::make_unique<PayloadLog>(plan_, comm_.rank());
     const std::size_t steps = plan_.reader.steps().size();
-    double payload = 0.0;
-    double values_sent = 0.0;
+    UnitCounts counts{units_.size(), comm_.rank(), comm_.size()};
+    std::vector<double> sent(units_.size() + 1);  // in a step, for each unit and for all of them
     for (std::size_t step = 0; step < steps; ++step) {
       comm_.reset_traffic();
       for (std::size_t unit = 0; unit < units_.size(); ++unit) {
         const auto buffer = units_.prepare(step, unit, true);
+        const std::uint64_t sent_before = comm_.traffic().bytes_sent;
         reduce_recorded(step, unit, buffer);
         const auto values = processor_.download(buffer);
         agreement_.keep(unit, values);
-        payload += static_cast<double>(units_[unit].payload_bytes());
-        values_sent += static_cast<double>(units_[unit].values_sent(processor_.queue()));
+        counts.add(unit, units_[unit].payload_bytes(), units_[unit].values_sent(processor_.queue()));
+        sent[unit] = static_cast<double>(comm_.traffic().bytes_sent - sent_before);
         if (!leads()) continue;
         totals->observe(unit, loader_.mean(), values);
         if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
@@ -379,16 +422,18 @@ class RankReplay {
       }
       if (leads()) totals->end_step();
       agreement_.compare(step);
-      std::array<double, 1> sent{static_cast<double>(comm_.traffic().bytes_sent)};
+      sent.back() = static_cast<double>(comm_.traffic().bytes_sent);
       comm_.agree_max(sent);
-      if (leads()) result_.wire_bytes += sent[0] / static_cast<double>(steps);
-      if (interrupted()) throw Error{Fault::check, "interrupted"};
+      result_.bytes.wire_per_rank += sent.back() / static_cast<double>(steps);
+      for (std::size_t unit = 0; unit < units_.size(); ++unit)
+        result_.units[unit].bytes.wire_per_rank += sent[unit] / static_cast<double>(steps);
+      if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
     }
     if (log_) log_->close();
     log_.reset();
+    counts.share(comm_);
     if (!leads()) return;
-    result_.payload_bytes = payload / static_cast<double>(steps);
-    result_.values_sent = values_sent / static_cast<double>(steps);
+    counts.finish(steps, result_);
     for (auto& unit : result_.units) {
       for (auto& use : unit.uses) {
         use.calls /= static_cast<double>(steps);

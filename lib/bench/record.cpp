@@ -9,7 +9,7 @@ namespace gradtool {
 nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report) {
   nlohmann::ordered_json out;
   out["format"] = "gradtool.bench";
-  out["schema_version"] = 1;
+  out["schema_version"] = kBenchSchema;
   out["command"] = options.command;
   out["provenance"] = provenance();
   // What the ranks met over, with the versions of NCCL or MPI, and the GPU with its driver.
@@ -17,13 +17,17 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
     if (backend.name == options.comm)
       out["provenance"]["communicator"] = {{"name", backend.name}, {"detail", backend.detail}};
   }
-  out["file"] = {{"path", options.file}, {"sha256", report.file_sha256}};
-  out["copy_gbps"] = report.copy_rate / 1e9;
+  if (options.sizes.empty())
+    out["file"] = {{"path", options.file}, {"sha256", report.file_sha256}};
+  else
+    out["synthetic_bytes"] = options.sizes;
+  out["copy_gb_s"] = report.copy_rate / 1e9;
   out["thread_bytes"] = report.thread_bytes;
   out["worker_likeness"] = report.likeness;
   auto rows = to_json(to_table(report.rows));
   for (std::size_t i = 0; i < report.rows.size(); ++i) {
     const ResultRow& row = report.rows[i];
+    if (!row.samples.empty()) rows[i]["round_samples"] = row.rounds;
     for (const PhaseTimes& sample : row.samples) {
       auto& microseconds = rows[i]["samples_us"];
       microseconds["encode"].push_back(sample.phase[0] * 1e6);
@@ -31,6 +35,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       microseconds["decode"].push_back(sample.phase[2] * 1e6);
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
+    if (row.tensor == "all") rows[i]["name"] = short_name(row);  // as tables for people call it
     if (row.modelled()) continue;
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];
@@ -42,7 +47,11 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
     }
     for (const UnitProfile& profile : row.units) {
       auto& unit = rows[i]["units"].emplace_back();
-      unit = {{"ready", profile.ready}, {"encode_us", profile.encode * 1e6}, {"decode_us", profile.decode * 1e6}};
+      unit = {{"ready", profile.ready},
+              {"payload_bytes", profile.bytes.payload},
+              {"wire_bytes_per_rank", profile.bytes.wire_per_rank},
+              {"encode_us", profile.encode * 1e6},
+              {"decode_us", profile.decode * 1e6}};
       for (const auto& use : profile.uses) {
         if (use.calls > 0.0)
           unit["collectives"].push_back({{"kind", name_of(use.kind)}, {"calls", use.calls}, {"bytes", use.bytes}});

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/bench/cost_model.hpp"
@@ -13,6 +14,9 @@
 #include "lib/bench/units.hpp"
 
 namespace gradtool {
+
+/// The message of rows that Ctrl-C left unmeasured. Tables for people leave these out.
+inline constexpr std::string_view kInterruptedMessage = "interrupted";
 
 /// Seconds of one rank in each phase of one reduction, and in all.
 struct PhaseTimes {
@@ -24,7 +28,7 @@ struct PhaseTimes {
 /// carried from step to step. What it refers to must outlive it.
 struct ReplayPlan {
   const BenchOptions& options;
-  const GradientReader& reader;
+  const GradientSource& reader;
   const std::vector<Unit>& units;
   CodecSpec codec;
   int ranks = 1;
@@ -45,11 +49,21 @@ struct ReplayPlan {
   [[nodiscard]] int pipeline() const { return options.pipeline_for(codec, timing); }
 };
 
+/// What a step sends, mean over steps.
+struct StepBytes {
+  double payload = 0.0;             ///< bytes that a rank's encoder wrote, mean over ranks
+  double payload_max = 0.0;         ///< the same of the rank that wrote most
+  double wire_per_rank = 0.0;       ///< bytes sent by the rank that sent most
+  double values_sent = 0.0;         ///< gradient elements among the payload, mean over ranks
+  double fewest_values_sent = 0.0;  ///< the same of the rank that sent fewest
+};
+
 /// What one unit takes part in during a step.
 struct UnitProfile {
   double ready = 1.0;  ///< share of the backward pass after which it is ready, see ready_shares()
-  /// Seconds, slowest rank, median over samples, scaled to add up to the step's median; 0 unless timing is isolated.
+  /// Seconds, slowest rank, median over samples; 0 unless timing is isolated.
   double encode = 0.0, decode = 0.0;
+  StepBytes bytes;
   CollectiveUses uses = no_uses();  ///< by kind, mean over steps
 };
 
@@ -71,13 +85,11 @@ struct ReplayResult {
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;
-  double payload_bytes = 0.0;  ///< one rank, mean over steps
-  double wire_bytes = 0.0;     ///< largest over ranks, mean over steps
-  double values_sent = 0.0;    ///< one rank, mean over steps
-  std::string note;            ///< what reducers say about this replay
-  bool reached = true;         ///< some unit's method came to its work, see Reducer::reached()
-  double seconds = 0.0;        ///< that sampling took, with what is around the timed regions; the same on every rank
-  double limit = 0.0;          ///< what StopRule::limit gave it; the same on every rank
+  StepBytes bytes;       ///< of all units; wire_per_rank: of the rank that sent most in each step
+  std::string note;      ///< what reducers say about this replay
+  bool reached = true;   ///< some unit's method came to its work, see Reducer::reached()
+  double seconds = 0.0;  ///< that sampling took, with what is around the timed regions; the same on every rank
+  double limit = 0.0;    ///< what StopRule::limit gave it; the same on every rank
   std::vector<UnitProfile> units;
 };
 

@@ -11,7 +11,7 @@
 namespace gradtool {
 namespace {
 
-WriterOptions writer_options(const BenchOptions& options, const GradientReader& source,
+WriterOptions writer_options(const BenchOptions& options, const GradientSource& source,
                              const std::vector<std::size_t>& tensors, const CodecSpec& spec) {
   WriterOptions out;
   out.info = source.info();
@@ -72,7 +72,7 @@ void PayloadLog::close() {
   save_csv(stem_ + ".csv", table_);
 }
 
-Reconstruction::Reconstruction(const BenchOptions& options, const GradientReader& source,
+Reconstruction::Reconstruction(const BenchOptions& options, const GradientSource& source,
                                std::vector<std::size_t> tensors, const CodecSpec& spec)
     : source_{source},
       tensors_{std::move(tensors)},

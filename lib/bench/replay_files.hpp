@@ -38,14 +38,14 @@ class PayloadLog {
 /// error columns with other tools. Units arrive step by step in any order within a step.
 class Reconstruction {
  public:
-  Reconstruction(const BenchOptions& options, const GradientReader& source, std::vector<std::size_t> tensors,
+  Reconstruction(const BenchOptions& options, const GradientSource& source, std::vector<std::size_t> tensors,
                  const CodecSpec& spec);
   void put(std::size_t step, const Unit& unit, std::span<const float> result);
   /// Marks the file as complete if every step was put, and says whether it was. A file without any step is removed.
   [[nodiscard]] bool close();
 
  private:
-  const GradientReader& source_;
+  const GradientSource& source_;
   std::vector<std::size_t> tensors_;      ///< positions in the source, in the order of the output
   std::optional<GradientWriter> writer_;  ///< until close()
   std::size_t put_ = 0;                   ///< tensors of the current step

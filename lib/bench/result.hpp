@@ -46,7 +46,7 @@ struct ResultRow {
   Scheme scheme = Scheme::automatic;   ///< that the codec rides
   std::string file, model;             ///< name of the gradient file without folders, and the model that it names
   std::string tensor = "all";          ///< name of the one tensor, or all
-  std::string granularity = "tensor";  ///< one of those given with --granularity
+  std::string granularity = "tensor";  ///< one of those given with --granularity, or size_name()
   std::uint64_t elements = 0;          ///< that the row covers in one step
   std::int64_t first_step = 0, last_step = 0;  ///< training iterations of the first and last captured step
   int ranks = 1;
@@ -74,13 +74,7 @@ struct ResultRow {
   };
   std::optional<Iteration> iteration;
 
-  /// Bytes of one step, mean over steps.
-  struct Bytes {
-    double payload = 0.0;        ///< that one rank's encoder wrote
-    double wire_per_rank = 0.0;  ///< sent by the rank that sent most
-    double values_sent = 0.0;    ///< gradient elements among the payload
-  };
-  std::optional<Bytes> bytes;
+  std::optional<StepBytes> bytes;
 
   std::optional<ErrorSums> errors;        ///< of the averaged gradient, pooled over steps
   std::optional<double> cumulative_nmse;  ///< of the sums of gradients over all steps
@@ -91,6 +85,7 @@ struct ResultRow {
   std::optional<PhaseSummary> total;          ///< of concurrent and of modelled rows
   double copy_rate = 0.0;                     ///< of memcpy, bytes a second, measured in the same run
   std::vector<PhaseTimes> samples;            ///< one for each timed step; empty where the row was not timed
+  std::vector<std::size_t> rounds;            ///< how many of the samples each round took
   std::vector<StepErrors> steps;              ///< errors of each captured step; of measured rows over all tensors
   std::vector<std::int64_t> step_iterations;  ///< training iterations of those
   std::vector<UnitProfile> units;             ///< what each unit takes part in; of isolated and of modelled rows
@@ -110,17 +105,18 @@ struct ResultRow {
 
   // Ratios of sizes; docs/measuring.md, "Bytes".
   [[nodiscard]] std::optional<double> element_ratio() const;
+  [[nodiscard]] std::optional<double> element_ratio_max() const;
   [[nodiscard]] std::optional<double> payload_ratio() const;
   [[nodiscard]] std::optional<double> wire_ratio() const;
   [[nodiscard]] std::optional<double> bits_per_element() const;
 
   // Rates, in 1e9 bytes a second. Those of the codec are of measured isolated rows: a baseline neither encodes nor
   // decodes, and its rates would be those of the clock.
-  [[nodiscard]] std::optional<double> encode_gbps() const;
-  [[nodiscard]] std::optional<double> decode_gbps() const;
-  [[nodiscard]] std::optional<double> algbw_gbps() const;
-  [[nodiscard]] std::optional<double> busbw_gbps() const;
-  [[nodiscard]] std::optional<double> wire_gbps() const;
+  [[nodiscard]] std::optional<double> encode_gb_s() const;
+  [[nodiscard]] std::optional<double> decode_gb_s() const;
+  [[nodiscard]] std::optional<double> algbw_gb_s() const;
+  [[nodiscard]] std::optional<double> busbw_gb_s() const;
+  [[nodiscard]] std::optional<double> wire_gb_s() const;
   /// Bytes that encoding must move at least / bytes that memcpy moves in the same time.
   [[nodiscard]] std::optional<double> encode_share() const;
   [[nodiscard]] std::optional<double> decode_share() const;
@@ -134,6 +130,9 @@ struct ResultRow {
 
 [[nodiscard]] std::string_view name_of(ResultRow::Status status);
 
+/// Of the table and of the record; docs/measuring.md, "Reading version 1", says what version 2 changed.
+constexpr int kBenchSchema = 2;
+
 /// A column of the results: the only place that knows its name, its meaning and how it is read from a row. The CSV, the
 /// rows of the JSON record, `gradtool list columns` and the table in docs/measuring.md all come from these.
 struct ResultColumn {
@@ -141,7 +140,7 @@ struct ResultColumn {
   std::string meaning;  ///< one line
   std::function<Cell(const ResultRow&)> cell;
 };
-/// In the order of the output. Columns are only ever added.
+/// In the order of the output. Within a schema version columns are only ever added.
 [[nodiscard]] const std::vector<ResultColumn>& bench_columns();
 
 /// The rows as they are written: one cell for each column.
@@ -159,7 +158,7 @@ struct ResultColumn {
 struct ModelSetting {
   const std::vector<Network>& networks;
   const std::vector<int>& machines;         ///< numbers of machines, for each network
-  const std::vector<double>& tensor_bytes;  ///< of each tensor that is replayed
+  const std::vector<double>& tensor_bytes;  ///< of each tensor of the capture; empty: there is none
   double compute_seconds = 0.0;  ///< above 0: rows also have the iteration that this makes (iteration_seconds)
   Overlap overlap = Overlap::bucket;
 };
@@ -201,19 +200,28 @@ void set_verdicts(std::span<ResultRow> rows);
 /// The name under which a row stands in tables for people: the codec, with the parameters that were given.
 [[nodiscard]] std::string short_name(const ResultRow& row);
 
-/// For people, at most 80 characters wide: one line for each codec and granularity. Sorted by modelled time on the
-/// first network and number of ranks, else by break-even. Rows whose method was not reached stand apart, below.
-[[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows);
+/// How what people read is written.
+enum class Style : std::uint8_t {
+  plain,     ///< lines of at most 80 characters
+  colored,   ///< the same on a terminal with colour: green what the advice takes, red and yellow what is not ok
+  markdown,  ///< for a pull request
+};
+
+/// For people: one line for each codec and granularity. Sorted by modelled time on the first network and number of
+/// ranks, else by break-even. Rows whose method was not reached stand apart, below. With `max_nmse`, the codec that
+/// advise() takes on that network is marked.
+[[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows, Style style = Style::plain,
+                                         std::optional<double> max_nmse = {});
+
+/// For people, of synthetic gradients: sizes below each other as nccl-tests has them, at each size the fastest first.
+[[nodiscard]] std::string sizes_table(std::span<const ResultRow> rows, Style style = Style::plain);
 
 /// For people: how much faster than uncompressed each codec is, for each network a table with a column for each number
 /// of ranks; where iterations were modelled also their scaling efficiency. Empty when there are no modelled rows.
-[[nodiscard]] std::string modelled_tables(std::span<const ResultRow> rows);
+[[nodiscard]] std::string modelled_tables(std::span<const ResultRow> rows, Style style = Style::plain);
 
-/// For people: for each network and number of ranks one sentence that names the codec to take, and what it gains by how
-/// much, or says that nothing pays or that it is too close to call; what runs up, what the others fail in, and what
-/// bucketing alone gains. Taken is the fastest codec with an error (judged_error) of at most `max_nmse`, by the
-/// iteration where it was modelled, if it gains 5 % at least and more than its noise. Neighbouring numbers of ranks
-/// with the same answer share it. Empty without modelled rows.
-[[nodiscard]] std::string advise(std::span<const ResultRow> rows, double max_nmse);
+/// For people: the advice of advice_of(), at most 80 characters wide. Neighbouring numbers of ranks with the same
+/// answer share it. Empty without modelled rows.
+[[nodiscard]] std::string advise(std::span<const ResultRow> rows, double max_nmse, Style style = Style::plain);
 
 }  // namespace gradtool

@@ -7,16 +7,13 @@
 #include <limits>
 #include <map>
 
+#include "lib/bench/advice.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/core/text.hpp"
+#include "lib/report/color.hpp"
 
 namespace gradtool {
 namespace {
-
-// A smaller gain is not worth an error, because neither the model nor the measured times are that exact.
-constexpr double kWorthwhile = 1.05;
-// Times that may be off by more are marked: a break-even that rests on them moves as much.
-constexpr double kNoisyPercent = 20.0;
 
 using Status = ResultRow::Status;
 
@@ -25,18 +22,32 @@ std::string shown(const std::optional<double>& value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : "-";
 }
 
-/// The text in lines of at most `width` characters, broken at spaces, all but the first indented.
-std::string wrapped(const std::string& text, std::size_t width, std::string_view indent = "  ") {
-  std::string out;
-  std::string_view rest = text;
-  while (rest.size() + (out.empty() ? 0 : indent.size()) > width) {
-    const std::size_t room = width - (out.empty() ? 0 : indent.size());
-    const std::size_t space = rest.rfind(' ', room);
-    const std::size_t cut = space == std::string_view::npos || space <= indent.size() ? room : space;
-    out += fmt::format("{}{}\n", out.empty() ? "" : indent, rest.substr(0, cut));
-    rest.remove_prefix(std::min(rest.size(), cut + (cut == space ? 1 : 0)));
+/// A paragraph: as it is in Markdown, else in lines of 80 characters.
+std::string paragraph(const std::string& text, Style style) {
+  return style == Style::markdown ? text + "\n\n" : wrapped(text, 80);
+}
+
+/// One of several remarks.
+std::string remark(const std::string& text, Style style) {
+  return style == Style::markdown ? "- " + text + "\n" : wrapped(text, 80);
+}
+
+std::string rows_text(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                      const std::vector<bool>& align_right, std::size_t max_cell, Style style) {
+  return style == Style::markdown ? markdown_rows(header, rows, align_right) + "\n"
+                                  : format_rows(header, rows, align_right, max_cell);
+}
+
+/// How long a name in that column may be, so that lines stay within 80 characters: at least 12, at most `most`.
+std::size_t name_room(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                      std::size_t column, std::size_t most) {
+  std::size_t others = 0;
+  for (std::size_t c = 0; c < header.size(); ++c) {
+    std::size_t width = header[c].size();
+    for (const auto& row : rows) width = std::max(width, row.size() > 1 ? row[c].size() : 0);
+    if (c != column) others += width + 2;
   }
-  return out + fmt::format("{}{}\n", out.empty() ? "" : indent, rest);
+  return std::clamp<std::size_t>(others < 80 ? 80 - others : 0, 12, most);
 }
 
 std::vector<std::string> clauses_of(const std::string& message) {
@@ -60,7 +71,7 @@ class Remarks {
     all_.emplace_back(row_name, clauses_of(message));
     common_ = all_.size() == 1 ? all_.front().second : in_both(common_, all_.back().second);
   }
-  [[nodiscard]] std::string text() const {
+  [[nodiscard]] std::string text(Style style) const {
     std::string text;
     const bool several = all_.size() > 1;
     for (const auto& [row_name, clauses] : all_) {
@@ -68,9 +79,9 @@ class Remarks {
       for (const auto& clause : clauses) {
         if (!several || !contains(common_, clause)) own.push_back(clause);
       }
-      if (!own.empty()) text += wrapped(fmt::format("{}: {}", row_name, fmt::join(own, "; ")), 80);
+      if (!own.empty()) text += remark(fmt::format("{}: {}", row_name, fmt::join(own, "; ")), style);
     }
-    if (several && !common_.empty()) text += wrapped(fmt::format("all: {}", fmt::join(common_, "; ")), 80);
+    if (several && !common_.empty()) text += remark(fmt::format("all: {}", fmt::join(common_, "; ")), style);
     return text;
   }
 
@@ -85,42 +96,17 @@ class Remarks {
   std::vector<std::string> common_;
 };
 
-/// The modelled rows of one network with one number of ranks.
-struct ModelledGroup {
-  std::string network;
-  int ranks;
-  std::vector<const ResultRow*> rows;
-
-  [[nodiscard]] const ResultRow* find(std::string_view codec) const {
-    const auto found = std::find_if(rows.begin(), rows.end(), [&](auto* row) { return row->codec.name() == codec; });
-    return found == rows.end() ? nullptr : *found;
-  }
-};
-
-std::vector<ModelledGroup> modelled_groups(std::span<const ResultRow> rows) {
-  std::vector<ModelledGroup> groups;
-  for (const ResultRow& row : rows) {
-    if (!row.modelled()) continue;
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const ModelledGroup& group) {
-      return group.network == row.network->name && group.ranks == row.ranks;
-    });
-    if (same == groups.end())
-      groups.push_back({row.network->name, row.ranks, {&row}});
-    else
-      same->rows.push_back(&row);
-  }
-  return groups;
-}
-
 /// At most five characters below 100000.
 std::string short_number(double value) {
   if (value < 0.01) return "<0.01";
   return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
-/// A line for each codec and a column for each group, which is a number of ranks.
+/// A line for each codec, and for each of several granularities, and a column for each group, which is a number of
+/// ranks.
 template <class Value>
-std::string table_by_ranks(const std::vector<const ModelledGroup*>& groups, bool with_none, const Value& value_of) {
+std::string table_by_ranks(const std::vector<const ModelledGroup*>& groups, bool several_cuts, bool with_none,
+                           Style style, const Value& value_of) {
   std::vector<std::string> header{"codec"};
   std::vector<std::vector<std::string>> lines;
   std::map<std::string, std::size_t> line_of;
@@ -128,7 +114,8 @@ std::string table_by_ranks(const std::vector<const ModelledGroup*>& groups, bool
     header.push_back(fmt::format("{}", group->ranks));
     for (const ResultRow* row : group->rows) {
       if (row->codec.name() == "none" && !with_none) continue;
-      const auto [found, fresh] = line_of.emplace(short_name(*row), lines.size());
+      const auto [found, fresh] =
+          line_of.emplace(short_name(*row) + (several_cuts ? " " + row->granularity : ""), lines.size());
       if (fresh) lines.push_back({found->first});
       const std::optional<double> value = value_of(*row);
       lines[found->second].push_back(value ? short_number(*value) : "-");
@@ -136,31 +123,12 @@ std::string table_by_ranks(const std::vector<const ModelledGroup*>& groups, bool
   }
   std::vector<bool> right(header.size(), true);
   right.front() = false;
-  return "\n" + format_rows(header, lines, right, 26);
+  return (style == Style::markdown ? "\n\n" : "\n") + rows_text(header, lines, right, 26, style);
 }
 
 /// Whether two rows are of one codec with the same parameters.
 bool same_codec(const ResultRow& a, const ResultRow& b) {
   return a.codec.name() == b.codec.name() && a.codec.params_text() == b.codec.params_text();
-}
-
-bool has_several_granularities(std::span<const ResultRow> rows) {
-  return std::any_of(rows.begin(), rows.end(),
-                     [&](const ResultRow& row) { return row.granularity != rows.front().granularity; });
-}
-
-/// How far the ends of the interval of encoding and decoding lie from their median, in percent. Empty: not known.
-std::optional<double> noise_percent(const ResultRow& row) {
-  if (!row.encode || !row.decode || !row.encode->low || !row.decode->low) return std::nullopt;
-  const double median = row.encode->median + row.decode->median;
-  if (!(median > 0.0)) return std::nullopt;
-  const double low = *row.encode->low + *row.decode->low;
-  const double high = *row.encode->high + *row.decode->high;
-  return 100.0 * std::max(high - median, median - low) / median;
-}
-
-bool is_noisy(const ResultRow& row) {
-  return noise_percent(row).value_or(0.0) > kNoisyPercent;
 }
 
 bool any_noisy(const std::vector<const ResultRow*>& rows) {
@@ -178,138 +146,27 @@ std::string breakeven_text(const ResultRow::Verdict& verdict) {
   const double to = *verdict.breakeven_gbit_s;
   const double from = verdict.breakeven_from.value_or(0.0);
   if (to == 0.0) return "never";
-  if (from > 0.0) return std::isinf(to) ? fmt::format(">{:.2g}", from) : fmt::format("{:.2g}-{:.2g}", from, to);
-  return std::isinf(to) ? "always" : fmt::format("{:.2g}", to);
+  const auto digits = [](double value) {
+    return value < 99.5 ? fmt::format("{:.2g}", value) : fmt::format("{:.0f}", value);
+  };
+  if (from > 0.0)
+    return std::isinf(to) ? fmt::format(">{}", digits(from)) : fmt::format("{}-{}", digits(from), digits(to));
+  return std::isinf(to) ? "always" : digits(to);
 }
 
-/// Two significant digits: "93 %", "0.043 %".
-std::string percent(double share) {
-  const double value = 100.0 * share;
-  return value < 9.95 ? fmt::format("{:.2g} %", value) : fmt::format("{:.0f} %", value);
+/// The lines of a table behind its header, each in its ink.
+std::string with_ink(const std::string& table, const std::vector<std::optional<Ink>>& inks) {
+  std::string out;
+  std::size_t start = table.find('\n') + 1;
+  out = table.substr(0, start);
+  for (const auto& ink : inks) {
+    const std::size_t end = table.find('\n', start);
+    const std::string_view line = std::string_view{table}.substr(start, end - start);
+    out += inked(line, ink.value_or(Ink::taken), ink.has_value()) + "\n";
+    start = end + 1;
+  }
+  return out + table.substr(start);
 }
-
-/// The advice for one network and number of ranks.
-class Advice {
- public:
-  Advice(const ModelledGroup& group, double max_nmse, bool several_cuts)
-      : group_{group}, max_nmse_{max_nmse}, several_cuts_{several_cuts} {
-    for (const ResultRow* row : group.rows) {
-      if (row->codec.name() == "noop") {
-        if (noop_ == nullptr || judged_seconds(*row) < judged_seconds(*noop_)) noop_ = row;
-      } else if (row->codec.name() == "none") {
-        if (none_ == nullptr || judged_seconds(*row) < judged_seconds(*none_)) none_ = row;
-      } else if (!row->reached) {
-        unreached_.push_back(row);
-      } else if (!(judged_error(*row) <= max_nmse)) {
-        wrong_.push_back(row);
-      } else {
-        fit_.push_back(row);
-      }
-    }
-    std::stable_sort(fit_.begin(), fit_.end(),
-                     [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
-  }
-
-  [[nodiscard]] bool possible() const { return none_ != nullptr; }
-
-  /// What is to be done, in a word or two: neighbouring numbers of ranks with the same answer share a paragraph.
-  [[nodiscard]] std::string answer() const {
-    if (fit_.empty() || gain(judged_interval(*fit_.front()).low) < kWorthwhile) return "stay uncompressed";
-    const std::string name = name_of_row(*fit_.front());
-    if (gain(judged_interval(*fit_.front()).high) < kWorthwhile)
-      return fmt::format("{} or uncompressed, too close to call", name);
-    const auto rivals = too_close();
-    if (rivals.empty()) return "take " + name;
-    return fmt::format("take {} or {}, too close to call", name, rivals);
-  }
-
-  /// Why, as whole sentences.
-  [[nodiscard]] std::string reasons() const {
-    if (fit_.empty()) return fmt::format("No codec here has an error of at most {:g}. ", max_nmse_) + hopeless();
-    const ResultRow& best = *fit_.front();
-    const double ratio = gain(judged_seconds(best));
-    const std::string what = best.iteration ? "an iteration" : "a step's gradients";
-    const auto efficiency = best.scaling_efficiency();
-    std::string text = fmt::format(
-        "With {} {} take{} {} instead of {} uncompressed{}: {}", name_of_row(best), what, best.iteration ? "s" : "",
-        human_seconds(judged_seconds(best)), human_seconds(judged_seconds(*none_)),
-        efficiency ? fmt::format(", a scaling efficiency of {} instead of {}", percent(*efficiency),
-                                 percent(*none_->scaling_efficiency()))
-                   : "",
-        ratio >= 1.0 ? fmt::format("{:.2f} times faster", ratio) : fmt::format("{:.2f} times slower", 1.0 / ratio));
-    const Interval interval = judged_interval(best);
-    if (interval.high > interval.low) {
-      text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of its times)", gain(interval.high),
-                          gain(interval.low));
-    }
-    if (!best.total || !best.total->low) text += " (of fewer than five samples: how noisy that is, is not known)";
-    text += fmt::format("; its {} is {:.2g}. ", delays(best.codec) ? "accumulated error" : "error of a step",
-                        judged_error(best));
-    if (ratio < kWorthwhile) text += "Less than 5 % is not worth an error. " + hopeless();
-    return text;
-  }
-
-  /// What runs up and why nothing else was taken, a line each.
-  [[nodiscard]] std::string others() const {
-    std::string text;
-    std::vector<std::string> next, slower;
-    for (std::size_t i = 1; i < fit_.size(); ++i) {
-      const ResultRow& row = *fit_[i];
-      if (next.size() < 3 && gain(judged_seconds(row)) >= 1.0)
-        next.push_back(fmt::format("{} {} (error {:.2g})", name_of_row(row), human_seconds(judged_seconds(row)),
-                                   judged_error(row)));
-      else
-        slower.push_back(name_of_row(row) + (is_noisy(row) ? " (noisy)" : ""));
-    }
-    const auto line = [&text](const char* what, const std::vector<std::string>& names) {
-      if (!names.empty()) text += wrapped(fmt::format("  {}: {}.", what, fmt::join(names, ", ")), 80, "    ");
-    };
-    line("next", next);
-    line("slower", slower);
-    line("error too large", names_of(wrong_));
-    line("method not at work in this replay", names_of(unreached_));
-    const auto& alone = none_->tensorwise_seconds;
-    const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
-                                      [](const ResultRow* row) { return row->granularity == "tensor"; });
-    if (alone && none_->total && buckets && *alone > kWorthwhile * none_->total->median) {
-      text += wrapped(fmt::format("  {} alone gains: uncompressed gradients take {} reduced tensor by tensor, {} so.",
-                                  none_->granularity, human_seconds(*alone), human_seconds(none_->total->median)),
-                      80, "    ");
-    }
-    return text;
-  }
-
- private:
-  [[nodiscard]] double gain(double seconds) const { return judged_seconds(*none_) / seconds; }
-  [[nodiscard]] std::string name_of_row(const ResultRow& row) const {
-    return short_name(row) + (several_cuts_ ? " with " + row.granularity : "");
-  }
-  [[nodiscard]] std::vector<std::string> names_of(const std::vector<const ResultRow*>& rows) const {
-    std::vector<std::string> names;
-    names.reserve(rows.size());
-    for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
-    return names;
-  }
-  /// Codecs whose times cannot be told from those of the fastest.
-  [[nodiscard]] std::string too_close() const {
-    std::vector<std::string> names;
-    const Interval best = judged_interval(*fit_.front());
-    for (std::size_t i = 1; i < fit_.size() && names.size() < 2; ++i) {
-      if (judged_interval(*fit_[i]).low < best.high) names.push_back(name_of_row(*fit_[i]));
-    }
-    return fmt::format("{}", fmt::join(names, " or "));
-  }
-  [[nodiscard]] std::string hopeless() const {
-    const bool is = noop_ != nullptr && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
-    return is ? "Even sending nothing would gain less than 5 %. " : "";
-  }
-
-  ModelledGroup group_;
-  double max_nmse_;
-  bool several_cuts_;
-  const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
-  std::vector<const ResultRow*> fit_, wrong_, unreached_;
-};
 
 }  // namespace
 
@@ -317,7 +174,7 @@ std::string short_name(const ResultRow& row) {
   return row.codec.name() + (row.codec.given.empty() ? "" : ":" + row.codec.given);
 }
 
-std::string terminal_table(std::span<const ResultRow> rows) {
+std::string terminal_table(std::span<const ResultRow> rows, Style style, std::optional<double> max_nmse) {
   const bool several_cuts = has_several_granularities(rows);
   // By modelled time on the first network and number of ranks where there is one, else by break-even, highest first.
   const auto groups = modelled_groups(rows);
@@ -339,7 +196,7 @@ std::string terminal_table(std::span<const ResultRow> rows) {
   std::vector<const ResultRow*> lines;
   Remarks remarks;
   for (const ResultRow& row : rows) {
-    if (row.tensor != "all" || row.modelled()) continue;
+    if (row.tensor != "all" || row.modelled() || row.message == kInterruptedMessage) continue;
     const auto same = std::find_if(lines.begin(), lines.end(), [&](const ResultRow* line) {
       return same_codec(*line, row) && line->granularity == row.granularity;
     });
@@ -352,20 +209,45 @@ std::string terminal_table(std::span<const ResultRow> rows) {
   std::stable_sort(lines.begin(), lines.end(),
                    [&](const ResultRow* a, const ResultRow* b) { return sort_key(*a) < sort_key(*b); });
   std::stable_partition(lines.begin(), lines.end(), [](const ResultRow* row) { return row->reached; });
+  if (several_cuts) {  // below each other, in the order in which they were asked for
+    std::map<std::string, std::size_t> order;
+    for (const ResultRow& row : rows) order.emplace(row.granularity, order.size());
+    std::stable_sort(lines.begin(), lines.end(),
+                     [&](auto* a, auto* b) { return order[a->granularity] < order[b->granularity]; });
+  }
   const ResultRow* shown_model = groups.empty() ? nullptr : groups.front().rows.front();
+  const ResultRow* taken = nullptr;
+  if (max_nmse && !groups.empty()) {
+    const auto advice = advice_of(rows, *max_nmse);
+    if (!advice.empty() && advice.front().group.rows.front() == groups.front().rows.front())
+      taken = advice.front().taken;
+  }
   std::vector<std::vector<std::string>> cells;
-  bool apart = false;
+  std::vector<std::optional<Ink>> inks;
+  const auto heading = [&](const std::string& text) {
+    cells.push_back({text});
+    inks.emplace_back();
+  };
+  const ResultRow* before = nullptr;
   for (const ResultRow* row : lines) {
-    if (!row->reached && !apart) cells.push_back({"method not at work:"});
-    apart = apart || !row->reached;
+    const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
+    if (several_cuts && first_of_cut) heading(row->granularity + ":");
+    if (!row->reached && (first_of_cut || before->reached)) heading("method not at work:");
+    before = row;
+    const bool is_taken = taken != nullptr && same_codec(*row, *taken) && row->granularity == taken->granularity;
+    inks.push_back(is_taken                        ? std::optional{Ink::taken}
+                   : row->status == Status::failed ? std::optional{Ink::error}
+                   : row->status != Status::ok     ? std::optional{Ink::warning}
+                                                   : std::nullopt);
     const ResultRow* judged = modelled_of(*row) != nullptr ? modelled_of(*row) : row;
     const bool baseline = row->codec.name() == "none" || row->codec.name() == "noop";
-    cells.push_back({short_name(*row) + (several_cuts ? " " + row->granularity : ""),
+    const std::string name = short_name(*row);
+    cells.push_back({is_taken && style == Style::markdown ? fmt::format("**{}**", name) : name,
                      baseline ? "" : shown(row->payload_ratio(), "{:.4g}"),
                      judged->bytes ? human_bytes(judged->bytes->wire_per_rank) : "-",
                      row->errors ? fmt::format("{:.2g}", row->errors->nmse()) : "-",
-                     shown(row->cumulative_nmse, "{:.2g}"), baseline ? "" : shown(row->encode_gbps(), "{:.2f}"),
-                     baseline ? "" : shown(row->decode_gbps(), "{:.2f}"),
+                     shown(row->cumulative_nmse, "{:.2g}"), baseline ? "" : shown(row->encode_gb_s(), "{:.2f}"),
+                     baseline ? "" : shown(row->decode_gb_s(), "{:.2f}"),
                      row->status != Status::ok ? std::string{name_of(row->status)}
                      : baseline                ? ""
                                                : breakeven_text(judged->verdict),
@@ -374,21 +256,89 @@ std::string terminal_table(std::span<const ResultRow> rows) {
   const std::string where = shown_model != nullptr
                                 ? fmt::format("{} ranks on {}", shown_model->ranks, shown_model->network->name)
                                 : fmt::format("{} ranks", lines.empty() ? 0 : lines.front()->ranks);
-  return format_rows({"codec", "ratio", "sent", "error", "accum", "enc", "dec", "pays", "+-%"}, cells,
-                     {false, true, true, true, true, true, true, true, true}, several_cuts ? 29 : 20) +
-         wrapped(fmt::format("ratio: fp32 bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, "
-                             "of a step's mean gradient, relative; accum: of the sum over steps. enc, dec: GB/s of "
-                             "fp32 bytes, one rank at a time on {} thread{}. pays: on links below so many Gbit/s, for "
-                             "{}. +-%: noise of enc + dec{}.",
-                             where, lines.empty() ? 1 : lines.front()->threads,
-                             lines.empty() || lines.front()->threads == 1 ? "" : "s", where,
-                             any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : ""),
-                 80) +
-         remarks.text();
+  const std::vector<std::string> header{"codec", "ratio", "sent", "error", "accum", "enc", "dec", "pays", "+-%"};
+  std::string table = rows_text(header, cells, {false, true, true, true, true, true, true, true, true},
+                                name_room(header, cells, 0, 29), style);
+  if (style == Style::colored) table = with_ink(table, inks);
+  return table +
+         paragraph(
+             fmt::format("ratio: fp32 bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, "
+                         "of a step's mean gradient, relative; accum: of the sum over steps. enc, dec: GB/s of "
+                         "fp32 bytes, one rank at a time on {} thread{}. pays: on links below so many Gbit/s, for "
+                         "{}. +-%: noise of enc + dec{}.",
+                         where, lines.empty() ? 1 : lines.front()->threads,
+                         lines.empty() || lines.front()->threads == 1 ? "" : "s", where,
+                         any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : ""),
+             style) +
+         remarks.text(style);
 }
 
-std::string modelled_tables(std::span<const ResultRow> rows) {
+std::string sizes_table(std::span<const ResultRow> rows, Style style) {
+  // The isolated and the concurrent row of a codec at a size share a line: one has the phases, the other the whole.
+  struct Line {
+    const ResultRow* first;
+    const ResultRow* whole;
+  };
+  std::vector<Line> lines;
+  Remarks remarks;
+  for (const ResultRow& row : rows) {
+    if (row.tensor != "all" || row.modelled() || row.message == kInterruptedMessage) continue;
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
+      return same_codec(*line.first, row) && line.first->granularity == row.granularity;
+    });
+    const ResultRow* whole = row.total ? &row : nullptr;
+    if (same == lines.end()) {
+      lines.push_back({&row, whole});
+      if (row.status == Status::ok) remarks.add(short_name(row) + " " + row.granularity, row.message);
+    } else if (whole != nullptr) {
+      same->whole = whole;
+    }
+  }
+  const auto seconds = [](const Line& line) {
+    return line.whole != nullptr ? line.whole->total->median : std::numeric_limits<double>::infinity();
+  };
+  std::stable_sort(lines.begin(), lines.end(), [&](const Line& a, const Line& b) {
+    if (a.first->elements != b.first->elements) return a.first->elements < b.first->elements;
+    return seconds(a) < seconds(b);
+  });
+  const auto microseconds = [](const std::optional<PhaseSummary>& phase) {
+    return phase ? fmt::format("{:.4g}", phase->median * 1e6) : std::string{"-"};
+  };
+  const auto total = [&](const ResultRow& row) {
+    const auto& phase = row.total;
+    const bool noisy =
+        phase && phase->low && 100.0 * (*phase->high - *phase->low) > 2.0 * kNoisyPercent * phase->median;
+    return (noisy ? "!" : "") + microseconds(phase);
+  };
+  std::vector<std::vector<std::string>> cells;
+  for (const Line& line : lines) {
+    const ResultRow& row = *line.first;
+    const ResultRow& whole = line.whole != nullptr ? *line.whole : row;
+    cells.push_back({human_bytes(row.raw_bytes()), short_name(row), shown(row.payload_ratio(), "{:.4g}"),
+                     row.errors ? fmt::format("{:.2g}", row.errors->nmse()) : "-", microseconds(row.encode),
+                     microseconds(row.communicate), microseconds(row.decode),
+                     row.status != Status::ok ? std::string{name_of(row.status)} : total(whole),
+                     shown(whole.algbw_gb_s(), "{:.2f}"), shown(whole.busbw_gb_s(), "{:.2f}")});
+  }
+  const ResultRow* any = lines.empty() ? nullptr : lines.front().first;
+  const std::vector<std::string> header{"size", "codec", "ratio", "error", "enc",
+                                        "comm", "dec",   "total", "algbw", "busbw"};
+  return rows_text(header, cells, {true, false, true, true, true, true, true, true, true, true},
+                   name_room(header, cells, 1, 24), style) +
+         paragraph(
+             fmt::format("Synthetic gradients: errors are those of Laplace noise, not of a model's gradients. enc, "
+                         "comm, dec: us, one of the {} ranks at a time; total: us, all at once, ! where it is "
+                         "known to no better than 20 %. algbw: GB/s of "
+                         "fp32 bytes; busbw: algbw x 2(p-1)/p, as nccl-tests has it. ratio: fp32 bytes / payload "
+                         "bytes.",
+                         any != nullptr ? any->ranks : 0),
+             style) +
+         remarks.text(style);
+}
+
+std::string modelled_tables(std::span<const ResultRow> rows, Style style) {
   const auto groups = modelled_groups(rows);
+  const bool several_cuts = has_several_granularities(rows);
   std::string out;
   for (std::size_t first = 0; first < groups.size();) {
     std::vector<const ModelledGroup*> same;
@@ -396,13 +346,14 @@ std::string modelled_tables(std::span<const ResultRow> rows) {
       same.push_back(&groups[first++]);
     const std::string& network = same.front()->network;
     out += fmt::format("\n{}, modelled: times faster than none, for so many ranks; noop is the bound", network);
-    out += table_by_ranks(same, false, [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
+    out += table_by_ranks(same, several_cuts, false, style,
+                          [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
     const auto& iteration = same.front()->rows.front()->iteration;
     if (!iteration) continue;
     out += fmt::format("\n{}, modelled: scaling efficiency in %, {} of computation, overlap {}", network,
                        human_seconds(iteration->compute_seconds),
                        iteration->overlap == Overlap::bucket ? "bucket" : "none");
-    out += table_by_ranks(same, true, [](const ResultRow& row) {
+    out += table_by_ranks(same, several_cuts, true, style, [](const ResultRow& row) {
       const auto efficiency = row.scaling_efficiency();
       return efficiency ? std::optional{100.0 * *efficiency} : std::nullopt;
     });
@@ -410,45 +361,34 @@ std::string modelled_tables(std::span<const ResultRow> rows) {
   return out;
 }
 
-std::string advise(std::span<const ResultRow> rows, double max_nmse) {
-  const bool several_cuts = has_several_granularities(rows);
-  std::vector<ModelledGroup> groups;
-  std::vector<Advice> advice;
-  for (auto& group : modelled_groups(rows)) {
-    Advice one{group, max_nmse, several_cuts};
-    if (!one.possible()) continue;
-    advice.push_back(std::move(one));
-    groups.push_back(std::move(group));
-  }
+std::string advise(std::span<const ResultRow> rows, double max_nmse, Style style) {
+  const auto advice = advice_of(rows, max_nmse);
+  const bool markdown = style == Style::markdown;
   std::string out;
-  for (std::size_t i = 0; i < groups.size();) {
-    const std::size_t first = i++;
-    const std::string answer = advice[first].answer();
-    while (i < groups.size() && groups[i].network == groups[first].network && advice[i].answer() == answer) ++i;
-    const std::size_t last = i - 1;
-    const std::string where = first == last ? fmt::format("{}, {} ranks", groups[last].network, groups[last].ranks)
-                                            : fmt::format("{}, {} to {} ranks", groups[first].network,
-                                                          groups[first].ranks, groups[last].ranks);
-    const std::string at = first == last ? "" : fmt::format("At {} ranks: ", groups[last].ranks);
-    std::string why = advice[last].reasons();
-    why.erase(why.find_last_not_of(' ') + 1);
-    out += wrapped(fmt::format("{}: {}. {}{}", where, answer, at, why), 80) + advice[last].others();
+  for (std::size_t i = 0; i < advice.size();) {
+    const NetworkAdvice& first = advice[i++];
+    while (i < advice.size() && advice[i].group.network == first.group.network && advice[i].answer == first.answer) ++i;
+    const NetworkAdvice& last = advice[i - 1];
+    const bool one = &first == &last;
+    const std::string where =
+        one ? fmt::format("{}, {} ranks", last.group.network, last.group.ranks)
+            : fmt::format("{}, {} to {} ranks", first.group.network, first.group.ranks, last.group.ranks);
+    const std::string at = one ? "" : fmt::format("At {} ranks: ", last.group.ranks);
+    const std::string verdict = fmt::format("{}: {}.", where, last.answer);
+    std::string text =
+        paragraph(fmt::format("{} {}{}", markdown ? "**" + verdict + "**" : verdict, at, last.reasons), style);
+    // The verdict is the beginning of the first line; where it goes on in the second, that stays without colour.
+    if (style == Style::colored) {
+      const std::size_t end = std::min(verdict.size(), text.find('\n'));
+      const Ink ink = last.taken != nullptr ? Ink::taken : Ink::warning;
+      text = inked(text.substr(0, end), ink, true) + text.substr(end);
+    }
+    out += text;
+    for (const auto& other : last.others) out += markdown ? "- " + other + "\n" : wrapped("  " + other, 80, "    ");
+    if (markdown && !last.others.empty()) out += "\n";
   }
   if (out.empty()) return out;
-  const ResultRow& any = *groups.front().rows.front();
-  out += wrapped(fmt::format("Only codecs with an error of at most {:g} (--max-nmse) are taken: 0 is exact, and 1 is "
-                             "sending nothing. What delays parts of a gradient is judged by its accumulated error, the "
-                             "others by that of a step. Whether a model still learns with it, only training tells.",
-                             max_nmse),
-                 80);
-  out += wrapped(fmt::format("It rests on times of {} thread{} of this machine, errors of {} ranks, {}, and a model of "
-                             "the network.{}",
-                             any.threads, any.threads == 1 ? "" : "s", any.measured_ranks,
-                             any.file.empty() ? "the capture" : any.file,
-                             any.iteration ? ""
-                                           : " Times are of the gradients alone: --compute-ms adds the computation "
-                                             "that they can hide behind."),
-                 80);
+  for (const auto& sentences : advice_basis(*advice.front().none, max_nmse)) out += paragraph(sentences, style);
   return out;
 }
 

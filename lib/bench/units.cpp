@@ -85,7 +85,7 @@ std::shared_ptr<float> pageable_floats(std::size_t elements) {
   return {new float[elements], std::default_delete<float[]>{}};
 }
 
-StepLoader::StepLoader(const GradientReader& reader, int ranks, std::size_t largest_unit, Extras extras,
+StepLoader::StepLoader(const GradientSource& reader, int ranks, std::size_t largest_unit, Extras extras,
                        FloatAllocator allocate)
     : reader_{reader},
       extras_{extras},

@@ -70,7 +70,7 @@ class StepLoader {
   };
   /// `ranks` <= workers of the file: rank r replays worker r. The reader must outlive the loader. Memory is taken when
   /// a rank is first loaded, on the thread that does.
-  StepLoader(const GradientReader& reader, int ranks, std::size_t largest_unit, Extras extras,
+  StepLoader(const GradientSource& reader, int ranks, std::size_t largest_unit, Extras extras,
              FloatAllocator allocate = pageable_floats);
 
   /// Reads the unit at step position `step`, for all ranks, or for `only` when it is not negative.
@@ -94,7 +94,7 @@ class StepLoader {
   /// The loaded unit's elements of `buffer`, to be read into; none of them unless `wanted`.
   std::span<float> resize(Buffer& buffer, bool wanted = true);
 
-  const GradientReader& reader_;
+  const GradientSource& reader_;
   Extras extras_;
   FloatAllocator allocate_;
   std::size_t largest_;

@@ -51,10 +51,30 @@ def bench(capture, codec, *flags):
                            "--steps-csv", steps,
                            "-n", "2", "--threads", "2", *flags], check=True, stdout=subprocess.PIPE, text=True).stdout
     name = codec.split(":")[0]
-    rows = [r for r in csv.DictReader(io.StringIO(text)) if r["codec"] == name and r["timing"] == "isolated"]
+    rows = [r for r in csv.DictReader(io.StringIO(text)) if r["codec"] == name]
+    check_tensors(name, rows)
+    rows = [r for r in rows if r["timing"] == "isolated"]
     y = read(out)
     check_steps(steps, name, read(capture), y)
     return {r["tensor"]: r for r in rows}, y
+
+
+def check_tensors(name, rows):
+    """Each tensor once for both timings. A unit's bytes and values are its tensor's, and add up to those of the step."""
+    parts = [r for r in rows if r["tensor"] != "all"]
+    everything = next(r for r in rows if r["tensor"] == "all")
+    assert sorted(r["tensor"] for r in parts) == sorted(SHAPES), (name, [r["tensor"] for r in parts])
+    if everything["granularity"] != "tensor":
+        assert all(r["payload_bytes"] == "" and "shares a bucket" in r["message"] for r in parts), (name, parts)
+        return
+    for column in ("payload_bytes", "raw_bytes", "elements"):
+        close(f"{name} {column} of the tensors", sum(float(r[column]) for r in parts), float(everything[column]))
+    for column in ("wire_bytes_per_rank", "payload_bytes_max"):  # another rank may be first in each tensor
+        assert sum(float(r[column]) for r in parts) >= float(everything[column]) * (1 - 1e-12), (name, column)
+    for row in rows:
+        assert float(row["payload_bytes"]) <= float(row["payload_bytes_max"]), (name, row)
+        if float(row["payload_bytes"]) > 0:
+            close(f"{name} payload_ratio", row["payload_ratio"], 4 * int(row["elements"]) / float(row["payload_bytes"]))
 
 
 def check_steps(path, name, x, y):

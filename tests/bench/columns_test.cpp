@@ -27,7 +27,11 @@ ResultRow full_row() {
   row.ranks = 4;
   row.comm = "threads";
   row.all_reduce = "ring";
-  row.bytes = {.payload = 500.0, .wire_per_rank = 1500.5, .values_sent = 250.0};
+  row.bytes = {.payload = 500.0,
+               .payload_max = 510.5,
+               .wire_per_rank = 1500.5,
+               .values_sent = 250.0,
+               .fewest_values_sent = 200.0};
   row.errors = ErrorSums{.elements = 1000, .xx = 4.0, .yy = 4.0, .xy = 3.0, .error = 1.0};
   row.cumulative_nmse = 0.25;
   row.encode = PhaseSummary{.median = 1e-6, .p95 = 3e-6, .min = 0.5e-6, .noise = 0.25};
@@ -73,6 +77,7 @@ TEST(Columns, AreThoseOfTheDocumentInItsOrder) {
   bool table = false;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("| column | meaning |")) table = true;
+    if (table && !line.starts_with('|')) break;
     if (table && line.starts_with("| `")) documented.push_back(line.substr(3, line.find('`', 3) - 3));
   }
   EXPECT_EQ(documented, names());
@@ -86,7 +91,9 @@ TEST(Columns, ReadARowsNumbersInTheirUnits) {
   EXPECT_EQ(cell(row, "raw_bytes"), Cell{std::int64_t{4000}});
   EXPECT_EQ(cell(row, "payload_bytes"), Cell{std::int64_t{500}}) << "a whole mean is a count";
   EXPECT_EQ(cell(row, "wire_bytes_per_rank"), Cell{1500.5});
+  EXPECT_EQ(cell(row, "payload_bytes_max"), Cell{510.5});
   EXPECT_EQ(cell(row, "element_ratio"), Cell{4.0});
+  EXPECT_EQ(cell(row, "element_ratio_max"), Cell{5.0});
   EXPECT_EQ(cell(row, "payload_ratio"), Cell{8.0});
   EXPECT_EQ(cell(row, "wire_ratio"), Cell{2.0 * 3.0 / 4.0 * 4000.0 / 1500.5});
   EXPECT_EQ(cell(row, "bits_per_element"), Cell{4.0});
@@ -95,8 +102,8 @@ TEST(Columns, ReadARowsNumbersInTheirUnits) {
   EXPECT_EQ(cell(row, "encode_us_p95"), Cell{3e-6 * 1e6});
   EXPECT_EQ(cell(row, "comm_noise"), Cell{0.25});
   EXPECT_EQ(cell(row, "samples"), Cell{std::int64_t{20}});
-  EXPECT_DOUBLE_EQ(row.encode_gbps().value(), 4.0);
-  EXPECT_DOUBLE_EQ(row.wire_gbps().value(), 1.5005);
+  EXPECT_DOUBLE_EQ(row.encode_gb_s().value(), 4.0);
+  EXPECT_DOUBLE_EQ(row.wire_gb_s().value(), 1.5005);
   EXPECT_DOUBLE_EQ(row.encode_share().value(), 4500.0 / 4000.0);                // in the time of a copy of 2000 bytes
   EXPECT_DOUBLE_EQ(row.decode_share().value(), (4 * 500.0 + 8000.0) / 4000.0);  // a gather decodes four payloads
 }
@@ -130,8 +137,12 @@ TEST(Columns, OfAModelledRowNameItsNetworkAndKeepNoCount) {
   EXPECT_EQ(cell(row, "wire_bytes_per_rank"), Cell{1500.0}) << "a real number, though it is whole";
   EXPECT_EQ(cell(row, "overlap"), Cell{std::string{"none"}});
   EXPECT_DOUBLE_EQ(std::get<double>(cell(row, "scaling_efficiency")), 0.8);
-  for (const char* column : {"all_reduce", "encode_gbps", "encode_share", "wire_gbps"})
+  for (const char* column : {"all_reduce", "encode_gb_s", "encode_share", "wire_gb_s"})
     EXPECT_EQ(cell(row, column), Cell{}) << column;
+}
+
+TEST(Columns, NameTheParametersAlsoOfACodecWithoutAny) {
+  EXPECT_EQ(cell(ResultRow{parse_codec("bf16")}, "params"), Cell{std::string{"default"}});
 }
 
 TEST(Columns, WriteSeedsThatAreTooLargeForAnIntegerAsText) {

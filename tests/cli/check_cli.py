@@ -56,6 +56,7 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "--device", "cuda", "--comm", "threads"], 2, "loopback")
     one_sentence(["bench", SAMPLE, "--reduce", "sum", "--codec", "qsgd"], 2, "gather")
     one_sentence(["bench", SAMPLE, "--layers", "["], 2, "regular expression")
+    one_sentence(["list", "a\nb\x1b[m"], 2, "a\\x0ab\\x1b[m")  # pasted with its line end
     one_sentence(["bench", "/no/such/file.h5"], 3, "/no/such/file.h5")
     one_sentence(["bench", str(ROOT / "README.md")], 3, "README.md")
     one_sentence(["info", str(ROOT / "README.md")], 3, "HDF5")
@@ -162,9 +163,29 @@ def check_data_on_stdout():
     assert len(record["file"]["sha256"]) == 64 and record["provenance"]["cores"] > 0
     assert record["provenance"]["communicator"]["name"] == "threads" and record["provenance"]["communicator"]["detail"]
     assert all(len(r["samples_us"]["encode"]) == 3 for r in record["rows"])
+    assert all(sum(r["round_samples"]) == 3 for r in record["rows"])
     assert not set(record["provenance"]["environment"]) & {"HOME", "USER", "PATH"}
     code, out, _ = run("bench", SAMPLE, "-n", "1")
-    assert max(len(line) for line in out.splitlines()) <= 80, "the table is wider than 80 columns"
+    wide = [line for line in out.splitlines() if len(line) > 80]
+    assert not wide, f"lines of the table are wider than 80 columns: {wide}"
+
+
+def check_list_of_one_codec():
+    """Any codec's page, in every form; the names of lists still win."""
+    code, page, err = run("list", "qsgd")
+    assert code == 0 and "qsgd: " in page and "bits=4 (2 to 8)" in page and "--codec qsgd:bits=4" in page, (page, err)
+    assert "Alistarh" in page and max(map(len, page.splitlines())) <= 80, page
+    names = [row["name"] for row in csv.DictReader(io.StringIO(run("list", "--csv", "-")[1]))]
+    for name in names:
+        code, page, _ = run("list", name)
+        assert code == 0 and page.startswith(f"{name}: ") and max(map(len, page.splitlines())) <= 80, page
+    assert [row["name"] for row in json.loads(run("list", "topk", "--json", "-")[1])] == ["topk"]
+    markdown = run("list", "topk", "--markdown")[1]
+    assert "\n## topk\n" in markdown and "## qsgd" not in markdown
+    one_sentence(["list", "topkk"], 2, "did you mean 'topk'?")
+    one_sentence(["list", "colums"], 2, "did you mean 'columns'?")
+    one_sentence(["list", "zzzzzzzz"], 2, "codecs, comm, columns or a codec's name")
+    one_sentence(["list", "comm", "--markdown"], 2, "--markdown")
 
 
 def check_pipeline():
@@ -254,7 +275,42 @@ def check_granularities_and_sweeps():
     breakeven = {(r["granularity"], r["codec"]): r["breakeven_gbit_s"] for r in rows}
     assert all((breakeven[g, "none"] == "") and breakeven[g, "qsgd"] for g in ("tensor", "model")), breakeven
     out = run("bench", SAMPLE, "--codec", "topk:ratio=0.01", "--granularity", "tensor", "--granularity", "model", "-n", "2")[1]
-    assert "topk:ratio=0.01 tensor" in out and "topk:ratio=0.01 model" in out, out
+    lines = [line.split()[0] for line in out.splitlines() if line]
+    assert lines.index("tensor:") < lines.index("topk:ratio=0.01") < lines.index("model:"), out
+    assert lines.count("topk:ratio=0.01") == 2 and max(map(len, out.splitlines())) <= 80, out
+
+
+def check_synthetic():
+    """Sizes without a capture: the same sweep in our words and in those of nccl-tests, each size with its own baselines."""
+    tables = []
+    for sizes in (["--synthetic", "64K:1M:x4"], ["-b", "64K", "-e", "1M", "-f", "4"]):
+        code, out, err = run("bench", *sizes, "--codec", "fp16,vgc,iwp", "--ranks", "2", "-n", "1", "--csv", "-", "--network", "10gbe")
+        assert code == 0, err
+        tables.append(list(csv.DictReader(io.StringIO(out))))
+    for rows in tables:
+        assert {r["granularity"] for r in rows} == {"size:64KiB", "size:256KiB", "size:1MiB"}
+        assert {(r["file"], r["model"], r["ranks"]) for r in rows} == {("synthetic", "synthetic", "2")}
+        fp16 = [r for r in rows if r["codec"] == "fp16" and r["timing"] == "isolated" and r["time_source"] == "measured"]
+        assert [int(r["raw_bytes"]) for r in fp16] == [65536, 262144, 1048576]
+        # A ring of 2 sends (p-1)/p of the vector twice.
+        assert [int(r["wire_bytes_per_rank"]) for r in fp16] == [32768, 131072, 524288]
+        assert all(0 < float(r["nmse"]) < 1e-6 and r["breakeven_gbit_s"] != "" for r in fp16)
+        assert all(r["reached"] == "true" for r in rows if r["codec"] in ("vgc", "iwp") and r["status"] == "ok"), "moments and weights"
+    key = ("codec", "granularity", "timing", "payload_bytes", "nmse", "network")
+    assert [[r[k] for k in key] for r in tables[0]] == [[r[k] for k in key] for r in tables[1]]
+    code, out, err = run("bench", "--synthetic", "64K:256K", "--codec", "fp16", "-n", "1")
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0 and lines[0][-2:] == ["algbw", "busbw"] and max(map(len, out.splitlines())) <= 80, out
+    assert sum(line[2:3] == ["fp16"] for line in lines) == 2, "sizes have their unit apart: 65.5 kB fp16"
+    record = json.loads(run("bench", "--synthetic", "64K", "--codec", "fp16", "-n", "1", "--json", "-")[1])
+    assert record["synthetic_bytes"] == [65536] and "file" not in record
+    one_sentence(["bench", "--synthetic", "1MB:2MB:2"], 2, "--synthetic '1MB:2MB:2'", "1MB:1GB:x4")
+    one_sentence(["bench", SAMPLE, "--synthetic", "1MB"], 2, "give one of them")
+    one_sentence(["bench", "--synthetic", "1MB", "-b", "1M"], 2, "leave those out")
+    one_sentence(["bench", "-b", "1M", "-f", "2", "-i", "1M"], 2, "-f", "-i")
+    one_sentence(["bench", "--synthetic", "1MB", "--network", "10gbe", "--advise"], 2, "--advise needs a capture")
+    one_sentence(["bench", "--synthetic", "1MB", "--per-tensor"], 2, "--per-tensor")
+    one_sentence(["bench"], 2, "gradient file", "--synthetic")
 
 
 def check_averaged_gradients(folder):
@@ -268,7 +324,7 @@ def check_averaged_gradients(folder):
     for command in (["validate", path], ["analyze", path, "--out", os.path.join(folder, "averaged")],
                     ["bench", path, "--codec", "fp16", "-n", "1"]):
         code, out, err = run(*command)
-        assert code == 0 and "were averaged before" in out + err, (command, out, err)
+        assert code == 0 and "seem to have been averaged before" in out + err, (command, out, err)
     assert run("validate", path, "--strict")[0] == 1
     assert "averaged" not in "".join(run("validate", SAMPLE)[1:]), "different mini-batches are not the same"
     rows = csv.DictReader(io.StringIO(run("bench", path, "--codec", "fp16", "-n", "1", "--csv", "-")[1]))
@@ -290,7 +346,7 @@ def check_not_finite(folder):
     skipped = [r for r in rows if r["status"] == "skipped"]
     assert code == 0, err
     assert {r["tensor"] for r in skipped} == {name} and all("2 values are not finite" in r["message"] for r in skipped)
-    assert {r["codec"] for r in skipped} == {"none", "noop", "topk"}
+    assert sorted(r["codec"] for r in skipped) == ["none", "noop", "topk"], "each tensor once for both timings"
     everything = [r for r in rows if r["tensor"] == "all"]
     assert all(r["status"] == "ok" and "left out" in r["message"] for r in everything)
     assert json.loads(run("info", path, "--json", "-")[1])["elements"] == 61706
@@ -313,6 +369,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_numbers()
     check_long_input()
     check_data_on_stdout()
+    check_list_of_one_codec()
     check_pipeline()
     check_all_reduce()
     check_all_with_a_scheme()
@@ -320,6 +377,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_quick_answer()
     check_same_seed()
     check_granularities_and_sweeps()
+    check_synthetic()
     check_averaged_gradients(scratch)
     check_not_finite(scratch)
 print("the command line behaves")

@@ -148,6 +148,29 @@ def check_temporary_files(folder):
     assert all(name.startswith("rank") for name in os.listdir(payloads)), os.listdir(payloads)
 
 
+def check_no_folders_of_failures(folder):
+    """A folder is made when there is something to put into it, and goes again where that did not come to be."""
+    for words in (["--csv", folder / "a/b/x.csv", "--network", "10gbe", "--nodes", "4,2"],
+                  ["--json", folder / "a/b/x.json", "--layers", "no such tensor"],
+                  ["--payloads", folder / "a/p"], ["--csv", folder / "a/x.csv", "--ranks", "3"],
+                  ["--payloads", folder / "a/p", "--codec", "topk", "--pipeline", "2"]):
+        expect(run("bench", SAMPLE, *words), 2)
+        only(folder)
+    expect(run("analyze", SAMPLE, "--out", folder / "a/b", "--layers", "no such tensor"), 2)
+    expect(run("analyze", folder / "absent.h5", "--out", folder / "a/b"), 3)
+    expect(run("info", folder / "absent.h5", "--json", folder / "a/x.json"), 3)
+    expect(run("info", SAMPLE, "--json", folder / "a/x.json", **small_files(10)), 4, "x.json")
+    if HAS_CAPTURE:
+        capture = ["capture", "--model", "lenet5", "--data-dir", folder / "absent", "--out", folder / "a/b/c.h5"]
+        assert run(*capture, "--json", folder / "a/x.json").returncode == 3
+    only(folder)
+    (folder / "file").write_text("")
+    for path in ("file/x.csv", "file/deeper/x.csv"):
+        expect(run("bench", SAMPLE, *QUICK, "--csv", folder / path), 4, "Not a directory")
+    expect(run("info", SAMPLE, "--csv", folder / "new/deep/x.csv"), 0)
+    only(folder / "new/deep", "x.csv")
+
+
 def check_devices_and_pipes(folder):
     pipe = folder / "pipe"
     os.mkfifo(pipe)
@@ -213,8 +236,7 @@ def check_full_disk(folder):
     assert old.read_text() == "old\n"
     done = run("bench", SAMPLE, *QUICK, "--payloads", folder / "p", **small_files(1000))
     assert done.returncode == 1 and "failed" in done.stderr and "wrote" not in done.stderr, done
-    only(folder / "p")
-    os.rmdir(folder / "p")
+    only(folder, "old.csv")
     for size in (0, 3000, 16384, 30000):
         done = run("bench", SAMPLE, *QUICK, "--reconstruction", folder / "r.h5", **small_files(size))
         assert done.returncode in (1, 4) and "wrote" not in done.stderr, done
@@ -225,6 +247,7 @@ def check_full_disk(folder):
 
 HAS_CAPTURE = run("capture").returncode != 77
 for check in (check_inputs_are_not_outputs, check_outputs_differ, check_one_writer, check_temporary_files,
+              check_no_folders_of_failures,
               check_devices_and_pipes, check_lost_output, check_full_disk):
     with tempfile.TemporaryDirectory() as scratch:
         try:

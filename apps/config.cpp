@@ -1,0 +1,141 @@
+// Options that every subcommand has: --config, which reads others from a file, and --color.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/options.hpp"
+#include "lib/bench/network.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
+#include "lib/report/color.hpp"
+
+namespace gradtool::app {
+namespace {
+
+constexpr const char* kGeneral = "General";
+
+/// The options that a file may set: all with a long name but those of the command line itself.
+std::vector<std::string> keys_of(const CLI::App& command) {
+  std::vector<std::string> keys;
+  for (const auto* option : command.get_options()) {
+    if (!option->get_configurable()) continue;
+    for (const auto& name : option->get_lnames()) keys.push_back(name);
+    if (option->get_positional() && option->get_lnames().empty()) keys.push_back(option->get_name(true, false));
+  }
+  return keys;
+}
+
+/// Gives `option` the values of the file, unless the command line has it.
+void set_from_file(CLI::Option& option, const CLI::ConfigItem& item, const std::string& path) {
+  if (option.count() > 0) return;
+  try {
+    if (option.get_expected_min() == 0) {
+      if (item.inputs.size() != 1) throw CLI::ConversionError::TooManyInputsFlag(item.name);
+      option.add_result(option.get_flag_value(item.name, item.inputs.front()));
+    } else {
+      option.add_result(item.inputs);
+    }
+    option.run_callback();
+  } catch (const CLI::ParseError& error) {
+    throw Error{Fault::usage, fmt::format("{}: {}", path, error.what())};
+  }
+}
+
+void read_config(CLI::App& command, const std::string& path) {
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML{}.from_file(path);
+  } catch (const CLI::FileError&) {
+    throw Error{Fault::data, fmt::format("--config '{}' cannot be read", path)};
+  }
+  std::vector<std::string> sections;
+  for (const auto* each : command.get_parent()->get_subcommands({})) sections.push_back(each->get_name());
+  const auto keys = keys_of(command);
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const auto& item : items) {
+    if (item.name == "++" || item.name == "--") continue;  // a section begins or ends
+    const std::string section = item.parents.empty() ? command.get_name() : item.parents.front();
+    if (item.parents.size() > 1 || !has(sections, section)) {
+      throw Error{Fault::usage, fmt::format("{}: there is no section [{}]; sections are commands: {}", path,
+                                            fmt::join(item.parents, "."), fmt::join(sections, ", "))};
+    }
+    if (section != command.get_name()) continue;  // of another command, for which the file is as well
+    if (!has(keys, item.name)) {
+      const std::string near = nearest(item.name, keys);
+      throw Error{Fault::usage,
+                  fmt::format("{}: there is no option '{}' of gradtool {}; {}", path, item.name, command.get_name(),
+                              near.empty() ? fmt::format("there are {}", fmt::join(keys, ", "))
+                                           : fmt::format("did you mean '{}'?", near))};
+    }
+    CLI::Option* option = command.get_option_no_throw("--" + item.name);
+    set_from_file(option != nullptr ? *option : *command.get_option(item.name), item, path);
+  }
+}
+
+}  // namespace
+
+void add_general_options(CLI::App& command) {
+  command.get_help_ptr()->group(kGeneral);
+  command
+      .add_option_function<std::string>(
+          "--config", [&command](const std::string& path) { read_config(command, path); },
+          "Take options from this TOML or INI file: keys are their long names, alone or under [" + command.get_name() +
+              "]; what the command line has counts more")
+      ->type_name("FILE")
+      ->configurable(false)
+      ->group(kGeneral);
+  command
+      .add_option_function<std::string>(
+          "--color",
+          [](const std::string& when) {
+            choose_color(when == "always"  ? ColorChoice::always
+                         : when == "never" ? ColorChoice::never
+                                           : ColorChoice::automatic);
+          },
+          "auto (on a terminal, unless NO_COLOR is set), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->default_str("auto")
+      ->group(kGeneral);
+}
+
+std::vector<std::string> words_of(const CLI::Option& option) {
+  std::vector<std::string> words;
+  const std::string type = option.get_type_name();
+  if (type == "CODEC") {
+    words.emplace_back("all");
+    for (const auto* codec : codecs()) words.emplace_back(codec->name);
+    return words;
+  }
+  if (type == "NAME") {  // of gradtool list
+    words = {"codecs", "comm", "columns"};
+    for (const auto* codec : codecs()) words.emplace_back(codec->name);
+    return words;
+  }
+  if (type == "NETWORK") {
+    for (const auto& profile : network_profiles()) words.emplace_back(profile.name);
+    return words;
+  }
+  const auto open = type.find('{');  // CLI::IsMember says what it accepts
+  const auto close = type.find('}');
+  if (open == std::string::npos || close == std::string::npos) return words;
+  for (std::size_t start = open + 1; start < close;) {
+    const std::size_t end = std::min(type.find(',', start), close);
+    words.push_back(type.substr(start, end - start));
+    start = end + 1;
+  }
+  return words;
+}
+
+std::string nearest_flag(const CLI::App& parser, const std::string& word) {
+  std::vector<std::string> names;
+  for (const auto* option : parser.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const auto* sub : parser.get_subcommands({})) names.push_back(sub->get_name());
+  return nearest(word.substr(0, word.find('=')), names);
+}
+
+}  // namespace gradtool::app

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "apps/options.hpp"
+#include "apps/subcommands.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
+#include "lib/page/assets.hpp"
+#include "lib/page/page.hpp"
+#include "lib/page/render.hpp"
+#include "lib/report/csv.hpp"
+
+namespace gradtool::app {
+namespace {
+
+struct Options {
+  std::vector<std::string> paths;
+  std::string out, format = "html";
+  std::vector<std::string> networks;
+  std::optional<std::string> nodes;
+  double max_nmse = kDefaultMaxNmse;
+};
+
+int run(const Options& options) {
+  if (!charts_available()) static_cast<void>(asset("vega.js"));  // says what to install
+  std::vector<NamedPath> inputs;
+  for (const auto& path : options.paths) inputs.push_back({"input", path});
+  const bool html = options.format == "html";
+  const std::string out = !options.out.empty() ? options.out : html ? "report.html" : "charts";
+  if (html) expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
+  if (!(options.max_nmse >= 0.0 && options.max_nmse <= 1e300)) {
+    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", options.max_nmse)};
+  }
+  FigureOptions figures{.max_nmse = options.max_nmse, .networks = {}, .nodes = {}};
+  for (const auto& text : options.networks) figures.networks.push_back(Network::parse(text));
+  if (options.nodes) figures.nodes = parse_node_counts(*options.nodes);
+  if (html) expect_writable(out);
+  const Page page = make_page(options.paths, figures, command_line());
+  if (!html) {
+    const std::size_t drawn = render_charts(page, options.format, out);
+    fmt::print(stderr, "wrote {} charts to {}: {}, CSV and specification of each\n", drawn, out, options.format);
+    return 0;
+  }
+  save_text(out, html_of(page));
+  std::size_t charts = 0, missing = 0;
+  for (const auto& section : page.sections) {
+    charts += section.figures.charts.size();
+    missing += section.figures.missing.size();
+  }
+  fmt::print(stderr, "wrote {}: {} charts of {} file{}{}\n", out, charts, page.files.size(),
+             page.files.size() == 1 ? "" : "s",
+             missing == 0 ? "" : fmt::format("; {} more would need other files, which the page names", missing));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand add_report(CLI::App& root) {
+  auto* app = root.add_subcommand("report", "Make one page of charts and verdicts from what bench and analyze wrote");
+  auto options = std::make_shared<Options>();
+  app->add_option("INPUT", options->paths,
+                  "JSON records of bench, analyze, capture and info, their CSV files, or folders with such files")
+      ->required();
+  app->add_option("-o,--out", options->out,
+                  "The page, one HTML file that opens without a network, or - for standard output [report.html]; with "
+                  "another --format a folder [charts]");
+  app->add_option("--format", options->format,
+                  "html, or for papers svg or png: a file for each chart, with its CSV and its Vega-Lite specification")
+      ->check(CLI::IsMember({"html", "svg", "png"}))
+      ->capture_default_str();
+  app->add_option("--network", options->networks,
+                  "Model this network, as bench --network does, instead of those of the record; repeatable [those of "
+                  "the record, else 1gbe, 10gbe and 100gbe]")
+      ->take_all()
+      ->expected(1)
+      ->type_name("NETWORK");
+  app->add_option("--nodes", options->nodes, "Machines in it: 2,4,8 or 2,4,...,4096 [as in the record, else 32]");
+  app->add_option("--max-nmse", options->max_nmse, "Largest error of a codec that is advised, as bench --max-nmse")
+      ->capture_default_str();
+  set_groups(*app,
+             {{"Output", {"--out", "--format"}}, {"Networks and advice", {"--network", "--nodes", "--max-nmse"}}});
+  app->footer(
+      "A page from bench --json has all charts of codecs, one from bench --csv those that need no collectives.\n"
+      "Examples:\n"
+      "  gradtool report bench.json -o report.html\n"
+      "  gradtool report reports/quickstart -o report.html\n"
+      "  gradtool report bench.json --format svg -o figures/\n"
+      "  gradtool report bench.json analysis/ --network 25gbe --nodes 8,64");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace gradtool::app

@@ -1,0 +1,246 @@
+// The advice: which codec to take on a modelled network, and why.
+#include "lib/bench/advice.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+// A smaller gain is not worth an error, because neither the model nor the measured times are that exact.
+constexpr double kWorthwhile = 1.05;
+
+/// Two significant digits: "93 %", "0.043 %".
+std::string percent(double share) {
+  const double value = 100.0 * share;
+  return value < 9.95 ? fmt::format("{:.2g} %", value) : fmt::format("{:.0f} %", value);
+}
+
+/// The advice for one network and number of ranks.
+class Advice {
+ public:
+  Advice(const ModelledGroup& group, double max_nmse, bool several_cuts)
+      : group_{group}, max_nmse_{max_nmse}, several_cuts_{several_cuts} {
+    for (const ResultRow* row : group.rows) {
+      if (row->codec.name() == "noop") {
+        if (noop_ == nullptr || judged_seconds(*row) < judged_seconds(*noop_)) noop_ = row;
+      } else if (row->codec.name() == "none") {
+        if (none_ == nullptr || judged_seconds(*row) < judged_seconds(*none_)) none_ = row;
+      } else if (!row->reached) {
+        unreached_.push_back(row);
+      } else if (!(judged_error(*row) <= max_nmse)) {
+        wrong_.push_back(row);
+      } else {
+        fit_.push_back(row);
+      }
+    }
+    std::stable_sort(fit_.begin(), fit_.end(),
+                     [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
+  }
+
+  [[nodiscard]] bool possible() const { return none_ != nullptr; }
+
+  [[nodiscard]] NetworkAdvice whole() const {
+    std::string why = reasons();
+    why.erase(why.find_last_not_of(' ') + 1);
+    return {.group = group_,
+            .none = none_,
+            .taken = taken(),
+            .answer = answer(),
+            .reasons = std::move(why),
+            .others = others()};
+  }
+
+ private:
+  /// The codec that the answer takes, alone or before its rivals; none where the answer is to stay uncompressed or is
+  /// open.
+  [[nodiscard]] const ResultRow* taken() const {
+    return fit_.empty() || gain(judged_interval(*fit_.front()).high) < kWorthwhile ? nullptr : fit_.front();
+  }
+
+  /// What is to be done, in a word or two: neighbouring numbers of ranks with the same answer share a paragraph.
+  [[nodiscard]] std::string answer() const {
+    if (fit_.empty() || gain(judged_interval(*fit_.front()).low) < kWorthwhile) return "stay uncompressed";
+    const std::string name = name_of_row(*fit_.front());
+    if (gain(judged_interval(*fit_.front()).high) < kWorthwhile)
+      return fmt::format("{} or uncompressed, too close to call", name);
+    const auto rivals = too_close();
+    if (rivals.empty()) return "take " + name;
+    return fmt::format("take {} or {}, too close to call", name, rivals);
+  }
+
+  /// Why, as whole sentences.
+  [[nodiscard]] std::string reasons() const {
+    if (fit_.empty()) return fmt::format("No codec here has an error of at most {:g}. ", max_nmse_) + hopeless();
+    const ResultRow& best = *fit_.front();
+    const std::string name = name_of_row(best);
+    const std::string uncompressed = human_seconds(judged_seconds(*none_));
+    const char* const what = best.iteration ? "an iteration" : "a step's all-reduce";
+    if (gain(judged_interval(best).low) < kWorthwhile) {
+      const double speed = gain(judged_seconds(best));
+      const double percent_faster = 100.0 * (speed - 1.0);
+      const std::string change = std::abs(percent_faster) < 0.1 ? "would not change"
+                                 : percent_faster > 0.0 ? fmt::format("would be {:.1f} % faster than", percent_faster)
+                                                        : fmt::format("would be {:.2f} times slower than", 1.0 / speed);
+      return fmt::format(
+                 "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes "
+                 "uncompressed{}. A gain of less than 5 % is not worth an error. ",
+                 name, judged_error(best), change, uncompressed, what, unknown_noise(best)) +
+             hopeless();
+    }
+    const std::string compressed = human_seconds(judged_seconds(best));
+    const double ratio = gain(judged_seconds(best));
+    std::string text = fmt::format("With {} {} takes {}", name, what, compressed);
+    if (compressed == uncompressed) {
+      text += ", as long as uncompressed";
+    } else {
+      text += fmt::format(" instead of {} uncompressed", uncompressed);
+      const auto efficiency = best.scaling_efficiency();
+      const std::string with = efficiency ? percent(*efficiency) : "";
+      const std::string without = efficiency ? percent(*none_->scaling_efficiency()) : "";
+      if (with != without) text += fmt::format(", a scaling efficiency of {} instead of {}", with, without);
+      text += ratio >= 1.0 ? fmt::format(": {:.2f} times faster", ratio)
+                           : fmt::format(": {:.2f} times slower", 1.0 / ratio);
+    }
+    const Interval interval = judged_interval(best);
+    if (interval.high > interval.low) {
+      text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of its times)", gain(interval.high),
+                          gain(interval.low));
+    }
+    text += unknown_noise(best);
+    text += fmt::format("; its {} is {:.2g}. ", delays(best.codec) ? "accumulated error" : "error of a step",
+                        judged_error(best));
+    if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless();
+    return text;
+  }
+
+  /// What runs up and why nothing else was taken, a line each.
+  [[nodiscard]] std::vector<std::string> others() const {
+    std::vector<std::string> lines;
+    std::vector<std::string> next, slower;
+    for (std::size_t i = 1; i < fit_.size(); ++i) {
+      const ResultRow& row = *fit_[i];
+      if (next.size() < 3 && gain(judged_seconds(row)) >= 1.0)
+        next.push_back(fmt::format("{} {} (error {:.2g})", name_of_row(row), human_seconds(judged_seconds(row)),
+                                   judged_error(row)));
+      else
+        slower.push_back(name_of_row(row) + (is_noisy(row) ? " (noisy)" : ""));
+    }
+    const auto line = [&lines](const char* what, const std::vector<std::string>& names) {
+      if (!names.empty()) lines.push_back(fmt::format("{}: {}.", what, fmt::join(names, ", ")));
+    };
+    line("next", next);
+    line("slower", slower);
+    line("error too large", names_of(wrong_));
+    line("method not at work in this replay", names_of(unreached_));
+    const auto& alone = none_->tensorwise_seconds;
+    const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
+                                      [](const ResultRow* row) { return row->granularity == "tensor"; });
+    if (alone && none_->total && buckets && *alone > kWorthwhile * none_->total->median) {
+      lines.push_back(fmt::format("{} alone gains: uncompressed gradients take {} reduced tensor by tensor, {} so.",
+                                  none_->granularity, human_seconds(*alone), human_seconds(none_->total->median)));
+    }
+    return lines;
+  }
+
+ private:
+  [[nodiscard]] static std::string unknown_noise(const ResultRow& row) {
+    return row.total && row.total->low ? "" : " (of fewer than five samples: how noisy that is, is not known)";
+  }
+  [[nodiscard]] double gain(double seconds) const { return judged_seconds(*none_) / seconds; }
+  [[nodiscard]] std::string name_of_row(const ResultRow& row) const { return full_name(row, several_cuts_); }
+  [[nodiscard]] std::vector<std::string> names_of(const std::vector<const ResultRow*>& rows) const {
+    std::vector<std::string> names;
+    names.reserve(rows.size());
+    for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
+    return names;
+  }
+  /// Codecs whose times cannot be told from those of the fastest.
+  [[nodiscard]] std::string too_close() const {
+    std::vector<std::string> names;
+    const Interval best = judged_interval(*fit_.front());
+    for (std::size_t i = 1; i < fit_.size() && names.size() < 2; ++i) {
+      if (judged_interval(*fit_[i]).low < best.high) names.push_back(name_of_row(*fit_[i]));
+    }
+    return fmt::format("{}", fmt::join(names, " or "));
+  }
+  [[nodiscard]] std::string hopeless() const {
+    const bool is = noop_ != nullptr && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
+    return is ? "Even sending nothing would gain less than 5 %. " : "";
+  }
+
+  ModelledGroup group_;
+  double max_nmse_;
+  bool several_cuts_;
+  const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
+  std::vector<const ResultRow*> fit_, wrong_, unreached_;
+};
+
+}  // namespace
+
+std::vector<ModelledGroup> modelled_groups(std::span<const ResultRow> rows) {
+  std::vector<ModelledGroup> groups;
+  for (const ResultRow& row : rows) {
+    if (!row.modelled()) continue;
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const ModelledGroup& group) {
+      return group.network == row.network->name && group.ranks == row.ranks;
+    });
+    if (same == groups.end())
+      groups.push_back({row.network->name, row.ranks, {&row}});
+    else
+      same->rows.push_back(&row);
+  }
+  return groups;
+}
+
+bool has_several_granularities(std::span<const ResultRow> rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [&](const ResultRow& row) { return row.granularity != rows.front().granularity; });
+}
+
+std::optional<double> noise_percent(const ResultRow& row) {
+  if (!row.encode || !row.decode || !row.encode->low || !row.decode->low) return std::nullopt;
+  const double median = row.encode->median + row.decode->median;
+  if (!(median > 0.0)) return std::nullopt;
+  const double low = *row.encode->low + *row.decode->low;
+  const double high = *row.encode->high + *row.decode->high;
+  return 100.0 * std::max(high - median, median - low) / median;
+}
+
+bool is_noisy(const ResultRow& row) {
+  return noise_percent(row).value_or(0.0) > kNoisyPercent;
+}
+
+std::string full_name(const ResultRow& row, bool several_cuts) {
+  return short_name(row) + (several_cuts ? " with " + row.granularity : "");
+}
+
+std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, double max_nmse) {
+  const bool several_cuts = has_several_granularities(rows);
+  std::vector<NetworkAdvice> all;
+  for (const auto& group : modelled_groups(rows)) {
+    const Advice one{group, max_nmse, several_cuts};
+    if (one.possible()) all.push_back(one.whole());
+  }
+  return all;
+}
+
+std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse) {
+  return {fmt::format("Only codecs with an error of at most {:g} (--max-nmse) are taken: 0 is exact, and 1 is sending "
+                      "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
+                      "of a step. Whether a model still learns with it, only training tells.",
+                      max_nmse),
+          fmt::format("It rests on times of {} thread{} of this machine, errors of {} ranks, {}, and a model of the "
+                      "network.{}",
+                      any.threads, any.threads == 1 ? "" : "s", any.measured_ranks,
+                      any.file.empty() ? "the capture" : any.file,
+                      any.iteration ? ""
+                                    : " Times are of the gradients alone: --compute-ms adds the computation that they "
+                                      "can hide behind.")};
+}
+
+}  // namespace gradtool

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/bench/result.hpp"
+
+namespace gradtool {
+
+/// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.
+constexpr double kDefaultMaxNmse = 0.1;
+/// Times that may be off by more percent are marked as noisy: a break-even that rests on them moves as much.
+constexpr double kNoisyPercent = 20.0;
+
+/// The modelled rows of one network with one number of ranks.
+struct ModelledGroup {
+  std::string network;
+  int ranks;
+  std::vector<const ResultRow*> rows;
+};
+/// In the order in which the groups first appear. The rows must outlive them.
+[[nodiscard]] std::vector<ModelledGroup> modelled_groups(std::span<const ResultRow> rows);
+
+[[nodiscard]] bool has_several_granularities(std::span<const ResultRow> rows);
+
+/// short_name(), and what is reduced at once where rows differ in it.
+[[nodiscard]] std::string full_name(const ResultRow& row, bool several_cuts);
+
+/// How far the ends of the interval of encoding and decoding lie from their median, in percent. Empty: not known.
+[[nodiscard]] std::optional<double> noise_percent(const ResultRow& row);
+[[nodiscard]] bool is_noisy(const ResultRow& row);
+
+/// What to do on one network with one number of ranks, and why. The terminal and the page of `gradtool report` both
+/// print these sentences, so that they cannot disagree.
+struct NetworkAdvice {
+  ModelledGroup group;
+  const ResultRow* none = nullptr;   ///< the fastest uncompressed row, what gains are measured by; never null
+  const ResultRow* taken = nullptr;  ///< the codec to take; null: none pays, or it is too close to call
+  std::string answer;                ///< "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"
+  std::string reasons;               ///< whole sentences
+  std::vector<std::string> others;   ///< what runs up, and why nothing else was taken: sentences without a capital
+};
+/// For each network and number of ranks that has a row of `none`. Taken is the fastest codec with an error
+/// (judged_error) of at most `max_nmse`, by the iteration where it was modelled, if it gains 5 % at least and more than
+/// its noise. The rows must outlive the result.
+[[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, double max_nmse);
+
+/// What the advice rests on, two paragraphs. `any` is one of the rows it was made of.
+[[nodiscard]] std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse);
+
+}  // namespace gradtool

@@ -1,0 +1,330 @@
+#include "lib/compare/compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "lib/page/records.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr double kFalseDiscoveries = 0.05;
+constexpr double kLeast = 0.005;    // relative: no machine keeps its speed to less
+constexpr double kShortest = 1e-6;  // seconds: below, the clock is what is measured
+constexpr std::array<const char*, 4> kPhases{"encode", "comm", "decode", "total"};
+
+/// What must be the same to the last digit. `exact` is not subject to a tolerance.
+struct Promise {
+  const char* column;
+  bool exact;
+  bool since_version_1;  ///< means the same in all versions of the schema
+};
+constexpr Promise kPromises[]{{"status", true, true},
+                              {"reached", true, true},
+                              {"raw_bytes", true, true},
+                              {"payload_bytes", true, false},
+                              {"payload_bytes_max", true, false},
+                              {"wire_bytes_per_rank", true, true},
+                              {"element_ratio", true, false},
+                              {"element_ratio_max", true, false},
+                              {"nmse", false, true},
+                              {"cosine", false, true},
+                              {"relative_bias", false, true},
+                              {"max_abs_error", false, true},
+                              {"sign_agreement", false, true},
+                              {"zeroed_fraction", false, true},
+                              {"cumulative_nmse", false, true},
+                              {"residual_ratio", false, true},
+                              {"codec_nmse", false, true},
+                              {"bias_nmse", false, true},
+                              {"variance_nmse", false, true}};
+
+/// "ratio=0.01,ef=on" by name.
+std::map<std::string, std::string> parameters_of(const std::string& text) {
+  std::map<std::string, std::string> parameters;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string one = text.substr(at, end - at);
+    const std::size_t equals = one.find('=');
+    if (equals != std::string::npos) parameters[one.substr(0, equals)] = one.substr(equals + 1);
+    at = end + 1;
+  }
+  return parameters;
+}
+
+/// A measured row, by what tells it from the others of its run.
+struct Key {
+  std::vector<std::string> parts;  ///< without the parameters
+  std::map<std::string, std::string> parameters;
+
+  Key(const Table& table, std::size_t row) {
+    for (const char* column :
+         {"codec", "aggregation", "tensor", "granularity", "elements", "ranks", "seed", "timing", "pipeline"})
+      parts.push_back(text_at(table, row, column));
+    parameters = parameters_of(text_at(table, row, "params"));
+  }
+  /// Parameters that one side lacks are those of another version.
+  [[nodiscard]] bool matches(const Key& other) const {
+    return parts == other.parts && std::all_of(parameters.begin(), parameters.end(), [&](const auto& parameter) {
+             const auto same = other.parameters.find(parameter.first);
+             return same == other.parameters.end() || same->second == parameter.second;
+           });
+  }
+};
+
+struct Row {
+  std::size_t index = 0;
+  Key key;
+};
+
+std::vector<Row> measured_rows(const Table& table) {
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < table.rows().size(); ++i) {
+    if (text_at(table, i, "time_source") != "modelled") rows.push_back({i, Key{table, i}});
+  }
+  return rows;
+}
+
+/// What is shown of a row: the parameters only where another row of the run has the same codec without them.
+/// `with_timing`: where the run has both timings; phases tell them apart as well.
+std::string label_of(const std::vector<Row>& rows, const Row& row, bool with_timing = true) {
+  const auto& parts = row.key.parts;
+  std::string label = parts[0];
+  for (const Row& other : rows) {
+    if (other.index == row.index || other.key.parts != parts) continue;
+    std::vector<std::string> own;
+    for (const auto& [name, value] : row.key.parameters) {
+      const auto same = other.key.parameters.find(name);
+      if (same == other.key.parameters.end() || same->second != value) own.push_back(fmt::format("{}={}", name, value));
+    }
+    label += fmt::format(":{}", fmt::join(own, ","));
+    break;
+  }
+  const auto varies = [&](std::size_t part) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const Row& other) { return other.key.parts[part] != parts[part]; });
+  };
+  if (parts[2] != "all") label += " " + parts[2];
+  if (varies(3)) label += " " + parts[3];
+  if (varies(5)) label += " " + parts[5] + " ranks";
+  if (with_timing && varies(7)) label += " " + parts[7];
+  if (parts[8] != "1") label += " pipelined";
+  return label;
+}
+
+bool same_cell(const Cell& a, const Cell& b, double tolerance) {
+  const auto number = [](const Cell& cell) -> std::optional<double> {
+    if (const auto* whole = std::get_if<std::int64_t>(&cell)) return static_cast<double>(*whole);
+    if (const auto* real = std::get_if<double>(&cell)) return *real;
+    return std::nullopt;
+  };
+  const auto x = number(a), y = number(b);
+  if (!x || !y) return a == b;
+  if (*x == *y || (std::isnan(*x) && std::isnan(*y))) return true;
+  return std::abs(*x - *y) <= tolerance * std::max(std::abs(*x), std::abs(*y));
+}
+
+double log_median(std::vector<double>& seconds) {
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  if (seconds.size() % 2 == 1) return std::log(*middle);
+  return std::log(0.5 * (*middle + *std::max_element(seconds.begin(), middle)));
+}
+
+/// A median, and how well it is known.
+struct Known {
+  double log = 0.0;        ///< of the median in seconds
+  double deviation = 0.0;  ///< standard deviation of that
+  int freedom = 0;         ///< degrees of freedom of the deviation; 0: the deviation is not known
+};
+
+/// From samples: the bootstrap of median_interval(), on the logarithm.
+Known from_samples(const BenchRun::Samples& samples, std::mt19937_64& random) {
+  constexpr std::size_t kFewest = 5;
+  constexpr std::size_t kResamples = 400;
+  std::vector<double> drawn = samples.seconds;
+  Known known{.log = log_median(drawn)};
+  if (drawn.size() < kFewest) return known;
+  std::vector<std::span<const double>> rounds;
+  for (std::size_t first = 0; const std::size_t size : samples.rounds) {
+    if (size > 0) rounds.push_back(std::span{samples.seconds}.subspan(first, size));
+    first += size;
+  }
+  if (rounds.empty()) rounds.emplace_back(samples.seconds);
+  const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  std::vector<double> logs;
+  for (std::size_t resample = 0; resample < kResamples; ++resample) {
+    drawn.clear();
+    for (std::size_t r = 0; r < rounds.size(); ++r) {
+      const auto round = rounds[below(rounds.size())];
+      for (std::size_t i = 0; i < round.size(); ++i) drawn.push_back(round[below(round.size())]);
+    }
+    logs.push_back(log_median(drawn));
+  }
+  // From the range of the middle 90 %, which for a normal distribution is 3.29 standard deviations, and which a rare
+  // sample that took ten times as long does not blow up.
+  std::sort(logs.begin(), logs.end());
+  const double spread = (logs[kResamples - 1 - kResamples / 20] - logs[kResamples / 20]) / 3.29;
+  // What is drawn with replacement from k rounds varies by a factor of sqrt((k-1)/k) too little.
+  const std::size_t clusters = rounds.size() > 1 ? rounds.size() : samples.seconds.size();
+  const auto k = static_cast<double>(clusters);
+  known.deviation = spread * std::sqrt(k / (k - 1.0));
+  known.freedom = static_cast<int>(std::min<std::size_t>(clusters - 1, 1000));
+  return known;
+}
+
+/// From the columns of a table alone, whose interval is one of 95 %.
+Known from_table(const Table& table, std::size_t row, const std::string& phase) {
+  const auto column = [&](const char* what) { return number_at(table, row, phase + "_us_" + what); };
+  Known known{.log = std::log(*column("median") * 1e-6)};
+  const auto low = column("low"), high = column("high");
+  if (!low || !high || !(*low > 0.0)) return known;
+  known.deviation = std::log(*high / *low) / (2.0 * 1.96);
+  known.freedom = 4;  // of five rounds, the default; the table does not say how many there were
+  return known;
+}
+
+std::optional<Known> time_of(const BenchRun& run, std::size_t row, std::size_t phase, std::mt19937_64& random) {
+  const auto median = number_at(run.table, row, fmt::format("{}_us_median", kPhases[phase]));
+  if (!median || !(*median > 0.0)) return std::nullopt;
+  if (!run.samples.empty() && !run.samples[row][phase].seconds.empty()) {
+    const auto& samples = run.samples[row][phase];
+    if (*std::min_element(samples.seconds.begin(), samples.seconds.end()) > 0.0) return from_samples(samples, random);
+  }
+  return from_table(run.table, row, kPhases[phase]);
+}
+
+/// Half the width of a 95 % interval of a t-distributed variable, in standard deviations.
+double t_quantile(int freedom) {
+  double low = 1.0, high = 700.0;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = 0.5 * (low + high);
+    (t_tails(middle, freedom) > 0.05 ? low : high) = middle;
+  }
+  return high;
+}
+
+TimeDifference difference(const std::string& row, std::size_t phase, const Known& a, const Known& b) {
+  TimeDifference d{.row = row, .phase = kPhases[phase], .a = std::exp(a.log), .b = std::exp(b.log)};
+  d.ratio = std::exp(b.log - a.log);
+  if (a.freedom == 0 || b.freedom == 0) return d;
+  const double deviation = std::hypot(a.deviation, b.deviation);
+  const int freedom = a.freedom + b.freedom;
+  const double reach = t_quantile(freedom) * deviation;
+  d.interval = Interval{.low = d.ratio * std::exp(-reach), .high = d.ratio * std::exp(reach)};
+  const double far = std::abs(b.log - a.log);
+  d.p = far <= std::log1p(kLeast) ? 1.0 : deviation > 0.0 ? t_tails(far / deviation, freedom) : 0.0;
+  return d;
+}
+
+/// Verdicts of all times together (Benjamini and Hochberg 1995).
+void judge(std::vector<TimeDifference>& times, double margin) {
+  std::vector<TimeDifference*> order;
+  for (auto& time : times) {
+    if (time.interval) order.push_back(&time);
+  }
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->p < b->p; });
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (order[i]->p <= kFalseDiscoveries * static_cast<double>(i + 1) / static_cast<double>(order.size()))
+      found = i + 1;
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    TimeDifference& time = *order[i];
+    const bool hidden = time.interval->high > 1.0 + margin || time.interval->low < 1.0 / (1.0 + margin);
+    time.verdict = i < found ? (time.ratio > 1.0 ? TimeVerdict::slower : TimeVerdict::faster)
+                   : hidden  ? TimeVerdict::unclear
+                             : TimeVerdict::same;
+  }
+}
+
+}  // namespace
+
+double t_tails(double t, int freedom) {
+  const double angle = std::atan(std::abs(t) / std::sqrt(static_cast<double>(freedom)));
+  const double sine = std::sin(angle), cosine = std::cos(angle), square = cosine * cosine;
+  double within = 0.0;
+  if (freedom % 2 == 1) {
+    double term = cosine, sum = freedom > 1 ? cosine : 0.0;
+    for (int i = 3; i < freedom; i += 2) sum += term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
+    within = 2.0 / std::numbers::pi * (angle + sine * sum);
+  } else {
+    double term = 1.0, sum = 1.0;
+    for (int i = 2; i < freedom; i += 2) sum += term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
+    within = sine * sum;
+  }
+  return std::max(0.0, 1.0 - within);
+}
+
+std::string_view name_of(TimeVerdict verdict) {
+  switch (verdict) {
+    case TimeVerdict::same:
+      return "SAME";
+    case TimeVerdict::faster:
+      return "FASTER";
+    case TimeVerdict::slower:
+      return "SLOWER";
+    case TimeVerdict::unclear:
+      return "UNCLEAR";
+  }
+  return "";
+}
+
+bool Comparison::regression() const {
+  return !changed.empty() || !only_a.empty() ||
+         std::any_of(times.begin(), times.end(), [](auto& time) { return time.verdict == TimeVerdict::slower; });
+}
+
+Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptions& options) {
+  Comparison out;
+  const auto rows_a = measured_rows(a.table), rows_b = measured_rows(b.table);
+  const auto version = [](const BenchRun& run) {
+    return run.table.rows().empty() ? std::string{} : text_at(run.table, 0, "schema_version");
+  };
+  out.versions_differ = version(a) != version(b);
+  std::set<std::size_t> taken;
+  std::mt19937_64 random{1};
+  for (const Row& row : rows_a) {
+    const auto partner = std::find_if(rows_b.begin(), rows_b.end(), [&](const Row& other) {
+      return !taken.contains(other.index) && row.key.matches(other.key);
+    });
+    const std::string label = label_of(rows_a, row);
+    if (partner == rows_b.end()) {
+      out.only_a.push_back(label);
+      continue;
+    }
+    taken.insert(partner->index);
+    ++out.rows;
+    for (const Promise& promise : kPromises) {
+      if (!has_column(a.table, promise.column) || !has_column(b.table, promise.column)) continue;
+      if (out.versions_differ && !promise.since_version_1) continue;
+      const Cell& x = a.table.at(row.index, promise.column);
+      const Cell& y = b.table.at(partner->index, promise.column);
+      if (!same_cell(x, y, promise.exact ? 0.0 : options.tolerance))
+        out.changed.push_back({label, promise.column, x, y});
+    }
+    if (!options.times) continue;
+    const std::string short_label = label_of(rows_a, row, false);
+    for (std::size_t phase = 0; phase < kPhases.size(); ++phase) {
+      // Phases are told apart where ranks take turns; where all run at once only the whole is a time of its own.
+      if ((text_at(a.table, row.index, "timing") == "concurrent") != (phase == 3)) continue;
+      const auto x = time_of(a, row.index, phase, random), y = time_of(b, partner->index, phase, random);
+      if (!x || !y || std::max(x->log, y->log) < std::log(kShortest)) continue;
+      out.times.push_back(difference(short_label, phase, *x, *y));
+    }
+  }
+  for (const Row& row : rows_b) {
+    if (!taken.contains(row.index)) out.only_b.push_back(label_of(rows_b, row));
+  }
+  judge(out.times, options.margin);
+  return out;
+}
+
+}  // namespace gradtool

@@ -1,0 +1,160 @@
+#include "lib/page/analysis_figures.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+namespace gradtool {
+namespace {
+
+// A page is to stay below 6 MB: of more eigenvalues the first slice of each tensor is drawn.
+constexpr std::size_t kMostEigenvalues = 12'000;
+
+class Figures {
+ public:
+  Figures(const AnalysisSource& source, const std::string& suffix) : source_{source}, suffix_{suffix} {}
+
+  AnalysisFigures take() {
+    out_.title = source_.capture.empty() ? "analysis" : source_.capture;
+    notes();
+    compaction();
+    spectrum();
+    eigenvalues();
+    variance();
+    return std::move(out_);
+  }
+
+ private:
+  /// The table, or null where the run did not write it or it has no rows; `chart` is then missing.
+  const Table* table_for(const std::string& name, const std::string& chart) {
+    const auto found = source_.tables.find(name);
+    if (found == source_.tables.end()) {
+      out_.missing.push_back(missing_chart(chart, fmt::format("there is no table {}", name)));
+      return nullptr;
+    }
+    origin_ = found->second.first;
+    return &found->second.second;
+  }
+  void add(const std::string& chart, Table table, const Blanks& blanks) {
+    if (table.rows().empty()) {
+      out_.missing.push_back(missing_chart(chart, "its table has no numbers"));
+      return;
+    }
+    out_.charts.push_back(make_chart(chart, suffix_, origin_, std::move(table), blanks));
+  }
+
+  void notes() {
+    for (const auto& [name, table] : source_.tables) {
+      for (std::size_t i = 0; i < table.second.rows().size(); ++i) {
+        const std::string status = text_at(table.second, i, "status");
+        if (status.empty() || status == "ok") continue;
+        out_.notes.push_back(fmt::format("{} of {}: {}: {}", name, text_at(table.second, i, "tensor"), status,
+                                         text_at(table.second, i, "message")));
+      }
+    }
+  }
+
+  /// Names in the order in which they first appear.
+  static std::vector<std::string> tensors_of(const Table& table) {
+    std::vector<std::string> names;
+    std::set<std::string> seen;
+    for (std::size_t i = 0; i < table.rows().size(); ++i) {
+      if (std::string name = text_at(table, i, "tensor"); seen.insert(name).second) names.push_back(std::move(name));
+    }
+    return names;
+  }
+  static std::vector<std::string> all_first(std::vector<std::string> names) {
+    std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name == "all"; });
+    return names;
+  }
+
+  void compaction() {
+    const Table* spectrum = table_for("spectrum", "compaction");
+    if (spectrum == nullptr) return;
+    Table table{"compaction",
+                {{"tensor", "name of the parameter, or all"},
+                 {"kept", "values: the largest values; frequencies: the strongest ones"},
+                 {"kept_percent", "share of the numbers that is kept, percent"},
+                 {"energy_share", "share of the gradient's energy in them"}}};
+    for (std::size_t i = 0; i < spectrum->rows().size(); ++i) {
+      for (const auto& [kept, column] : {std::pair{"values", "raw_share_"}, std::pair{"frequencies", "fft_share_"}}) {
+        for (const int percent : {1, 5, 10, 15, 25}) {
+          const std::string name = fmt::format("{}{:02}", column, percent);
+          if (!has_column(*spectrum, name) || text_at(*spectrum, i, name).empty()) continue;
+          table.add({text_at(*spectrum, i, "tensor"), kept, std::int64_t{percent}, spectrum->at(i, name)});
+        }
+      }
+    }
+    add("compaction", table,
+        {{"tensors_or_all", all_first(tensors_of(table))}, {"two_colours", {"#d55e00", "#0072b2"}}});
+  }
+
+  void spectrum() {
+    const Table* bands = table_for("spectrum_bands", "spectrum");
+    if (bands == nullptr) return;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < bands->rows().size(); ++i) rows.push_back(i);
+    Table table = selected(*bands, {"tensor", "band", "from_nyquist", "to_nyquist", "energy_share"}, rows);
+    const auto tensors = all_first(tensors_of(table));
+    add("spectrum", std::move(table), {{"tensors_or_all", tensors}});
+  }
+
+  void eigenvalues() {
+    const Table* all = table_for("eigenvalues", "eigenvalues");
+    if (all == nullptr) return;
+    const bool too_many = all->rows().size() > kMostEigenvalues;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      if (!too_many || text_at(*all, i, "slice") == "0") rows.push_back(i);
+    }
+    if (too_many) {
+      out_.notes.push_back(fmt::format("of {} eigenvalues the {} of each tensor's first slice are drawn",
+                                       all->rows().size(), rows.size()));
+    }
+    Table table = selected(*all, {"tensor", "slice", "component", "eigenvalue", "share", "cumulative_share"}, rows);
+    const auto tensors = tensors_of(table);
+    std::string largest = tensors.empty() ? "" : tensors.front();
+    if (const auto found = source_.tables.find("correlation"); found != source_.tables.end()) {
+      double most = 0.0;
+      for (std::size_t i = 0; i < found->second.second.rows().size(); ++i) {
+        const std::string name = text_at(found->second.second, i, "tensor");
+        const double elements = number_at(found->second.second, i, "elements").value_or(0.0);
+        if (elements <= most || std::find(tensors.begin(), tensors.end(), name) == tensors.end()) continue;
+        most = elements;
+        largest = name;
+      }
+    }
+    add("eigenvalues", std::move(table), {{"eigen_tensors", tensors}, {"largest_tensor", largest}});
+  }
+
+  void variance() {
+    const Table* all = table_for("variance", "variance");
+    if (all == nullptr) return;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      if (!text_at(*all, i, "ratio_q50").empty()) rows.push_back(i);
+    }
+    Table table = selected(*all,
+                           {"tensor", "kind", "elements", "source", "ratio_q05", "ratio_q25", "ratio_q50", "ratio_q75",
+                            "ratio_q95", "pass_share_1", "noise_pass_share_1"},
+                           rows);
+    const auto tensors = all_first(tensors_of(table));
+    add("variance", std::move(table),
+        {{"variance_tensors", tensors}, {"variance_height", 14 * std::max<std::size_t>(2, tensors.size())}});
+  }
+
+  const AnalysisSource& source_;
+  std::string suffix_;
+  Origin origin_;
+  AnalysisFigures out_;
+};
+
+}  // namespace
+
+AnalysisFigures analysis_figures(const AnalysisSource& source, const std::string& suffix) {
+  return Figures{source, suffix}.take();
+}
+
+}  // namespace gradtool

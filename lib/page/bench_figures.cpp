@@ -1,0 +1,710 @@
+#include "lib/page/bench_figures.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "lib/core/error.hpp"
+
+namespace gradtool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Okabe and Ito's colours without black and yellow: told apart with any colour vision, on white and on black.
+constexpr std::array kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+constexpr const char* kOthers = "other codecs";
+constexpr const char* kUndecided = "undecided";
+
+constexpr int kUsualNodes = 32;
+// Speeds of links that are modelled, 24 a decade from 0.1 to 1000 Gbit/s. Every third is drawn.
+constexpr std::size_t kSpeeds = 97, kDrawnSpeed = 3;
+double speed(std::size_t i) {
+  return std::pow(10.0, -1.0 + static_cast<double>(i) / 24.0);
+}
+
+/// Latency in seconds of a message on links of so many Gbit/s: that of the Ethernet profiles, and between two of them
+/// along a straight line in logarithms. So the lines go through what is said about each profile.
+double latency_at(double gbit_s) {
+  static const std::array<Link, 4> profiles{Network::parse("1gbe").link, Network::parse("10gbe").link,
+                                            Network::parse("25gbe").link, Network::parse("100gbe").link};
+  const double beta = gbit_s * 1e9 / 8.0;
+  if (beta <= profiles.front().beta) return profiles.front().alpha;
+  for (std::size_t i = 1; i < profiles.size(); ++i) {
+    const Link &below = profiles[i - 1], &above = profiles[i];
+    if (beta > above.beta) continue;
+    const double part = std::log(beta / below.beta) / std::log(above.beta / below.beta);
+    return below.alpha * std::pow(above.alpha / below.alpha, part);
+  }
+  return profiles.back().alpha;
+}
+
+std::string two_digits(double value) {
+  return value >= 10.0 ? fmt::format("{:.0f}", value) : fmt::format("{:.2g}", value);
+}
+
+Cell cell(const std::optional<double>& value) {
+  return value ? Cell{*value} : Cell{};
+}
+
+std::string meaning_of(const std::string& network) {
+  for (const NetworkProfile& profile : network_profiles()) {
+    if (profile.name == network) return std::string{profile.meaning};
+  }
+  return {};
+}
+
+class Figures {
+ public:
+  Figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix)
+      : source_{source}, record_{source.record}, options_{options}, suffix_{suffix} {
+    several_cuts_ = has_several_granularities(record_.rows);
+    for (const ResultRow& row : record_.rows) {
+      if (!row.modelled()) measured_.push_back(row);
+    }
+    // Gradients that nobody captured: how fast codecs are can be seen in them, what errors they make cannot.
+    synthetic_ = !record_.rows.empty() && record_.rows.front().granularity.starts_with("size:");
+    choose_networks();
+    model();
+    if (!synthetic_) {
+      advice_ = advice_of(modelled_, options_.max_nmse);
+      sweep();
+    }
+    choose_shown();
+  }
+
+  BenchFigures take() {
+    out_.title = title();
+    verdicts();
+    notes();
+    if (!has_codecs()) {
+      for (const char* chart :
+           {"break_even", "pareto_bytes", "pareto_time", "phases", "error_steps", "layers", "scaling"})
+        lacks(chart, measured_.empty() ? "the bench has no rows" : "no codec was measured, only the baselines");
+      return std::move(out_);
+    }
+    by_speed();
+    pareto_and_phases();
+    errors();
+    layers();
+    scaling();
+    predicted();
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] std::string name(const ResultRow& row) const { return full_name(row, several_cuts_); }
+  [[nodiscard]] static bool is_timed(const ResultRow& row) {
+    return row.status == ResultRow::Status::ok && row.timing == Timing::isolated && !row.units.empty() && row.bytes &&
+           row.encode && row.decode;
+  }
+  [[nodiscard]] bool can_model() const { return std::any_of(measured_.begin(), measured_.end(), is_timed); }
+
+  /// Whether there is anything beside the baselines that was measured.
+  [[nodiscard]] bool has_codecs() const {
+    return std::any_of(measured_.begin(), measured_.end(), [](const ResultRow& row) {
+      return row.errors && row.codec.name() != "none" && row.codec.name() != "noop";
+    });
+  }
+
+  // -- What is modelled ----------------------------------------------------------------------------------------------
+
+  void choose_networks() {
+    networks_ = options_.networks;
+    nodes_ = options_.nodes;
+    std::set<std::string> seen;
+    std::set<int> counts;
+    for (const ResultRow& row : record_.rows) {
+      if (row.iteration && compute_seconds_ == 0.0) {
+        compute_seconds_ = row.iteration->compute_seconds;
+        overlap_ = row.iteration->overlap;
+      }
+      if (!row.modelled()) continue;
+      record_has_models_ = true;
+      if (options_.networks.empty() && seen.insert(row.network->name).second) networks_.push_back(*row.network);
+      if (options_.nodes.empty()) counts.insert(row.ranks / row.network->node);
+    }
+    if (networks_.empty()) {
+      for (const char* usual : {"1gbe", "10gbe", "100gbe"}) networks_.push_back(Network::parse(usual));
+    }
+    if (nodes_.empty()) nodes_.assign(counts.begin(), counts.end());
+    if (nodes_.empty()) nodes_ = {kUsualNodes};
+    usual_nodes_ = *std::min_element(nodes_.begin(), nodes_.end(), [](int a, int b) {
+      return std::abs(std::log(a / double{kUsualNodes})) < std::abs(std::log(b / double{kUsualNodes}));
+    });
+  }
+
+  /// The rows that `networks` and `nodes` make of the measured ones, by the bench's own model.
+  [[nodiscard]] std::vector<ResultRow> modelled_for(const std::vector<Network>& networks,
+                                                    const std::vector<int>& nodes) const {
+    std::vector<ResultRow> rows;
+    for (const ResultRow& row : measured_) {
+      if (is_timed(row)) rows.push_back(row);
+    }
+    const std::size_t measured = rows.size();
+    add_modelled(rows, {.networks = networks,
+                        .machines = nodes,
+                        .tensor_bytes = tensor_bytes_,
+                        .compute_seconds = compute_seconds_,
+                        .overlap = overlap_});
+    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(measured));
+    return rows;
+  }
+
+  void model() {
+    read_tensor_bytes();
+    const bool as_recorded = record_has_models_ && options_.networks.empty() && options_.nodes.empty();
+    if (as_recorded) {
+      std::vector<std::size_t> places;
+      for (std::size_t i = 0; i < record_.rows.size(); ++i) {
+        if (!record_.rows[i].modelled()) continue;
+        modelled_.push_back(record_.rows[i]);
+        places.push_back(record_.place[i]);
+      }
+      for (ResultRow& row : modelled_) {
+        if (row.codec.name() == "none" && !tensor_bytes_.empty()) row.tensorwise_seconds = tensorwise_seconds(row);
+      }
+      std::vector<std::string> columns;
+      for (const auto& column : record_.table.columns()) columns.push_back(column.name);
+      modelled_cells_ = selected(record_.table, columns, places);
+    } else if (can_model()) {
+      modelled_ = modelled_for(networks_, nodes_);
+      set_verdicts(modelled_);
+      modelled_cells_ = to_table(modelled_);
+    }
+  }
+
+  /// What add_modelled() computed when the bench ran, but does not write down.
+  [[nodiscard]] std::optional<double> tensorwise_seconds(const ResultRow& row) const {
+    for (const ResultRow& again : modelled_for({*row.network}, {row.ranks / row.network->node})) {
+      if (again.codec.name() == "none" && again.granularity == row.granularity) return again.tensorwise_seconds;
+    }
+    return std::nullopt;
+  }
+
+  void read_tensor_bytes() {
+    if (record_.rows.empty()) return;
+    const Table& table = record_.table;
+    for (std::size_t i = 0; i < table.rows().size(); ++i) {
+      if (text_at(table, i, "codec") != "none" || text_at(table, i, "tensor") == "all" ||
+          text_at(table, i, "timing") != "isolated" || text_at(table, i, "status") != "ok" ||
+          text_at(table, i, "granularity") != record_.rows.front().granularity)
+        continue;
+      tensor_bytes_.push_back(4.0 * number_at(table, i, "elements").value_or(0.0));
+    }
+  }
+
+  /// Links of every speed, of which the bench's advice is asked for each.
+  void sweep() {
+    if (!can_model()) return;
+    std::vector<Network> networks;
+    for (std::size_t i = 0; i < kSpeeds; ++i) {
+      Network network = networks_.front();  // with its ranks of a machine and what joins them
+      network.name = fmt::format("{} Gbit/s", i);
+      network.link = {.alpha = latency_at(speed(i)), .beta = speed(i) * 1e9 / 8.0};
+      networks.push_back(network);
+    }
+    swept_ = modelled_for(networks, {usual_nodes_});
+    swept_advice_ = advice_of(swept_, options_.max_nmse);
+  }
+
+  /// The codecs that charts bring out: those that are advised anywhere, then on each network the next fastest with an
+  /// error that is small enough, then whatever there is.
+  void choose_shown() {
+    const auto add = [this](const ResultRow* row) {
+      if (row == nullptr || row->codec.name() == "none" || row->codec.name() == "noop") return;
+      if (shown_.size() < kColours.size() && std::find(shown_.begin(), shown_.end(), name(*row)) == shown_.end())
+        shown_.push_back(name(*row));
+    };
+    for (const auto& one : advice_) add(one.taken);
+    for (const auto& one : swept_advice_) add(one.taken);
+    for (std::size_t place = 0; place < 3; ++place) {
+      for (const auto& one : advice_) {
+        std::vector<const ResultRow*> fit;
+        for (const ResultRow* row : one.group.rows) {
+          if (row->reached && judged_error(*row) <= options_.max_nmse && row->codec.name() != "none")
+            fit.push_back(row);
+        }
+        std::stable_sort(fit.begin(), fit.end(),
+                         [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
+        if (place < fit.size()) add(fit[place]);
+      }
+    }
+    if (!shown_.empty()) return;
+    for (const ResultRow& row : measured_) add(row.errors ? &row : nullptr);
+  }
+
+  [[nodiscard]] std::string shown_as(const std::string& codec) const {
+    if (codec == "none" || codec == kUndecided || codec.starts_with("none with ")) return "uncompressed";
+    return std::find(shown_.begin(), shown_.end(), codec) == shown_.end() ? std::string{kOthers} : codec;
+  }
+
+  // -- Texts ---------------------------------------------------------------------------------------------------------
+
+  [[nodiscard]] std::string title() const {
+    if (record_.rows.empty()) return source_.origin.file;
+    const ResultRow& any = record_.rows.front();
+    return fmt::format("{}{}, gradients of {} ranks", any.model.empty() ? "" : any.model + ", ", any.file,
+                       any.measured_ranks);
+  }
+
+  void verdicts() {
+    for (const NetworkAdvice& one : advice_) {
+      NetworkVerdict verdict{.network = one.group.network,
+                             .meaning = meaning_of(one.group.network),
+                             .ranks = one.group.ranks,
+                             .answer = one.answer,
+                             .codec = one.taken == nullptr ? "" : name(*one.taken),
+                             .speedup = 1.0,
+                             .reasons = one.reasons,
+                             .others = one.others};
+      if (one.taken != nullptr) verdict.speedup = judged_seconds(*one.none) / judged_seconds(*one.taken);
+      out_.verdicts.push_back(std::move(verdict));
+    }
+    if (!advice_.empty()) out_.basis = advice_basis(*advice_.front().none, options_.max_nmse);
+  }
+
+  void notes() {
+    for (const ResultRow& row : measured_) {
+      if (row.status == ResultRow::Status::ok) continue;
+      const std::string note = fmt::format("{}: {}: {}", name(row), name_of(row.status), row.message);
+      if (std::find(out_.notes.begin(), out_.notes.end(), note) == out_.notes.end()) out_.notes.push_back(note);
+    }
+    for (const auto& codec : record_.unknown_codecs)
+      out_.notes.push_back(codec + ": left out, because this build of gradtool does not know the codec");
+  }
+
+  [[nodiscard]] std::string what() const { return compute_seconds_ > 0.0 ? "an iteration" : "a step's all-reduce"; }
+
+  [[nodiscard]] Blanks blanks() const {
+    const int node = networks_.front().node;
+    std::vector<std::string> codecs, places, or_none{""}, or_none_labels{"no other"};
+    for (const ResultRow& row : measured_) {
+      if (std::find(codecs.begin(), codecs.end(), name(row)) == codecs.end()) codecs.push_back(name(row));
+    }
+    or_none.insert(or_none.end(), codecs.begin(), codecs.end());
+    or_none_labels.insert(or_none_labels.end(), codecs.begin(), codecs.end());
+    for (const auto& group : modelled_groups(modelled_)) places.push_back(place_name(group.network, group.ranks));
+    std::vector<std::string> networks;
+    for (const auto& network : networks_) networks.push_back(network.name);
+    std::vector<std::string> colours{kColours.begin(), kColours.begin() + static_cast<std::ptrdiff_t>(shown_.size())};
+    const ResultRow* any = measured_.empty() ? nullptr : &measured_.front();
+    // Second of several networks, because it is most often the one in the middle.
+    const auto middle = [](const std::vector<std::string>& names) {
+      return names.empty() ? std::string{} : names[std::min<std::size_t>(1, names.size() - 1)];
+    };
+    return {
+        {"what", what()},
+        {"where",
+         node > 1 ? fmt::format("{} machines of {} ranks", usual_nodes_, node) : fmt::format("{} nodes", usual_nodes_)},
+        {"measured", any == nullptr ? std::string{"no ranks"}
+                                    : fmt::format("{} ranks ({}, {})", any->measured_ranks, any->comm, any->device)},
+        {"shown", shown_},
+        {"colours", colours},
+        {"shown_or_none", with_none(shown_, "uncompressed")},
+        {"colours_or_none", with_none(colours, "#b4bcc4")},
+        {"phase_colours", {"#0072b2", "#e69f00", "#009e73"}},
+        {"speeds", {speed(0), speed(kSpeeds - 1)}},
+        {"ticks", {0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000}},
+        {"codecs", codecs},
+        {"codecs_or_none", or_none},
+        {"codecs_or_none_labels", or_none_labels},
+        {"places", places},
+        {"first_place", middle(places)},
+        {"networks", networks},
+        {"first_network", middle(networks)}};
+  }
+
+  [[nodiscard]] static std::vector<std::string> with_none(std::vector<std::string> names, const char* none) {
+    names.emplace_back(none);
+    return names;
+  }
+  [[nodiscard]] static std::string place_name(const std::string& network, int ranks) {
+    return fmt::format("{}, {} ranks", network, ranks);
+  }
+
+  void add(const std::string& chart, Table table, const Blanks& filled, const Json& networks = {}) {
+    Chart made = make_chart(chart, suffix_, source_.origin, std::move(table), filled);
+    if (!networks.is_null()) made.spec["datasets"]["networks"] = networks;
+    out_.charts.push_back(std::move(made));
+  }
+  void lacks(const std::string& chart, const std::string& why) {
+    out_.missing.push_back(missing_chart(chart, why, blanks()));
+  }
+
+  // -- Charts --------------------------------------------------------------------------------------------------------
+
+  void by_speed() {
+    const std::string why = synthetic_     ? "the gradients are made up (--synthetic), so nothing can be advised"
+                            : source_.json ? "no codec was timed by itself (--timing isolated)"
+                                           : "a CSV does not have the collectives that each codec takes part in";
+    if (swept_advice_.empty()) {
+      lacks("break_even", why);
+      return;
+    }
+    Json named = Json::array();
+    for (const Network& network : networks_) {
+      const double gbit_s = network.link.beta * 8e-9;
+      if (gbit_s > speed(0) && gbit_s < speed(kSpeeds - 1)) {
+        named.push_back({{"network", network.name.substr(0, network.name.find(':'))}, {"link_gbit_s", gbit_s}});
+      }
+    }
+    add_take_by_speed(named);
+    add_break_even(named);
+  }
+
+  void add_take_by_speed(const Json& networks) {
+    struct Range {
+      std::size_t first, last;
+      std::string codec;
+    };
+    std::vector<Range> ranges;
+    // Where noise leaves it open whether a codec gains, the advice takes none, but does not say to stay uncompressed.
+    const auto taken_name = [this](const NetworkAdvice& at) {
+      if (at.taken != nullptr) return name(*at.taken);
+      return std::string{at.answer == "stay uncompressed" ? "none" : kUndecided};
+    };
+    for (std::size_t i = 0; i < swept_advice_.size(); ++i) {
+      const std::string codec = taken_name(swept_advice_[i]);
+      if (ranges.empty() || ranges.back().codec != codec) ranges.push_back({i, i, codec});
+      ranges.back().last = i;
+    }
+    Table table{"take_by_speed",
+                {{"codec", "to take; none: stay uncompressed; undecided: a codec or none, too close to call"},
+                 {"from_gbit_s", "speed of a link from which on it is the one to take"},
+                 {"to_gbit_s", "and up to which"},
+                 {"speedup_at_from", "time of none / time of the codec at the slowest of these speeds"},
+                 {"speedup_at_to", "and at the fastest"},
+                 {"shown_as", "colour in the charts"}}};
+    for (const Range& range : ranges) {
+      const auto border = [](std::size_t below) { return std::sqrt(speed(below) * speed(below + 1)); };
+      const double from = range.first == 0 ? speed(0) : border(range.first - 1);
+      const double to = range.last + 1 == kSpeeds ? speed(kSpeeds - 1) : border(range.last);
+      const std::string& codec = range.codec;
+      const auto gain = [&](std::size_t i) {
+        const NetworkAdvice& at = swept_advice_[i];
+        return at.taken == nullptr ? 1.0 : judged_seconds(*at.none) / judged_seconds(*at.taken);
+      };
+      table.add({codec, from, to, gain(range.first), gain(range.last), shown_as(codec)});
+      const std::string clause = codec == "none"       ? "stay uncompressed"
+                                 : codec == kUndecided ? "it is too close to call"
+                                                       : "take " + codec;
+      const bool first = range.first == 0, last = range.last + 1 == kSpeeds;
+      out_.by_speed += first && last ? "at every speed " + clause
+                       : first       ? fmt::format("below {} Gbit/s {}", two_digits(to), clause)
+                       : last        ? fmt::format("above {} {}", two_digits(from), clause)
+                                     : fmt::format("from {} to {} {}", two_digits(from), two_digits(to), clause);
+      out_.by_speed += last ? "." : "; ";
+    }
+    const Blanks filled = blanks();
+    out_.by_speed =
+        fmt::format("By the speed of a link, with {}: {}", filled.at("where").get<std::string>(), out_.by_speed);
+    add("take_by_speed", std::move(table), filled, networks);
+  }
+
+  void add_break_even(const Json& networks) {
+    Table table{
+        "break_even",
+        {{"codec", "with the parameters that were given"},
+         {"link_gbit_s", "speed of the network's links, each way"},
+         {"alpha_us", "latency of a message, microseconds"},
+         {"ranks", "that are modelled"},
+         {"ms", compute_seconds_ > 0.0 ? "milliseconds of an iteration" : "milliseconds of one step's all-reduce"},
+         {"ms_low", "where it lies with 95 % confidence of the codec's times, from here"},
+         {"ms_high", "and to here"},
+         {"speedup_vs_none", "time of none / time of this codec"},
+         {"shown_as", "colour in the charts"}}};
+    double least = INFINITY, most = 0.0;
+    for (std::size_t i = 0; i < swept_advice_.size(); i += kDrawnSpeed) {
+      const NetworkAdvice& at = swept_advice_[i];
+      for (const ResultRow* row : at.group.rows) {
+        const double ms = judged_seconds(*row) * 1e3;
+        const Interval interval = judged_interval(*row);
+        const bool known = interval.high > interval.low;
+        table.add({name(*row), row->network->link.beta * 8e-9, row->network->link.alpha * 1e6, std::int64_t{row->ranks},
+                   ms, known ? Cell{interval.low * 1e3} : Cell{}, known ? Cell{interval.high * 1e3} : Cell{},
+                   judged_seconds(*at.none) / judged_seconds(*row), shown_as(name(*row))});
+        if (row->codec.name() == "noop" || !(ms > 0.0)) continue;
+        if (row->codec.name() == "none" || shown_as(name(*row)) != kOthers) {
+          least = std::min(least, ms);
+          most = std::max(most, ms);
+        }
+      }
+    }
+    Blanks filled = blanks();
+    filled["ms_range"] = {least / 2.0, most * 2.0};
+    add("break_even", std::move(table), filled, networks);
+  }
+
+  /// Measured rows over all tensors that have an error, one for each codec.
+  [[nodiscard]] std::vector<std::size_t> measured_places() const {
+    std::vector<std::size_t> places;
+    std::set<std::string> seen;
+    for (std::size_t i = 0; i < record_.rows.size(); ++i) {
+      const ResultRow& row = record_.rows[i];
+      if (!row.modelled() && row.errors && seen.insert(name(row)).second) places.push_back(i);
+    }
+    return places;
+  }
+
+  void pareto_and_phases() {
+    if (const auto places = measured_places(); !places.empty()) {
+      Table table{"pareto_bytes",
+                  {{"codec", "with the parameters that were given"},
+                   {"wire_bytes_per_rank", "what the communicator counted as sent by one rank in a step"},
+                   {"payload_bytes", "what one rank's encoder wrote in a step"},
+                   {"payload_ratio", "fp32 bytes / payload bytes"},
+                   {"nmse", "error of a step's mean gradient: squared, relative"},
+                   {"cumulative_nmse", "of the sum over all steps"},
+                   {"judged_by", "which of the two the codec is judged by"},
+                   {"error", "that one"},
+                   {"shown_as", "colour in the charts"}}};
+      for (const std::size_t i : places) {
+        const ResultRow& row = record_.rows[i];
+        const auto at = [&](const char* column) { return cell_at(record_.table, record_.place[i], column); };
+        const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
+        table.add({name(row), at("wire_bytes_per_rank"), at("payload_bytes"), at("payload_ratio"), at("nmse"),
+                   at("cumulative_nmse"), judged, at(judged), shown_as(name(row))});
+      }
+      add("pareto_bytes", std::move(table), blanks());
+    } else {
+      lacks("pareto_bytes", "no row of the bench has an error");
+    }
+    if (modelled_.empty()) {
+      lacks("pareto_time", "the bench modelled no network");
+      lacks("phases", "the bench modelled no network");
+      return;
+    }
+    Table time{
+        "pareto_time",
+        {{"network", "and how many ranks, modelled"},
+         {"codec", "with the parameters that were given"},
+         {"ms", compute_seconds_ > 0.0 ? "milliseconds of an iteration" : "milliseconds of one step's all-reduce"},
+         {"ms_low", "where it lies with 95 % confidence of the codec's times, from here"},
+         {"ms_high", "and to here"},
+         {"judged_by", "the error that the codec is judged by"},
+         {"error", "that one: squared, relative"},
+         {"speedup_vs_none", "time of none / time of this codec"},
+         {"pareto", "no other codec is better in error or time and no worse in the other"},
+         {"shown_as", "colour in the charts"}}};
+    std::vector<Column> heads{{"network", "and how many ranks, modelled"},
+                              {"codec", "with the parameters that were given"}};
+    const std::vector<std::string> times{"encode_us_median", "comm_us_median", "decode_us_median",
+                                         "total_us_median",  "total_us_low",   "total_us_high"};
+    for (const auto& column : times) heads.push_back({column, "microseconds of one step"});
+    Table phases{"phases", heads};
+    for (std::size_t i = 0; i < modelled_.size(); ++i) {
+      const ResultRow& row = modelled_[i];
+      const std::string place = place_name(row.network->name, row.ranks);
+      const Interval interval = judged_interval(row);
+      const bool known = interval.high > interval.low;
+      const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
+      if (row.codec.name() != "noop") {
+        time.add({place, name(row), judged_seconds(row) * 1e3, known ? Cell{interval.low * 1e3} : Cell{},
+                  known ? Cell{interval.high * 1e3} : Cell{}, judged, cell_at(modelled_cells_, i, judged),
+                  cell_at(modelled_cells_, i, row.iteration ? "iteration_speedup_vs_none" : "speedup_vs_none"),
+                  cell_at(modelled_cells_, i, "pareto"), shown_as(name(row))});
+      }
+      std::vector<Cell> line{place, name(row)};
+      for (const auto& column : times) line.push_back(cell_at(modelled_cells_, i, column));
+      phases.add(std::move(line));
+    }
+    add("pareto_time", std::move(time), blanks());
+    Blanks filled = blanks();
+    filled["phases_height"] = 17 * std::max<std::size_t>(3, most_drawn());
+    add("phases", std::move(phases), filled);
+  }
+
+  /// Bars in the fullest network of the chart of phases, whose specification leaves out what takes five times as long
+  /// as uncompressed.
+  [[nodiscard]] std::size_t most_drawn() const {
+    std::size_t most = 0;
+    for (const auto& group : modelled_groups(modelled_)) {
+      double none = 0.0;
+      for (const ResultRow* row : group.rows) {
+        if (row->codec.name() == "none" && row->total) none = std::max(none, row->total->median);
+      }
+      most = std::max<std::size_t>(
+          most, static_cast<std::size_t>(std::count_if(group.rows.begin(), group.rows.end(), [&](const ResultRow* row) {
+            return row->total && row->total->median <= 5.0 * none;
+          })));
+    }
+    return most;
+  }
+
+  [[nodiscard]] static Cell cell_at(const Table& table, std::size_t row, const std::string& column) {
+    return has_column(table, column) ? table.at(row, column) : Cell{};
+  }
+
+  void errors() {
+    Table table{"errors",
+                {{"codec", "with the parameters that were given"},
+                 {"iteration", "training iteration of the step"},
+                 {"nmse", "of the step"},
+                 {"cumulative_nmse", "of the sums over the steps so far"},
+                 {"shown_as", "colour in the charts"}}};
+    for (const std::size_t i : measured_places()) {
+      const std::string codec = name(record_.rows[i]);
+      if (codec == "noop") continue;  // 1, always
+      const auto add_step = [&](const Table& steps, std::size_t s) {
+        table.add({codec, cell_at(steps, s, "iteration"), cell_at(steps, s, "nmse"),
+                   cell_at(steps, s, "cumulative_nmse"), shown_as(codec)});
+      };
+      if (source_.json) {
+        const Json steps = source_.json->at("rows").at(record_.place[i]).value("steps", Json::array());
+        const Table one = table_from_json("steps", steps, source_.origin.file);
+        for (std::size_t s = 0; s < one.rows().size(); ++s) add_step(one, s);
+      } else if (source_.steps) {
+        const Table& all = *source_.steps;
+        for (std::size_t s = 0; s < all.rows().size(); ++s) {
+          const auto same = [&](const char* column) {
+            return text_at(all, s, column) == text_at(record_.table, record_.place[i], column);
+          };
+          if (same("codec") && same("params") && same("granularity") && same("timing")) add_step(all, s);
+        }
+      }
+    }
+    if (table.rows().empty()) {
+      lacks("error_steps", source_.json ? "no codec was measured"
+                                        : "a CSV of rows does not have the steps: --json or --steps-csv does");
+      return;
+    }
+    add("error_steps", table, blanks());
+    add("error_sums", std::move(table), blanks());
+  }
+
+  void layers() {
+    std::map<std::vector<std::string>, const ResultRow*> by_key;
+    const auto key = [&](std::size_t place) {
+      std::vector<std::string> texts;
+      for (const char* column : {"codec", "params", "granularity", "aggregation"})
+        texts.push_back(text_at(record_.table, place, column));
+      return texts;
+    };
+    for (std::size_t i = 0; i < record_.rows.size(); ++i) by_key.emplace(key(record_.place[i]), &record_.rows[i]);
+    Table table{"layers",
+                {{"codec", "with the parameters that were given"},
+                 {"tensor", "name of the parameter"},
+                 {"elements", "of the tensor"},
+                 {"judged_by", "the error that the codec is judged by"},
+                 {"error", "that one: squared, relative"}}};
+    std::vector<std::string> tensors;
+    std::set<std::pair<std::string, std::string>> seen;
+    for (std::size_t i = 0; i < record_.table.rows().size(); ++i) {
+      const std::string tensor = text_at(record_.table, i, "tensor");
+      if (tensor == "all" || text_at(record_.table, i, "nmse").empty()) continue;
+      const auto found = by_key.find(key(i));
+      if (found == by_key.end()) continue;
+      const std::string codec = name(*found->second);
+      if (codec.starts_with("none") || codec.starts_with("noop") || !seen.emplace(codec, tensor).second) continue;
+      const char* judged = delays(found->second->codec) ? "cumulative_nmse" : "nmse";
+      table.add({codec, tensor, cell_at(record_.table, i, "elements"), judged, cell_at(record_.table, i, judged)});
+      if (std::find(tensors.begin(), tensors.end(), tensor) == tensors.end()) tensors.push_back(tensor);
+    }
+    if (table.rows().empty()) {
+      lacks("layers", "the bench has no rows of single tensors");
+      return;
+    }
+    Blanks filled = blanks();
+    filled["tensors"] = tensors;
+    filled["layers_height"] = 13 * std::max<std::size_t>(2, tensors.size());
+    add("layers", std::move(table), filled);
+  }
+
+  void scaling() {
+    if (!can_model()) {
+      lacks("scaling", source_.json ? "no codec was timed by itself (--timing isolated)"
+                                    : "a CSV does not have the collectives that each codec takes part in");
+      return;
+    }
+    std::vector<int> counts;
+    for (int count = 2; count <= 1024; count *= 2) counts.push_back(count);
+    std::vector<ResultRow> rows = modelled_for(networks_, counts);
+    Table table{
+        "scaling",
+        {{"network", "that is modelled"},
+         {"nodes", "machines"},
+         {"ranks", "on all of them"},
+         {"codec", "with the parameters that were given"},
+         {"ms", compute_seconds_ > 0.0 ? "milliseconds of an iteration" : "milliseconds of one step's all-reduce"},
+         {"speedup_vs_none", "time of none / time of this codec"},
+         {"scaling_efficiency", "throughput of a rank against one rank alone, where iterations are modelled"},
+         {"shown_as", "colour in the charts"}}};
+    double most = 1.0;
+    for (const NetworkAdvice& at : advice_of(rows, options_.max_nmse)) {
+      for (const ResultRow* row : at.group.rows) {
+        if (row->codec.name() == "noop") continue;
+        const double gain = judged_seconds(*at.none) / judged_seconds(*row);
+        table.add({row->network->name, std::int64_t{row->ranks / row->network->node}, std::int64_t{row->ranks},
+                   name(*row), judged_seconds(*row) * 1e3, gain, cell(row->scaling_efficiency()),
+                   shown_as(name(*row))});
+        most = std::max(most, gain);
+      }
+    }
+    Blanks filled = blanks();
+    filled["most_gain"] = 1.2 * most;
+    add("scaling", std::move(table), filled);
+  }
+
+  void predicted() {
+    Table table{"predicted",
+                {{"codec", "with the parameters that were given"},
+                 {"network", "that the model was given"},
+                 {"ranks", "of both"},
+                 {"comm", "what the measured ranks met over"},
+                 {"predicted_us", "total_us_median of the modelled row"},
+                 {"measured_us", "total_us_median of the measured row, all ranks at once"},
+                 {"measured_us_low", "95 % interval of that, from here"},
+                 {"measured_us_high", "and to here"}}};
+    for (std::size_t i = 0; i < record_.rows.size(); ++i) {
+      const ResultRow& row = record_.rows[i];
+      // Ranks that share a memory are on no network that could be predicted.
+      if (row.modelled() || row.timing != Timing::concurrent || !row.total || (row.comm != "mpi" && row.comm != "nccl"))
+        continue;
+      for (std::size_t j = 0; j < modelled_.size(); ++j) {
+        const ResultRow& model = modelled_[j];
+        if (name(model) != name(row) || model.ranks != row.ranks || row.codec.name() == "noop") continue;
+        const auto at = [&](const char* column) { return cell_at(record_.table, record_.place[i], column); };
+        table.add({name(row), model.network->name, std::int64_t{row.ranks}, row.comm,
+                   cell_at(modelled_cells_, j, "total_us_median"), at("total_us_median"), at("total_us_low"),
+                   at("total_us_high")});
+      }
+    }
+    if (table.rows().empty()) {
+      lacks("predicted", "it needs ranks that met over a network, and that network modelled for as many ranks");
+      return;
+    }
+    add("predicted", std::move(table), blanks());
+  }
+
+  const BenchSource& source_;
+  const BenchRecord& record_;
+  const FigureOptions& options_;
+  std::string suffix_;
+  bool several_cuts_ = false, record_has_models_ = false, synthetic_ = false;
+  std::vector<ResultRow> measured_;
+  std::vector<Network> networks_;
+  std::vector<int> nodes_;
+  int usual_nodes_ = kUsualNodes;
+  double compute_seconds_ = 0.0;
+  Overlap overlap_ = Overlap::bucket;
+  std::vector<double> tensor_bytes_;
+  std::vector<ResultRow> modelled_;          ///< of the networks
+  Table modelled_cells_{"bench", {}};        ///< the same, as they are written
+  std::vector<NetworkAdvice> advice_;        ///< on those
+  std::vector<ResultRow> swept_;             ///< of links of every speed
+  std::vector<NetworkAdvice> swept_advice_;  ///< on those, a speed each, slowest first
+  std::vector<std::string> shown_;           ///< codecs with a colour of their own
+  BenchFigures out_;
+};
+
+}  // namespace
+
+BenchFigures bench_figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix) {
+  return Figures{source, options, suffix}.take();
+}
+
+}  // namespace gradtool

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/bench/advice.hpp"
+#include "lib/page/chart.hpp"
+#include "lib/page/sources.hpp"
+
+namespace gradtool {
+
+/// What the command line says about modelled networks; empty lists: as in the record, or 1gbe, 10gbe and 100gbe with
+/// 32 nodes where it has none.
+struct FigureOptions {
+  double max_nmse = kDefaultMaxNmse;
+  std::vector<Network> networks;
+  std::vector<int> nodes;
+};
+
+/// The advice for one network, as the page shows it.
+struct NetworkVerdict {
+  std::string network;
+  std::string meaning;  ///< of a profile's name: "10 Gbit/s Ethernet, TCP: 30 us, 94 %"
+  int ranks = 0;
+  std::string answer;    ///< as the terminal says it: "take bf16"
+  std::string codec;     ///< to take; empty: stay uncompressed
+  double speedup = 1.0;  ///< of that
+  std::string reasons;
+  std::vector<std::string> others;
+};
+
+/// Everything that the page says about one run of the bench.
+struct BenchFigures {
+  std::string title;                     ///< "resnet20, 4 ranks, resnet20.h5"
+  std::vector<NetworkVerdict> verdicts;  ///< one for each network and number of ranks
+  std::string by_speed;                  ///< one sentence on all speeds; empty where that cannot be modelled
+  std::vector<std::string> basis;        ///< what the verdicts rest on
+  std::vector<std::string> notes;        ///< rows that are not ok, codecs that are not known here
+  std::vector<Chart> charts;
+  std::vector<MissingChart> missing;
+};
+
+/// `suffix` goes behind the charts' ids. All modelled numbers come from the bench's own cost model: rows of the record
+/// where it has them for the networks that are asked for, add_modelled() else.
+[[nodiscard]] BenchFigures bench_figures(const BenchSource& source, const FigureOptions& options,
+                                         const std::string& suffix);
+
+}  // namespace gradtool

@@ -1,0 +1,379 @@
+#include "lib/page/records.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lib/core/error.hpp"
+
+namespace gradtool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void bad(const std::string& where, const std::string& why) {
+  throw Error{Fault::data, fmt::format("{}: {}", where, why)};
+}
+
+std::optional<double> special_number(std::string_view text) {
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  return std::nullopt;
+}
+
+Cell cell_of(const Json& json, const std::string& where) {
+  if (json.is_null()) return {};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return json.get<std::int64_t>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& one) { return one.is_number(); }))
+    return json.dump();
+  if (!json.is_string()) bad(where, "a cell of a row is neither a number nor text");
+  const auto& text = json.get_ref<const std::string&>();
+  if (const auto special = special_number(text)) return *special;
+  return text;
+}
+
+/// A number only where it would be written the same again: a tensor that is called 007 stays text.
+Cell cell_of_csv(const std::string& text) {
+  if (text.empty()) return {};
+  if (text == "true" || text == "false") return text == "true";
+  if (const auto special = special_number(text)) return *special;
+  const char* const end = text.data() + text.size();
+  std::int64_t whole = 0;
+  if (const auto read = std::from_chars(text.data(), end, whole); read.ec == std::errc{} && read.ptr == end) {
+    if (to_text(Cell{whole}) == text) return whole;
+  }
+  double number = 0.0;
+  if (const auto read = std::from_chars(text.data(), end, number); read.ec == std::errc{} && read.ptr == end) {
+    if (to_text(Cell{number}) == text) return number;
+  }
+  return text;
+}
+
+/// The records of a CSV text by RFC 4180.
+class CsvLines {
+ public:
+  CsvLines(std::string_view text, const std::string& where) : text_{text}, where_{where} {}
+  [[nodiscard]] bool more() const { return at_ < text_.size(); }
+  [[nodiscard]] std::vector<std::string> next() {
+    std::vector<std::string> fields(1);
+    for (bool quoted = false;; ++at_) {
+      if (at_ == text_.size()) {
+        if (quoted) bad(where_, "a quoted field does not end");
+        return fields;
+      }
+      const char c = text_[at_];
+      const bool two_quotes = text_.substr(at_, 2) == "\"\"";
+      if (c == '"' && !(quoted && two_quotes)) {
+        quoted = !quoted;
+      } else if (!quoted && c == ',') {
+        fields.emplace_back();
+      } else if (!quoted && c == '\n') {
+        ++at_;
+        return fields;
+      } else if (quoted || c != '\r') {
+        fields.back() += c;
+        if (quoted && two_quotes) ++at_;
+      }
+    }
+  }
+
+ private:
+  std::string_view text_;
+  const std::string& where_;
+  std::size_t at_ = 0;
+};
+
+std::size_t column_of(const Table& table, std::string_view column) {
+  const auto& columns = table.columns();
+  return static_cast<std::size_t>(
+      std::find_if(columns.begin(), columns.end(), [&](const Column& each) { return each.name == column; }) -
+      columns.begin());
+}
+
+/// One row of the bench's table, from which a ResultRow is made again.
+class RowReader {
+ public:
+  RowReader(const Table& table, std::size_t row, const std::string& where) : table_{table}, row_{row}, where_{where} {}
+
+  [[nodiscard]] std::string text(std::string_view column) const { return text_at(table_, row_, column); }
+  [[nodiscard]] std::optional<double> number(std::string_view column) const { return number_at(table_, row_, column); }
+  [[nodiscard]] std::int64_t whole(std::string_view column) const {
+    const auto value = number(column);
+    constexpr double kLargest = 9e15;  // up to there every whole number is a double
+    if (!value || *value != std::floor(*value) || std::abs(*value) > kLargest)
+      bad(where_, fmt::format("row {} has no whole number in column {}", row_ + 1, column));
+    return static_cast<std::int64_t>(*value);
+  }
+  /// A number of ranks, threads or chunks.
+  [[nodiscard]] int count(std::string_view column) const {
+    const std::int64_t value = whole(column);
+    if (value < 1 || value > (1 << 30))
+      bad(where_, fmt::format("row {}: {} is no number of {}", row_ + 1, value, column));
+    return static_cast<int>(value);
+  }
+  [[nodiscard]] std::optional<PhaseSummary> phase(const std::string& name) const {
+    const auto seconds = [&](const char* what) -> std::optional<double> {
+      const auto us = number(name + "_us_" + what);
+      return us && std::isfinite(*us) ? std::optional{*us * 1e-6} : std::nullopt;
+    };
+    const auto median = seconds("median");
+    if (!median) return std::nullopt;
+    return PhaseSummary{.median = *median,
+                        .p95 = seconds("p95"),
+                        .min = seconds("min"),
+                        .noise = number(name + "_noise"),
+                        .low = seconds("low"),
+                        .high = seconds("high")};
+  }
+
+ private:
+  const Table& table_;
+  std::size_t row_;
+  const std::string& where_;
+};
+
+/// What was given on the command line, as far as the filled-in parameters tell: those that are not the default.
+std::string given_params(const std::string& codec, const std::string& params) {
+  const std::string defaults = "," + parse_codec(codec).params_text() + ",";
+  std::string given;
+  for (std::size_t start = 0; start < params.size();) {
+    const std::size_t end = std::min(params.find(',', start), params.size());
+    const std::string one = params.substr(start, end - start);
+    if (defaults.find("," + one + ",") == std::string::npos) given += (given.empty() ? "" : ",") + one;
+    start = end + 1;
+  }
+  return given;
+}
+
+bool is_known(std::string_view name) {
+  const auto all = codecs();
+  return std::any_of(all.begin(), all.end(), [&](const CodecDescriptor* codec) { return codec->name == name; });
+}
+
+ResultRow::Status status_of(const std::string& text) {
+  using Status = ResultRow::Status;
+  for (const Status status : {Status::ok, Status::skipped, Status::failed}) {
+    if (text == name_of(status)) return status;
+  }
+  return Status::not_finite;
+}
+
+Scheme scheme_of(const std::string& text) {
+  for (const Scheme scheme : {Scheme::sum, Scheme::gather, Scheme::hop}) {
+    if (text == name_of(scheme)) return scheme;
+  }
+  return Scheme::automatic;
+}
+
+CodecSpec codec_of(const RowReader& row) {
+  const std::string name = row.text("codec");
+  std::string params = row.text("params");
+  if (params == "default") params.clear();
+  CodecSpec codec = parse_codec(params.empty() ? name : name + ":" + params);
+  // Records since schema 2 say what was given; of older ones and of a CSV it is what differs from the defaults.
+  const std::string shown = row.text("name");
+  codec.given = shown.empty() ? given_params(name, params) : shown.substr(std::min(name.size() + 1, shown.size()));
+  return codec;
+}
+
+ResultRow result_row(const RowReader& cells) {
+  ResultRow row{codec_of(cells)};
+  row.run_id = cells.text("run_id");
+  row.status = status_of(cells.text("status"));
+  row.message = cells.text("message");
+  row.scheme = scheme_of(cells.text("aggregation"));
+  row.file = cells.text("file");
+  row.model = cells.text("model");
+  row.granularity = cells.text("granularity");
+  row.elements = static_cast<std::uint64_t>(std::max<std::int64_t>(0, cells.whole("elements")));
+  row.first_step = cells.whole("first_step");
+  row.last_step = cells.whole("last_step");
+  row.ranks = row.measured_ranks = cells.count("ranks");
+  row.comm = cells.text("comm");
+  row.device = cells.text("device");
+  row.threads = cells.count("threads");
+  row.dtype = cells.text("dtype");
+  row.timing = cells.text("timing") == "concurrent" ? Timing::concurrent : Timing::isolated;
+  row.pipeline = cells.count("pipeline");
+  row.all_reduce = cells.text("all_reduce");
+  row.reached = cells.text("reached") != "false";
+  if (cells.text("time_source") == "modelled") row.network = Network::parse(cells.text("network"));
+  if (const auto ms = cells.number("iteration_ms"), compute = cells.number("compute_ms"); ms && compute) {
+    row.iteration = {.compute_seconds = *compute * 1e-3,
+                     .overlap = cells.text("overlap") == "none" ? Overlap::none : Overlap::bucket,
+                     .seconds = *ms * 1e-3};
+  }
+  if (const auto payload = cells.number("payload_bytes"), wire = cells.number("wire_bytes_per_rank");
+      payload && wire && std::isfinite(*payload) && std::isfinite(*wire)) {
+    const double sent = cells.number("element_ratio").value_or(0.0);
+    StepBytes bytes;
+    bytes.payload = bytes.payload_max = *payload;
+    bytes.wire_per_rank = *wire;
+    bytes.values_sent = bytes.fewest_values_sent = sent > 0.0 ? static_cast<double>(row.elements) / sent : 0.0;
+    row.bytes = bytes;
+  }
+  if (const auto nmse = cells.number("nmse")) {
+    // Only the quotient is in the record: sums that have it stand for those that the bench had.
+    row.errors = ErrorSums{
+        .elements = row.elements, .xx = std::isinf(*nmse) ? 0.0 : 1.0, .error = std::isinf(*nmse) ? 1.0 : *nmse};
+  }
+  row.cumulative_nmse = cells.number("cumulative_nmse");
+  row.encode = cells.phase("encode");
+  row.communicate = cells.phase("comm");
+  row.decode = cells.phase("decode");
+  row.total = cells.phase("total");
+  row.verdict.pareto = cells.text("pareto").empty() ? std::nullopt : std::optional{cells.text("pareto") == "true"};
+  row.verdict.speedup_vs_none = cells.number("speedup_vs_none");
+  row.verdict.iteration_speedup_vs_none = cells.number("iteration_speedup_vs_none");
+  return row;
+}
+
+UnitProfile unit_profile(const Json& json) {
+  UnitProfile unit;
+  unit.ready = json.at("ready").get<double>();
+  unit.bytes.payload = json.value("payload_bytes", 0.0);
+  unit.bytes.wire_per_rank = json.value("wire_bytes_per_rank", 0.0);
+  unit.encode = json.at("encode_us").get<double>() * 1e-6;
+  unit.decode = json.at("decode_us").get<double>() * 1e-6;
+  for (const Json& used : json.value("collectives", Json::array())) {
+    const auto found = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const CollectiveUse& use) {
+      return name_of(use.kind) == used.at("kind").get<std::string>();
+    });
+    if (found == unit.uses.end())
+      throw Error{Fault::data, "unknown kind of collective '" + used.at("kind").get<std::string>() + "'"};
+    found->calls = used.at("calls").get<double>();
+    found->bytes = used.at("bytes").get<double>();
+  }
+  return unit;
+}
+
+}  // namespace
+
+Table table_from_json(const std::string& name, const Json& rows, const std::string& where) {
+  if (!rows.is_array()) bad(where, fmt::format("'{}' is no list of rows", name));
+  std::vector<Column> columns;
+  std::map<std::string, std::size_t> index;
+  std::vector<std::vector<Cell>> cells;
+  for (const Json& row : rows) {
+    if (!row.is_object()) bad(where, fmt::format("a row of '{}' is no object", name));
+    auto& line = cells.emplace_back(columns.size());
+    for (const auto& [key, value] : row.items()) {
+      if (value.is_structured() && !(value.is_array() && !value.empty() && value.front().is_number())) continue;
+      const auto [place, fresh] = index.emplace(key, columns.size());
+      if (fresh) {
+        columns.push_back({key, ""});
+        line.emplace_back();
+      }
+      line[place->second] = cell_of(value, where);
+    }
+  }
+  Table table{name, columns};
+  for (auto& line : cells) {
+    line.resize(columns.size());
+    table.add(std::move(line));
+  }
+  return table;
+}
+
+Table table_from_csv(const std::string& name, std::string_view text, const std::string& where) {
+  CsvLines lines{text, where};
+  std::vector<Column> columns;
+  if (lines.more()) {
+    for (auto& field : lines.next()) columns.push_back({field, ""});
+  }
+  Table table{name, columns};
+  for (std::size_t line = 2; lines.more(); ++line) {
+    std::vector<Cell> row;
+    for (const auto& field : lines.next()) row.push_back(cell_of_csv(field));
+    if (row.size() != columns.size()) {
+      bad(where, fmt::format("record {} has {} fields, but the header has {}", line, row.size(), columns.size()));
+    }
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+bool has_column(const Table& table, std::string_view column) {
+  return column_of(table, column) < table.columns().size();
+}
+
+std::optional<double> number_at(const Table& table, std::size_t row, std::string_view column) {
+  const std::size_t place = column_of(table, column);
+  if (place == table.columns().size()) return std::nullopt;
+  const Cell& cell = table.rows()[row][place];
+  if (const auto* whole = std::get_if<std::int64_t>(&cell)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&cell)) return *real;
+  return std::nullopt;
+}
+
+std::string text_at(const Table& table, std::size_t row, std::string_view column) {
+  const std::size_t place = column_of(table, column);
+  return place == table.columns().size() ? std::string{} : to_text(table.rows()[row][place]);
+}
+
+Table selected(const Table& table, const std::vector<std::string>& columns, const std::vector<std::size_t>& rows) {
+  std::vector<Column> heads;
+  std::vector<std::size_t> places;
+  for (const auto& column : columns) {
+    places.push_back(column_of(table, column));
+    const bool there = places.back() < table.columns().size();
+    heads.push_back({column, there ? table.columns()[places.back()].meaning : ""});
+  }
+  Table out{table.name(), heads};
+  for (const std::size_t row : rows) {
+    std::vector<Cell> line;
+    line.reserve(places.size());
+    for (const std::size_t place : places)
+      line.push_back(place < table.columns().size() ? table.rows()[row][place] : Cell{});
+    out.add(std::move(line));
+  }
+  return out;
+}
+
+BenchRecord read_bench(Table table, const Json* json_rows, const std::string& where) {
+  BenchRecord record;
+  std::map<std::string, int> measured_ranks;  // by run
+  for (std::size_t i = 0; i < table.rows().size(); ++i) {
+    const RowReader cells{table, i, where};
+    if (const auto schema = cells.number("schema_version"); !schema || *schema > kBenchSchema) {
+      bad(where, fmt::format("row {} is of schema version {}; this gradtool reads 1 to {}", i + 1,
+                             cells.text("schema_version"), kBenchSchema));
+    }
+    if (cells.text("tensor") != "all") continue;
+    if (!is_known(cells.text("codec"))) {
+      if (std::find(record.unknown_codecs.begin(), record.unknown_codecs.end(), cells.text("codec")) ==
+          record.unknown_codecs.end())
+        record.unknown_codecs.push_back(cells.text("codec"));
+      continue;
+    }
+    try {
+      ResultRow row = result_row(cells);
+      if (!row.modelled())
+        measured_ranks[row.run_id] = row.ranks;
+      else if (measured_ranks.contains(row.run_id))
+        row.measured_ranks = measured_ranks[row.run_id];
+      if (json_rows != nullptr) {
+        for (const Json& unit : json_rows->at(i).value("units", Json::array())) row.units.push_back(unit_profile(unit));
+      }
+      record.rows.push_back(std::move(row));
+      record.place.push_back(i);
+    } catch (const Json::exception& error) {
+      bad(where, fmt::format("row {}: {}", i + 1, error.what()));
+    } catch (const Error& error) {
+      if (error.fault() == Fault::data) throw;
+      bad(where, fmt::format("row {}: {}", i + 1, error.what()));  // a codec or network as no bench writes it
+    }
+  }
+  record.table = std::move(table);
+  return record;
+}
+
+}  // namespace gradtool

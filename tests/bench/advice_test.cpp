@@ -1,0 +1,224 @@
+// What `bench --advise` says of planted rows: one network, times and errors as a test wants them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lib/bench/result.hpp"
+
+namespace gradtool::test {
+namespace {
+
+/// A codec on the modelled network.
+struct Modelled {
+  std::string codec;    ///< with parameters
+  double ms = 0.0;      ///< of a step, or of an iteration where there is one
+  double spread = 0.0;  ///< half the width of the 95 % interval of that time, in ms; below 0: not known
+  double error = 0.0;   ///< of a step, and accumulated
+};
+
+class Advice : public testing::Test {
+ protected:
+  Advice() {
+    add({.codec = "none", .ms = 100.0});
+    add({.codec = "noop", .ms = 1.0, .error = 1.0});
+  }
+  ResultRow& add(const Modelled& m, int ranks = 8) {
+    ResultRow row{parse_codec(m.codec)};
+    row.network = Network::parse("10gbe");
+    row.ranks = ranks;
+    row.measured_ranks = 2;
+    row.file = "capture.h5";
+    row.granularity = "bucket:25MB";
+    row.total = PhaseSummary{.median = m.ms * 1e-3};
+    if (m.spread >= 0.0) {
+      row.total->low = (m.ms - m.spread) * 1e-3;
+      row.total->high = (m.ms + m.spread) * 1e-3;
+    }
+    row.errors = ErrorSums{.xx = 1.0, .error = m.error};
+    row.cumulative_nmse = m.error;
+    rows_.push_back(row);
+    return rows_.back();
+  }
+  /// Every row becomes one of an iteration, which hides all but its time beyond `compute_ms`.
+  void add_iterations(double compute_ms) {
+    for (ResultRow& row : rows_) {
+      row.iteration = {.compute_seconds = compute_ms * 1e-3,
+                       .seconds = row.total->median,
+                       .low = row.total->low,
+                       .high = row.total->high};
+    }
+  }
+  /// The advice on one line, because where lines break is not what these tests are about.
+  [[nodiscard]] std::string advice(double max_nmse = 0.1) const {
+    const std::string lines = advise(rows_, max_nmse);
+    std::string text;
+    for (const char c : lines) {
+      if (c == '\n') text += ' ';
+      if (c != '\n' && !(c == ' ' && text.ends_with(' '))) text += c;
+    }
+    return text;
+  }
+  std::vector<ResultRow> rows_;
+};
+
+bool says(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(Advice, TakesTheFastestCodecOfThoseThatErrLittle) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  add({.codec = "qsgd:bits=4", .ms = 40.0, .error = 0.02});
+  add({.codec = "int8", .ms = 150.0, .error = 0.01});
+  const std::string text = advice();
+  EXPECT_TRUE(text.starts_with("10gbe, 8 ranks: take qsgd:bits=4. ")) << text;
+  EXPECT_TRUE(
+      says(text, "takes 40.0 ms instead of 100 ms uncompressed: 2.50 times faster; its error of a step is 0.02."))
+      << text;
+  EXPECT_TRUE(says(text, "next: fp16 60.0 ms (error 0.001).")) << text;
+  EXPECT_TRUE(says(text, "slower: int8.")) << text;
+  EXPECT_TRUE(says(text, "at most 0.1 (--max-nmse)")) << text;
+}
+
+TEST_F(Advice, HasNothingToSayWithoutAModelledNetworkOrWithoutABaseline) {
+  add({.codec = "fp16", .ms = 50.0});
+  for (ResultRow& row : rows_) row.network.reset();
+  EXPECT_EQ(advice(), "");
+  for (ResultRow& row : rows_) row.network = Network::parse("10gbe");
+  EXPECT_NE(advice(), "");
+  rows_.erase(rows_.begin());
+  EXPECT_EQ(advice(), "");
+}
+
+TEST_F(Advice, StaysUncompressedWhereLittleIsGained) {
+  add({.codec = "fp16", .ms = 98.0, .error = 0.001});
+  const std::string text = advice();
+  EXPECT_TRUE(says(text,
+                   "8 ranks: stay uncompressed. fp16, the fastest codec whose error is small enough (0.001), would "
+                   "be 2.0 % faster than the 100 ms that a step's all-reduce takes uncompressed. A gain of less "
+                   "than 5 % is not worth an error."))
+      << text;
+  EXPECT_FALSE(says(text, "sending nothing would gain")) << text;
+}
+
+TEST_F(Advice, StaysUncompressedWhereEveryCodecIsSlower) {
+  add({.codec = "fp16", .ms = 150.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(),
+                   "stay uncompressed. fp16, the fastest codec whose error is small enough (0.001), would be "
+                   "1.50 times slower than the 100 ms"))
+      << advice();
+}
+
+TEST_F(Advice, SaysOnceWhatIsTheSameWithAndWithoutTheCodec) {
+  rows_[1].total = PhaseSummary{.median = 99.9e-3, .low = 99.9e-3, .high = 99.9e-3};
+  add({.codec = "fp16", .ms = 100.01, .error = 0.001});
+  add_iterations(99.0);
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "would not change the 100 ms that an iteration takes uncompressed")) << text;
+  EXPECT_FALSE(says(text, "instead of")) << text;
+  EXPECT_TRUE(says(text, "Even sending nothing would gain less than 5 %.")) << text;
+}
+
+TEST_F(Advice, SaysOnceATimeThatNoiseAloneMakesWorthATry) {
+  add({.codec = "fp16", .ms = 100.01, .spread = 20.0, .error = 0.001});
+  add_iterations(99.97);
+  const std::string text = advice();
+  EXPECT_TRUE(says(text,
+                   "8 ranks: fp16 or uncompressed, too close to call. With fp16 an iteration takes 100 ms, as long "
+                   "as uncompressed (0.83 to 1.25 times as fast, with 95 % confidence of its times)"))
+      << text;
+  EXPECT_FALSE(says(text, "instead of")) << text;
+}
+
+TEST_F(Advice, ComparesIterationsWithTheirScalingEfficiency) {
+  add({.codec = "fp16", .ms = 80.0, .error = 0.001});
+  add_iterations(40.0);
+  EXPECT_TRUE(says(advice(),
+                   "With fp16 an iteration takes 80.0 ms instead of 100 ms uncompressed, a scaling efficiency "
+                   "of 50 % instead of 40 %: 1.25 times faster"))
+      << advice();
+}
+
+TEST_F(Advice, IsTooCloseToCallWhereTheGainMayBeNoise) {
+  add({.codec = "fp16", .ms = 92.0, .spread = 6.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(),
+                   "fp16 or uncompressed, too close to call. With fp16 a step's all-reduce takes 92.0 ms instead "
+                   "of 100 ms uncompressed: 1.09 times faster (1.02 to 1.16 times as fast"))
+      << advice();
+}
+
+TEST_F(Advice, NamesTheRivalsWhoseTimesCannotBeTold) {
+  add({.codec = "fp16", .ms = 50.0, .spread = 3.0, .error = 0.001});
+  add({.codec = "int8", .ms = 52.0, .spread = 3.0, .error = 0.001});
+  add({.codec = "bf16", .ms = 70.0, .spread = 3.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "take fp16 or int8, too close to call.")) << advice();
+}
+
+TEST_F(Advice, LeavesOutWhatErrsTooMuch) {
+  add({.codec = "topk", .ms = 5.0, .error = 0.5});
+  add({.codec = "fp16", .ms = 50.0, .error = 0.001});
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "take fp16.")) << text;
+  EXPECT_TRUE(says(text, "error too large: topk.")) << text;
+  EXPECT_TRUE(says(advice(0.5), "take topk.")) << "the bound itself is accepted";
+  const std::string none = advice(0.0001);
+  EXPECT_TRUE(says(none, "stay uncompressed. No codec here has an error of at most 0.0001.")) << none;
+}
+
+TEST_F(Advice, JudgesWhatDelaysGradientsByItsAccumulatedError) {
+  add({.codec = "topk:ef=on", .ms = 5.0, .error = 0.9}).cumulative_nmse = 0.05;
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "take topk:ef=on.")) << text;
+  EXPECT_TRUE(says(text, "its accumulated error is 0.05.")) << text;
+}
+
+TEST_F(Advice, LeavesOutMethodsThatWereNotAtWork) {
+  add({.codec = "dgc", .ms = 5.0, .error = 0.0}).reached = false;
+  add({.codec = "fp16", .ms = 50.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "take fp16.")) << advice();
+  EXPECT_TRUE(says(advice(), "method not at work in this replay: dgc.")) << advice();
+}
+
+TEST_F(Advice, SaysWhatBucketingAloneGains) {
+  rows_[0].tensorwise_seconds = 0.25;
+  add({.codec = "fp16", .ms = 50.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(),
+                   "bucket:25MB alone gains: uncompressed gradients take 250 ms reduced tensor by tensor, 100 ms "
+                   "so."))
+      << advice();
+  rows_[0].tensorwise_seconds = 0.104;
+  EXPECT_FALSE(says(advice(), "alone gains")) << advice();
+}
+
+TEST_F(Advice, AdmitsThatFewSamplesSayNothingOfNoise) {
+  add({.codec = "fp16", .ms = 50.0, .spread = -1.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "2.00 times faster (of fewer than five samples: how noisy that is, is not known)"))
+      << advice();
+  rows_.pop_back();
+  add({.codec = "fp16", .ms = 99.0, .spread = -1.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "takes uncompressed (of fewer than five samples")) << advice();
+}
+
+TEST_F(Advice, SharesAParagraphBetweenNumbersOfRanksWithTheSameAnswer) {
+  add({.codec = "fp16", .ms = 50.0, .error = 0.001});
+  add({.codec = "none", .ms = 200.0}, 16);
+  add({.codec = "fp16", .ms = 80.0, .error = 0.001}, 16);
+  add({.codec = "none", .ms = 300.0}, 32);
+  add({.codec = "fp16", .ms = 299.0, .error = 0.001}, 32);
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "10gbe, 8 to 16 ranks: take fp16. At 16 ranks: With fp16")) << text;
+  EXPECT_TRUE(says(text, "10gbe, 32 ranks: stay uncompressed.")) << text;
+}
+
+TEST_F(Advice, FitsTheTerminal) {
+  for (const char* codec : {"fp16", "bf16", "int8", "qsgd:bits=4", "topk:ratio=0.5,ef=on", "natural", "terngrad", "mx"})
+    add({.codec = codec, .ms = 50.0, .spread = 40.0, .error = 0.001});
+  const std::string lines = advise(rows_, 0.1);
+  for (std::size_t at = 0; at < lines.size();) {
+    const std::size_t end = std::min(lines.find('\n', at), lines.size());
+    EXPECT_LE(end - at, 80U) << lines.substr(at, end - at);
+    at = end + 1;
+  }
+}
+
+}  // namespace
+}  // namespace gradtool::test

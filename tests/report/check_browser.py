@@ -1,0 +1,148 @@
+"""The page of `gradtool report` in a real browser without a network: no console message, no request, no empty chart, in light and
+dark, on a telephone and in print. With --keep FOLDER the screenshots stay there, to be looked at.
+
+Usage: check_browser.py GRADTOOL SOURCE_DIR [--keep FOLDER]
+"""
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import browser
+import sample_records
+
+GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+KEEP = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[3] == "--keep" else None
+SAMPLE = ROOT / "datasets/lenet5-fashion-mnist.h5"
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+if browser.find() is None:
+    skip("no Chromium here (Debian: chromium)")
+try:
+    import matplotlib.image
+    import numpy
+except ImportError:
+    skip("no matplotlib here, which reads the screenshots (Debian: python3-matplotlib)")
+probe = subprocess.run([GRADTOOL, "report", str(ROOT)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+if probe.returncode == 77:
+    skip(probe.stderr.strip())
+
+
+def pixels(png):
+    return matplotlib.image.imread(io.BytesIO(png), format="png")[:, :, :3]
+
+
+def check_charts(page, what):
+    """Each chart has a good many pixels that are not its background, of more than two colours."""
+    shot = page.screenshot()
+    picture = pixels(shot)
+    if KEEP:
+        KEEP.mkdir(parents=True, exist_ok=True)
+        (KEEP / f"{what}.png").write_bytes(shot)
+    for chart in page.run("[...document.querySelectorAll('.plot')].map(plot => plot.id)"):
+        box = page.box_of(chart)
+        part = picture[int(box["y"]):int(box["y"] + box["height"]), int(box["x"]):int(box["x"] + box["width"])]
+        assert part.shape[0] > 40 and part.shape[1] > 200, f"{what}: {chart} is {part.shape}"
+        colours, counts = numpy.unique((part * 255).astype(numpy.uint32) @ numpy.array([65536, 256, 1], numpy.uint32), return_counts=True)
+        ink = 1 - counts.max() / counts.sum()
+        assert ink > 0.01 and len(colours) > 8, f"{what}: {chart} is empty: {ink:.2%} of its pixels, {len(colours)} colours"
+    return picture
+
+
+def check_looks(page, what, charts):
+    page.wait_for("document.documentElement.dataset.drawn !== undefined")
+    drawn = int(page.run("document.documentElement.dataset.drawn"))
+    assert drawn == charts if charts is not None else drawn >= 0, f"{what}: {drawn} charts"
+    light = check_charts(page, f"{what}_light")
+    page.look(dark=True)
+    dark = check_charts(page, f"{what}_dark")
+    assert numpy.median(light) > 0.9 and numpy.median(dark) < 0.2, f"{what}: {numpy.median(light)} {numpy.median(dark)}"
+    page.look(360, 740)
+    page.wait_for("[...document.querySelectorAll('figure:not(.wide) .plot svg')].every(svg => svg.getBoundingClientRect().width <= 360)")
+    check_charts(page, f"{what}_phone")
+    width = page.run("document.documentElement.scrollWidth")
+    assert width <= 360, f"{what}: on a telephone of 360 pixels the page is {width} wide"
+    page.look(medium="print", dark=True)
+    time.sleep(1)
+    paper = check_charts(page, f"{what}_print")
+    assert numpy.median(paper) > 0.9, f"{what}: prints dark"
+    page.look()
+
+
+def check_use(page):
+    """By keyboard and button: a control has the focus, tables open with the text of their CSV, downloads are whole."""
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    assert page.run("document.activeElement.tagName") == "A", page.run("document.activeElement.tagName")
+    unnamed = page.run("[...document.querySelectorAll('select')].filter(field => !field.getAttribute('aria-label')).length")
+    assert unnamed == 0, f"{unnamed} fields have no name"
+    same = page.run("""(async () => {
+      const figures = [...document.querySelectorAll('figure')];
+      for (const figure of figures) figure.querySelector('details.data').open = true;
+      await new Promise(done => setTimeout(done, 500));
+      for (const figure of figures) {
+        const lines = readCsv(JSON.parse(document.getElementById(figure.id + '.csv').textContent));
+        const shown = [...figure.querySelectorAll('tr')].map(line => [...line.children].map(cell => cell.textContent));
+        if (JSON.stringify(lines) !== JSON.stringify(shown)) return figure.id;
+        figure.querySelector('details.data').open = false;
+      }
+      return '';
+    })()""")
+    assert same == "", f"the table of {same} is not its CSV"
+    saved = page.run("""(async () => {
+      const saved = [];
+      const original = HTMLAnchorElement.prototype.click;
+      const texts = [];
+      const make_url = URL.createObjectURL;
+      URL.createObjectURL = blob => { texts.push(blob.text()); return make_url(blob); };
+      HTMLAnchorElement.prototype.click = function () { saved.push([this.download, this.href.slice(0, 22)]); };
+      for (const button of document.querySelectorAll('#break_even .tools button')) button.click();
+      for (let i = 0; i < 300 && saved.length < 4; i++) await new Promise(done => setTimeout(done, 50));
+      HTMLAnchorElement.prototype.click = original;
+      URL.createObjectURL = make_url;
+      return { saved, texts: await Promise.all(texts) };
+    })()""")
+    assert sorted(name for name, _ in saved["saved"]) == ["break_even.csv", "break_even.png", "break_even.svg", "break_even.vl.json"], saved["saved"]
+    assert next(address for name, address in saved["saved"] if name.endswith("png")).startswith("data:image/png"), saved["saved"]
+    spec = json.loads(next(text for text in saved["texts"] if text.startswith("{")))
+    rows = len(next(text for text in saved["texts"] if text.startswith("codec,")).strip().split("\n")) - 1
+    assert spec["$schema"].endswith("/v6.json") and len(spec["datasets"]["table"]) == rows > 100, rows
+    drawing = next(text for text in saved["texts"] if text.startswith("<svg"))
+    assert "var(--" not in drawing and "#0072b2" in drawing, "a picture for papers has colours, not names of the page's style"
+    # The choice of another network draws another picture.
+    before = page.run("document.querySelector('#phases svg').outerHTML")
+    page.run("(() => { const field = document.querySelector('#phases select'); field.selectedIndex = 0;"
+             " field.dispatchEvent(new Event('input')); field.dispatchEvent(new Event('change')); })()")
+    page.wait_for(f"document.querySelector('#phases svg').outerHTML !== {json.dumps(before)}", 20)
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    sample_records.write_records(GRADTOOL, SAMPLE, folder)
+    inputs = {"whole": folder} | sample_records.variants(folder)
+    pages = {}
+    for what, source in list(inputs.items()):
+        pages[what] = folder / f"{what}.html"
+        given = [source] if what != "whole" else [folder / "bench.json", folder / "analyze.json", folder / "info.json"]
+        sample_records.run(GRADTOOL, "report", *given, "-o", pages[what])
+    page = browser.Browser(browser.find())
+    try:
+        for what, path in pages.items():
+            page.look()
+            page.open(path)
+            check_looks(page, what, {"whole": 13, "empty": 0}.get(what))
+            if what == "whole":
+                check_use(page)
+            assert not page.messages, f"{what}: the console says {page.messages}"
+            asked = [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))]
+            assert not asked, f"{what}: the page asked for {asked}"
+    finally:
+        page.close()
+print(f"{len(pages)} pages drawn")

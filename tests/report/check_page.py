@@ -1,0 +1,252 @@
+"""The page of `gradtool report`, taken apart: its numbers are the cells of the files that it was made from, its sentences are those
+of the terminal, it asks for nothing, and input that is not gradtool's is refused.
+
+Usage: check_page.py GRADTOOL SOURCE_DIR
+"""
+import csv
+import html.parser
+import io
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import sample_records
+
+GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+SAMPLE = ROOT / "datasets/lenet5-fashion-mnist.h5"
+
+
+class Page(html.parser.HTMLParser):
+    """The JSON blocks of a page by id, and everything in it that could make a browser ask for something."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.blocks, self.addresses, self.policy, self._id = {}, [], "", None
+        self.text = path.read_text()
+        self.feed(self.text)
+        self.json = json.loads(self.blocks["page.json"])
+        self.charts = {chart["id"]: chart for section in self.json["sections"] for chart in section["charts"]}
+        self.missing = [one for section in self.json["sections"] for one in section["missing"]]
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag == "script":
+            self._id = attributes.get("id")
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attributes["content"]
+        self.addresses += [attributes[name] for name in ("src", "href", "srcset", "data", "action") if name in attributes]
+
+    def handle_endtag(self, tag):
+        if tag == "script":
+            self._id = None
+
+    def handle_data(self, data):
+        if self._id:
+            self.blocks[self._id] = self.blocks.get(self._id, "") + data
+
+    def table(self, chart):
+        return list(csv.DictReader(io.StringIO(json.loads(self.blocks[chart + ".csv"]))))
+
+
+def report(folder, *inputs):
+    out = folder / "page.html"
+    sample_records.run(GRADTOOL, "report", *inputs, "-o", out)
+    return Page(out)
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def name_of(row, names):
+    return names[row["codec"], row["params"]]
+
+
+def check_numbers(folder, page):
+    """Every number of a chart that a file has, too, is that file's cell, letter by letter."""
+    rows = rows_of(folder / "bench.csv")
+    record = json.loads((folder / "bench.json").read_text())
+    names = {(row["codec"], row["params"]): row["name"] for row in record["rows"] if row["tensor"] == "all"}
+    isolated = {name_of(r, names): r for r in rows if r["tensor"] == "all" and r["timing"] == "isolated" and r["time_source"] == "measured"}
+    modelled = {(f"{r['network']}, {r['ranks']} ranks", name_of(r, names)): r for r in rows if r["time_source"] == "modelled"}
+    compared = 0
+
+    def equal(shown, cell, where):
+        nonlocal compared
+        assert shown == cell, f"{where}: the page has {shown!r}, the file {cell!r}"
+        compared += 1
+
+    for row in page.table("pareto_bytes"):
+        for column in ("nmse", "cumulative_nmse", "wire_bytes_per_rank", "payload_bytes", "payload_ratio"):
+            equal(row[column], isolated[row["codec"]][column], f"pareto_bytes {row['codec']} {column}")
+        equal(row["error"], row[row["judged_by"]], "pareto_bytes error")
+    judged = {row["codec"]: row["judged_by"] for row in page.table("pareto_bytes")}
+    assert judged["efsignsgd"] == "cumulative_nmse" and judged["bf16"] == "nmse", judged
+    phases = page.table("phases")
+    assert len(phases) == len(modelled) == 2 * 3 * 7, (len(phases), len(modelled))
+    for row in phases:
+        for column in list(row)[2:]:
+            equal(row[column], modelled[row["network"], row["codec"]][column], f"phases {row['codec']} {column}")
+    for row in page.table("pareto_time"):
+        source = modelled[row["network"], row["codec"]]
+        for column in ("speedup_vs_none", "pareto"):
+            equal(row[column], source[column], f"pareto_time {row['codec']} {column}")
+        assert math.isclose(float(row["ms"]) * 1e3, float(source["total_us_median"]), rel_tol=1e-12), row
+    per_tensor = {(name_of(r, names), r["tensor"]): r for r in rows if r["tensor"] != "all"}
+    layers = page.table("layers")
+    assert len(layers) == 5 * 10, "five codecs, ten tensors"
+    for row in layers:
+        source = per_tensor[row["codec"], row["tensor"]]
+        equal(row["error"], source[row["judged_by"]], f"layers {row['codec']} {row['tensor']}")
+        equal(row["elements"], source["elements"], f"layers {row['codec']} {row['tensor']}")
+    steps = {(name_of(r, names), r["iteration"]): r for r in rows_of(folder / "steps.csv") if r["timing"] == "isolated"}
+    for row in page.table("error_steps"):
+        for column in ("nmse", "cumulative_nmse"):
+            equal(row[column], steps[row["codec"], row["iteration"]][column], f"error_steps {row['codec']} {column}")
+    for chart, table in (("spectrum", "spectrum_bands"), ("eigenvalues", "eigenvalues"), ("variance", "variance")):
+        source = rows_of(folder / "analysis" / f"{table}.csv")
+        key = [c for c in ("tensor", "band", "slice", "component") if c in source[0] and c in page.table(chart)[0]]
+        source = {tuple(row[c] for c in key): row for row in source}
+        for row in page.table(chart):
+            for column, cell in row.items():
+                equal(cell, source[tuple(row[c] for c in key)][column], f"{chart} {column}")
+    source = {row["tensor"]: row for row in rows_of(folder / "analysis/spectrum.csv")}
+    for row in page.table("compaction"):
+        column = f"{'raw' if row['kept'] == 'values' else 'fft'}_share_{int(row['kept_percent']):02}"
+        equal(row["energy_share"], source[row["tensor"]][column], f"compaction {row['tensor']}")
+    assert compared > 1000, compared
+    return compared
+
+
+def check_sentences(folder, page):
+    """The advice of the page is what the terminal said."""
+    def plain(text):
+        return re.sub(r"\s+", " ", text)
+
+    terminal = plain((folder / "bench.txt").read_text())
+    verdicts = page.json["sections"][0]["verdicts"]
+    assert [(v["network"], v["ranks"]) for v in verdicts] == [(n, r) for n in ("1gbe", "10gbe", "100gbe") for r in (8, 32)], verdicts
+    for verdict in verdicts:
+        if verdict["ranks"] != 32:
+            continue  # the terminal joins neighbouring numbers of ranks with one answer, and explains the last
+        assert f"32 ranks: {verdict['answer']}. " in terminal, f"{verdict['answer']} is not in {terminal}"
+        assert plain(verdict["reasons"]) in terminal, f"{verdict['reasons']} is not in {terminal}"
+        for other in verdict["others"]:
+            assert plain(other) in terminal, f"{other} is not in {terminal}"
+    for paragraph in page.json["sections"][0]["basis"]:
+        assert plain(paragraph) in terminal, paragraph
+
+
+def check_model(folder, page):
+    """What the page models by itself is what the bench's model says: the same networks again, and a point of the break-even line."""
+    again = report(folder, folder / "bench.json", "--network", "1gbe", "--network", "10gbe", "--network", "100gbe", "--nodes", "8,32")
+    recorded = {(row["network"], row["codec"]): row for row in page.table("phases")}
+    for row in again.table("phases"):
+        for column in list(row)[2:]:
+            was = recorded[row["network"], row["codec"]][column]
+            assert (row[column] == was == "") or math.isclose(float(row[column]), float(was), rel_tol=1e-9), (row, column, was)
+    lines = page.table("break_even")
+    point = next(row for row in lines if 2 < float(row["link_gbit_s"]) < 4)
+    network = f"lab:alpha={point['alpha_us']}us,beta={point['link_gbit_s']}Gbps"
+    there = report(folder, folder / "bench.json", "--network", network, "--nodes", "32")
+    times = {row["codec"]: float(row["ms"]) for row in there.table("pareto_time")}
+    compared = [row for row in lines if row["link_gbit_s"] == point["link_gbit_s"] and row["codec"] in times]
+    assert len(compared) == 6, compared
+    for row in compared:
+        assert math.isclose(float(row["ms"]), times[row["codec"]], rel_tol=1e-9), (row, times)
+    # Where the strip changes from one codec to another, the lines cross: the codec that is taken is faster than uncompressed.
+    for row in page.table("take_by_speed"):
+        assert (row["codec"] in ("none", "undecided")) == (row["speedup_at_from"] == row["speedup_at_to"] == "1"), row
+        assert float(row["from_gbit_s"]) < float(row["to_gbit_s"]), row
+
+
+def check_form(folder, page):
+    assert len(page.text.encode()) < 6_000_000
+    assert "default-src 'none'" in page.policy and "connect-src" not in page.policy, page.policy
+    assert page.addresses == ["data:,"], page.addresses
+    assert len(page.charts) == 13, sorted(page.charts)
+    record = json.loads((folder / "bench.json").read_text())
+    for name, chart in page.charts.items():
+        assert "@" not in json.dumps(chart["spec"]).replace("@context", ""), f"{name} has a blank that was not filled in"
+        assert chart["file"] and chart["lead"] and chart["title"], name
+        if chart["file"].endswith("bench.json"):
+            assert chart["command"] == record["command"], name
+    assert [one["title"] for one in page.missing] == ["Predicted against measured"], page.missing
+    assert "gradtool bench" in page.missing[0]["needs"]
+    by_path = {pathlib.Path(file["path"]).name: file for file in page.json["files"]}
+    assert {"bench.json", "analyze.json", "info.json"} <= set(by_path), by_path
+    facts = {fact["label"]: fact["text"] for fact in by_path["bench.json"]["facts"]}
+    assert facts["SHA-256 of the capture"] == record["file"]["sha256"] and facts["command"] == record["command"], facts
+    assert len(by_path["bench.json"]["sha256"]) == 64
+
+
+def check_csv_alone(folder):
+    page = report(folder, folder / "bench.csv", folder / "steps.csv")
+    assert {"pareto_bytes", "pareto_time", "phases", "layers", "error_steps", "error_sums"} == set(page.charts), sorted(page.charts)
+    assert len(page.json["sections"][0]["verdicts"]) == 6
+    assert any(one["title"].startswith("Break-even") and "--json" in one["needs"] for one in page.missing), page.missing
+
+
+def check_variants(folder):
+    for name, path in sample_records.variants(folder).items():
+        page = report(folder, path)
+        if name == "empty":
+            assert not page.charts and page.missing, name
+        if name == "failed_row":
+            assert any("qsgd" in note and "<reason>" in note for note in page.json["sections"][0]["notes"]), page.json["sections"][0]["notes"]
+            assert "<reason>" not in page.text, "text of a record must not become markup"
+
+
+def check_refusals(folder):
+    def refused(status, words, *inputs):
+        done = sample_records.run(GRADTOOL, "report", *inputs, "-o", folder / "no.html", status=status)
+        assert done.stderr.startswith("gradtool: ") and all(word in done.stderr for word in words), done.stderr
+        assert not (folder / "no.html").exists()
+
+    empty = folder / "nothing"
+    empty.mkdir()
+    refused(2, ["nothing to report", "bench"], empty)
+    refused(2, ["not there"], folder / "absent.json")
+    refused(2, ["max-nmse"], folder / "bench.json", "--max-nmse", "-1")
+    refused(2, ["10gb"], folder / "bench.json", "--network", "10gb")
+    (folder / "cut.json").write_text((folder / "bench.json").read_text()[:5000])
+    refused(3, ["cut.json", "no valid JSON"], folder / "cut.json")
+    (folder / "other.json").write_text('{"a": 1}')
+    refused(3, ["other.json", "neither"], folder / "other.json")
+    record = json.loads((folder / "bench.json").read_text())
+    record["rows"] = [row | {"schema_version": 99} for row in record["rows"]]
+    (folder / "later.json").write_text(json.dumps(record))
+    refused(3, ["later.json", "schema version 99"], folder / "later.json")
+    record["rows"] = [row | {"schema_version": 1, "params": "colour=blue"} for row in record["rows"]]
+    (folder / "strange.json").write_text(json.dumps(record))
+    refused(3, ["strange.json", "row 1", "colour=blue"], folder / "strange.json")
+    (folder / "ragged.csv").write_text((folder / "bench.csv").read_text() + "1,2\n")
+    refused(3, ["ragged.csv", "2 fields"], folder / "ragged.csv")
+    before = (folder / "bench.json").read_bytes()
+    done = sample_records.run(GRADTOOL, "report", folder / "bench.json", "-o", folder / "bench.json", status=2)
+    assert "same file" in done.stderr and (folder / "bench.json").read_bytes() == before
+
+
+probe = subprocess.run([GRADTOOL, "report", str(ROOT)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+if probe.returncode == 77:
+    print(f"skipped: {probe.stderr.strip()}")
+    sys.exit(77)
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    (folder / "records").mkdir()
+    records = folder / "records"
+    sample_records.write_records(GRADTOOL, SAMPLE, records)
+    page = report(folder, records)
+    compared = check_numbers(records, page)
+    check_sentences(records, page)
+    check_model(records, page)
+    check_form(records, page)
+    check_csv_alone(records)
+    check_variants(records)
+    check_refusals(records)
+    print(f"{len(page.charts)} charts, {compared} cells equal those of the files")
