@@ -83,7 +83,7 @@ double StopRule::limit(double first_sample_seconds) const {
 }
 
 bool StopRule::done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const {
-  if (elapsed_seconds >= limit_seconds) return true;
+  if (elapsed_seconds >= limit_seconds || samples.size() >= std::max(min_samples, kMostSamples)) return true;
   return samples.size() >= min_samples && relative_error_of_mean(samples) <= max_noise;
 }
 

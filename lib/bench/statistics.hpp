@@ -34,7 +34,10 @@ struct Summary {
 
 /// When to stop sampling. Names as in nvbench.
 struct StopRule {
-  std::size_t min_samples = 20;
+  /// More say nothing more about a median, and both looking at them and writing them down would take longer than they
+  /// did. Of a share (a round) as of a whole.
+  static constexpr std::size_t kMostSamples = 10'000;
+  std::size_t min_samples = 20;  ///< even where they are more than kMostSamples
   double max_noise = 0.005;      ///< on relative_error_of_mean
   double timeout_seconds = 0.0;  ///< for one row; at least one sample is taken. 0: see limit()
   double part = 1.0;             ///< of that time, see share()

@@ -71,6 +71,17 @@ TEST(MedianInterval, NeedsFiveSamples) {
   EXPECT_TRUE(median_interval(samples, std::vector<std::size_t>{2, 0, 3}).has_value());
 }
 
+TEST(StopRule, HasEnoughAtSomePointHoweverNoisy) {
+  std::vector<double> samples(StopRule::kMostSamples - 1);
+  for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = i % 100 == 0 ? 1000.0 : 1.0;
+  const StopRule rule{.timeout_seconds = 60.0};
+  EXPECT_FALSE(rule.done(samples, 1.0, 60.0));
+  samples.push_back(1.0);
+  EXPECT_TRUE(rule.done(samples, 1.0, 60.0));
+  // As many as --iters asks for.
+  EXPECT_FALSE((StopRule{.min_samples = 20'000, .timeout_seconds = 60.0}.done(samples, 1.0, 60.0)));
+}
+
 TEST(StopRule, SharesAddUpToTheWhole) {
   const StopRule rule{.min_samples = 23, .max_noise = 0.01, .timeout_seconds = 6.0};
   std::size_t samples = 0;
