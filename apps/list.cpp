@@ -67,6 +67,7 @@ nlohmann::ordered_json codec_json(Codecs chosen) {
       nlohmann::ordered_json p{{"name", info.name}, {"default", info.default_value}, {"meaning", info.meaning}};
       if (info.kind != ParamInfo::Kind::choice) p["min"] = info.min, p["max"] = info.max;
       if (!info.choices.empty()) p["choices"] = info.choices;
+      if (!info.search.empty()) p["search"] = info.search;
       parameters.push_back(std::move(p));
     }
     rows[i]["parameters"] = std::move(parameters);
@@ -150,6 +151,8 @@ std::string terminal_page(const CodecDescriptor& codec) {
   for (const auto& info : codec.params) {
     out += wrapped(fmt::format("  {} ({})", parameter_text(info), valid_values(info)), kWidth, "      ");
     out += wrapped(fmt::format("      {}", info.meaning), kWidth, "      ");
+    if (!info.search.empty())
+      out += wrapped(fmt::format("      gradtool tune begins with {}", info.search), kWidth, "      ");
   }
   if (!codec.memory) {
     out += wrapped("  ef=on, ef=off", kWidth);

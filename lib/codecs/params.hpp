@@ -18,6 +18,8 @@ struct ParamInfo {
   double max = 0.0;  ///< largest
   std::string_view choices =
       {};  ///< "max|l2": valid words; for a number, words that are valid besides numbers ("auto")
+  /// "0.01|0.1|1": values that `gradtool tune` begins with, in ascending order; empty: it leaves the default.
+  std::string_view search = {};
   std::string_view meaning = {};
 };
 

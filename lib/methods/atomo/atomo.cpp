@@ -216,6 +216,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "3",
      .min = 1,
      .max = 1e4,
+     .search = "1|2|3|6|12",
      .meaning = "singular triplets of a matrix that are sent, on average"},
     {.name = "vectors",
      .kind = ParamInfo::Kind::choice,

@@ -321,6 +321,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.001",
      .min = 1e-6,
      .max = 1.0,
+     .search = "0.001|0.004|0.016|0.064|0.25",
      .meaning = "share of the elements that is sent, at most; at least one is"},
     {.name = "momentum", .default_value = "0.9", .min = 0.0, .max = 1.0, .meaning = "m of the momentum correction"},
     {.name = "nesterov",

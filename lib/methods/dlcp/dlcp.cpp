@@ -251,6 +251,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.1",
      .min = 0.0,
      .max = 1.0,
+     .search = "0.02|0.1|0.3",
      .meaning = "share of a tensor's bytes that may stay lost; above it packets are sent again"},
     {.name = "loss", .default_value = "0.01", .min = 0.0, .max = 1.0, .meaning = "iid: share of packets lost"},
     {.name = "bad", .default_value = "0.02", .min = 0.0, .max = 1.0, .meaning = "gilbert: share of time in bursts"},

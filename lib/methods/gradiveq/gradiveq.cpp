@@ -28,6 +28,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.01",
      .min = 0.0,
      .max = 1.0,
+     .search = "0.001|0.01|0.05|0.2",
      .meaning = "share of the samples' variance that may be lost, eq. 6"},
     {.name = "slice",
      .kind = ParamInfo::Kind::integer,

@@ -254,6 +254,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.01",
      .min = 1e-6,
      .max = 1.0,
+     .search = "0.001|0.004|0.016|0.064|0.25",
      .meaning = "share of a layer that mean_std and target_density aim at for one mask"},
     {.name = "eps",
      .kind = ParamInfo::Kind::real,

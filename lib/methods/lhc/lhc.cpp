@@ -15,6 +15,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.01",
      .min = 0.0,
      .max = 1.0,
+     .search = "0.001|0.004|0.016|0.064",
      .meaning = "share of the elements that a rank keeps, those with the largest magnitude; at least one"},
     {.name = "ratio",
      .default_value = "10",

@@ -212,6 +212,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "2",
      .min = 1,
      .max = 256,
+     .search = "1|2|4|8|16|32",
      .meaning = "columns of the factors P and Q, r"},
     {.name = "min_compression_rate",
      .default_value = "2",

@@ -25,6 +25,7 @@ constexpr ParamInfo kParams[] = {{.name = "bits",
                                   .kind = ParamInfo::Kind::choice,
                                   .default_value = "4",
                                   .choices = "4|8",
+                                  .search = "4|8",
                                   .meaning = "of an element in the two all-to-all steps"},
                                  {.name = "block",
                                   .kind = ParamInfo::Kind::integer,
@@ -43,6 +44,7 @@ constexpr ParamInfo kParams[] = {{.name = "bits",
                                   .kind = ParamInfo::Kind::choice,
                                   .default_value = "8",
                                   .choices = "4|8",
+                                  .search = "4|8",
                                   .meaning = "bits of an element in the final all-gather"}};
 
 }  // namespace

@@ -97,6 +97,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.01",
      .min = 0.0,
      .max = 1.0,
+     .search = "0.001|0.004|0.016|0.064|0.25|0.5",
      .meaning = "share of the elements that is sent; at least one is"},
     {.name = "scale",
      .kind = ParamInfo::Kind::choice,

@@ -205,6 +205,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.01",
      .min = 1e-6,
      .max = 1.0,
+     .search = "0.001|0.004|0.016|0.064|0.25",
      .meaning = "share of all elements, zeros included, that the threshold aims at"},
     {.name = "fit",
      .kind = ParamInfo::Kind::choice,

@@ -253,6 +253,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "0.01",
      .min = 1e-30,
      .max = 1e30,
+     .search = "1e-06|1e-05|0.0001|0.001|0.01|0.1",
      .meaning = "what is sent, and the magnitude above which it is; in the units of the gradient"},
     {.name = "form",
      .kind = ParamInfo::Kind::choice,

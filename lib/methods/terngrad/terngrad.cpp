@@ -147,6 +147,7 @@ constexpr ParamInfo kParams[] = {
      .min = 0.1,
      .max = 100.0,
      .choices = "off",
+     .search = "1.5|2.5|4",
      .meaning = "magnitudes above clip standard deviations are cut off; unbiased when off"},
     {.name = "pack",
      .kind = ParamInfo::Kind::choice,

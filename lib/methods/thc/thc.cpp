@@ -248,6 +248,7 @@ constexpr ParamInfo kParams[] = {
      .kind = ParamInfo::Kind::choice,
      .default_value = "3",
      .choices = "3|4",
+     .search = "3|4",
      .meaning = "bits of a code on its way to the owner of its part"},
     {.name = "table",
      .kind = ParamInfo::Kind::choice,

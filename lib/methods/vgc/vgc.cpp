@@ -315,6 +315,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "1",
      .min = 0.0,
      .max = 1e6,
+     .search = "0.25|0.5|1|2|4",
      .meaning = "an element is sent when r^2 > alpha v; the paper tries 1, 1.5 and 2"},
     {.name = "zeta", .default_value = "0.999", .min = 0.0, .max = 1.0, .meaning = "decay of v of what is held back"},
     {.name = "tau",

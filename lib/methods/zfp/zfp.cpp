@@ -274,6 +274,7 @@ constexpr ParamInfo kParams[] = {
      .default_value = "8",
      .min = 2.25,
      .max = 32.0,
+     .search = "4|6|8|12|16",
      .meaning = "bits per value with mode=rate; a block of four values is rounded to whole bits"},
     {.name = "tolerance",
      .kind = ParamInfo::Kind::real,

@@ -158,6 +158,7 @@ constexpr ParamInfo kParams[] = {{.name = "level",
                                   .default_value = "1",
                                   .min = -7,
                                   .max = 19,
+                                  .search = "-5|1|6",
                                   .meaning = "compression level of the library; negative levels are faster"}};
 
 }  // namespace
