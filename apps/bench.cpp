@@ -47,6 +47,8 @@ struct Options {
   std::size_t iterations = 0;
 };
 
+}  // namespace
+
 Scheme parse_scheme(const std::string& text) {
   for (const Scheme scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop}) {
     if (text == name_of(scheme)) return scheme;
@@ -62,6 +64,27 @@ std::uint64_t parse_seed(const std::string& text) {
   }
   return seed;
 }
+
+void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench) {
+  bench.overlap = overlap == "none" ? Overlap::none : Overlap::bucket;
+  if (!compute) {
+    if (!overlap.empty()) throw Error{Fault::usage, "--overlap is about modelled iterations: give --compute-ms"};
+    return;
+  }
+  bench.compute_captured = *compute == "captured";
+  if (bench.compute_captured) return;
+  double milliseconds = 0.0;
+  const char* const end = compute->data() + compute->size();
+  const auto result = std::from_chars(compute->data(), end, milliseconds);
+  if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
+    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, or "
+                                          "captured",
+                                          *compute)};
+  }
+  bench.compute_seconds = milliseconds * 1e-3;
+}
+
+namespace {
 
 AllReduce parse_all_reduce(const std::string& text) {
   for (const AllReduce algorithm : {AllReduce::doubling, AllReduce::automatic}) {
@@ -82,25 +105,6 @@ int parse_pipeline(const std::string& text) {
                                           text, kMost)};
   }
   return chunks;
-}
-
-void set_iteration(const Options& o, BenchOptions& bench) {
-  bench.overlap = o.overlap == "none" ? Overlap::none : Overlap::bucket;
-  if (!o.compute) {
-    if (!o.overlap.empty()) throw Error{Fault::usage, "--overlap is about modelled iterations: give --compute-ms"};
-    return;
-  }
-  bench.compute_captured = *o.compute == "captured";
-  if (bench.compute_captured) return;
-  double milliseconds = 0.0;
-  const char* const end = o.compute->data() + o.compute->size();
-  const auto result = std::from_chars(o.compute->data(), end, milliseconds);
-  if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
-    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, or "
-                                          "captured",
-                                          *o.compute)};
-  }
-  bench.compute_seconds = milliseconds * 1e-3;
 }
 
 /// What the launcher started and what --comm makes of it; also sets the ranks that --gpus stands for.
@@ -257,7 +261,7 @@ int run(Options& o) {
   }
   bench.layers = o.layers.value_or("");
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
-  set_iteration(o, bench);
+  set_iteration(o.compute, o.overlap, bench);
   if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute)) {
     throw Error{Fault::usage,
                 "--nodes, --advise, --max-nmse and --compute-ms are about a modelled network: give --network, such as "

@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lib/bench/options.hpp"
 
 namespace gradtool::app {
 
@@ -27,5 +30,12 @@ void add_general_options(CLI::App& command);
 
 /// The long flag of `parser`, or the subcommand of the root, that `word` was probably meant to be; empty for none.
 [[nodiscard]] std::string nearest_flag(const CLI::App& parser, const std::string& word);
+
+// What bench and tune read alike. Each throws Fault::usage for text that is not valid.
+
+[[nodiscard]] Scheme parse_scheme(const std::string& text);
+[[nodiscard]] std::uint64_t parse_seed(const std::string& text);
+/// --compute-ms and --overlap.
+void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench);
 
 }  // namespace gradtool::app

@@ -24,6 +24,7 @@ Subcommand add_completion(CLI::App& root);
 Subcommand add_info(CLI::App& root);
 Subcommand add_list(CLI::App& root);
 Subcommand add_report(CLI::App& root);
+Subcommand add_tune(CLI::App& root);
 Subcommand add_validate(CLI::App& root);
 
 /// bench --baseline: runs that program and this one with the arguments of this process by turns, ABBA, as often as

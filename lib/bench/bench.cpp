@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -169,26 +170,33 @@ class Bench {
       for (std::size_t i = 0; i < sources_.size(); ++i)
         add_cut(*sources_[i], Granularity::parse("tensor"), size_name(options.sizes[i]));
     }
-    report_.leads = place_.rank == 0;
+    known_.leads = place_.rank == 0;
   }
 
-  BenchReport run(const KeepRows& keep) {
+  /// What is the same in every run: of the machine and of the file.
+  void look_round() {
+    measure_machine();
+    if (!known_.leads) return;
+    if (options_.sizes.empty()) {
+      known_.file_sha256 = sha256_of_file(options_.file);
+      known_.likeness = worker_likeness(*sources_.front(), ranks_);
+    }
+    for (auto& cut : cuts_) {
+      if (known_.averaged()) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
+    }
+  }
+
+  [[nodiscard]] std::size_t steps() const { return sources_.front()->steps().size(); }
+
+  BenchReport run(const KeepRows& keep, const std::string& label) {
+    report_ = known_;
     const auto specs = with_baselines(options_.codecs);
     for (const auto& spec : specs) {
       if (!options_.all_codecs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
     }
     if (!options_.reconstruction.empty()) open_reconstruction();
-    measure_machine();
-    if (report_.leads) {
-      if (options_.sizes.empty()) {
-        report_.file_sha256 = sha256_of_file(options_.file);
-        report_.likeness = worker_likeness(*sources_.front(), ranks_);
-      }
-      for (auto& cut : cuts_) {
-        if (report_.averaged()) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
-      }
-    }
-    Progress progress{"bench", cuts_.size() * specs.size() * timings().size() * options_.rounds};
+    done_ = 0;
+    Progress progress{label, cuts_.size() * specs.size() * timings().size() * options_.rounds};
     for (const Cut& cut : cuts_) {
       std::vector<Measurement> measurements;
       const std::size_t before = report_.rows.size();
@@ -225,6 +233,12 @@ class Bench {
     std::uint64_t elements = 0;  ///< of all units
     std::string remark = {};     ///< for rows that cover all tensors
   };
+
+  /// That are replayed.
+  [[nodiscard]] std::size_t steps_of(const Cut& cut) const {
+    const std::size_t all = cut.source.steps().size();
+    return options_.steps > 0 ? std::min(options_.steps, all) : all;
+  }
 
   void add_cut(const GradientSource& source, const Granularity& granularity, const std::string& name) {
     Cut cut{.source = source, .name = name};
@@ -319,7 +333,7 @@ class Bench {
           m.result = first->result;
           m.result.samples = std::move(samples);
           m.quality = first->quality;
-        } else if (report_.leads && options_.pipeline_for(spec, timing) == 1) {
+        } else if (report_.leads && options_.quality && options_.pipeline_for(spec, timing) == 1) {
           m.quality = measure_quality(cut.source, cut.units, spec, options_.seed);  // of a codec that gets whole units
         }
         m.rounds.push_back(m.result.samples.size());
@@ -369,6 +383,7 @@ class Bench {
   /// Why a codec is not replayed at all; empty when it is.
   [[nodiscard]] std::string reason_to_skip(const Cut& cut, const CodecSpec& spec) const {
     if (interrupted()) return std::string{kInterruptedMessage};
+    if (options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline) return "no time was left for it";
     if (cut.units.empty()) return "no tensor has only finite values";
     try {
       static_cast<void>(resolve(options_.scheme_for(spec), spec));
@@ -392,7 +407,7 @@ class Bench {
     row.granularity = cut.name;
     row.elements = elements;
     row.first_step = cut.source.steps().front().iteration;
-    row.last_step = cut.source.steps().back().iteration;
+    row.last_step = cut.source.steps()[steps_of(cut) - 1].iteration;
     row.ranks = row.measured_ranks = ranks_;
     row.comm = options_.comm;
     row.device = options_.device;
@@ -416,13 +431,13 @@ class Bench {
   void measure_machine() {
 #if GT_HAS_CUDA
     if (device_.cuda) {
-      if (report_.leads) report_.copy_rate = measure_device_copy_rate(device_.index, 256U << 20);
+      if (known_.leads) known_.copy_rate = measure_device_copy_rate(device_.index, 256U << 20);
       return;
     }
 #endif
     TaskPool pool{threads()};
-    if (report_.leads) report_.copy_rate = measure_copy_rate({&pool}, 128U << 20);
-    if (threads() > 1) report_.thread_bytes = measure_thread_bytes(pool);
+    if (known_.leads) known_.copy_rate = measure_copy_rate({&pool}, 128U << 20);
+    if (threads() > 1) known_.thread_bytes = measure_thread_bytes(pool);
   }
 
   /// `write`: also the files that were asked for.
@@ -436,6 +451,7 @@ class Bench {
                     .thread_bytes = report_.thread_bytes,
                     .timing = m.timing,
                     .stop = options_.stop.share(round, options_.rounds),
+                    .steps = steps_of(cut),
                     .errors = m.errors && round == 0,
                     .write_payloads = write && !options_.payloads.empty() && is_wanted(m.spec)};
     if (write && reconstruction_ && is_wanted(m.spec)) {
@@ -489,7 +505,8 @@ class Bench {
     row.errors = all;
     row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
     row.steps = replayed.step_errors;
-    for (const auto& step : cut.source.steps()) row.step_iterations.push_back(step.iteration);
+    for (std::size_t step = 0; step < steps_of(cut); ++step)
+      row.step_iterations.push_back(cut.source.steps()[step].iteration);
     row.bytes = replayed.bytes;
     if (replayed.has_residual && replayed.gradient_energy > 0.0)
       row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
@@ -566,7 +583,8 @@ class Bench {
   MpiPlace place_;
   std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size
   std::vector<Cut> cuts_;
-  BenchReport report_;
+  BenchReport known_;   ///< what every report begins with
+  BenchReport report_;  ///< of this run
   std::string run_id_;
   int ranks_ = 1;
   std::uint64_t done_ = 0;  ///< of the progress
@@ -576,9 +594,25 @@ class Bench {
 
 }  // namespace
 
-BenchReport run_bench(const BenchOptions& options, const KeepRows& keep) {
+struct BenchSession::Impl : Bench {
+  using Bench::Bench;
+};
+
+BenchSession::BenchSession(const BenchOptions& options) {
   check_options(options);
-  return Bench{options}.run(keep);
+  impl_ = std::make_unique<Impl>(options);
+  impl_->look_round();
+}
+BenchSession::~BenchSession() = default;
+std::size_t BenchSession::steps() const {
+  return impl_->steps();
+}
+BenchReport BenchSession::run(const KeepRows& keep, const std::string& label) {
+  return impl_->run(keep, label);
+}
+
+BenchReport run_bench(const BenchOptions& options, const KeepRows& keep) {
+  return BenchSession{options}.run(keep);
 }
 
 }  // namespace gradtool

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -35,6 +36,26 @@ struct BenchReport {
 /// the codec it was at.
 using KeepRows = std::function<void(std::span<const ResultRow>)>;
 [[nodiscard]] BenchReport run_bench(const BenchOptions& options, const KeepRows& keep = {});
+
+/// Several benches of one capture, one after the other: it is opened, looked through and hashed once, and the machine
+/// is measured once.
+class BenchSession {
+ public:
+  /// Refers to `options`, of which may change between runs: codecs, rounds, stop, steps, quality, deadline. Throws as
+  /// run_bench() does.
+  explicit BenchSession(const BenchOptions& options);
+  ~BenchSession();
+  BenchSession(const BenchSession&) = delete;
+  BenchSession& operator=(const BenchSession&) = delete;
+
+  [[nodiscard]] std::size_t steps() const;  ///< captured
+  /// As run_bench(); `label` stands in front of the progress.
+  [[nodiscard]] BenchReport run(const KeepRows& keep = {}, const std::string& label = "bench");
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 /// The full record: options, machine, file and hash, every row and every sample.
 [[nodiscard]] nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report);

@@ -24,7 +24,7 @@ struct PhaseTimes {
   double total = 0.0;
 };
 
-/// One replay of a file through one codec: every captured step in order, every unit, all ranks, the codec's state
+/// One replay of a file through one codec: captured steps in order, every unit, all ranks, the codec's state
 /// carried from step to step. What it refers to must outlive it.
 struct ReplayPlan {
   const BenchOptions& options;
@@ -37,6 +37,7 @@ struct ReplayPlan {
   double thread_bytes = 0.0;
   Timing timing = Timing::isolated;
   StopRule stop = {};           ///< of this replay
+  std::size_t steps = 1;        ///< the first captured ones, that are replayed
   bool errors = true;           ///< begin with an untimed pass that compares every result with the exact mean
   bool write_payloads = false;  ///< in that pass, write down what each rank puts into each collective
   /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.

@@ -37,10 +37,12 @@ struct StopRule {
   /// More say nothing more about a median, and both looking at them and writing them down would take longer than they
   /// did. Of a share (a round) as of a whole.
   static constexpr std::size_t kMostSamples = 10'000;
-  std::size_t min_samples = 20;  ///< even where they are more than kMostSamples
-  double max_noise = 0.005;      ///< on relative_error_of_mean
-  double timeout_seconds = 0.0;  ///< for one row; at least one sample is taken. 0: see limit()
-  double part = 1.0;             ///< of that time, see share()
+  static constexpr double kLeastSeconds = 0.25;  ///< of that limit
+  std::size_t min_samples = 20;                  ///< even where they are more than kMostSamples
+  double max_noise = 0.005;                      ///< on relative_error_of_mean
+  double timeout_seconds = 0.0;                  ///< for one row; at least one sample is taken. 0: see limit()
+  double most_seconds = 5.0;                     ///< of the limit that a row has without one of its own
+  double part = 1.0;                             ///< of that time, see share()
 
   /// The part of this rule that one of `rounds` has to fulfil, so that all of them together fulfil the whole.
   [[nodiscard]] StopRule share(std::size_t round, std::size_t rounds) const;

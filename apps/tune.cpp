@@ -1,0 +1,172 @@
+#include "lib/tune/tune.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/options.hpp"
+#include "apps/subcommands.hpp"
+#include "lib/bench/advice.hpp"
+#include "lib/comm/launch.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
+#include "lib/report/color.hpp"
+#include "lib/report/csv.hpp"
+
+namespace gradtool::app {
+namespace {
+
+struct Options {
+  TuneOptions tune;
+  std::vector<std::string> codecs;
+  std::string network, granularity = "bucket:25MB", scheme = "auto", overlap, csv, json;
+  std::optional<std::string> nodes, compute, layers;
+  std::string seed = "1";
+  bool markdown = false;
+};
+
+/// none and noop are in every bench, and have nothing to search.
+std::vector<std::string> chosen_codecs(const std::vector<std::string>& lists) {
+  std::vector<std::string> codecs;
+  const auto add = [&codecs](const std::string& text) {
+    if (text != "none" && text != "noop" && std::find(codecs.begin(), codecs.end(), text) == codecs.end())
+      codecs.push_back(text);
+  };
+  for (const auto& list : lists) {
+    for (const auto& text : expand_codec_list(list)) {
+      if (text != "all") {
+        add(text);
+        continue;
+      }
+      for (const auto& spec : all_codecs()) add(spec.name());
+    }
+  }
+  if (codecs.empty()) throw Error{Fault::usage, "--codec names nothing to search: none and noop are always there"};
+  return codecs;
+}
+
+int run(Options& o) {
+  BenchOptions& bench = o.tune.bench;
+  if (mpi_place().size > 1) {
+    throw Error{
+        Fault::usage,
+        "tune runs in one process, with threads or GPUs as ranks: leave mpirun out, then bench what it finds with "
+        "--comm mpi"};
+  }
+  if (o.markdown && (o.csv == "-" || o.json == "-"))
+    throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
+  expect_separate_files(std::vector<NamedPath>{{"file", bench.file}},
+                        std::vector<NamedPath>{{"--csv", o.csv}, {"--json", o.json}});
+  if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
+    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error)};
+  if (!(o.tune.budget_seconds >= 1.0 && o.tune.budget_seconds <= 1e6))
+    throw Error{Fault::usage,
+                fmt::format("--budget {} is not valid; write seconds, 1 to 1000000", o.tune.budget_seconds)};
+  o.tune.codecs = chosen_codecs(o.codecs);
+  bench.networks = {Network::parse(o.network)};
+  if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
+  if (bench.nodes.size() > 1)
+    throw Error{Fault::usage, fmt::format("--nodes {}: what is best depends on it; give one number", *o.nodes)};
+  bench.granularities = {Granularity::parse(o.granularity)};
+  bench.scheme = parse_scheme(o.scheme);
+  bench.all_codecs = true;  // a codec that does not fit the scheme is left out, not refused
+  bench.comm = bench.device == "cpu" ? "threads" : "loopback";
+  bench.seed = parse_seed(o.seed);
+  if (o.layers && o.layers->empty()) {
+    throw Error{Fault::usage, "--layers '' is not valid; write a regular expression, or leave it out for all tensors"};
+  }
+  bench.layers = o.layers.value_or("");
+  set_iteration(o.compute, o.overlap, bench);
+  for (const auto& path : {o.csv, o.json}) {
+    if (!path.empty()) expect_writable(path);
+  }
+  bench.command = command_line();
+  const TuneReport report = tune(o.tune);
+  if (!o.csv.empty()) save_csv(o.csv, to_table(report.bench.rows));
+  if (!o.json.empty()) save_text(o.json, tune_record(o.tune, report).dump(1) + "\n");
+  const bool data_on_stdout = o.csv == "-" || o.json == "-";
+  if (report.bench.averaged())
+    print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.bench.likeness)));
+  std::FILE* const people = data_on_stdout ? stderr : stdout;
+  const Style style = o.markdown ? Style::markdown : color_on(people) ? Style::colored : Style::plain;
+  fmt::print(people, "{}", tune_text(o.tune, report, style));
+  std::fflush(stdout);
+  for (const auto& path : {o.csv, o.json}) {
+    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
+  }
+  if (report.bench.interrupted) return kInterrupted;
+  return report.bench.failed ? static_cast<int>(Fault::check) : 0;
+}
+
+}  // namespace
+
+Subcommand add_tune(CLI::App& root) {
+  auto* app = root.add_subcommand("tune", "Search codecs' parameters for an error limit and a network");
+  auto o = std::make_shared<Options>();
+  BenchOptions& b = o->tune.bench;
+  o->tune.max_error = kDefaultMaxNmse;
+  app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")
+      ->type_name("FILE")
+      ->required();
+  app->add_option("--codec", o->codecs,
+                  "Whose parameters to search, as bench takes them: those that are given keep their values, such as "
+                  "topk:index=u32; repeatable, or several with commas; 'all' for every codec")
+      ->default_val(std::vector<std::string>{"all"})
+      ->take_all()
+      ->expected(1)
+      ->type_name("CODEC");
+  app->add_option(
+         "--max-nmse", o->tune.max_error,
+         "Largest error that is accepted; of codecs with error feedback or a memory it is the cumulative_nmse, "
+         "else the nmse")
+      ->capture_default_str();
+  app->add_option("--budget", o->tune.budget_seconds, "Seconds for everything, about; it often takes fewer")
+      ->capture_default_str()
+      ->type_name("SECONDS");
+  app->add_option("--network", o->network,
+                  "The network to model: wan, 1gbe, 10gbe, 25gbe, 100gbe, 200gbe, 400gbe, ndr, nvlink, "
+                  "NAME:alpha=5us,beta=12.5GBps; two levels: 100gbe:node=8,inner=nvlink")
+      ->required()
+      ->type_name("NETWORK");
+  app->add_option("--nodes", o->nodes, "Machines in it [the replayed ranks]");
+  app->add_option("--compute-ms", o->compute,
+                  "Judge whole iterations: milliseconds of forward and backward on one rank, or captured for the time "
+                  "that capture recorded");
+  app->add_option("--overlap", o->overlap,
+                  "In iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
+      ->check(CLI::IsMember({"none", "bucket"}));
+  app->add_option("--granularity", o->granularity,
+                  "What is reduced in one piece: bucket:25MB (filled as PyTorch DDP does), tensor or model")
+      ->capture_default_str();
+  app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, or hop")
+      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
+      ->capture_default_str();
+  app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
+  app->add_option("-t,--threads", b.threads, "Threads of each rank [the machine's cores over its ranks]")
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
+  app->add_option("--layers", o->layers, "Only tensors whose name matches this regular expression");
+  app->add_option("--seed", o->seed, "Of the codecs' random draws, 0 to 2^64 - 1")->capture_default_str();
+  app->add_option("--csv", o->csv, "Write the finalists' rows, as bench writes them; - for standard output")
+      ->type_name("FILE");
+  app->add_option(
+         "-o,--json", o->json,
+         "Write the record: that of the finalists' bench, and every trial of the search; - for standard output")
+      ->type_name("FILE");
+  app->add_flag("--markdown", o->markdown, "Print Markdown, for a pull request");
+  set_groups(*app, {{"Search", {"--codec", "--max-nmse", "--budget"}},
+                    {"Modelled network", {"--network", "--nodes", "--compute-ms", "--overlap"}},
+                    {"Replay", {"--granularity", "--reduce", "--ranks", "--threads", "--device", "--layers", "--seed"}},
+                    {"Output", {"--csv", "--json", "--markdown"}}});
+  app->footer(
+      "Which parameters are searched, and between which values: gradtool list CODEC.\n"
+      "Examples:\n"
+      "  gradtool tune capture.h5 --network 10gbe --nodes 32 --max-nmse 0.05\n"
+      "  gradtool tune capture.h5 --network 1gbe --codec topk,qsgd --budget 20 -o tune.json");
+  return {app, [o] { return run(*o); }};
+}
+
+}  // namespace gradtool::app

@@ -1,0 +1,156 @@
+#include "lib/tune/tune.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "lib/core/error.hpp"
+#include "lib/core/interrupt.hpp"
+
+namespace gradtool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The parts of the budget after which each round of the search begins no other setting. What is left is for the
+/// finals.
+constexpr double kUntil[kSearchRounds] = {0.30, 0.38, 0.44, 0.50, 0.55, 0.60};
+
+/// Over how many of the captured steps a round measures: an eighth, a quarter, a half, then all; two at least, because
+/// one does not tell how an error will go on.
+std::size_t steps_of_round(std::size_t all, int round) {
+  const std::size_t part = round >= 3 ? all : all >> (3 - round);
+  return std::max(part, std::min<std::size_t>(all, 2));
+}
+
+/// What the row's error will probably be over `all` steps. A codec that delays what it sends is judged by its error
+/// over sums of steps, which changes with their number: mostly it falls, because what is held back stays while the sum
+/// grows. It is taken to go on by the power of the number of steps by which it went over the second half of them, but
+/// to fall no faster than by its first power and to grow no faster than by the root.
+double expected_error(const ResultRow& row, std::size_t all) {
+  const double error = judged_error(row);
+  const std::size_t steps = row.steps.size();
+  if (!delays(row.codec) || steps < 2 || steps >= all) return error;
+  const auto at = [&](std::size_t count) {
+    const StepErrors& step = row.steps[count - 1];
+    return cumulative_nmse(step.cumulative_error, step.cumulative_energy);
+  };
+  const double now = at(steps), before = at(steps / 2);
+  if (!(now > 0.0 && before > 0.0)) return error;
+  const double ratio = static_cast<double>(steps) / static_cast<double>(steps / 2);
+  const double power = std::clamp(std::log(now / before) / std::log(ratio), -1.0, 0.5);
+  return error * std::pow(static_cast<double>(all) / static_cast<double>(steps), power);
+}
+
+class Tuner {
+ public:
+  explicit Tuner(const TuneOptions& options) : options_{options}, bench_{first_bench(options.bench)}, session_{bench_} {
+    report_.steps = session_.steps();
+  }
+
+  TuneReport run() {
+    SearchSpace space{options_.codecs};
+    report_.search =
+        search(space, options_.max_error, [this](auto& specs, int round) { return measure(specs, round); });
+    bench_finalists();
+    report_.seconds = elapsed();
+    return std::move(report_);
+  }
+
+ private:
+  static BenchOptions first_bench(BenchOptions bench) {
+    bench.codecs = {parse_codec("none")};
+    bench.concurrent = false;
+    return bench;
+  }
+  [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  std::vector<std::optional<Found>> measure(const std::vector<std::string>& specs, int round) {
+    std::vector<std::optional<Found>> found(specs.size());
+    const double until = kUntil[round] * options_.budget_seconds;
+    if (elapsed() >= until || interrupted()) return found;
+    TuneReport::Round log{.steps = steps_of_round(report_.steps, round), .settings = specs.size()};
+    bench_.codecs.clear();
+    for (const auto& spec : specs) bench_.codecs.push_back(parse_codec(spec));
+    bench_.steps = log.steps;
+    bench_.rounds = 1;
+    bench_.quality = false;
+    bench_.deadline = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(until));
+    bench_.stop = {.min_samples = round < 3 ? 3U : 7U, .max_noise = 1e150, .timeout_seconds = 1e9};
+    const BenchReport bench = session_.run({}, fmt::format("round {} of {}", round + 1, kSearchRounds));
+    std::map<std::string, const ResultRow*> measured, modelled;
+    for (const ResultRow& row : bench.rows) {
+      const std::string spec = row.codec.name() + (row.codec.given.empty() ? "" : ":") + row.codec.given;
+      if (row.status == ResultRow::Status::ok && row.tensor == "all")
+        (row.modelled() ? modelled : measured)[spec] = &row;
+    }
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const auto row = modelled.find(specs[i]);
+      if (row == modelled.end()) continue;
+      if (!row->second->reached) {
+        ++log.idle;
+        continue;
+      }
+      ++log.measured;
+      const Found one{.error = expected_error(*measured.at(specs[i]), report_.steps),
+                      .seconds = judged_seconds(*row->second)};
+      if (std::isfinite(one.error) && std::isfinite(one.seconds)) found[i] = one;
+    }
+    report_.rounds.push_back(log);
+    return found;
+  }
+
+  /// Over all steps, in as many rounds as the user asked for. Rows share what is left of the budget.
+  void bench_finalists() {
+    bench_.codecs.clear();
+    for (const auto& spec : report_.search.finalists) bench_.codecs.push_back(parse_codec(spec));
+    bench_.steps = 0;
+    bench_.rounds = options_.bench.rounds;
+    bench_.quality = true;
+    bench_.deadline.reset();
+    bench_.stop = options_.bench.stop;
+    const double rows = static_cast<double>(bench_.codecs.size() + 2);
+    bench_.stop.most_seconds =
+        std::clamp((options_.budget_seconds - elapsed()) / rows, StopRule::kLeastSeconds, bench_.stop.most_seconds);
+    report_.bench = session_.run({}, "finalists");
+  }
+
+  const TuneOptions& options_;
+  BenchOptions bench_;
+  BenchSession session_;
+  TuneReport report_;
+  Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+TuneReport tune(const TuneOptions& options) {
+  if (options.bench.networks.size() != 1 || options.bench.nodes.size() > 1)
+    throw Error{Fault::usage, "tune is for one network with one number of machines"};
+  return Tuner{options}.run();
+}
+
+std::vector<const ResultRow*> tuned_front(const TuneReport& report, double max_error) {
+  std::vector<const ResultRow*> rows, front;
+  double uncompressed = std::numeric_limits<double>::infinity();
+  for (const ResultRow& row : report.bench.rows) {
+    if (!row.modelled() || row.status != ResultRow::Status::ok || row.codec.name() == "noop") continue;
+    if (row.codec.name() == "none")
+      uncompressed = judged_seconds(row);
+    else if (row.reached && judged_error(row) <= max_error)
+      rows.push_back(&row);
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
+  for (const ResultRow* row : rows) {
+    // No faster one has less error, and no equally fast one before it does.
+    if (judged_seconds(*row) >= uncompressed) break;
+    if (front.empty() || judged_error(*row) < judged_error(*front.back())) front.push_back(row);
+  }
+  return front;
+}
+
+}  // namespace gradtool

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/bench/bench.hpp"
+#include "lib/tune/search.hpp"
+
+namespace gradtool {
+
+/// What was asked of one `gradtool tune`.
+struct TuneOptions {
+  /// File, ranks, granularity, and exactly one network with at most one number of machines. Codecs, timing, rounds and
+  /// when to stop are the search's own.
+  BenchOptions bench;
+  std::vector<std::string> codecs;  ///< whose parameters are searched, as SearchSpace takes them
+  double max_error = 0.0;           ///< largest judged_error() that is accepted
+  double budget_seconds = 60.0;     ///< for everything; a codec that has been begun is ended
+};
+
+/// What a whole `gradtool tune` came to.
+struct TuneReport {
+  /// One round of the search.
+  struct Round {
+    std::size_t steps = 0;     ///< the first captured steps, over which it measured
+    std::size_t settings = 0;  ///< that it was to measure
+    std::size_t measured = 0;  ///< that it did measure: there was time, and the method was at work in these steps
+    std::size_t idle = 0;      ///< whose method was not at work in these steps
+  };
+  SearchResult search;
+  std::vector<Round> rounds;
+  std::size_t steps = 0;  ///< captured
+  BenchReport bench;      ///< none, noop and the finalists, replayed in full
+  double seconds = 0.0;   ///< that all took
+};
+
+/// Searches with run_bench()'s own measurements, each round in one bench over more of the steps than the one before,
+/// then benches the finalists over all steps in as many rounds as `bench.rounds` says. Errors and times of codecs are
+/// measured; the network is modelled, as in every bench. The error of a codec that delays what it sends is expected
+/// from how it changed over the steps so far. The search takes at most 0.6 of the budget. Throws as run_bench() does.
+[[nodiscard]] TuneReport tune(const TuneOptions& options);
+
+/// The finalists' modelled rows that are within the limit, faster than uncompressed, and not beaten by another in both
+/// error and time, the fastest first. The report must outlive them.
+[[nodiscard]] std::vector<const ResultRow*> tuned_front(const TuneReport& report, double max_error);
+
+/// The command that measures such a row again.
+[[nodiscard]] std::string reproducing_command(const TuneOptions& options, const ResultRow& row);
+
+/// For people: the advice, the front, how to reproduce it, and what the search went over.
+[[nodiscard]] std::string tune_text(const TuneOptions& options, const TuneReport& report, Style style);
+
+/// The record of the bench (docs/measuring.md), with `tune`: the limit, each round and each trial.
+[[nodiscard]] nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport& report);
+
+}  // namespace gradtool

@@ -1,0 +1,106 @@
+"""`gradtool tune` finds what an exhaustive search finds, and what it prints can be measured again.
+
+Usage: check_tune.py GRADTOOL CAPTURE
+"""
+import csv
+import io
+import json
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+GRADTOOL, CAPTURE = sys.argv[1:3]
+# So slow that times are what is sent: they are the same in every run, however busy the machine is.
+NETWORK = ["--network", "slow:alpha=30us,beta=0.1MBps", "--nodes", "8"]
+LIMIT = 0.2
+
+
+def run(*arguments):
+    done = subprocess.run([GRADTOOL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def judged(row):
+    """The error that the advice judges a row by."""
+    delays = row["codec"] in ("topk", "powersgd")
+    return float(row["cumulative_nmse" if delays else "nmse"])
+
+
+def check_search(folder):
+    record, table = folder / "tune.json", folder / "tune.csv"
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "topk,qsgd,powersgd,fp16", "--max-nmse", LIMIT,
+                         "--budget", 600, "--json", record, "--csv", table)
+    assert code == 0 and "wrote" in err, err
+    assert max(map(len, (line for line in out.splitlines() if "gradtool bench" not in line))) <= 80, out
+    tune = json.loads(record.read_text())["tune"]
+    front = tune["front"]
+    assert front and [one["codec"] for one in front] == [one["codec"] for one in sorted(front, key=lambda o: o["seconds"])]
+    errors = [one["error"] for one in front]
+    assert errors == sorted(errors, reverse=True) and errors[0] <= LIMIT, front
+    assert {one["codec"] for one in front} <= set(tune["finalists"]) <= {trial["codec"] for trial in tune["trials"]}
+    assert f"take {front[0]['codec']}" in " ".join(out.split()), out
+    sizes = [one["settings"] for one in tune["rounds"]]
+    assert len(sizes) == 6 and sizes[0] > sizes[1] >= sizes[-1], sizes
+    steps = [one["steps"] for one in tune["rounds"]]
+    assert steps == sorted(steps) and steps[-1] == json.loads(run("info", CAPTURE, "--json", "-")[1])["steps"], steps
+
+    # Every command that is printed gives the same error and the same bytes, and is printed as it is in the record.
+    rows = {row["codec"] + ":" + row["params"]: row for row in csv.DictReader(table.open()) if row["network"]}
+    for one in front[:2]:
+        assert one["command"] in out, one
+        words = shlex.split(one["command"])
+        assert words[0] == "gradtool", words
+        again = csv.DictReader(io.StringIO(run(*words[1:], "-n", 1, "--csv", "-")[1]))
+        again = [row for row in again if row["network"] and row["codec"] == one["codec"].split(":")[0]]
+        assert len(again) == 1 and judged(again[0]) == one["error"], (one, again)
+        found = rows[again[0]["codec"] + ":" + again[0]["params"]]
+        for column in ("payload_bytes", "nmse", "cumulative_nmse", "wire_bytes_per_rank", "ranks"):
+            assert found[column] == again[0][column], (column, found, again[0])
+    return front[0]
+
+
+def check_against_everything(found):
+    """The best of a dense grid, of which the search measured a part, is at most 5 % better."""
+    ratios = ",".join(f"{0.001 * 1.06 ** i:.6f}" for i in range(96))
+    ranks = ",".join(str(rank) for rank in range(1, 33))
+    code, out, err = run("bench", CAPTURE, *NETWORK, "--codec", f"topk:ratio=[{ratios}]", "--codec",
+                         "qsgd:bits=[2,3,4,5,6,7,8],bucket=[128,512,2048]", "--codec", f"powersgd:rank=[{ranks}]", "--codec",
+                         "fp16", "--timing", "isolated", "-n", 1, "--csv", "-")
+    assert code == 0, err
+    best = min(float(row["total_us_median"]) for row in csv.DictReader(io.StringIO(out))
+               if row["network"] and row["codec"] not in ("none", "noop") and judged(row) <= LIMIT)
+    assert found["seconds"] * 1e6 <= 1.05 * best, (found, best)
+
+
+def check_limits():
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "topk", "--max-nmse", 0, "--budget", 60)
+    said = " ".join(out.split())
+    assert code == 0 and "No codec here has an error of at most 0." in said and "gradtool bench" not in out, (out, err)
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "topk:ratio=0.1,index=u32", "--markdown", "--max-nmse", 1)
+    assert code == 0 and "| topk:ratio=0.1,index=u32 |" in out, (out, err)
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--budget", 1, "--max-nmse", 0.5)
+    assert code == 0 and "--budget gives more" in " ".join(out.split()), (out, err)
+
+
+def check_refusals():
+    for arguments, words in (([CAPTURE], ["--network"]),
+                             ([CAPTURE, "--network", "10gbe", "--nodes", "2,4"], ["--nodes 2,4", "one number"]),
+                             ([CAPTURE, *NETWORK, "--max-nmse", -1], ["--max-nmse"]),
+                             ([CAPTURE, *NETWORK, "--budget", 0], ["--budget"]),
+                             ([CAPTURE, *NETWORK, "--codec", "none"], ["--codec"]),
+                             ([CAPTURE, *NETWORK, "--codec", "topkk"], ["did you mean 'topk'?"]),
+                             ([CAPTURE, *NETWORK, "--json", CAPTURE], ["--json"]),
+                             ([CAPTURE, *NETWORK, "--markdown", "--json", "-"], ["--markdown"])):
+        code, out, err = run("tune", *arguments)
+        assert code == 2 and out == "" and len(err.splitlines()) <= 2, (arguments, code, out, err)
+        for word in words:
+            assert word in err, (arguments, word, err)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    check_refusals()
+    check_against_everything(check_search(pathlib.Path(scratch)))
+    check_limits()
+print("tune finds what everything finds")
