@@ -535,6 +535,10 @@ class Bench {
     for (const std::size_t tensor : cut.selection.tensors) {
       const TensorInfo& info = cut.source.tensors()[tensor];
       ResultRow row = start_row(cut, m, info.name, info.elements);
+    if (row.quality && row.quality->bias_nmse && row.quality->seed_units < cut.units.size()) {
+      row.message = joined(row.message, fmt::format("bias and variance are those of {} of {} units",
+                                                    row.quality->seed_units, cut.units.size()));
+    }
       row.errors = replayed.tensor_errors[tensor];
       if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
       row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);

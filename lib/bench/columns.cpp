@@ -190,9 +190,12 @@ std::vector<ResultColumn> make_columns() {
         &ResultRow::residual_ratio);
   c.add("codec_nmse", "nmse of one rank's decode(encode(x)) alone, first step, no residual",
         [](Row r) { return from(r.quality, &CodecQuality::nmse); });
-  c.add("bias_nmse", "for unbiased codecs, squared bias over 30 seeds / sum x^2, first step, sampling error taken off",
+  c.add("bias_nmse",
+        "for unbiased codecs, squared bias over 30 seeds / sum x^2, first step, sampling error taken off; of a large "
+        "gradient its first units",
         [](Row r) { return from(r.quality, &CodecQuality::bias_nmse); });
-  c.add("variance_nmse", "for unbiased codecs, variance over 30 seeds / sum x^2, first step",
+  c.add("variance_nmse",
+        "for unbiased codecs, variance over 30 seeds / sum x^2, first step; of a large gradient its first units",
         [](Row r) { return from(r.quality, &CodecQuality::variance_nmse); });
   c.add_phase("encode", "encode, error feedback included", &ResultRow::encode);
   c.add_phase("comm", "communicate", &ResultRow::communicate);

@@ -16,9 +16,10 @@ constexpr int kSeeds = 30;
 
 struct Sums {
   double energy = 0.0;
-  double error = 0.0;     ///< of the first seed
-  double bias = 0.0;      ///< sum (mean y - x)^2
-  double variance = 0.0;  ///< sum of the unbiased variance of y
+  double error = 0.0;         ///< of the first seed
+  double seeds_energy = 0.0;  ///< of the elements that several seeds were tried on
+  double bias = 0.0;          ///< of these, sum (mean y - x)^2
+  double variance = 0.0;      ///< of these, sum of the unbiased variance of y
 };
 
 class UnitProbe {
@@ -61,29 +62,33 @@ class UnitProbe {
 void probe(const Codec<Space::host>& codec, std::span<const float> x, const SideInputs<Space::host>& side,
            EncodeContext context, int seeds, Sums& sums) {
   UnitProbe unit{codec, x.size(), side};
-  std::vector<double> mean(x.size(), 0.0);
-  std::vector<double> spread(x.size(), 0.0);  // Welford: sum of squared distances from the running mean
+  const bool several = seeds > 1;
+  std::vector<double> mean(several ? x.size() : 0, 0.0);
+  std::vector<double> spread(mean);  // Welford: sum of squared distances from the running mean
   const std::uint64_t base = context.key.seed;
   for (int seed = 0; seed < seeds; ++seed) {
     context.key.seed = base + static_cast<std::uint64_t>(seed) * 0x9E3779B97F4A7C15ULL;
     const auto y = unit.round_trip(x, context);
-    for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t i = 0; several && i < x.size(); ++i) {
       const double value = static_cast<double>(y[i]);
       const double before = value - mean[i];
       mean[i] += before / (seed + 1);
       spread[i] += before * (value - mean[i]);
-      if (seed > 0) continue;
-      const double error = value - static_cast<double>(x[i]);
+    }
+    for (std::size_t i = 0; seed == 0 && i < x.size(); ++i) {
+      const double exact = static_cast<double>(x[i]);
+      const double error = static_cast<double>(y[i]) - exact;
       sums.error += error * error;
-      sums.energy += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      sums.energy += exact * exact;
     }
   }
-  if (seeds < 2) return;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double off = mean[i] - static_cast<double>(x[i]);
+  for (std::size_t i = 0; several && i < x.size(); ++i) {
+    const double exact = static_cast<double>(x[i]);
+    const double off = mean[i] - exact;
     const double variance = spread[i] / (seeds - 1);
     sums.bias += off * off - variance / seeds;  // E (mean - x)^2 = bias^2 + variance / seeds
     sums.variance += variance;
+    sums.seeds_energy += exact * exact;
   }
 }
 
@@ -91,26 +96,28 @@ void probe(const Codec<Space::host>& codec, std::span<const float> x, const Side
 
 void ErrorSums::observe(std::span<const double> x, std::span<const float> y) {
   if (x.empty()) return;
-  if (elements == 0) x_min = x_max = x[0];
+  // Sums of its own, which no store to `x` could change, stay in registers; signs are counted without branches, because
+  // nothing foretells them.
+  ErrorSums sums = *this;
+  if (elements == 0) sums.x_min = sums.x_max = x[0];
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double exact = x[i];
     const double got = static_cast<double>(y[i]);
     const double difference = exact - got;
-    xx += exact * exact;
-    yy += got * got;
-    xy += exact * got;
-    error += difference * difference;
-    largest_error = std::max(largest_error, std::abs(difference));
-    x_min = std::min(x_min, exact);
-    x_max = std::max(x_max, exact);
-    if (got != 0.0) {
-      ++kept;
-      if ((exact > 0.0 && got > 0.0) || (exact < 0.0 && got < 0.0)) ++sign_agreements;
-    } else if (exact != 0.0) {
-      ++zeroed;
-    }
+    sums.xx += exact * exact;
+    sums.yy += got * got;
+    sums.xy += exact * got;
+    sums.error += difference * difference;
+    sums.largest_error = std::max(sums.largest_error, std::abs(difference));
+    sums.x_min = std::min(sums.x_min, exact);
+    sums.x_max = std::max(sums.x_max, exact);
+    sums.kept += std::uint64_t{got != 0.0};
+    sums.zeroed += std::uint64_t{got == 0.0} & std::uint64_t{exact != 0.0};
+    sums.sign_agreements += (std::uint64_t{exact > 0.0} & std::uint64_t{got > 0.0}) |
+                            (std::uint64_t{exact < 0.0} & std::uint64_t{got < 0.0});
   }
-  elements += x.size();
+  sums.elements += x.size();
+  *this = sums;
 }
 
 void ErrorSums::merge(const ErrorSums& other) {
@@ -175,22 +182,24 @@ CodecQuality measure_quality(const GradientSource& reader, const std::vector<Uni
   for (const auto& unit : units) largest = std::max(largest, unit.elements);
   StepLoader loader{
       reader, 1, largest, {.weight = descriptor.needs_weight, .second_moment = descriptor.needs_second_moment}};
+  CodecQuality quality;
   Sums sums;
-  const int seeds = spec.descriptor->unbiased ? kSeeds : 1;
+  std::uint64_t tried = 0;  // elements with several seeds
   for (std::size_t u = 0; u < units.size(); ++u) {
     const auto codec = make_codec<Space::host>(spec, layout_of(units[u], reader.tensors()));
     loader.load(units[u], 0);
     const SideInputs<Space::host> side{.weight = loader.weight(), .second_moment = loader.second_moment(0)};
     const EncodeContext context{.key = {.seed = seed, .tensor = static_cast<std::uint32_t>(u)},
                                 .iteration = reader.steps().front().iteration};
-    probe(*codec, loader.gradient(0), side, context, seeds, sums);
+    const bool several = descriptor.unbiased && (u == 0 || tried + units[u].elements <= kSeedElements);
+    if (several) tried += units[u].elements, ++quality.seed_units;
+    probe(*codec, loader.gradient(0), side, context, several ? kSeeds : 1, sums);
   }
-  CodecQuality quality;
   if (sums.energy <= 0.0) return quality;
   quality.nmse = sums.error / sums.energy;
-  if (seeds > 1) {
-    quality.bias_nmse = sums.bias / sums.energy;
-    quality.variance_nmse = sums.variance / sums.energy;
+  if (sums.seeds_energy > 0.0) {
+    quality.bias_nmse = sums.bias / sums.seeds_energy;
+    quality.variance_nmse = sums.variance / sums.seeds_energy;
   }
   return quality;
 }

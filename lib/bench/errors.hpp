@@ -42,9 +42,14 @@ struct CodecQuality {
   double nmse = 0.0;                    ///< of one encode, pooled over units
   std::optional<double> bias_nmse;      ///< unbiased codecs: |mean over seeds - x|^2 / |x|^2, less its sampling error
   std::optional<double> variance_nmse;  ///< unbiased codecs: mean |y - mean y|^2 / |x|^2
+  std::size_t seed_units = 0;           ///< so many units are what these two are of
 };
 
-/// 30 seeds where the codec claims to be unbiased, one encode else. Not timed.
+/// Elements on which several seeds are tried, unless the first unit alone has more.
+constexpr std::uint64_t kSeedElements = std::uint64_t{1} << 22;
+
+/// One encode of every unit; where the codec claims to be unbiased, 30 seeds of the first unit and of the following
+/// ones that fit into kSeedElements with it. Not timed.
 [[nodiscard]] CodecQuality measure_quality(const GradientSource& reader, const std::vector<Unit>& units,
                                            const CodecSpec& spec, std::uint64_t seed);
 

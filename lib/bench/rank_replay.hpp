@@ -50,21 +50,23 @@ class ErrorTotals {
     }
   }
 
-  void observe(std::size_t unit_index, std::span<const double> exact, std::span<const float> got) {
-    const Unit& unit = units_[unit_index];
-    for (const auto& piece : unit.pieces) {
+  /// `loaded` holds the unit's gradients, `got` is what became of them.
+  void observe(std::size_t unit_index, const StepLoader& loaded, std::span<const float> got) {
+    // Block by block, so that a large unit comes through the caches once. The sums run over all blocks in order.
+    constexpr std::size_t kBlock = 1024;
+    std::array<double, kBlock> mean;
+    for (const auto& piece : units_[unit_index].pieces) {
       ErrorSums sums;
-      sums.observe(exact.subspan(piece.first, piece.elements), got.subspan(piece.first, piece.elements));
+      for (std::size_t done = 0; done < piece.elements; done += kBlock) {
+        const std::size_t first = piece.first + done;
+        const auto exact = std::span{mean}.first(std::min(kBlock, piece.elements - done));
+        const auto result = got.subspan(first, exact.size());
+        loaded.mean(first, exact);
+        sums.observe(exact, result);
+        add_to_totals(exact, result, &difference_[unit_index][first], &total_[unit_index][first]);
+      }
       result_.tensor_errors[piece.tensor].merge(sums);
       step_.sums.merge(sums);
-    }
-    auto& difference = difference_[unit_index];
-    auto& total = total_[unit_index];
-    for (std::size_t i = 0; i < unit.elements; ++i) {
-      difference[i] += exact[i] - static_cast<double>(got[i]);
-      total[i] += exact[i];
-      step_.cumulative_error += difference[i] * difference[i];
-      step_.cumulative_energy += total[i] * total[i];
     }
   }
 
@@ -83,6 +85,19 @@ class ErrorTotals {
   }
 
  private:
+  void add_to_totals(std::span<const double> exact, std::span<const float> got, double* difference, double* total) {
+    double error = step_.cumulative_error;  // not added up in memory, which the stores below might be to
+    double energy = step_.cumulative_energy;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      difference[i] += exact[i] - static_cast<double>(got[i]);
+      total[i] += exact[i];
+      error += difference[i] * difference[i];
+      energy += total[i] * total[i];
+    }
+    step_.cumulative_error = error;
+    step_.cumulative_energy = energy;
+  }
+
   const std::vector<Unit>& units_;
   ReplayResult& result_;
   StepErrors step_;
@@ -412,7 +427,7 @@ class RankReplay {
         counts.add(unit, units_[unit].payload_bytes(), units_[unit].values_sent(processor_.queue()));
         sent[unit] = static_cast<double>(comm_.traffic().bytes_sent - sent_before);
         if (!leads()) continue;
-        totals->observe(unit, loader_.mean(), values);
+        totals->observe(unit, loader_, values);
         if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
         units_[unit].settle(processor_.queue());
         const auto residual = units_[unit].residual();

@@ -135,14 +135,13 @@ std::span<const float> StepLoader::second_moment(int rank) const {
   return second_moments_.at(static_cast<std::size_t>(rank)).span();
 }
 
-std::span<const double> StepLoader::mean() {
-  mean_.assign(elements_, 0.0);
+void StepLoader::mean(std::size_t first, std::span<double> out) const {
+  std::fill(out.begin(), out.end(), 0.0);
   for (const auto& buffer : gradients_) {
-    const auto gradient = buffer.span();
-    for (std::size_t i = 0; i < elements_; ++i) mean_[i] += static_cast<double>(gradient[i]);
+    const auto gradient = buffer.span().subspan(first, out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] += static_cast<double>(gradient[i]);
   }
-  for (auto& value : mean_) value /= static_cast<double>(gradients_.size());
-  return mean_;
+  for (auto& value : out) value /= static_cast<double>(gradients_.size());
 }
 
 }  // namespace gradtool

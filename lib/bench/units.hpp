@@ -81,8 +81,9 @@ class StepLoader {
   /// Empty where not asked for, or where the file lacks it for a tensor of the unit.
   [[nodiscard]] std::span<const float> weight() const { return weight_.span(); }
   [[nodiscard]] std::span<const float> second_moment(int rank) const;
-  /// The exact mean over ranks in float64, added in rank order. Needs load() for all ranks. Valid until the next call.
-  [[nodiscard]] std::span<const double> mean();
+  /// Elements [first, first + out.size()) of the exact mean over ranks in float64, added in rank order. Needs load()
+  /// for all ranks.
+  void mean(std::size_t first, std::span<double> out) const;
 
  private:
   /// Memory for the largest unit, allocated when it is first needed; `used` of its elements are the loaded unit's.
@@ -102,7 +103,6 @@ class StepLoader {
   std::vector<Buffer> gradients_;
   Buffer weight_;
   std::vector<Buffer> second_moments_;
-  std::vector<double> mean_;
 };
 
 }  // namespace gradtool

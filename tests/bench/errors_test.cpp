@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+
+#include "lib/bench/synthetic.hpp"
 
 namespace gradtool::test {
 namespace {
 
 ErrorSums sums(const std::vector<double>& x, const std::vector<float>& y) {
   ErrorSums s;
-  s.observe(x, y);
+  s.observe(x, std::span{y}.first(x.size()));
   return s;
 }
 
@@ -32,6 +35,53 @@ TEST(ErrorSums, ZeroGradients) {
   EXPECT_FALSE(sums({1.0}, {0.0F}).cosine().has_value());
   EXPECT_FALSE(sums({1.0}, {0.0F}).sign_agreement().has_value());
   EXPECT_EQ(sums({1.0, 2.0}, {0.0F, 0.0F}).nmse(), 1.0);
+}
+
+TEST(ErrorSums, PartsInOrderAddUpAsTheWholeDoes) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> x{-0.1, 0.7, 0.0, -1.0 / 3.0, 1e-9, nan, -2.5};
+  const std::vector<float> y{0.1F, 0.7F, -0.0F, -0.3F, 0.0F, 1.0F, std::numeric_limits<float>::quiet_NaN()};
+  for (std::size_t cut = 1; cut < x.size(); ++cut) {
+    const std::size_t n = cut < 5 ? 5 : x.size();  // also without the NaNs, which would hide all sums
+    auto parts = sums({x.begin(), x.begin() + static_cast<std::ptrdiff_t>(cut)}, y);
+    parts.observe(std::span{x}.subspan(cut, n - cut), std::span{y}.subspan(cut, n - cut));
+    auto whole = sums({x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n)}, y);
+    EXPECT_EQ(parts.elements, whole.elements);
+    EXPECT_EQ(parts.kept, whole.kept);
+    EXPECT_EQ(parts.zeroed, whole.zeroed);
+    EXPECT_EQ(parts.sign_agreements, whole.sign_agreements);
+    if (n == x.size()) continue;
+    EXPECT_EQ(parts.nmse(), whole.nmse());
+    EXPECT_EQ(parts.cosine(), whole.cosine());
+    EXPECT_EQ(parts.nrmse(), whole.nrmse());
+  }
+  const auto all = sums(x, y);
+  EXPECT_EQ(all.kept, 5U) << "of them a NaN, which has no sign";
+  EXPECT_EQ(all.zeroed, 1U);
+  EXPECT_EQ(all.sign_agreements, 2U);
+}
+
+TEST(CodecQuality, TriesSeedsOnTheFirstUnitsOfALargeGradient) {
+  constexpr std::size_t kElements = kSeedElements / 2 + 1;  // two units of it are too many
+  const auto sources = SyntheticGradients::make({4 * kElements}, 1);
+  const GradientSource& source = *sources.front();
+  const auto unit = make_units(source.tensors(), {0}, Granularity::parse("model")).front();
+  const auto spec = parse_codec("natural");
+  const auto one = measure_quality(source, {unit}, spec, 1);
+  const auto two = measure_quality(source, {unit, unit}, spec, 1);
+  EXPECT_EQ(one.seed_units, 1U);
+  EXPECT_EQ(two.seed_units, 1U);
+  EXPECT_EQ(two.bias_nmse, one.bias_nmse);
+  EXPECT_EQ(two.variance_nmse, one.variance_nmse);
+  EXPECT_NE(two.nmse, one.nmse) << "this is of both, whose draws differ";
+  EXPECT_EQ(measure_quality(source, {unit}, parse_codec("bf16"), 1).seed_units, 0U);
+}
+
+TEST(CodecQuality, TriesSeedsOnAllUnitsOfASmallGradient) {
+  const auto sources = SyntheticGradients::make({4000}, 1);
+  const GradientSource& source = *sources.front();
+  const auto unit = make_units(source.tensors(), {0}, Granularity::parse("model")).front();
+  EXPECT_EQ(measure_quality(source, {unit, unit, unit}, parse_codec("natural"), 1).seed_units, 3U);
 }
 
 TEST(ErrorSums, MergedPartsAreTheWhole) {

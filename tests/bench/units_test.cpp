@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "lib/bench/synthetic.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool::test {
@@ -53,6 +54,24 @@ TEST(Units, TheFirstBucketIsOneMebibyte) {
   ASSERT_EQ(units.size(), 2U);
   EXPECT_EQ(units[0].elements, 262'250U);
   EXPECT_EQ(units[1].elements, 7'184U);
+}
+
+TEST(StepLoader, MeansOfPartsAreThoseOfTheWhole) {
+  constexpr std::size_t kElements = 5000;
+  const auto sources = SyntheticGradients::make({4 * kElements}, 3);
+  const auto unit = make_units(sources[0]->tensors(), {0}, Granularity::parse("model")).front();
+  StepLoader loader{*sources[0], 3, kElements, {}};
+  loader.load(unit, 1);
+  std::vector<double> whole(kElements), parts(kElements);
+  loader.mean(0, whole);
+  loader.mean(0, std::span{parts}.first(7));
+  loader.mean(7, std::span{parts}.subspan(7));
+  EXPECT_EQ(parts, whole);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    double sum = 0.0;
+    for (int rank = 0; rank < 3; ++rank) sum += static_cast<double>(loader.gradient(rank)[i]);
+    ASSERT_EQ(whole[i], sum / 3.0);
+  }
 }
 
 TEST(Units, RefusesOtherWords) {
