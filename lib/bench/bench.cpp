@@ -9,12 +9,14 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <future>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
 
 #include "lib/bench/agreement.hpp"
+#include "lib/bench/cached_gradients.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/replay_files.hpp"
 #include "lib/bench/synthetic.hpp"
@@ -154,6 +156,11 @@ class Bench {
       if (options.compute_captured) compute_seconds_ = captured_compute_seconds(*sources_.front());
     }
     if (device_.across_processes) join_job();
+    if (!sources_.empty()) {
+      auto& file = sources_.front();
+      const auto sharers = static_cast<std::uint64_t>(std::max(1, place_.on_machine));
+      file = std::make_unique<CachedGradients>(std::move(file), cache_bytes() / sharers);
+    }
     ranks_ = wanted_ranks(options, device_, place_);
     if (sources_.empty()) {
       if (ranks_ == 0) ranks_ = kSyntheticRanks;
@@ -165,10 +172,13 @@ class Bench {
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
     }
     if (options.sizes.empty()) {
-      for (const auto& granularity : options.granularities) add_cut(*sources_.front(), granularity, granularity.text());
+      const auto& file = *sources_.front();
+      const Selection selection = choose_tensors(file, options.layers);
+      for (const auto& granularity : options.granularities) add_cut(file, selection, granularity, granularity.text());
     } else {
+      const Selection whole{.tensors = {0}, .skipped = {}};  // finite by construction
       for (std::size_t i = 0; i < sources_.size(); ++i)
-        add_cut(*sources_[i], Granularity::parse("tensor"), size_name(options.sizes[i]));
+        add_cut(*sources_[i], whole, Granularity::parse("tensor"), size_name(options.sizes[i]));
     }
     known_.leads = place_.rank == 0;
   }
@@ -178,8 +188,9 @@ class Bench {
     measure_machine();
     if (!known_.leads) return;
     if (options_.sizes.empty()) {
-      known_.file_sha256 = sha256_of_file(options_.file);
+      auto hash = std::async(std::launch::async, sha256_of_file, options_.file);
       known_.likeness = worker_likeness(*sources_.front(), ranks_);
+      known_.file_sha256 = hash.get();
     }
     for (auto& cut : cuts_) {
       if (known_.averaged()) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
@@ -240,12 +251,9 @@ class Bench {
     return options_.steps > 0 ? std::min(options_.steps, all) : all;
   }
 
-  void add_cut(const GradientSource& source, const Granularity& granularity, const std::string& name) {
-    Cut cut{.source = source, .name = name};
-    if (options_.sizes.empty())
-      cut.selection = choose_tensors(source, options_.layers);
-    else
-      cut.selection.tensors = {0};  // finite by construction, and not worth another look at every value
+  void add_cut(const GradientSource& source, const Selection& selection, const Granularity& granularity,
+               const std::string& name) {
+    Cut cut{.source = source, .name = name, .selection = selection};
     cut.units = make_units(source.tensors(), cut.selection.tensors, granularity);
     for (const auto& unit : cut.units) cut.elements += unit.elements;
     if (!cut.selection.skipped.empty()) {
