@@ -393,7 +393,7 @@ Subcommand add_bench(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
   app->add_option("--timeout", b.stop.timeout_seconds,
-                  "Seconds of sampling for a row at most [20 steps' time, 0.25 to 5 s]");
+                  "Seconds of sampling for a row at most [20 steps' time, 0.25 to 5 s; 30 s for all rows]");
   app->add_option("--seed", o->seed, "Of the codecs' random draws, 0 to 2^64 - 1")->capture_default_str();
   app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")
       ->check(CLI::IsMember({"0", "1", "true", "false"}))

@@ -207,6 +207,9 @@ class Bench {
     }
     if (!options_.reconstruction.empty()) open_reconstruction();
     done_ = 0;
+    stop_ = options_.stop;
+    stop_.most_seconds = std::clamp(kSamplingSeconds / static_cast<double>(specs.size() * timings().size()),
+                                    StopRule::kLeastSeconds, stop_.most_seconds);
     Progress progress{label, cuts_.size() * specs.size() * timings().size() * options_.rounds};
     for (const Cut& cut : cuts_) {
       std::vector<Measurement> measurements;
@@ -235,6 +238,10 @@ class Bench {
   }
 
  private:
+  /// Seconds for all rows of one granularity together, where --timeout does not say how long one may take. Six rows, as
+  /// one codec has with none and noop, keep the 5 s that StopRule gives each.
+  static constexpr double kSamplingSeconds = 30.0;
+
   /// What one --granularity makes of a file's tensors, or one size of synthetic gradients. Each is a bench of its own.
   struct Cut {
     const GradientSource& source;
@@ -458,7 +465,7 @@ class Bench {
                     .threads = threads(),
                     .thread_bytes = report_.thread_bytes,
                     .timing = m.timing,
-                    .stop = options_.stop.share(round, options_.rounds),
+                    .stop = stop_.share(round, options_.rounds),
                     .steps = steps_of(cut),
                     .errors = m.errors && round == 0,
                     .write_payloads = write && !options_.payloads.empty() && is_wanted(m.spec)};
@@ -529,6 +536,10 @@ class Bench {
       row.rounds = m.rounds;
     }
     if (options_.pipeline_for(m.spec, m.timing) == 1) row.quality = m.quality;
+    if (row.quality && row.quality->bias_nmse && row.quality->seed_units < cut.units.size()) {
+      row.message = joined(row.message, fmt::format("bias and variance are those of {} of {} units",
+                                                    row.quality->seed_units, cut.units.size()));
+    }
     report_.rows.push_back(std::move(row));
     if (options_.per_tensor && m.errors) add_tensor_rows(cut, m);  // once for both timings, which share the errors
   }
@@ -543,10 +554,6 @@ class Bench {
     for (const std::size_t tensor : cut.selection.tensors) {
       const TensorInfo& info = cut.source.tensors()[tensor];
       ResultRow row = start_row(cut, m, info.name, info.elements);
-    if (row.quality && row.quality->bias_nmse && row.quality->seed_units < cut.units.size()) {
-      row.message = joined(row.message, fmt::format("bias and variance are those of {} of {} units",
-                                                    row.quality->seed_units, cut.units.size()));
-    }
       row.errors = replayed.tensor_errors[tensor];
       if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
       row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
@@ -591,6 +598,7 @@ class Bench {
   }
 
   const BenchOptions& options_;
+  StopRule stop_ = options_.stop;  ///< of a row, over all its rounds
   ReplayDevice device_;
   MpiPlace place_;
   std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size

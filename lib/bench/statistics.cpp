@@ -79,8 +79,8 @@ StopRule StopRule::share(std::size_t round, std::size_t rounds) const {
 }
 
 double StopRule::limit(double first_sample_seconds) const {
-  return part * (timeout_seconds > 0.0 ? timeout_seconds
-                                       : std::clamp(20.0 * first_sample_seconds, kLeastSeconds, most_seconds));
+  if (timeout_seconds > 0.0) return part * timeout_seconds;
+  return part * std::clamp(20.0 * first_sample_seconds, kLeastSeconds, most_seconds);
 }
 
 bool StopRule::done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const {

@@ -37,19 +37,20 @@ struct StopRule {
   /// More say nothing more about a median, and both looking at them and writing them down would take longer than they
   /// did. Of a share (a round) as of a whole.
   static constexpr std::size_t kMostSamples = 10'000;
-  static constexpr double kLeastSeconds = 0.25;  ///< of that limit
-  std::size_t min_samples = 20;                  ///< even where they are more than kMostSamples
-  double max_noise = 0.005;                      ///< on relative_error_of_mean
-  double timeout_seconds = 0.0;                  ///< for one row; at least one sample is taken. 0: see limit()
-  double most_seconds = 5.0;                     ///< of the limit that a row has without one of its own
-  double part = 1.0;                             ///< of that time, see share()
+  std::size_t min_samples = 20;  ///< even where they are more than kMostSamples
+  double max_noise = 0.005;      ///< on relative_error_of_mean
+  double timeout_seconds = 0.0;  ///< for one row; at least one sample is taken. 0: see limit()
+  double most_seconds = 5.0;     ///< for one row where timeout_seconds is 0; at least kLeastSeconds
+  double part = 1.0;             ///< of that time, see share()
 
   /// The part of this rule that one of `rounds` has to fulfil, so that all of them together fulfil the whole.
   [[nodiscard]] StopRule share(std::size_t round, std::size_t rounds) const;
 
+  static constexpr double kLeastSeconds = 0.25;
+
   /// The time limit, given how long the first sample took with everything around it. Without a limit of its own a row
-  /// may take 20 such samples, but at least 0.25 s and at most 5 s: many for a small capture, a few for a large one. A
-  /// share has its part of that.
+  /// may take 20 such samples, but at least kLeastSeconds and at most most_seconds: many for a small capture, a few for
+  /// a large one. A share has its part of that.
   [[nodiscard]] double limit(double first_sample_seconds) const;
   [[nodiscard]] bool done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const;
 };
