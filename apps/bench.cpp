@@ -182,6 +182,7 @@ void check_paths(const Options& o) {
   }
   std::vector<NamedPath> inputs;
   if (!o.bench.file.empty()) inputs.push_back({"file", o.bench.file});
+  for (const auto& text : o.networks) inputs.push_back({"--network", network_file(text)});
   std::vector<NamedPath> outputs{
       {"--csv", o.csv}, {"--json", o.json}, {"--steps-csv", o.steps_csv}, {"--reconstruction", o.bench.reconstruction}};
   std::vector<NamedPath> others = outputs;
@@ -243,7 +244,9 @@ int run(Options& o) {
     bench.stop.timeout_seconds = 1e9;
   }
   for (const auto& text : o.networks) {
-    Network network = Network::parse(text);
+    // A network file is the first rank's business, as all that is modelled: other machines need not have it.
+    const bool elsewhere = mpi_place().rank != 0 && !network_file(text).empty();
+    Network network = elsewhere ? Network::parse("measured:alpha=0us,beta=1Gbps") : Network::from_option(text);
     const auto same = [&](const Network& other) { return other.name == network.name; };
     if (std::none_of(bench.networks.begin(), bench.networks.end(), same)) bench.networks.push_back(std::move(network));
   }
@@ -405,7 +408,8 @@ Subcommand add_bench(CLI::App& root) {
                   "Write what the one --codec produced as a gradient file with one worker");
   app->add_option("--network", o->networks,
                   "Also model this network: wan, 1gbe, 10gbe, 25gbe, 100gbe, 200gbe, 400gbe, ndr, nvlink, "
-                  "NAME:alpha=5us,beta=12.5GBps; two levels: 100gbe:node=8,inner=nvlink; repeatable")
+                  "NAME:alpha=5us,beta=12.5GBps, or the file of gradtool probe; two levels: "
+                  "100gbe:node=8,inner=nvlink; repeatable")
       ->take_all()
       ->expected(1);
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");

@@ -27,6 +27,7 @@ int run(const Options& options) {
   if (!charts_available()) static_cast<void>(asset("vega.js"));  // says what to install
   std::vector<NamedPath> inputs;
   for (const auto& path : options.paths) inputs.push_back({"input", path});
+  for (const auto& text : options.networks) inputs.push_back({"--network", network_file(text)});
   const bool html = options.format == "html";
   const std::string out = !options.out.empty() ? options.out : html ? "report.html" : "charts";
   if (html) expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
@@ -34,7 +35,7 @@ int run(const Options& options) {
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", options.max_nmse)};
   }
   FigureOptions figures{.max_nmse = options.max_nmse, .networks = {}, .nodes = {}};
-  for (const auto& text : options.networks) figures.networks.push_back(Network::parse(text));
+  for (const auto& text : options.networks) figures.networks.push_back(Network::from_option(text));
   if (options.nodes) figures.nodes = parse_node_counts(*options.nodes);
   if (html) expect_writable(out);
   const Page page = make_page(options.paths, figures, command_line());

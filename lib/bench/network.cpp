@@ -7,7 +7,10 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
@@ -35,7 +38,9 @@ constexpr std::array<NetworkProfile, 9> kProfiles{
   std::string names;
   for (const auto& profile : kProfiles) names += fmt::format("{}{}", names.empty() ? "" : ", ", profile.name);
   throw Error{Fault::usage,
-              fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps", text, why, names)};
+              fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps, or the file of "
+                          "gradtool probe",
+                          text, why, names)};
 }
 
 /// In any case: people write 10GbE and NVLink.
@@ -76,7 +81,86 @@ double bytes_per_second_in(const std::string& network, std::string_view text) {
   return value * scale;
 }
 
+/// The network file as the text that parse() takes.
+class NetworkFile {
+ public:
+  explicit NetworkFile(const std::string& path) : path_{path} {
+    std::ifstream in{path, std::ios::binary};
+    if (!in.is_open()) fail("cannot be opened; gradtool probe -o writes such a file");
+    constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+    std::string text;
+    for (std::array<char, 1 << 16> part{}; in.read(part.data(), part.size()) || in.gcount() > 0;) {
+      text.append(part.data(), static_cast<std::size_t>(in.gcount()));
+      if (text.size() > kMostBytes) fail("is larger than any network file");
+    }
+    if (in.bad()) fail("cannot be read");
+    json_ = Json::parse(text, nullptr, false);
+    if (json_.is_discarded()) fail("is no valid JSON; it may have been cut off");
+    if (!json_.is_object() || !json_.contains("format") || json_["format"] != kNetworkFormat)
+      fail("is no network file, which gradtool probe -o writes");
+    if (!json_.contains("schema_version") || json_["schema_version"] != kNetworkSchema) {
+      fail(
+          fmt::format("has a schema_version other than {}, which is the one that this gradtool reads", kNetworkSchema));
+    }
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::string name;
+    if (json_.contains("name") && json_["name"].is_string()) name = json_["name"].get<std::string>();
+    if (!valid_network_name(name)) fail("has no name of letters, digits, dots, hyphens and underscores, 64 at most");
+    const double alpha = number("alpha_us"), beta = number("beta_gbit_s");
+    if (!(alpha >= 0.0 && alpha <= 1e9)) fail("has a link.alpha_us that is no latency in microseconds, 0 or more");
+    if (!(beta > 0.0 && beta <= 1e9)) fail("has a link.beta_gbit_s that is no rate in Gbit/s, above 0");
+    const double contention = number("contention");
+    if (!(contention > 0.0 && contention <= 1e6)) fail("has a link.contention that is no number above 0");
+    return fmt::format("{}:alpha={}us,beta={}Gbps,contention={}", name, alpha, beta, contention);
+  }
+
+ private:
+  using Json = nlohmann::ordered_json;
+
+  [[noreturn]] void fail(const std::string& why) const {
+    throw Error{Fault::data, fmt::format("--network {}: {}", path_, why)};
+  }
+  /// NaN where there is none.
+  [[nodiscard]] double number(const char* key) const {
+    if (!json_.contains("link") || !json_["link"].is_object() || !json_["link"].contains(key) ||
+        !json_["link"][key].is_number())
+      return std::numeric_limits<double>::quiet_NaN();
+    return json_["link"][key].get<double>();
+  }
+
+  std::string path_;
+  Json json_;
+};
+
 }  // namespace
+
+bool valid_network_name(std::string_view name) {
+  constexpr std::size_t kLongest = 64;
+  return !name.empty() && name.size() <= kLongest && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
+  });
+}
+
+std::string network_file(const std::string& text) {
+  constexpr std::string_view kEnding = ".json";
+  for (auto at = text.find(kEnding); at != std::string::npos; at = text.find(kEnding, at + 1)) {
+    const std::size_t end = at + kEnding.size();
+    if (end == text.size() || text[end] == ':') return text.substr(0, end);
+  }
+  std::error_code unknown;
+  const bool there = find_profile(text) == nullptr && std::filesystem::is_regular_file(text, unknown);
+  return there ? text : std::string{};
+}
+
+Network Network::from_option(const std::string& text) {
+  const std::string path = network_file(text);
+  if (path.empty()) return parse(text);
+  std::string more = text.substr(path.size());
+  if (!more.empty()) more.front() = ',';  // was the colon
+  return parse(NetworkFile{path}.text() + more);
+}
 
 std::span<const NetworkProfile> network_profiles() {
   return kProfiles;
@@ -92,6 +176,7 @@ Network Network::parse(const std::string& text) {
   bool beta = profile != nullptr;
   bool node = false;
   bool inner = false;
+  double contention = 1.0;
   std::string_view rest = colon == std::string::npos ? std::string_view{} : std::string_view{text}.substr(colon + 1);
   if (colon != std::string::npos && (rest.empty() || rest.back() == ','))
     bad(text, "a key=value is missing at its end");
@@ -109,6 +194,11 @@ Network Network::parse(const std::string& text) {
     } else if (key == "beta") {
       network.link.beta = bytes_per_second_in(text, value);
       beta = true;
+    } else if (key == "contention") {
+      const auto [number, unit] = split_unit(value);
+      if (!(number > 0.0 && number <= 1e6) || !unit.empty())
+        bad(text, "contention is how many times longer a byte takes when all ranks send at once, such as 1.2");
+      contention = number;
     } else if (key == "node") {
       const auto [number, unit] = split_unit(value);
       if (!(number >= 1.0 && number <= 1024.0) || number != std::floor(number) || !unit.empty())
@@ -121,11 +211,12 @@ Network Network::parse(const std::string& text) {
       network.inner = known->link;
       inner = true;
     } else {
-      bad(text, fmt::format("unknown key '{}'; there are alpha, beta, node, inner", key));
+      bad(text, fmt::format("unknown key '{}'; there are alpha, beta, contention, node, inner", key));
     }
   }
   if (network.name.empty() || !alpha || !beta) bad(text, "no such profile, and alpha and beta are not both given");
   if (inner && !node) bad(text, "inner is the network inside a machine: give its ranks too, such as node=8");
+  network.link.beta /= contention;
   if (network.node > 1 && !inner) network.inner = find_profile("nvlink")->link;
   network.name = (profile != nullptr ? std::string{profile->name} : network.name) +
                  (colon == std::string::npos ? "" : text.substr(colon));

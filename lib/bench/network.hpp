@@ -10,7 +10,7 @@ namespace gradtool {
 /// A link in the alpha-beta model (Hockney 1994): a message of b bytes takes alpha + b / beta.
 struct Link {
   double alpha = 0.0;  ///< seconds a message
-  double beta = 0.0;   ///< bytes a second, each way
+  double beta = 0.0;   ///< bytes a second, each way, while all ranks send
 };
 
 /// What ranks are joined by. Flat, or two levels: `node` ranks share the link of their machine, and talk among
@@ -22,9 +22,27 @@ struct Network {
   Link inner;
 
   /// "10gbe", "10gbe:node=8,inner=nvlink", or one of your own: "lab:alpha=5us,beta=12.5GBps" (also beta=100Gbps for
-  /// bits). The names of profiles may be in any case: 10GbE is 10gbe. Throws Fault::usage naming the valid profiles.
+  /// bits). With "contention=1.2" that beta is what two ranks have alone, and the link's is beta / 1.2, because in a
+  /// collective all of them send. The names of profiles may be in any case: 10GbE is 10gbe. Throws Fault::usage naming
+  /// the valid profiles.
   [[nodiscard]] static Network parse(const std::string& text);
+
+  /// The same, or what `gradtool probe` has measured: "net.json", or with the ranks of a machine "net.json:node=8". Its
+  /// name is then as one's own, "net:alpha=51.2us,beta=0.94Gbps,contention=1.02", which parse() takes. Throws
+  /// Fault::data for a file that cannot be read or is none of a network.
+  [[nodiscard]] static Network from_option(const std::string& text);
 };
+
+/// The file that an option's value names: the part up to ".json", or an existing file that is no profile's name. Empty
+/// where it names none.
+[[nodiscard]] std::string network_file(const std::string& text);
+
+/// True for what a network file may be called: letters, digits, dots, hyphens and underscores, 64 at most.
+[[nodiscard]] bool valid_network_name(std::string_view name);
+
+/// Of the network file, docs/measuring.md.
+inline constexpr std::string_view kNetworkFormat = "gradtool.network";
+inline constexpr int kNetworkSchema = 1;
 
 /// A profile that `parse` knows.
 struct NetworkProfile {
