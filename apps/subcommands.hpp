@@ -23,6 +23,7 @@ Subcommand add_compare(CLI::App& root);
 Subcommand add_completion(CLI::App& root);
 Subcommand add_info(CLI::App& root);
 Subcommand add_list(CLI::App& root);
+Subcommand add_probe(CLI::App& root);
 Subcommand add_report(CLI::App& root);
 Subcommand add_tune(CLI::App& root);
 Subcommand add_validate(CLI::App& root);

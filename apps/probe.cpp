@@ -1,0 +1,205 @@
+#include "lib/probe/probe.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/options.hpp"
+#include "apps/subcommands.hpp"
+#include "lib/bench/network.hpp"
+#include "lib/comm/launch.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
+#include "lib/core/text.hpp"
+#include "lib/report/color.hpp"
+#include "lib/report/csv.hpp"
+
+namespace gradtool::app {
+namespace {
+
+struct Options {
+  ProbeOptions probe;
+  std::string first = "8", last;
+  double factor = 4.0;
+  std::vector<std::string> collectives;
+  std::string fit = "sendrecv", out, csv;
+  std::optional<std::string> name;
+};
+
+Pattern parse_pattern(const std::string& text) {
+  std::vector<std::string> names;
+  for (const auto& info : patterns()) {
+    if (text == info.name) return info.pattern;
+    names.emplace_back(info.name);
+  }
+  const std::string near = nearest(text, names);
+  throw Error{Fault::usage,
+              fmt::format("--collective '{}' is not valid; {}there are {}", text,
+                          near.empty() ? "" : fmt::format("did you mean '{}'? ", near), fmt::join(names, ", "))};
+}
+
+std::vector<Pattern> chosen_collectives(const Options& o) {
+  std::vector<Pattern> chosen;
+  const auto add = [&chosen](Pattern pattern) {
+    if (std::find(chosen.begin(), chosen.end(), pattern) == chosen.end()) chosen.push_back(pattern);
+  };
+  if (!o.collectives.empty()) add(Pattern::pair);
+  for (const auto& list : o.collectives) {
+    for (std::size_t start = 0; start <= list.size();) {
+      const std::size_t end = std::min(list.find(',', start), list.size());
+      add(parse_pattern(list.substr(start, end - start)));
+      start = end + 1;
+    }
+  }
+  for (const auto& info : patterns()) {
+    // NCCL has one all-reduce.
+    if (o.collectives.empty() && !(info.pattern == Pattern::all_reduce_ring && o.probe.comm == "nccl"))
+      add(info.pattern);
+  }
+  add(parse_pattern(o.fit));
+  return chosen;
+}
+
+std::vector<std::uint64_t> chosen_sizes(const Options& o) {
+  constexpr std::uint64_t kLast = std::uint64_t{64} << 20, kMost = std::uint64_t{16} << 30;
+  constexpr std::size_t kMostSizes = 1000;
+  const std::uint64_t first = parse_bytes(o.first, "-b");
+  const std::uint64_t last = o.last.empty() ? kLast : parse_bytes(o.last, "-e");
+  if (last > kMost) throw Error{Fault::usage, fmt::format("-e {} is not valid; write 16G at most", o.last)};
+  if (first > last) {
+    throw Error{Fault::usage, fmt::format("-b {} is larger than the last size, {}", o.first,
+                                          o.last.empty() ? "64M unless -e says otherwise" : "-e " + o.last)};
+  }
+  if (!(o.factor > 1.0 && std::isfinite(o.factor)))
+    throw Error{Fault::usage, fmt::format("-f {} is not valid; write a number above 1", o.factor)};
+  std::vector<std::uint64_t> sizes;
+  double size = static_cast<double>(first);
+  for (std::size_t i = 0; size <= static_cast<double>(last); ++i, size *= o.factor) {
+    if (i == kMostSizes) throw Error{Fault::usage, fmt::format("-f {} makes more than {} sizes", o.factor, kMostSizes)};
+    const auto bytes = static_cast<std::uint64_t>(size);
+    if (sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
+  }
+  return sizes;
+}
+
+/// The network's name: what was asked for, else that of the file.
+std::string chosen_name(const Options& o) {
+  if (o.name) {
+    if (valid_network_name(*o.name)) return *o.name;
+    throw Error{
+        Fault::usage,
+        fmt::format("--name '{}' is not valid; write letters, digits, dots, hyphens and underscores, 64 at most",
+                    *o.name)};
+  }
+  const std::string stem = std::filesystem::path{o.out}.stem().string();
+  return o.out != "-" && valid_network_name(stem) ? stem : "probe";
+}
+
+void check_place(const Options& o) {
+  const int processes = mpi_place().size;
+  if (processes > 1 && o.probe.comm == "threads")
+    throw Error{Fault::usage, fmt::format("started by mpirun with {} processes: add --comm mpi", processes)};
+  if (o.probe.ranks > 0 && (o.probe.comm == "mpi" || processes > 1))
+    throw Error{Fault::usage, "the launcher says how many ranks there are: leave --ranks out"};
+}
+
+int run(Options& o) {
+  ProbeOptions& probe = o.probe;
+  check_place(o);
+  expect_separate_files({}, std::vector<NamedPath>{{"--out", o.out}, {"--csv", o.csv}});
+  probe.link_from = parse_pattern(o.fit);
+  probe.collectives = chosen_collectives(o);
+  probe.largest_by_time = o.last.empty();
+  probe.sizes = chosen_sizes(o);
+  if (!(probe.comm_timeout >= 0.1 && probe.comm_timeout <= 1e6)) {
+    throw Error{Fault::usage,
+                fmt::format("--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", probe.comm_timeout)};
+  }
+  if (!(probe.row_seconds > 0.0 && std::isfinite(probe.row_seconds)))
+    throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds above 0", probe.row_seconds)};
+  const std::string name = chosen_name(o);
+  for (const auto& path : {o.out, o.csv}) {
+    if (!path.empty() && mpi_place().rank == 0) expect_writable(path);  // now, not after minutes of measuring
+  }
+  probe.command = command_line();
+  const ProbeReport report = run_probe(probe);
+  if (report.interrupted) {
+    if (report.leads) fmt::print(stderr, "interrupted: nothing written\n");
+    return kInterrupted;
+  }
+  if (!report.leads) return 0;
+  if (!o.csv.empty()) save_csv(o.csv, to_table(probe, report));
+  if (!o.out.empty()) save_text(o.out, record(probe, report, name).dump(1) + "\n");
+  if (o.out != "-" && o.csv != "-") fmt::print("{}", terminal_text(probe, report));
+  std::fflush(stdout);
+  for (const auto& path : {o.out, o.csv}) {
+    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
+  }
+  if (o.out.empty() && o.csv.empty())
+    fmt::print(stderr, "nothing written: -o net.json makes a network for bench --network net.json\n");
+  return 0;
+}
+
+}  // namespace
+
+Subcommand add_probe(CLI::App& root) {
+  auto* app = root.add_subcommand("probe", "Measure the network between ranks, for bench --network");
+  auto o = std::make_shared<Options>();
+  ProbeOptions& p = o->probe;
+  app->add_option("--comm", p.comm,
+                  "mpi: the processes of mpirun; nccl: GPUs, of one process or one for each process; threads: of this "
+                  "process, which is memory and no network")
+      ->check(CLI::IsMember({"mpi", "nccl", "threads"}))
+      ->capture_default_str();
+  app->add_option("-g,--ranks,--gpus", p.ranks, "GPUs of nccl in one process [all], or threads [4]")
+      ->check(CLI::Range(2, 1024));
+  app->add_option("--comm-timeout", p.comm_timeout, "Seconds that ranks wait for one of them before the job ends")
+      ->capture_default_str();
+  app->add_option("--collective", o->collectives,
+                  "What to measure: pair (two neighbours alone), sendrecv (all ranks at once), all_reduce (the "
+                  "library's), all_reduce_ring (gradtool's), reduce_scatter, all_gather, all_to_all, broadcast; "
+                  "commas between, repeatable [all]")
+      ->take_all()
+      ->expected(1)
+      ->type_name("COLLECTIVE");
+  app->add_option("--fit", o->fit, "Whose times bench's model repeats: what all ranks at once do to alpha and rate")
+      ->check(CLI::IsMember({"pair", "sendrecv", "all_reduce", "all_reduce_ring", "reduce_scatter", "all_gather",
+                             "all_to_all", "broadcast"}))
+      ->capture_default_str();
+  app->add_option("-b,--minbytes", o->first, "The smallest size, such as 8 or 1K")->capture_default_str();
+  app->add_option("-e,--maxbytes", o->last, "The largest [the first that takes 100 ms, 64M at most]");
+  app->add_option("-f,--stepfactor", o->factor, "Factor between sizes")->capture_default_str();
+  app->add_option("-n,--iters", p.samples, "Samples of each row; one repeats its operation for 20 ms and is their mean")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1000000}))
+      ->capture_default_str();
+  app->add_option("-w,--warmup-iters", p.warmup, "Operations before the samples, fewer than one sample has")
+      ->check(CLI::Range(std::size_t{0}, std::size_t{1000000}))
+      ->capture_default_str();
+  app->add_option("--rounds", p.rounds, "In which every row is sampled, so that what drifts hits all alike")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1000}))
+      ->capture_default_str();
+  app->add_option("--timeout", p.row_seconds, "Seconds after which a row gets no more samples")->capture_default_str();
+  app->add_option("-o,--out,--json", o->out, "Write the network and all samples; - for standard output")
+      ->type_name("FILE");
+  app->add_option("--csv", o->csv, "Write the rows; - for standard output")->type_name("FILE");
+  app->add_option("--name", o->name, "Of the network, in bench's tables [that of the file]");
+  set_groups(*app, {{"Communication", {"--comm", "--ranks", "--comm-timeout"}},
+                    {"What is sent", {"--collective", "--minbytes", "--maxbytes", "--stepfactor"}},
+                    {"Timing", {"--iters", "--warmup-iters", "--rounds", "--timeout"}},
+                    {"Output", {"--fit", "--out", "--csv", "--name"}}});
+  app->footer(
+      "Sizes, algbw and busbw are those of nccl-tests, rates in Gbit/s. What is measured and how it becomes alpha and "
+      "beta: docs/measuring.md. Start one rank on each machine.\n"
+      "Examples:\n"
+      "  mpirun -n 4 gradtool probe -o net.json\n"
+      "  gradtool bench capture.h5 --network net.json --nodes 4,8,...,64 --advise\n"
+      "  mpirun -n 8 gradtool probe -b 1K -e 256M -f 2 --collective pair,all_reduce\n"
+      "  gradtool probe --comm nccl -o nvlink.json");
+  return {app, [o] { return run(*o); }};
+}
+
+}  // namespace gradtool::app
