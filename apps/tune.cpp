@@ -58,7 +58,7 @@ int run(Options& o) {
   }
   if (o.markdown && (o.csv == "-" || o.json == "-"))
     throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
-  expect_separate_files(std::vector<NamedPath>{{"file", bench.file}},
+  expect_separate_files(std::vector<NamedPath>{{"file", bench.file}, {"--network", network_file(o.network)}},
                         std::vector<NamedPath>{{"--csv", o.csv}, {"--json", o.json}});
   if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error)};
@@ -66,7 +66,7 @@ int run(Options& o) {
     throw Error{Fault::usage,
                 fmt::format("--budget {} is not valid; write seconds, 1 to 1000000", o.tune.budget_seconds)};
   o.tune.codecs = chosen_codecs(o.codecs);
-  bench.networks = {Network::parse(o.network)};
+  bench.networks = {Network::from_option(o.network)};
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   if (bench.nodes.size() > 1)
     throw Error{Fault::usage, fmt::format("--nodes {}: what is best depends on it; give one number", *o.nodes)};
@@ -128,7 +128,7 @@ Subcommand add_tune(CLI::App& root) {
       ->type_name("SECONDS");
   app->add_option("--network", o->network,
                   "The network to model: wan, 1gbe, 10gbe, 25gbe, 100gbe, 200gbe, 400gbe, ndr, nvlink, "
-                  "NAME:alpha=5us,beta=12.5GBps; two levels: 100gbe:node=8,inner=nvlink")
+                  "NAME:alpha=5us,beta=12.5GBps, or the file of gradtool probe; two levels: 100gbe:node=8,inner=nvlink")
       ->required()
       ->type_name("NETWORK");
   app->add_option("--nodes", o->nodes, "Machines in it [the replayed ranks]");
