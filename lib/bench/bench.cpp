@@ -214,20 +214,22 @@ class Bench {
     for (const Cut& cut : cuts_) {
       std::vector<Measurement> measurements;
       const std::size_t before = report_.rows.size();
-      const auto keep_rows = [&] {
+      std::size_t built = 0;
+      const auto keep_rows = [&] {  // of the measurements that have none yet
         if (!report_.leads) return;
-        report_.rows.resize(before, ResultRow{specs.front()});
-        for (const auto& measurement : measurements) add_rows(cut, measurement);
+        for (; built < measurements.size(); ++built) add_rows(cut, measurements[built]);
         set_verdicts(report_.rows);
         if (keep) keep(report_.rows);
       };
       for (const auto& spec : specs) {
         start_codec(cut, spec, measurements, progress);
-        if (keep) keep_rows();
+        if (keep && !interrupted()) keep_rows();
       }
       for (std::size_t round = 1; round < options_.rounds; ++round) {
         for (auto& measurement : measurements) sample_again(cut, measurement, round, progress);
       }
+      report_.rows.resize(before, ResultRow{specs.front()});
+      built = 0;
       keep_rows();
     }
     if (reconstruction_ && reconstruction_->close()) report_.written.push_back(options_.reconstruction);
@@ -251,12 +253,6 @@ class Bench {
     std::uint64_t elements = 0;  ///< of all units
     std::string remark = {};     ///< for rows that cover all tensors
   };
-
-  /// That are replayed.
-  [[nodiscard]] std::size_t steps_of(const Cut& cut) const {
-    const std::size_t all = cut.source.steps().size();
-    return options_.steps > 0 ? std::min(options_.steps, all) : all;
-  }
 
   void add_cut(const GradientSource& source, const Selection& selection, const Granularity& granularity,
                const std::string& name) {
@@ -422,7 +418,7 @@ class Bench {
     row.granularity = cut.name;
     row.elements = elements;
     row.first_step = cut.source.steps().front().iteration;
-    row.last_step = cut.source.steps()[steps_of(cut) - 1].iteration;
+    row.last_step = cut.source.steps()[options_.steps_of(cut.source.steps().size()) - 1].iteration;
     row.ranks = row.measured_ranks = ranks_;
     row.comm = options_.comm;
     row.device = options_.device;
@@ -466,7 +462,6 @@ class Bench {
                     .thread_bytes = report_.thread_bytes,
                     .timing = m.timing,
                     .stop = stop_.share(round, options_.rounds),
-                    .steps = steps_of(cut),
                     .errors = m.errors && round == 0,
                     .write_payloads = write && !options_.payloads.empty() && is_wanted(m.spec)};
     if (write && reconstruction_ && is_wanted(m.spec)) {
@@ -520,7 +515,7 @@ class Bench {
     row.errors = all;
     row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
     row.steps = replayed.step_errors;
-    for (std::size_t step = 0; step < steps_of(cut); ++step)
+    for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
       row.step_iterations.push_back(cut.source.steps()[step].iteration);
     row.bytes = replayed.bytes;
     if (replayed.has_residual && replayed.gradient_energy > 0.0)

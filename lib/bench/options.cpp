@@ -1,12 +1,17 @@
 // What the options of a bench mean for one codec, and which of them exclude each other.
 #include "lib/bench/options.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/codecs/pipelined.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool {
+
+std::size_t BenchOptions::steps_of(std::size_t captured) const {
+  return steps > 0 ? std::min(steps, captured) : captured;
+}
 
 Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
   // The baselines stay what they are, whatever scheme the others are put on.

@@ -66,6 +66,8 @@ struct BenchOptions {
   std::string payloads;        ///< folder to write the codec's payloads to; empty: none
   std::string command;         ///< as given, for the record
 
+  /// How many of the captured steps are replayed.
+  [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
   /// What adds the sums of `spec`: ring, doubling or auto, or library.

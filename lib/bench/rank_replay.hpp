@@ -362,7 +362,7 @@ class RankReplay {
   void run() {
     if (plan_.errors) compare_with_mean();
     const auto start = std::chrono::steady_clock::now();
-    const std::size_t steps = plan_.steps;
+    const std::size_t steps = plan_.steps();
     const StopRule& stop = plan_.stop;
     double limit = 0.0;
     std::vector<double> watched;
@@ -413,7 +413,7 @@ class RankReplay {
   void compare_with_mean() {
     std::unique_ptr<ErrorTotals> totals = leads() ? std::make_unique<ErrorTotals>(plan_, result_) : nullptr;
     if (plan_.write_payloads) log_ = std::make_unique<PayloadLog>(plan_, comm_.rank());
-    const std::size_t steps = plan_.steps;
+    const std::size_t steps = plan_.steps();
     UnitCounts counts{units_.size(), comm_.rank(), comm_.size()};
     std::vector<double> sent(units_.size() + 1);  // in a step, for each unit and for all of them
     for (std::size_t step = 0; step < steps; ++step) {

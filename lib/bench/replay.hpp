@@ -37,7 +37,6 @@ struct ReplayPlan {
   double thread_bytes = 0.0;
   Timing timing = Timing::isolated;
   StopRule stop = {};           ///< of this replay
-  std::size_t steps = 1;        ///< the first captured ones, that are replayed
   bool errors = true;           ///< begin with an untimed pass that compares every result with the exact mean
   bool write_payloads = false;  ///< in that pass, write down what each rank puts into each collective
   /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.
@@ -45,6 +44,7 @@ struct ReplayPlan {
   /// Called on rank 0 in the pass for the errors with every unit's result.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result = {};
 
+  [[nodiscard]] std::size_t steps() const { return options.steps_of(reader.steps().size()); }
   [[nodiscard]] Scheme scheme() const { return options.scheme_for(codec); }
   /// Chunks of a unit that overlap (lib/codecs/pipelined.hpp); 1: none do.
   [[nodiscard]] int pipeline() const { return options.pipeline_for(codec, timing); }
