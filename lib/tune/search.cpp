@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kFewest = 12;     ///< settings of a round
 constexpr double kBlockSizes = 64.0;    ///< integers from here on are not searched between the registry's values
-constexpr std::size_t kFastest = 6;     ///< finalists that are taken for their time
-constexpr std::size_t kFinalists = 10;  ///< and with those taken for their error
+constexpr std::size_t kFastest = 5;     ///< finalists that are taken for their time
+constexpr std::size_t kFinalists = 8;   ///< and with those taken for their error
 constexpr std::size_t kOfOneCodec = 2;  ///< finalists, of those taken for their time
 
 /// Whether `given` (bits=4,norm=l2) has a value for the parameter.
