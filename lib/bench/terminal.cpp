@@ -141,6 +141,15 @@ std::string noise_text(const ResultRow& row) {
   return noise ? fmt::format("{}{:.0f}", *noise > kNoisyPercent ? "!" : "", *noise) : "-";
 }
 
+/// Whether the interval of the codec's times lets the break-even be more than 20 % off. A break-even moves far with
+/// little time where the codec takes nearly as long as sending what it saves.
+bool is_open(const ResultRow::Verdict& verdict) {
+  const double to = verdict.breakeven_gbit_s.value_or(0.0);
+  if (!verdict.breakeven_low || !verdict.breakeven_high || to == 0.0 || std::isinf(to)) return false;
+  return *verdict.breakeven_high > (1.0 + kNoisyPercent / 100.0) * to ||
+         *verdict.breakeven_low < (1.0 - kNoisyPercent / 100.0) * to;
+}
+
 std::string breakeven_text(const ResultRow::Verdict& verdict) {
   if (!verdict.breakeven_gbit_s) return "-";
   const double to = *verdict.breakeven_gbit_s;
@@ -151,7 +160,7 @@ std::string breakeven_text(const ResultRow::Verdict& verdict) {
   };
   if (from > 0.0)
     return std::isinf(to) ? fmt::format(">{}", digits(from)) : fmt::format("{}-{}", digits(from), digits(to));
-  return std::isinf(to) ? "always" : digits(to);
+  return std::isinf(to) ? "always" : (is_open(verdict) ? "!" : "") + digits(to);
 }
 
 /// The lines of a table behind its header, each in its ink.
@@ -228,6 +237,7 @@ std::string terminal_table(std::span<const ResultRow> rows, Style style, std::op
     cells.push_back({text});
     inks.emplace_back();
   };
+  bool any_open = false;
   const ResultRow* before = nullptr;
   for (const ResultRow* row : lines) {
     const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
@@ -240,6 +250,7 @@ std::string terminal_table(std::span<const ResultRow> rows, Style style, std::op
                    : row->status != Status::ok     ? std::optional{Ink::warning}
                                                    : std::nullopt);
     const ResultRow* judged = modelled_of(*row) != nullptr ? modelled_of(*row) : row;
+    any_open = any_open || is_open(judged->verdict);
     const bool baseline = row->codec.name() == "none" || row->codec.name() == "noop";
     const std::string name = short_name(*row);
     cells.push_back({is_taken && style == Style::markdown ? fmt::format("**{}**", name) : name,
@@ -265,9 +276,10 @@ std::string terminal_table(std::span<const ResultRow> rows, Style style, std::op
              fmt::format("ratio: fp32 bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, "
                          "of a step's mean gradient, relative; accum: of the sum over steps. enc, dec: GB/s of "
                          "fp32 bytes, one rank at a time on {} thread{}. pays: on links below so many Gbit/s, for "
-                         "{}. +-%: noise of enc + dec{}.",
+                         "{}{}. +-%: noise of enc + dec{}.",
                          where, lines.empty() ? 1 : lines.front()->threads,
                          lines.empty() || lines.front()->threads == 1 ? "" : "s", where,
+                         any_open ? " (! known to no better than 20 %)" : "",
                          any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : ""),
              style) +
          remarks.text(style);
