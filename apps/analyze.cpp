@@ -13,6 +13,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/analysis/analysis.hpp"
 #include "lib/analysis/gpu.hpp"
+#include "lib/analysis/noise_scale.hpp"
 #include "lib/analysis/study.hpp"
 #include "lib/analysis/summary.hpp"
 #include "lib/core/device.hpp"
@@ -38,9 +39,10 @@ struct Options {
 };
 
 constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on every card: it decides last digits
-const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance"};
+const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance", "noise"};
 /// What the analyses may write; each makes one or two of them.
-constexpr std::array table_names{"spectrum", "spectrum_bands", "correlation", "eigenvalues", "variance"};
+constexpr std::array table_names{"spectrum", "spectrum_bands", "correlation", "eigenvalues",
+                                 "variance", "noise",          "noise_steps"};
 
 std::string path_of_table(const Options& options, const std::string& table) {
   return (std::filesystem::path{options.out} / (table + ".csv")).string();
@@ -99,6 +101,15 @@ std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, con
   }
   if (wanted("correlation")) analyses.push_back(make_correlation(scope, options.samples, options.taps, gpu));
   if (wanted("variance")) analyses.push_back(make_variance(scope, gpu));
+  if (wanted("noise")) {
+    if (gpu) {
+      const std::string missing = "the noise scale is not computed on GPUs; --device cpu has it";
+      if (!options.only.empty()) throw Error{Fault::unavailable, missing};
+      print_warning(missing);
+    } else {
+      analyses.push_back(make_noise(scope));
+    }
+  }
   return analyses;
 }
 
@@ -142,6 +153,8 @@ int analyze(const Options& options) {
   scope.model = reader.info().model;
   scope.workers = reader.workers();
   scope.micro_batches = reader.info().micro_batches;
+  scope.batch_size = reader.info().batch_size.value_or(0);
+  for (const StepInfo& step : reader.steps()) scope.iterations.push_back(step.iteration);
   select_steps(options.steps, reader.steps().size(), scope);
   const auto tensors = select_tensors(reader, options.layers, scope);
   const auto analyses = make_analyses(options, scope, gpu);
@@ -188,13 +201,13 @@ int analyze(const Options& options) {
 }  // namespace
 
 Subcommand add_analyze(CLI::App& root) {
-  auto* app = root.add_subcommand("analyze", "Study a gradient file: spectra, correlations, variance");
+  auto* app = root.add_subcommand("analyze", "Study a gradient file: spectra, correlations, variance, noise");
   auto options = std::make_shared<Options>();
   app->add_option("FILE", options->file, "Gradient file (gradtool capture, or any tool that writes the format)")
       ->required()
       ->type_name("FILE");
   app->add_option("-o,--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
-  app->add_option("--only", options->only, "Of spectrum, correlation, variance: those to run")
+  app->add_option("--only", options->only, "Of spectrum, correlation, variance, noise: those to run")
       ->delimiter(',')
       ->check(CLI::IsMember{analysis_names});
   app->add_option("--layers", options->layers, "Only tensors whose name contains a match of this regular expression");

@@ -21,8 +21,10 @@ struct Scope {
   std::vector<TensorInfo> tensors;  ///< those that are studied, in forward order
   std::size_t first_step = 0;       ///< positions of captured steps, both ends included
   std::size_t last_step = 0;
-  std::size_t workers = 1;         ///< W
-  std::int64_t micro_batches = 1;  ///< K
+  std::size_t workers = 1;                    ///< W
+  std::int64_t micro_batches = 1;             ///< K
+  std::int64_t batch_size = 0;                ///< of a worker, in samples; 0: not known
+  std::vector<std::int64_t> iterations = {};  ///< of all captured steps, counted from the first; empty: not known
 
   [[nodiscard]] std::size_t steps() const { return last_step - first_step + 1; }
 };

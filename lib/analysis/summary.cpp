@@ -39,6 +39,8 @@ constexpr std::string_view kChosen[] = {"schema_version",
                                         "pass_share_2",
                                         "noise_pass_share_1",
                                         "undefined_share",
+                                        "noise_scale",
+                                        "noise_scale_samples",
                                         "std",
                                         "excess_kurtosis",
                                         "zero_fraction",
@@ -279,13 +281,24 @@ std::string about_variance(const Row& all) {
   return text.empty() ? text : wrap(text);
 }
 
+std::string about_noise(const Row& all) {
+  const auto scale = all.number("noise_scale"), samples = all.number("noise_scale_samples");
+  if (!scale) return {};
+  return wrap(fmt::format("Noise scale: averaged over fewer than {}, a gradient is more noise than signal{}.",
+                          samples ? fmt::format("{:.3g} samples ({:.2g} workers' batches)", *samples, *scale)
+                                  : fmt::format("{:.2g} workers' batches", *scale),
+                          *scale > static_cast<double>(all.number("workers").value_or(0.0))
+                              ? ", as it is here: what a codec adds weighs less"
+                              : ""));
+}
+
 }  // namespace
 
 std::string describe(const Table& summary) {
   if (summary.rows().empty()) return {};
   const Row all{summary, summary.rows().size() - 1};
   return rows_of(summary) + about_frequencies(summary, all) + about_slices(all) + about_agreement(all) +
-         about_variance(all);
+         about_variance(all) + about_noise(all);
 }
 
 }  // namespace gradtool

@@ -23,6 +23,7 @@ class Figures {
     spectrum();
     eigenvalues();
     variance();
+    noise();
     return std::move(out_);
   }
 
@@ -143,6 +144,19 @@ class Figures {
     const auto tensors = all_first(tensors_of(table));
     add("variance", std::move(table),
         {{"variance_tensors", tensors}, {"variance_height", 14 * std::max<std::size_t>(2, tensors.size())}});
+  }
+
+  void noise() {
+    const Table* all = table_for("noise_steps", "noise_scale");
+    if (all == nullptr) return;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      if (!text_at(*all, i, "noise_scale").empty() && !text_at(*all, i, "iteration").empty()) rows.push_back(i);
+    }
+    Table table =
+        selected(*all, {"tensor", "step", "iteration", "signal", "noise", "noise_scale", "noise_scale_samples"}, rows);
+    const auto tensors = all_first(tensors_of(table));
+    add("noise_scale", std::move(table), {{"noise_tensors", tensors}});
   }
 
   const AnalysisSource& source_;

@@ -21,7 +21,9 @@ const std::vector<std::pair<std::string, std::string>> analysis_tables{{"spectru
                                                                        {"spectrum_bands", "from_nyquist"},
                                                                        {"correlation", "worker_pearson_mean"},
                                                                        {"eigenvalues", "cumulative_share"},
-                                                                       {"variance", "ratio_q50"}};
+                                                                       {"variance", "ratio_q50"},
+                                                                       {"noise_steps", "iteration"},
+                                                                       {"noise", "signal"}};
 
 struct Candidate {
   fs::path path;

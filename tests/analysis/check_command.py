@@ -51,7 +51,8 @@ with tempfile.TemporaryDirectory() as folder:
 
     done = run("good.h5")
     text, spectrum = done.stdout, "FFTW" not in done.stderr
-    files = ["spectrum.csv", "spectrum_bands.csv", "correlation.csv", "eigenvalues.csv", "variance.csv"]
+    files = ["spectrum.csv", "spectrum_bands.csv", "correlation.csv", "eigenvalues.csv", "variance.csv", "noise.csv",
+             "noise_steps.csv"]
     assert sorted(os.listdir("analysis")) == sorted(files), os.listdir("analysis")
     assert text.strip().endswith("wrote to analysis: " + " ".join(files)), text
     assert len(text.splitlines()) <= 25 and max(map(len, text.splitlines())) <= 100, text

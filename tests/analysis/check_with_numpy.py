@@ -274,6 +274,33 @@ def check_variance(rows, seen):
         near(f"{name} zeros", row["zero_fraction"], (values == 0).mean())
 
 
+def check_noise(rows, steps, seen):
+    """McCandlish et al. 2018, A.1: from single batches and from the mean of all workers' batches."""
+    total = np.zeros((STEPS, 2))
+    by_step = {(row["tensor"], int(row["step"])): row for row in steps}
+    for row in rows:
+        name = row["tensor"]
+        if name != "all":
+            g = seen[name]["g"].astype(float)
+            small, big = (g**2).sum(axis=2).mean(axis=1), (g.mean(axis=1)**2).sum(axis=1)
+            signal = (WORKERS * big - small) / (WORKERS - 1)
+            noise = (small - big) / (1 - 1 / WORKERS)
+            total += np.stack([signal, noise], axis=1)
+        else:
+            signal, noise = total.T
+        near(f"{name} signal", row["signal"], signal.mean(), floor=noise.mean() * 1e-6)
+        near(f"{name} trace", row["noise"], noise.mean())
+        if signal.mean() > 0:
+            near(f"{name} scale", row["noise_scale"], noise.mean() / signal.mean())
+        for step in range(STEPS):
+            one = by_step[name, step]
+            near(f"{name} {step} signal", one["signal"], signal[step], floor=noise[step] * 1e-6)
+            assert (one["noise_scale"] != "") == (signal[step] > 0), (name, step)
+            if signal[step] > 0:
+                near(f"{name} {step} scale", one["noise_scale"], noise[step] / signal[step])
+    assert len(by_step) == len(steps) == len(rows) * STEPS
+
+
 with tempfile.TemporaryDirectory() as folder:
     path, out = os.path.join(folder, "made.h5"), os.path.join(folder, "out")
     known = write(path)
@@ -287,4 +314,5 @@ with tempfile.TemporaryDirectory() as folder:
         check_spectrum(load("spectrum"), load("spectrum_bands"), known)
     check_correlation(load("correlation"), load("eigenvalues"), known)
     check_variance(load("variance"), known)
+    check_noise(load("noise"), load("noise_steps"), known)
 print(f"{checked} numbers agree with NumPy")

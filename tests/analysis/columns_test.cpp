@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "feed.hpp"
+#include "lib/analysis/noise_scale.hpp"
 
 namespace gradtool::test {
 namespace {
@@ -21,6 +22,7 @@ TEST(Documentation, ColumnsAreThoseOfTheTables) {
   analyses.push_back(make_spectrum(capture.scope));
   analyses.push_back(make_correlation(capture.scope, 128, 0));
   analyses.push_back(make_variance(capture.scope));
+  analyses.push_back(make_noise(capture.scope));
   for (const auto& analysis : analyses) {
     for (const auto& table : run(*analysis, capture)) {
       std::string section = "| column | meaning |\n| --- | --- |\n";

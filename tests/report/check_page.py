@@ -108,9 +108,9 @@ def check_numbers(folder, page):
     for row in page.table("error_steps"):
         for column in ("nmse", "cumulative_nmse"):
             equal(row[column], steps[row["codec"], row["iteration"]][column], f"error_steps {row['codec']} {column}")
-    for chart, table in (("spectrum", "spectrum_bands"), ("eigenvalues", "eigenvalues"), ("variance", "variance")):
+    for chart, table in (("spectrum", "spectrum_bands"), ("eigenvalues", "eigenvalues"), ("variance", "variance"), ("noise_scale", "noise_steps")):
         source = rows_of(folder / "analysis" / f"{table}.csv")
-        key = [c for c in ("tensor", "band", "slice", "component") if c in source[0] and c in page.table(chart)[0]]
+        key = [c for c in ("tensor", "band", "slice", "component", "step") if c in source[0] and c in page.table(chart)[0]]
         source = {tuple(row[c] for c in key): row for row in source}
         for row in page.table(chart):
             for column, cell in row.items():
@@ -169,7 +169,7 @@ def check_form(folder, page):
     assert len(page.text.encode()) < 6_000_000
     assert "default-src 'none'" in page.policy and "connect-src" not in page.policy, page.policy
     assert page.addresses == ["data:,"], page.addresses
-    assert len(page.charts) == 13, sorted(page.charts)
+    assert len(page.charts) == 14, sorted(page.charts)
     record = json.loads((folder / "bench.json").read_text())
     for name, chart in page.charts.items():
         assert "@" not in json.dumps(chart["spec"]).replace("@context", ""), f"{name} has a blank that was not filled in"
