@@ -194,7 +194,7 @@ int analyze(const Options& options) {
   }
   // Data on standard output must stay alone there.
   std::FILE* people = options.json == "-" || options.csv == "-" ? stderr : stdout;
-  fmt::print(people, "{}{}{}\n", heading(reader, scope), describe(summary), wrote);
+  fmt::print(people, "{}{}{}", heading(reader, scope), describe(summary), wrapped(wrote, 100));
   return 0;
 }
 
@@ -232,7 +232,8 @@ Subcommand add_analyze(CLI::App& root) {
                     {"Computing", {"--threads", "--device"}},
                     {"Output", {"--out", "--csv", "--json"}}});
   app->footer(
-      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv and variance.csv, whose columns "
+      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv, variance.csv,\n"
+      "noise.csv and noise_steps.csv, whose columns "
       "docs/analysis.md explains. Memory is bounded by the largest tensor, not by the file.\n"
       "Examples:\n"
       "  gradtool analyze lenet5.h5\n"

@@ -197,7 +197,8 @@ def make_victims(program, folder, only):
         (4, "bench", lambda place: Command("bench", program, bench(place), written, place)),
         (3, "analyze", lambda place: Command(
             "analyze", program, ["analyze", sample, "--out", place, "--csv", place / "a.csv", "--json", place / "a.json"],
-            ["a.csv", "a.json", "spectrum.csv", "spectrum_bands.csv", "correlation.csv", "eigenvalues.csv", "variance.csv"],
+            ["a.csv", "a.json", "spectrum.csv", "spectrum_bands.csv", "correlation.csv", "eigenvalues.csv", "variance.csv",
+             "noise.csv", "noise_steps.csv"],
             place)),
         (2, "capture", lambda place: Capture(program, place)),
     ]
