@@ -232,7 +232,7 @@ Subcommand add_analyze(CLI::App& root) {
                     {"Computing", {"--threads", "--device"}},
                     {"Output", {"--out", "--csv", "--json"}}});
   app->footer(
-      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv, variance.csv,\n"
+      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv, variance.csv, "
       "noise.csv and noise_steps.csv, whose columns "
       "docs/analysis.md explains. Memory is bounded by the largest tensor, not by the file.\n"
       "Examples:\n"
