@@ -112,8 +112,16 @@ class Advice {
                           gain(interval.low));
     }
     text += unknown_noise(best);
-    text += fmt::format("; its {} is {:.2g}. ", delays(best.codec) ? "accumulated error" : "error of a step",
-                        judged_error(best));
+    if (!delays(best.codec)) {
+      text += fmt::format("; its error of a step is {:.2g}. ", judged_error(best));
+    } else {
+      // A codec that delays what it sends is wrong in each step by more than in all of them.
+      text += fmt::format("; its accumulated error is {:.2g}", judged_error(best));
+      if (best.errors) text += fmt::format(" (that of a step {:.2g})", best.errors->nmse());
+      text += ". ";
+    }
+    if (best.codec.given.empty() && !best.codec.params.text().empty())
+      text += fmt::format("Its parameters: {}. ", best.codec.params.text());
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless();
     return text;
   }
@@ -121,20 +129,22 @@ class Advice {
   /// What runs up and why nothing else was taken, a line each.
   [[nodiscard]] std::vector<std::string> others() const {
     std::vector<std::string> lines;
-    std::vector<std::string> next, slower;
+    std::vector<std::string> next, faster, slower;
     for (std::size_t i = 1; i < fit_.size(); ++i) {
       const ResultRow& row = *fit_[i];
       if (next.size() < 3 && gain(judged_seconds(row)) >= 1.0)
         next.push_back(fmt::format("{} {} (error {:.2g})", name_of_row(row), human_seconds(judged_seconds(row)),
                                    judged_error(row)));
       else
-        slower.push_back(name_of_row(row) + (is_noisy(row) ? " (noisy)" : ""));
+        (gain(judged_seconds(row)) >= 1.0 ? faster : slower)
+            .push_back(name_of_row(row) + (is_noisy(row) ? fmt::format(" (+-{:.0f} %)", *noise_percent(row)) : ""));
     }
     const auto line = [&lines](const char* what, const std::vector<std::string>& names) {
       if (!names.empty()) lines.push_back(fmt::format("{}: {}.", what, fmt::join(names, ", ")));
     };
     line("next", next);
-    line("slower", slower);
+    line("also faster than uncompressed", faster);
+    line("slower than uncompressed", slower);
     line("error too large", names_of(wrong_));
     line("method not at work in this replay", names_of(unreached_));
     const auto& alone = none_->tensorwise_seconds;

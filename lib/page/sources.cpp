@@ -249,8 +249,7 @@ class Reader {
       return one.capture == capture && one.tables.contains(name) && same_text(one.tables.at(name).second, table);
     };
     if (std::any_of(out_.analyses.begin(), out_.analyses.end(), same)) {
-      if (command.empty()) file_.kind.clear();
-      out_.ignored.push_back(fmt::format("{} has the table {} of a record that is read as well", file_.path, name));
+      if (command.empty()) file_.kind.clear();  // a CSV beside its record: nothing is lost by leaving it out
       return;
     }
     auto place = std::find_if(out_.analyses.begin(), out_.analyses.end(), lacks);

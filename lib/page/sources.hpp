@@ -40,7 +40,8 @@ struct Sources {
   std::vector<BenchSource> benches;
   std::vector<AnalysisSource> analyses;
   std::vector<SourceFile> files;
-  std::vector<std::string> ignored;  ///< sentences: files in folders that no subcommand wrote, and duplicates
+  std::vector<std::string>
+      ignored;  ///< sentences: files in folders that no subcommand wrote, and tables of a bench that its record has
 };
 
 /// Reads what gradtool wrote: JSON records of capture, info, analyze and bench, and the CSV files of analyze and bench.

@@ -74,8 +74,9 @@ TEST_F(Advice, TakesTheFastestCodecOfThoseThatErrLittle) {
   EXPECT_TRUE(
       says(text, "takes 40.0 ms instead of 100 ms uncompressed: 2.50 times faster; its error of a step is 0.02."))
       << text;
+  EXPECT_FALSE(says(text, "Its parameters")) << "they were given";
   EXPECT_TRUE(says(text, "next: fp16 60.0 ms (error 0.001).")) << text;
-  EXPECT_TRUE(says(text, "slower: int8.")) << text;
+  EXPECT_TRUE(says(text, "slower than uncompressed: int8.")) << text;
   EXPECT_TRUE(says(text, "at most 0.1 (--max-nmse)")) << text;
 }
 
@@ -168,7 +169,15 @@ TEST_F(Advice, JudgesWhatDelaysGradientsByItsAccumulatedError) {
   add({.codec = "topk:ef=on", .ms = 5.0, .error = 0.9}).cumulative_nmse = 0.05;
   const std::string text = advice();
   EXPECT_TRUE(says(text, "take topk:ef=on.")) << text;
-  EXPECT_TRUE(says(text, "its accumulated error is 0.05.")) << text;
+  EXPECT_TRUE(says(text, "its accumulated error is 0.05 (that of a step 0.9).")) << text;
+}
+
+TEST_F(Advice, NamesTheParametersThatWereNotGivenAndWhatElseGains) {
+  add({.codec = "qsgd", .ms = 30.0, .error = 0.02});
+  for (const char* codec : {"fp16", "bf16", "int8", "mx"}) add({.codec = codec, .ms = 60.0, .error = 0.001});
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "Its parameters: bits=4,bucket=512,norm=max,code=fixed.")) << text;
+  EXPECT_TRUE(says(text, "also faster than uncompressed: mx.")) << text;
 }
 
 TEST_F(Advice, LeavesOutMethodsThatWereNotAtWork) {
