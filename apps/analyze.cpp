@@ -41,7 +41,7 @@ struct Options {
 constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on every card: it decides last digits
 const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance", "noise"};
 /// What the analyses may write; each makes one or two of them.
-constexpr std::array table_names{"spectrum", "spectrum_bands", "correlation", "eigenvalues",
+constexpr std::array kTableNames{"spectrum", "spectrum_bands", "correlation", "eigenvalues",
                                  "variance", "noise",          "noise_steps"};
 
 std::string path_of_table(const Options& options, const std::string& table) {
@@ -140,7 +140,7 @@ void save_json(const std::string& path, const GradientReader& reader, const std:
 
 int analyze(const Options& options) {
   std::vector<NamedPath> outputs{{"--csv", options.csv}, {"--json", options.json}, {"--out", options.out}};
-  for (const char* table : table_names) outputs.push_back({"--out", path_of_table(options, table)});
+  for (const char* table : kTableNames) outputs.push_back({"--out", path_of_table(options, table)});
   expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}}, outputs);
   const DeviceChoice device = parse_device(options.device);
   const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
@@ -182,7 +182,7 @@ int analyze(const Options& options) {
   const Table summary = summarise(tables);
   std::string wrote = fmt::format("wrote to {}:", options.out);
   for (const auto& table : tables) {
-    expects(std::find(table_names.begin(), table_names.end(), table.name()) != table_names.end(),
+    expects(std::find(kTableNames.begin(), kTableNames.end(), table.name()) != kTableNames.end(),
             "an analysis writes a table whose path was not checked");
     save_csv(path_of_table(options, table.name()), table);
     wrote += " " + table.name() + ".csv";

@@ -48,7 +48,7 @@ class NoiseSums final : public Accumulator {
   std::vector<double> sum_;                  ///< of the workers so far at the current step
 };
 
-const std::vector<Column> kScaleColumns{
+const std::vector<Column> scale_columns{
     {"signal", "|G|^2: squared norm of the gradient without noise, estimated; below 0 where noise hides it"},
     {"noise", "tr(Sigma): the variance of one worker's gradient, added over its elements, estimated"},
     {"noise_scale",
@@ -59,7 +59,7 @@ const std::vector<Column> kScaleColumns{
      "state it"}};
 
 std::vector<Column> with_scale(std::vector<Column> columns) {
-  columns.insert(columns.end(), kScaleColumns.begin(), kScaleColumns.end());
+  columns.insert(columns.end(), scale_columns.begin(), scale_columns.end());
   return columns;
 }
 

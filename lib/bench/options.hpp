@@ -48,11 +48,11 @@ struct BenchOptions {
   StopRule stop;
   std::size_t rounds = 5;  ///< in which every codec is timed once, so that what drifts hits all of them alike
   std::uint64_t seed = 1;
+  std::size_t steps = 0;         ///< the first captured ones, that are replayed; 0: all
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first
   bool check = true;             ///< compare the result's bits across ranks after every step, untimed
   bool hot = false;              ///< leave the caches as they are between steps
   bool per_tensor = false;       ///< also a row with the errors of each tensor
-  std::size_t steps = 0;         ///< the first captured ones, that are replayed; 0: all
   bool quality = true;           ///< also measure what one rank's codec does alone (measure_quality)
   /// Codecs that are not begun by then are skipped.
   std::optional<std::chrono::steady_clock::time_point> deadline;
