@@ -78,10 +78,13 @@ std::vector<std::uint64_t> chosen_sizes(const Options& o) {
     throw Error{Fault::usage, fmt::format("-f {} is not valid; write a number above 1", o.factor)};
   std::vector<std::uint64_t> sizes;
   double size = static_cast<double>(first);
-  for (std::size_t i = 0; size <= static_cast<double>(last); ++i, size *= o.factor) {
-    if (i == kMostSizes) throw Error{Fault::usage, fmt::format("-f {} makes more than {} sizes", o.factor, kMostSizes)};
+  std::size_t steps = 0;
+  while (size <= static_cast<double>(last)) {
+    if (steps++ == kMostSizes)
+      throw Error{Fault::usage, fmt::format("-f {} makes more than {} sizes", o.factor, kMostSizes)};
     const auto bytes = static_cast<std::uint64_t>(size);
     if (sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
+    size *= o.factor;
   }
   return sizes;
 }

@@ -39,9 +39,10 @@ double expected_error(const ResultRow& row, std::size_t all) {
     const StepErrors& step = row.steps[count - 1];
     return cumulative_nmse(step.cumulative_error, step.cumulative_energy);
   };
-  const double now = at(steps), before = at(steps / 2);
+  const std::size_t half = steps / 2;
+  const double now = at(steps), before = at(half);
   if (!(now > 0.0 && before > 0.0)) return error;
-  const double ratio = static_cast<double>(steps) / static_cast<double>(steps / 2);
+  const double ratio = static_cast<double>(steps) / static_cast<double>(half);
   const double power = std::clamp(std::log(now / before) / std::log(ratio), -1.0, 0.5);
   return error * std::pow(static_cast<double>(all) / static_cast<double>(steps), power);
 }

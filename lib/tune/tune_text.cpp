@@ -35,6 +35,7 @@ std::string front_text(const TuneReport& report, const std::vector<const ResultR
   const std::vector<std::string> header{"codec", "error", front.front()->iteration ? "iteration" : "step", "faster",
                                         "ratio"};
   std::vector<std::vector<std::string>> lines;
+  lines.reserve(front.size());
   for (const ResultRow* row : front) {
     lines.push_back({spec_of(*row), fmt::format("{:.2g}", judged_error(*row)), human_seconds(judged_seconds(*row)),
                      none == nullptr ? "-" : fmt::format("{:.2f}", judged_seconds(*none) / judged_seconds(*row)),
