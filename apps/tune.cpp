@@ -85,6 +85,10 @@ int run(Options& o) {
   }
   bench.command = command_line();
   const TuneReport report = tune(o.tune);
+  if (report.bench.interrupted) {  // what has not been measured in full is not recommended
+    fmt::print(stderr, "interrupted: nothing written\n");
+    return kInterrupted;
+  }
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.bench.rows));
   if (!o.json.empty()) save_text(o.json, tune_record(o.tune, report).dump(1) + "\n");
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
@@ -97,7 +101,6 @@ int run(Options& o) {
   for (const auto& path : {o.csv, o.json}) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
   }
-  if (report.bench.interrupted) return kInterrupted;
   return report.bench.failed ? static_cast<int>(Fault::check) : 0;
 }
 

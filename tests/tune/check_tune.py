@@ -7,9 +7,11 @@ import io
 import json
 import pathlib
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 GRADTOOL, CAPTURE = sys.argv[1:3]
 # So slow that times are what is sent: they are the same in every run, however busy the machine is.
@@ -84,6 +86,22 @@ def check_limits():
     assert code == 0 and "--budget gives more" in " ".join(out.split()), (out, err)
 
 
+def check_interrupt(folder):
+    """Ctrl-C recommends nothing: whenever it comes, the finalists were not measured in full."""
+    record = folder / "interrupted.json"
+    process = subprocess.Popen([GRADTOOL, "tune", CAPTURE, *NETWORK, "--budget", "600", "--json", record],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    caught = 0
+    while not caught & 1 << signal.SIGINT - 1:  # until the program catches the signal
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and out == "" and err == "interrupted: nothing written\n", (process.returncode, out, err)
+    assert not record.exists()
+
+
 def check_refusals():
     for arguments, words in (([CAPTURE], ["--network"]),
                              ([CAPTURE, "--network", "10gbe", "--nodes", "2,4"], ["--nodes 2,4", "one number"]),
@@ -103,4 +121,5 @@ with tempfile.TemporaryDirectory() as scratch:
     check_refusals()
     check_against_everything(check_search(pathlib.Path(scratch)))
     check_limits()
+    check_interrupt(pathlib.Path(scratch))
 print("tune finds what everything finds")
