@@ -199,6 +199,10 @@ void OutputFile::write(std::string_view bytes) {
   }
 }
 
+void OutputFile::sync() {
+  if (fsync(descriptor_) != 0 && errno != EINVAL) fail(std::strerror(errno));  // EINVAL: a device or a pipe
+}
+
 void OutputFile::commit() {
   if (!target_.empty() && temporary_.empty()) {
     const std::string nameless = "/proc/self/fd/" + std::to_string(descriptor_);

@@ -54,6 +54,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(std::string_view bytes);
+  /// Waits until the disk has what was written: what has its name then outlives a failure of the machine too.
+  void sync();
   /// No call may follow.
   void commit();
 

@@ -50,6 +50,7 @@ void Sha256::block(const std::byte* bytes) {
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;  // whose address may be null, which memcpy must not be given
   std::size_t held = length_ % 64;
   length_ += bytes.size();
   if (held != 0) {

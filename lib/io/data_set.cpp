@@ -79,12 +79,17 @@ Group open_group(hid_t parent, const Place& place, const std::string& name) {
   return group;
 }
 
-DataSet::DataSet(hid_t parent, const Place& parent_place, const std::string& name, int rank)
+DataSet::DataSet(hid_t parent, const Place& parent_place, const std::string& name, int rank, Values values)
     : place_{parent_place.at(name)}, number_{next_number()} {
   if (!has_child(parent, parent_place, name)) place_.fail("is missing; must be a data set");
   const Properties access = access_properties();
   dataset_ = Dataset{H5Dopen2(parent, name.c_str(), access.get())};
   if (!dataset_) place_.fail("is not a data set, or damaged");
+  const Properties creation{readable_id(H5Dget_create_plist(dataset_.get()), place_, "has a damaged layout")};
+  // Before anything else: asked for the extent of a virtual data set, HDF5 may open the files that it names.
+  virtual_ = H5Pget_layout(creation.get()) == H5D_VIRTUAL;
+  if (virtual_ && values == Values::here) place_.fail("keeps its values in other files; must keep them itself");
+  if (virtual_) mappings_ = read_mappings(creation.get(), place_, rank);
   type_ = Datatype{readable_id(H5Dget_type(dataset_.get()), place_, "has a damaged type")};
   space_ = Dataspace{readable_id(H5Dget_space(dataset_.get()), place_, "has a damaged extent")};
   if (H5Sget_simple_extent_type(space_.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space_.get()) != rank) {
@@ -92,13 +97,16 @@ DataSet::DataSet(hid_t parent, const Place& parent_place, const std::string& nam
   }
   dims_.resize(static_cast<std::size_t>(rank));
   readable(H5Sget_simple_extent_dims(space_.get(), dims_.data(), nullptr), place_, "has a damaged extent");
-  check_layout();
+  if (virtual_) {
+    expect_covered(mappings_, place_, dims_);
+  } else {
+    check_layout(creation.get());
+  }
 }
 
-void DataSet::check_layout() {
-  const Properties creation{readable_id(H5Dget_create_plist(dataset_.get()), place_, "has a damaged layout")};
-  const H5D_layout_t layout = H5Pget_layout(creation.get());
-  if (layout == H5D_VIRTUAL || (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation.get()) != 0)) {
+void DataSet::check_layout(hid_t creation) {
+  const H5D_layout_t layout = H5Pget_layout(creation);
+  if (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation) != 0) {
     place_.fail("keeps its values in other files; must keep them itself");
   }
   if (layout != H5D_CHUNKED) {
@@ -107,11 +115,11 @@ void DataSet::check_layout() {
   }
   chunk_.resize(dims_.size());
   const int rank = static_cast<int>(dims_.size());
-  if (H5Pget_chunk(creation.get(), rank, chunk_.data()) != rank) place_.fail("has a damaged layout");
+  if (H5Pget_chunk(creation, rank, chunk_.data()) != rank) place_.fail("has a damaged layout");
   std::uint64_t chunk_bytes = H5Tget_size(type_.get());
   for (const hsize_t extent : chunk_) chunk_bytes = saturating_product(chunk_bytes, extent);
   if (chunk_bytes == 0) place_.fail("has a damaged layout");
-  filters_ = check_filters(creation.get(), chunk_bytes);
+  filters_ = check_filters(creation, chunk_bytes);
 }
 
 Filters DataSet::check_filters(hid_t creation, std::size_t chunk_bytes) const {
@@ -188,6 +196,7 @@ void DataSet::expect_floats() const {
 }
 
 void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
+  if (virtual_) return;
   std::uint64_t bytes = H5Tget_size(type_.get());
   for (const hsize_t extent : dims_) bytes = saturating_product(bytes, extent);
   if (filters_.empty() && bytes > file_bytes) {
@@ -215,6 +224,7 @@ void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
 void DataSet::read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
                    void* out) const {
   be_quiet();
+  if (virtual_) return read_mapped(start, count, memory_type, static_cast<std::byte*>(out));
   if (!filters_.empty()) return read_filtered(start, count, memory_type, static_cast<std::byte*>(out));
   const int rank = static_cast<int>(count.size());
   const Dataspace memory{checked_id(H5Screate_simple(rank, count.data(), nullptr), "make a data space")};
@@ -222,6 +232,24 @@ void DataSet::read(const std::vector<hsize_t>& start, const std::vector<hsize_t>
           "select a part of a data set");
   readable(H5Dread(dataset_.get(), memory_type, memory.get(), space_.get(), H5P_DEFAULT, out), place_,
            "has values that cannot be read: the file is damaged or truncated");
+}
+
+void DataSet::read_mapped(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+                          std::byte* out) const {
+  const bool has_workers = dims_.size() == 3;
+  const hsize_t first_worker = has_workers ? start[1] : 0, workers = has_workers ? count[1] : 1;
+  const std::size_t row_bytes = count.back() * H5Tget_size(memory_type);
+  for (hsize_t step = start.front(); step < start.front() + count.front(); ++step) {
+    for (hsize_t worker = first_worker; worker < first_worker + workers; ++worker, out += row_bytes) {
+      const std::size_t i = mapping_of(mappings_, step, worker);
+      const Mapping& mapping = mappings_[i];
+      std::vector<hsize_t> from = start, one(count.size(), 1);
+      from.front() = mapping.source_step + (step - mapping.step);
+      if (has_workers) from[1] = mapping.source_worker + (worker - mapping.worker);
+      one.back() = count.back();
+      sources_.at(i)->read(from, one, memory_type, out);
+    }
+  }
 }
 
 void DataSet::read_filtered(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,

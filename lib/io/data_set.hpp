@@ -10,6 +10,7 @@
 #include "lib/core/dtype.hpp"
 #include "lib/io/filters.hpp"
 #include "lib/io/hdf5.hpp"
+#include "lib/io/mapping.hpp"
 
 namespace gradtool::hdf5 {
 
@@ -20,13 +21,17 @@ namespace gradtool::hdf5 {
 /// Opens the child group; throws Fault::data when there is none.
 [[nodiscard]] Group open_group(hid_t parent, const Place& place, const std::string& name);
 
-/// A data set that is open for reading. Its extent is known, its values lie in this file, and its filters are among
-/// those of Filters.
+/// A data set that is open for reading. Its extent is known, and its filters are among those of Filters. Its values lie
+/// in this file, or it is virtual: then they are read from the data sets of other files that attach() names, and HDF5's
+/// own way to read them is never used, because it fills in zeros for a file that it does not find.
 class DataSet {
  public:
+  /// Whether a data set may be virtual.
+  enum class Values : std::uint8_t { here, here_or_mapped };
+
   /// Throws Fault::data when the object is not a data set, has another number of dimensions than `rank`, or cannot be
   /// read here.
-  DataSet(hid_t parent, const Place& parent_place, const std::string& name, int rank);
+  DataSet(hid_t parent, const Place& parent_place, const std::string& name, int rank, Values values = Values::here);
 
   [[nodiscard]] const Place& place() const { return place_; }
   [[nodiscard]] hid_t id() const { return dataset_.get(); }
@@ -37,12 +42,19 @@ class DataSet {
   /// How the values of a tensor are stored. 16-bit integers with the attribute dtype="bfloat16" are bf16. Throws
   /// Fault::data for a type that a gradient file does not have.
   [[nodiscard]] Dtype value_dtype() const;
+  [[nodiscard]] bool is_virtual() const { return virtual_; }
+  /// The blocks of a virtual data set; they cover it. Empty for any other.
+  [[nodiscard]] const std::vector<Mapping>& mappings() const { return mappings_; }
+  /// Says for each of mappings() which data set has its values. They must outlive this one, hold each block, and have
+  /// the same type of values. Nothing may be read before.
+  void attach(std::vector<const DataSet*> sources) { sources_ = std::move(sources); }
+
   void expect_integers() const;  ///< throws Fault::data unless the values are integers of at most 64 bits
   void expect_floats() const;    ///< throws Fault::data unless the values are floats of at most 64 bits
 
   /// Throws Fault::data unless the file can hold what the extent promises: without filters not more than `file_bytes`
-  /// bytes, with them not more than deflate can make of so many, and with `all_written` every chunk must exist. Call it
-  /// before allocating memory by the extent.
+  /// bytes, with them not more than deflate can make of so many, and with `all_written` every chunk must exist. Of a
+  /// virtual one nothing is asked: its sources' are asked it. Call it before allocating memory by the extent.
   void expect_stored(std::uint64_t file_bytes, bool all_written) const;
 
   /// Reads the box [start, start + count), which lies in the extent, as values of `memory_type`, to which HDF5
@@ -52,7 +64,9 @@ class DataSet {
 
  private:
   using Index = std::array<hsize_t, 3>;  ///< of a chunk, or a value; leading axes that the data set lacks are 0
-  void check_layout();
+  void check_layout(hid_t creation);
+  void read_mapped(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+                   std::byte* out) const;
   [[nodiscard]] Filters check_filters(hid_t creation, std::size_t chunk_bytes) const;
   void read_filtered(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
                      std::byte* out) const;
@@ -65,7 +79,10 @@ class DataSet {
   std::vector<hsize_t> dims_;
   std::vector<hsize_t> chunk_;  ///< empty unless chunked
   Filters filters_;
-  std::uint64_t number_;  ///< tells data sets apart in the cache
+  bool virtual_ = false;
+  std::vector<Mapping> mappings_;
+  std::vector<const DataSet*> sources_;  ///< of each mapping
+  std::uint64_t number_;                 ///< tells data sets apart in the cache
 };
 
 }  // namespace gradtool::hdf5

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,9 +33,14 @@ struct FileInfo {
   bool interrupted = false;  ///< not complete, because the writer was stopped; it closed the file in order
   std::string producer, created, model, dataset, optimizer, command;
   std::optional<std::int64_t> seed = {};
-  std::int64_t workers = 0;                     ///< W
-  std::optional<std::int64_t> batch_size = {};  ///< per worker
-  std::int64_t micro_batches = 1;               ///< K
+  std::int64_t workers = 0;                      ///< W
+  std::optional<std::int64_t> batch_size = {};   ///< per worker
+  std::int64_t micro_batches = 1;                ///< K
+  std::string quantity = "gradient";             ///< what the values are: one of schema::kQuantities
+  std::optional<std::int64_t> inner_steps = {};  ///< local steps between two exchanges, of pseudo-gradients
+  bool averaged = false;                         ///< the values had been averaged over the workers when captured
+  std::optional<std::int64_t> rank = {};         ///< of the job's `ranks`, the one whose values these are
+  std::optional<std::int64_t> ranks = {};
 };
 
 /// One captured step. Optional columns are NaN or empty when the file has none.
@@ -43,6 +50,11 @@ struct StepInfo {
   std::optional<double> learning_rate{};
   std::vector<float> loss{};              ///< one value for each worker, or empty
   std::vector<double> compute_seconds{};  ///< for each worker the seconds of its forward and backward pass, or empty
+  /// For each worker 1 where this step's gradients overflowed in mixed precision, else 0; or empty. They hold infinite
+  /// values or NaN, and the optimizer skipped the step.
+  std::vector<std::uint8_t> overflow{};
+
+  [[nodiscard]] bool overflowed() const { return std::find(overflow.begin(), overflow.end(), 1) != overflow.end(); }
 };
 
 /// The median of compute_seconds over steps and workers. Only values above 0 count; nothing when there are none.
@@ -94,6 +106,8 @@ class GradientReader final : public GradientSource {
   GradientReader& operator=(GradientReader&&) noexcept;
 
   [[nodiscard]] const std::string& path() const override;
+  /// The files that have the values of a merged view, in the order of workers; empty for any other file.
+  [[nodiscard]] std::vector<std::string> sources() const;
   [[nodiscard]] const FileInfo& info() const override;
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const override;
   [[nodiscard]] const std::vector<StepInfo>& steps() const override;
@@ -109,6 +123,9 @@ class GradientReader final : public GradientSource {
   std::unique_ptr<Impl> impl_;
 };
 
+/// GradientReader::sources() of the file; empty also when it cannot be read, which is for others to say.
+[[nodiscard]] std::vector<std::string> sources_of_view(const std::string& path);
+
 /// Why a file that is not complete is not, and what of it can be used: one sentence without a full stop.
 [[nodiscard]] std::string why_incomplete(const GradientReader& reader);
 
@@ -121,6 +138,7 @@ struct WriterOptions {
   bool with_learning_rate = true;
   bool with_loss = true;
   bool with_compute_seconds = false;
+  bool with_overflow = false;
 };
 
 /// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
@@ -147,6 +165,9 @@ class GradientWriter {
   void begin_step(const StepInfo& step);
   /// values.size() == elements of the tensor; rounded to nearest even when the tensor's dtype is f16 or bf16.
   void put_gradient(std::size_t tensor, std::size_t worker, std::span<const float> values);
+  /// A part of a gradient that begins at element `first`, for tensors larger than memory: bits of the tensor's dtype in
+  /// the machine's byte order, which are stored as they are. The parts of a gradient are put in order, without gaps.
+  void put_gradient_bits(std::size_t tensor, std::size_t worker, std::uint64_t first, std::span<const std::byte> bits);
   void put_second_moment(std::size_t tensor, std::size_t worker, std::span<const float> values);
   void put_weight(std::size_t tensor, std::span<const float> values);
   void end_step();
@@ -183,7 +204,8 @@ constexpr double kAveragedLikeness = 0.999;
 /// mini-batches give far less, even with large batches. 0 for one worker, and where a gradient is zero or not finite.
 [[nodiscard]] double worker_likeness(const GradientSource& reader, int workers);
 /// What to tell a user of gradients so alike: a clause without a full stop; empty where they are not averaged.
-[[nodiscard]] std::string averaged_warning(double likeness);
+/// `stated` says that the file's attribute `averaged` is 1, which needs no likeness.
+[[nodiscard]] std::string averaged_warning(double likeness, bool stated);
 /// How many values of the second moments and weights are NaN or infinite; reads all of them.
 [[nodiscard]] std::uint64_t count_non_finite_state(const GradientReader& reader);
 

@@ -7,88 +7,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <set>
 #include <string>
-#include <system_error>
 
 #include "kernels/float_bits.hpp"
 #include "lib/io/hdf5.hpp"
-#include "lib/io/load.hpp"
-
-namespace gradtool::hdf5 {
-namespace {
-
-constexpr std::array<char, 8> kSignature{'\x89', 'H', 'D', 'F', '\r', '\n', '\x1a', '\n'};
-
-/// True when the file has HDF5's signature, which is at byte 0 or, behind a user block, at byte 512, 1024, 2048 and so
-/// on (HDF5 file format specification 3.0, section II.A).
-bool has_signature(std::ifstream& in, std::uintmax_t size) {
-  for (std::uintmax_t offset = 0; offset + kSignature.size() <= size; offset = offset == 0 ? 512 : offset * 2) {
-    std::array<char, kSignature.size()> bytes{};
-    in.clear();
-    in.seekg(static_cast<std::streamoff>(offset));
-    if (in.read(bytes.data(), bytes.size()) && bytes == kSignature) return true;
-  }
-  return false;
-}
-
-[[noreturn]] void fail(const std::string& path, const std::string& problem) {
-  throw Error{Fault::data, path + ": " + problem};
-}
-
-void check_regular(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) fail(path, "there is no such file");
-  if (error) fail(path, "cannot be read (" + error.message() + ")");
-  if (std::filesystem::is_directory(status)) fail(path, "is a folder, not a gradient file");
-  // A pipe would block, and HDF5 needs to seek.
-  if (!std::filesystem::is_regular_file(status)) fail(path, "is not a regular file");
-  const auto size = std::filesystem::file_size(path, error);
-  std::ifstream in{path, std::ios::binary};
-  if (error || !in) fail(path, "cannot be read (is it readable for you?)");
-  if (size == 0) fail(path, "is empty");
-  if (!has_signature(in, size)) fail(path, "is not an HDF5 file");
-}
-
-/// Opens the file; when that fails, returns an empty File and stores HDF5's reason in `reason`.
-File try_open(const std::string& path, unsigned flags, std::string& reason) {
-  const Properties access{checked_id(H5Pcreate(H5P_FILE_ACCESS), "prepare HDF5")};
-  // Objects of this file that are still open are closed together with it.
-  checked(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "prepare HDF5");
-  // In SWMR mode HDF5 reads a block with a bad checksum again, by default a hundred times with pauses that double each
-  // time, which takes practically for ever.
-  checked(H5Pset_metadata_read_attempts(access.get(), 10), "prepare HDF5");
-  File file{H5Fopen(path.c_str(), flags, access.get())};
-  // The reason is fetched at once, because the next call of HDF5, such as closing `access`, clears the error stack.
-  if (!file) reason = last_reason();
-  return file;
-}
-
-/// Opens `path` read-only, also while a single-writer (SWMR) program has it open or after one was killed. Throws
-/// Fault::data when it is not a regular file, not HDF5, truncated, damaged, or open elsewhere for plain writing.
-File open_for_reading(const std::string& path) {
-  be_quiet();
-  check_regular(path);
-  std::string reason;
-  if (File file = try_open(path, H5F_ACC_RDONLY, reason)) return file;
-  if (reason.find("already open for") != std::string::npos) {
-    // A program that writes in SWMR mode marks the file while it runs; the mark remains when the program is killed.
-    if (File file = try_open(path, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, reason)) return file;
-    fail(path, "is marked as being written; if no program writes it any more, 'h5clear -s' removes the mark");
-  }
-  if (reason.find("unable to lock file") != std::string::npos) fail(path, "is being written by another program");
-  if (reason.find("truncated file") != std::string::npos) {
-    fail(path, "is truncated: it is shorter than its own header says");
-  }
-  fail(path, "is a damaged HDF5 file" + (reason.empty() ? "" : " (" + reason + ")"));
-}
-
-}  // namespace
-}  // namespace gradtool::hdf5
+#include "lib/io/open_file.hpp"
 
 namespace gradtool {
 namespace {
@@ -185,37 +110,21 @@ void GradientSource::read_weight(std::size_t tensor, std::size_t step, std::span
 }
 
 struct GradientReader::Impl {
-  std::string path;
-  hdf5::File file;
-  FileInfo info;
-  std::vector<hdf5::StoredTensor> stored;
+  hdf5::OpenedFile opened;
   std::vector<TensorInfo> tensors;
-  std::vector<StepInfo> steps;
 
   const hdf5::StoredTensor& find(std::size_t tensor, std::size_t step, std::size_t worker) const {
     expects(tensor < tensors.size(), "there is no such tensor in the gradient file");
-    expects(step < steps.size(), "there is no such step in the gradient file");
-    expects(worker < static_cast<std::size_t>(info.workers), "there is no such worker in the gradient file");
-    return stored[tensor];
+    expects(step < opened.steps.size(), "there is no such step in the gradient file");
+    expects(worker < static_cast<std::size_t>(opened.info.workers), "there is no such worker in the gradient file");
+    return opened.tensors[tensor];
   }
 };
 
 GradientReader::GradientReader(std::string path) : impl_{std::make_unique<Impl>()} {
-  const hdf5::Place root{path, "/"};
-  impl_->path = std::move(path);
-  impl_->file = hdf5::open_for_reading(impl_->path);
-  const hid_t file = impl_->file.get();
-  impl_->info = hdf5::load_root(file, root);
-  const hdf5::StoredSteps steps = hdf5::open_steps(file, root, impl_->info.workers);
-  impl_->stored = hdf5::open_tensors(file, root, impl_->info.workers);
-  const std::size_t count = hdf5::settle_steps(steps, impl_->stored, impl_->info.complete);
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(impl_->path, error);
-  hdf5::expect_stored(steps, impl_->stored, error ? 0 : bytes, impl_->info.complete);
-  impl_->steps = hdf5::load_steps(steps, count, static_cast<std::size_t>(impl_->info.workers));
-  for (const auto& tensor : impl_->stored) {
-    impl_->tensors.push_back(tensor.info);
-  }
+  impl_->opened = hdf5::open_gradient_file(std::move(path));
+  impl_->tensors.reserve(impl_->opened.tensors.size());
+  for (const auto& tensor : impl_->opened.tensors) impl_->tensors.push_back(tensor.info);
 }
 
 GradientReader::~GradientReader() = default;
@@ -223,16 +132,22 @@ GradientReader::GradientReader(GradientReader&&) noexcept = default;
 GradientReader& GradientReader::operator=(GradientReader&&) noexcept = default;
 
 const std::string& GradientReader::path() const {
-  return impl_->path;
+  return impl_->opened.path;
+}
+std::vector<std::string> GradientReader::sources() const {
+  std::vector<std::string> paths;
+  paths.reserve(impl_->opened.sources.size());
+  for (const auto& source : impl_->opened.sources) paths.push_back(source->path);
+  return paths;
 }
 const FileInfo& GradientReader::info() const {
-  return impl_->info;
+  return impl_->opened.info;
 }
 const std::vector<TensorInfo>& GradientReader::tensors() const {
   return impl_->tensors;
 }
 const std::vector<StepInfo>& GradientReader::steps() const {
-  return impl_->steps;
+  return impl_->opened.steps;
 }
 void GradientReader::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                                         std::span<float> out) const {
@@ -258,6 +173,14 @@ void GradientReader::read_weight_part(std::size_t tensor, std::size_t step, std:
   expects(first <= stored.info.elements && out.size() <= stored.info.elements - first,
           "a part of a weight reaches past the tensor's end");
   read_values(*stored.weight, stored.weight_dtype, {step, first}, {1, out.size()}, out);
+}
+
+std::vector<std::string> sources_of_view(const std::string& path) {
+  try {
+    return GradientReader{path}.sources();
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 double worker_likeness(const GradientSource& reader, int workers) {
@@ -292,7 +215,13 @@ double worker_likeness(const GradientSource& reader, int workers) {
   return least;
 }
 
-std::string averaged_warning(double likeness) {
+std::string averaged_warning(double likeness, bool stated) {
+  if (stated) {
+    return "the file says that its values were averaged over the workers before they were captured (averaged = 1). "
+           "What "
+           "differs between ranks is lost, so errors, sizes and correlations between them mean nothing; capture each "
+           "rank's own gradients, before the all-reduce";
+  }
   if (!(likeness > kAveragedLikeness)) return {};
   return fmt::format(
       "the workers' gradients are {}the same (cosine {:.6f}): they seem to have been averaged before they were "

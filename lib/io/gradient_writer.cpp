@@ -1,6 +1,5 @@
 #include "lib/io/gradient_file.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -17,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "gradtool_version.hpp"
 #include "kernels/float_bits.hpp"
 #include "lib/core/dtype.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/hdf5.hpp"
 #include "lib/io/kill_safe_driver.hpp"
+#include "lib/io/layout.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/io/writer_mark.hpp"
@@ -59,6 +57,8 @@ class ValueSet {
   /// Writes the row of step `step` (from 0) and `worker` (ignored when there is no worker axis). Values are rounded to
   /// nearest even when `dtype` is narrower than float32.
   void write_row(std::uint64_t step, std::uint64_t worker, std::span<const float> values);
+  /// A part of a row, from element `first` on, as it is to be stored.
+  void write_bits(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::span<const std::byte> bits);
 
  private:
   void write_part(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::uint64_t count, hid_t type,
@@ -69,11 +69,6 @@ class ValueSet {
   bool has_workers_;
   std::uint64_t steps_ = 0;
 };
-
-Datatype file_type(Dtype dtype) {
-  if (dtype == Dtype::f16) return half_type();
-  return Datatype{checked_id(H5Tcopy(dtype == Dtype::f32 ? H5T_IEEE_F32LE : H5T_STD_U16LE), "make a type")};
-}
 
 std::vector<std::uint64_t> value_chunk(Dtype dtype, std::uint64_t workers, std::uint64_t elements) {
   auto chunk = chunk_shape(std::max<std::uint64_t>(workers, 1), elements, size_of(dtype));
@@ -151,6 +146,13 @@ void ValueSet::write_row(std::uint64_t step, std::uint64_t worker, std::span<con
   }
 }
 
+void ValueSet::write_bits(std::uint64_t step, std::uint64_t worker, std::uint64_t first,
+                          std::span<const std::byte> bits) {
+  if (steps_ <= step) set_.grow_to(steps_ = step + 1);
+  const auto type = file_type(dtype_);
+  write_part(step, worker, first, bits.size() / size_of(dtype_), type.get(), bits.data());
+}
+
 void ValueSet::write_part(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::uint64_t count,
                           hid_t type, const void* values) {
   if (has_workers_) {
@@ -163,24 +165,16 @@ void ValueSet::write_part(std::uint64_t step, std::uint64_t worker, std::uint64_
 /// The columns of /steps; those that WriterOptions switches off are absent.
 struct WritableSteps {
   GrowingSet iteration;
-  std::optional<GrowingSet> epoch, learning_rate, loss, compute_seconds;
+  std::optional<GrowingSet> epoch, learning_rate, loss, compute_seconds, overflow;
 };
 
 /// The data sets of one tensor.
 struct WritableTensor {
   std::uint64_t elements;
+  Dtype dtype;
   ValueSet gradient;
   std::optional<ValueSet> second_moment, weight;
 };
-
-std::uint64_t element_count(const std::vector<std::int64_t>& shape) {
-  std::uint64_t count = 1;
-  for (const std::int64_t extent : shape) {
-    expects(extent >= 1 && !__builtin_mul_overflow(count, static_cast<std::uint64_t>(extent), &count),
-            "a tensor's shape has an extent below 1, or too many elements");
-  }
-  return count;
-}
 
 void check_tensor(const TensorInfo& tensor, std::set<std::string>& names) {
   expects(!tensor.name.empty() && tensor.name.size() <= schema::kMaxName && is_utf8(tensor.name) &&
@@ -191,20 +185,6 @@ void check_tensor(const TensorInfo& tensor, std::set<std::string>& names) {
           "a tensor's kind must be conv, linear, embedding, recurrent, norm, bias or other");
   expects(tensor.shape.size() <= schema::kMaxRank, "a tensor has more than 32 dimensions");
   static_cast<void>(element_count(tensor.shape));
-}
-
-/// Creation properties of a group that keep its attributes in the object header, where each is written at once. By
-/// default HDF5 moves more than eight attributes to a heap, which its single-writer mode does not protect.
-Properties group_properties(hid_t kind) {
-  Properties creation{checked_id(H5Pcreate(kind), "prepare HDF5")};
-  checked(H5Pset_attr_phase_change(creation.get(), 64, 0), "prepare HDF5");
-  return creation;
-}
-
-Group make_group(hid_t parent, const std::string& name) {
-  const auto creation = group_properties(H5P_GROUP_CREATE);
-  return Group{checked_id(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                          "create the group '" + name + "'")};
 }
 
 GrowingSet make_column(hid_t group, const char* name, hid_t type) {
@@ -219,6 +199,9 @@ void check_options(const WriterOptions& options) {
           "a gradient file needs 1 to 1048576 workers");
   expects(!options.tensors.empty() && options.tensors.size() <= schema::kMaxTensors,
           "a gradient file needs 1 to 1048576 tensors");
+  expects(std::find(schema::kQuantities.begin(), schema::kQuantities.end(), options.info.quantity) !=
+              schema::kQuantities.end(),
+          "a gradient file has no such quantity");
   std::set<std::string> names;
   for (const TensorInfo& tensor : options.tensors) check_tensor(tensor, names);
 }
@@ -245,28 +228,9 @@ int descriptor_of(hid_t file) {
   return *static_cast<int*>(handle);
 }
 
-void write_root(hid_t root, const FileInfo& info) {
-  write_text(root, "format", std::string{schema::kFormat});
-  write_integer(root, "schema_version", schema::kVersion);
-  write_integer(root, "complete", 0);
-  write_integer(root, "interrupted", 0);
-  write_text(root, "producer", info.producer.empty() ? "gradtool " GRADTOOL_VERSION : info.producer);
-  write_text(
-      root, "created",
-      info.created.empty() ? fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))) : info.created);
-  write_text(root, "model", info.model);
-  write_text(root, "dataset", info.dataset);
-  write_text(root, "optimizer", info.optimizer);
-  if (info.seed) write_integer(root, "seed", *info.seed);
-  write_integer(root, "workers", info.workers);
-  if (info.batch_size) write_integer(root, "batch_size", *info.batch_size);
-  write_integer(root, "micro_batches", info.micro_batches);
-  write_text(root, "command", info.command);
-}
-
 WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   const auto group = make_group(file, "steps");
-  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}};
+  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}, {}};
   if (options.with_epoch) steps.epoch = make_column(group.get(), "epoch", H5T_IEEE_F64LE);
   if (options.with_learning_rate) steps.learning_rate = make_column(group.get(), "learning_rate", H5T_IEEE_F64LE);
   const auto make_by_worker = [&](const char* name, hid_t type, std::size_t size) {
@@ -277,6 +241,7 @@ WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   if (options.with_loss) steps.loss = make_by_worker("loss", H5T_IEEE_F32LE, sizeof(float));
   if (options.with_compute_seconds)
     steps.compute_seconds = make_by_worker("compute_seconds", H5T_IEEE_F64LE, sizeof(double));
+  if (options.with_overflow) steps.overflow = make_by_worker("overflow", H5T_STD_U8LE, 1);
   return steps;
 }
 
@@ -284,15 +249,11 @@ std::vector<WritableTensor> create_tensors(hid_t file, const WriterOptions& opti
   const auto workers = static_cast<std::uint64_t>(options.info.workers);
   std::vector<WritableTensor> tensors;
   const auto parent = make_group(file, "tensors");
-  const std::size_t digits = std::max<std::size_t>(4, std::to_string(options.tensors.size() - 1).size());
   for (const TensorInfo& tensor : options.tensors) {
-    const auto group = make_group(parent.get(), fmt::format("{:0{}}", tensors.size(), digits));
-    write_text(group.get(), "name", tensor.name);
-    write_integers(group.get(), "shape", tensor.shape);
-    write_text(group.get(), "kind", tensor.kind);
-    write_text(group.get(), "layout", tensor.layout);
+    const auto group = make_group(parent.get(), tensor_number(tensors.size(), options.tensors.size()));
+    write_tensor(group.get(), tensor);
     const std::uint64_t n = element_count(tensor.shape);
-    WritableTensor made{n, {group.get(), "gradient", tensor.dtype, workers, n}, {}, {}};
+    WritableTensor made{n, tensor.dtype, {group.get(), "gradient", tensor.dtype, workers, n}, {}, {}};
     // Second moments stay float32 because squares of small gradients underflow in 16 bits, and weights because they are
     // the exact state of the training.
     if (tensor.has_second_moment) made.second_moment.emplace(group.get(), "second_moment", Dtype::f32, workers, n);
@@ -324,9 +285,11 @@ struct Slots {
 struct TensorSink {
   hdf5::WritableTensor sets;
   Slots gradients, second_moments, weights;
+  std::vector<std::uint64_t> parts;  ///< elements put so far of each worker's gradient, where it is put in parts
 
   TensorSink(hdf5::WritableTensor made, std::size_t workers) : sets{std::move(made)} {
     gradients.filled.resize(workers);
+    parts.resize(workers);
     if (sets.second_moment) second_moments.filled.resize(workers);
     if (sets.weight) weights.filled.resize(1);
   }
@@ -402,6 +365,10 @@ void GradientWriter::Impl::append_columns() {
     columns->compute_seconds->grow_to(steps + 1);
     columns->compute_seconds->write({steps, 0}, {1, workers}, H5T_NATIVE_DOUBLE, values.data());
   }
+  if (columns->overflow) {
+    columns->overflow->grow_to(steps + 1);
+    columns->overflow->write({steps, 0}, {1, workers}, H5T_NATIVE_UINT8, current->overflow.data());
+  }
 }
 
 /// Sets the attribute `mark` to 1 and closes the file.
@@ -448,6 +415,8 @@ void GradientWriter::begin_step(const StepInfo& step) {
   expects(step.loss.empty() || step.loss.size() == impl_->workers, "a step needs one loss per worker, or none");
   expects(step.compute_seconds.empty() || step.compute_seconds.size() == impl_->workers,
           "a step needs one time of computation per worker, or none");
+  expects(step.overflow.size() == (impl_->columns->overflow ? impl_->workers : 0),
+          "a step needs one mark of overflow per worker exactly where the file has that column");
   expect_valid(impl_->steps < static_cast<std::size_t>(schema::kMaxSteps),
                "a gradient file holds at most 4194304 steps");
   impl_->current = step;
@@ -458,6 +427,24 @@ void GradientWriter::put_gradient(std::size_t tensor, std::size_t worker, std::s
   sink.gradients.fill(worker);
   sink.sets.gradient.write_row(impl_->steps, worker, values);
   impl_->bytes += values.size_bytes();
+}
+
+void GradientWriter::put_gradient_bits(std::size_t tensor, std::size_t worker, std::uint64_t first,
+                                       std::span<const std::byte> bits) {
+  expects(tensor < impl_->tensors.size(), "the gradient file has no such tensor");
+  const std::uint64_t elements = impl_->tensors[tensor].sets.elements;
+  TensorSink& sink = impl_->sink(tensor, elements);
+  const std::size_t value_bytes = size_of(sink.sets.dtype);
+  expects(worker < sink.parts.size(), "the gradient file has no such worker");
+  const std::uint64_t count = bits.size() / value_bytes;
+  expects(count > 0 && bits.size() % value_bytes == 0 && first == sink.parts[worker] && count <= elements - first,
+          "the parts of a gradient are put in order and without gaps");
+  sink.sets.gradient.write_bits(impl_->steps, worker, first, bits);
+  impl_->bytes += bits.size();
+  sink.parts[worker] += count;
+  if (sink.parts[worker] < elements) return;
+  sink.parts[worker] = 0;
+  sink.gradients.fill(worker);
 }
 
 void GradientWriter::put_second_moment(std::size_t tensor, std::size_t worker, std::span<const float> values) {

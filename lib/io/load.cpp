@@ -15,11 +15,28 @@
 namespace gradtool::hdf5 {
 namespace {
 
-std::optional<DataSet> optional_column(hid_t group, const Place& place, const char* name, int rank) {
+std::optional<DataSet> optional_column(hid_t group, const Place& place, const char* name, int rank,
+                                       void (DataSet::*expect_type)() const = &DataSet::expect_floats) {
   if (!has_child(group, place, name)) return std::nullopt;
   std::optional<DataSet> column{std::in_place, group, place, name, rank};
-  column->expect_floats();
+  ((*column).*expect_type)();
   return column;
+}
+
+/// The attribute, of which no value below `least` makes sense.
+std::optional<std::int64_t> read_count(hid_t object, const Place& place, const char* name, std::int64_t least) {
+  const auto value = read_integer(object, place, name);
+  if (value && *value < least) {
+    place.fail(fmt::format("the attribute '{}' is {}; must be at least {}", name, *value, least));
+  }
+  return value;
+}
+
+/// The attribute, which is 0 where it is absent.
+bool read_flag(hid_t object, const Place& place, const char* name) {
+  const std::int64_t value = read_integer(object, place, name).value_or(0);
+  if (value != 0 && value != 1) place.fail(fmt::format("the attribute '{}' must be 0 or 1", name));
+  return value == 1;
 }
 
 /// All data sets of the file that have a step axis, which is their first axis.
@@ -28,7 +45,7 @@ std::vector<const DataSet*> data_sets(const StoredSteps& steps, const std::vecto
   const auto add = [&](const std::optional<DataSet>& set) {
     if (set) sets.push_back(&*set);
   };
-  add(steps.epoch), add(steps.learning_rate), add(steps.loss), add(steps.compute_seconds);
+  add(steps.epoch), add(steps.learning_rate), add(steps.loss), add(steps.compute_seconds), add(steps.overflow);
   for (const auto& tensor : tensors) {
     sets.push_back(&tensor.gradient);
     add(tensor.second_moment), add(tensor.weight);
@@ -53,12 +70,10 @@ FileInfo load_root(hid_t file, const Place& root) {
 
   FileInfo info;
   info.schema_version = static_cast<int>(version);
-  const std::int64_t complete = required(read_integer(file, root, "complete"), root, "complete");
-  if (complete != 0 && complete != 1) root.fail("the attribute 'complete' must be 0 or 1");
-  info.complete = complete == 1;
-  const std::int64_t interrupted = read_integer(file, root, "interrupted").value_or(0);
-  if (interrupted != 0 && interrupted != 1) root.fail("the attribute 'interrupted' must be 0 or 1");
-  info.interrupted = !info.complete && interrupted == 1;
+  static_cast<void>(required(read_integer(file, root, "complete"), root, "complete"));
+  info.complete = read_flag(file, root, "complete");
+  const bool interrupted = read_flag(file, root, "interrupted");
+  info.interrupted = !info.complete && interrupted;
   info.workers = required(read_integer(file, root, "workers"), root, "workers");
   if (info.workers < 1 || info.workers > schema::kMaxWorkers) {
     root.fail(fmt::format("the attribute 'workers' is {}; must be 1 to {}", info.workers, schema::kMaxWorkers));
@@ -76,18 +91,33 @@ FileInfo load_root(hid_t file, const Place& root) {
                                      {"command", &FileInfo::command}}) {
     info.*member = read_text(file, root, name).value_or("");
   }
+  info.quantity = read_text(file, root, "quantity").value_or(info.quantity);
+  if (std::find(schema::kQuantities.begin(), schema::kQuantities.end(), info.quantity) == schema::kQuantities.end()) {
+    root.fail(fmt::format("the attribute 'quantity' is '{}'; must be one of {}", printable(info.quantity),
+                          fmt::join(schema::kQuantities, ", ")));
+  }
+  info.inner_steps = read_count(file, root, "inner_steps", 1);
+  info.averaged = read_flag(file, root, "averaged");
+  info.rank = read_count(file, root, "rank", 0);
+  info.ranks = read_count(file, root, "ranks", 1);
+  if (info.rank && info.ranks && *info.rank >= *info.ranks) {
+    root.fail(
+        fmt::format("the attribute 'rank' is {}; must be below the attribute 'ranks', {}", *info.rank, *info.ranks));
+  }
   return info;
 }
 
 StoredSteps open_steps(hid_t file, const Place& root, std::int64_t workers) {
   const Group group = open_group(file, root, "steps");
   const Place place = root.at("steps");
-  StoredSteps steps{DataSet{group.get(), place, "iteration", 1}, optional_column(group.get(), place, "epoch", 1),
+  StoredSteps steps{DataSet{group.get(), place, "iteration", 1},
+                    optional_column(group.get(), place, "epoch", 1),
                     optional_column(group.get(), place, "learning_rate", 1),
                     optional_column(group.get(), place, "loss", 2),
-                    optional_column(group.get(), place, "compute_seconds", 2)};
+                    optional_column(group.get(), place, "compute_seconds", 2),
+                    optional_column(group.get(), place, "overflow", 2, &DataSet::expect_integers)};
   steps.iteration.expect_integers();
-  for (const auto* set : {&steps.loss, &steps.compute_seconds}) {
+  for (const auto* set : {&steps.loss, &steps.compute_seconds, &steps.overflow}) {
     if (!*set || (*set)->dims()[1] == static_cast<std::uint64_t>(workers)) continue;
     (*set)->place().fail(fmt::format("has the extent {}, but the file's attribute 'workers' is {} (dimension 2)",
                                      (*set)->dims_text(), workers));
@@ -138,6 +168,16 @@ std::vector<StepInfo> load_steps(const StoredSteps& steps, std::size_t count, st
   for (std::size_t s = 0; steps.compute_seconds && s < count; ++s) {
     rows[s].compute_seconds.resize(workers);
     steps.compute_seconds->read({s, 0}, {1, workers}, H5T_NATIVE_DOUBLE, rows[s].compute_seconds.data());
+  }
+  std::vector<std::int64_t> overflow(workers);
+  for (std::size_t s = 0; steps.overflow && s < count; ++s) {
+    steps.overflow->read({s, 0}, {1, workers}, H5T_NATIVE_INT64, overflow.data());
+    for (const std::int64_t value : overflow) {
+      if (value != 0 && value != 1) {
+        steps.overflow->place().fail(fmt::format("has the value {} at step {}; must be 0 or 1", value, s));
+      }
+    }
+    rows[s].overflow.assign(overflow.begin(), overflow.end());
   }
   return rows;
 }
@@ -204,23 +244,23 @@ StoredTensor open_tensor(hid_t tensors, const Place& place, const std::string& n
   const Group group = open_group(tensors, place, number);
   const Place here = place.at(number);
   TensorInfo info = load_info(group.get(), here);
-  DataSet gradient{group.get(), here, "gradient", 3};
+  DataSet gradient{group.get(), here, "gradient", 3, DataSet::Values::here_or_mapped};
   info.dtype = gradient.value_dtype();
   info.has_second_moment = has_child(group.get(), here, "second_moment");
   info.has_weight = has_child(group.get(), here, "weight");
-  StoredTensor tensor{std::move(info), std::move(gradient), Dtype::f32, std::nullopt, std::nullopt};
+  StoredTensor tensor{number, std::move(info), std::move(gradient), Dtype::f32, std::nullopt, std::nullopt};
   tensor.gradient_dtype = tensor.info.dtype;
   constexpr const char* kShape = "the product of the attribute 'shape'";
   expect_extent(tensor.gradient, 1, workers, "the file's attribute 'workers'");
   expect_extent(tensor.gradient, 2, tensor.info.elements, kShape);
   if (tensor.info.has_second_moment) {
-    tensor.second_moment.emplace(group.get(), here, "second_moment", 3);
+    tensor.second_moment.emplace(group.get(), here, "second_moment", 3, DataSet::Values::here_or_mapped);
     tensor.second_moment_dtype = tensor.second_moment->value_dtype();
     expect_extent(*tensor.second_moment, 1, workers, "the file's attribute 'workers'");
     expect_extent(*tensor.second_moment, 2, tensor.info.elements, kShape);
   }
   if (tensor.info.has_weight) {
-    tensor.weight.emplace(group.get(), here, "weight", 2);
+    tensor.weight.emplace(group.get(), here, "weight", 2, DataSet::Values::here_or_mapped);
     tensor.weight_dtype = tensor.weight->value_dtype();
     expect_extent(*tensor.weight, 1, tensor.info.elements, kShape);
   }

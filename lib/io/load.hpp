@@ -14,6 +14,7 @@ namespace gradtool::hdf5 {
 
 /// The data sets of one tensor, as /tensors/<number> has them.
 struct StoredTensor {
+  std::string number;  ///< its name in /tensors, as it stands there
   TensorInfo info;
   DataSet gradient;
   Dtype gradient_dtype;
@@ -24,7 +25,7 @@ struct StoredTensor {
 /// The columns of /steps.
 struct StoredSteps {
   DataSet iteration;
-  std::optional<DataSet> epoch, learning_rate, loss, compute_seconds;
+  std::optional<DataSet> epoch, learning_rate, loss, compute_seconds, overflow;
 };
 
 /// Reads the attributes of the root. Format and version are checked before anything else.

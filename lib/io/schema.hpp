@@ -14,6 +14,10 @@ inline constexpr int kVersion = 1;
 inline constexpr std::array<std::string_view, 7> kKinds{"conv", "linear", "embedding", "recurrent",
                                                         "norm", "bias",   "other"};
 
+/// What the values of `gradient` are; the first is meant where a file does not say.
+inline constexpr std::array<std::string_view, 5> kQuantities{"gradient", "pseudo_gradient", "weight_delta", "weight",
+                                                             "activation"};
+
 // These limits are far beyond any training run. They bound the memory that a damaged file can make a reader allocate.
 inline constexpr std::int64_t kMaxSteps = std::int64_t{1} << 22;
 inline constexpr std::int64_t kMaxWorkers = std::int64_t{1} << 20;

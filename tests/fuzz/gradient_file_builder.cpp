@@ -64,6 +64,48 @@ void put_tensor(hid_t tensors, unsigned number, hsize_t workers, Choices& choice
   }
 }
 
+/// The first gradient as a view of another file, or almost one. The file is not there, or is none that may be named;
+/// what happens to views of sound files is for tests/io/merge_test.py.
+void put_view(hid_t root, hsize_t workers, Choices& choices) {
+  const hdf5::Group group{H5Gopen2(root, "tensors/0000", H5P_DEFAULT)};
+  if (!group) return;
+  H5Ldelete(group.get(), "gradient", H5P_DEFAULT);
+  constexpr std::array kFiles{"absent.h5", ".", "/etc/passwd", "../a.h5", "a%%b.h5", "", "a\nb"};
+  constexpr std::array kSets{"/tensors/0000/gradient", "tensors/0000/gradient", "/", "/steps/iteration", ""};
+  const std::array<hsize_t, 3> dims{kSteps, workers, 6};
+  const hdf5::Properties creation{H5Pcreate(H5P_DATASET_CREATE)};
+  const unsigned blocks = 1 + choices.any(3);
+  for (unsigned i = 0; i < blocks; ++i) {
+    const std::array<hsize_t, 3> start{choices.any(2), choices.any(3), choices.odd(5)};
+    const std::array<hsize_t, 3> count{1 + choices.any(2), 1 + choices.any(3), 6 - choices.odd(5)};
+    const std::array<hsize_t, 3> stride{4, 4, 4};
+    const hdf5::Dataspace own{H5Screate_simple(3, dims.data(), nullptr)};
+    const hdf5::Dataspace other{H5Screate_simple(3, dims.data(), nullptr)};
+    H5Sselect_hyperslab(own.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr);
+    H5Sselect_hyperslab(other.get(), H5S_SELECT_SET, start.data(), choices.odd(1) == 0 ? nullptr : stride.data(),
+                        count.data(), nullptr);
+    const unsigned file = choices.odd(static_cast<unsigned>(kFiles.size() - 1));
+    const unsigned set = choices.odd(static_cast<unsigned>(kSets.size() - 1));
+    H5Pset_virtual(creation.get(), own.get(), kFiles[file], kSets[set], other.get());
+  }
+  const hdf5::Dataspace space{H5Screate_simple(3, dims.data(), nullptr)};
+  const hdf5::Dataset set{
+      H5Dcreate2(group.get(), "gradient", H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT)};
+}
+
+/// What came to the schema later. It is drawn last, so that the bytes of older inputs still mean what they meant.
+void put_later_parts(hid_t root, hsize_t workers, Choices& choices) {
+  if (choices.any(2) == 1) put_text(root, "quantity", choices.any(2) == 0 ? "gradient" : "pseudo_gradient", choices);
+  if (choices.any(2) == 1) put_integer(root, "inner_steps", 4, choices);
+  if (choices.any(2) == 1) put_integer(root, "averaged", choices.any(2), choices);
+  if (choices.any(2) == 1) put_integer(root, "rank", choices.any(3), choices);
+  if (choices.any(2) == 1) put_integer(root, "ranks", 2, choices);
+  if (choices.any(4) == 1) put_view(root, workers, choices);
+  if (choices.any(2) == 0) return;
+  const hdf5::Group steps{H5Gopen2(root, "steps", H5P_DEFAULT)};
+  if (steps) put_data_set(steps.get(), "overflow", Values::int64, {length(choices), workers}, choices);
+}
+
 }  // namespace
 
 void build_gradient_file(const std::string& path, Choices& choices) {
@@ -82,6 +124,7 @@ void build_gradient_file(const std::string& path, Choices& choices) {
   const auto tensors = make_group(file.get(), "tensors");
   const unsigned count = choices.odd(1) == 0 ? 1 + choices.any(3) : 0;
   for (unsigned number = 0; number < count; ++number) put_tensor(tensors.get(), number, workers, choices);
+  put_later_parts(file.get(), workers, choices);
 }
 
 }  // namespace gradtool::fuzz

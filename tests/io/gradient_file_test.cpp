@@ -60,6 +60,35 @@ TEST_P(RoundTrip, KeepsProvenanceAndSteps) {
   EXPECT_EQ(reader.steps()[3].loss, std::vector<float>(kWorkers, 0.5F));
 }
 
+TEST(GradientFile, KeepsWhatTheValuesAreAndWhichStepsOverflowed) {
+  TempFile file;
+  WriterOptions options;
+  options.info.workers = 2;
+  options.info.quantity = "pseudo_gradient";
+  options.info.inner_steps = 20;
+  options.info.averaged = true;
+  options.info.rank = 2;
+  options.info.ranks = 9;
+  options.tensors = {{.name = "a"}};
+  options.with_overflow = true;
+  GradientWriter writer{file.path(), options};
+  for (std::uint8_t s = 0; s < 2; ++s) {
+    writer.begin_step({.iteration = s, .overflow = {0, s}});
+    for (std::size_t w = 0; w < 2; ++w) writer.put_gradient(0, w, std::vector<float>{1.0F});
+    writer.end_step();
+  }
+  writer.close();
+  const GradientReader reader{file.path()};
+  EXPECT_EQ(reader.info().quantity, "pseudo_gradient");
+  EXPECT_EQ(reader.info().inner_steps, 20);
+  EXPECT_TRUE(reader.info().averaged);
+  EXPECT_EQ(reader.info().rank, 2);
+  EXPECT_EQ(reader.info().ranks, 9);
+  EXPECT_EQ(reader.steps()[1].overflow, (std::vector<std::uint8_t>{0, 1}));
+  EXPECT_TRUE(reader.steps()[1].overflowed());
+  EXPECT_FALSE(reader.steps()[0].overflowed());
+}
+
 TEST_P(RoundTrip, KeepsEveryValue) {
   TempFile file;
   write_sample(file.path(), GetParam());
