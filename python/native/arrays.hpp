@@ -1,0 +1,76 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "lib/codecs/codec.hpp"
+#include "lib/codecs/layout.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/view.hpp"
+
+// How arrays of Python become views. An array is NumPy's, or anything that speaks DLPack; nothing is copied. The Python
+// side of the package sees to it that arrays have one dimension, are contiguous and hold float32 or bytes.
+namespace gradtool::python {
+
+namespace nb = nanobind;
+
+template <Space S>
+using Device = std::conditional_t<S == Space::host, nb::device::cpu, nb::device::cuda>;
+template <class T, Space S>
+using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, Device<S>>;
+
+template <class T, Space S>
+[[nodiscard]] View<T, S> view_of(const Array<T, S>& array) {
+  return {array.data(), array.size()};
+}
+/// Bytes of Python are unsigned integers.
+template <Space S>
+[[nodiscard]] View<std::byte, S> bytes_of(const Array<std::uint8_t, S>& array) {
+  return {reinterpret_cast<std::byte*>(array.data()), array.size()};
+}
+template <Space S>
+[[nodiscard]] View<const std::byte, S> bytes_of(const Array<const std::uint8_t, S>& array) {
+  return {reinterpret_cast<const std::byte*>(array.data()), array.size()};
+}
+/// Empty where the array is None.
+template <Space S>
+[[nodiscard]] View<const float, S> optional_view(const std::optional<Array<const float, S>>& array) {
+  return array ? view_of<const float, S>(*array) : View<const float, S>{};
+}
+
+/// Work on the host runs in `pool`; on a GPU, `stream` is the cudaStream_t as an integer, 0 for the default stream.
+template <Space S>
+[[nodiscard]] Queue<S> queue_of(TaskPool* pool, std::uintptr_t stream) {
+  if constexpr (S == Space::host) {
+    static_cast<void>(stream);
+    return {pool};
+  } else {
+    static_cast<void>(pool);
+    return {reinterpret_cast<::CUstream_st*>(stream)};
+  }
+}
+
+/// Adds the classes of codecs (codec.cpp) and of reducers (reducer.cpp) to the module.
+void add_codecs(nb::module_& module);
+void add_reducers(nb::module_& module);
+
+/// One tensor of a unit, as Python names it: (name, shape, kind, layout, depth), the last as in TensorShape.
+using TensorTuple = std::tuple<std::string, std::vector<std::int64_t>, std::string, std::string, double>;
+[[nodiscard]] Layout layout_of(const std::vector<TensorTuple>& tensors);
+
+/// What one encode depends on besides the values.
+[[nodiscard]] inline EncodeContext context_of(std::uint64_t seed, std::uint32_t step, std::uint32_t rank,
+                                              std::uint32_t tensor, std::int64_t iteration, double ratio) {
+  return {.key = {.seed = seed, .step = step, .rank = rank, .tensor = tensor},
+          .iteration = iteration,
+          .learning_rate_ratio = ratio};
+}
+
+}  // namespace gradtool::python

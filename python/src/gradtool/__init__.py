@@ -1,0 +1,49 @@
+"""gradtool from Python: capture the gradients of your own training, study and replay them, and compress them in DDP.
+
+    with gradtool.Capture(model, "run.h5", every=10) as capture:
+        ...
+        loss.backward()
+        capture.step(loss)
+
+`Capture`, `merge` and `open` need torch or h5py alone; `Codec` and `ddp_hook` need the compiled module, and `bench` and
+`analyze` the program, both of which `pip install ./python` builds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._errors import DataError, Error, UnavailableError, UsageError
+from ._files import GradientFile, open
+
+__version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from ._capture import Capture
+    from ._checkpoints import import_checkpoint
+    from ._codec import Codec, codecs
+    from ._hook import DdpHook, ddp_hook
+    from ._program import analyze, bench, run
+    from ._writer import merge
+
+# Where the other names are. They are loaded at their first use, so that a capture works without the compiled module,
+# and reading a file without torch.
+_HOME = {
+    "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_writer", "Codec": "_codec",
+    "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "bench": "_program", "analyze": "_program",
+    "run": "_program",
+}
+__all__ = ["DataError", "Error", "GradientFile", "UnavailableError", "UsageError", "open", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gradtool' has no attribute {name!r}")
+    value = getattr(importlib.import_module("." + _HOME[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

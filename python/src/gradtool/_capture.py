@@ -1,0 +1,547 @@
+"""Capturing the gradients of a training in PyTorch. Needs torch and h5py, nothing else of the package."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from typing import Any, Iterable, Optional, Union
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from ._errors import Error, UnavailableError, UsageError
+from ._writer import QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files
+
+_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
+
+
+def _is_fsdp2(model: nn.Module) -> bool:
+    return any(hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard") for module in model.modules())
+
+
+def describe_tensor(module: nn.Module, parameter: str, shape: tuple) -> tuple[str, str]:
+    """Kind and layout of a parameter, by the module that owns it: ('conv', 'OIHW') for nn.Conv2d's weight."""
+    owner = type(module).__name__
+    if "bias" in parameter:
+        return "bias", ""
+    if "Norm" in owner:
+        return "norm", ""
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        return "embedding", "VD"
+    if isinstance(module, nn.RNNBase) or isinstance(module, nn.RNNCellBase):
+        return "recurrent", "OI"
+    if isinstance(module, nn.modules.conv._ConvNd):  # pylint: disable=protected-access
+        spatial = "DHW"[3 - (len(shape) - 2):] if len(shape) > 2 else ""
+        return "conv", ("IO" if module.transposed else "OI") + spatial
+    if len(shape) == 2:
+        # The Conv1D of Hugging Face's GPT-2 is a linear layer whose weight is stored input first.
+        return "linear", "IO" if owner == "Conv1D" else "OI"
+    return ("bias", "") if len(shape) == 1 and parameter.endswith("_b") else ("other", "")
+
+
+class Capture:
+    """Writes the gradients of every worker, before they are averaged, to a gradient file.
+
+        with gradtool.Capture(model, "run.h5", every=10) as capture:
+            for inputs, targets in loader:
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                capture.step(loss)          # after backward(), before optimizer.step()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    It works with a plain model in one process; with DistributedDataParallel, whose communication hook shows each rank's
+    bucket before it is reduced; with FSDP2 (`fully_shard`), whose reduce-scatter does; and in a process group whose
+    ranks average by themselves, after `step`. Under torch.distributed every rank writes `run.rank0.h5`, ...; leaving
+    the `with` block merges them into `run.h5`.
+
+    Parameters
+    ----------
+    model:
+        The model that is trained. Parameters that need no gradient are left out.
+    path:
+        The file to write.
+    every, first, last:
+        Training iterations `first`, `first + every`, ... up to `last` are captured; `step` counts them from 0.
+    iterations:
+        In their place: the iterations themselves, such as `[*range(10, 15), *range(500, 505)]`, some consecutive ones (which
+        codecs with a memory need) of several phases of a training.
+    optimizer:
+        To note the learning rate, and for `second_moment="adam"`.
+    scaler:
+        The GradScaler of automatic mixed precision: gradients are stored unscaled, and a step whose gradients
+        overflowed is marked in the column `overflow`.
+    micro_batches:
+        K, the number of backward passes that make a step. Call `micro_batch()` after each of them but the last, and
+        divide the loss by K, as is usual.
+    micro_batches_as_workers:
+        In one process: each micro-batch is a worker of its own, so that one GPU captures what K workers would send.
+    second_moment:
+        "micro_batches": the sum over micro-batches of the square of (their mean gradient / K); "adam": Adam's estimate
+        of the squared averaged gradient, without its bias.
+    weight:
+        True: the parameters before the update, too.
+    quantity, inner_steps:
+        "pseudo_gradient" captures the weights' way over `inner_steps` local steps, as DiLoCo exchanges it: `start()`
+        where a round begins (the constructor calls it), `step()` where it ends, before the outer exchange.
+    averaged:
+        True where the gradients are averaged already when `step` sees them; the file says so, because errors between
+        averaged workers mean nothing.
+    comm_hook:
+        (state, hook) of your own DDP communication hook, which is then called after each bucket was seen.
+    group:
+        The process group of the data-parallel ranks; the default one when left out.
+    merge:
+        "copy": the ranks' files become one when the capture ends, and are removed. "link": they stay, and `path` refers
+        to them without copying values. "no": they stay; `gradtool merge` merges them later.
+    replace:
+        True: files that are there already are replaced.
+    name, dataset, seed, batch_size:
+        Noted in the file, for those who judge it.
+
+    On iterations that are not captured nothing is copied. On those that are, gradients are copied to the CPU, and a
+    thread writes them while training continues; at most two steps are held in memory. A killed process leaves every
+    step readable of which `written` had been raised.
+    """
+
+    def __init__(self, model: nn.Module, path: Union[str, os.PathLike], *, every: int = 1, first: int = 0,
+                 last: Optional[int] = None, iterations: Optional[Iterable[int]] = None,
+                 optimizer: Optional[torch.optim.Optimizer] = None, scaler: Any = None, micro_batches: int = 1,
+                 micro_batches_as_workers: bool = False, second_moment: Optional[str] = None, weight: bool = False,
+                 quantity: str = "gradient", inner_steps: Optional[int] = None, averaged: bool = False,
+                 comm_hook: Optional[tuple] = None, group: Any = None, merge: str = "copy", replace: bool = False,
+                 name: Optional[str] = None, dataset: Optional[str] = None, seed: Optional[int] = None,
+                 batch_size: Optional[int] = None) -> None:
+        def valid(condition: bool, sentence: str) -> None:
+            if not condition:
+                raise UsageError(sentence)
+
+        valid(every >= 1 and first >= 0, f"every is {every} and first is {first}; valid is every >= 1 and first >= 0")
+        valid(iterations is None or (every, first, last) == (1, 0, None),
+              "iterations goes without every, first and last")
+        valid(micro_batches >= 1, f"micro_batches is {micro_batches}; valid is 1 or more")
+        valid(merge in ("copy", "link", "no"), f"merge is '{merge}'; valid is copy, link or no")
+        valid(quantity in QUANTITIES, f"quantity is '{quantity}'; valid is {', '.join(QUANTITIES)}")
+        valid(second_moment in (None, "micro_batches", "adam"),
+              f"second_moment is '{second_moment}'; valid is micro_batches or adam")
+        valid(second_moment != "micro_batches" or micro_batches > 1,
+              "second_moment='micro_batches' needs micro_batches of 2 or more")
+        valid(second_moment != "adam" or optimizer is not None, "second_moment='adam' needs optimizer=")
+        valid(inner_steps is None or quantity == "pseudo_gradient",
+              "inner_steps goes with quantity='pseudo_gradient'")
+        valid(scaler is None or optimizer is not None, "scaler= needs optimizer=, to know whether it was unscaled already")
+        self._distributed = dist.is_available() and dist.is_initialized()
+        self._group = group
+        self._rank = dist.get_rank(group) if self._distributed else 0
+        self._ranks = dist.get_world_size(group) if self._distributed else 1
+        valid(not micro_batches_as_workers or (self._ranks == 1 and micro_batches > 1),
+              "micro_batches_as_workers is for one process, with micro_batches of 2 or more")
+
+        self._every, self._first, self._last = every, first, last
+        self._iterations = None if iterations is None else frozenset(iterations)
+        self._optimizer, self._scaler, self._merge = optimizer, scaler, merge
+        self._micro_batches, self._as_workers = micro_batches, micro_batches_as_workers
+        self._second_moment, self._delta = second_moment, quantity == "pseudo_gradient"
+        #: Training iterations seen so far; the next call of `step` is this one.
+        self.iteration = 0
+        #: Steps that are in the file.
+        self.written = 0
+        self.path = os.fspath(path)
+        self._workers = micro_batches if micro_batches_as_workers else 1
+
+        self._parameters, specs = self._describe(model, scaler is not None, second_moment is not None, weight)
+        if not specs:
+            raise UsageError("the model has no parameter that needs a gradient")
+        self._specs = specs
+        self._index = {id(parameter): i for i, parameter in enumerate(self._parameters)}
+        self._seen: dict = {}      # tensor: its gradient in this step, on the CPU
+        self._before: dict = {}    # tensor: what had accumulated after the last micro-batch
+        self._squares: dict = {}   # tensor: sum of squared micro-batch gradients
+        self._micro: list = []     # of each micro-batch, its gradients, where they are workers
+        self._micro_seen = 0
+        self._began: Optional[float] = None
+        self._compute: Optional[float] = None
+        self._copying = 0.0
+        self._closed = False
+        self._start_weights: Optional[list] = None
+
+        columns = ["loss", "epoch", "learning_rate", "compute_seconds"] + (["overflow"] if scaler is not None else [])
+        attributes = {
+            "producer": f"gradtool {_version()} (Python, torch {torch.__version__})",
+            "model": name or type(_inner(model)).__name__, "dataset": dataset, "seed": seed, "batch_size": batch_size,
+            "micro_batches": 1 if micro_batches_as_workers else micro_batches,
+            "optimizer": None if optimizer is None else type(optimizer).__name__,
+            "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
+            "quantity": None if quantity == "gradient" else quantity, "inner_steps": inner_steps,
+            "averaged": 1 if averaged else None,
+        }
+        if self._ranks > 1:
+            attributes.update(rank=self._rank, ranks=self._ranks)
+        failure = None
+        try:
+            if self._ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:
+                raise UsageError(f"{self.path} exists; give another path or replace=True")
+            self._file = GradientWriter(self._rank_path(self._rank), specs, self._workers, attributes, columns, replace)
+        except Error as error:
+            failure = error
+        if self._ranks > 1:
+            # One rank that cannot write would leave the others waiting for it at the next collective.
+            elsewhere = _meet(self._group, None if failure is None else str(failure))
+            if elsewhere is not None and failure is None:
+                self._file.close(complete=False)
+                failure = Error(f"another rank cannot write its file: {elsewhere}")
+        if failure is not None:
+            raise failure
+        self._writer = BackgroundWriter(self._file, self._count_written)
+        try:
+            self._attach(model, comm_hook)
+        except BaseException:
+            self._writer.finish()
+            self._file.close()
+            raise
+        if self._delta:
+            self.start()
+
+    # ---- what the training calls ----
+
+    def micro_batch(self) -> None:
+        """To be called after the backward pass of every micro-batch of a step but the last one."""
+        if self._micro_batches == 1:
+            raise UsageError("micro_batch() was called, but micro_batches is 1")
+        self._micro_seen += 1
+        if self._micro_seen >= self._micro_batches:
+            raise UsageError(f"micro_batch() was called {self._micro_seen} times in a step of {self._micro_batches} "
+                             f"micro-batches; it goes after each of them but the last")
+        if self.capturing and (self._as_workers or self._second_moment == "micro_batches"):
+            self._observe_micro_batch({i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None})
+
+    def start(self) -> None:
+        """Where a round of local steps begins, for pseudo-gradients: remembers the weights."""
+        if not self._delta:
+            raise UsageError("start() is for quantity='pseudo_gradient'")
+        self._start_weights = [_full(p).detach().clone() for p in self._parameters]
+
+    def step(self, loss: Any = None, *, epoch: Optional[float] = None, learning_rate: Optional[float] = None) -> bool:
+        """Ends an iteration: after backward(), before the optimizer changes weights or anybody averages gradients.
+
+        Returns whether the iteration was captured. For pseudo-gradients: after the last local step of a round.
+        """
+        if self._closed:
+            raise UsageError("step() was called after the capture had ended")
+        captured = self.capturing
+        if captured:
+            self._capture(loss, epoch, learning_rate)
+        self.iteration += 1
+        self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
+        self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
+        return captured
+
+    @property
+    def capturing(self) -> bool:
+        """Whether the iteration that runs now is captured."""
+        if self._iterations is not None:
+            return self.iteration in self._iterations
+        after = self.iteration - self._first
+        return after >= 0 and after % self._every == 0 and (self._last is None or self.iteration <= self._last)
+
+    def close(self, complete: bool = True) -> None:
+        """Waits for the last step to be written, and merges the files of the ranks. Every rank calls it.
+
+        With complete=False, which is how a `with` block ends that an exception leaves, files are closed in order and
+        marked interrupted, and not merged: other ranks may not be there any more.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._writer.finish()
+        finally:
+            self._file.close(complete)
+        if self._ranks == 1:
+            return
+        if not complete:
+            warnings.warn(f"the capture was interrupted: {self._rank_path(self._rank)} holds {self.written} steps; merge "
+                          f"the ranks' files with 'gradtool merge'")
+        elif self._merge != "no":
+            self._merge_ranks()
+
+    def __enter__(self) -> "Capture":
+        return self
+
+    def __exit__(self, kind: Any, *exception: Any) -> None:
+        self.close(complete=kind is None)
+
+    # ---- how gradients are found ----
+
+    @staticmethod
+    def _describe(model: nn.Module, scaled: bool, second_moment: bool, weight: bool) -> tuple[list, list]:
+        parameters, specs, seen = [], [], set()
+        inner = _inner(model)
+        modules = dict(inner.named_modules())
+        for name, parameter in inner.named_parameters():
+            if not parameter.requires_grad or id(parameter) in seen:
+                continue
+            if parameter.dtype not in _DTYPES:
+                raise UsageError(f"parameter {name} has the type {parameter.dtype}; valid are float32, float16, bfloat16, "
+                                 f"float64")
+            seen.add(id(parameter))
+            owner, _, last = name.rpartition(".")
+            shape = tuple(parameter.shape)
+            kind, layout = describe_tensor(modules[owner], last, shape)
+            # What was scaled in 16 bits is stored unscaled in 32, where it does not underflow.
+            dtype = "float32" if scaled else _DTYPES[parameter.dtype]
+            parameters.append(parameter)
+            specs.append(TensorSpec(name, shape, kind, layout, dtype, second_moment, weight))
+        return parameters, specs
+
+    def _attach(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
+        """Finds out how the model is parallel, and hangs itself where each rank's own gradients can be seen."""
+        self._by_hook = False
+        if self._delta:
+            return
+        _inner(model).register_forward_pre_hook(self._forward_begins)
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            state, hook = comm_hook if comm_hook is not None else (self._group, _all_reduce_hook())
+            def see_bucket(state: Any, bucket: Any) -> Any:
+                if self.capturing and not self._closed:
+                    self._take_bucket(bucket)
+                return hook(state, bucket)
+            # DDP looks at the types themselves, not at their names.
+            see_bucket.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+            try:
+                model.register_comm_hook(state, see_bucket)
+            except RuntimeError as error:
+                raise UsageError("the model has a communication hook already; give it to Capture as "
+                                 "comm_hook=(state, hook) instead of registering it") from error
+            self._by_hook = True
+        elif comm_hook is not None:
+            raise UsageError("comm_hook= is for a model wrapped in DistributedDataParallel")
+        elif _is_fsdp2(model):
+            from ._fsdp import watch_reduce_scatter
+            watch_reduce_scatter(model, self)
+            self._by_hook = True
+        elif any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+            raise UnavailableError("FSDP1 does not show gradients before it reduces them; use fully_shard (FSDP2)")
+
+    def _forward_begins(self, *_: Any) -> None:
+        if self._began is None and self.capturing:
+            self._began = time.perf_counter()
+
+    def _take_bucket(self, bucket: Any) -> None:
+        begin = time.perf_counter()
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            self.take(parameter, gradient)
+        self._copying += time.perf_counter() - begin
+        if bucket.is_last():
+            self.backward_ended()
+
+    def take(self, parameter: Any, gradient: torch.Tensor) -> None:
+        """Keeps one parameter's gradient of this rank, which may be scaled; for hooks."""
+        index = self._index.get(id(parameter))
+        if index is not None:
+            self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
+
+    def backward_ended(self) -> None:
+        """Notes how long forward and backward took, without what the capture itself took; for hooks."""
+        if self._began is not None:
+            self._compute = time.perf_counter() - self._began - self._copying
+
+    def _scale(self, by_hook: bool) -> float:
+        """By what gradients are multiplied where they are seen."""
+        if self._scaler is None or not self._scaler.is_enabled():
+            return 1.0
+        if not by_hook:
+            state = self._scaler._per_optimizer_states[id(self._optimizer)]  # pylint: disable=protected-access
+            if getattr(state["stage"], "name", "") != "READY":  # unscale_() was called
+                return 1.0
+        return float(self._scaler.get_scale())
+
+    def _on_cpu(self, gradient: torch.Tensor, index: int, scale: float = 1.0) -> torch.Tensor:
+        """A copy on the CPU of the type that the file stores, in one dimension."""
+        gradient = gradient.detach()
+        wanted = getattr(torch, self._specs[index].dtype)
+        if scale != 1.0:
+            gradient = gradient.to(torch.float32) / scale
+        copy = gradient.to(device="cpu", dtype=wanted, copy=True)
+        return copy.contiguous().view(-1)
+
+    def _observe_micro_batch(self, accumulated: dict) -> None:
+        """Takes what one micro-batch added: the gradients accumulated so far less those before it."""
+        scale = self._scale(by_hook=True)
+        parts = {}
+        for index, gradient in accumulated.items():
+            now = gradient if gradient.device.type == "cpu" and gradient.dtype == torch.float32 and scale == 1.0 else None
+            now = (gradient.detach().to("cpu", torch.float32) / scale if now is None else gradient.detach()).reshape(-1)
+            before = self._before.get(index)
+            part = now.clone() if before is None else now - before
+            self._before[index] = now.clone()
+            parts[index] = part
+            if self._second_moment == "micro_batches":
+                square = self._squares.setdefault(index, torch.zeros_like(part))
+                square.addcmul_(part, part)
+        if self._as_workers:
+            self._micro.append({index: part * self._micro_batches for index, part in parts.items()})
+
+    # ---- a captured step ----
+
+    def _capture(self, loss: Any, epoch: Optional[float], learning_rate: Optional[float]) -> None:
+        if self._micro_seen != self._micro_batches - 1:
+            raise UsageError(f"iteration {self.iteration}: step() came after {self._micro_seen} calls of micro_batch(); a "
+                             f"step of {self._micro_batches} micro-batches has {self._micro_batches - 1}")
+        if self._delta:
+            gradients = self._pseudo_gradients()
+        elif self._as_workers:
+            self._observe_micro_batch(self._grads())
+            self.backward_ended()
+            gradients = self._rows(self._micro)
+        else:
+            if self._by_hook:
+                if not self._seen:
+                    raise UsageError(f"iteration {self.iteration}: no gradient was reduced since the last step(); call "
+                                     f"step() after the backward pass that synchronises")
+            else:
+                scale = self._scale(by_hook=False)
+                self._seen = {i: self._on_cpu(g, i, scale) for i, g in self._grads().items()}
+                self.backward_ended()
+            if self._second_moment == "micro_batches":
+                self._observe_last_micro_batch()
+            gradients = self._rows([self._seen])
+        if isinstance(loss, torch.Tensor):
+            loss = loss.detach()
+        if learning_rate is None and self._optimizer is not None:
+            learning_rate = self._optimizer.param_groups[0]["lr"]
+        moments = None
+        if self._second_moment == "micro_batches":
+            moments = self._rows([self._squares], torch.float32)
+        elif self._second_moment == "adam":
+            moments = self._adam_moments()
+        overflow = None
+        if self._scaler is not None:
+            bad = any(not np.isfinite(values).all() for values in gradients)
+            overflow = np.full(self._workers, bad, "u1")
+        weights = [_numpy(_full(p).detach().to("cpu", torch.float32, copy=True).view(-1)) for p in self._parameters] \
+            if self._specs[0].weight else None
+        self._writer.put(StepRecord(
+            self.iteration, gradients, moments, weights,
+            epoch=float("nan") if epoch is None else float(epoch),
+            learning_rate=float("nan") if learning_rate is None else float(learning_rate),
+            loss=np.full(self._workers, float("nan") if loss is None else float(loss), "f4"),
+            compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
+                                    self._compute / self._workers),
+            overflow=overflow))
+
+    def _grads(self) -> dict:
+        grads = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}
+        if not grads:
+            raise UsageError(f"iteration {self.iteration}: no parameter has a gradient; call step() after backward() and "
+                             f"before zero_grad()")
+        sparse = next((self._specs[i].name for i, grad in grads.items() if grad.is_sparse), None)
+        if sparse is not None:
+            raise UsageError(f"the gradient of {sparse} is sparse; a gradient file holds dense ones (sparse=False)")
+        return grads
+
+    def _observe_last_micro_batch(self) -> None:
+        for index, whole in self._seen.items():
+            part = whole.to(torch.float32)
+            if index in self._before:
+                part = part - self._before[index]
+            self._squares.setdefault(index, torch.zeros_like(part)).addcmul_(part, part)
+
+    def _rows(self, workers: list, dtype: Optional[torch.dtype] = None) -> list:
+        """For each tensor its values [W, n] as NumPy stores them; zeros where a worker had no gradient."""
+        rows = []
+        for index, spec in enumerate(self._specs):
+            kind = dtype or getattr(torch, spec.dtype)
+            parts = [worker[index].to(kind) if index in worker else torch.zeros(spec.elements, dtype=kind)
+                     for worker in workers]
+            rows.append(np.stack([_numpy(part) for part in parts]) if len(parts) > 1 else _numpy(parts[0])[None])
+        return rows
+
+    def _pseudo_gradients(self) -> list:
+        """What the weights went over a round, as DiLoCo's outer optimizer takes it: weights at its start less now."""
+        assert self._start_weights is not None
+        return self._rows([{i: self._on_cpu(start - _full(p).detach(), i)
+                            for i, (start, p) in enumerate(zip(self._start_weights, self._parameters))}])
+
+    def _adam_moments(self) -> list:
+        """Adam's exp_avg_sq without its bias, or zeros before its first step."""
+        moments = {}
+        for group in self._optimizer.param_groups:
+            beta = group.get("betas", (0.0, 0.999))[1]
+            for parameter in group["params"]:
+                state = self._optimizer.state.get(parameter, {})
+                if id(parameter) in self._index and "exp_avg_sq" in state:
+                    correction = 1.0 - beta ** float(state["step"])
+                    value = _full(state["exp_avg_sq"]).detach().to("cpu", torch.float32) / correction
+                    moments[self._index[id(parameter)]] = value.reshape(-1)
+        return self._rows([moments], torch.float32)
+
+    # ---- files ----
+
+    def _count_written(self, _: StepRecord) -> None:
+        self.written += 1
+
+    def _rank_path(self, rank: int) -> str:
+        if self._ranks == 1:
+            return self.path
+        stem, extension = os.path.splitext(self.path)
+        return f"{stem}.rank{rank}{extension or '.h5'}"
+
+    def _merge_ranks(self) -> None:
+        """Rank 0 merges when all ranks have closed; every rank leaves when that is done, and learns how it went."""
+        _meet(self._group, None)
+        failure = None
+        if self._rank == 0:
+            paths = [self._rank_path(rank) for rank in range(self._ranks)]
+            elsewhere = [path for path in paths if not os.path.exists(path)]
+            try:
+                if elsewhere and self.written > 0:
+                    warnings.warn(f"{', '.join(elsewhere)} cannot be seen from rank 0; bring the ranks' files into one "
+                                  f"folder and merge them with 'gradtool merge'")
+                elif self.written > 0:
+                    merge_files(paths, self.path, copy=self._merge == "copy", replace=True)
+                    for path in paths if self._merge == "copy" else []:
+                        os.remove(path)
+            except Exception as error:  # pylint: disable=broad-except
+                failure = str(error)
+        failure = _meet(self._group, failure)
+        if failure is not None:
+            raise Error(f"the files of the ranks could not be merged: {failure}")
+
+
+def _meet(group: Any, word: Optional[str]) -> Optional[str]:
+    """Waits for all ranks; returns what the first of them said that is not None."""
+    words: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(words, word, group=group)
+    return next((w for w in words if w is not None), None)
+
+
+def _all_reduce_hook() -> Any:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    return default_hooks.allreduce_hook
+
+
+def _inner(model: nn.Module) -> nn.Module:
+    """The user's own model, without the wrappers that change the names of its parameters."""
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)) or hasattr(model, "_orig_mod"):
+        model = model.module if hasattr(model, "module") else model._orig_mod  # pylint: disable=protected-access
+    return model
+
+
+def _full(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor of which FSDP2 keeps a shard; a collective there."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The bits of a tensor as NumPy has them, without a copy; bfloat16 as uint16."""
+    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def _version() -> str:
+    from . import __version__
+    return __version__

@@ -1,0 +1,251 @@
+"""Importing PyTorch checkpoints and Hugging Face folders. Weights only: no pickle of a checkpoint is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+
+import numpy as np
+
+from ._errors import DataError, UnavailableError, UsageError
+from ._writer import QUANTITIES, GradientWriter, StepRecord, TensorSpec
+
+Path = Union[str, os.PathLike]
+# Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
+_SAFETENSORS = {"F64": ("<f8", "float32"), "F32": ("<f4", "float32"), "F16": ("<f2", "float16"), "BF16": ("<u2", "bfloat16")}
+_MOST_HEADER = 100 << 20
+
+
+class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
+    """Tensors by name, each loaded when it is called for; `specs` tells their shapes and types beforehand."""
+
+    def __init__(self) -> None:
+        self.loaders: dict = {}
+        self.specs: dict = {}
+
+    def add(self, name: str, shape: tuple, dtype: str, load: Callable[[], np.ndarray], where: Path) -> None:
+        if name in self.specs:
+            raise DataError(f"{where}: tensor {name} is there twice")
+        self.specs[name], self.loaders[name] = (shape, dtype), load
+
+    def __getitem__(self, name: str) -> Callable[[], np.ndarray]:
+        return self.loaders[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.loaders)
+
+    def __len__(self) -> int:
+        return len(self.loaders)
+
+
+def _add_safetensors(checkpoint: _Checkpoint, path: str) -> None:
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _MOST_HEADER):
+            raise DataError(f"{path}: is not a safetensors file: its header says that it is {length} bytes long")
+        try:
+            header = json.loads(file.read(length))
+            entries = {name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+                       for name, entry in header.items() if name != "__metadata__"}
+        except (ValueError, TypeError, KeyError, AttributeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: the safetensors header is not valid ({error})") from error
+    for name, (dtype, shape, begin, end) in entries.items():
+        if dtype not in _SAFETENSORS:
+            continue  # indices and masks are no weights
+        kind, stored = _SAFETENSORS[dtype]
+        bytes_needed = int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize
+        if not 0 <= begin <= end <= size - 8 - length or end - begin != bytes_needed:
+            raise DataError(f"{path}: tensor {name} of shape {list(shape)} lies at bytes {begin} to {end}, which does not fit")
+
+        def load(kind: str = kind, begin: int = begin, shape: tuple = shape, dtype: str = dtype) -> np.ndarray:
+            values = np.memmap(path, kind, "r", 8 + length + begin, shape=(int(np.prod(shape, dtype=np.int64)),))
+            return values.astype("f4") if dtype == "F64" else values
+
+        checkpoint.add(name, shape, stored, load, path)
+
+
+def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
+    try:
+        import torch
+    except ImportError as missing:
+        raise UnavailableError(f"{path} is a PyTorch checkpoint, and torch is not installed here") from missing
+    import inspect
+    if "weights_only" not in inspect.signature(torch.load).parameters:
+        raise UnavailableError(f"torch {torch.__version__} cannot load weights without executing pickle; torch 1.13 or later can")
+    options: dict = {"map_location": "cpu", "weights_only": True}
+    if "mmap" in inspect.signature(torch.load).parameters:
+        options["mmap"] = True
+    try:
+        try:
+            state = torch.load(path, **options)
+        except (RuntimeError, ValueError):  # files of old versions cannot be mapped into memory
+            options.pop("mmap", None)
+            state = torch.load(path, **options)
+    except Exception as error:
+        raise DataError(f"{path}: cannot be loaded as weights alone ({str(error).splitlines()[0]})") from error
+    if key is None and isinstance(state, dict):
+        key = next((k for k in ("state_dict", "model", "model_state_dict", "module") if isinstance(state.get(k), dict)), None)
+    if key is not None:
+        if not isinstance(state, dict) or not isinstance(state.get(key), dict):
+            raise DataError(f"{path}: has no dictionary '{key}'; it has {', '.join(map(str, state)) if isinstance(state, dict) else type(state).__name__}")
+        state = state[key]
+    names = {torch.float32: "float32", torch.float64: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+    for name, tensor in state.items() if isinstance(state, dict) else []:
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names or tensor.numel() == 0:
+            continue
+
+        def load(tensor: Any = tensor) -> np.ndarray:
+            tensor = tensor.detach().contiguous().view(-1)
+            if tensor.dtype == torch.bfloat16:
+                return tensor.view(torch.int16).numpy().view(np.uint16)
+            return tensor.float().numpy() if tensor.dtype == torch.float64 else tensor.numpy()
+
+        checkpoint.add(str(name), tuple(tensor.shape), names[tensor.dtype], load, path)
+
+
+def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
+    path = os.fspath(path)
+    checkpoint = _Checkpoint()
+    files = [path]
+    if os.path.isdir(path):
+        files = _files_of_folder(path)
+    elif not os.path.exists(path):
+        raise DataError(f"{path}: there is no such file")
+    for file in files:
+        if file.endswith(".safetensors"):
+            _add_safetensors(checkpoint, file)
+        elif file.endswith((".pt", ".pth", ".bin", ".ckpt")):
+            _add_torch(checkpoint, file, key)
+        else:
+            raise UsageError(f"{file}: is of no known kind; valid are .safetensors, .pt, .pth, .bin, .ckpt and folders of "
+                             f"Hugging Face; 'gradtool import' takes .npy, .npz and raw files")
+    if not checkpoint.specs:
+        raise DataError(f"{path}: holds no tensor of floating-point values")
+    return checkpoint
+
+
+def _files_of_folder(folder: str) -> list:
+    """The files of weights in a folder as Hugging Face's libraries write it."""
+    for name in ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin"):
+        index = os.path.join(folder, name + ".index.json")
+        if os.path.exists(index):
+            try:
+                with open(index, encoding="utf-8") as file:
+                    parts = sorted(set(json.load(file)["weight_map"].values()))
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise DataError(f"{index}: is not an index of weights ({error})") from error
+            for part in parts:
+                if os.path.basename(part) != part or not os.path.exists(os.path.join(folder, part)):
+                    raise DataError(f"{index}: names {part}, which is not in the folder")
+            return [os.path.join(folder, part) for part in parts]
+        if os.path.exists(os.path.join(folder, name)):
+            return [os.path.join(folder, name)]
+    raise DataError(f"{folder}: has no weights; looked for model.safetensors, adapter_model.safetensors, pytorch_model.bin "
+                    f"and their .index.json")
+
+
+def kind_of(name: str, shape: tuple) -> tuple[str, str]:
+    """Kind and layout of a tensor of which only name and shape are known, as `gradtool import` guesses them."""
+    lower = name.lower()
+    if lower.endswith("bias"):
+        return "bias", ""
+    if len(shape) == 1:
+        return ("norm", "") if any(word in lower for word in ("norm", "ln_", ".ln", "bn", "layernorm")) else ("other", "")
+    if any(word in lower for word in ("embed", "wte", "wpe")) and len(shape) == 2:
+        return "embedding", "VD"
+    if len(shape) == 4:
+        return "conv", "OIHW"
+    return ("linear", "OI") if len(shape) == 2 else ("other", "")
+
+
+def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]], out: Path, *, quantity: str = "weight",
+                      difference: bool = False, negate: bool = False, inner_steps: Optional[int] = None,
+                      averaged: bool = False, iterations: Optional[Sequence[int]] = None, key: Optional[str] = None,
+                      replace: bool = False, **attributes: Any) -> str:
+    """Makes a gradient file of checkpoints: PyTorch's (.pt, .pth, .bin, .ckpt), safetensors, folders of Hugging Face.
+
+    Parameters
+    ----------
+    sources:
+        One path; or a list, a step each; or a list of lists, where each step names a path for every worker.
+    out:
+        The file to write.
+    quantity:
+        What the tensors are: gradient, pseudo_gradient, weight_delta, weight or activation.
+    difference:
+        Writes the difference of each step to the one before it (so one step less), as weight_delta; with `negate`,
+        before less after, as pseudo_gradient of `inner_steps` local steps.
+    averaged:
+        True where the values are the same on all workers because they were averaged before they were stored.
+    iterations:
+        The training iteration of each source; 0, 1, 2, ... when left out.
+    key:
+        Which dictionary of a PyTorch checkpoint holds the tensors; looked for under the usual names when left out.
+    attributes:
+        Further attributes for the file: model, dataset, optimizer, seed, batch_size.
+
+    Nothing of a checkpoint is executed: PyTorch loads weights alone. Values are kept in their type, except that float64
+    becomes float32, and so does a difference. Raises `DataError` with one sentence for what is not a checkpoint.
+    """
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
+    steps = [[step] if isinstance(step, (str, os.PathLike)) else list(step) for step in sources]
+    if not steps or any(len(step) != len(steps[0]) or not step for step in steps):
+        raise UsageError("sources are not one path for each worker in every step")
+    if quantity not in QUANTITIES:
+        raise UsageError(f"quantity is '{quantity}'; valid is {', '.join(QUANTITIES)}")
+    if difference and len(steps) < 2:
+        raise UsageError("a difference needs at least two checkpoints")
+    if negate and not difference:
+        raise UsageError("negate goes with difference")
+    if iterations is not None and len(iterations) != len(steps):
+        raise UsageError(f"there are {len(iterations)} iterations for {len(steps)} steps")
+    if difference:
+        quantity = "pseudo_gradient" if negate else "weight_delta"
+    opened = [[_open_checkpoint(path, key) for path in step] for step in steps]
+    first = opened[0][0]
+    for step, row in zip(steps, opened):
+        for path, checkpoint in zip(step, row):
+            if checkpoint.specs != first.specs:
+                name = next(n for n in sorted({*checkpoint.specs, *first.specs}) if checkpoint.specs.get(n) != first.specs.get(n))
+                raise DataError(f"{os.fspath(path)}: tensor {name} is {_told(checkpoint, name)}, but {_told(first, name)} in "
+                                f"{os.fspath(steps[0][0])}")
+    workers = len(steps[0])
+    specs = [TensorSpec(name, shape, *kind_of(name, shape), "float32" if difference else dtype)
+             for name, (shape, dtype) in first.specs.items()]
+    writer = GradientWriter(out, specs, workers, {
+        "producer": "gradtool import_checkpoint", "quantity": None if quantity == "gradient" else quantity,
+        "inner_steps": inner_steps, "averaged": 1 if averaged else None, **attributes}, (), replace)
+    try:
+        for number in range(1 if difference else 0, len(steps)):
+            def values(row: list = opened[number], before: list = opened[number - 1]) -> Iterator[np.ndarray]:
+                for spec, (name, (_, dtype)) in zip(specs, first.specs.items()):
+                    rows = []
+                    for now, then in zip(row, before):
+                        value = now[name]()
+                        if difference:
+                            change = _as_float(value, dtype) - _as_float(then[name](), dtype)
+                            value = -change if negate else change
+                        rows.append(value)
+                    yield np.stack(rows) if workers > 1 else rows[0].reshape(1, -1)
+            iteration = number if iterations is None else iterations[number]
+            writer.write(StepRecord(int(iteration), values()))  # type: ignore[arg-type]
+    except BaseException:
+        writer.steps = 0  # half a file is of no use: close() removes it
+        writer.close(complete=False)
+        raise
+    writer.close()
+    return os.fspath(out)
+
+
+def _as_float(values: np.ndarray, dtype: str) -> np.ndarray:
+    return (values.astype("u4") << 16).view("f4") if dtype == "bfloat16" else values.astype("f4")
+
+
+def _told(checkpoint: _Checkpoint, name: str) -> str:
+    if name not in checkpoint.specs:
+        return "not there"
+    shape, dtype = checkpoint.specs[name]
+    return f"{dtype} {list(shape)}"

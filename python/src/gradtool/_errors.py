@@ -1,0 +1,17 @@
+"""The exceptions of gradtool. Each carries one sentence: what is wrong, where, and what would be valid."""
+
+
+class Error(Exception):
+    """Something failed. The program ends with another status than 0 where Python raises this."""
+
+
+class UsageError(Error, ValueError):
+    """What was asked for is not valid: an unknown codec, a parameter out of its range (exit status 2)."""
+
+
+class DataError(Error, ValueError):
+    """A file or a payload is not what it claims to be (exit status 3)."""
+
+
+class UnavailableError(Error, RuntimeError):
+    """Not in this build, or not on this machine (exit status 77)."""

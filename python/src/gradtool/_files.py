@@ -1,0 +1,189 @@
+"""Reading gradient files (docs/gradient-file.md) without loading them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterator, Mapping, Optional, Union
+
+import h5py
+import numpy as np
+
+from ._errors import DataError
+
+FORMAT = "gradtool.gradients"
+SCHEMA_VERSION = 1
+
+
+def open(path: Union[str, os.PathLike]) -> "GradientFile":
+    """Opens a gradient file for reading, also one that is still being written or whose writer was killed.
+
+    >>> with open("datasets/lenet5-fashion-mnist.h5") as run:
+    ...     print(run.workers, len(run.steps), list(run.tensors)[0])
+    ...     run["conv1.weight"].gradient[0, 0].shape
+    2 3 conv1.weight
+    (6, 1, 5, 5)
+    """
+    return GradientFile(path)
+
+
+class GradientFile:
+    """A gradient file. Values are read when they are indexed, and only those."""
+
+    def __init__(self, path: Union[str, os.PathLike]) -> None:
+        self.path = os.fspath(path)
+        if not os.path.exists(self.path):
+            raise DataError(f"{self.path}: there is no such file")
+        try:
+            # A file that is being written in SWMR mode, or whose writer was killed, opens in SWMR mode alone.
+            try:
+                self._file = h5py.File(self.path, "r")
+            except OSError:
+                self._file = h5py.File(self.path, "r", swmr=True)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read as HDF5 ({error})") from error
+        try:
+            self._load()
+        except DataError:
+            self._file.close()
+            raise
+
+    def _load(self) -> None:
+        attributes = self._file.attrs
+        if attributes.get("format") != FORMAT:
+            raise DataError(f"{self.path}: is not a gradient file: its attribute 'format' is not '{FORMAT}'")
+        if attributes.get("schema_version") != SCHEMA_VERSION:
+            raise DataError(f"{self.path}: has schema version {attributes.get('schema_version')}; this gradtool reads "
+                            f"version {SCHEMA_VERSION}")
+        if "tensors" not in self._file or "steps/iteration" not in self._file:
+            raise DataError(f"{self.path}: lacks /tensors or /steps/iteration; 'gradtool validate' says what is wrong")
+        #: The attributes at the root: workers, model, dataset, complete, ...
+        self.attributes: dict = {name: _plain(value) for name, value in attributes.items()}
+        #: How many workers' gradients it holds.
+        self.workers: int = int(self.attributes["workers"])
+        #: False while it is being written, and after a writer that died.
+        self.complete: bool = bool(self.attributes.get("complete", 0))
+        groups = [self._file["tensors"][name] for name in sorted(self._file["tensors"], key=int)]
+        # A step that is being written may be there in part; the shortest data set says how many are whole.
+        count = min([len(self._file["steps/iteration"])] + [len(group["gradient"]) for group in groups])
+        #: The tensors by name, in forward order.
+        self.tensors: Mapping[str, Tensor] = {tensor.name: tensor for tensor in (Tensor(g, count) for g in groups)}
+        #: Columns of the captured steps: iteration [S], and where the file has them epoch, learning_rate [S], loss,
+        #: compute_seconds, overflow [S, W].
+        self.steps: Steps = Steps({name: data[:count] for name, data in self._file["steps"].items()})
+
+    def __getitem__(self, name: str) -> "Tensor":
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise KeyError(f"{self.path} has no tensor '{name}'; it has {', '.join(self.tensors)}") from None
+
+    def __iter__(self) -> Iterator["Tensor"]:
+        return iter(self.tensors.values())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "GradientFile":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (f"<gradtool.GradientFile {self.path!r}: {len(self.steps)} steps, {self.workers} workers, "
+                f"{len(self.tensors)} tensors>")
+
+
+class Steps(Mapping[str, np.ndarray]):
+    """The columns of /steps by name, each an array whose first axis is the step."""
+
+    def __init__(self, columns: dict) -> None:
+        self._columns = columns
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """The number of steps S."""
+        return len(self._columns["iteration"])
+
+
+class Tensor:
+    """One parameter tensor: `name`, `shape`, `kind`, `layout`, and its arrays."""
+
+    def __init__(self, group: h5py.Group, steps: int) -> None:
+        self.name: str = str(group.attrs["name"])
+        self.shape: tuple = tuple(int(extent) for extent in group.attrs["shape"])
+        self.kind: str = str(group.attrs.get("kind", "other"))
+        self.layout: str = str(group.attrs.get("layout", ""))
+        #: [S, W, *shape]: each worker's own gradient.
+        self.gradient: Values = Values(group["gradient"], steps, self.shape)
+        #: [S, W, *shape], or None.
+        self.second_moment: Optional[Values] = _optional(group, "second_moment", steps, self.shape)
+        #: [S, *shape], or None.
+        self.weight: Optional[Values] = _optional(group, "weight", steps, self.shape)
+
+    def __repr__(self) -> str:
+        return f"<gradtool tensor {self.name!r} {self.shape} {self.kind}>"
+
+
+class Values:
+    """An array in the file, indexed by step, worker and then the tensor's own axes; read when it is indexed.
+
+    float16 stays float16; bfloat16, which NumPy lacks, becomes float32, exactly. `bits` are the stored values.
+    """
+
+    def __init__(self, data: h5py.Dataset, steps: int, shape: tuple) -> None:
+        self.bits = data
+        self._shape = shape
+        self._bfloat16 = _plain(data.attrs.get("dtype", "")) == "bfloat16"
+        self.shape = (steps,) + data.shape[1:-1] + shape
+        self.dtype = np.dtype("f4") if self._bfloat16 else data.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        index = index if isinstance(index, tuple) else (index,)
+        leading = len(self.shape) - len(self._shape)
+        if Ellipsis in index:
+            where = index.index(Ellipsis)
+            fill = len(self.shape) - len(index) + 1
+            index = index[:where] + (slice(None),) * fill + index[where + 1:]
+        if len(index) > len(self.shape):
+            raise IndexError(f"{len(index)} indices for an array of {len(self.shape)} dimensions")
+        head = tuple(self._within(i, axis) for axis, i in enumerate(index[:leading]))
+        values = self.bits[head + (slice(None),) * (leading - len(head))]
+        if self._bfloat16:
+            values = (values.astype("u4") << 16).view("f4")
+        values = values.reshape(values.shape[:-1] + self._shape) if self.bits.ndim > leading else values
+        kept = sum(isinstance(i, slice) or np.ndim(i) > 0 for i in head) + leading - len(head)
+        return values[(slice(None),) * kept + index[leading:]]
+
+    def _within(self, index: Any, axis: int) -> Any:
+        """The index with the length of the axis known, since the data set may be one step longer."""
+        if isinstance(index, slice):
+            return slice(*index.indices(self.shape[axis]))
+        if isinstance(index, (int, np.integer)):
+            if not -self.shape[axis] <= index < self.shape[axis]:
+                raise IndexError(f"index {index} on an axis of length {self.shape[axis]}")
+            return int(index) % self.shape[axis]
+        return index
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        values = self[()]
+        return values if dtype is None else values.astype(dtype)
+
+
+def _optional(group: h5py.Group, name: str, steps: int, shape: tuple) -> Optional[Values]:
+    return Values(group[name], steps, shape) if name in group else None
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a str, an int, a float or a list."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value

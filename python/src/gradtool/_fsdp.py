@@ -1,0 +1,97 @@
+"""Seeing the gradients of FSDP2 before its reduce-scatter."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from ._errors import UnavailableError, UsageError
+
+
+def watch_reduce_scatter(model: nn.Module, capture: Any) -> None:
+    """Gives every FSDP module of the model a reduce-scatter that shows `capture` what it is given, then reduces it.
+
+    Needs a version of PyTorch with FSDPModule.set_custom_reduce_scatter (2.8 or later).
+    """
+    try:
+        from torch.distributed.fsdp import FSDPModule
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+        settable = hasattr(FSDPModule, "set_custom_reduce_scatter")
+    except ImportError:
+        settable = False
+    if not settable:
+        raise UnavailableError(f"torch {torch.__version__} cannot show the gradients of FSDP2 before they are reduced; "
+                               f"torch 2.8 and later can")
+
+    class WatchedReduceScatter(DefaultReduceScatter):
+        def __init__(self, parameters: list) -> None:
+            super().__init__()
+            self.parameters = parameters
+
+        def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False) -> Any:
+            if capture.capturing:
+                _show(capture, self.parameters, input_tensor, group)
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_reduce_scatter(WatchedReduceScatter(_managed(module, FSDPModule)))
+
+
+def _managed(module: nn.Module, wrapper: type) -> list:
+    """The parameters that this module's own group reduces: all below it but those of FSDP modules below it."""
+    found, seen = [], set()
+
+    def visit(part: nn.Module) -> None:
+        if part is not module and isinstance(part, wrapper):
+            return
+        for name, parameter in part.named_parameters(recurse=False):
+            if id(parameter) not in seen and parameter.requires_grad:
+                seen.add(id(parameter))
+                placement = next((p for p in getattr(parameter, "placements", ()) if p.is_shard()), None)
+                if placement is not None and placement.dim != 0:
+                    raise UnavailableError(f"parameter {name} is sharded along dimension {placement.dim}; gradients can be "
+                                           f"captured where FSDP2 shards along dimension 0, which is its default")
+                found.append(parameter)
+        for child in part.children():
+            visit(child)
+
+    visit(module)
+    return found
+
+
+def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> None:
+    """Takes the input of a reduce-scatter apart.
+
+    It is a matrix of one row for each rank. Of each parameter, rows of its first dimension are dealt to the ranks in
+    equal parts, the last ones padded; a rank's parts of all parameters lie one behind the other.
+    """
+    begin = time.perf_counter()
+    ranks = dist.get_world_size(group)
+    matrix = flat.view(ranks, -1)
+    widths = [math.ceil(parameter.shape[0] / ranks) * math.prod(parameter.shape[1:]) for parameter in parameters]
+    if sum(widths) != matrix.shape[1]:
+        raise UsageError("some parameters of a fully_shard module had no gradient in this step, and FSDP2 does not say "
+                         "which; capture steps in which all parameters are used")
+    factor = _predivided(flat.dtype, ranks)
+    at = 0
+    for parameter, width in zip(parameters, widths):
+        whole = matrix[:, at:at + width].reshape(-1)[:parameter.numel()]
+        capture.take(parameter, whole * factor if factor != 1 else whole)
+        at += width
+    capture._copying += time.perf_counter() - begin  # pylint: disable=protected-access
+    capture.backward_ended()
+
+
+def _predivided(dtype: torch.dtype, ranks: int) -> int:
+    """By what FSDP2 has divided already: about the root of the ranks where float16 might overflow, else nothing."""
+    factor = 1
+    if dtype == torch.float16:
+        while ranks % factor == 0 and ranks / factor > factor:
+            factor *= 2
+    return factor

@@ -1,0 +1,95 @@
+"""Running the program `gradtool` and reading what it writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from typing import Any, Union
+
+from ._errors import DataError, Error, UnavailableError, UsageError
+
+_FAULTS = {2: UsageError, 3: DataError, 77: UnavailableError}
+
+
+def program() -> str:
+    """The path of the program: the one installed with this package, else the first one in PATH."""
+    found = (shutil.which("gradtool", path=sysconfig.get_path("scripts")) or
+             shutil.which("gradtool", path=os.path.dirname(sys.executable)) or shutil.which("gradtool"))
+    if found is None:
+        raise UnavailableError("the program 'gradtool' is neither beside this Python nor in PATH; pip install ./python builds it")
+    return found
+
+
+def _arguments(options: dict) -> list[str]:
+    """Options as the command line takes them: codec=["topk", "qsgd"] is --codec topk --codec qsgd, advise=True is --advise."""
+    arguments = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            arguments.append(flag)
+        else:
+            for each in value if isinstance(value, (list, tuple)) else [value]:
+                arguments += [flag, os.fspath(each) if isinstance(each, os.PathLike) else str(each)]
+    return arguments
+
+
+def run(*arguments: Union[str, os.PathLike]) -> str:
+    """Runs `gradtool ARGUMENTS...` and returns what it printed to standard output.
+
+    Progress and warnings go to this process's standard error. Raises the exception that stands for the exit status,
+    with the program's own sentence.
+    """
+    command = [program(), *map(os.fspath, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    sentence = done.stderr.strip()
+    if done.returncode != 0:
+        said = [line[len("gradtool: "):] for line in sentence.splitlines() if line.startswith("gradtool: ")]
+        ended = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
+        raise _FAULTS.get(done.returncode, Error)(said[-1] if said else f"gradtool ended with {ended}: {sentence[-500:]}")
+    if sentence:
+        print(sentence, file=sys.stderr)
+    return done.stdout
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as missing:
+        raise UnavailableError("pandas is not installed; pip install 'gradtool[pandas]'") from missing
+    return pandas
+
+
+def bench(file: Union[str, os.PathLike], codec: Any = "all", **options: Any) -> Any:
+    """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV.
+
+    Options are the program's, with underscores: `bench("run.h5", ["topk:ratio=0.01", "powersgd:rank=4"], network="10gbe",
+    nodes=32, timeout=2)`. `gradtool bench --help` lists them, `gradtool list columns` says what the columns mean.
+
+    >>> rows = bench("datasets/lenet5-fashion-mnist.h5", "bf16", timeout=0.2)
+    >>> float(rows[rows.codec == "bf16"].payload_ratio.mean().round(2))
+    2.0
+    """
+    pandas = _pandas()
+    with tempfile.TemporaryDirectory() as folder:
+        csv = os.path.join(folder, "bench.csv")
+        run("bench", file, *_arguments({"codec": codec, **options, "csv": csv}))
+        return pandas.read_csv(csv)
+
+
+def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
+    """Runs `gradtool analyze` and returns its tables: pandas DataFrames by name (`"spectrum"`, `"variance"`, ...).
+
+    >>> sorted(analyze("datasets/lenet5-fashion-mnist.h5"))[:3]
+    ['correlation', 'eigenvalues', 'noise']
+    """
+    pandas = _pandas()
+    with tempfile.TemporaryDirectory() as folder:
+        run("analyze", file, *_arguments({**options, "out": folder}))
+        return {name[:-len(".csv")]: pandas.read_csv(os.path.join(folder, name))
+                for name in sorted(os.listdir(folder)) if name.endswith(".csv")}

@@ -1,0 +1,367 @@
+"""Writing gradient files (docs/gradient-file.md) with h5py, step by step, and merging those of several ranks."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import queue
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Sequence, Union
+
+import h5py
+import numpy as np
+
+from ._errors import DataError, Error, UsageError
+from ._files import FORMAT, SCHEMA_VERSION
+
+MOST_CHUNK_BYTES = 4 << 20
+QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
+
+
+@dataclass
+class TensorSpec:
+    """One tensor of the file. `dtype` is float32, float16 or bfloat16, as which its gradients are stored."""
+
+    name: str
+    shape: tuple
+    kind: str = "other"
+    layout: str = ""
+    dtype: str = "float32"
+    second_moment: bool = False
+    weight: bool = False
+
+    @property
+    def elements(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass
+class StepRecord:
+    """One step, to be written. Arrays of a tensor are [W, n], of the dtype that the file stores; bfloat16 is uint16."""
+
+    iteration: int
+    gradients: Sequence[np.ndarray]
+    second_moments: Optional[Sequence[np.ndarray]] = None
+    weights: Optional[Sequence[np.ndarray]] = None
+    epoch: float = float("nan")
+    learning_rate: float = float("nan")
+    loss: Optional[np.ndarray] = None
+    compute_seconds: Optional[np.ndarray] = None
+    overflow: Optional[np.ndarray] = None
+
+
+def chunk_shape(workers: int, elements: int, value_bytes: int) -> tuple:
+    """One step of one worker, its elements in equal parts of at most 4 MiB; of small tensors, several workers."""
+    parts = -(-elements * value_bytes // MOST_CHUNK_BYTES)
+    per_chunk = -(-elements // parts)
+    together = 1 if parts > 1 else max(1, min(workers, (64 << 10) // max(1, elements * value_bytes)))
+    return (1, together, per_chunk)
+
+
+class GradientWriter:
+    """A gradient file that grows by one step at a time.
+
+    HDF5's single-writer mode orders its writes, so that a kill at any moment leaves every step readable for which
+    `write` has returned; readers open such a file in SWMR mode, as gradtool and `gradtool.open` do by themselves.
+    """
+
+    def __init__(self, path: Union[str, os.PathLike], tensors: Sequence[TensorSpec], workers: int, attributes: dict,
+                 columns: Sequence[str] = (), replace: bool = False) -> None:
+        self.path = os.fspath(path)
+        if os.path.lexists(self.path):
+            if not replace:
+                raise UsageError(f"{self.path} exists; give another path or replace=True")
+            if not os.path.isfile(self.path):
+                raise UsageError(f"{self.path} is not a plain file and is not replaced")
+            os.remove(self.path)
+        self.steps = 0
+        try:
+            self._file = h5py.File(self.path, "w", libver="latest")
+        except OSError as error:
+            raise Error(f"{self.path}: cannot be written ({error})") from error
+        self._file.attrs.update(
+            format=FORMAT, schema_version=SCHEMA_VERSION, complete=0, interrupted=0, workers=workers,
+            created=_now())
+        self._file.attrs.update({name: value for name, value in attributes.items() if value is not None})
+
+        steps = self._file.create_group("steps")
+        self._columns = {}
+        for name, dtype, wide in (("epoch", "f8", False), ("learning_rate", "f8", False), ("loss", "f4", True),
+                                  ("compute_seconds", "f8", True), ("overflow", "u1", True), ("iteration", "i8", False)):
+            if name != "iteration" and name not in columns:
+                continue
+            row = (workers,) if wide else ()
+            self._columns[name] = steps.create_dataset(name, (0,) + row, dtype, maxshape=(None,) + row,
+                                                       chunks=(max(1, 512 // max(1, workers if wide else 1)),) + row)
+        self._gradients, self._moments, self._weights = [], [], []
+        for number, tensor in enumerate(tensors):
+            group = self._file.create_group(f"tensors/{number:04d}")
+            group.attrs.update(name=tensor.name, shape=np.array(tensor.shape, "i8"), kind=tensor.kind, layout=tensor.layout)
+            n = tensor.elements
+            bits = {"float32": "f4", "float16": "f2", "bfloat16": "u2"}[tensor.dtype]
+            gradient = group.create_dataset("gradient", (0, workers, n), bits, maxshape=(None, workers, n),
+                                            chunks=chunk_shape(workers, n, np.dtype(bits).itemsize))
+            if tensor.dtype == "bfloat16":
+                gradient.attrs["dtype"] = "bfloat16"
+            self._gradients.append(gradient)
+            if tensor.second_moment:
+                self._moments.append(group.create_dataset("second_moment", (0, workers, n), "f4",
+                                                          maxshape=(None, workers, n), chunks=chunk_shape(workers, n, 4)))
+            if tensor.weight:
+                self._weights.append(group.create_dataset("weight", (0, n), "f4", maxshape=(None, n),
+                                                          chunks=chunk_shape(1, n, 4)[::2]))
+        self._file.swmr_mode = True
+
+    def write(self, step: StepRecord) -> None:
+        """Appends a step. When it returns, the step is in the file even if the process is killed."""
+        row = self.steps
+        for data, values in [*zip(self._gradients, step.gradients), *zip(self._moments, step.second_moments or ()),
+                             *zip(self._weights, step.weights or ())]:
+            data.resize(row + 1, axis=0)
+            data[row] = values
+        for name, column in self._columns.items():
+            if name != "iteration":
+                column.resize(row + 1, axis=0)
+                value = getattr(step, name)
+                column[row] = value if value is not None else 0 if name == "overflow" else np.nan
+        # The number of steps is that of the shortest data set, and this one is written when all others are.
+        self._file.flush()
+        iteration = self._columns["iteration"]
+        iteration.resize(row + 1, axis=0)
+        iteration[row] = step.iteration
+        self._file.flush()
+        self.steps += 1
+
+    def close(self, complete: bool = True) -> None:
+        """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it."""
+        if not self._file:
+            return
+        self._file.close()
+        if self.steps == 0:
+            os.remove(self.path)
+            return
+        with h5py.File(self.path, "r+") as file:
+            file.attrs["complete" if complete else "interrupted"] = 1
+
+
+class BackgroundWriter:
+    """Writes steps on a thread of its own while training continues. At most two are in memory: the one that is being
+    written, and the next one, which waits for it."""
+
+    def __init__(self, writer: GradientWriter, on_written: Optional[Callable[[StepRecord], None]] = None) -> None:
+        self.writer = writer
+        self._on_written = on_written
+        self._queue: queue.Queue = queue.Queue()
+        self._idle = threading.Semaphore(1)  # held from `put` until the step is written
+        self._failure: Optional[BaseException] = None
+        self._thread = threading.Thread(target=self._work, name="gradtool writer", daemon=True)
+        self._thread.start()
+
+    def put(self, step: StepRecord) -> None:
+        """Hands a step over, once the one before is written. Raises what went wrong with an earlier one."""
+        self._idle.acquire()
+        try:
+            self._raise()
+        except Error:
+            self._idle.release()
+            raise
+        self._queue.put(step)
+
+    def finish(self) -> None:
+        """Waits until every step is in the file."""
+        self._queue.put(None)
+        self._thread.join()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise Error(f"{self.writer.path}: a step could not be written ({failure})") from failure
+
+    def _work(self) -> None:
+        while (step := self._queue.get()) is not None:
+            try:
+                self.writer.write(step)
+                if self._on_written is not None:
+                    self._on_written(step)
+            except BaseException as error:  # pylint: disable=broad-except
+                self._failure = error
+            del step  # before the next one is waited for
+            self._idle.release()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ---- merging ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Source:
+    """A file of one rank, open for reading."""
+
+    path: str
+    file: h5py.File
+    workers: int
+    steps: int
+    iterations: np.ndarray
+    groups: list = field(default_factory=list)
+
+
+def _open_source(path: Union[str, os.PathLike]) -> _Source:
+    from ._files import GradientFile
+    gradient_file = GradientFile(path)
+    file = gradient_file._file  # pylint: disable=protected-access
+    groups = [file["tensors"][name] for name in sorted(file["tensors"], key=int)]
+    if any(group["gradient"].is_virtual for group in groups):
+        raise DataError(f"{gradient_file.path}: is itself a merged file; merge the files of the ranks")
+    return _Source(gradient_file.path, file, gradient_file.workers, len(gradient_file.steps),
+                   gradient_file.steps["iteration"], groups)
+
+
+def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike], *, copy: bool = True,
+          replace: bool = False) -> str:
+    """Merges the files of ranks into one with all workers, as `gradtool merge` does; returns its path.
+
+    Parameters
+    ----------
+    paths:
+        Files of one rank or more each, in the order of ranks; files that all say which rank they are, are ordered by that.
+    copy:
+        True makes a file of its own. False makes HDF5 virtual data sets, which refer to the files by name: they take no
+        space, and the files must stay beside the merged one.
+
+    Steps that not every file has are left out. Files of different models raise `DataError`.
+    """
+    out = os.fspath(out)
+    if not paths:
+        raise UsageError("there is no file to merge")
+    if os.path.lexists(out) and not replace:
+        raise UsageError(f"{out} exists; give another path or replace=True")
+    sources = []
+    try:
+        for path in paths:
+            if os.path.exists(out) and os.path.exists(path) and os.path.samefile(path, out):
+                raise UsageError(f"{out} is one of the files to merge")
+            sources.append(_open_source(path))
+        if all("rank" in source.file.attrs for source in sources):
+            sources.sort(key=lambda source: int(source.file.attrs["rank"]))
+        rows = _check_alike(sources)
+        temporary = out + ".merging"
+        try:
+            with h5py.File(temporary, "w", libver="latest") as file:
+                _write_merged(file, sources, rows, copy, os.path.dirname(os.path.abspath(out)))
+            os.replace(temporary, out)
+        except BaseException:
+            if os.path.exists(temporary):
+                os.remove(temporary)
+            raise
+    finally:
+        for source in sources:
+            source.file.close()
+    return out
+
+
+def _check_alike(sources: list) -> list:
+    """The rows of the steps that all sources have, for each source. Raises DataError where they are not of one run."""
+    first = sources[0]
+    ranks = [int(source.file.attrs["rank"]) for source in sources if "rank" in source.file.attrs]
+    if len(set(ranks)) != len(ranks):
+        raise DataError(f"{first.path} and others: two files are of the same rank")
+    for source in sources[1:]:
+        if len(source.groups) != len(first.groups):
+            raise DataError(f"{source.path}: has {len(source.groups)} tensors, but {first.path} has {len(first.groups)}")
+        for mine, theirs in zip(source.groups, first.groups):
+            for what in ("name", "shape"):
+                if not np.array_equal(mine.attrs[what], theirs.attrs[what]):
+                    raise DataError(f"{source.path}: {mine.name} has {what} {mine.attrs[what]}, but in {first.path} it is "
+                                    f"{theirs.attrs[what]}")
+            if mine["gradient"].dtype != theirs["gradient"].dtype:
+                raise DataError(f"{source.path}: {mine.name}/gradient has the type {mine['gradient'].dtype}, but in "
+                                f"{first.path} it is {theirs['gradient'].dtype}")
+    common = first.iterations
+    for source in sources[1:]:
+        common = np.intersect1d(common, source.iterations)
+    if len(common) == 0:
+        raise DataError(f"{first.path} and {sources[-1].path}: have no training iteration in common")
+    rows = []
+    for source in sources:
+        where = {int(iteration): row for row, iteration in enumerate(source.iterations)}
+        rows.append([where[int(iteration)] for iteration in common])
+    return rows
+
+
+def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder: str) -> None:
+    first = sources[0]
+    workers = sum(source.workers for source in sources)
+    alike = {name: value for name, value in first.file.attrs.items()
+             if all(name in s.file.attrs and np.array_equal(s.file.attrs[name], value) for s in sources)}
+    for name in ("rank", "ranks"):
+        alike.pop(name, None)
+    complete = all(int(source.file.attrs.get("complete", 0)) for source in sources)
+    file.attrs.update({**alike, "created": _now(), "workers": workers, "complete": 0, "interrupted": 0 if complete else 1})
+    steps = file.create_group("steps")
+    for name, column in first.file["steps"].items():
+        if any(name not in source.file["steps"] for source in sources):
+            continue
+        columns = [source.file["steps"][name][:source.steps][row] for source, row in zip(sources, rows)]
+        steps.create_dataset(name, data=columns[0] if column.ndim == 1 else np.concatenate(columns, axis=1))
+    count = len(rows[0])
+    for number, group in enumerate(first.groups):
+        into = file.create_group(f"tensors/{number:04d}")
+        into.attrs.update({name: group.attrs[name] for name in ("name", "shape", "kind", "layout") if name in group.attrs})
+        for name in ("gradient", "second_moment", "weight"):
+            wide = name != "weight"
+            having = sources if wide else sources[:1]  # weights are the same on every rank
+            if any(name not in source.groups[number] for source in having):
+                continue
+            parts = [source.groups[number][name] for source in having]
+            n = parts[0].shape[-1]
+            shape = (count, workers, n) if wide else (count, n)
+            if copy:
+                chunks = chunk_shape(workers, n, parts[0].dtype.itemsize)
+                data = into.create_dataset(name, shape, parts[0].dtype, chunks=chunks if wide else chunks[::2])
+                _copy_values(data, parts, [s.workers for s in having], rows, wide)
+            else:
+                data = into.create_virtual_dataset(name, _layout(shape, parts, having, rows, wide, folder))
+            if "dtype" in parts[0].attrs:
+                data.attrs["dtype"] = parts[0].attrs["dtype"]
+    file.attrs["complete"] = 1 if complete else 0
+
+
+def _copy_values(data: h5py.Dataset, parts: list, workers: list, rows: list, wide: bool) -> None:
+    piece = MOST_CHUNK_BYTES // 2  # values at a time, so that memory does not grow with the tensor
+    n = data.shape[-1]
+    for step in range(data.shape[0]):
+        at = 0
+        for part, width, row in zip(parts, workers, rows):
+            for worker in range(width):
+                for begin in range(0, n, piece):
+                    end = min(n, begin + piece)
+                    if wide:
+                        data[step, at + worker, begin:end] = part[row[step], worker, begin:end]
+                    else:
+                        data[step, begin:end] = part[row[step], begin:end]
+            at += width
+
+
+def _layout(shape: tuple, parts: list, sources: list, rows: list, wide: bool, folder: str) -> h5py.VirtualLayout:
+    layout = h5py.VirtualLayout(shape, parts[0].dtype)
+    at = 0
+    for part, source, row in zip(parts, sources, rows):
+        if os.path.dirname(os.path.abspath(source.path)) != folder:
+            raise UsageError(f"{source.path}: is not in the folder of the merged file, which refers to it by name; move "
+                             f"it there, or merge with copy=True")
+        origin = h5py.VirtualSource(os.path.basename(source.path), part.name, part.shape, part.dtype,
+                                    maxshape=part.shape)
+        consecutive = row == list(range(row[0], row[0] + len(row)))
+        for begin, end in [(0, len(row))] if consecutive else [(i, i + 1) for i in range(len(row))]:
+            taken = slice(row[begin], row[begin] + end - begin)
+            if wide:
+                layout[begin:end, at:at + source.workers] = origin[taken]
+            else:
+                layout[begin:end] = origin[taken]
+        at += source.workers
+    return layout

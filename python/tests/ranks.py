@@ -1,0 +1,30 @@
+"""Runs a function in several processes that form a process group of gloo."""
+
+import os
+import tempfile
+import traceback
+
+import torch
+from torch import distributed as dist
+from torch import multiprocessing
+
+
+def _enter(rank, size, rendezvous, results, function, arguments):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=size, init_method="file://" + rendezvous)
+    try:
+        results[rank] = function(rank, size, *arguments)
+    except BaseException:
+        results[rank] = traceback.format_exc()
+        raise
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_ranks(size, function, *arguments):
+    """Calls function(rank, size, *arguments) in `size` processes; returns what each returned, which must pickle."""
+    with tempfile.TemporaryDirectory() as folder:
+        manager = multiprocessing.get_context("spawn").Manager()
+        results = manager.dict()
+        multiprocessing.spawn(_enter, (size, os.path.join(folder, "rendezvous"), results, function, arguments), size)
+        return [results[rank] for rank in range(size)]

@@ -1,0 +1,130 @@
+"""The codecs of the package against the program's bytes, and against themselves on NumPy and PyTorch."""
+
+import csv
+import subprocess
+
+import numpy as np
+import pytest
+
+import gradtool
+
+pytestmark = pytest.mark.usefixtures("core")
+
+
+def codecs_for_one_rank():
+    try:
+        return [codec["name"] for codec in gradtool.codecs() if codec["aggregation"] in ("gather", "sum")]
+    except ImportError:
+        return []
+
+
+@pytest.mark.parametrize("name", codecs_for_one_rank())
+def test_payloads_are_those_of_the_program(name, capture_file, gradtool_program, tmp_path):
+    """All steps of two ranks, tensor by tensor: residuals and memories are the program's too."""
+    subprocess.run([gradtool_program, "bench", capture_file, "--codec", name, "--granularity", "tensor", "--ranks", "2",
+                    "--timeout", "0.05", "--seed", "7", "--payloads", tmp_path / "p", "--csv", tmp_path / "b.csv"],
+                   check=True, capture_output=True)
+    with gradtool.open(capture_file) as file:
+        tensors = list(file)
+        steps = file.steps
+        ratio = steps["learning_rate"] / steps["learning_rate"][0]
+        sizes = [int(np.prod(tensor.shape)) for tensor in tensors]
+        compared = 0
+        for rank in range(2):
+            codec = gradtool.Codec(name, rank=rank, ranks=2, seed=7)
+            data = (tmp_path / "p" / f"rank{rank}.bin").read_bytes()
+            rows = list(csv.DictReader(open(tmp_path / "p" / f"rank{rank}.csv")))
+            for row, after in zip(rows, rows[1:] + [None]):
+                same = after is not None and (after["step"], after["unit"]) == (row["step"], row["unit"])
+                if row["codec"] != name or (row["call"] == "all_gather" and same):
+                    continue  # the uncompressed rows beside it, and sizes
+                step, unit = int(row["step"]), int(row["unit"])
+                tensor = tensors[unit]
+                payload = codec.encode(tensor.gradient[step, rank], tensor=unit, step=step,
+                                       weight=None if tensor.weight is None else tensor.weight[step],
+                                       second_moment=None if tensor.second_moment is None else tensor.second_moment[step, rank],
+                                       iteration=int(steps["iteration"][step]), learning_rate_ratio=float(ratio[step]),
+                                       kind=tensor.kind, depth=sum(sizes[:unit]) / sum(sizes))
+                sent = data[int(row["offset"]):int(row["offset"]) + int(row["bytes"])]
+                assert payload.tobytes() == sent, f"{name}: rank {rank}, step {step}, {tensor.name}"
+                compared += 1
+    assert compared >= 2 * len(tensors)
+
+
+def test_torch_and_numpy_give_the_same_bytes():
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(0).standard_normal((64, 48)).astype("f4")
+    for name in codecs_for_one_rank():
+        from_numpy = gradtool.Codec(name)
+        from_torch = gradtool.Codec(name)
+        for _ in range(2):
+            payload = from_numpy.encode(values)
+            tensor = from_torch.encode(torch.from_numpy(values))
+            assert isinstance(tensor, torch.Tensor) and tensor.dtype == torch.uint8
+            assert payload.tobytes() == tensor.numpy().tobytes(), name
+        decoded = from_torch.decode(tensor, values.shape)
+        np.testing.assert_array_equal(from_numpy.decode(payload, values.shape), decoded.numpy())
+
+
+def test_decoding_adds_in_place_without_a_copy():
+    codec = gradtool.Codec("bf16")
+    values = np.float32([1, 2, 3, 4])
+    payload = codec.encode(values)
+    assert payload.nbytes == 8
+    out = np.full(4, 10, "f4")
+    address = out.ctypes.data
+    codec.decode_add(payload, out, weight=-2.0)
+    assert out.ctypes.data == address
+    np.testing.assert_array_equal(out, 10 - 2 * values)
+
+
+def test_error_feedback_sends_everything_in_the_end():
+    """With error feedback the decoded sum over steps approaches the sum of the gradients (NumPy's own top-k beside it)."""
+    rng = np.random.default_rng(1)
+    codec = gradtool.Codec("topk:ratio=0.1,ef=on")
+    residual = np.zeros(200, "f4")
+    for _ in range(20):
+        gradient = rng.standard_normal(200).astype("f4")
+        decoded = codec.decode(codec.encode(gradient), 200)
+        held = residual + gradient
+        expected = np.zeros_like(held)
+        largest = np.argsort(-np.abs(held), kind="stable")[:20]
+        expected[largest] = held[largest]
+        np.testing.assert_array_equal(decoded, expected)
+        residual = held - expected
+
+
+@pytest.mark.parametrize("spec, sentence", [
+    ("topq", "topk"), ("topk:ratio=2", "ratio"), ("topk:ration=0.1", "ratio"), ("", "codec")])
+def test_wrong_codecs_are_refused_with_the_programs_sentence(spec, sentence):
+    with pytest.raises(gradtool.UsageError, match=sentence):
+        gradtool.Codec(spec)
+
+
+def test_what_does_not_fit_is_refused():
+    codec = gradtool.Codec("qsgd")
+    payload = codec.encode(np.ones(1000, "f4"))
+    with pytest.raises(gradtool.DataError):
+        codec.decode(payload[:-3], 1000)
+    with pytest.raises(gradtool.UsageError, match="key of its own"):
+        codec.encode(np.ones(10, "f4"))
+    with pytest.raises(gradtool.UsageError, match="only between ranks"):
+        gradtool.Codec("powersgd").encode(np.ones((4, 4), "f4"))
+    with pytest.raises(gradtool.UsageError, match="real numbers"):
+        codec.encode(np.array(["a"]), tensor=2)
+    with pytest.raises(gradtool.UsageError, match="no elements"):
+        codec.encode(np.ones((0, 3), "f4"), tensor=3)
+
+
+def test_reset_forgets_the_residual():
+    codec = gradtool.Codec("topk:ratio=0.1")
+    first = codec.encode(np.arange(100, dtype="f4"))
+    second = codec.encode(np.arange(100, dtype="f4"))
+    codec.reset()
+    assert codec.encode(np.arange(100, dtype="f4")).tobytes() == first.tobytes() != second.tobytes()
+
+
+def test_any_layout_and_type_of_array_is_taken():
+    codec = gradtool.Codec("fp16")
+    values = np.arange(24, dtype="f8").reshape(4, 6)
+    np.testing.assert_array_equal(codec.decode(codec.encode(values.T), (6, 4)), values.T)

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Installs the Python package into an empty virtual environment, as a user would, and runs its tests there.
+# Usage: scripts/python.sh [--torch REQUIREMENT] [PYTEST_ARGUMENT...]
+#   --torch: also install this PyTorch from PyPI (torch, torch==2.8.0; some gigabytes), without which tests of captures are skipped.
+# GRADTOOL_CUDA=AUTO compiles the CUDA side, too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch=()
+[ "${1-}" != --torch ] || { torch=("$2"); shift 2; }
+scripts/setup.sh
+environment=build/python-environment
+rm -rf "$environment"
+/usr/bin/python3 -m venv "$environment"
+[ ${#torch[@]} -eq 0 ] || "$environment/bin/pip" install --quiet --disable-pip-version-check "${torch[@]}"
+GRADTOOL_CUDA=${GRADTOOL_CUDA-OFF} "$environment/bin/pip" install --quiet --disable-pip-version-check './python[test]'
+
+# From another folder, so that nothing is imported from the checkout.
+cd "$environment"
+PATH=$PWD/bin:$PATH
+gradtool --version
+GRADTOOL_TESTS_NEED_ALL=1 python -m pytest -p no:cacheprovider ../../python/tests "$@"
