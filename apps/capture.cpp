@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/subcommands.hpp"
@@ -12,23 +13,31 @@
 #include "lib/report/json.hpp"
 
 namespace gradtool::app {
-namespace {
 
 void add_data_options(CLI::App& app, CaptureOptions& options) {
-  app.add_option("--model", options.model, fmt::format("Network to train: {}", fmt::join(model_names(), ", ")))
+  app.add_option("--model", options.model,
+                 fmt::format("Network to train (gradtool list models): {}", fmt::join(model_names(), ", ")))
+      ->type_name("MODEL")
       ->group("What is trained");
-  app.add_option("--dataset", options.dataset, fmt::format("Images: {}", fmt::join(dataset_names(), ", ")))
-      ->capture_default_str()
+  app.add_option("--dataset", options.dataset,
+                 fmt::format("Data to train on (gradtool list datasets): {} [fashion-mnist; text for language models]",
+                             fmt::join(dataset_names(), ", ")))
+      ->type_name("DATASET")
       ->group("What is trained");
   app.add_option("--data-dir", options.data_dir,
-                 fmt::format("Folder of the data set's files [fashion-mnist: {}, cifar10: {}]",
-                             default_data_dir("fashion-mnist"), default_data_dir("cifar10")))
+                 "Folder of the data set's files, or the file of a text [for text none; else where the data set's "
+                 "archive or package puts it]")
       ->type_name("FOLDER")
+      ->group("What is trained");
+  app.add_option("--image-size", options.image_size,
+                 "Enlarge images to this many pixels a side, e.g. 224 [as they are]")
+      ->group("What is trained");
+  app.add_option("--sequence-length", options.sequence_length, "Tokens of a sequence of text [the model's]")
       ->group("What is trained");
   app.add_option("--workers", options.workers, "Data-parallel workers, each with a shard of its own")
       ->capture_default_str()
       ->group("What is trained");
-  app.add_option("--batch-size", options.batch_size, "Images a step of each worker")
+  app.add_option("--batch-size", options.batch_size, "Images or sequences a step of each worker")
       ->capture_default_str()
       ->group("What is trained");
   app.add_option("--micro-batches", options.micro_batches,
@@ -40,26 +49,36 @@ void add_data_options(CLI::App& app, CaptureOptions& options) {
 void add_training_options(CLI::App& app, CaptureOptions& options) {
   constexpr auto* kGroup = "How it is trained";
   app.add_option("--steps", options.steps, "Training iterations [--end-step]")->group(kGroup);
-  app.add_option("--optimizer", options.optimizer, "Optimizer: sgd")->capture_default_str()->group(kGroup);
-  app.add_option("--learning-rate,--lr", options.learning_rate,
-                 fmt::format("Base learning rate [lenet5: {}, resnet20 and resnet32: {}]",
-                             default_learning_rate("lenet5"), default_learning_rate("resnet20")))
-      ->group(kGroup);
-  app.add_option("--lr-schedule", options.lr_schedule,
-                 "constant, cosine (to 0 at --steps), or step:ITERATIONS:FACTOR (times FACTOR every ITERATIONS)")
+  app.add_option("--optimizer", options.optimizer,
+                 fmt::format("As PyTorch defines them: {}", fmt::join(optimizer_names(), ", ")))
+      ->type_name("OPTIMIZER")
       ->capture_default_str()
       ->group(kGroup);
-  app.add_option("--momentum", options.momentum, "Momentum of SGD")->capture_default_str()->group(kGroup);
-  app.add_option("--weight-decay", options.weight_decay, "L2 penalty")->capture_default_str()->group(kGroup);
+  app.add_option("--learning-rate,--lr", options.learning_rate, "Base learning rate [the model's, for the optimizer]")
+      ->group(kGroup);
+  app.add_option("--lr-schedule", options.lr_schedule,
+                 "constant, cosine (to 0 at --steps), step:ITERATIONS:FACTOR (times FACTOR every ITERATIONS), or "
+                 "milestones:ITERATION,...:FACTOR (times FACTOR at each); warmup:ITERATIONS: before it begins low")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--momentum", options.momentum, "Of sgd [0.9]")->group(kGroup);
+  app.add_flag("--nesterov", options.nesterov, "Of sgd: look ahead along the momentum")->group(kGroup);
+  app.add_option("--betas", options.betas, "Of adam and adamw: two values [0.9,0.999]")->delimiter(',')->group(kGroup);
+  app.add_option("--epsilon", options.epsilon, "Of adam and adamw [1e-08]")->group(kGroup);
+  app.add_option("--weight-decay", options.weight_decay,
+                 "L2 penalty; with adamw beside the gradient [sgd: 1e-4, adam: 0, adamw: 0.01]")
+      ->group(kGroup);
   app.add_option("--device", options.device, "cpu, cuda or cuda:INDEX; the latter with a LibTorch for CUDA")
       ->capture_default_str()
       ->group(kGroup);
   app.add_option("-t,--threads", options.threads, "CPU threads [as many as the machine has, at most --workers]")
       ->group(kGroup);
-  app.add_option("--seed", options.seed, "Of the initial weights and the order of the images")
+  app.add_option("--seed", options.seed, "Of the initial weights and the order of the samples")
       ->capture_default_str()
       ->group(kGroup);
 }
+
+namespace {
 
 void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json) {
   constexpr auto* kGroup = "What is captured, and where to";
@@ -97,11 +116,13 @@ double share_of_training(const CaptureReport& report) {
 }
 
 void print_summary(const CaptureOptions& options, const CaptureReport& report) {
-  fmt::print("Trained {} on {}: {} iterations of {} workers x {} images, loss {:.3f} -> {:.3f}\n", options.model,
-             options.dataset, report.iterations, options.workers, options.batch_size, report.first_loss,
-             report.last_loss);
+  const bool text = find_dataset(options.dataset).is_text;
+  fmt::print("Trained {} on {}: {} iterations of {} workers x {} {}, loss {:.3f} -> {:.3f}\n", options.model,
+             options.dataset, report.iterations, options.workers, options.batch_size, text ? "sequences" : "images",
+             report.first_loss, report.last_loss);
   if (report.accuracy) {
-    fmt::print("Accuracy {:.1f} % on the first {} test images\n", 100.0 * *report.accuracy, report.tested);
+    fmt::print("{} {:.1f} %, loss {:.3f} on the first {} test {}\n", text ? "Next-token accuracy" : "Accuracy",
+               100.0 * *report.accuracy, *report.test_loss, report.tested, text ? "sequences" : "images");
   }
   fmt::print("Time: training {}, capturing {} on top ({:.1f} %), writing {} beside it\n",
              human_seconds(report.train_seconds), human_seconds(report.capture_seconds),
@@ -131,7 +152,8 @@ void save_json(const std::string& path, const CaptureOptions& options, const Cap
                               {"first_loss", report.first_loss},
                               {"last_loss", report.last_loss},
                               {"accuracy", report.accuracy ? nlohmann::ordered_json(*report.accuracy) : nullptr},
-                              {"tested_images", report.tested},
+                              {"test_loss", report.test_loss ? nlohmann::ordered_json(*report.test_loss) : nullptr},
+                              {"tested_samples", report.tested},
                               {"train_seconds", report.train_seconds},
                               {"capture_seconds", report.capture_seconds},
                               {"write_seconds", report.write_seconds},
@@ -142,6 +164,8 @@ void save_json(const std::string& path, const CaptureOptions& options, const Cap
 
 void check_paths(const CaptureOptions& options, const std::string& json) {
   std::vector<NamedPath> inputs;
+  const auto& names = dataset_names();
+  if (std::find(names.begin(), names.end(), options.dataset) == names.end()) return;  // run_capture says so
   const std::string folder = options.data_dir.empty() ? default_data_dir(options.dataset) : options.data_dir;
   for (const auto& file : dataset_files(options.dataset, folder)) inputs.push_back({"--data-dir", file});
   expect_separate_files(
@@ -174,9 +198,11 @@ Subcommand add_capture(CLI::App& root) {
       "      --end-step 2000 --every 50 --out resnet20.h5\n"
       "  gradtool capture --model resnet20 --dataset cifar10 \\\n"
       "      --data-dir cifar-10-batches-bin --micro-batches 4 --with weight \\\n"
-      "      --dtype bf16 --layers 'layer3|fc' --out layers.h5");
+      "      --dtype bf16 --layers 'layer3|fc' --out layers.h5\n"
+      "  gradtool capture --model gpt-nano --data-dir shakespeare.txt --out gpt.h5");
   return {app, [options, json]() -> int {
             options->command = command_line();
+            if (options->dataset.empty()) options->dataset = default_dataset(options->model);
             check_paths(*options, *json);
             const CaptureReport report = run_capture(*options);
             if (*json != "-") print_summary(*options, report);

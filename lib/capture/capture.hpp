@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/capture/catalogue.hpp"
+#include "lib/capture/trainer.hpp"
 #include "lib/core/dtype.hpp"
 #include "lib/io/gradient_file.hpp"
 
@@ -15,14 +17,16 @@ namespace gradtool {
 /// The options of `gradtool capture`. check_options() checks them.
 struct CaptureOptions {
   std::string model;
-  std::string dataset = "fashion-mnist";
-  std::string data_dir;  ///< empty: default_data_dir(dataset)
+  std::string dataset;   ///< empty: default_dataset(model)
+  std::string data_dir;  ///< empty: the folder of the data set's description
   std::string out;
   bool force = false;  ///< replace `out` if it exists
 
   std::int64_t workers = 4;
   std::int64_t batch_size = 32;  ///< per worker
   std::int64_t micro_batches = 1;
+  std::int64_t image_size = 0;                  ///< pixels a side to which images are enlarged; 0: as they are
+  std::optional<std::int64_t> sequence_length;  ///< of text; default: the model's. Stays empty for images
   std::vector<std::string> with;  ///< weight, second_moment (which needs micro_batches >= 2, and then is stored anyway)
 
   std::int64_t start_step = 0;
@@ -32,11 +36,14 @@ struct CaptureOptions {
   std::string layers;                 ///< regular expression on tensor names; empty: all
   std::string dtype = "f32";
 
-  std::string optimizer = "sgd";
-  std::optional<double> learning_rate;  ///< default: default_learning_rate(model)
+  std::string optimizer = "sgd";        ///< one of optimizer_names()
+  std::optional<double> learning_rate;  ///< default: default_learning_rate(model, optimizer)
   std::string lr_schedule = "constant";
-  double momentum = 0.9;
-  double weight_decay = 1e-4;
+  std::optional<double> weight_decay;  ///< default: default_weight_decay(optimizer)
+  std::optional<double> momentum;      ///< of sgd; default 0.9
+  bool nesterov = false;               ///< of sgd
+  std::optional<double> epsilon;       ///< of adam and adamw; default 1e-8
+  std::vector<double> betas;           ///< of adam and adamw; default 0.9, 0.999
 
   std::string device = "cpu";
   std::optional<int> threads;  ///< default: the machine's, at most `workers`
@@ -58,23 +65,31 @@ struct CaptureReport {
   double train_seconds = 0.0;                ///< training itself: batches, forward, backward, update
   double capture_seconds = 0.0;              ///< what capturing added to that: copying and waiting for the disk
   double write_seconds = 0.0;                ///< spent by the writing thread, in parallel with the training
-  std::optional<double> accuracy;            ///< on the first `tested` test images, with the final weights
+  std::optional<double> accuracy;            ///< on the first `tested` test samples, with the final weights
+  std::optional<double> test_loss;           ///< the same
   std::size_t tested = 0;
   bool complete = false;     ///< every scheduled step is in the file
   bool interrupted = false;  ///< the user stopped it before the last iteration
 };
 
-/// The values that --model accepts.
-[[nodiscard]] const std::vector<std::string>& model_names();
-/// 0.1 for resnet20 and resnet32 (He et al. 2016), 0.02 for lenet5.
-[[nodiscard]] double default_learning_rate(const std::string& model);
+/// Fashion-MNIST, or text for language models.
+[[nodiscard]] std::string default_dataset(const std::string& model);
+/// The values that --optimizer accepts.
+[[nodiscard]] const std::vector<std::string>& optimizer_names();
+/// For one of model_names() and one of optimizer_names().
+[[nodiscard]] double default_learning_rate(const std::string& model, const std::string& optimizer = "sgd");
+/// 1e-4 for sgd, as in most papers on images; PyTorch's for the others, 0 for adam and 0.01 for adamw.
+[[nodiscard]] double default_weight_decay(const std::string& optimizer);
 /// "f32", "f16" or "bf16"; throws Fault::usage for anything else.
 [[nodiscard]] Dtype parse_dtype(const std::string& text);
 
-/// Checks every option that needs no data, fills in data_dir, learning_rate, threads, steps and end_step, and returns
-/// the result. Without --steps and --end-step 20 steps are captured; training ends with the last captured step unless
-/// --steps asks for more. Throws Fault::usage with one sentence about the first option that is not valid.
+/// Checks every option that needs no data, fills in those whose defaults depend on others, and returns the result.
+/// Without --steps and --end-step 20 steps are captured; training ends with the last captured step unless --steps asks
+/// for more. Throws Fault::usage with one sentence about the first option that is not valid.
 [[nodiscard]] CaptureOptions check_options(CaptureOptions options);
+
+/// What a trainer is made from. `options` come from check_options().
+[[nodiscard]] TrainerOptions trainer_options(const CaptureOptions& options);
 
 /// The tensors that are captured, and where each lies in the flat vector of all parameters.
 struct Selection {

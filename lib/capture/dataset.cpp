@@ -1,116 +1,25 @@
 #include "lib/capture/dataset.hpp"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <memory>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "lib/capture/byte_file.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool {
 namespace {
 
-/// Reads a file from front to back and unpacks it when it is gzip-compressed. Every failure throws Fault::data with the
-/// file's name.
-class ByteFile {
- public:
-  explicit ByteFile(std::string path);
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-  /// Fills `out`. `what` names the part of the file, for the message when the file ends too early.
-  void read(std::span<std::uint8_t> out, const char* what);
-  /// Reads `count` bytes into a vector that grows as they arrive, so that a wrong count costs no more memory than the
-  /// file is large.
-  [[nodiscard]] std::vector<std::uint8_t> read_many(std::uint64_t count, const char* what);
-  /// Throws unless the file ends here.
-  void expect_end();
-
- private:
-  std::size_t read_some(std::span<std::uint8_t> out);
-
-  struct Close {
-    void operator()(void* file) const noexcept;
-  };
-  std::string path_;
-  std::unique_ptr<void, Close> file_;
-};
-
-constexpr std::uint64_t kChunk = std::uint64_t{16} << 20;  ///< bytes that are read at a time
-gzFile handle(void* file) {
-  return static_cast<gzFile>(file);
-}
-
-void ByteFile::Close::operator()(void* file) const noexcept {
-  gzclose(handle(file));
-}
-
-ByteFile::ByteFile(std::string path) : path_{std::move(path)} {
-  if (std::filesystem::is_directory(path_))
-    throw Error{Fault::data, fmt::format("'{}' is a folder, not a file", path_)};
-  errno = 0;
-  file_.reset(gzopen(path_.c_str(), "rb"));
-  if (!file_) throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path_, std::strerror(errno))};
-  gzbuffer(handle(file_.get()), 256 * 1024);
-}
-
-std::size_t ByteFile::read_some(std::span<std::uint8_t> out) {
-  std::size_t got = 0;
-  while (got < out.size()) {
-    const auto wanted = static_cast<unsigned>(std::min<std::uint64_t>(out.size() - got, kChunk));
-    const int count = gzread(handle(file_.get()), out.data() + got, wanted);
-    int status = Z_OK;
-    const char* message = gzerror(handle(file_.get()), &status);
-    // A compressed stream that is cut short returns its last good bytes and then Z_BUF_ERROR.
-    if (count < 0 || (status != Z_OK && status != Z_STREAM_END)) {
-      throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path_,
-                                           status == Z_BUF_ERROR ? "the compressed data are cut short" : message)};
-    }
-    if (count == 0) break;
-    got += static_cast<std::size_t>(count);
-  }
-  return got;
-}
-
-void ByteFile::read(std::span<std::uint8_t> out, const char* what) {
-  const std::size_t got = read_some(out);
-  if (got == out.size()) return;
-  throw Error{Fault::data,
-              fmt::format("'{}' is truncated: {} of the {} bytes of its {}", path_, got, out.size(), what)};
-}
-
-std::vector<std::uint8_t> ByteFile::read_many(std::uint64_t count, const char* what) {
-  std::vector<std::uint8_t> bytes;
-  while (bytes.size() < count) {
-    const std::size_t old = bytes.size();
-    bytes.resize(old + static_cast<std::size_t>(std::min(kChunk, count - old)));
-    const std::size_t got = read_some(std::span{bytes}.subspan(old));
-    if (old + got == bytes.size()) continue;
-    throw Error{Fault::data,
-                fmt::format("'{}' is truncated: {} of the {} bytes of its {}", path_, old + got, count, what)};
-  }
-  return bytes;
-}
-
-void ByteFile::expect_end() {
-  std::uint8_t extra = 0;
-  if (read_some({&extra, 1}) != 0) {
-    throw Error{Fault::data, fmt::format("'{}' is longer than its header says", path_)};
-  }
-}
-
-/// Both data sets have ten classes.
-constexpr std::int64_t kClasses = 10;
+constexpr std::int64_t kClasses = 10;               // of Fashion-MNIST, and of others in its format
 constexpr std::uint32_t kImagesMagic = 0x00000803;  // unsigned bytes, three dimensions
 constexpr std::uint32_t kLabelsMagic = 0x00000801;  // unsigned bytes, one dimension
 constexpr std::uint32_t kLargestSide = 4096;
@@ -181,114 +90,217 @@ Dataset read_idx_pair(const std::string& folder, const std::string& prefix) {
 namespace {
 
 constexpr std::uint64_t kPixels = 3 * 32 * 32;
-constexpr std::uint64_t kRecord = 1 + kPixels;
 
-/// Appends the CIFAR-10 records of the file to `dataset`.
-void append(Dataset& dataset, const std::string& path) {
+/// Appends the records of the file to `dataset`.
+void append(Dataset& dataset, const std::string& path, const CifarFormat& format) {
   std::error_code status;
   const std::uint64_t bytes = std::filesystem::file_size(path, status);
   if (status) throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path, status.message())};
-  if (bytes % kRecord != 0) {
-    throw Error{Fault::data,
-                fmt::format("'{}' has {} bytes, no whole number of CIFAR-10 records of {} bytes: truncated, or "
-                            "another format",
-                            path, bytes, kRecord)};
+  const std::uint64_t record = format.label_bytes + kPixels;
+  if (bytes % record != 0) {
+    throw Error{Fault::data, fmt::format("'{}' has {} bytes, no whole number of {} records of {} bytes: truncated, or "
+                                         "another format",
+                                         path, bytes, format.name, record)};
   }
   ByteFile file{path};
   const std::vector<std::uint8_t> records = file.read_many(bytes, "records");
-  for (std::uint64_t first = 0; first < bytes; first += kRecord) {
-    const std::uint8_t label = records[first];
-    if (label >= kClasses) {
+  for (std::uint64_t first = 0; first < bytes; first += record) {
+    const auto* pixels = records.data() + first + format.label_bytes;
+    const std::uint8_t label = pixels[-1];
+    if (label >= format.classes) {
       throw Error{Fault::data, fmt::format("'{}' has label {} in record {}; labels are 0 to {}", path, label,
-                                           first / kRecord, kClasses - 1)};
+                                           first / record, format.classes - 1)};
     }
     dataset.labels.push_back(label);
-    const auto* pixels = records.data() + first + 1;
     dataset.pixels.insert(dataset.pixels.end(), pixels, pixels + kPixels);
   }
 }
 
-}  // namespace
+std::string in_folder(const std::string& folder, const std::string& file) {
+  return (std::filesystem::path{folder} / file).string();
+}
 
-std::vector<std::string> find_cifar10_batches(const std::string& folder) {
+/// The files in `folder` whose names `chosen` accepts, sorted by name; none when it is no folder.
+template <class F>
+std::vector<std::string> files_in(const std::string& folder, F chosen) {
   std::vector<std::string> files;
   std::error_code status;
   for (const auto& entry : std::filesystem::directory_iterator{folder, status}) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("data_batch_") && name.ends_with(".bin")) files.push_back(entry.path().string());
+    if (chosen(entry)) files.push_back(entry.path().string());
   }
   std::sort(files.begin(), files.end());
   return files;
 }
 
-Dataset read_cifar10(const std::vector<std::string>& files) {
+/// The file itself, or the files of the folder.
+std::vector<std::string> text_files(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return {path};
+  return files_in(path, [](const std::filesystem::directory_entry& entry) {
+    return entry.is_regular_file() && !entry.path().filename().string().starts_with('.');
+  });
+}
+
+std::string missing(const DatasetDescription& set, const std::string& what, const std::string& folder) {
+  return fmt::format("no {} in '{}'; {} or name their folder with --data-dir", what, folder, set.how);
+}
+
+constexpr DatasetDescription kDatasets[] = {
+    {.name = "fashion-mnist",
+     .contents = "60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes; or others in the same IDX files",
+     .folder = "/usr/share/datasets/fashion-mnist",
+     .how = "install the Debian package dataset-fashion-mnist"},
+    {.name = "cifar10",
+     .contents = "50,000 + 10,000 colour images of 32 x 32 pixels, 10 classes",
+     .folder = "cifar-10-batches-bin",
+     .how = "unpack cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html"},
+    {.name = "cifar100",
+     .contents = "50,000 + 10,000 colour images of 32 x 32 pixels, 100 classes",
+     .folder = "cifar-100-binary",
+     .how = "unpack cifar-100-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html"},
+    {.name = "text",
+     .contents = "any file, or all files of a folder, as bytes; the last tenth is the test set",
+     .folder = "",
+     .how = "name a file or folder with --data-dir",
+     .is_text = true},
+};
+
+}  // namespace
+
+std::span<const DatasetDescription> datasets() {
+  return kDatasets;
+}
+
+const std::vector<std::string>& dataset_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    all.reserve(std::size(kDatasets));
+    for (const auto& set : kDatasets) all.emplace_back(set.name);
+    return all;
+  }();
+  return names;
+}
+
+const DatasetDescription& find_dataset(const std::string& name) {
+  const auto* const found = std::find_if(std::begin(kDatasets), std::end(kDatasets),
+                                         [&](const DatasetDescription& set) { return set.name == name; });
+  expects(found != std::end(kDatasets), "a data set was named that dataset_names() does not have");
+  return *found;
+}
+
+std::string default_data_dir(const std::string& name) {
+  return std::string{find_dataset(name).folder};
+}
+
+std::vector<std::string> find_cifar10_batches(const std::string& folder) {
+  return files_in(folder, [](const std::filesystem::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return name.starts_with("data_batch_") && name.ends_with(".bin");
+  });
+}
+
+Dataset read_cifar(const std::vector<std::string>& files, const CifarFormat& format) {
   Dataset dataset;
   dataset.channels = 3;
   dataset.height = dataset.width = 32;
-  dataset.classes = kClasses;
-  for (const auto& file : files) append(dataset, file);
+  dataset.classes = format.classes;
+  for (const auto& file : files) append(dataset, file, format);
   if (dataset.size() == 0) {
-    throw Error{Fault::data, fmt::format("'{}' holds no CIFAR-10 record", files.empty() ? "" : files.front())};
+    throw Error{Fault::data, fmt::format("'{}' holds no {} record", files.empty() ? "" : files.front(), format.name)};
   }
   return dataset;
 }
 
-const std::vector<std::string>& dataset_names() {
-  static const std::vector<std::string> names{"fashion-mnist", "cifar10"};
-  return names;
+std::vector<std::uint8_t> read_text(const std::string& path) {
+  if (!std::filesystem::exists(path)) throw Error{Fault::data, fmt::format("--data-dir '{}' does not exist", path)};
+  std::vector<std::uint8_t> bytes;
+  for (const auto& file : text_files(path)) {
+    if (!std::filesystem::is_regular_file(file)) throw Error{Fault::data, fmt::format("'{}' is no file", file)};
+    const auto more = ByteFile{file}.read_all();
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  }
+  if (bytes.empty()) throw Error{Fault::data, fmt::format("'{}' holds no text", path)};
+  return bytes;
 }
 
-std::string default_data_dir(const std::string& name) {
-  return name == "cifar10" ? "cifar-10-batches-bin" : "/usr/share/datasets/fashion-mnist";
+Dataset text_dataset(std::vector<std::uint8_t> tokens, std::int64_t sequence_length) {
+  expects(sequence_length >= 1, "a sequence of text has at least one token");
+  Dataset dataset;
+  dataset.sequence_length = sequence_length;
+  dataset.classes = 256;
+  dataset.tokens = std::move(tokens);
+  return dataset;
 }
 
 std::vector<std::string> dataset_files(const std::string& name, const std::string& folder) {
-  const auto in_folder = [&](const std::string& file) { return (std::filesystem::path{folder} / file).string(); };
+  if (name == "text") return folder.empty() ? std::vector<std::string>{} : text_files(folder);
+  if (name == "cifar100") return {in_folder(folder, "train.bin"), in_folder(folder, "test.bin")};
   if (name == "cifar10") {
     auto files = find_cifar10_batches(folder);
-    files.push_back(in_folder("test_batch.bin"));
+    files.push_back(in_folder(folder, "test_batch.bin"));
     return files;
   }
   std::vector<std::string> files;
   for (const char* prefix : {"train", "t10k"}) {
     for (const char* part : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) {
-      for (const char* packed : {"", ".gz"}) files.push_back(in_folder(std::string{prefix} + part + packed));
+      for (const char* packed : {"", ".gz"}) files.push_back(in_folder(folder, std::string{prefix} + part + packed));
     }
   }
   return files;
 }
 
-Dataset load_training_set(const std::string& name, const std::string& folder) {
-  if (name == "cifar10") {
-    const auto files = find_cifar10_batches(folder);
-    if (files.empty()) {
-      throw Error{Fault::data,
-                  fmt::format("no data_batch_*.bin in '{}'; unpack cifar-10-binary.tar.gz from "
-                              "https://www.cs.toronto.edu/~kriz/cifar.html and name its folder with --data-dir",
-                              folder)};
-    }
-    return read_cifar10(files);
+bool has_training_set(const std::string& name, const std::string& folder) {
+  if (name == "text") return !folder.empty() && std::filesystem::exists(folder);
+  if (name == "cifar10") return !find_cifar10_batches(folder).empty();
+  if (name == "cifar100") return std::filesystem::exists(in_folder(folder, "train.bin"));
+  return has_idx_pair(folder, "train");
+}
+
+Dataset load_training_set(const std::string& name, const std::string& folder, std::int64_t sequence_length) {
+  if (name == "text") {
+    auto tokens = read_text(folder);
+    const std::size_t bytes = tokens.size();
+    tokens.resize(bytes - bytes / 10);
+    Dataset dataset = text_dataset(std::move(tokens), sequence_length);
+    if (dataset.size() > 0) return dataset;
+    throw Error{Fault::data, fmt::format("'{}' has {} bytes, too few for a sequence of {} tokens and the one behind it "
+                                         "in its first nine tenths",
+                                         folder, bytes, sequence_length)};
   }
-  if (!has_idx_pair(folder, "train")) {
-    throw Error{Fault::data,
-                fmt::format("no train-images-idx3-ubyte and train-labels-idx1-ubyte (or .gz) in '{}'; install "
-                            "the Debian package dataset-fashion-mnist or name their folder with --data-dir",
-                            folder)};
+  const bool there = has_training_set(name, folder);
+  const DatasetDescription& set = find_dataset(name);
+  if (name == "cifar10") {
+    if (!there) throw Error{Fault::data, missing(set, "data_batch_*.bin", folder)};
+    return read_cifar(find_cifar10_batches(folder), kCifar10Format);
+  }
+  if (name == "cifar100") {
+    if (!there) throw Error{Fault::data, missing(set, "train.bin", folder)};
+    return read_cifar({in_folder(folder, "train.bin")}, kCifar100Format);
+  }
+  if (!there) {
+    throw Error{Fault::data, missing(set, "train-images-idx3-ubyte and train-labels-idx1-ubyte (or .gz)", folder)};
   }
   return read_idx_pair(folder, "train");
 }
 
-std::optional<Dataset> load_test_set(const std::string& name, const std::string& folder) {
-  if (name == "cifar10") {
-    const auto file = std::filesystem::path{folder} / "test_batch.bin";
+std::optional<Dataset> load_test_set(const std::string& name, const std::string& folder, std::int64_t sequence_length) {
+  if (name == "text") {
+    const auto all = read_text(folder);
+    const auto first = all.end() - static_cast<std::ptrdiff_t>(all.size() / 10);
+    Dataset dataset = text_dataset({first, all.end()}, sequence_length);
+    return dataset.size() > 0 ? std::optional{std::move(dataset)} : std::nullopt;
+  }
+  if (name == "cifar10" || name == "cifar100") {
+    const bool ten = name == "cifar10";
+    const auto file = in_folder(folder, ten ? "test_batch.bin" : "test.bin");
     if (!std::filesystem::exists(file)) return std::nullopt;
-    return read_cifar10({file.string()});
+    return read_cifar({file}, ten ? kCifar10Format : kCifar100Format);
   }
   if (!has_idx_pair(folder, "t10k")) return std::nullopt;
   return read_idx_pair(folder, "t10k");
 }
 
 ChannelStatistics channel_statistics(const Dataset& dataset) {
+  if (dataset.is_text()) return {};
   const auto channels = static_cast<std::size_t>(dataset.channels);
   const std::size_t plane = dataset.image_bytes() / channels;
   std::vector<std::uint64_t> sum(channels), squares(channels);

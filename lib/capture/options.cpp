@@ -41,6 +41,26 @@ void check_rate(const char* flag, double value, bool positive, double below) {
   }
 }
 
+void check_data(CaptureOptions& options) {
+  if (options.dataset.empty()) options.dataset = default_dataset(options.model);
+  check_choice("--dataset", options.dataset, dataset_names());
+  const ModelDescription& model = find_model(options.model);
+  const DatasetDescription& dataset = find_dataset(options.dataset);
+  if (dataset.is_text != model.is_text()) {
+    refuse(fmt::format("{} takes {}; --dataset {} is {}", model.name, model.takes, dataset.name, dataset.contents));
+  }
+  if (options.data_dir.empty()) options.data_dir = default_data_dir(options.dataset);
+  if (options.data_dir.empty()) refuse("--data-dir is missing: the text to train on, a file or a folder");
+  if (!model.is_text()) {
+    if (options.sequence_length) refuse(fmt::format("--sequence-length is for text; {} takes images", model.name));
+    if (options.image_size != 0) check_range("--image-size", options.image_size, 1, 4096);
+    return;
+  }
+  if (options.image_size != 0) refuse(fmt::format("--image-size is for images; {} takes text", model.name));
+  if (!options.sequence_length) options.sequence_length = model.sequence_length;
+  check_range("--sequence-length", *options.sequence_length, 1, model.longest_sequence);
+}
+
 void check_steps(CaptureOptions& options) {
   check_range("--start-step", options.start_step, 0);
   check_range("--every", options.every, 1);
@@ -71,7 +91,7 @@ void check_batches(const CaptureOptions& options) {
     refuse(
         fmt::format("--micro-batches {} does not divide --batch-size {}", options.micro_batches, options.batch_size));
   }
-  if (options.model != "lenet5" && options.batch_size == options.micro_batches && options.batch_size > 1) {
+  if (find_model(options.model).batch_norm && options.batch_size == options.micro_batches && options.batch_size > 1) {
     refuse(fmt::format("--micro-batches {} leaves one image in each, too few for batch normalisation; take at most {}",
                        options.micro_batches, options.batch_size / 2));
   }
@@ -80,6 +100,28 @@ void check_batches(const CaptureOptions& options) {
   if (second_moment && options.micro_batches == 1) {
     refuse("--with second_moment needs --micro-batches K with K at least 2: it is a sum over micro-batches");
   }
+}
+
+void check_optimizer(CaptureOptions& options) {
+  if (!options.learning_rate) options.learning_rate = default_learning_rate(options.model, options.optimizer);
+  check_rate("--learning-rate", *options.learning_rate, true, kHighestRate);
+  if (!options.weight_decay) options.weight_decay = default_weight_decay(options.optimizer);
+  check_rate("--weight-decay", *options.weight_decay, false, 1.0);
+  if (options.optimizer == "sgd") {
+    if (!options.betas.empty()) refuse("--betas is for adam and adamw; sgd has --momentum");
+    if (options.epsilon) refuse("--epsilon is for adam and adamw, not for sgd");
+    if (!options.momentum) options.momentum = 0.9;
+    check_rate("--momentum", *options.momentum, false, 1.0);
+    if (options.nesterov && *options.momentum == 0.0) refuse("--nesterov needs a --momentum above 0");
+    return;
+  }
+  if (options.momentum) refuse(fmt::format("--momentum is for sgd; {} has --betas", options.optimizer));
+  if (options.nesterov) refuse(fmt::format("--nesterov is for sgd, not for {}", options.optimizer));
+  if (options.betas.empty()) options.betas = {0.9, 0.999};
+  if (options.betas.size() != 2) refuse(fmt::format("--betas takes two values, not {}", options.betas.size()));
+  for (const double beta : options.betas) check_rate("--betas", beta, false, 1.0);
+  if (!options.epsilon) options.epsilon = 1e-8;
+  check_rate("--epsilon", *options.epsilon, true, 1.0);
 }
 
 void check_out(const CaptureOptions& options) {
@@ -99,13 +141,23 @@ void check_out(const CaptureOptions& options) {
 
 }  // namespace
 
-const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"lenet5", "resnet20", "resnet32"};
+std::string default_dataset(const std::string& model) {
+  const auto& all = models();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == model; });
+  return found != all.end() && found->is_text() ? "text" : "fashion-mnist";
+}
+
+const std::vector<std::string>& optimizer_names() {
+  static const std::vector<std::string> names{"sgd", "adam", "adamw"};
   return names;
 }
 
-double default_learning_rate(const std::string& model) {
-  return model == "lenet5" ? 0.02 : 0.1;
+double default_learning_rate(const std::string& model, const std::string& optimizer) {
+  return optimizer == "sgd" ? find_model(model).sgd_rate : find_model(model).adam_rate;
+}
+
+double default_weight_decay(const std::string& optimizer) {
+  return optimizer == "sgd" ? 1e-4 : optimizer == "adam" ? 0.0 : 0.01;
 }
 
 Dtype parse_dtype(const std::string& text) {
@@ -116,8 +168,8 @@ Dtype parse_dtype(const std::string& text) {
 CaptureOptions check_options(CaptureOptions options) {
   if (options.model.empty()) refuse(fmt::format("--model is missing: one of {}", fmt::join(model_names(), ", ")));
   check_choice("--model", options.model, model_names());
-  check_choice("--dataset", options.dataset, dataset_names());
-  check_choice("--optimizer", options.optimizer, {"sgd"});
+  check_data(options);
+  check_choice("--optimizer", options.optimizer, optimizer_names());
   static_cast<void>(parse_device(options.device));
   static_cast<void>(parse_dtype(options.dtype));
   check_batches(options);
@@ -128,14 +180,10 @@ CaptureOptions check_options(CaptureOptions options) {
     options.threads = static_cast<int>(std::min(here, options.workers));
   }
   check_range("--seed", options.seed, 0, std::numeric_limits<std::int64_t>::max());
-  if (!options.learning_rate) options.learning_rate = default_learning_rate(options.model);
-  check_rate("--learning-rate", *options.learning_rate, true, kHighestRate);
-  check_rate("--momentum", options.momentum, false, 1.0);
-  check_rate("--weight-decay", options.weight_decay, false, 1.0);
+  check_optimizer(options);
   static_cast<void>(LearningRate{*options.learning_rate, options.lr_schedule, *options.steps});
   if (!options.layers.empty()) static_cast<void>(matches(options.layers, ""));
   check_out(options);
-  if (options.data_dir.empty()) options.data_dir = default_data_dir(options.dataset);
   return options;
 }
 

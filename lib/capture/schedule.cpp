@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <numbers>
@@ -18,49 +19,86 @@ bool parse_number(std::string_view text, T& value) {
   return status == std::errc{} && end == text.data() + text.size();
 }
 
+/// Numbers of at least 1, each above the one before, separated by commas.
+bool parse_iterations(std::string_view text, std::vector<std::int64_t>& iterations) {
+  while (true) {
+    const std::size_t comma = text.find(',');
+    std::int64_t value = 0;
+    if (!parse_number(text.substr(0, comma), value) || value < 1) return false;
+    if (!iterations.empty() && value <= iterations.back()) return false;
+    iterations.push_back(value);
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+/// Takes `prefix` from the front of `text`.
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
 }  // namespace
 
-LearningRate::LearningRate(double base, const std::string& schedule, std::int64_t total) : base_{base}, total_{total} {
-  const std::string_view text{schedule};
-  if (text == "constant") return;
+bool LearningRate::parse(std::string_view text) {
+  if (text == "constant") return true;
   if (text == "cosine") {
     kind_ = Kind::cosine;
-    return;
+    return true;
   }
-  constexpr std::string_view kStep = "step:";
-  if (text.starts_with(kStep)) {
-    const std::string_view rest = text.substr(kStep.size());
-    const std::size_t colon = rest.find(':');
-    if (colon != std::string_view::npos && parse_number(rest.substr(0, colon), period_) &&
-        parse_number(rest.substr(colon + 1), factor_) && period_ >= 1 && factor_ > 0.0 && std::isfinite(factor_)) {
-      kind_ = Kind::step;
-      if (const double last = at(total - 1); !(last < kHighestRate)) {
-        throw Error{Fault::usage, fmt::format("--lr-schedule '{}' makes the learning rate {} at iteration {}; it must "
-                                              "stay below {}",
-                                              schedule, last, total - 1, kHighestRate)};
-      }
-      return;
-    }
+  kind_ = text.starts_with("step:") ? Kind::step : Kind::milestones;
+  if (!take(text, "step:") && !take(text, "milestones:")) return false;
+  const std::size_t colon = text.find(':');
+  return colon != std::string_view::npos && parse_iterations(text.substr(0, colon), iterations_) &&
+         (kind_ == Kind::milestones || iterations_.size() == 1) && parse_number(text.substr(colon + 1), factor_) &&
+         factor_ > 0.0 && std::isfinite(factor_);
+}
+
+LearningRate::LearningRate(double base, const std::string& schedule, std::int64_t total) : base_{base}, total_{total} {
+  std::string_view text{schedule};
+  bool valid = true;
+  if (take(text, "warmup:")) {
+    const std::size_t colon = std::min(text.find(':'), text.size());
+    valid = parse_number(text.substr(0, colon), warmup_) && warmup_ >= 1;
+    text.remove_prefix(std::min(colon + 1, text.size()));
   }
-  throw Error{Fault::usage,
-              fmt::format("--lr-schedule '{}' is none of constant, cosine and step:ITERATIONS:FACTOR, for "
-                          "example step:1000:0.1",
-                          schedule)};
+  if (!valid || !parse(text)) {
+    throw Error{Fault::usage,
+                fmt::format("--lr-schedule '{}' is none of constant, cosine, step:ITERATIONS:FACTOR and "
+                            "milestones:ITERATION,...:FACTOR, with or without warmup:ITERATIONS: before it, for "
+                            "example step:1000:0.1 or warmup:100:milestones:8000,12000:0.1",
+                            schedule)};
+  }
+  // A factor above 1 makes the last rate the highest.
+  if (const double last = at(total - 1); !(last < kHighestRate)) {
+    throw Error{Fault::usage, fmt::format("--lr-schedule '{}' makes the learning rate {} at iteration {}; it must "
+                                          "stay below {}",
+                                          schedule, last, total - 1, kHighestRate)};
+  }
 }
 
 double LearningRate::at(std::int64_t iteration) const {
+  double rate = base_;
+  if (iteration < warmup_) rate *= static_cast<double>(iteration + 1) / static_cast<double>(warmup_);
   switch (kind_) {
     case Kind::step: {
-      const std::int64_t drops = iteration / period_;
-      return base_ * std::pow(factor_, static_cast<double>(drops));
+      const std::int64_t drops = iteration / iterations_.front();
+      return rate * std::pow(factor_, static_cast<double>(drops));
     }
-    case Kind::cosine:
-      return base_ * 0.5 *
-             (1.0 + std::cos(std::numbers::pi * static_cast<double>(iteration) / static_cast<double>(total_)));
+    case Kind::milestones: {
+      const auto drops = std::upper_bound(iterations_.begin(), iterations_.end(), iteration) - iterations_.begin();
+      return rate * std::pow(factor_, static_cast<double>(drops));
+    }
+    case Kind::cosine: {
+      if (iteration < warmup_) return rate;
+      const double done = static_cast<double>(iteration - warmup_) / static_cast<double>(total_ - warmup_);
+      return rate * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+    }
     case Kind::constant:
       break;
   }
-  return base_;
+  return rate;
 }
 
 }  // namespace gradtool

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace gradtool {
 
@@ -23,25 +25,32 @@ inline constexpr double kHighestRate = 1e6;
 
 /// The learning rate of every iteration.
 ///
-/// constant                the base rate
-/// step:ITERATIONS:FACTOR  base x FACTOR^floor(iteration / ITERATIONS)
-/// cosine                  base x (1 + cos(pi iteration / total)) / 2   (Loshchilov and Hutter 2017, one period)
+/// constant                             the base rate
+/// step:ITERATIONS:FACTOR               base x FACTOR^floor(iteration / ITERATIONS)
+/// milestones:ITERATION,...:FACTOR      base x FACTOR^(milestones that are not above the iteration)
+/// cosine                               base x (1 + cos(pi iteration / total)) / 2   (Loshchilov and Hutter 2017, one
+///                                      period)
+/// warmup:ITERATIONS:SCHEDULE           one of the above times min(1, (iteration + 1) / ITERATIONS); a cosine begins
+///                                      after the warm-up (Goyal et al. 2017, section 2.2)
 class LearningRate {
  public:
-  /// `total` is the number of training iterations. Throws Fault::usage for a schedule that has none of the three forms,
-  /// and for one that reaches kHighestRate.
+  /// `total` is the number of training iterations. Throws Fault::usage for a schedule that has none of these forms, and
+  /// for one that reaches kHighestRate.
   LearningRate(double base, const std::string& schedule, std::int64_t total);
 
   [[nodiscard]] double at(std::int64_t iteration) const;
 
  private:
-  enum class Kind : std::uint8_t { constant, step, cosine };
+  enum class Kind : std::uint8_t { constant, step, milestones, cosine };
+
+  /// Whether `text` is a schedule without warm-up; sets kind_ and what belongs to it.
+  bool parse(std::string_view text);
 
   double base_;
   Kind kind_ = Kind::constant;
-  std::int64_t period_ = 1;
   double factor_ = 1.0;
-  std::int64_t total_;
+  std::int64_t warmup_ = 0, total_;
+  std::vector<std::int64_t> iterations_;  ///< the period of the steps, or the milestones
 };
 
 }  // namespace gradtool

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "lib/capture/catalogue.hpp"
 #include "lib/capture/trainer.hpp"
 
 // The code that uses LibTorch lies in a module of its own, which make_trainer loads. LibTorch brings some two hundred
@@ -16,7 +17,7 @@ inline constexpr const char* kTorchModuleEntry = "gradtool_torch_module";
 
 /// The value that the module's entry point, extern "C" const TorchModule* (), returns.
 struct TorchModule {
-  std::unique_ptr<Trainer> (*make)(const TrainerOptions&, const Dataset&, const ChannelStatistics&);
+  std::unique_ptr<Trainer> (*make)(const TrainerOptions&, const ModelInput&, const Dataset&, const ChannelStatistics&);
 };
 
 }  // namespace gradtool

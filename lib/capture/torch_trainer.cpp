@@ -1,3 +1,4 @@
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -9,7 +10,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -23,8 +23,10 @@
 #endif
 
 #include "gradtool_version.hpp"
+#include "lib/capture/batches.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/capture/models.hpp"
+#include "lib/capture/optimizer.hpp"
 #include "lib/capture/torch_module.hpp"
 #include "lib/capture/trainer.hpp"
 #include "lib/core/device.hpp"
@@ -160,49 +162,12 @@ void FlatParameters::bind(Model& replica, const torch::Tensor& gradient) const {
   }
 }
 
-/// Turns the stored bytes of images into the input of a network: (pixel / 255 - mean) / deviation for each channel,
-/// with the statistics of the training set. There is no augmentation, so that a capture depends on the images and the
-/// seed alone.
-class ImageBatch {
- public:
-  explicit ImageBatch(const ChannelStatistics& statistics);
-
-  struct Tensors {
-    torch::Tensor images;  ///< float32 [batch, channels, height, width]
-    torch::Tensor labels;  ///< int64 [batch]
-  };
-  /// Both on the CPU. `samples` are positions in `dataset`.
-  [[nodiscard]] Tensors make(const Dataset& dataset, std::span<const std::uint32_t> samples) const;
-
- private:
-  std::vector<std::array<float, 256>> value_of_;  ///< [channel][byte]
-};
-
-ImageBatch::ImageBatch(const ChannelStatistics& statistics) : value_of_(statistics.mean.size()) {
-  for (std::size_t c = 0; c < value_of_.size(); ++c) {
-    for (std::size_t byte = 0; byte < 256; ++byte) {
-      const double scaled = static_cast<double>(byte) / 255.0;
-      value_of_[c][byte] = static_cast<float>((scaled - statistics.mean[c]) / statistics.deviation[c]);
-    }
-  }
-}
-
-ImageBatch::Tensors ImageBatch::make(const Dataset& dataset, std::span<const std::uint32_t> samples) const {
-  const auto count = static_cast<std::int64_t>(samples.size());
-  Tensors batch{torch::empty({count, dataset.channels, dataset.height, dataset.width}, torch::kFloat32),
-                torch::empty({count}, torch::kInt64)};
-  const std::size_t image = dataset.image_bytes();
-  const std::size_t plane = image / value_of_.size();
-  float* out = batch.images.data_ptr<float>();
-  std::int64_t* label = batch.labels.data_ptr<std::int64_t>();
-  for (const std::uint32_t sample : samples) {
-    const std::uint8_t* pixels = dataset.pixels.data() + sample * image;
-    for (const auto& values : value_of_) {
-      for (std::size_t i = 0; i < plane; ++i) *out++ = values[*pixels++];
-    }
-    *label++ = dataset.labels[sample];
-  }
-  return batch;
+/// Shows the values of a tensor on any device to `visitor`, and takes over what it restores.
+void visit_tensor(StateVisitor& visitor, const std::string& name, torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor host = tensor.detach().to(torch::kCPU).contiguous();  // `tensor` itself where it is that already
+  visitor.block(name, {static_cast<std::byte*>(host.data_ptr()), host.nbytes()});
+  if (visitor.restores()) tensor.copy_(host);
 }
 
 /// The only implementation of Trainer. It lies in the module that torch_module.hpp describes.
@@ -212,7 +177,8 @@ ImageBatch::Tensors ImageBatch::make(const Dataset& dataset, std::span<const std
 /// spin at barriers, become ten times slower. On a GPU one worker runs after the other.
 class TorchTrainer final : public Trainer {
  public:
-  TorchTrainer(const TrainerOptions& options, const Dataset& training_set, const ChannelStatistics& statistics);
+  TorchTrainer(const TrainerOptions& options, const ModelInput& input, const Dataset& training_set,
+               const ChannelStatistics& statistics);
 
   void compute(std::span<const std::uint32_t> samples, bool with_second_moments) override;
   [[nodiscard]] std::span<const float> losses() const override { return losses_; }
@@ -220,6 +186,9 @@ class TorchTrainer final : public Trainer {
   [[nodiscard]] std::span<const float> gradient(std::size_t worker) override;
   [[nodiscard]] std::span<const float> second_moment(std::size_t worker) override;
   void update(double learning_rate) override;
+  void apply(std::span<const float> mean, double learning_rate) override;
+  void visit_state(StateVisitor& visitor) override;
+  void visit_replica(std::size_t worker, StateVisitor& visitor) override;
   [[nodiscard]] std::span<const float> weights() override;
   void set_weights(std::span<const float> values) override;
   [[nodiscard]] Score evaluate(const Dataset& dataset, std::size_t count) override;
@@ -239,11 +208,12 @@ class TorchTrainer final : public Trainer {
 
   TrainerOptions options_;
   const Dataset& training_set_;
-  ImageBatch batches_;
+  Batches batches_;
   torch::Device device_;
   std::vector<Worker> workers_;
   FlatParameters flat_;
-  torch::Tensor momentum_, host_weights_;
+  std::unique_ptr<Optimizer> optimizer_;
+  torch::Tensor host_weights_;
   std::vector<float> losses_;
   std::vector<double> compute_seconds_;
   bool second_moments_ready_ = false;
@@ -254,33 +224,34 @@ int concurrent_workers(const TrainerOptions& options) {
   return options.device == "cpu" ? std::clamp(options.threads, 1, static_cast<int>(options.workers)) : 1;
 }
 
-std::shared_ptr<Model> build_replica(const TrainerOptions& options, const Dataset& dataset, torch::Device device) {
+std::shared_ptr<Model> build_replica(const TrainerOptions& options, const ModelInput& input, torch::Device device) {
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
-  auto model = make_model(options.model, {dataset.channels, dataset.height, dataset.width, dataset.classes});
+  auto model = make_model(options.model, input);
   model->to(device);  // The weights were drawn on the CPU, so they are the same on every device.
   return model;
 }
 
+/// The mean over all labels; `logits` has one more axis than `labels`.
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels) {
-  return torch::nll_loss(torch::log_softmax(logits, 1), labels);
+  return torch::nll_loss(torch::log_softmax(logits, -1).flatten(0, -2), labels.flatten());
 }
 
-TorchTrainer::TorchTrainer(const TrainerOptions& options, const Dataset& training_set,
+TorchTrainer::TorchTrainer(const TrainerOptions& options, const ModelInput& input, const Dataset& training_set,
                            const ChannelStatistics& statistics)
     : options_{options},
       training_set_{training_set},
-      batches_{statistics},
+      batches_{input, statistics},
       device_{open_device(options.device, std::max(1, options.threads / concurrent_workers(options)))},
       workers_(options.workers),
-      flat_{*build_replica(options, training_set, device_)},
-      momentum_{flat_.zeros()},
+      flat_{*build_replica(options, input, device_)},
+      optimizer_{make_optimizer(options, flat_.values())},
       losses_(options.workers),
       compute_seconds_(options.workers),
       pool_{concurrent_workers(options)} {
   expect_valid(options.micro_batches >= 1 && options.batch_size % options.micro_batches == 0,
                "a batch must be a whole number of micro-batches");
   for (auto& worker : workers_) {
-    worker.replica = build_replica(options, training_set, device_);
+    worker.replica = build_replica(options, input, device_);
     worker.gradient = flat_.zeros();
     flat_.bind(*worker.replica, worker.gradient);
   }
@@ -289,13 +260,11 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const Dataset& trainin
 }
 
 float TorchTrainer::run_batch(Worker& worker, std::span<const std::uint32_t> samples) const {
-  const auto [images, labels] = batches_.make(training_set_, samples);
+  const auto [inputs, labels] = batches_.make(training_set_, samples, device_);
   worker.gradient.zero_();
-  const torch::Tensor inputs = images.to(device_);
-  const torch::Tensor classes = labels.to(device_);
-  wait_for(device_);  // The time of copying the images is not part of the measured time.
+  wait_for(device_);  // The time of copying the batch is not part of the measured time.
   const auto start = std::chrono::steady_clock::now();
-  const torch::Tensor loss = cross_entropy(worker.replica->forward(inputs), classes);
+  const torch::Tensor loss = cross_entropy(worker.replica->forward(inputs), labels);
   loss.backward();
   const auto value = loss.item<float>();  // On a GPU this waits until the backward pass has finished.
   worker.compute_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -349,9 +318,39 @@ void TorchTrainer::update(double learning_rate) {
     const torch::NoGradGuard no_grad;
     torch::Tensor sum = workers_.front().gradient.to(torch::kFloat64);
     for (std::size_t w = 1; w < workers_.size(); ++w) sum.add_(workers_[w].gradient);
-    const torch::Tensor mean = sum.div_(static_cast<double>(workers_.size())).to(torch::kFloat32);
-    momentum_.mul_(options_.momentum).add_(mean.add_(flat_.values(), options_.weight_decay));
-    flat_.values().sub_(momentum_, learning_rate);
+    optimizer_->step(flat_.values(), sum.div_(static_cast<double>(workers_.size())).to(torch::kFloat32), learning_rate);
+  });
+}
+
+void TorchTrainer::apply(std::span<const float> mean, double learning_rate) {
+  expects(mean.size() == elements_, "apply() takes one value for every element");
+  torch_call([&] {
+    const torch::NoGradGuard no_grad;
+    // LibTorch has no tensors of constants; no optimizer writes to this one.
+    const torch::Tensor host =
+        torch::from_blob(const_cast<float*>(mean.data()), {static_cast<std::int64_t>(mean.size())}, torch::kFloat32);
+    optimizer_->step(flat_.values(), host.to(device_), learning_rate);
+  });
+}
+
+void TorchTrainer::visit_state(StateVisitor& visitor) {
+  torch_call([&] {
+    visit_tensor(visitor, "weights", flat_.values());
+    for (auto& [name, values] : optimizer_->state()) visit_tensor(visitor, name, values);
+    std::int64_t steps = optimizer_->steps();
+    visitor.value("optimizer steps", steps);
+    optimizer_->set_steps(steps);
+    const at::Generator generator = at::detail::getDefaultCPUGenerator();
+    torch::Tensor drawn = generator.get_state();
+    visit_tensor(visitor, "generator", drawn);
+    if (visitor.restores()) at::Generator{generator}.set_state(drawn);
+  });
+}
+
+void TorchTrainer::visit_replica(std::size_t worker, StateVisitor& visitor) {
+  torch_call([&] {
+    for (auto& buffer : workers_.at(worker).replica->named_buffers())
+      visit_tensor(visitor, buffer.key(), buffer.value());
   });
 }
 
@@ -391,22 +390,25 @@ void TorchTrainer::set_weights(std::span<const float> values) {
 
 Trainer::Score TorchTrainer::evaluate(const Dataset& dataset, std::size_t count) {
   return torch_call([&] {
-    constexpr std::size_t kBatch = 250;
+    // No more samples at a time than the training has in memory: those of a large model could be too many.
+    const std::size_t most = options_.batch_size / options_.micro_batches;
     const torch::NoGradGuard no_grad;
     Model& model = *workers_.front().replica;
     model.eval();
     Score score;
+    std::int64_t answers = 0;
     count = std::min(count, dataset.size());
-    for (std::size_t first = 0; first < count; first += kBatch) {
-      std::vector<std::uint32_t> samples(std::min(kBatch, count - first));
+    for (std::size_t first = 0; first < count; first += most) {
+      std::vector<std::uint32_t> samples(std::min(most, count - first));
       for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = static_cast<std::uint32_t>(first + i);
-      const auto [images, labels] = batches_.make(dataset, samples);
-      const torch::Tensor logits = model.forward(images.to(device_)).to(torch::kCPU);
-      score.loss += cross_entropy(logits, labels).item<double>() * static_cast<double>(samples.size());
-      score.accuracy += logits.argmax(1).eq(labels).sum().item<double>();
+      const auto [inputs, labels] = batches_.make(dataset, samples, device_);
+      const torch::Tensor logits = model.forward(inputs);
+      score.loss += cross_entropy(logits, labels).item<double>() * static_cast<double>(labels.numel());
+      score.accuracy += logits.argmax(-1).eq(labels).sum().item<double>();
+      answers += labels.numel();
     }
-    score.loss /= static_cast<double>(count);
-    score.accuracy /= static_cast<double>(count);
+    score.loss /= static_cast<double>(answers);
+    score.accuracy /= static_cast<double>(answers);
     return score;
   });
 }
@@ -419,9 +421,10 @@ extern "C" __attribute__((visibility("default"), used)) const char gradtool_torc
 
 extern "C" __attribute__((visibility("default"))) const gradtool::TorchModule* gradtool_torch_module() {
   using namespace gradtool;
-  static constexpr TorchModule kModule{[](const TrainerOptions& options, const Dataset& training_set,
+  static constexpr TorchModule kModule{[](const TrainerOptions& options, const ModelInput& input,
+                                          const Dataset& training_set,
                                           const ChannelStatistics& statistics) -> std::unique_ptr<Trainer> {
-    return torch_call([&] { return std::make_unique<TorchTrainer>(options, training_set, statistics); });
+    return torch_call([&] { return std::make_unique<TorchTrainer>(options, input, training_set, statistics); });
   }};
   return &kModule;
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "gradtool_version.hpp"
+#include "lib/capture/catalogue.hpp"
 #include "lib/capture/torch_module.hpp"
 #include "lib/core/error.hpp"
 
@@ -35,8 +36,9 @@ const TorchModule& torch_module() {
   static const TorchModule* const loaded = [] {
     const auto path = module_path();
     if (std::error_code ignored; !std::filesystem::exists(path, ignored)) {
-      throw Error{Fault::unavailable,
-                  fmt::format("capture needs '{}', which is not there; install it with the program", path.string())};
+      throw Error{
+          Fault::unavailable,
+          fmt::format("capture and train need '{}', which is not there; install it with the program", path.string())};
     }
     if (!has_our_version(path)) {
       throw Error{Fault::backend,
@@ -45,7 +47,8 @@ const TorchModule& torch_module() {
     }
     void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (module == nullptr) {
-      throw Error{Fault::unavailable, fmt::format("capture needs LibTorch, which cannot be loaded: {}", dlerror())};
+      throw Error{Fault::unavailable,
+                  fmt::format("capture and train need LibTorch, which cannot be loaded: {}", dlerror())};
     }
     void* const entry = dlsym(module, kTorchModuleEntry);
     if (entry == nullptr) {
@@ -60,16 +63,18 @@ const TorchModule& torch_module() {
 
 std::unique_ptr<Trainer> make_trainer(const TrainerOptions& options, const Dataset& training_set) {
   require_trainer();
-  return torch_module().make(options, training_set, channel_statistics(training_set));
+  const ModelInput input = model_input(options.model, training_set, options.image_size);
+  return torch_module().make(options, input, training_set, channel_statistics(training_set));
 }
 
 void require_trainer() {
 #if GT_HAS_TORCH
   static_cast<void>(torch_module());
 #else
-  throw Error{Fault::unavailable,
-              "capture needs LibTorch, which this gradtool was built without; install Debian's libtorch-dev (or set "
-              "CMAKE_PREFIX_PATH to another LibTorch) and build again"};
+  throw Error{
+      Fault::unavailable,
+      "capture and train need LibTorch, which this gradtool was built without; install Debian's libtorch-dev (or set "
+      "CMAKE_PREFIX_PATH to another LibTorch) and build again"};
 #endif
 }
 

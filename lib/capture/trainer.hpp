@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/capture/dataset.hpp"
+#include "lib/core/state.hpp"
 #include "lib/io/gradient_file.hpp"
 
 // This header does not include LibTorch, so that code which uses it compiles without LibTorch.
@@ -15,13 +16,17 @@ namespace gradtool {
 struct TrainerOptions {
   std::string model;              ///< one of model_names()
   std::string device = "cpu";     ///< cpu, cuda or cuda:INDEX
+  std::int64_t image_size = 0;    ///< pixels a side to which images are enlarged; 0: as they are
   std::int64_t seed = 1;          ///< of the initial weights
   std::size_t workers = 1;        ///< W
   std::size_t batch_size = 32;    ///< per worker
   std::size_t micro_batches = 1;  ///< K, divides batch_size
   int threads = 1;                ///< on the CPU: up to W of them run workers; the others speed up their operators
-  double momentum = 0.9;
+  std::string optimizer = "sgd";  ///< sgd, adam or adamw; see make_optimizer()
   double weight_decay = 1e-4;
+  double momentum = 0.9;                              ///< of sgd
+  bool nesterov = false;                              ///< of sgd
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  ///< of adam and adamw
 };
 
 /// Data-parallel training of one model by W workers that live in one process: they share the weights, and each computes
@@ -31,8 +36,9 @@ struct TrainerOptions {
 /// gradient is the mean of their gradients. Batch normalisation sees one micro-batch at a time, as it would on separate
 /// GPUs. Each replica keeps running statistics; those of worker 0 count, as in PyTorch's DistributedDataParallel.
 ///
-/// Everything is deterministic for the same options, data, number of threads and machine.
-/// Spans that a member returns stay valid until the next call of compute, update or set_weights.
+/// Everything is deterministic for the same options, data, number of threads and machine, but for alexnet and vgg16 on
+/// a GPU with images of some sizes; see make_model(). Spans that a member returns stay valid until the next call of
+/// compute, update, apply or set_weights.
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -48,9 +54,9 @@ class Trainer {
   /// [W, batch_size]. Second moments cost one more pass over the gradients of each micro-batch.
   virtual void compute(std::span<const std::uint32_t> samples, bool with_second_moments) = 0;
 
-  /// Each worker's mean cross-entropy over its batch in the last compute().
+  /// Each worker's mean cross-entropy over the images or tokens of its batch in the last compute().
   [[nodiscard]] virtual std::span<const float> losses() const = 0;
-  /// The seconds that each worker's forward and backward passes took in the last compute(), without loading its images.
+  /// The seconds that each worker's forward and backward passes took in the last compute(), without loading its batch.
   [[nodiscard]] virtual std::span<const double> compute_seconds() const = 0;
   /// The worker's own gradient, before averaging over workers.
   [[nodiscard]] virtual std::span<const float> gradient(std::size_t worker) = 0;
@@ -58,14 +64,24 @@ class Trainer {
   /// compute() was called without second moments.
   [[nodiscard]] virtual std::span<const float> second_moment(std::size_t worker) = 0;
 
-  /// One step of SGD as PyTorch defines it: d = g + decay w; v = momentum v + d; w -= rate v. g is the mean gradient
-  /// over workers, summed in float64 in the order of the workers.
+  /// One step of the optimizer, as PyTorch defines it, with the mean gradient over workers, summed in float64 in the
+  /// order of the workers.
   virtual void update(double learning_rate) = 0;
+  /// The same step with this mean gradient, one value for every element, in the place of the exact one.
+  virtual void apply(std::span<const float> mean, double learning_rate) = 0;
+
+  /// Shows all that later steps depend on and that workers share: weights, optimiser, random generator of the CPU. A
+  /// new trainer of the same options to which it is given, with visit_replica() of every worker, goes on with the same
+  /// bits on the CPU.
+  virtual void visit_state(StateVisitor& visitor) = 0;
+  /// The same of what a worker's replica keeps for itself: running statistics.
+  virtual void visit_replica(std::size_t worker, StateVisitor& visitor) = 0;
 
   [[nodiscard]] virtual std::span<const float> weights() = 0;
   virtual void set_weights(std::span<const float> values) = 0;
 
-  /// Mean cross-entropy and share of correct answers on the first `count` images, with the running statistics.
+  /// Mean cross-entropy and share of correct answers on the first `count` samples, over their images or tokens, with
+  /// the running statistics.
   struct Score {
     double loss = 0.0;
     double accuracy = 0.0;
@@ -83,7 +99,8 @@ class Trainer {
 void require_trainer();
 
 /// `training_set` must outlive the trainer. Throws Fault::unavailable without LibTorch, or when the device is not
-/// there, Fault::usage when the model cannot take the images, and Fault::backend for what LibTorch reports.
+/// there, Fault::usage when the model cannot take the data (see model_input()), and Fault::backend for what LibTorch
+/// reports.
 [[nodiscard]] std::unique_ptr<Trainer> make_trainer(const TrainerOptions& options, const Dataset& training_set);
 
 }  // namespace gradtool

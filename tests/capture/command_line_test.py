@@ -45,6 +45,12 @@ with tempfile.TemporaryDirectory() as folder:
     check(not os.path.exists(out), "a GPU that is not there: left a file behind")
     refused(3, "dataset-fashion-mnist", "--data-dir", "/nonexistent", keep=("--data-dir",))
     refused(3, "cifar-10-binary.tar.gz", "--dataset", "cifar10")
+    refused(3, "cifar-100-binary.tar.gz", "--dataset", "cifar100")
+    refused(2, "gpt2 takes text", "--model", "gpt2", "--dataset", "fashion-mnist", keep=("--model",))
+    refused(2, "--data-dir is missing", "--model", "gpt2", keep=("--model", "--data-dir"))
+    refused(3, "too few for a sequence of 1024 tokens", "--model", "gpt2", "--sequence-length", "1024",
+            "--data-dir", os.path.join(folder, "t10k-labels-idx1-ubyte"), keep=("--model", "--data-dir"))
+    refused(2, "the data set has 28 x 28; --image-size enlarges them", "--model", "alexnet", keep=("--model",))
     refused(4, "--train-log", "--train-log", "/nonexistent/log.csv")
 
     # A disk with little room: nothing stays that the next run would be refused for.

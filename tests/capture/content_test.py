@@ -13,10 +13,10 @@ from synthetic import check, contents, run, write_images
 program = os.path.abspath(sys.argv[1])
 
 
-def capture(folder, *arguments, threads="1"):
+def capture(folder, *arguments, threads="1", data="../data"):
     """Runs in `folder` with out.h5 as the file, so that the command recorded in it is the same in every folder."""
     os.makedirs(folder, exist_ok=True)
-    done = run(program, "capture", "--data-dir", "../data", "--batch-size", "16", "--out", "out.h5",
+    done = run(program, "capture", "--data-dir", data, "--batch-size", "16", "--out", "out.h5",
                "--threads", threads, *arguments, cwd=folder)
     check(done.returncode == 0, f"capture {arguments}: {done.stderr}")
     return contents(os.path.join(folder, "out.h5"))
@@ -38,6 +38,21 @@ with tempfile.TemporaryDirectory() as root:
     two = ("--model", "lenet5", "--workers", "2", "--steps", "6")
     check(equal(capture(os.path.join(root, "threads-1"), *two, threads="2"),
                 capture(os.path.join(root, "threads-2"), *two, threads="2")), "two threads gave two different files")
+
+    # Text: the same file for the same command, samples of their own for every worker, and an epoch of all sequences.
+    with open(os.path.join(root, "text"), "wb") as file:
+        file.write(bytes((7 * i * i + i // 3) % 256 for i in range(2000)))
+    for model in ("gpt-nano", "lstm"):
+        language = ("--model", model, "--workers", "2", "--steps", "3", "--sequence-length", "16", "--optimizer", "adamw",
+                    "--lr-schedule", "warmup:2:cosine")
+        first, second = (capture(os.path.join(root, f"{model}-{i}"), *language, threads="2", data="../text") for i in (1, 2))
+        check(equal(first, second), f"{model}: the same command gave two different files")
+        check(np.allclose(first["steps/epoch"], np.arange(3) / (1799 // 16 // 2 // 16)), f"{model}: {first['steps/epoch']}")
+        check(np.allclose(first["steps/learning_rate"] / first["steps/learning_rate"][1], [0.5, 1, 1]), "warm-up")
+        check(str(first["/@dataset"]) == "text:file=text,sequence_length=16", str(first["/@dataset"]))
+        check(str(first["/@optimizer"]).startswith("adamw:learning_rate="), str(first["/@optimizer"]))
+        for name, gradient in by_name(first, "gradient").items():
+            check(not np.array_equal(gradient[0, 0], gradient[0, 1]), f"{model} {name}: two workers agree")
 
     for model in ("lenet5", "resnet20"):
         common = ("--model", model, "--workers", "2", "--steps", "6")

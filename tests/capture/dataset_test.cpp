@@ -155,6 +155,94 @@ TEST(Cifar10Reader, RefusesWhatIsNotCifar10) {
   EXPECT_THAT(sentence_of(Fault::data, load), HasSubstr("label 10 in record 1"));
 }
 
+TEST(Cifar100Reader, UsesTheFineLabel) {
+  const TemporaryFolder folder;
+  const auto record = [](std::uint8_t coarse, std::uint8_t fine) {
+    Bytes bytes{coarse};
+    const Bytes rest = cifar_records({fine});
+    bytes.insert(bytes.end(), rest.begin(), rest.end());
+    return bytes;
+  };
+  Bytes two = record(7, 99);
+  const Bytes second = record(8, 3);
+  two.insert(two.end(), second.begin(), second.end());
+  write_file(folder.file("train.bin"), two);
+  const Dataset dataset = load_training_set("cifar100", folder.path());
+  EXPECT_EQ(dataset.classes, 100);
+  EXPECT_EQ(dataset.labels, (Bytes{99, 3}));
+  EXPECT_EQ(dataset.pixels[0], 99) << "the first pixel, as cifar_records makes it";
+  EXPECT_EQ(dataset.pixels.size(), 2U * 3072);
+  EXPECT_FALSE(load_test_set("cifar100", folder.path()).has_value());
+  write_file(folder.file("test.bin"), record(1, 5));
+  EXPECT_EQ(load_test_set("cifar100", folder.path())->labels, Bytes{5});
+
+  const auto load = [&] { (void)load_training_set("cifar100", folder.path()); };
+  write_file(folder.file("train.bin"), record(1, 100));
+  EXPECT_THAT(sentence_of(Fault::data, load), HasSubstr("label 100 in record 0; labels are 0 to 99"));
+  write_file(folder.file("train.bin"), cifar_records({1, 2}));
+  EXPECT_THAT(sentence_of(Fault::data, load), HasSubstr("no whole number of CIFAR-100 records of 3074 bytes"));
+  std::filesystem::remove(folder.file("train.bin"));
+  EXPECT_THAT(sentence_of(Fault::data, load), HasSubstr("cifar-100-binary.tar.gz"));
+}
+
+Bytes counting(std::size_t count) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::uint8_t>(i);
+  return bytes;
+}
+
+TEST(Text, TrainsOnNineTenthsAndTestsOnTheRest) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("text");
+  write_file(file, counting(200));
+  const Dataset training = load_training_set("text", file, 9);
+  EXPECT_EQ(training.tokens, counting(180));
+  EXPECT_EQ(training.classes, 256);
+  EXPECT_EQ(training.size(), 19U) << "19 x 9 tokens and the one behind them; 8 are left over";
+  const auto test = load_test_set("text", file, 9);
+  ASSERT_TRUE(test.has_value());
+  EXPECT_EQ(test->tokens.front(), 180);
+  EXPECT_EQ(test->tokens.back(), 199);
+  EXPECT_EQ(test->size(), 2U);
+  EXPECT_FALSE(load_test_set("text", file, 20).has_value()) << "20 tokens, and none behind them";
+}
+
+TEST(Text, OfAFolderIsThatOfItsFilesInOrder) {
+  const TemporaryFolder folder;
+  write_file(folder.file("b"), {3, 4});
+  test::write_gzip(folder.file("a.gz"), {1, 2});
+  write_file(folder.file(".hidden"), {9});
+  std::filesystem::create_directory(folder.file("c"));
+  EXPECT_EQ(read_text(folder.path()), (Bytes{1, 2, 3, 4}));
+  EXPECT_EQ(dataset_files("text", folder.path()), (std::vector<std::string>{folder.file("a.gz"), folder.file("b")}));
+}
+
+TEST(Text, RefusesWhatIsNone) {
+  const TemporaryFolder folder;
+  const auto load = [](const std::string& path) {
+    return sentence_of(Fault::data, [&] { (void)load_training_set("text", path, 10); });
+  };
+  EXPECT_THAT(load(folder.path()), HasSubstr("holds no text"));
+  EXPECT_THAT(load(folder.file("absent")), HasSubstr("does not exist"));
+  EXPECT_THAT(load("/dev/null"), HasSubstr("is no file"));
+  write_file(folder.file("short"), counting(11));
+  EXPECT_THAT(load(folder.path()), HasSubstr("11 bytes, too few for a sequence of 10 tokens"));
+  write_file(folder.file("short"), counting(12));
+  EXPECT_EQ(load_training_set("text", folder.path(), 10).size(), 1U);
+}
+
+TEST(Datasets, SayWhetherTheyAreThere) {
+  const TemporaryFolder folder;
+  for (const auto& set : datasets()) {
+    const std::string name{set.name};
+    EXPECT_EQ(&find_dataset(name), &set);
+    EXPECT_EQ(has_training_set(name, folder.path()), set.is_text) << name;
+    EXPECT_EQ(default_data_dir(name).empty(), set.is_text) << name;
+  }
+  write_file(folder.file("train.bin"), {1});
+  EXPECT_TRUE(has_training_set("cifar100", folder.path()));
+}
+
 TEST(ChannelStatistics, AreTheMeanAndDeviationOfEachChannel) {
   Dataset dataset;
   dataset.channels = 2;

@@ -28,7 +28,8 @@ def first_step(process):
 def end(process, out):
     """Everything that the one who goes on has reported is in the file that has the name."""
     process.send_signal(signal.SIGINT)
-    lines = process.communicate(timeout=60)[1].splitlines()
+    lines = process.stderr.read().splitlines()  # communicate() would lose what readline() has read ahead
+    process.wait(timeout=60)
     check(process.returncode == 130, f"exit status {process.returncode}")
     with h5py.File(out, "r") as file:
         steps = [int(line.split()[-1]) for line in lines if line.startswith("captured step")]

@@ -36,6 +36,31 @@ TEST(CaptureOptions, DefaultsFillInEachOther) {
   EXPECT_EQ(check_options(sparse).steps, 150);
 }
 
+TEST(CaptureOptions, DependOnTheOptimizer) {
+  CaptureOptions options = good_options();
+  EXPECT_EQ(check_options(options).momentum, 0.9);
+  EXPECT_EQ(check_options(options).weight_decay, 1e-4);
+  options.optimizer = "adamw";
+  const CaptureOptions adamw = check_options(options);
+  EXPECT_EQ(adamw.learning_rate, 1e-3);
+  EXPECT_EQ(adamw.weight_decay, 0.01);
+  EXPECT_EQ(adamw.betas, (std::vector<double>{0.9, 0.999}));
+  EXPECT_FALSE(adamw.momentum.has_value());
+  options.optimizer = "adam";
+  EXPECT_EQ(check_options(options).weight_decay, 0.0);
+}
+
+TEST(CaptureOptions, OfALanguageModelAreItsText) {
+  CaptureOptions options = good_options();
+  options.model = "lstm";
+  options.data_dir = "text.txt";
+  const CaptureOptions filled = check_options(options);
+  EXPECT_EQ(filled.dataset, "text");
+  EXPECT_EQ(filled.sequence_length, 35);
+  EXPECT_EQ(check_options(good_options()).dataset, "fashion-mnist");
+  EXPECT_FALSE(check_options(good_options()).sequence_length.has_value());
+}
+
 struct Refused {
   const char* name;
   std::function<void(CaptureOptions&)> change;
@@ -55,9 +80,34 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refused{"NoModel", [](auto& o) { o.model = ""; }, "--model is missing"},
         Refused{"Model", [](auto& o) { o.model = "resnet-20"; }, "did you mean 'resnet20'?"},
-        Refused{"FarModel", [](auto& o) { o.model = "vgg"; }, "one of lenet5, resnet20"},
+        Refused{"FarModel", [](auto& o) { o.model = "perceiver"; }, "one of mlp, lenet5, alexnet"},
         Refused{"Dataset", [](auto& o) { o.dataset = "cifar-10"; }, "did you mean 'cifar10'?"},
-        Refused{"Optimizer", [](auto& o) { o.optimizer = "adam"; }, "--optimizer"},
+        Refused{"ImagesForText", [](auto& o) { o.model = "gpt2", o.dataset = "cifar10"; }, "gpt2 takes text"},
+        Refused{"TextForImages", [](auto& o) { o.dataset = "text"; }, "resnet20 takes images"},
+        Refused{"NoText", [](auto& o) { o.model = "gpt2"; }, "--data-dir is missing"},
+        Refused{"LongText", [](auto& o) { o.model = "gpt2", o.data_dir = "x", o.sequence_length = 1025; },
+                "--sequence-length 1025 is not between 1 and 1024"},
+        Refused{"LengthOfImages", [](auto& o) { o.sequence_length = 8; }, "--sequence-length is for text"},
+        Refused{"SizeOfText", [](auto& o) { o.model = "gpt2", o.data_dir = "x", o.image_size = 64; },
+                "--image-size is for images"},
+        Refused{"ImageSize", [](auto& o) { o.image_size = -1; }, "--image-size"},
+        Refused{"Optimizer", [](auto& o) { o.optimizer = "adamx"; }, "did you mean 'adam'?"},
+        Refused{"MomentumOfAdam", [](auto& o) { o.optimizer = "adam", o.momentum = 0.9; }, "--momentum is for sgd"},
+        Refused{"NesterovOfAdam", [](auto& o) { o.optimizer = "adamw", o.nesterov = true; }, "--nesterov is for sgd"},
+        Refused{"NesterovAlone", [](auto& o) { o.nesterov = true, o.momentum = 0.0; }, "--nesterov needs"},
+        Refused{"BetasOfSgd",
+                [](auto& o) {
+                  o.betas = {0.9, 0.99};
+                },
+                "--betas is for adam and adamw"},
+        Refused{"EpsilonOfSgd", [](auto& o) { o.epsilon = 1e-8; }, "--epsilon is for adam and adamw"},
+        Refused{"OneBeta", [](auto& o) { o.optimizer = "adam", o.betas = {0.9}; }, "two values, not 1"},
+        Refused{"Beta",
+                [](auto& o) {
+                  o.optimizer = "adam", o.betas = {0.9, 1.0};
+                },
+                "--betas 1"},
+        Refused{"Epsilon", [](auto& o) { o.optimizer = "adam", o.epsilon = 0.0; }, "--epsilon"},
         Refused{"Device", [](auto& o) { o.device = "gpu"; }, "write cpu, cuda or cuda:INDEX"},
         Refused{"DeviceIndex", [](auto& o) { o.device = "cuda:one"; }, "write cpu, cuda or cuda:INDEX"},
         Refused{"Dtype", [](auto& o) { o.dtype = "fp16"; }, "did you mean 'f16'?"},

@@ -35,9 +35,61 @@ TEST(LearningRate, FollowsItsSchedule) {
   EXPECT_GT(cosine.at(99), 0.0);
 }
 
+TEST(LearningRate, DropsAtMilestones) {
+  const LearningRate rate{0.4, "milestones:3,5,50:0.5", 20};
+  EXPECT_EQ(rate.at(2), 0.4);
+  EXPECT_EQ(rate.at(3), 0.2);
+  EXPECT_EQ(rate.at(4), 0.2);
+  EXPECT_EQ(rate.at(5), 0.1);
+  EXPECT_EQ(rate.at(19), 0.1);
+  EXPECT_EQ(LearningRate(0.4, "milestones:7:0.5", 20).at(7), 0.2);
+}
+
+TEST(LearningRate, WarmsUp) {
+  const LearningRate constant{0.4, "warmup:4:constant", 100};
+  EXPECT_DOUBLE_EQ(constant.at(0), 0.1);
+  EXPECT_DOUBLE_EQ(constant.at(2), 0.3);
+  EXPECT_EQ(constant.at(3), 0.4);
+  EXPECT_EQ(constant.at(99), 0.4);
+  const LearningRate cosine{0.4, "warmup:20:cosine", 100};
+  EXPECT_DOUBLE_EQ(cosine.at(9), 0.2);
+  EXPECT_EQ(cosine.at(20), 0.4);
+  EXPECT_NEAR(cosine.at(60), 0.2, 1e-15);
+  EXPECT_NEAR(cosine.at(100), 0.0, 1e-15);
+  const LearningRate milestones{0.4, "warmup:2:milestones:5,8:0.1", 10};
+  EXPECT_DOUBLE_EQ(milestones.at(0), 0.2);
+  EXPECT_EQ(milestones.at(4), 0.4);
+  EXPECT_DOUBLE_EQ(milestones.at(9), 0.004);
+  EXPECT_DOUBLE_EQ(LearningRate(0.4, "warmup:1:step:3:0.5", 10).at(3), 0.2);
+}
+
 TEST(LearningRate, RefusesOtherText) {
-  for (const char* text : {"", "linear", "step", "step:", "step:5", "step:0:0.1", "step:5:0", "step:5:-1", "step:x:0.1",
-                           "step:5:0.1x", "step:5:inf", "cosine:3"}) {
+  for (const char* text : {"",
+                           "linear",
+                           "step",
+                           "step:",
+                           "step:5",
+                           "step:0:0.1",
+                           "step:5:0",
+                           "step:5:-1",
+                           "step:x:0.1",
+                           "step:5:0.1x",
+                           "step:5:inf",
+                           "cosine:3",
+                           "step:5,6:0.1",
+                           "milestones:5",
+                           "milestones::0.1",
+                           "milestones:5,5:0.1",
+                           "milestones:6,5:0.1",
+                           "milestones:5,:0.1",
+                           "milestones:0:0.1",
+                           "warmup",
+                           "warmup:",
+                           "warmup:5",
+                           "warmup:5:",
+                           "warmup:0:cosine",
+                           "warmup:x:cosine",
+                           "warmup:5:warmup:5:cosine"}) {
     const auto sentence = test::sentence_of(Fault::usage, [&] { LearningRate{0.1, text, 10}; });
     EXPECT_THAT(sentence, testing::HasSubstr("--lr-schedule")) << text;
   }
@@ -45,7 +97,7 @@ TEST(LearningRate, RefusesOtherText) {
 
 TEST(LearningRate, StaysBelowItsLimit) {
   EXPECT_EQ(LearningRate(0.1, "step:1:2", 10).at(9), 0.1 * 512.0);
-  for (const char* text : {"step:1:1e300", "step:1:10", "step:3:1e9"}) {
+  for (const char* text : {"step:1:1e300", "step:1:10", "step:3:1e9", "milestones:4,9:1e4"}) {
     const auto sentence = test::sentence_of(Fault::usage, [&] { LearningRate{0.1, text, 10}; });
     EXPECT_THAT(sentence, testing::HasSubstr("must stay below 1000000")) << text;
   }

@@ -69,6 +69,15 @@ inline Dataset striped_images(std::size_t count, std::int64_t channels, std::int
   return dataset;
 }
 
+/// Bytes that count from 0 to 9 again and again: every token tells the next one.
+inline Dataset counting_text(std::size_t bytes, std::int64_t sequence_length) {
+  Dataset dataset;
+  dataset.sequence_length = sequence_length;
+  dataset.classes = 256;
+  for (std::size_t i = 0; i < bytes; ++i) dataset.tokens.push_back(static_cast<std::uint8_t>(i % 10));
+  return dataset;
+}
+
 /// The sentence of the Error that `body` throws; a failure of the test when it throws none of that fault.
 template <class F>
 std::string sentence_of(Fault fault, F&& body) {

@@ -92,6 +92,40 @@ TEST_P(TrainerGradient, SecondMomentsChangeNothingElse) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
+// Of text: the loss is the mean over all tokens, so a batch of two sequences has the mean of their gradients.
+TEST_F(TrainerGradient, OfTextIsTheMeanOverTokens) {
+  const Dataset text = test::counting_text(64, 8);
+  auto options = TrainerGradient::options("gpt-nano", 2, 1);
+  const auto apart = make_trainer(options, text);
+  options.workers = 1, options.batch_size = 2;
+  const auto together = make_trainer(options, text);
+  const std::vector<std::uint32_t> samples{5, 2};
+  apart->compute(samples, false);
+  together->compute(samples, false);
+  const auto zero = apart->gradient(0), one = apart->gradient(1);
+  std::vector<double> mean(zero.size());
+  for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = (double{zero[i]} + one[i]) / 2.0;
+  EXPECT_LT(relative_distance(together->gradient(0), mean), 1e-5);
+  EXPECT_GT(relative_distance(zero, mean), 0.05) << "workers with sequences of their own must differ";
+  EXPECT_NEAR(apart->losses()[0], std::log(256.0), 0.3) << "untrained, it guesses among 256 bytes";
+}
+
+TEST_F(TrainerGradient, OfTextLearnsToCount) {
+  const Dataset text = test::counting_text(16 * 40 + 1, 16);
+  const auto trainer = make_trainer(options("gpt-nano", 1, 8), text);
+  const auto before = trainer->evaluate(text, 40);
+  for (int step = 0; step < 300; ++step) {
+    std::vector<std::uint32_t> samples(8);
+    for (std::size_t i = 0; i < 8; ++i) samples[i] = static_cast<std::uint32_t>((step * 8 + i) % 40);
+    trainer->compute(samples, false);
+    trainer->update(0.03);
+  }
+  const auto after = trainer->evaluate(text, 40);
+  EXPECT_LT(before.accuracy, 0.2);
+  EXPECT_GT(after.accuracy, 0.8);
+  EXPECT_LT(after.loss, 0.5 * before.loss);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, TrainerGradient, testing::Values("lenet5", "resnet20"),
                          [](const auto& info) { return std::string{info.param}; });
 
@@ -112,6 +146,71 @@ TEST_F(TrainerUpdate, IsSgdWithMomentumAndWeightDecayOnTheMeanGradient) {
     trainer->update(rate);
     EXPECT_LT(relative_distance(trainer->weights(), expected), 1e-6);
   }
+}
+
+// update() sums in float64; apply() takes the mean as it is.
+TEST_F(TrainerUpdate, ApplyTakesAGivenMean) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  const auto by_update = make_trainer(options("resnet20", 2, 16), images);
+  const auto by_apply = make_trainer(options("resnet20", 2, 16), images);
+  for (int step = 0; step < 3; ++step) {
+    by_update->compute(first_samples(32), false);
+    by_apply->compute(first_samples(32), false);
+    std::vector<float> mean(by_apply->elements());
+    for (std::size_t i = 0; i < mean.size(); ++i)
+      mean[i] = static_cast<float>((double{by_apply->gradient(0)[i]} + by_apply->gradient(1)[i]) / 2.0);
+    const auto given = mean;
+    by_update->update(0.05);
+    by_apply->apply(mean, 0.05);
+    EXPECT_EQ(mean, given) << "apply() must not write to what it is given";
+    EXPECT_EQ(copy(by_apply->weights()), copy(by_update->weights()));
+  }
+  test::sentence_of(Fault::internal, [&] { by_apply->apply(std::vector<float>(3), 0.05); });
+}
+
+// Weights, momentum and each replica's running statistics: with all of them a new trainer goes on bit for bit, and
+// without any one of them it does not.
+TEST_F(TrainerUpdate, GoesOnFromSavedState) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  const auto run = [&](Trainer& trainer, int first, int last) {
+    for (int step = first; step < last; ++step) {
+      auto samples = first_samples(32);
+      for (auto& sample : samples) sample = (sample + 8U * static_cast<unsigned>(step)) % 64U;
+      trainer.compute(samples, false);
+      trainer.update(0.05);
+    }
+  };
+  const auto replica = [](Trainer& trainer, std::size_t worker, StateVisitor& visitor) {
+    trainer.visit_replica(worker, visitor);
+  };
+  const auto whole = make_trainer(options("resnet20", 2, 16), images);
+  run(*whole, 0, 4);
+  const auto first = make_trainer(options("resnet20", 2, 16), images);
+  run(*first, 0, 2);
+  const auto shared = save_state(*first);
+  std::vector<std::byte> replicas[2];
+  for (std::size_t w = 0; w < 2; ++w) {
+    StateSaver saver{replicas[w]};
+    replica(*first, w, saver);
+    EXPECT_GT(replicas[w].size(), 1000U);
+  }
+  EXPECT_NE(replicas[0], replicas[1]);
+  for (const bool statistics : {true, false}) {
+    const auto second = make_trainer(options("resnet20", 2, 16), images);
+    restore_state(*second, shared);
+    for (std::size_t w = 0; statistics && w < 2; ++w) {
+      StateLoader loader{replicas[w]};
+      replica(*second, w, loader);
+      loader.finish();
+    }
+    run(*second, 2, 4);
+    EXPECT_EQ(copy(second->weights()), copy(whole->weights()));
+    EXPECT_EQ(second->evaluate(images, 64).loss == whole->evaluate(images, 64).loss, statistics);
+  }
+  const auto without = make_trainer(options("resnet20", 2, 16), images);
+  without->set_weights(first->weights());
+  run(*without, 2, 4);
+  EXPECT_NE(copy(without->weights()), copy(whole->weights())) << "momentum must matter";
 }
 
 // A gradient must not leak into the next step's, nor from one worker to another.
