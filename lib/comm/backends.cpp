@@ -38,6 +38,10 @@ BackendStatus mpi_status() {
 #endif
 }
 
+BackendStatus udp_status() {
+  return {"udp", true, "bounded-loss transport over UDP, started by mpirun or by RANK, WORLD_SIZE, MASTER_ADDR"};
+}
+
 #ifdef GT_WITH_CUDA
 /// "2 GPUs" and true, or why there is none and false.
 BackendStatus gpu_status(const char* name, const std::string& what) {
@@ -78,7 +82,7 @@ std::optional<int> number_in(const char* variable) {
 }  // namespace
 
 std::vector<BackendStatus> comm_backends() {
-  return {threads_status(), mpi_status(), nccl_status(), loopback_status()};
+  return {threads_status(), mpi_status(), udp_status(), nccl_status(), loopback_status()};
 }
 
 MpiPlace mpi_place() {
@@ -94,6 +98,10 @@ MpiPlace mpi_place() {
     const auto size = number_in(size_name);
     if (rank && size && *rank >= 0 && *rank < *size) return {*rank, *size};
   }
+  const auto rank = number_in("RANK");
+  const auto size = number_in("WORLD_SIZE");
+  if (std::getenv("MASTER_ADDR") != nullptr && rank && size && *rank >= 0 && *rank < *size)
+    return {.rank = *rank, .size = *size, .by_environment = true};
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/comm/transport_counts.hpp"
 #include "lib/core/dtype.hpp"
 #include "lib/core/view.hpp"
 
@@ -33,8 +34,21 @@ enum class AllReduce : std::uint8_t {
   ring,       ///< reduce-scatter, then all-gather, around a ring (Patarasuk and Yuan, 2009)
   doubling,   ///< recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
   automatic,  ///< doubling up to kDoublingMost bytes, ring above
+  server,     ///< to rank 0, which adds and sends the sum to all: 2 S a rank, 2(p-1) S at rank 0 (a parameter server)
+  transpose,  ///< to the rank of each segment, which adds and sends the sum to all: 2(p-1)/p S, all pairs at once
 };
 inline constexpr std::size_t kDoublingMost = std::size_t{64} << 10;
+/// `server` and `transpose` are for views of p^2 elements and more, so that what comes in at once fits a scratch of the
+/// view's size. Smaller views go around the ring.
+[[nodiscard]] constexpr bool concentrates_elements(std::size_t elements, int ranks) {
+  return elements >= static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks);
+}
+
+/// A tensor in a view that is summed.
+struct SummedTensor {
+  std::size_t elements = 0;
+  double depth = 0.0;  ///< share of the model's elements in tensors before it, from the input side, 0 to 1
+};
 
 /// The collectives that gradient reduction needs, over ranks that are threads, MPI processes or GPUs.
 ///
@@ -45,9 +59,10 @@ inline constexpr std::size_t kDoublingMost = std::size_t{64} << 10;
 ///
 /// Bytes are those that one rank sends. With S the bytes of the view and p ranks, a call costs, per rank
 /// (docs/measuring.md): all-reduce on the ring 2(p-1)/p S, reduce-scatter (p-1)/p S, all-gather of parts s the sum of
-/// the p-1 parts that the rank relays, all-to-all the p-1 parts for others, broadcast S for each rank but the last of
-/// the chain. The exact counts, also where p does not divide the elements, are functions in lib/comm/traffic.hpp. What
-/// a library does by itself (NCCL's calls, all_reduce_native) is counted by the same formulas, whatever it really does.
+/// the p-1 parts that the rank relays, gather S for each rank but the root, all-to-all the p-1 parts for others,
+/// broadcast S for each rank but the last of the chain. The exact counts, also where p does not divide the elements,
+/// are functions in lib/comm/traffic.hpp. What a library does by itself (NCCL's calls, all_reduce_native) is counted by
+/// the same formulas, whatever it really does.
 ///
 /// One thread at a time uses a communicator. Nothing is allocated by a call on the host that does not throw. The views
 /// of one call do not overlap unless it says so.
@@ -60,7 +75,7 @@ class Communicator {
 
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
-  [[nodiscard]] virtual std::string_view name() const noexcept = 0;  ///< threads, mpi, nccl, loopback
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;  ///< threads, mpi, udp, nccl, loopback
 
   /// Sends `out` to rank `to` while receiving `in` from rank `from`; both sides of a message know its size. When a view
   /// is empty, nothing is sent or received on that side and its rank is ignored. A rank that exchanges with itself
@@ -80,6 +95,7 @@ class Communicator {
   ///   ring: segment s of ring_segment in the order of ranks s + 1, s + 2, ..., s, as reduce_scatter_sum;
   ///   doubling: q is the largest power of two up to p. Rank q + i is added to rank i, then ranks i and i XOR 2^k add
   ///     each other's sums for k = 0, 1, ..., the lower rank's first, and rank i hands the result back to q + i.
+  ///   server: 0, 1, ..., p - 1.   transpose: segment s in the order of ranks s, s + 1, ..., s - 1.
   virtual void all_reduce_sum(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
 
   /// The same sum by the library's own all-reduce, for the uncompressed baseline: MPI_Allreduce (for f32, the only one
@@ -93,6 +109,10 @@ class Communicator {
   /// segments afterwards gives the bits of all_reduce_sum. Views as for all_reduce_sum.
   virtual void reduce_scatter_sum(Queue<S> queue, View<std::byte, S> inout, Dtype dtype,
                                   View<std::byte, S> scratch) = 0;
+
+  /// all.size() == size() * mine.size() on rank `root`, where rank r's bytes land at r * mine.size(); the other ranks'
+  /// `all` is ignored. All ranks send at once, where the library can.
+  virtual void gather(Queue<S> queue, View<const std::byte, S> mine, View<std::byte, S> all, int root) = 0;
 
   /// all.size() == size() * mine.size(); rank r's bytes land at r * mine.size(). `mine` may be that part of `all`.
   virtual void all_gather(Queue<S> queue, View<const std::byte, S> mine, View<std::byte, S> all) = 0;
@@ -114,12 +134,17 @@ class Communicator {
   virtual void broadcast(Queue<S> queue, View<std::byte, S> view, int root) = 0;
 
   /// Bytes of scratch that a sum over ranks needs for a view of `bytes`; at most `bytes`, and 0 when no scratch is
-  /// needed. The ring needs one segment, recursive doubling more.
+  /// needed. The ring needs one segment, the others more.
   [[nodiscard]] virtual std::size_t scratch_bytes(std::size_t bytes) const = 0;
 
   /// Chooses how all_reduce_sum adds; the ring until this is called. Every rank makes the same choice. Throws
-  /// Fault::usage for `doubling` when the library chooses by itself (NCCL).
+  /// Fault::usage for all others when the library chooses by itself (NCCL).
   virtual void set_all_reduce(AllReduce algorithm) = 0;
+
+  /// Says what the elements of the views are that the following sums add, as far as they have as many elements as
+  /// `tensors` have together; others are of no tensor. Empty: nothing is known. For transports that treat layers
+  /// differently; no other looks at it. Every rank makes the same calls.
+  virtual void describe(std::span<const SummedTensor> tensors) { static_cast<void>(tensors); }
 
   /// Announces that collectives will work in `memory` until it is released, so that a library can prepare it (NCCL
   /// registers it). At most one memory at a time is registered, and it is released before it is freed. Every rank makes
@@ -134,6 +159,10 @@ class Communicator {
   /// values := their maximum over ranks, element by element; the values must not be NaN. It serves the harness, outside
   /// of what is measured, and is not counted.
   virtual void agree_max(std::span<double> values) = 0;
+
+  /// What the packets of this rank have met, where the backend sends packets itself; otherwise null.
+  [[nodiscard]] virtual const TransportCounts* transport() const noexcept { return nullptr; }
+  virtual void reset_transport() noexcept {}
 
   [[nodiscard]] const Traffic& traffic() const noexcept { return traffic_; }
   void reset_traffic() noexcept { traffic_ = {}; }

@@ -31,6 +31,9 @@ class ForwardingCommunicator : public Communicator<S> {
   void reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     inner_.reduce_scatter_sum(entering(queue), inout, dtype, scratch);
   }
+  void gather(Queue<S> queue, ConstBytes mine, Bytes all, int root) override {
+    inner_.gather(entering(queue), mine, all, root);
+  }
   void all_gather(Queue<S> queue, ConstBytes mine, Bytes all) override {
     inner_.all_gather(entering(queue), mine, all);
   }
@@ -46,6 +49,9 @@ class ForwardingCommunicator : public Communicator<S> {
 
   [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override { return inner_.scratch_bytes(bytes); }
   void set_all_reduce(AllReduce algorithm) override { inner_.set_all_reduce(algorithm); }
+  void describe(std::span<const SummedTensor> tensors) override { inner_.describe(tensors); }
+  [[nodiscard]] const TransportCounts* transport() const noexcept override { return inner_.transport(); }
+  void reset_transport() noexcept override { inner_.reset_transport(); }
   void register_memory(Bytes memory) override { inner_.register_memory(memory); }
   void release_memory() noexcept override { inner_.release_memory(); }
   void barrier(Queue<S> queue) override { inner_.barrier(entering(queue)); }

@@ -10,6 +10,7 @@
 #include <exception>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lib/comm/host_sum.hpp"
 #include "lib/comm/launch.hpp"
@@ -183,6 +184,31 @@ void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes 
     sent += send;
     received += receive;
   }
+}
+
+void MpiCommunicator::transfer_many(Queue<Space::host> /*queue*/, std::span<const Outgoing> out,
+                                    std::span<const Incoming> in) {
+  const MpiWatch::Call waiting{watch_, current_call(), in.empty() ? -1 : in.front().from};
+  static std::vector<MPI_Request> requests;  // kept, so that calls do not allocate; one thread at a time is here
+  requests.clear();
+  // A message above kMostPerMessage goes in pieces, which MPI keeps in order.
+  const auto pieces = [](std::size_t bytes, auto&& start) {
+    for (std::size_t first = 0; first < bytes; first += kMostPerMessage) {
+      start(first, static_cast<int>(std::min(kMostPerMessage, bytes - first)),
+            &requests.emplace_back(MPI_REQUEST_NULL));
+    }
+  };
+  for (const Incoming& one : in) {
+    pieces(one.bytes.size(), [&](std::size_t first, int count, MPI_Request* request) {
+      GT_MPI(MPI_Irecv(one.bytes.data() + first, count, MPI_BYTE, one.from, kTag, MPI_COMM_WORLD, request));
+    });
+  }
+  for (const Outgoing& one : out) {
+    pieces(one.bytes.size(), [&](std::size_t first, int count, MPI_Request* request) {
+      GT_MPI(MPI_Isend(one.bytes.data() + first, count, MPI_BYTE, one.to, kTag, MPI_COMM_WORLD, request));
+    });
+  }
+  GT_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
 }
 
 void MpiCommunicator::transfer_sum(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,

@@ -52,6 +52,7 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
 
  protected:
   void transfer(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes in) override;
+  void transfer_many(Queue<Space::host> queue, std::span<const Outgoing> out, std::span<const Incoming> in) override;
   void transfer_sum(Queue<Space::host> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,
                     Bytes scratch) override;
   /// One ring segment, which holds what arrives until it is added.

@@ -121,7 +121,8 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   [[nodiscard]] std::string_view name() const noexcept override { return "nccl"; }
   [[nodiscard]] std::size_t scratch_bytes(std::size_t /*bytes*/) const override { return 0; }
   void set_all_reduce(AllReduce algorithm) override {
-    expect_valid(algorithm != AllReduce::doubling, "NCCL chooses by itself how an all-reduce adds");
+    expect_valid(algorithm == AllReduce::ring || algorithm == AllReduce::automatic,
+                 "NCCL chooses by itself how an all-reduce adds");
   }
 
   void exchange(Queue<Space::cuda> queue, int to, ConstBytes out, int from, Bytes in) override {
@@ -187,6 +188,20 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
                          queue.stream));
     }
     group.end();
+  }
+
+  void gather(Queue<Space::cuda> queue, ConstBytes mine, Bytes all, int root) override {
+    check_peers_(0.0);
+    expects(root >= 0 && root < size(), "gather: the root is a rank from 0 to size - 1");
+    expects(rank() != root || all.size() == mine.size() * ranks(),
+            "gather: the root's `all` is not size() times `mine`");
+    ++traffic_.collectives;
+    count(rank() == root ? 0 : mine.size());
+    const auto r_part = [&](int r) {
+      return rank() == root ? all.part(static_cast<std::size_t>(r) * mine.size(), mine.size()) : Bytes{};
+    };
+    exchange_all(
+        queue, [&](int r) { return r == root ? mine : ConstBytes{}; }, r_part);
   }
 
   void all_gather(Queue<Space::cuda> queue, ConstBytes mine, Bytes all) override {

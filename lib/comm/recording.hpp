@@ -48,6 +48,10 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
     sink_({name, inout, static_cast<double>(inout.size())});
     this->inner().reduce_scatter_sum(queue, inout, dtype, scratch);
   }
+  void gather(Queue<S> queue, ConstBytes mine, Bytes all, int root) override {
+    sink_({"gather", mine, static_cast<double>(mine.size())});
+    this->inner().gather(queue, mine, all, root);
+  }
   void all_gather(Queue<S> queue, ConstBytes mine, Bytes all) override {
     sink_({"all_gather", mine, static_cast<double>(mine.size())});
     this->inner().all_gather(queue, mine, all);

@@ -18,7 +18,25 @@ void RingCommunicator<S>::exchange(Queue<S> queue, int to, ConstBytes out, int f
     return;
   }
   call_ = "exchange";
+  stage_ = Stage::exact;
   send_receive(queue, to, out, from, in);
+}
+
+template <Space S>
+void RingCommunicator<S>::transfer_many(Queue<S> queue, std::span<const Outgoing> out, std::span<const Incoming> in) {
+  for (int k = 1; k < size_; ++k) {
+    const int to = wrap(rank_ + k);
+    const int from = wrap(rank_ - k);
+    ConstBytes ours;
+    Bytes theirs;
+    for (const Outgoing& one : out) {
+      if (one.to == to) ours = one.bytes;
+    }
+    for (const Incoming& one : in) {
+      if (one.from == from) theirs = one.bytes;
+    }
+    if (!(ours.empty() && theirs.empty())) transfer(queue, to, ours, from, theirs);
+  }
 }
 
 template <Space S>
@@ -30,6 +48,7 @@ void RingCommunicator<S>::check_sum(Bytes inout, Dtype dtype, Bytes scratch) con
 template <Space S>
 std::size_t RingCommunicator<S>::scratch_bytes(std::size_t bytes) const {
   if (size_ == 1) return 0;
+  if (concentrates()) return bytes;  // the parts of the other ranks, each of a rank's share of the elements
   return std::max(ring_scratch(bytes), doubles(bytes) ? std::min(bytes, kDoublingPiece) : 0);
 }
 
@@ -52,6 +71,8 @@ void RingCommunicator<S>::relay(Queue<S> queue, Part&& part) {
 /// Each segment travels once around the ring and is summed on the way; it ends at the rank of its index.
 template <Space S>
 void RingCommunicator<S>::reduce_scatter_ring(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  stage_ = Stage::summands;
+  hops_ = size_ - 1;
   for (int hop = 0; hop + 1 < size_; ++hop) {
     const ConstBytes out = segment(inout, wrap(rank_ - hop - 1), dtype);
     count(out);
@@ -65,6 +86,7 @@ void RingCommunicator<S>::reduce_scatter_ring(Queue<S> queue, Bytes inout, Dtype
 template <Space S>
 void RingCommunicator<S>::all_reduce_ring(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   reduce_scatter_ring(queue, inout, dtype, scratch);
+  stage_ = Stage::sums;
   relay(queue, [&](int index) { return segment(inout, index, dtype); });
 }
 
@@ -102,10 +124,70 @@ void RingCommunicator<S>::all_reduce_doubling(Queue<S> queue, Bytes inout, Dtype
   }
 }
 
+/// Everything goes to rank 0, which adds in the order of ranks and sends the sum to everybody, in pieces of a rank's
+/// share, so that the other ranks' pieces fit a scratch of the view's size.
+template <Space S>
+void RingCommunicator<S>::all_reduce_server(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  const std::size_t element = size_of(dtype);
+  const std::size_t each = inout.size() / element / static_cast<std::size_t>(size_) * element;
+  hops_ = 1;
+  for (std::size_t first = 0; first < inout.size() && size_ > 1; first += each) {
+    const Bytes piece = inout.part(first, std::min(each, inout.size() - first));
+    stage_ = Stage::summands;
+    many_out_.clear();
+    many_in_.clear();
+    for (int r = 1; r < size_ && rank_ == 0; ++r)
+      many_in_.push_back({r, scratch.part(static_cast<std::size_t>(r - 1) * piece.size(), piece.size()), first});
+    if (rank_ != 0) many_out_.push_back({0, piece, first});
+    send_receive_many(queue);
+    for (const Incoming& one : many_in_) sum_local(queue, piece, one.bytes, dtype);
+
+    stage_ = Stage::sums;
+    many_out_.clear();
+    many_in_.clear();
+    for (int r = 1; r < size_ && rank_ == 0; ++r) many_out_.push_back({r, piece, first});
+    if (rank_ != 0) many_in_.push_back({0, piece, first});
+    send_receive_many(queue);
+  }
+}
+
+/// Every rank gets its segment from all others at once, adds, and sends the sum to all others at once. Adds in the
+/// order of ranks, beginning with its own.
+template <Space S>
+void RingCommunicator<S>::all_reduce_transpose(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
+  const auto offset = [&](Bytes part) { return static_cast<std::size_t>(part.data() - inout.data()); };
+  const Bytes mine = segment(inout, rank_, dtype);
+  stage_ = Stage::summands;
+  hops_ = 1;
+  many_out_.clear();
+  many_in_.clear();
+  for (int k = 1; k < size_; ++k) {
+    const int to = wrap(rank_ + k);
+    many_out_.push_back({to, segment(inout, to, dtype), offset(segment(inout, to, dtype))});
+    many_in_.push_back({to, scratch.part(static_cast<std::size_t>(k - 1) * mine.size(), mine.size()), offset(mine)});
+  }
+  send_receive_many(queue);
+  for (const Incoming& one : many_in_) sum_local(queue, mine, one.bytes, dtype);
+
+  stage_ = Stage::sums;
+  many_out_.clear();
+  many_in_.clear();
+  for (int k = 1; k < size_; ++k) {
+    const int other = wrap(rank_ + k);
+    many_out_.push_back({other, mine, offset(mine)});
+    many_in_.push_back({other, segment(inout, other, dtype), offset(segment(inout, other, dtype))});
+  }
+  send_receive_many(queue);
+}
+
 template <Space S>
 void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   check_sum(inout, dtype, scratch);
-  begin_collective("all_reduce_sum");
+  begin_sum("all_reduce_sum", inout, dtype);
+  if (concentrates() && concentrates_elements(inout.size() / size_of(dtype), size_)) {
+    if (algorithm_ == AllReduce::server) return all_reduce_server(queue, inout, dtype, scratch);
+    return all_reduce_transpose(queue, inout, dtype, scratch);
+  }
   if (doubles(inout.size())) return all_reduce_doubling(queue, inout, dtype, scratch);
   all_reduce_ring(queue, inout, dtype, scratch);
 }
@@ -113,15 +195,35 @@ void RingCommunicator<S>::all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtyp
 template <Space S>
 void RingCommunicator<S>::all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   check_sum(inout, dtype, scratch);
-  begin_collective("all_reduce_native");
+  begin_sum("all_reduce_native", inout, dtype);
   all_reduce_ring(queue, inout, dtype, scratch);
 }
 
 template <Space S>
 void RingCommunicator<S>::reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) {
   check_sum(inout, dtype, scratch);
-  begin_collective("reduce_scatter_sum");
+  begin_sum("reduce_scatter_sum", inout, dtype);
   reduce_scatter_ring(queue, inout, dtype, scratch);
+}
+
+template <Space S>
+void RingCommunicator<S>::gather(Queue<S> queue, ConstBytes mine, Bytes all, int root) {
+  expects(root >= 0 && root < size_, "gather: the root is a rank from 0 to size - 1");
+  expects(rank_ != root || all.size() == mine.size() * static_cast<std::size_t>(size_),
+          "gather: the root's `all` is not size() times `mine`");
+  begin_collective("gather");
+  many_out_.clear();
+  many_in_.clear();
+  if (rank_ != root) many_out_.push_back({root, mine});
+  for (int r = 0; r < size_ && rank_ == root; ++r) {
+    const Bytes part = all.part(static_cast<std::size_t>(r) * mine.size(), mine.size());
+    if (r == root) {
+      copy_local(queue, part, mine);
+    } else {
+      many_in_.push_back({r, part});
+    }
+  }
+  send_receive_many(queue);
 }
 
 template <Space S>

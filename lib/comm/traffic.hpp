@@ -41,6 +41,18 @@ namespace gradtool {
   return std::uint64_t{bytes} * static_cast<std::uint64_t>(rounds + (rank + ranks < size ? 1 : 0));
 }
 
+/// All-reduce through rank 0: the other ranks send the view once, rank 0 sends the sum to each of them.
+[[nodiscard]] constexpr std::uint64_t server_all_reduce_bytes(std::size_t bytes, int rank, int size) {
+  return size == 1 ? 0 : rank == 0 ? std::uint64_t{bytes} * static_cast<std::uint64_t>(size - 1) : bytes;
+}
+
+/// All-reduce by segments: a rank sends every segment but its own, and the sum of its own to all others.
+[[nodiscard]] constexpr std::uint64_t transpose_all_reduce_bytes(std::size_t elements, std::size_t element_bytes,
+                                                                 int rank, int size) {
+  return ring_reduce_scatter_bytes(elements, element_bytes, rank, size) +
+         std::uint64_t{ring_segment(elements, rank, size).count} * element_bytes * static_cast<std::uint64_t>(size - 1);
+}
+
 /// Ring all-gather of parts of these sizes: a rank passes on every part but that of the next rank, which has it.
 [[nodiscard]] inline std::uint64_t ring_all_gather_bytes(std::span<const std::uint64_t> sizes, int rank) {
   const auto next = (static_cast<std::size_t>(rank) + 1) % sizes.size();

@@ -8,14 +8,14 @@
 namespace gradtool::test {
 namespace {
 
-TEST(Backends, ListsAllFourWithAReason) {
+TEST(Backends, ListsAllFiveWithAReason) {
   const auto backends = comm_backends();
   std::vector<std::string> names;
   for (const auto& backend : backends) {
     names.push_back(backend.name);
     EXPECT_FALSE(backend.detail.empty()) << backend.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"threads", "mpi", "nccl", "loopback"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"threads", "mpi", "udp", "nccl", "loopback"}));
   EXPECT_TRUE(backends.front().available);
 }
 
@@ -41,10 +41,18 @@ TEST(Backends, UnavailableOnesSaySo) {
 
 class Place : public testing::Test {
  protected:
-  static constexpr const char* kNames[] = {
-      "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",     "PMI_SIZE",
-      "MV2_COMM_WORLD_RANK",  "MV2_COMM_WORLD_SIZE",  "SLURM_PROCID", "SLURM_NTASKS",
-      "SLURM_STEP_NUM_TASKS"};
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_RANK",
+                                           "OMPI_COMM_WORLD_SIZE",
+                                           "PMI_RANK",
+                                           "PMI_SIZE",
+                                           "MV2_COMM_WORLD_RANK",
+                                           "MV2_COMM_WORLD_SIZE",
+                                           "SLURM_PROCID",
+                                           "SLURM_NTASKS",
+                                           "SLURM_STEP_NUM_TASKS",
+                                           "RANK",
+                                           "WORLD_SIZE",
+                                           "MASTER_ADDR"};
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
@@ -56,6 +64,19 @@ class Place : public testing::Test {
     EXPECT_EQ(place.size, size);
   }
 };
+
+TEST_F(Place, AsTorchDistributedHasItWhereNoOtherLauncherSpeaks) {
+  setenv("RANK", "2", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  expect(0, 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  expect(2, 4);
+  EXPECT_TRUE(mpi_place().by_environment);
+  setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+  setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+  expect(1, 3);
+  EXPECT_FALSE(mpi_place().by_environment);
+}
 
 TEST_F(Place, AloneWithoutALauncher) {
   expect(0, 1);

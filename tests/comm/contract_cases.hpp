@@ -112,6 +112,7 @@ void refuses_what_breaks_the_contract(Communicator<S>& comm, Queue<S> queue) {
   refused("half an element", [&] { comm.all_reduce_sum(queue, view.first(7), Dtype::f32, scratch.view()); });
   refused("a gather that does not fit",
           [&] { comm.all_gather(queue, scratch.view().first(8), view.first(8 * p + 1)); });
+  refused("a gather at nobody", [&] { comm.gather(queue, view.first(8), view.first(8 * p), comm.size()); });
   refused("a broadcast from nobody", [&] { comm.broadcast(queue, view, comm.size()); });
   std::vector<std::uint64_t> sizes(p, 8);
   std::vector<std::uint64_t> offsets(p, 0);
@@ -135,6 +136,8 @@ void refuses_what_breaks_the_contract(Communicator<S>& comm, Queue<S> queue) {
     comm.set_all_reduce(AllReduce::doubling);
     refuses_scratch(4095);
     require(p == 1 || comm.scratch_bytes(4096) == 4096, "doubling needs no scratch");
+    comm.set_all_reduce(AllReduce::server);
+    require(p == 1 || comm.scratch_bytes(4096) == 4096, "a server needs no scratch");
     comm.set_all_reduce(AllReduce::ring);
   } else {
     refused_as(Fault::usage, "an algorithm that the library does not let one choose",

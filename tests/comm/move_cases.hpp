@@ -36,6 +36,33 @@ void gathers_equal_parts(Communicator<S>& comm, Queue<S> queue) {
   }
 }
 
+/// At the root alone, for every root; what the others pass as `all` is not looked at.
+template <Space S>
+void gathers_at_every_root(Communicator<S>& comm, Queue<S> queue) {
+  Rank<S> rank{comm, queue};
+  const auto p = static_cast<std::size_t>(rank.size());
+  for (int root = 0; root < rank.size(); ++root) {
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{70'001}}) {
+      const bool here = rank.rank() == root;
+      RankMemory<S> mine{size};
+      RankMemory<S> all{here ? p * size : 0};
+      mine.write(queue, stamped(size, rank.rank(), root));
+      comm.reset_traffic();
+      comm.gather(queue, mine.view(), all.view(), root);
+      require(comm.traffic().bytes_sent == (here ? 0 : size) && comm.traffic().collectives == 1,
+              "a gather is counted as something else");
+      if (!here) continue;
+      Bytes found(p * size);
+      all.read(queue, found);
+      for (int r = 0; r < rank.size(); ++r) {
+        const Bytes part = stamped(size, r, root);
+        require(std::equal(part.begin(), part.end(), found.begin() + static_cast<std::ptrdiff_t>(size) * r),
+                fmt::format("part {} of {} bytes is not what rank {} sent to {}", r, size, r, root));
+      }
+    }
+  }
+}
+
 template <Space S>
 void gathers_unequal_parts(Communicator<S>& comm, Queue<S> queue) {
   Rank<S> rank{comm, queue};

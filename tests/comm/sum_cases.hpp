@@ -114,6 +114,35 @@ void doubles_in_the_stated_order(Communicator<S>& comm, Queue<S> queue) {
   }
 }
 
+/// The server adds in the order of ranks, the owner of a segment beginning with its own; small views take the ring.
+template <Space S>
+void concentrates_in_the_stated_order(Communicator<S>& comm, Queue<S> queue) {
+  Rank<S> rank{comm, queue};
+  if (!has_path(rank, Path::server)) return;
+  const int p = rank.size();
+  const auto ranks = static_cast<std::size_t>(p);
+  for (const Dtype dtype : dtypes_for(p)) {
+    for (const std::size_t n : {ranks * ranks - 1, ranks * ranks, ranks * ranks + 211}) {
+      std::vector<float> values(n);
+      for (std::size_t i = 0; i < n; ++i) values[i] = rounded(rough_value(i, rank.rank()), dtype);
+      const auto bytes = packed(values, dtype);
+      for (const Path path : {Path::server, Path::transpose}) {
+        const auto sums = unpacked(sum_by(rank, path, bytes, dtype), dtype);
+        for (int s = 0; s < p; ++s) {
+          const Segment segment = ring_segment(n, s, p);
+          const int first = !concentrates_elements(n, p) ? s + 1 : path == Path::server ? 0 : s;
+          for (std::size_t i = segment.first; i < segment.first + segment.count; ++i) {
+            float sum = rounded(rough_value(i, first % p), dtype);
+            for (int k = 1; k < p; ++k) sum = rounded(sum + rounded(rough_value(i, (first + k) % p), dtype), dtype);
+            require(sums[i] == sum, fmt::format("{} by {}: element {} of {} is {:.9g}, the stated order gives {:.9g}",
+                                                name_of(dtype), name_of(path), i, n, sums[i], sum));
+          }
+        }
+      }
+    }
+  }
+}
+
 /// What every way to sum sends, by its formula, and in how many messages.
 template <Space S>
 void counts_every_path_by_its_formula(Communicator<S>& comm, Queue<S> queue) {
@@ -131,7 +160,13 @@ void counts_every_path_by_its_formula(Communicator<S>& comm, Queue<S> queue) {
         sum_by(rank, path, std::vector<std::byte>(n * element), dtype);
         const bool doubles = path == Path::doubling ||
                              (path == Path::automatic && n * element <= kDoublingMost && comm.name() != "nccl");
-        const std::uint64_t expected = path == Path::gather ? (ranks - 1) * n * element : doubles ? doubling : ring;
+        const bool concentrates = concentrates_elements(n, p);
+        const std::uint64_t expected =
+            path == Path::gather                      ? (ranks - 1) * n * element
+            : doubles                                 ? doubling
+            : concentrates && path == Path::server    ? server_all_reduce_bytes(n * element, rank.rank(), p)
+            : concentrates && path == Path::transpose ? transpose_all_reduce_bytes(n, element, rank.rank(), p)
+                                                      : ring;
         require(comm.traffic().bytes_sent == expected,
                 fmt::format("{} elements by {}: {} bytes counted, the formula says {}", n, name_of(path),
                             comm.traffic().bytes_sent, expected));

@@ -64,21 +64,25 @@ enum class Path {
   ring,
   doubling,
   automatic,
+  server,
+  transpose,
   native,
   halves,  ///< reduce-scatter, then an all-gather of the segments
   gather,  ///< all-gather the vectors, and add them here
 };
-inline constexpr Path kPaths[] = {Path::ring,   Path::doubling, Path::automatic,
-                                  Path::native, Path::halves,   Path::gather};
+inline constexpr Path kPaths[] = {Path::ring,      Path::doubling, Path::automatic, Path::server,
+                                  Path::transpose, Path::native,   Path::halves,    Path::gather};
 inline constexpr std::string_view name_of(Path path) {
-  constexpr std::string_view kNames[] = {"ring", "doubling", "automatic", "native", "halves", "gather"};
+  constexpr std::string_view kNames[] = {"ring",      "doubling", "automatic", "server",
+                                         "transpose", "native",   "halves",    "gather"};
   return kNames[static_cast<int>(path)];
 }
 
 /// NCCL chooses by itself how it adds.
 template <Space S>
 bool has_path(const Rank<S>& rank, Path path) {
-  return path != Path::doubling || rank.comm.name() != "nccl";
+  const bool chosen = path == Path::doubling || path == Path::server || path == Path::transpose;
+  return !chosen || rank.comm.name() != "nccl";
 }
 
 /// Where the segments of `bytes` bytes lie.
@@ -100,6 +104,8 @@ std::vector<std::byte> sum_by(Rank<S>& rank, Path path, std::vector<std::byte> b
   auto& comm = rank.comm;
   comm.set_all_reduce(path == Path::doubling    ? AllReduce::doubling
                       : path == Path::automatic ? AllReduce::automatic
+                      : path == Path::server    ? AllReduce::server
+                      : path == Path::transpose ? AllReduce::transpose
                                                 : AllReduce::ring);
   RankMemory<S> memory{bytes.size()};
   RankMemory<S> scratch{comm.scratch_bytes(bytes.size())};
