@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "kernels/float_bits.hpp"
@@ -51,16 +52,23 @@ GT_SIMD_CLONES void gather(const float* x, std::size_t first, std::size_t last, 
   }
 }
 
+/// Pattern i of an array of patterns, or of floats.
+[[gnu::always_inline]] inline std::uint32_t pattern_at(const std::byte* patterns, std::size_t i) {
+  std::uint32_t pattern = 0;
+  std::memcpy(&pattern, patterns + i * sizeof pattern, sizeof pattern);
+  return pattern;
+}
+
 /// How many of the magnitudes are above the threshold, and how many equal it.
 struct Split {
   std::size_t above = 0;
   std::size_t equal = 0;
 };
-GT_SIMD_CLONES Split split(const std::uint32_t* patterns, std::size_t count, std::uint32_t threshold) {
+GT_SIMD_CLONES Split split(const std::byte* patterns, std::size_t count, std::uint32_t threshold) {
   std::uint32_t above = 0;
   std::uint32_t equal = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t magnitude = patterns[i] & kMagnitude;
+    const std::uint32_t magnitude = pattern_at(patterns, i) & kMagnitude;
     above += magnitude > threshold ? 1U : 0U;
     equal += magnitude == threshold ? 1U : 0U;
   }
@@ -81,8 +89,8 @@ void take_digit(const std::uint32_t* histograms, std::size_t parts, RadixDigit d
   }
 }
 
-std::size_t Largest::scratch_bytes(std::size_t n) {
-  return sizeof(std::uint32_t) * (kMaxParts * kRadixBins + 2 * n);
+std::size_t Largest::scratch_bytes(std::size_t n, std::size_t k) {
+  return sizeof(std::uint32_t) * (kMaxParts * kRadixBins + 2 * std::min(n, 2 * k + n / 64 + kBlock));
 }
 
 Largest::Largest(Queue<Space::host> queue, HostView<const float> numbers, HostView<std::byte> scratch)
@@ -90,8 +98,9 @@ Largest::Largest(Queue<Space::host> queue, HostView<const float> numbers, HostVi
       numbers_{numbers},
       parts_{std::min(kMaxParts, part_count(queue, numbers.size(), 1 << 15))},
       histograms_{reinterpret_cast<std::uint32_t*>(scratch.data())},
+      room_{(scratch.size() / sizeof(std::uint32_t) - kMaxParts * kRadixBins) / 2},
       patterns_{histograms_ + kMaxParts * kRadixBins},
-      places_{patterns_ + numbers.size()} {}
+      places_{patterns_ + room_} {}
 
 void Largest::select(HostView<std::uint32_t> positions, float* values) const {
   const std::size_t n = numbers_.size();
@@ -118,10 +127,17 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     for (std::size_t bin = top; bin < kRadixBins; ++bin) parts[part].count += histogram[bin];
     at += parts[part].count;
   }
+  // Where there is no room for the candidates, all numbers are.
+  const bool gathered = parts[parts_ - 1].first + parts[parts_ - 1].count <= room_;
   parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
-    const Part& own = parts[part];
-    gather(x, first, last, top << kTopShift, own.count, patterns_ + own.first, places_ + own.first);
+    Part& own = parts[part];
+    if (gathered)
+      gather(x, first, last, top << kTopShift, own.count, patterns_ + own.first, places_ + own.first);
+    else
+      own.first = first, own.count = last - first;
   });
+  const auto* const patterns =
+      gathered ? reinterpret_cast<const std::byte*>(patterns_) : reinterpret_cast<const std::byte*>(x);
 
   const auto for_candidates = [&](const auto& body) {
     parallel_parts(queue_, parts_, parts_, 1, [&](std::size_t part, std::size_t, std::size_t) { body(part); });
@@ -133,7 +149,7 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
       std::uint32_t* histogram = histograms_ + part * kRadixBins;
       std::fill_n(histogram, kRadixBins, 0U);
       for (std::size_t i = parts[part].first; i < parts[part].first + parts[part].count; ++i) {
-        const std::uint32_t magnitude = patterns_[i] & kMagnitude;
+        const std::uint32_t magnitude = pattern_at(patterns, i) & kMagnitude;
         if (magnitude >> (digit.shift + digit.width) == prefix) ++histogram[magnitude >> digit.shift & mask];
       }
     });
@@ -143,7 +159,7 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
   std::size_t left = search.left;
 
   for_candidates([&](std::size_t part) {
-    parts[part].split = split(patterns_ + parts[part].first, parts[part].count, threshold);
+    parts[part].split = split(patterns + sizeof(float) * parts[part].first, parts[part].count, threshold);
   });
   for (std::size_t part = 0, at = 0; part < parts_; ++part) {
     Part& own = parts[part];
@@ -158,9 +174,9 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     std::size_t at = own.to;
     const std::size_t end = own.to + own.split.above + own.ties;
     for (std::size_t i = own.first; at < end; ++i) {
-      const std::uint32_t pattern = patterns_[i];
+      const std::uint32_t pattern = pattern_at(patterns, i);
       const std::size_t tie = (pattern & kMagnitude) == threshold && ties > 0 ? 1 : 0;
-      positions[at] = places_[i];
+      positions[at] = gathered ? places_[i] : static_cast<std::uint32_t>(i);
       if (values != nullptr) values[at] = format::one_nan(format::float_of(pattern));
       at += tie + ((pattern & kMagnitude) > threshold ? 1 : 0);
       ties -= tie;

@@ -115,13 +115,14 @@ class Selector {
 ///
 /// Two passes over the numbers: a histogram of the leading digit, and a gather of the numbers that have the digit of
 /// the k-th largest or a larger one. The other digits are found among those candidates, which are little more than k
-/// where magnitudes are spread out, and all n of them at worst.
+/// where magnitudes are spread out. Where they are too many for the scratch, as among numbers of one magnitude, the
+/// other digits take three more passes over all numbers instead.
 class Largest {
  public:
-  /// Bytes of scratch for n numbers, a multiple of 4.
-  [[nodiscard]] static std::size_t scratch_bytes(std::size_t n);
+  /// Bytes of scratch for the k largest of n numbers, a multiple of 4: room for about 2k candidates.
+  [[nodiscard]] static std::size_t scratch_bytes(std::size_t n, std::size_t k);
 
-  /// `scratch` is aligned to 4 and holds scratch_bytes(n).
+  /// `scratch` is aligned to 4 and holds scratch_bytes(n, k).
   Largest(Queue<Space::host> queue, HostView<const float> numbers, HostView<std::byte> scratch);
 
   /// positions := the indices of the k largest, ascending; k = positions.size() <= n. values := the numbers there, in
@@ -133,6 +134,7 @@ class Largest {
   HostView<const float> numbers_;
   std::size_t parts_;
   std::uint32_t* histograms_;  ///< one for each part
+  std::size_t room_;           ///< for so many candidates
   std::uint32_t* patterns_;    ///< of the candidates, with their signs
   std::uint32_t* places_;      ///< indices of the candidates
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/draws.hpp"
+#include "lib/core/state.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
@@ -57,6 +58,9 @@ class Encoder {
                       const EncodeContext& context, View<std::byte, S> payload, View<std::byte, S> scratch) = 0;
   /// Forgets all state, as if newly made.
   virtual void reset(Queue<S> queue) = 0;
+  /// Shows all that the steps so far have changed and that a later result, residual() or note() depends on, so that a
+  /// new encoder to which it is given goes on with the same bits. Throws Fault::unavailable for an encoder on a GPU.
+  virtual void visit_state(StateVisitor& visitor) = 0;
   /// What is held back for later steps.
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
   /// What the reader of a row must know: a missing input, a phase that was not reached. One clause, no full stop.

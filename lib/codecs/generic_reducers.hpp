@@ -8,74 +8,33 @@
 
 #include "kernels/vector.hpp"
 #include "lib/codecs/reducer.hpp"
+#include "lib/codecs/sending_side.hpp"
 #include "lib/core/scratch.hpp"
 
 namespace gradtool {
 
-/// What the generic reducers share: the codec, its footprint, the residual.
+/// What the generic reducers share: the sending side, and the counts of the last step.
 template <Space S>
 class CodecReducer : public Reducer<S> {
  public:
   CodecReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, bool error_feedback, Queue<S> queue)
-      : codec_{std::move(codec)},
-        n_{n},
-        ranks_{ranks},
-        footprint_{codec_->plan(n)},
-        state_{error_feedback ? n * sizeof(float) : 0},
-        residual_{state_.template take<float>(error_feedback ? n : 0)},
-        encoder_{codec_->make_encoder(n, ranks, queue)} {
-    fill_zero(queue, residual_);
-  }
+      : n_{n}, sender_{std::move(codec), n, ranks, error_feedback, queue} {}
 
-  void reset(Queue<S> queue) override {
-    fill_zero(queue, residual_);
-    if (encoder_) encoder_->reset(queue);
-  }
+  void reset(Queue<S> queue) override { sender_.reset(queue); }
+  void visit_state(StateVisitor& visitor) override { sender_.visit_state(visitor); }
   [[nodiscard]] std::uint64_t payload_bytes() const override { return payload_bytes_; }
-  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return codec_->values_in(last_, n_); }
-  [[nodiscard]] View<const float, S> residual() const override {
-    return encoder_ && residual_.empty() ? encoder_->residual() : residual_;
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override {
+    return sender_.codec().values_in(last_, n_);
   }
-  [[nodiscard]] std::string note() const override { return encoder_ ? encoder_->note() : std::string{}; }
-  [[nodiscard]] std::vector<Tally> tallies() const override {
-    return encoder_ ? encoder_->tallies() : std::vector<Tally>{};
-  }
+  [[nodiscard]] View<const float, S> residual() const override { return sender_.residual(); }
+  [[nodiscard]] std::string note() const override { return sender_.note(); }
+  [[nodiscard]] std::vector<Tally> tallies() const override { return sender_.tallies(); }
 
  protected:
-  /// Encodes the gradient, through the codec's own memory where it has one. With error feedback, which codecs of
-  /// descriptors with `memory` do not take, encodes gradient + residual and keeps what the payload does not say.
-  /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): u = g + e; send C(u); e = u - D(C(u)).
-  void encode_with_memory(Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
-                          const EncodeContext& context, View<std::byte, S> payload, View<std::byte, S> scratch) {
-    const auto encode = [&](View<const float, S> values) {
-      if (encoder_)
-        encoder_->encode(queue, values, side, context, payload, scratch);
-      else
-        codec_->encode(queue, values, context, payload, scratch);
-    };
-    if (residual_.empty()) return encode(gradient);
-    add(queue, gradient, residual_);
-    encode(residual_);
-    codec_->decode_add(queue, just_written(payload), -1.0F, residual_, scratch);
-  }
+  [[nodiscard]] const Footprint& footprint() const { return sender_.footprint(); }
 
-  /// A payload just written, as decode_add takes it: on the host as long as it says that it is, on a GPU, where only
-  /// the GPU knows that yet, with all the room that it had.
-  [[nodiscard]] View<const std::byte, S> just_written(View<std::byte, S> payload) const {
-    std::uint64_t bytes = footprint_.payload_bytes;
-    if constexpr (S == Space::host) {
-      if (!footprint_.exact) std::memcpy(&bytes, payload.data(), sizeof bytes);
-    }
-    return payload.first(static_cast<std::size_t>(bytes));
-  }
-
-  std::shared_ptr<const Codec<S>> codec_;
   std::size_t n_;
-  int ranks_;
-  Footprint footprint_;
-  Arena<S> state_;
-  View<float, S> residual_;
-  std::unique_ptr<Encoder<S>> encoder_;
+  SendingSide<S> sender_;
   View<const std::byte, S> last_;  ///< the payload of the last reduce, in the workspace
   std::uint64_t payload_bytes_ = 0;
 };
@@ -88,20 +47,20 @@ class SumReducer final : public CodecReducer<S> {
              Queue<S> queue)
       : CodecReducer<S>{std::move(codec), n, ranks, error_feedback, queue}, dtype_{dtype} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{this->footprint_, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{this->footprint(), {}}.bytes; }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
-    const Workspace work{this->footprint_, Scratch<S>{workspace}};
+    const Workspace work{this->footprint(), Scratch<S>{workspace}};
     const auto payload = work.payload;
     const auto scratch = work.scratch;
     const auto segment = work.segment;
     in_phase(clock, Phase::encode, queue,
-             [&] { this->encode_with_memory(queue, gradient, side, context, payload, scratch); });
+             [&] { this->sender_.encode(queue, gradient, side, context, payload, scratch); });
     in_phase(clock, Phase::communicate, queue, [&] { comm.all_reduce_sum(queue, payload, dtype_, segment); });
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
-      this->codec_->decode_add(queue, payload, 1.0F / static_cast<float>(comm.size()), gradient, scratch);
+      this->sender_.codec().decode_add(queue, payload, 1.0F / static_cast<float>(comm.size()), gradient, scratch);
     });
     this->payload_bytes_ = payload.size();
     this->last_ = payload;  // the sum by now, of payloads of one size
@@ -172,7 +131,7 @@ class GatherReducer final : public CodecReducer<S> {
         sizes_(static_cast<std::size_t>(ranks)),
         offsets_(static_cast<std::size_t>(ranks)),
         parts_(static_cast<std::size_t>(ranks)),
-        stated_{this->footprint_.exact ? 0 : sizes_.size()} {}
+        stated_{this->footprint().exact ? 0 : sizes_.size()} {}
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
 
@@ -183,19 +142,18 @@ class GatherReducer final : public CodecReducer<S> {
     const auto scratch = work.scratch;
     const auto size_row = work.size_row;
     const auto me = static_cast<std::size_t>(comm.rank());
-    const auto mine = all.part(me * slot(), this->footprint_.payload_bytes);  // gathered in place
+    const auto mine = all.part(me * slot(), this->footprint().payload_bytes);  // gathered in place
 
-    in_phase(clock, Phase::encode, queue,
-             [&] { this->encode_with_memory(queue, gradient, side, context, mine, scratch); });
+    in_phase(clock, Phase::encode, queue, [&] { this->sender_.encode(queue, gradient, side, context, mine, scratch); });
     in_phase(clock, Phase::communicate, queue, [&] {
-      if (this->footprint_.exact) {
-        std::fill(sizes_.begin(), sizes_.end(), this->footprint_.payload_bytes);
+      if (this->footprint().exact) {
+        std::fill(sizes_.begin(), sizes_.end(), this->footprint().payload_bytes);
       } else {
         comm.all_gather(queue, mine.first(8), size_row);
         stated_.fetch(queue, size_row);
         const auto stated = stated_.wait(queue);
         for (const auto size : stated) {
-          if (size > this->footprint_.payload_bytes) {
+          if (size > this->footprint().payload_bytes) {
             throw Error{Fault::data, "a rank states a payload larger than the codec's bound"};
           }
         }
@@ -207,7 +165,7 @@ class GatherReducer final : public CodecReducer<S> {
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
       for (std::size_t r = 0; r < sizes_.size(); ++r) parts_[r] = all.part(offsets_[r], sizes_[r]);
-      this->codec_->decode_add_all(queue, parts_, 1.0F / static_cast<float>(comm.size()), gradient, scratch);
+      this->sender_.codec().decode_add_all(queue, parts_, 1.0F / static_cast<float>(comm.size()), gradient, scratch);
     });
     this->payload_bytes_ = sizes_[me];
     this->last_ = mine.first(sizes_[me]);
@@ -217,7 +175,7 @@ class GatherReducer final : public CodecReducer<S> {
   struct Workspace {
     Workspace(const GatherReducer& reducer, Scratch<S> pieces)
         : all{pieces.take_bytes(reducer.slot() * reducer.sizes_.size())},
-          scratch{pieces.take_bytes(reducer.footprint_.scratch_bytes)},
+          scratch{pieces.take_bytes(reducer.footprint().scratch_bytes)},
           size_row{pieces.take_bytes(8 * reducer.sizes_.size())},
           bytes{pieces.bytes()} {}
     View<std::byte, S> all;       ///< a slot for every rank's payload
@@ -227,7 +185,7 @@ class GatherReducer final : public CodecReducer<S> {
   };
 
   /// What one rank's payload may take; a multiple of 256 bytes, so that every payload is aligned.
-  [[nodiscard]] std::size_t slot() const { return Arena<S>::padded_size(this->footprint_.payload_bytes); }
+  [[nodiscard]] std::size_t slot() const { return Arena<S>::padded_size(this->footprint().payload_bytes); }
 
   std::vector<std::uint64_t> sizes_, offsets_;
   std::vector<View<const std::byte, S>> parts_;

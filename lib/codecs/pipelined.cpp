@@ -118,6 +118,10 @@ void PipelinedReducer::reset(Queue<Space::host> queue) {
   for (auto& part : parts_) part.reducer->reset(queue);
 }
 
+void PipelinedReducer::visit_state(StateVisitor& visitor) {
+  for (auto& part : parts_) part.reducer->visit_state(visitor);
+}
+
 std::uint64_t PipelinedReducer::payload_bytes() const {
   std::uint64_t bytes = 0;
   for (const auto& part : parts_) bytes += part.reducer->payload_bytes();

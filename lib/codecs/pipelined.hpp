@@ -39,6 +39,7 @@ class PipelinedReducer final : public Reducer<Space::host> {
               const SideInputs<Space::host>& side, const EncodeContext& context, HostView<std::byte> workspace,
               PhaseClock<Space::host>& clock) override;
   void reset(Queue<Space::host> queue) override;
+  void visit_state(StateVisitor& visitor) override;
   [[nodiscard]] std::uint64_t payload_bytes() const override;
   [[nodiscard]] std::uint64_t values_sent(Queue<Space::host> queue) const override;
   void settle(Queue<Space::host> queue) override;

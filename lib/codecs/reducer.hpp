@@ -65,6 +65,14 @@ class Reducer {
   /// Forgets all state, as if newly made.
   virtual void reset(Queue<S> queue) = 0;
 
+  /// Shows all that the steps so far have changed and that a later result, residual(), note() or tally depends on, so
+  /// that a new reducer to which it is given goes on with the same bits. Called between steps, on every rank for
+  /// itself. The default is for reducers that keep nothing. Throws Fault::unavailable for what a GPU keeps.
+  virtual void visit_state(StateVisitor& /*visitor*/) {
+    if constexpr (S == Space::cuda)
+      throw Error{Fault::unavailable, "what is kept between steps cannot be saved from the memory of a GPU"};
+  }
+
   /// Bytes that this rank's encoder produced in the last `reduce`.
   [[nodiscard]] virtual std::uint64_t payload_bytes() const = 0;
   /// Values, of whatever kind, that this rank sent in the last `reduce`. Not timed.
@@ -146,6 +154,14 @@ template <Space S>
 /// What a piece of a workspace takes on a GPU.
 constexpr std::size_t padded(std::size_t bytes) {
   return Arena<Space::cuda>::padded_size(bytes);
+}
+
+/// What a communicator is told about the vector (Communicator::describe).
+[[nodiscard]] inline std::vector<SummedTensor> summed_tensors(const Layout& layout) {
+  std::vector<SummedTensor> tensors;
+  tensors.reserve(layout.tensors.size());
+  for (const TensorShape& tensor : layout.tensors) tensors.push_back({tensor.elements, tensor.depth});
+  return tensors;
 }
 
 }  // namespace gradtool

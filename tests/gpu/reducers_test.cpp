@@ -89,6 +89,22 @@ TEST_P(GpuReducer, IsTheHostsForOddUnitsAndGradients) {
           "one rank only");
 }
 
+// Checkpoints are the host's business alone. Silence would lose what a GPU keeps.
+TEST_P(GpuReducer, SaysThatItsStateCannotBeSaved) {
+  const CodecSpec spec = parse_codec(GetParam());
+  const Layout layout = small_model();
+  run_loopback(1, 0, [&](Communicator<Space::cuda>& /*comm*/, Queue<Space::cuda> queue) {
+    const auto reducer =
+        make_reducer<Space::cuda>(spec, make_codec<Space::cuda>(spec, layout), Scheme::automatic, layout, 1, queue);
+    try {
+      static_cast<void>(save_state(*reducer));
+      ADD_FAILURE() << "was saved";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::unavailable) << error.what();
+    }
+  });
+}
+
 std::vector<std::string> cuda_reducers() {
   std::vector<std::string> specs;
   for (const auto& spec : own_specs()) {

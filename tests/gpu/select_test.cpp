@@ -20,7 +20,7 @@ struct Chosen {
 
 Chosen on_host(const std::vector<float>& x, std::size_t k) {
   Chosen chosen{std::vector<std::uint32_t>(k), std::vector<float>(k)};
-  std::vector<std::uint32_t> scratch(host::Largest::scratch_bytes(x.size()) / 4);
+  std::vector<std::uint32_t> scratch(host::Largest::scratch_bytes(x.size(), k) / 4);
   const host::Largest largest{
       {}, {x.data(), x.size()}, {reinterpret_cast<std::byte*>(scratch.data()), 4 * scratch.size()}};
   largest.select({chosen.positions.data(), k}, chosen.values.data());

@@ -113,17 +113,47 @@ TEST(Largest, TakesWhatSortingTakes) {
     std::vector<std::uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return magnitude(a) > magnitude(b); });
-    Arena<Space::host> arena{host::Largest::scratch_bytes(n) + 256};
-    const auto scratch = arena.take_bytes(host::Largest::scratch_bytes(n));
+    Arena<Space::host> arena{host::Largest::scratch_bytes(n, n) + 256};
+    const auto all_room = arena.take_bytes(host::Largest::scratch_bytes(n, n));
     for (const std::size_t k : {std::size_t{0}, std::size_t{1}, n / 100, n / 3 + 1, n}) {
       std::vector<std::uint32_t> expected(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
       std::sort(expected.begin(), expected.end());
       for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
+        // Every candidate fits into the first. Into the second they do for some k alone.
+        for (const std::size_t room : {all_room.size(), host::Largest::scratch_bytes(n, k)}) {
+          std::vector<std::uint32_t> positions(k);
+          std::vector<float> values(k);
+          host::Largest{queue, {x.data(), n}, all_room.first(room)}.select({positions.data(), k}, values.data());
+          ASSERT_EQ(positions, expected) << k << " of " << n;
+          for (std::size_t i = 0; i < k; ++i) ASSERT_EQ(format::bits_of(values[i]), format::bits_of(x[positions[i]]));
+        }
+      }
+    }
+  }
+}
+
+/// More candidates than there is room for: all magnitudes lie in one bin, or are equal.
+TEST(Largest, NeedsNoRoomForAllNumbers) {
+  TaskPool pool{3};
+  constexpr std::size_t kMany = 100'001;
+  for (const std::uint32_t varied : {0U, 0x0000ffffU, 0x000003ffU}) {
+    std::vector<float> x(kMany);
+    for (std::size_t i = 0; i < kMany; ++i)
+      x[i] = format::float_of(0x3f800000U | (format::draw4({.seed = varied}, i).bits[0] & (0x80000000U | varied)));
+    std::vector<std::uint32_t> order(kMany);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return std::abs(x[a]) > std::abs(x[b]); });
+    for (const std::size_t k : {std::size_t{1}, kMany / 100, kMany / 4}) {
+      const std::size_t bytes = host::Largest::scratch_bytes(kMany, k);
+      ASSERT_LT(bytes, host::Largest::scratch_bytes(kMany, kMany));
+      Arena<Space::host> arena{bytes};
+      const auto scratch = arena.take_bytes(bytes);
+      std::vector<std::uint32_t> expected(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+      std::sort(expected.begin(), expected.end());
+      for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
         std::vector<std::uint32_t> positions(k);
-        std::vector<float> values(k);
-        host::Largest{queue, {x.data(), n}, scratch}.select({positions.data(), k}, values.data());
-        ASSERT_EQ(positions, expected) << k << " of " << n;
-        for (std::size_t i = 0; i < k; ++i) ASSERT_EQ(format::bits_of(values[i]), format::bits_of(x[positions[i]]));
+        host::Largest{queue, {x.data(), kMany}, scratch}.select({positions.data(), k}, nullptr);
+        ASSERT_EQ(positions, expected) << k;
       }
     }
   }

@@ -71,6 +71,7 @@ struct ModelOutcome {
   std::vector<std::vector<std::uint64_t>> payload, wire;         ///< [rank][step]
   std::uint64_t allocations = 0;                                 ///< in all reduces; counted where hooks are linked
   std::string note;
+  std::vector<Tally> tallies;
 };
 
 using GradientOf = std::function<std::vector<float>(int rank, int step)>;
@@ -108,6 +109,8 @@ struct ModelSetup {
   GradientOf gradient = nullptr;  ///< model_gradient when null
   int resets_at = -1;             ///< reset before this step
   bool restarts = false;          ///< gradients, draws and schedules begin again at the reset
+  int saves_at = -1;              ///< before this step a new reducer takes the place of the old one, with its state
+  bool loses_state = false;       ///< the new reducer does not get that state
   bool settles = false;           ///< in front of every step; on a GPU only
   AllReduce all_reduce = AllReduce::ring;
 
@@ -129,8 +132,11 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     const auto me = static_cast<std::size_t>(threads.rank());
     TaskPool pool{setup.threads};
     const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
-    auto reducer = make_reducer<Space::host>(spec, make_codec<Space::host>(spec, setup.layout), setup.scheme,
-                                             setup.layout, setup.ranks, queue);
+    const auto make = [&] {
+      return make_reducer<Space::host>(spec, make_codec<Space::host>(spec, setup.layout), setup.scheme, setup.layout,
+                                       setup.ranks, queue);
+    };
+    auto reducer = make();
     Arena<Space::host> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     std::memset(workspace.data(), 0xA5, workspace.size());
@@ -138,6 +144,12 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     const auto weight = model_weight(n);
     for (int step = 0; step < setup.steps; ++step) {
       if (step == setup.resets_at) reducer->reset(queue);
+      if (step == setup.saves_at) {
+        const auto saved = save_state(*reducer);
+        reducer = make();
+        if (!setup.loses_state) restore_state(*reducer, saved);
+        std::memset(workspace.data(), 0x5A, workspace.size());
+      }
       const int number = setup.numbered(step);
       auto x = setup.gradient ? setup.gradient(threads.rank(), number) : model_gradient(n, threads.rank(), number);
       out.inputs[me].push_back(x);
@@ -163,7 +175,9 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     }
     const auto residual = reducer->residual();
     out.residuals[me].assign(residual.data(), residual.data() + residual.size());
-    if (me == 0) out.note = reducer->note();
+    if (me != 0) return;
+    out.note = reducer->note();
+    out.tallies = reducer->tallies();
   });
   for (const auto count : allocations) out.allocations += count;
   return out;

@@ -53,8 +53,11 @@ void compare_on_rank(const Setup& setup, Communicator<Space::host>& comm, std::v
   TaskPool pool{setup.threads};
   const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
   const auto codec = make_codec<Space::host>(spec, layout);
-  Whole pipelined{make_pipelined_reducer(spec, codec, setup.scheme, layout, comm.size(), queue,
-                                         static_cast<std::size_t>(setup.chunks), threads)};
+  const auto make = [&] {
+    return make_pipelined_reducer(spec, codec, setup.scheme, layout, comm.size(), queue,
+                                  static_cast<std::size_t>(setup.chunks), threads);
+  };
+  Whole pipelined{make()};
   const auto cut = cut_into_chunks(layout, static_cast<std::size_t>(setup.chunks), spec.descriptor->by_layout);
   ASSERT_EQ(cut.size(), static_cast<std::size_t>(setup.chunks));
   std::vector<std::unique_ptr<Whole>> apart;
@@ -68,6 +71,11 @@ void compare_on_rank(const Setup& setup, Communicator<Space::host>& comm, std::v
     if (step == 2) {
       pipelined->reset(queue);
       for (auto& one : apart) (*one)->reset(queue);
+    }
+    if (step == 3) {  // a new one goes on where the old one was
+      const auto saved = save_state(*pipelined.operator->());
+      pipelined = Whole{make()};
+      restore_state(*pipelined.operator->(), saved);
     }
     auto x = model_gradient(n, comm.rank(), step);
     auto y = x;

@@ -72,6 +72,7 @@ class AdaCompEncoder final : public Encoder<S> {
     codec_.step(queue, gradient, residue_.data(), payload, scratch);
   }
   void reset(Queue<S> queue) override { fill_zero(queue, residue_); }
+  void visit_state(StateVisitor& visitor) override { visitor.values("residue", residue_); }
   [[nodiscard]] View<const float, S> residual() const override { return residue_; }
 
  private:

@@ -105,7 +105,7 @@ class DctCodec final : public Codec<Space::host> {
           maxima{scratch.take<std::uint32_t>((n + kBlock - 1) / kBlock)},
           largest_maxima{scratch.take<float>(maxima.size())},
           selection{scratch.take_bytes(host::BlockSelect::scratch_bytes(host::pieces_of(n)))},
-          selection_of_maxima{scratch.take_bytes(host::Largest::scratch_bytes(maxima.size()))},
+          selection_of_maxima{scratch.take_bytes(host::Largest::scratch_bytes(maxima.size(), maxima.size()))},
           bytes{scratch.bytes()} {}
     HostView<std::uint32_t> positions;
     HostView<std::uint32_t> maxima;  ///< the largest pattern of each block
@@ -168,6 +168,11 @@ class DctEncoder final : public Encoder<Space::host> {
     std::fill(residual_.span().begin(), residual_.span().end(), 0.0F);
     steps_ = 0;
     threshold_ = kNoThreshold;
+  }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("residual", residual_);
+    visitor.value("steps", steps_);
+    visitor.value("threshold", threshold_);
   }
   [[nodiscard]] HostView<const float> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override { return codec_.options().note(steps_); }

@@ -187,6 +187,9 @@ class DctEncoder final : public Encoder<Space::cuda> {
     codec_.step(queue, gradient, scheduled, residual_.as<float>(), threshold_.as<DctThreshold>().data(), payload,
                 scratch);
   }
+  void visit_state(StateVisitor& /*visitor*/) override {
+    throw Error{Fault::unavailable, "what is kept between steps cannot be saved from the memory of a GPU"};
+  }
   void reset(Queue<Space::cuda> queue) override {
     fill(queue, residual_.bytes(), 0);
     fill(queue, threshold_.bytes(), 0);

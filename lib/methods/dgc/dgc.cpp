@@ -216,8 +216,8 @@ class HostDgc final : public Codec<Space::host> {
           sample_values{scratch.take<float>(codec.plan_.most_samples())},
           candidates{scratch.take<std::uint32_t>(format::ThresholdCorrection::most(codec.plan_.most_kept()))},
           candidate_values{scratch.take<float>(candidates.size())},
-          largest{scratch.take_bytes(
-              host::Largest::scratch_bytes(std::max(codec.plan_.most_samples(), candidates.size())))},
+          largest{scratch.take_bytes(host::Largest::scratch_bytes(
+              std::max(codec.plan_.most_samples(), candidates.size()), codec.plan_.most_kept()))},
           u{scratch.take<float>(codec.plan_.elements())},
           v{scratch.take<float>(codec.plan_.elements())},
           bytes{scratch.bytes()} {}

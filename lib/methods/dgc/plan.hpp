@@ -114,6 +114,10 @@ class DgcEncoder final : public Encoder<S> {
     fill_zero(queue, u_);
     fill_zero(queue, v_);
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("u", u_);
+    visitor.values("v", v_);
+  }
   [[nodiscard]] View<const float, S> residual() const override { return v_; }
   [[nodiscard]] std::string note() const override { return codec_.step_plan().note(); }
 

@@ -221,6 +221,10 @@ class DlcpEncoder final : public Encoder<Space::host> {
     std::fill(medians_.begin(), medians_.end(), RunningMedian{});
     count_ = {};
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("medians", medians_);
+    visitor.value("delivered", count_);
+  }
   [[nodiscard]] std::vector<Tally> tallies() const override {
     const auto tally = [](const char* what, std::uint64_t part, std::uint64_t whole) {
       return Tally{what, static_cast<double>(part), static_cast<double>(whole)};

@@ -109,6 +109,11 @@ class FftCalibration {
   /// value. Allocates nothing.
   [[nodiscard]] CalibrationStep next(const host::KeptBins& kept, float unit);
   void reset();
+  /// See Encoder::visit_state.
+  void visit_state(StateVisitor& visitor) {
+    visitor.value("calibration", state_);
+    visitor.values("samples", samples_);
+  }
   [[nodiscard]] std::string note() const { return state_.note(); }
 
  private:

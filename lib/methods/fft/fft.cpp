@@ -134,6 +134,7 @@ class FftEncoder final : public Encoder<Space::host> {
     codec_.encode_with(queue, gradient, context, payload, scratch, &calibration_);
   }
   void reset(Queue<Space::host> /*queue*/) override { calibration_.reset(); }
+  void visit_state(StateVisitor& visitor) override { calibration_.visit_state(visitor); }
   [[nodiscard]] std::string note() const override { return calibration_.note(); }
 
  private:

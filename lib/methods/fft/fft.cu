@@ -291,6 +291,9 @@ class CudaFftEncoder final : public Encoder<Space::cuda> {
     codec_.encode_with(queue, gradient, context, payload, scratch, &calibration_);
   }
 
+  void visit_state(StateVisitor& /*visitor*/) override {
+    throw Error{Fault::unavailable, "what is kept between steps cannot be saved from the memory of a GPU"};
+  }
   void reset(Queue<Space::cuda> queue) override {
     cuda::DeviceCalibrationState initial{};
     initial.state.start(calibration_.rules);

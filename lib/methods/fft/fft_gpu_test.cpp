@@ -102,7 +102,7 @@ struct FftCase {
  private:
   /// positions := `first` plus where the largest numbers are.
   static void select_largest(std::span<const float> power, std::span<std::uint32_t> positions, std::uint32_t first) {
-    std::vector<std::byte> scratch(host::Largest::scratch_bytes(power.size()));
+    std::vector<std::byte> scratch(host::Largest::scratch_bytes(power.size(), power.size()));
     host::Largest{{}, {power.data(), power.size()}, {scratch.data(), scratch.size()}}.select(
         {positions.data(), positions.size()}, nullptr);
     for (auto& position : positions) position += first;

@@ -237,12 +237,13 @@ FftWorkspace::FftWorkspace(const FftOptions& options, const format::FftShape& sh
   positions = scratch.take<std::uint32_t>(most_kept);
   kept = scratch.take<float>(2 * most_kept);
   offsets = scratch.take<std::uint32_t>(kMostSummed * shape.pieces());
-  if (!options.by_piece()) selection = scratch.take_bytes(host::Largest::scratch_bytes(shape.bins()));
+  if (!options.by_piece()) selection = scratch.take_bytes(host::Largest::scratch_bytes(shape.bins(), most_kept));
   for (std::size_t p = 0; p < part_count; ++p) {
     parts[p].real = scratch.take<float>(shape.length);
     parts[p].complex = scratch.take<float>(2 * shape.bins_per_chunk());
     if (options.by_piece())
-      parts[p].selection = scratch.take_bytes(host::Largest::scratch_bytes(shape.bins_per_chunk()));
+      parts[p].selection =
+          scratch.take_bytes(host::Largest::scratch_bytes(shape.bins_per_chunk(), shape.bins_per_chunk()));
   }
   bytes = scratch.bytes();
 }

@@ -10,6 +10,7 @@
 #include "lib/codecs/params.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/scratch.hpp"
+#include "lib/core/state.hpp"
 #include "lib/methods/gradiveq/basis.hpp"
 #include "lib/methods/gradiveq/layers.hpp"
 
@@ -69,6 +70,13 @@ class Compressor<Space::host> : public CompressorBase {
   void sample(Queue queue, const float* slices, std::size_t index);
   void fit(Queue queue, HostView<std::byte> scratch);
   [[nodiscard]] std::uint64_t digest(Queue queue);
+  /// See Reducer::visit_state.
+  void visit_state(StateVisitor& visitor) {
+    visitor.values("components", components_);
+    for (const auto& rows : state_.rows) visitor.values("samples", rows);
+    for (const auto& basis : state_.bases) visitor.values("basis", basis);
+    visitor.values("means", state_.means);
+  }
   template <class Broadcast>
   void share(Queue /*queue*/, HostView<std::byte> /*scratch*/, const Broadcast& broadcast) {
     broadcast(as_writable_bytes(HostView<std::uint64_t>{components_.data(), components_.size()}));

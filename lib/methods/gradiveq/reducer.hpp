@@ -63,6 +63,20 @@ class GradiVeqReducer final : public CountingReducer<S> {
     if (quantised_) quantised_->reset(queue);
     phase_ = warmup_steps_ = sample_steps_ = compressed_steps_ = restarts_ = disagreements_ = 0;
   }
+  void visit_state(StateVisitor& visitor) override {
+    if constexpr (S == Space::host) {
+      if (quantised_) quantised_->visit_state(visitor);
+      compressor_.visit_state(visitor);
+      for (std::size_t* count :
+           {&phase_, &warmup_steps_, &sample_steps_, &compressed_steps_, &restarts_, &disagreements_})
+        visitor.value("steps", *count);
+      if (!visitor.restores() || phase_ < samples_) return;
+      compressing_.compress(compressor_.components());
+      beside_coefficients_.choose({}, compressing_.ranges());
+    } else {
+      Reducer<S>::visit_state(visitor);
+    }
+  }
 
   [[nodiscard]] bool reached() const override { return compressed_steps_ > 0; }
   [[nodiscard]] std::string note() const override {

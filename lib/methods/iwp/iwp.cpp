@@ -63,6 +63,8 @@ class HostSteps {
   HostSteps(const MaskPolicy& policy, std::vector<IwpLayer> layers, const IndexCoding& coding, std::size_t n)
       : policy_{policy}, layers_{std::move(layers)}, coding_{coding}, n_{n} {}
 
+  /// See Reducer::visit_state.
+  void visit_state(StateVisitor& visitor) { visitor.values("thresholds", layers_); }
   void reset(Queue /*queue*/) {
     for (IwpLayer& layer : layers_) {
       layer.k = policy_.k;

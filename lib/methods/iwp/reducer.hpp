@@ -188,6 +188,13 @@ class IwpReducer final : public CountingReducer<S> {
     steps_.reset(queue);
     step_ = 0;
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("accumulated", accumulated_);
+    visitor.values("momentum", momentum_);
+    if constexpr (S == Space::host) steps_.visit_state(visitor);
+    visitor.value("step", step_);
+    visitor.value("without weight", without_weight_);
+  }
   [[nodiscard]] View<const float, S> residual() const override { return accumulated_; }
   [[nodiscard]] bool reached() const override { return !without_weight_; }
   [[nodiscard]] std::string note() const override {

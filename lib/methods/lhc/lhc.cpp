@@ -44,7 +44,7 @@ class HostSteps {
   HostSteps(Queue<Space::host> queue, const LhcPlan& plan)
       : plan_{plan}, loads_(plan.lanes), table_{queue, plan.n, plan.lanes, plan.most_rows, plan.seed} {}
 
-  [[nodiscard]] std::size_t scratch_bytes() const { return host::Largest::scratch_bytes(plan_.n); }
+  [[nodiscard]] std::size_t scratch_bytes() const { return host::Largest::scratch_bytes(plan_.n, plan_.kept); }
 
   void keep(Queue<Space::host> queue, HostView<const float> u, HostView<float> residual,
             HostView<std::uint32_t> positions, HostView<float> values, HostView<std::uint32_t> marks,

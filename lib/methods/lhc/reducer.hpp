@@ -65,6 +65,11 @@ class LhcReducer final : public CountingReducer<S> {
     some_estimated_ = false;
     some_summed_whole_ = false;
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("residual", residual_);
+    visitor.value("some estimated", some_estimated_);
+    visitor.value("some summed whole", some_summed_whole_);
+  }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {
     std::string text;

@@ -110,6 +110,15 @@ class OkTopkReducer final : public CountingReducer<S> {
     step_ = 0;
     selected_ = wanted_ = 0;
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("residual", residual_);
+    visitor.values("borders", borders_);
+    visitor.value("local threshold", local_);
+    visitor.value("global threshold", global_);
+    visitor.value("step", step_);
+    visitor.value("selected", selected_);
+    visitor.value("wanted", wanted_);
+  }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
   [[nodiscard]] bool reached() const override { return step_ > warmup_; }
   [[nodiscard]] std::string note() const override {

@@ -112,6 +112,12 @@ class PowerSgdReducer final : public CountingReducer<S> {
     steps_.forget();
     compressed_steps_ = dense_steps_ = 0;
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("residual", state_.residual);
+    visitor.values("Q", state_.q);
+    visitor.value("compressed steps", compressed_steps_);
+    visitor.value("dense steps", dense_steps_);
+  }
   void settle(Queue<S> queue) override { steps_.settle(queue, state_); }
   [[nodiscard]] View<const float, S> residual() const override { return state_.residual; }
   [[nodiscard]] bool reached() const override { return compressed_steps_ > 0; }
@@ -129,13 +135,17 @@ class PowerSgdReducer final : public CountingReducer<S> {
  private:
   struct Workspace {
     Workspace(const PowerSgdReducer& reducer, Scratch<S> scratch)
-        : segment{scratch.take_bytes(4 * std::max({reducer.n_, reducer.plan_.p_size, reducer.plan_.q_size}))},
+        : segment{scratch.take_bytes(
+              4 * std::max({reducer.sums_gradients() ? reducer.n_ : 0, reducer.plan_.p_size, reducer.plan_.q_size}))},
           steps{reducer.steps_, scratch},
           bytes{scratch.bytes()} {}
     View<std::byte, S> segment;  ///< of the all-reduces, of which the longest sum needs the most
     typename Steps::Workspace steps;
     std::size_t bytes;
   };
+
+  /// Whether some step sums gradients as they are: each before start_iteration, and all where there is no matrix.
+  [[nodiscard]] bool sums_gradients() const { return start_iteration_ > 0 || plan_.matrices.empty(); }
 
   static std::size_t residual_size(const ReducerSetup<S>& setup) {
     return setup.spec.error_feedback ? setup.layout.elements : 0;

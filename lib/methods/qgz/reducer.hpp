@@ -60,6 +60,7 @@ class QgzReducer final : public CountingReducer<S> {
 
   [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = false}; }
   void reset(Queue<S> queue) override { fill_zero(queue, residual_); }
+  void visit_state(StateVisitor& visitor) override { visitor.values("residual", residual_); }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {
     return ranks_ > asked_ && asked_ > 1 && nodes_ == 1 ? "node does not divide the ranks: one level" : "";

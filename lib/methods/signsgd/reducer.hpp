@@ -50,6 +50,7 @@ class SignSgdReducer final : public CountingReducer<S> {
 
   [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = false}; }
   void reset(Queue<S> queue) override { fill_zero(queue, momentum_); }
+  void visit_state(StateVisitor& visitor) override { visitor.values("momentum", momentum_); }
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
 

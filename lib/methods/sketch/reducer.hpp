@@ -61,6 +61,10 @@ class SketchReducer final : public CountingReducer<S> {
     fill_zero(queue, residual_);
     fill_zero(queue, momentum_);
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("residual", residual_);
+    visitor.values("momentum", momentum_);
+  }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
   [[nodiscard]] bool reached() const override { return steps_.has_value(); }
   [[nodiscard]] std::string note() const override {

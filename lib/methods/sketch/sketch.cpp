@@ -88,7 +88,7 @@ class HostSteps {
         : rows{scratch.take<float>(steps.sketch_.scratch())},
           estimates{scratch.take<float>(steps.plan_.n)},
           kept{scratch.take<std::uint32_t>(steps.plan_.kept)},
-          largest{scratch.take_bytes(host::Largest::scratch_bytes(steps.plan_.n))},
+          largest{scratch.take_bytes(host::Largest::scratch_bytes(steps.plan_.n, steps.plan_.candidates))},
           bytes{scratch.bytes()} {}
     HostView<float> rows;  ///< scratch of the sketch
     HostView<float> estimates;

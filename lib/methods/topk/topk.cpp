@@ -49,7 +49,7 @@ class TopK final : public Codec<Space::host> {
   struct Workspace {
     Workspace(const TopK& codec, std::size_t n, Scratch<Space::host> scratch)
         : positions{scratch.take<std::uint32_t>(codec.values_sent(n))},
-          selection{scratch.take_bytes(host::Largest::scratch_bytes(n))},
+          selection{scratch.take_bytes(host::Largest::scratch_bytes(n, codec.values_sent(n)))},
           bytes{scratch.bytes()} {}
     HostView<std::uint32_t> positions;
     HostView<std::byte> selection;

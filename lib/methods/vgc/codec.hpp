@@ -78,6 +78,11 @@ class VgcEncoder final : public Encoder<S> {
     fill_zero(queue, v_);
     had_moments_ = true;
   }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("r", r_);
+    visitor.values("v", v_);
+    visitor.value("had moments", had_moments_);
+  }
   [[nodiscard]] View<const float, S> residual() const override { return r_; }
   [[nodiscard]] std::string note() const override {
     return had_moments_

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/vector.hpp"
+#include "lib/codecs/codec.hpp"
+#include "lib/core/arena.hpp"
+
+namespace gradtool {
+
+/// What one rank keeps in order to encode the gradient of one unit, step after step: the codec's own memory where it
+/// has one, or the residual of error feedback. All memory is taken on construction.
+template <Space S>
+class SendingSide {
+ public:
+  /// `error_feedback` must be false for a codec with a memory of its own; parse_codec sees to it.
+  SendingSide(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, bool error_feedback, Queue<S> queue)
+      : codec_{std::move(codec)},
+        footprint_{codec_->plan(n)},
+        state_{error_feedback ? n * sizeof(float) : 0},
+        residual_{state_.template take<float>(error_feedback ? n : 0)},
+        encoder_{codec_->make_encoder(n, ranks, queue)} {
+    fill_zero(queue, residual_);
+  }
+
+  /// Encodes the gradient, through the codec's own memory where it has one. With error feedback encodes gradient +
+  /// residual and keeps what the payload does not say.
+  /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): u = g + e; send C(u); e = u - D(C(u)).
+  void encode(Queue<S> queue, View<const float, S> gradient, const SideInputs<S>& side, const EncodeContext& context,
+              View<std::byte, S> payload, View<std::byte, S> scratch) {
+    const auto write = [&](View<const float, S> values) {
+      if (encoder_)
+        encoder_->encode(queue, values, side, context, payload, scratch);
+      else
+        codec_->encode(queue, values, context, payload, scratch);
+    };
+    if (residual_.empty()) return write(gradient);
+    add(queue, gradient, residual_);
+    write(residual_);
+    codec_->decode_add(queue, just_written(payload), -1.0F, residual_, scratch);
+  }
+
+  /// A payload just written, as decode_add takes it: on the host as long as it says that it is, on a GPU, where only
+  /// the GPU knows that yet, with all the room that it had.
+  [[nodiscard]] View<const std::byte, S> just_written(View<std::byte, S> payload) const {
+    std::uint64_t bytes = footprint_.payload_bytes;
+    if constexpr (S == Space::host) {
+      if (!footprint_.exact) std::memcpy(&bytes, payload.data(), sizeof bytes);
+    }
+    return payload.first(static_cast<std::size_t>(bytes));
+  }
+
+  /// Forgets all state, as if newly made.
+  void reset(Queue<S> queue) {
+    fill_zero(queue, residual_);
+    if (encoder_) encoder_->reset(queue);
+  }
+
+  /// See Reducer::visit_state.
+  void visit_state(StateVisitor& visitor) {
+    visitor.values("residual", residual_);
+    if (encoder_) encoder_->visit_state(visitor);
+  }
+
+  [[nodiscard]] const Codec<S>& codec() const { return *codec_; }
+  [[nodiscard]] const Footprint& footprint() const { return footprint_; }
+  /// What is held back for later steps; empty where nothing is.
+  [[nodiscard]] View<const float, S> residual() const {
+    return encoder_ && residual_.empty() ? encoder_->residual() : residual_;
+  }
+  [[nodiscard]] std::string note() const { return encoder_ ? encoder_->note() : std::string{}; }
+  [[nodiscard]] std::vector<Tally> tallies() const { return encoder_ ? encoder_->tallies() : std::vector<Tally>{}; }
+
+ private:
+  std::shared_ptr<const Codec<S>> codec_;
+  Footprint footprint_;
+  Arena<S> state_;
+  View<float, S> residual_;
+  std::unique_ptr<Encoder<S>> encoder_;
+};
+
+}  // namespace gradtool

@@ -1,0 +1,576 @@
+#include "lib/train/run.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lib/bench/fingerprint.hpp"
+#include "lib/bench/units.hpp"
+#include "lib/capture/sampler.hpp"
+#include "lib/capture/schedule.hpp"
+#include "lib/codecs/reducer.hpp"
+#include "lib/comm/recording.hpp"
+#include "lib/core/arena.hpp"
+#include "lib/core/error.hpp"
+#include "lib/core/interrupt.hpp"
+#include "lib/core/sha256.hpp"
+#include "lib/core/state.hpp"
+#include "lib/train/checkpoint.hpp"
+
+namespace gradtool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Seconds that the processor spent on the calling thread.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Encoding and decoding in processor time of the rank's thread, which does all of it: more ranks than cores would
+/// otherwise be measured with each other. Communicating in clock time.
+class RankClock final : public PhaseClock<Space::host> {
+ public:
+  void begin(Phase phase, Queue<Space::host> /*queue*/) override {
+    begun_ = phase == Phase::communicate ? wall() : processor_seconds();
+  }
+  void end(Phase phase, Queue<Space::host> /*queue*/) override {
+    seconds_[static_cast<std::size_t>(phase)] += (phase == Phase::communicate ? wall() : processor_seconds()) - begun_;
+  }
+  /// Since the last call, indexed by Phase.
+  std::array<double, 3> take() { return std::exchange(seconds_, {}); }
+
+ private:
+  static double wall() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+  double begun_ = 0.0;
+  std::array<double, 3> seconds_{};
+};
+
+/// What rank 0 adds up over an epoch for the network models.
+struct UnitSums {
+  double encode = 0.0, decode = 0.0;  ///< seconds of rank 0
+  CollectiveUses uses = no_uses();    ///< of all steps
+};
+
+/// Since the last row.
+struct EpochSums {
+  double loss = 0.0;  ///< added over workers and steps
+  std::int64_t steps = 0;
+  TrainCosts costs;
+};
+
+/// A hash of all results of a rank since the last comparison.
+class ResultHash {
+ public:
+  void add(std::span<const float> values) {
+    const auto print = fingerprint(values);
+    for (std::size_t i = 0; i < 2; ++i) {
+      halves_[i] = std::rotl(halves_[i], 5) * 0x9e3779b1U ^ static_cast<std::uint32_t>(print[i]);
+    }
+  }
+  [[nodiscard]] std::array<std::uint32_t, 2> take() { return std::exchange(halves_, {}); }
+
+ private:
+  std::array<std::uint32_t, 2> halves_{};
+};
+
+class RankTraining {
+ public:
+  RankTraining(const RunPlan& plan, Communicator<Space::host>& comm, SharedTrainer& shared, TrainRun& run)
+      : plan_{plan},
+        comm_{comm},
+        shared_{shared},
+        run_{run},
+        workers_{static_cast<std::size_t>(plan.options.training.workers)},
+        rank_{static_cast<std::size_t>(comm.rank())},
+        rate_{*plan.options.training.learning_rate, plan.options.training.lr_schedule, plan.steps},
+        sampler_{plan.training_set.size(), workers_, static_cast<std::size_t>(plan.options.training.batch_size),
+                 static_cast<std::uint64_t>(plan.seed)} {
+    const CodecDescriptor& codec = *plan.spec().descriptor;
+    moments_ = codec.needs_second_moment && plan.options.training.micro_batches > 1;
+    make_trainer_and_units(codec);
+    verdict_.resize(kLosses + workers_);
+    run_.codec = plan.codec;
+    run_.seed = plan.seed;
+  }
+
+  void train() {
+    resume();
+    last_checkpoint_ = Clock::now();
+    while (run_.status == TrainRun::Status::unfinished && step_ < plan_.steps) {
+      const bool stop = make_step();
+      const bool row = run_.status == TrainRun::Status::diverged || step_ == plan_.steps ||
+                       step_ % sampler_.iterations_per_epoch() == 0;
+      if (row) end_epoch();
+      const bool over = run_.status == TrainRun::Status::diverged || step_ == plan_.steps;
+      if (over && run_.status == TrainRun::Status::unfinished) run_.status = TrainRun::Status::finished;
+      if (over) finish();
+      if (leads() && plan_.on_step) plan_.on_step(run_, step_, last_loss_, row);
+      if (over || stop || checkpoint_due(row)) save();
+      if (stop && !over) return;
+    }
+  }
+
+  [[nodiscard]] std::uint64_t elements() const { return elements_; }
+
+ private:
+  // What ranks agree on after every step; workers' losses follow.
+  static constexpr std::size_t kStop = 0, kLate = 1, kNotFinite = 2, kWire = 3, kCompute = 4, kEncode = 5,
+                               kCommunicate = 6, kDecode = 7, kTotal = 8, kLosses = 9;
+
+  [[nodiscard]] bool leads() const { return rank_ == 0; }
+  /// The rank that computes gradients and makes the step: rank 0 for all threads, every process for itself.
+  [[nodiscard]] bool trains() const { return leads() || !plan_.threads; }
+  [[nodiscard]] Trainer& trainer() { return *shared_.trainer; }
+  /// Where this rank's gradient is in its trainer.
+  [[nodiscard]] std::size_t place() const { return plan_.threads ? rank_ : 0; }
+
+  void make_trainer_and_units(const CodecDescriptor& descriptor) {
+    if (trains()) {
+      CaptureOptions options = plan_.options.training;
+      options.seed = plan_.seed;
+      if (!plan_.threads) options.workers = 1;
+      shared_.trainer = make_trainer(trainer_options(options), plan_.training_set);
+    }
+    comm_.barrier({});  // the trainer is there
+    elements_ = trainer().elements();
+    const auto& tensors = trainer().parameters();
+    std::size_t first = 0;
+    for (const auto& tensor : tensors) {
+      tensor_first_.push_back(first);
+      first += static_cast<std::size_t>(tensor.elements);
+    }
+    std::vector<std::size_t> all(tensors.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    units_ = make_units(tensors, all, plan_.options.granularity);
+    ready_ = ready_shares(units_, tensors);
+    sums_.resize(units_.size());
+
+    comm_.set_all_reduce(plan_.options.all_reduce);
+    std::shared_ptr<const Codec<Space::host>> codec;
+    std::size_t workspace = 0, largest = 0;
+    for (const auto& unit : units_) {
+      const Layout layout = layout_of(unit, tensors);
+      if (codec == nullptr || descriptor.by_layout) codec = make_codec<Space::host>(plan_.spec(), layout);
+      reducers_.push_back(make_reducer<Space::host>(plan_.spec(), codec, plan_.options.scheme_for(plan_.spec()), layout,
+                                                    comm_.size(), {}));
+      summed_.push_back(summed_tensors(layout));
+      workspace = std::max(workspace, reducers_.back()->workspace_bytes());
+      largest = std::max(largest, unit.elements);
+    }
+    workspace_.emplace(std::max<std::size_t>(workspace, 1));
+    work_ = workspace_->take_bytes(workspace);
+    buffer_.resize(largest);
+    if (descriptor.needs_weight) weight_.resize(largest);
+    if (moments_) moment_.resize(largest);
+    if (trains()) mean_.resize(elements_);
+  }
+
+  /// Copies what a unit has of a flat vector of all parameters.
+  HostView<float> gather(const Unit& unit, std::span<const float> flat, std::vector<float>& out) const {
+    for (const auto& piece : unit.pieces) {
+      const auto from = flat.subspan(tensor_first_[piece.tensor], piece.elements);
+      std::copy(from.begin(), from.end(), out.begin() + static_cast<std::ptrdiff_t>(piece.first));
+    }
+    return {out.data(), unit.elements};
+  }
+  void scatter(const Unit& unit, std::span<const float> values) {
+    for (const auto& piece : unit.pieces) {
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(piece.first), piece.elements,
+                  mean_.begin() + static_cast<std::ptrdiff_t>(tensor_first_[piece.tensor]));
+    }
+  }
+
+  /// Returns whether the user wants to stop.
+  bool make_step() {
+    std::fill(verdict_.begin(), verdict_.end(), 0.0);
+    const auto start = Clock::now();
+    if (trains()) compute();
+    comm_.barrier({});  // all gradients are there
+    const std::uint64_t sent = reduce_units();
+    comm_.barrier({});  // nobody reads weights or gradients any more
+    if (trains()) trainer().apply(mean_, rate_.at(step_));
+    verdict_[kTotal] = since(start);
+    verdict_[kWire] = static_cast<double>(sent);
+    verdict_[kStop] = interrupted() ? 1.0 : 0.0;
+    verdict_[kLate] = since(last_checkpoint_) > kMinute ? 1.0 : 0.0;
+    comm_.agree_max(verdict_);
+    const double loss = std::accumulate(verdict_.begin() + kLosses, verdict_.end(), 0.0);
+    last_loss_ = loss / static_cast<double>(workers_);
+    epoch_.loss += loss;
+    ++epoch_.steps;
+    TrainCosts& costs = epoch_.costs;
+    costs.wire_bytes += verdict_[kWire];
+    costs.compute += verdict_[kCompute];
+    costs.encode += verdict_[kEncode];
+    costs.communicate += verdict_[kCommunicate];
+    costs.decode += verdict_[kDecode];
+    costs.total += verdict_[kTotal];
+    ++step_;
+    if (verdict_[kNotFinite] != 0.0) {
+      run_.status = TrainRun::Status::diverged;
+      last_loss_ = std::numeric_limits<double>::quiet_NaN();
+    }
+    return verdict_[kStop] != 0.0;
+  }
+
+  void compute() {
+    const auto batch = static_cast<std::size_t>(plan_.options.training.batch_size);
+    auto samples = sampler_.batches(step_);
+    if (!plan_.threads) samples = samples.subspan(rank_ * batch, batch);
+    trainer().compute(samples, moments_);
+    if (!weight_.empty()) shared_.weights = trainer().weights();
+    const auto losses = trainer().losses();
+    for (std::size_t w = 0; w < losses.size(); ++w) {
+      // Maxima over ranks are taken of numbers of any sign, and each worker's loss is known to one rank: cross-entropy
+      // is not negative, so that 0 stands for what others do not know.
+      const double loss = static_cast<double>(losses[w]);
+      if (std::isfinite(loss))
+        verdict_[kLosses + rank_ + w] = loss;
+      else
+        verdict_[kNotFinite] = 1.0;
+      verdict_[kCompute] = std::max(verdict_[kCompute], trainer().compute_seconds()[w]);
+    }
+  }
+
+  /// Averages all units. Returns the bytes that this rank has sent.
+  std::uint64_t reduce_units() {
+    const std::uint64_t before = comm_.traffic().bytes_sent;
+    const auto gradient = trainer().gradient(place());
+    const auto weights = shared_.weights;
+    std::span<const float> moments;
+    if (moments_) moments = trainer().second_moment(place());
+    const double first_rate = rate_.at(0);
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      const auto buffer = gather(units_[u], gradient, buffer_);
+      SideInputs<Space::host> side;
+      if (!weights.empty()) side.weight = gather(units_[u], weights, weight_);
+      if (!moments.empty()) side.second_moment = gather(units_[u], moments, moment_);
+      const EncodeContext context{.key = {.seed = static_cast<std::uint64_t>(plan_.seed),
+                                          .step = static_cast<std::uint32_t>(step_),
+                                          .rank = static_cast<std::uint32_t>(rank_),
+                                          .tensor = static_cast<std::uint32_t>(u)},
+                                  .iteration = step_,
+                                  .learning_rate_ratio = first_rate > 0.0 ? rate_.at(step_) / first_rate : 1.0};
+      comm_.describe(summed_[u]);
+      reduce(u, buffer, side, context);
+      payload_bytes_ += static_cast<double>(reducers_[u]->payload_bytes());
+      const auto seconds = clock_.take();
+      verdict_[kEncode] += seconds[static_cast<std::size_t>(Phase::encode)];
+      verdict_[kCommunicate] += seconds[static_cast<std::size_t>(Phase::communicate)];
+      verdict_[kDecode] += seconds[static_cast<std::size_t>(Phase::decode)];
+      sums_[u].encode += seconds[static_cast<std::size_t>(Phase::encode)];
+      sums_[u].decode += seconds[static_cast<std::size_t>(Phase::decode)];
+      results_.add(buffer.span());
+      if (trains()) scatter(units_[u], buffer.span());
+    }
+    return comm_.traffic().bytes_sent - before;
+  }
+
+  void reduce(std::size_t u, HostView<float> buffer, const SideInputs<Space::host>& side,
+              const EncodeContext& context) {
+    Reducer<Space::host>& reducer = *reducers_[u];
+    if (!leads() || plan_.options.networks.empty()) {
+      reducer.reduce(comm_, {}, buffer, side, context, work_, clock_);
+      return;
+    }
+    const auto pattern = reducer.pattern();
+    RecordingCommunicator<Space::host> recording{comm_, [&](const RecordingCommunicator<Space::host>::Call& call) {
+                                                   add_use(sums_[u].uses, call.name, call.mean_bytes, pattern.shards,
+                                                           pattern.ring);
+                                                 }};
+    reducer.reduce(recording, {}, buffer, side, context, work_, clock_);
+  }
+
+  /// Compares the ranks, evaluates, and adds a row.
+  void end_epoch() {
+    share_payload_bytes();
+    if (run_.status != TrainRun::Status::diverged) expect_agreement();
+    TrainRow row;
+    row.modelled = modelled_so_far();
+    TrainRow::Numbers& numbers = row.numbers;
+    numbers.epoch = (step_ - 1) / sampler_.iterations_per_epoch() + 1;
+    numbers.step = step_;
+    numbers.learning_rate = rate_.at(step_ - 1);
+    const bool diverged = run_.status == TrainRun::Status::diverged;
+    numbers.train_loss = diverged ? std::numeric_limits<double>::quiet_NaN()
+                                  : epoch_.loss / static_cast<double>(epoch_.steps) / static_cast<double>(workers_);
+    const TrainCosts before = run_.rows.empty() ? TrainCosts{} : run_.rows.back().numbers.costs;
+    for (double TrainCosts::*what :
+         {&TrainCosts::wire_bytes, &TrainCosts::payload_bytes, &TrainCosts::compute, &TrainCosts::encode,
+          &TrainCosts::communicate, &TrainCosts::decode, &TrainCosts::total})
+      numbers.costs.*what = before.*what + epoch_.costs.*what;
+    if (leads() && plan_.test_set != nullptr && !diverged) {
+      const auto most = static_cast<std::size_t>(
+          plan_.options.test_images.value_or(static_cast<std::int64_t>(plan_.test_set->size())));
+      const Trainer::Score score = trainer().evaluate(*plan_.test_set, most);
+      numbers.test_loss = score.loss;
+      numbers.test_accuracy = score.accuracy;
+      numbers.tested = 1;
+    }
+    // The last steps may have spoilt the weights, which no loss of training has shown yet.
+    std::array<double, 1> spoilt{numbers.tested != 0 && !std::isfinite(numbers.test_loss) ? 1.0 : 0.0};
+    comm_.agree_max(spoilt);
+    if (spoilt[0] != 0.0) run_.status = TrainRun::Status::diverged;
+    run_.rows.push_back(std::move(row));
+    epoch_ = {};
+    std::fill(sums_.begin(), sums_.end(), UnitSums{});
+  }
+
+  /// Each rank leaves the places of the others at 0.
+  void share_payload_bytes() {
+    std::vector<double> bytes(workers_, 0.0);
+    bytes[rank_] = std::exchange(payload_bytes_, 0.0);
+    comm_.agree_max(bytes);
+    epoch_.costs.payload_bytes += std::accumulate(bytes.begin(), bytes.end(), 0.0) / static_cast<double>(workers_);
+  }
+
+  /// Ranks agree where the largest hash is also the smallest, which is the largest negative one.
+  void expect_agreement() {
+    const auto results = results_.take();
+    std::array<double, 2> weights{};
+    if (!plan_.threads) weights = fingerprint(trainer().weights());
+    std::array<double, 8> both{static_cast<double>(results[0]), static_cast<double>(results[1]), weights[0],
+                               weights[1]};
+    for (std::size_t i = 0; i < 4; ++i) both[4 + i] = -both[i];
+    comm_.agree_max(both);
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (both[i] == -both[4 + i]) continue;
+      throw Error{Fault::check, fmt::format("codec {}: ranks have different {} at step {}", plan_.spec().name(),
+                                            i < 2 ? "results" : "weights", step_)};
+    }
+  }
+
+  /// What the steps so far would take on each network, from the mean step of this epoch: the collectives by the model,
+  /// encoding and decoding as measured here.
+  [[nodiscard]] std::vector<double> modelled_so_far() const {
+    std::vector<double> modelled;
+    if (!leads()) return modelled;
+    const auto steps = static_cast<double>(epoch_.steps);
+    double encode = 0.0, decode = 0.0;  // of rank 0
+    for (const auto& unit : sums_) encode += unit.encode, decode += unit.decode;
+    const double slower_encode = encode > 0.0 ? epoch_.costs.encode / encode : 1.0;
+    const double slower_decode = decode > 0.0 ? epoch_.costs.decode / decode : 1.0;
+    for (std::size_t i = 0; i < plan_.options.networks.size(); ++i) {
+      std::vector<UnitCost> costs;
+      for (std::size_t u = 0; u < sums_.size(); ++u) {
+        CollectiveUses uses = sums_[u].uses;
+        for (auto& use : uses) use.calls /= steps, use.bytes /= steps;
+        costs.push_back({.ready = ready_[u],
+                         .encode = sums_[u].encode * slower_encode / steps,
+                         .communicate = model_step(uses, plan_.options.networks[i], comm_.size(), comm_.size()).seconds,
+                         .decode = sums_[u].decode * slower_decode / steps});
+      }
+      const double before = run_.rows.empty() ? 0.0 : run_.rows.back().modelled[i];
+      const double compute = plan_.compute_seconds.value_or(epoch_.costs.compute / steps);
+      modelled.push_back(before + steps * iteration_seconds(costs, compute, plan_.options.overlap));
+    }
+    return modelled;
+  }
+
+  /// Of a run that is over, on rank 0.
+  void finish() {
+    if (!leads()) return;
+    Sha256 hash;
+    hash.update(std::as_bytes(trainer().weights()));
+    run_.weights_sha256 = hash.hex();
+    std::vector<std::string> notes;
+    std::vector<Tally> tallies;
+    for (const auto& reducer : reducers_) {
+      std::string note = reducer->note();
+      if (!note.empty() && std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
+      for (const auto& tally : reducer->tallies()) {
+        const auto same = std::find_if(tallies.begin(), tallies.end(), [&](auto& t) { return t.what == tally.what; });
+        if (same == tallies.end()) {
+          tallies.push_back(tally);
+        } else {
+          same->part += tally.part;
+          same->whole += tally.whole;
+        }
+      }
+    }
+    for (const auto& tally : tallies) {
+      if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
+    }
+    run_.note = fmt::format("{}", fmt::join(notes, "; "));
+  }
+
+  [[nodiscard]] bool checkpoint_due(bool row) const {
+    if (const auto every = plan_.options.checkpoint_every) return step_ % *every == 0;
+    return row || verdict_[kLate] != 0.0;
+  }
+
+  // A checkpoint has a part for what all ranks know, one for the trainer, and one for each rank.
+  static constexpr std::size_t kCommon = 0, kTrainer = 1, kRanks = 2;
+
+  /// What all ranks know, and the rows, which rank 0 has.
+  void visit_common(StateVisitor& visitor) {
+    const std::string mine = fmt::format("{}:{} seed {}", plan_.spec().name(), plan_.spec().params_text(), plan_.seed);
+    std::string whose = mine;
+    visit_text(visitor, whose);
+    if (whose != mine) throw_foreign();
+    visitor.value("step", step_);
+    visitor.value("status", run_.status);
+    visitor.value("epoch", epoch_);
+    std::uint64_t count = run_.rows.size();
+    visitor.value("rows", count);
+    if (visitor.restores()) {
+      // A run that belongs here has no more rows than steps.
+      if (step_ < 0 || step_ > plan_.steps || count > static_cast<std::uint64_t>(step_)) throw_foreign();
+      run_.rows.resize(count);
+    }
+    for (auto& row : run_.rows) {
+      visitor.value("row", row.numbers);
+      row.modelled.resize(plan_.options.networks.size());
+      visitor.values("modelled", row.modelled);
+    }
+    visitor.values("units", sums_);
+    visit_text(visitor, run_.weights_sha256);
+    visit_text(visitor, run_.note);
+  }
+  void visit_text(StateVisitor& visitor, std::string& text) const {
+    std::uint64_t size = text.size();
+    visitor.value("length", size);
+    if (visitor.restores()) {
+      if (size > kLongestText) throw_foreign();
+      text.resize(size);
+    }
+    visitor.values("text", HostView<char>{text.data(), text.size()});
+  }
+  /// What a rank has for itself: its reducers, and the replicas of its trainer.
+  void visit_own(StateVisitor& visitor) {
+    visitor.value("payload bytes", payload_bytes_);
+    for (auto& reducer : reducers_) reducer->visit_state(visitor);
+    if (!trains()) return;
+    for (std::size_t w = 0; w < (plan_.threads ? workers_ : 1); ++w) trainer().visit_replica(w, visitor);
+  }
+
+  /// Rank 0 collects all parts and writes them.
+  void save() {
+    last_checkpoint_ = Clock::now();
+    std::vector<std::byte> own;
+    StateSaver saver{own};
+    visit_own(saver);
+    std::vector<double> sizes(workers_, 0.0);
+    sizes[rank_] = static_cast<double>(own.size());
+    comm_.agree_max(sizes);
+    if (!leads()) {
+      comm_.send({}, 0, {own.data(), own.size()});
+      comm_.barrier({});
+      return;
+    }
+    CheckpointParts parts(kRanks + workers_);
+    StateSaver common{parts[kCommon]};
+    visit_common(common);
+    parts[kTrainer] = save_state(trainer());
+    parts[kRanks] = std::move(own);
+    for (std::size_t r = 1; r < workers_; ++r) {
+      auto& part = parts[kRanks + r];
+      part.resize(static_cast<std::size_t>(sizes[r]));
+      comm_.recv({}, static_cast<int>(r), {part.data(), part.size()});
+    }
+    save_checkpoint(plan_.checkpoint, parts);
+    comm_.barrier({});
+  }
+
+  /// Rank 0 reads the checkpoint and hands the parts out.
+  void resume() {
+    CheckpointParts parts;
+    if (leads() && std::filesystem::exists(plan_.checkpoint)) {
+      parts = load_checkpoint(plan_.checkpoint);
+      if (parts.size() != kRanks + workers_) throw_foreign();
+    }
+    parts.resize(kRanks + workers_);
+    std::vector<double> sizes(parts.size(), 0.0);
+    for (std::size_t i = 0; i < parts.size(); ++i) sizes[i] = static_cast<double>(parts[i].size());
+    comm_.agree_max(sizes);
+    if (sizes[kCommon] == 0.0) return;
+    for (const std::size_t shared : {kCommon, kTrainer}) {
+      parts[shared].resize(static_cast<std::size_t>(sizes[shared]));
+      comm_.broadcast({}, {parts[shared].data(), parts[shared].size()}, 0);
+    }
+    auto& own = parts[kRanks + rank_];
+    own.resize(static_cast<std::size_t>(sizes[kRanks + rank_]));
+    if (leads()) {
+      for (std::size_t r = 1; r < workers_; ++r) {
+        auto& part = parts[kRanks + r];
+        comm_.send({}, static_cast<int>(r), {part.data(), part.size()});
+      }
+    } else {
+      comm_.recv({}, 0, {own.data(), own.size()});
+    }
+    StateLoader common{parts[kCommon]};
+    visit_common(common);
+    common.finish();
+    if (trains()) restore_state(trainer(), parts[kTrainer]);
+    StateLoader loader{own};
+    visit_own(loader);
+    loader.finish();
+    comm_.barrier({});
+  }
+
+  [[noreturn]] void throw_foreign() const {
+    throw Error{Fault::data, fmt::format("{}: is the checkpoint of another run", plan_.checkpoint)};
+  }
+
+  static constexpr double kMinute = 60.0;
+  static constexpr std::uint64_t kLongestText = 1U << 20;
+
+  const RunPlan& plan_;
+  Communicator<Space::host>& comm_;
+  SharedTrainer& shared_;
+  TrainRun& run_;
+  std::size_t workers_, rank_;
+  LearningRate rate_;
+  Sampler sampler_;
+  bool moments_ = false;
+  std::size_t elements_ = 0;
+  std::vector<std::size_t> tensor_first_;  ///< of each tensor in the flat vector of all parameters
+  std::vector<Unit> units_;
+  std::vector<double> ready_;  ///< of each unit, see ready_shares()
+  std::vector<UnitSums> sums_;
+  std::vector<std::unique_ptr<Reducer<Space::host>>> reducers_;
+  std::vector<std::vector<SummedTensor>> summed_;  ///< of each unit, for Communicator::describe
+  std::optional<Arena<Space::host>> workspace_;
+  HostView<std::byte> work_;
+  std::vector<float> buffer_, weight_, moment_;  ///< of one unit; the latter two empty where they are not needed
+  std::vector<float> mean_;                      ///< of all parameters, as the codec has it; on ranks that train
+  RankClock clock_;
+  std::vector<double> verdict_;  ///< what ranks agree on after every step
+  std::int64_t step_ = 0;
+  double last_loss_ = 0.0;
+  EpochSums epoch_;
+  double payload_bytes_ = 0.0;  ///< of this rank since the last row
+  ResultHash results_;
+  Clock::time_point last_checkpoint_;
+};
+
+}  // namespace
+
+void train_rank(const RunPlan& plan, Communicator<Space::host>& comm, SharedTrainer& shared, TrainRun& run,
+                std::uint64_t& elements) {
+  RankTraining training{plan, comm, shared, run};
+  elements = training.elements();
+  training.train();
+}
+
+}  // namespace gradtool

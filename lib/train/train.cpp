@@ -1,0 +1,216 @@
+#include "lib/train/train.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lib/capture/dataset.hpp"
+#include "lib/capture/sampler.hpp"
+#include "lib/capture/schedule.hpp"
+#include "lib/capture/trainer.hpp"
+#include "lib/comm/launch.hpp"
+#include "lib/core/error.hpp"
+#include "lib/report/csv.hpp"
+#include "lib/report/progress.hpp"
+#include "lib/train/run.hpp"
+
+namespace gradtool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSettings = "settings.json";
+constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kCheckpointEnding = ".checkpoint";
+
+[[noreturn]] void refuse(const std::string& sentence) {
+  throw Error{Fault::usage, sentence};
+}
+
+/// Throws Fault::usage, naming the first difference, unless the folder was made with the same settings.
+void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts) {
+  const fs::path path = folder / kSettings;
+  std::ifstream file{path};
+  if (!file) refuse(fmt::format("--resume: '{}' holds nothing of gradtool train", folder.string()));
+  const auto saved = nlohmann::ordered_json::parse(file, nullptr, false);
+  const auto settings = saved.is_object() ? saved.find("settings") : saved.end();
+  if (!saved.is_object() || settings == saved.end() || !settings->is_object())
+    throw Error{Fault::data, fmt::format("{}: is damaged", path.string())};
+  for (const auto& fact : facts) {
+    const auto found = settings->find(fact.what);
+    const std::string value = found != settings->end() && found->is_string() ? found->get<std::string>() : "not there";
+    if (value == fact.value) continue;
+    refuse(fmt::format("--resume: '{}' was made with another command: {} is '{}' there, and '{}' now", folder.string(),
+                       fact.what, value, fact.value));
+  }
+}
+
+void remove_results(const fs::path& folder) {
+  for (const char* name : {kSettings, "train.csv", "summary.csv", "train.json"}) fs::remove(folder / name);
+  std::error_code no_folder;
+  for (const auto& entry : fs::directory_iterator{folder / kCheckpoints, no_folder}) {
+    if (entry.path().extension() == kCheckpointEnding) fs::remove(entry.path());
+  }
+}
+
+/// Makes the folder ready, on one process.
+void prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts) {
+  const fs::path folder{options.out};
+  try {
+    if (fs::exists(folder) && !fs::is_empty(folder)) {
+      if (options.resume) return expect_same_settings(folder, facts);
+      if (!options.force) {
+        refuse(fmt::format("--out '{}' exists already; --resume goes on with it, --force replaces it", options.out));
+      }
+      remove_results(folder);
+    }
+    fs::create_directories(folder / kCheckpoints);
+  } catch (const fs::filesystem_error& error) {
+    throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", options.out, error.code().message())};
+  }
+  nlohmann::ordered_json settings{{"format", "gradtool.train.settings"}, {"command", options.command}};
+  for (const auto& fact : facts) settings["settings"][fact.what] = fact.value;
+  save_text((folder / kSettings).string(), settings.dump(1) + "\n");
+}
+
+class Training {
+ public:
+  Training(const TrainOptions& options, std::vector<Fact>& facts)
+      : options_{options},
+        across_processes_{options.comm != "threads"},
+        training_set_{load_training_set(options.training.dataset, options.training.data_dir,
+                                        options.training.sequence_length.value_or(0))},
+        test_set_{load_test_set(options.training.dataset, options.training.data_dir,
+                                options.training.sequence_length.value_or(0))} {
+    if (options.target_accuracy && !test_set_) {
+      throw Error{Fault::data, fmt::format("--target-accuracy: '{}' has no test images", options.training.data_dir)};
+    }
+    const Sampler sampler{training_set_.size(), static_cast<std::size_t>(options.training.workers),
+                          static_cast<std::size_t>(options.training.batch_size), 0};
+    report_.steps_per_epoch = sampler.iterations_per_epoch();
+    steps_ = options.training.steps.value_or(options.epochs.value_or(1) * report_.steps_per_epoch);
+    static_cast<void>(LearningRate{*options.training.learning_rate, options.training.lr_schedule, steps_});
+    facts = facts_of(options, steps_);
+    join(facts);
+  }
+
+  TrainReport run() {
+    std::size_t number = 0;
+    const std::size_t runs = options_.seeds.size() * options_.codecs.size();
+    for (const std::int64_t seed : options_.seeds) {
+      for (std::size_t codec = 0; codec < options_.codecs.size(); ++codec) {
+        if (run_one(codec, seed, fmt::format("({}/{})", ++number, runs)) == TrainRun::Status::unfinished) {
+          report_.interrupted = true;
+          return std::move(report_);
+        }
+      }
+    }
+    return std::move(report_);
+  }
+
+ private:
+  /// On the processes of a job: all must have been asked the same. One of them makes the folder.
+  void join(const std::vector<Fact>& facts) {
+    if (!across_processes_) return prepare_folder(options_, facts);
+    report_.leads = mpi_place().rank == 0;
+    std::optional<Error> different;
+    run_processes(
+        options_.processes(),
+        [&](Communicator<Space::host>& comm) {
+          try {  // what all ranks throw alike is said once, behind the job
+            expect_same_on_all_ranks(facts, comm);
+          } catch (const Error& error) {
+            if (error.fault() != Fault::usage) throw;
+            different = error;
+            return;
+          }
+          if (comm.rank() == 0) prepare_folder(options_, facts);
+          comm.barrier({});
+        },
+        options_.comm_timeout);
+    if (different) throw Error{*different};
+  }
+
+  /// Of one step of none with this seed, which comes first: what the machine does beside would otherwise be taken for a
+  /// difference between codecs. Nothing for none itself.
+  [[nodiscard]] std::optional<double> compute_seconds(std::int64_t seed) const {
+    for (const auto& run : report_.runs) {
+      if (run.codec != 0 || run.seed != seed || run.rows.empty()) continue;
+      const auto& last = run.rows.back().numbers;
+      return last.costs.compute / static_cast<double>(last.step);
+    }
+    return std::nullopt;
+  }
+
+  TrainRun::Status run_one(std::size_t codec, std::int64_t seed, const std::string& number) {
+    const CodecSpec& spec = options_.codecs[codec];
+    const std::string name = spec.name() + (spec.given.empty() ? "" : ":" + spec.given);
+    std::unique_ptr<Progress> progress;
+    if (report_.leads) {
+      progress = std::make_unique<Progress>(fmt::format("train {} seed {} {}", name, seed, number),
+                                            static_cast<std::uint64_t>(steps_));
+    }
+    const std::size_t here = report_.runs.size();
+    report_.runs.emplace_back();
+    std::string accuracy;
+    const RunPlan plan{.options = options_,
+                       .training_set = training_set_,
+                       .test_set = test_set_ ? &*test_set_ : nullptr,
+                       .codec = codec,
+                       .seed = seed,
+                       .steps = steps_,
+                       .checkpoint = (fs::path{options_.out} / kCheckpoints /
+                                      fmt::format("{}-{}-seed{}{}", codec, spec.name(), seed, kCheckpointEnding))
+                                         .string(),
+                       .compute_seconds = compute_seconds(seed),
+                       .threads = !across_processes_,
+                       .on_step = [&](const TrainRun& run, std::int64_t step, double loss, bool row) {
+                         if (row) {
+                           report_.runs[here] = run;
+                           save_rows();
+                           const auto reached = run.final_accuracy();
+                           if (reached) accuracy = fmt::format(", accuracy {:.1f} %", 100.0 * *reached);
+                         }
+                         progress->update(static_cast<std::uint64_t>(step),
+                                          fmt::format("loss {:.3f}{}", loss, accuracy));
+                       }};
+    SharedTrainer shared;
+    const auto ranks = static_cast<std::size_t>(options_.training.workers);
+    // Where ranks are threads, each has a result of its own to write to; rank 0's is the one that counts.
+    std::vector<TrainRun> results(across_processes_ ? 1 : ranks);
+    std::vector<std::uint64_t> elements(results.size(), 0);
+    const HostBody body = [&](Communicator<Space::host>& comm) {
+      const std::size_t mine = across_processes_ ? 0 : static_cast<std::size_t>(comm.rank());
+      train_rank(plan, comm, shared, results[mine], elements[mine]);
+    };
+    if (across_processes_)
+      run_processes(options_.processes(), body, options_.comm_timeout);
+    else
+      run_threads(static_cast<int>(ranks), body, options_.comm_timeout);
+    report_.elements = elements.front();
+    report_.runs[here] = std::move(results.front());
+    return report_.runs[here].status;
+  }
+
+  void save_rows() const { save_csv((fs::path{options_.out} / "train.csv").string(), train_table(options_, report_)); }
+
+  const TrainOptions& options_;
+  bool across_processes_;
+  Dataset training_set_;
+  std::optional<Dataset> test_set_;
+  std::int64_t steps_ = 0;
+  TrainReport report_;
+};
+
+}  // namespace
+
+TrainReport run_train(const TrainOptions& options, std::vector<Fact>& facts) {
+  require_trainer();
+  return Training{options, facts}.run();
+}
+
+}  // namespace gradtool

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Real time to accuracy: trains over MPI on the shaped cluster with `gradtool train`, and sets the measured time of a step beside
+what `train` itself and `gradtool bench --compute-ms` model for the same links.
+
+Usage: scripts/network/train_prediction.py --out FOLDER [--rates 1gbit,100mbit] [--models resnet20:32:60,resnet18:4:16]
+  a model is NAME:BATCH:STEPS; batches are of each of the four workers
+Needs root, scripts/shaped-cluster.sh, dataset-fashion-mnist and `gradtool` in PATH. A run that is there is not made again.
+"""
+import argparse
+import csv
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+RANKS = 4
+CODECS = ["bf16", "qsgd:bits=4", "topk:ratio=0.01", "powersgd:rank=4"]
+# What TCP leaves of a link's rate for payload, and what a message costs, as in reports/network and ddp_prediction.py.
+SHARE, ALPHA_US = 0.956, 150
+
+
+def run(*command):
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed ({done.returncode}): {done.stderr[-800:]}")
+    return done.stdout
+
+
+def bits(rate):
+    return float(rate.rstrip("gmbit")) * (1e9 if rate.endswith("gbit") else 1e6)
+
+
+def columns(row):
+    return row["codec"], row["params"]
+
+
+def modelled_seconds(row):
+    return next(value for name, value in row.items() if name.startswith("modelled_"))
+
+
+def measure(options, model, batch, steps, rate):
+    """Rows: codec, seconds a step measured, as train models it, as bench does; and where the measured time went."""
+    folder = options.out / f"{model}-{rate}"
+    network = f"link:alpha={ALPHA_US}us,beta={bits(rate) * SHARE / 1e9:g}Gbps"
+    codecs = [argument for codec in CODECS for argument in ("--codec", codec)]
+    if not (folder / "train.json").exists():
+        run(HERE.parent / "shaped-cluster.sh", "with", "--hosts", RANKS, "--rate", rate, "-n", RANKS, "--", "gradtool", "train", "--comm", "mpi",
+            "--model", model, "--batch-size", batch, "--steps", steps, "--test-images", 100, "--threads", 1, "--network", network, "--overlap",
+            "none", *codecs, "--out", folder, "--force")
+    record = json.loads((folder / "train.json").read_text())
+    last = {}
+    for row in record["rows"]:
+        last[columns(row)] = row
+    capture = options.out / f"{model}.h5"
+    if not capture.exists():
+        run("gradtool", "capture", "--model", model, "--batch-size", batch, "--workers", RANKS, "--steps", 6, "--every", 2, "--end-step", 6, "--out", capture)
+    compute_ms = 1e3 * last["none", "default"]["compute_seconds"] / steps
+    table = options.out / f"{model}-{rate}.csv"
+    run("gradtool", "bench", capture, *codecs, "--timing", "isolated", "--threads", 1, "--network", network, "--nodes", RANKS, "--compute-ms",
+        f"{compute_ms:.3f}", "--overlap", "none", "--csv", table)
+    with open(table, encoding="utf-8", newline="") as file:
+        modelled = {columns(row): row for row in csv.DictReader(file) if row["time_source"] == "modelled" and row["tensor"] == "all"}
+    for key, row in last.items():
+        measured = row["total_seconds"] / steps
+        yield {"model": model, "rate": rate, "codec": row["codec"], "params": row["params"], "steps": steps,
+               "measured_ms": 1e3 * measured, "train_modelled_ms": 1e3 * modelled_seconds(row) / steps,
+               "bench_modelled_ms": float(modelled[key]["iteration_ms"]),
+               **{f"{what}_ms": 1e3 * row[f"{what}_seconds"] / steps for what in ("compute", "encode", "communicate", "decode")},
+               "wire_megabytes": row["wire_bytes"] / steps / 1e6}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--rates", default="1gbit,100mbit")
+    parser.add_argument("--models", default="resnet20:32:60,resnet18:4:16")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for model, batch, steps in (one.split(":") for one in options.models.split(",")):
+        for rate in options.rates.split(","):
+            for row in measure(options, model, int(batch), int(steps), rate):
+                rows.append(row)
+                off = {what: row[f"{what}_modelled_ms"] / row["measured_ms"] - 1 for what in ("train", "bench")}
+                print(f"{model} {rate} {row['codec']:<10} measured {row['measured_ms']:7.1f} ms, train {off['train']:+.0%}, bench {off['bench']:+.0%}",
+                      flush=True)
+    with open(options.out / "train_prediction.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows)
+    for what in ("train", "bench"):
+        errors = [abs(row[f"{what}_modelled_ms"] / row["measured_ms"] - 1) for row in rows]
+        print(f"{what}: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""train as a user meets it: the same numbers twice, divergence, folders that are there, mistakes.
+Usage: command_line_test.py GRADTOOL"""
+import csv
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+from example import check, compare, hashes, rows, run, write_data
+
+program = os.path.abspath(sys.argv[1])
+
+
+def train(*arguments):
+    common = {"--model": "lenet5", "--workers": "2", "--batch-size": "8", "--threads": "1"}
+    given = [word for key, value in common.items() if key not in arguments for word in (key, value)]
+    return run(program, "train", *given, *arguments)
+
+
+def refused(status, words, *arguments):
+    done = train(*arguments)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("Try ")]
+    check(done.returncode == status and len(lines) == 1 and lines[0].startswith("gradtool: ") and done.stdout == "",
+          f"{arguments}: {done}")
+    check(all(word in lines[0] for word in words), f"{arguments}: {lines[0]!r} does not say {words}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    data = write_data(folder)
+    out = os.path.join(folder, "new", "run")
+    command = [*data, "--epochs", "2", "--codec", "topk:ratio=0.05", "--codec", "qsgd:bits=2", "--seeds", "1,2",
+               "--network", "1gbe", "--network", "100gbe", "--target-accuracy", "0.15"]
+    done = train(*command, "--out", out)
+    check(done.returncode == 0, done.stderr)
+    table = rows(out)
+    check([(r["codec"], r["seed"], r["epoch"], r["step"]) for r in table] ==
+          [(c, s, str(e), str(16 * e)) for c in ("none", "topk", "qsgd") for s in "12" for e in (1, 2)], f"rows: {table}")
+    check(all(r["status"] == "finished" for r in table), "a run did not finish")
+    # none on a ring of two: a rank sends half of the gradient twice. 61706 parameters.
+    check([int(r["wire_bytes"]) for r in table[:2]] == [16 * 4 * 61706, 32 * 4 * 61706], f"wire bytes: {table[:2]}")
+    check(int(table[4]["wire_bytes"]) < 0.15 * int(table[0]["wire_bytes"]), "topk sends as much as none")
+    for column in ("train_loss", "test_loss", "test_accuracy"):
+        check(len({r[column] for r in table[::2]}) > 3, f"{column} is the same everywhere")
+    with open(os.path.join(out, "train.csv"), newline="") as file:
+        timed = list(csv.DictReader(file))
+    for row in timed:
+        seconds = [float(row[f"{what}_seconds"]) for what in ("compute", "total", "modelled_1gbe", "modelled_100gbe")]
+        check(0 < seconds[0] < seconds[1] and 0 < seconds[3] < seconds[2], f"times: {row}")
+        # Every codec is modelled with the computation of none.
+        check(row["codec"] != "none" or seconds[3] >= seconds[0], f"modelled times: {row}")
+    with open(os.path.join(out, "summary.csv"), newline="") as file:
+        summary = list(csv.DictReader(file))
+    check([r["codec"] for r in summary] == ["none", "topk", "qsgd"], f"summary: {summary}")
+    for row in summary:
+        finals = [float(r["test_accuracy"]) for r in table if r["codec"] == row["codec"] and r["epoch"] == "2"]
+        check(abs(float(row["final_accuracy"]) - sum(finals) / 2) < 1e-12, f"final accuracy: {row}")
+    with open(os.path.join(out, "train.json")) as file:
+        record = json.load(file)
+    check(record["format"] == "gradtool.train" and len(record["rows"]) == 12 and len(record["runs"]) == 6, "the record")
+    check(record["provenance"] and record["settings"]["--seeds"] == "1,2", "provenance")
+    check("topk:ratio=0.05" in done.stdout and "wrote " in done.stderr, f"what people read: {done}")
+    expected = rows(out), hashes(out)
+
+    # docs/train.md says what every column is; NETWORK stands for the name of one.
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/train.md")) as file:
+        page = file.read()
+    for column in {*timed[0], *summary[0]}:
+        name = column.removesuffix("_low").removesuffix("_high")
+        for network in ("1gbe", "100gbe"):
+            name = name.replace(f"modelled_{network}_", "modelled_NETWORK_")
+        check(f"`{name}`" in page, f"docs/train.md does not have the column {column}")
+
+    # A folder that is there.
+    refused(2, ["exists already", "--resume", "--force"], *command, "--out", out)
+    refused(2, ["another command", "--learning-rate", "0.02", "0.01"], *command, "--out", out, "--resume", "--lr", "0.01")
+    refused(2, ["another command", "--codec", "natural"], *command, "--codec", "natural", "--out", out, "--resume")
+    refused(2, ["--force", "--resume"], *command, "--out", out, "--resume", "--force")
+    refused(2, ["holds nothing of gradtool train"], *command, "--out", folder, "--resume")
+    refused(2, ["is no folder"], *command, "--out", os.path.join(folder, "train-labels-idx1-ubyte"))
+    done = train(*command, "--out", out, "--resume")  # nothing is left to do
+    check(done.returncode == 0, done.stderr)
+    compare(out, expected, "resumed at the end")
+    done = train(*command, "--out", out, "--force")
+    check(done.returncode == 0, done.stderr)
+    compare(out, expected, "trained twice")
+    path = os.path.join(out, "checkpoints/1-topk-seed2.checkpoint")
+    with open(path, "r+b") as file:
+        file.seek(5000)
+        file.write(b"x")
+    refused(3, ["1-topk-seed2.checkpoint", "damaged"], *command, "--out", out, "--resume")
+    os.remove(path)
+    done = train(*command, "--out", out, "--resume")
+    check(done.returncode == 0, done.stderr)
+    compare(out, expected, "one run made again")
+
+    # One run diverges, and the others go on.
+    far = os.path.join(folder, "far")
+    done = train(*data, "--steps", "12", "--codec", "topk:ratio=0.5", "--lr", "1e5", "--seeds", "1,2", "--out", far)
+    check(done.returncode == 0, done.stderr)
+    check(all(r["status"] == "diverged" and r["train_loss"] in ("nan", "inf") for r in rows(far)), f"{rows(far)}")
+    check(len(rows(far)) == 4 and "diverged with seed 1, 2" in done.stdout, done.stdout)
+    check([r["diverged"] for r in rows(far, "summary.csv")] == ["2", "2"], "the summary hides it")
+
+    done = train(*data, "--steps", "12", "--codec", "topk:ratio=0.5", "--lr", "1e5", "--seeds", "1,2", "--out", far, "--resume")
+    check(done.returncode == 0 and len(rows(far)) == 4 and "diverged with seed 1, 2" in done.stdout, f"{done}")
+
+    # Weights that the last step has spoilt show in the test alone.
+    last = os.path.join(folder, "last")
+    done = train(*data, "--steps", "2", "--lr", "9e5", "--out", last)
+    check(done.returncode == 0 and rows(last)[0]["status"] == "diverged" and rows(last)[0]["test_loss"] == "nan" and
+          rows(last)[0]["train_loss"] != "nan", f"{rows(last)}")
+
+    # A checkpoint in the place of another one.
+    for name, to in (("0-none-seed1", "1-topk-seed1"), ("1-topk-seed1", "1-topk-seed2")):
+        shutil.copytree(out, os.path.join(folder, to))
+        shutil.copy(os.path.join(out, "checkpoints", name + ".checkpoint"), os.path.join(folder, to, "checkpoints", to + ".checkpoint"))
+        refused(3, [to, "another run"], *command, "--out", os.path.join(folder, to), "--resume")
+
+    # An empty folder is as good as none, and what is not ours stays.
+    empty = os.path.join(folder, "empty")
+    os.mkdir(empty)
+    done = train(*data, "--steps", "2", "--out", empty)
+    check(done.returncode == 0 and [r["codec"] for r in rows(empty)] == ["none"], f"{done}")
+    with open(os.path.join(empty, "notes.txt"), "w") as file:
+        file.write("mine")
+    done = train(*data, "--steps", "3", "--out", empty, "--force")
+    check(done.returncode == 0 and os.path.exists(os.path.join(empty, "notes.txt")) and rows(empty)[0]["step"] == "3", f"{done}")
+
+    # What a method needs beside gradients comes from the trainer.
+    for codec, options in (("iwp", []), ("vgc", ["--micro-batches", "2"])):
+        side = os.path.join(folder, codec)
+        done = train(*data, "--steps", "4", "--codec", codec, *options, "--out", side)
+        check(done.returncode == 0 and "no weights" not in done.stdout and "no second moments" not in done.stdout, f"{done}")
+    done = train(*data, "--steps", "4", "--codec", "vgc", "--out", os.path.join(folder, "vgc1"))
+    check(done.returncode == 0 and "no second moments" in done.stdout, f"{done}")
+
+    spare = ["--out", os.path.join(folder, "spare")]
+    refused(2, ["--model is missing"], *data, *spare, "--model", "")
+    refused(2, ["--out FOLDER is missing"], *data)
+    refused(2, ["--epochs", "--steps"], *data, *spare, "--epochs", "1", "--steps", "1")
+    refused(2, ["--epochs 0"], *data, *spare, "--epochs", "0")
+    refused(2, ["--seeds", "twice"], *data, *spare, "--seeds", "1,1")
+    refused(2, ["--seeds", "-1"], *data, *spare, "--seeds=-1")
+    refused(2, ["--target-accuracy", "90"], *data, *spare, "--target-accuracy", "90")
+    refused(2, ["qsgd"], *data, *spare, "--codec", "qsdg")
+    refused(2, ["gather"], *data, *spare, "--codec", "qsgd", "--reduce", "sum")
+    refused(2, ["2000", "256"], *data, *spare, "--batch-size", "1000")
+    refused(2, ["--network", "2 workers"], *data, *spare, "--workers", "1", "--network", "1gbe")
+    refused(2, ["--checkpoint-every"], *data, *spare, "--checkpoint-every", "0")
+    refused(3, ["/no/such/folder"], "--data-dir", "/no/such/folder", *spare)
+    check(not os.path.exists(spare[1]), "a command that was refused has made its folder")
+print("ok")
