@@ -65,6 +65,76 @@ std::uint64_t parse_seed(const std::string& text) {
   return seed;
 }
 
+void expect_outputs_spare_sources(const std::vector<std::string>& sources, const std::vector<NamedPath>& outputs) {
+  std::vector<NamedPath> inputs;
+  inputs.reserve(sources.size());
+  for (const auto& source : sources) inputs.push_back({"a file of the merged view", source});
+  if (!inputs.empty()) expect_separate_files(inputs, outputs);
+}
+
+AllReduce parse_all_reduce(const std::string& text) {
+  for (const AllReduce algorithm :
+       {AllReduce::doubling, AllReduce::automatic, AllReduce::server, AllReduce::transpose}) {
+    if (text == name_of(algorithm)) return algorithm;
+  }
+  return AllReduce::ring;  // CLI11 has checked the word
+}
+
+void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_reduce) {
+  app.add_option("--reduce", scheme, "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
+      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
+      ->capture_default_str();
+  app.add_option("--all-reduce", all_reduce,
+                 "How sums of payloads are added: ring, doubling (fewer messages, for small units), auto, by size, "
+                 "server (all to rank 0, which sends the sum) or transpose (each segment to its rank); none rides the "
+                 "library's own, but over udp")
+      ->check(CLI::IsMember({"ring", "doubling", "auto", "server", "transpose"}))
+      ->capture_default_str();
+}
+
+CLI::Validator one_of_comms(const std::vector<std::string>& names) {
+  const std::string list = fmt::format("{{{}}}", fmt::join(names, ","));
+  return {[names, list](std::string& text) {
+            const std::string name = text.substr(0, text.find(':'));
+            const bool known = std::find(names.begin(), names.end(), name) != names.end();
+            return known && (name == text || name == "udp") ? std::string{} : fmt::format("{} not in {}", text, list);
+          },
+          list};
+}
+
+ProcessComm parse_comm(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos) return {text, {}};
+  return {text.substr(0, colon), parse_udp_options(std::string_view{text}.substr(colon + 1))};
+}
+
+std::vector<CodecSpec> parse_codecs(const std::vector<std::string>& lists, bool& all) {
+  std::vector<CodecSpec> specs;
+  for (const auto& list : lists) {
+    for (const auto& text : expand_codec_list(list)) {
+      if (text == "all") {
+        all = true;
+        for (auto& spec : all_codecs()) specs.push_back(std::move(spec));
+      } else {
+        specs.push_back(parse_codec(text));
+      }
+    }
+  }
+  return specs;
+}
+
+std::vector<Network> parse_networks(const std::vector<std::string>& texts) {
+  std::vector<Network> networks;
+  for (const auto& text : texts) {
+    // A network file is the first rank's business, as all that is modelled: other machines need not have it.
+    const bool elsewhere = mpi_place().rank != 0 && !network_file(text).empty();
+    Network network = elsewhere ? Network::parse("measured:alpha=0us,beta=1Gbps") : Network::from_option(text);
+    const auto same = [&](const Network& other) { return other.name == network.name; };
+    if (std::none_of(networks.begin(), networks.end(), same)) networks.push_back(std::move(network));
+  }
+  return networks;
+}
+
 void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench) {
   bench.overlap = overlap == "none" ? Overlap::none : Overlap::bucket;
   if (!compute) {
@@ -86,13 +156,6 @@ void set_iteration(const std::optional<std::string>& compute, const std::string&
 
 namespace {
 
-AllReduce parse_all_reduce(const std::string& text) {
-  for (const AllReduce algorithm : {AllReduce::doubling, AllReduce::automatic}) {
-    if (text == name_of(algorithm)) return algorithm;
-  }
-  return AllReduce::ring;  // CLI11 has checked the word
-}
-
 int parse_pipeline(const std::string& text) {
   constexpr int kMost = 64;
   int chunks = text == "off" ? 1 : 0;
@@ -112,8 +175,8 @@ void check_place(Options& o) {
   const int processes = mpi_place().size;
   BenchOptions& bench = o.bench;
   if (processes > 1 && (bench.comm == "threads" || bench.comm == "loopback")) {
-    throw Error{Fault::usage, fmt::format("started by mpirun with {} processes: add --comm {}", processes,
-                                          bench.comm == "threads" ? "mpi" : "nccl")};
+    throw Error{Fault::usage, fmt::format("started as {} processes: add --comm {}", processes,
+                                          bench.comm == "threads" ? "mpi or udp" : "nccl")};
   }
   if (!o.gpus) return;
   if (bench.comm != "nccl") throw Error{Fault::usage, "--gpus is the ranks of --comm nccl: add that"};
@@ -189,6 +252,7 @@ void check_paths(const Options& o) {
   others.insert(others.end(), inputs.begin(), inputs.end());
   add_payload_files(o.bench.payloads, outputs, others);
   expect_separate_files(inputs, outputs);
+  if (!o.bench.file.empty()) expect_outputs_spare_sources(sources_of_view(o.bench.file), outputs);
 }
 
 int run_against_baseline(const Options& o) {
@@ -207,16 +271,7 @@ int run(Options& o) {
   BenchOptions& bench = o.bench;
   bench.sizes = chosen_sizes(o);
   check_paths(o);
-  for (const auto& list : o.codecs) {
-    for (const auto& text : expand_codec_list(list)) {
-      if (text == "all") {
-        bench.all_codecs = true;
-        for (auto& spec : all_codecs()) bench.codecs.push_back(std::move(spec));
-      } else {
-        bench.codecs.push_back(parse_codec(text));
-      }
-    }
-  }
+  bench.codecs = parse_codecs(o.codecs, bench.all_codecs);
   bench.granularities.clear();
   for (const auto& text : o.granularities) {
     Granularity granularity = Granularity::parse(text);
@@ -224,7 +279,9 @@ int run(Options& o) {
     if (std::none_of(bench.granularities.begin(), bench.granularities.end(), same))
       bench.granularities.push_back(std::move(granularity));
   }
-  bench.comm = !o.comm.empty() ? o.comm : bench.device == "cpu" ? "threads" : "loopback";
+  const ProcessComm comm = parse_comm(!o.comm.empty() ? o.comm : bench.device == "cpu" ? "threads" : "loopback");
+  bench.comm = comm.name;
+  bench.udp = comm.udp;
   check_place(o);
   if (!o.baseline.empty()) return run_against_baseline(o);
   bench.scheme = parse_scheme(o.scheme);
@@ -243,13 +300,7 @@ int run(Options& o) {
     bench.rounds = std::min<std::size_t>(bench.rounds, o.iterations);
     bench.stop.timeout_seconds = 1e9;
   }
-  for (const auto& text : o.networks) {
-    // A network file is the first rank's business, as all that is modelled: other machines need not have it.
-    const bool elsewhere = mpi_place().rank != 0 && !network_file(text).empty();
-    Network network = elsewhere ? Network::parse("measured:alpha=0us,beta=1Gbps") : Network::from_option(text);
-    const auto same = [&](const Network& other) { return other.name == network.name; };
-    if (std::none_of(bench.networks.begin(), bench.networks.end(), same)) bench.networks.push_back(std::move(network));
-  }
+  bench.networks = parse_networks(o.networks);
   if (o.max_nmse && !(*o.max_nmse >= 0.0 && std::isfinite(*o.max_nmse))) {
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse)};
   }
@@ -282,7 +333,12 @@ int run(Options& o) {
   if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
   if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
-  if (report.averaged()) print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness)));
+  if (report.averaged())
+    print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
+  if (report.overflowed_steps > 0)
+    print_warning(
+        fmt::format("{}: {} left out because the gradients overflowed (/steps/overflow)", bench.file,
+                    report.overflowed_steps == 1 ? "1 step is" : fmt::format("{} steps are", report.overflowed_steps)));
   std::optional<double> max_nmse;
   if (o.advise) max_nmse = o.max_nmse.value_or(kDefaultMaxNmse);
   std::FILE* const people = data_on_stdout ? stderr : stdout;
@@ -348,14 +404,12 @@ Subcommand add_bench(CLI::App& root) {
       ->default_val(std::vector<std::string>{"bucket:25MB"})
       ->take_all()
       ->expected(1);
-  app->add_option("--reduce", o->scheme,
-                  "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
-      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
-      ->capture_default_str();
+  add_reduce_options(*app, o->scheme, o->all_reduce);
   app->add_option("--comm", o->comm,
-                  "threads: ranks in this process; mpi: one rank for each process of mpirun; loopback: ranks share "
-                  "a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
-      ->check(CLI::IsMember({"threads", "mpi", "loopback", "nccl"}));
+                  "threads: ranks in this process; mpi: one rank for each process of mpirun; udp: the same over "
+                  "the bounded-loss transport, also without mpirun (udp:loss=0.01, docs/transport.md); loopback: ranks "
+                  "share a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
+      ->check(one_of_comms({"threads", "mpi", "udp", "loopback", "nccl"}));
   app->add_option("--comm-timeout", b.comm_timeout,
                   "Seconds that ranks wait for one of them before the bench ends and names it, 0.1 to 1000000; an MPI "
                   "process that is silent (dead, stopped) ends it after 10 s, whatever this is")
@@ -368,11 +422,6 @@ Subcommand add_bench(CLI::App& root) {
                   "cores over its ranks]")
       ->check(CLI::Range(1, 1024));
   app->add_option("--device", b.device, "cpu, cuda or cuda:INDEX")->capture_default_str();
-  app->add_option("--all-reduce", o->all_reduce,
-                  "How sums of payloads are added: ring, doubling (fewer messages, for small units), or auto, by size; "
-                  "none rides the library's own")
-      ->check(CLI::IsMember({"ring", "doubling", "auto"}))
-      ->capture_default_str();
   app->add_option("--pipeline", o->pipeline,
                   "off, or into how many chunks to cut a unit whose encoding, communication and decoding overlap, in "
                   "concurrent rows")

@@ -5,6 +5,8 @@
 
 #include "apps/options.hpp"
 #include "lib/bench/network.hpp"
+#include "lib/capture/capture.hpp"
+#include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
@@ -110,10 +112,13 @@ std::vector<std::string> words_of(const CLI::Option& option) {
     return words;
   }
   if (type == "NAME") {  // of gradtool list
-    words = {"codecs", "comm", "columns"};
+    words = list_names();
     for (const auto* codec : codecs()) words.emplace_back(codec->name);
     return words;
   }
+  if (type == "MODEL") return model_names();
+  if (type == "DATASET") return dataset_names();
+  if (type == "OPTIMIZER") return optimizer_names();
   if (type == "NETWORK") {
     for (const auto& profile : network_profiles()) words.emplace_back(profile.name);
     return words;

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "lib/bench/options.hpp"
+#include "lib/capture/capture.hpp"
+#include "lib/core/files.hpp"
 
 namespace gradtool::app {
 
@@ -25,15 +27,37 @@ void set_help_format(CLI::App& root);
 /// Adds what every subcommand has: --config and --color.
 void add_general_options(CLI::App& command);
 
-/// The words that an option takes: those of its check, the codecs or the networks. Empty where it takes anything else.
+/// The lists of `gradtool list`.
+[[nodiscard]] const std::vector<std::string>& list_names();
+
+/// The words that an option takes: those of its check, or the codecs, networks, models and so on that its type names.
+/// Empty where it takes anything else.
 [[nodiscard]] std::vector<std::string> words_of(const CLI::Option& option);
 
 /// The long flag of `parser`, or the subcommand of the root, that `word` was probably meant to be; empty for none.
 [[nodiscard]] std::string nearest_flag(const CLI::App& parser, const std::string& word);
 
-// What bench and tune read alike. Each throws Fault::usage for text that is not valid.
+/// Throws Fault::usage when an output is one of the files that a merged view refers to.
+void expect_outputs_spare_sources(const std::vector<std::string>& sources, const std::vector<NamedPath>& outputs);
+
+// What capture and train have alike: --model to --micro-batches, and --steps to --seed.
+void add_data_options(CLI::App& app, CaptureOptions& options);
+void add_training_options(CLI::App& app, CaptureOptions& options);
+
+// What bench, train and tune read alike. Each throws Fault::usage for text that is not valid.
 
 [[nodiscard]] Scheme parse_scheme(const std::string& text);
+[[nodiscard]] AllReduce parse_all_reduce(const std::string& text);
+/// --reduce and --all-reduce.
+void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_reduce);
+/// Checks that the text is one of these names; udp may have options behind a colon.
+[[nodiscard]] CLI::Validator one_of_comms(const std::vector<std::string>& names);
+/// --comm: the name, and the options of udp.
+[[nodiscard]] ProcessComm parse_comm(const std::string& text);
+/// --codec as often as given. `all` := whether the whole registry is among them.
+[[nodiscard]] std::vector<CodecSpec> parse_codecs(const std::vector<std::string>& lists, bool& all);
+/// --network as often as given, each once.
+[[nodiscard]] std::vector<Network> parse_networks(const std::vector<std::string>& texts);
 [[nodiscard]] std::uint64_t parse_seed(const std::string& text);
 /// --compute-ms and --overlap.
 void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench);

@@ -105,13 +105,16 @@ std::string chosen_name(const Options& o) {
 void check_place(const Options& o) {
   const int processes = mpi_place().size;
   if (processes > 1 && o.probe.comm == "threads")
-    throw Error{Fault::usage, fmt::format("started by mpirun with {} processes: add --comm mpi", processes)};
-  if (o.probe.ranks > 0 && (o.probe.comm == "mpi" || processes > 1))
+    throw Error{Fault::usage, fmt::format("started as {} processes: add --comm mpi or udp", processes)};
+  if (o.probe.ranks > 0 && (o.probe.comm == "mpi" || o.probe.comm == "udp" || processes > 1))
     throw Error{Fault::usage, "the launcher says how many ranks there are: leave --ranks out"};
 }
 
 int run(Options& o) {
   ProbeOptions& probe = o.probe;
+  const ProcessComm comm = parse_comm(probe.comm);
+  probe.comm = comm.name;
+  probe.udp = comm.udp;
   check_place(o);
   expect_separate_files({}, std::vector<NamedPath>{{"--out", o.out}, {"--csv", o.csv}});
   probe.link_from = parse_pattern(o.fit);
@@ -153,10 +156,12 @@ Subcommand add_probe(CLI::App& root) {
   auto* app = root.add_subcommand("probe", "Measure the network between ranks, for bench --network");
   auto o = std::make_shared<Options>();
   ProbeOptions& p = o->probe;
-  app->add_option("--comm", p.comm,
-                  "mpi: the processes of mpirun; nccl: GPUs, of one process or one for each process; threads: of this "
-                  "process, which is memory and no network")
-      ->check(CLI::IsMember({"mpi", "nccl", "threads"}))
+  app->add_option(
+         "--comm", p.comm,
+         "mpi: the processes of mpirun; udp: the same over the bounded-loss transport, also without mpirun "
+         "(udp:loss=0.01, docs/transport.md); nccl: GPUs, of one process or one for each process; threads: of this "
+         "process, which is memory and no network")
+      ->check(one_of_comms({"mpi", "udp", "nccl", "threads"}))
       ->capture_default_str();
   app->add_option("-g,--ranks,--gpus", p.ranks, "GPUs of nccl in one process [all], or threads [4]")
       ->check(CLI::Range(2, 1024));

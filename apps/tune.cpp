@@ -58,8 +58,9 @@ int run(Options& o) {
   }
   if (o.markdown && (o.csv == "-" || o.json == "-"))
     throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
-  expect_separate_files(std::vector<NamedPath>{{"file", bench.file}, {"--network", network_file(o.network)}},
-                        std::vector<NamedPath>{{"--csv", o.csv}, {"--json", o.json}});
+  const std::vector<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}};
+  expect_separate_files(std::vector<NamedPath>{{"file", bench.file}, {"--network", network_file(o.network)}}, outputs);
+  expect_outputs_spare_sources(sources_of_view(bench.file), outputs);
   if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error)};
   if (!(o.tune.budget_seconds >= 1.0 && o.tune.budget_seconds <= 1e6))
@@ -93,7 +94,8 @@ int run(Options& o) {
   if (!o.json.empty()) save_text(o.json, tune_record(o.tune, report).dump(1) + "\n");
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (report.bench.averaged())
-    print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.bench.likeness)));
+    print_warning(
+        fmt::format("{}: {}", bench.file, averaged_warning(report.bench.likeness, report.bench.stated_averaged)));
   std::FILE* const people = data_on_stdout ? stderr : stdout;
   const Style style = o.markdown ? Style::markdown : color_on(people) ? Style::colored : Style::plain;
   fmt::print(people, "{}", tune_text(o.tune, report, style));

@@ -20,6 +20,12 @@ std::string percent(double share) {
   return value < 9.95 ? fmt::format("{:.2g} %", value) : fmt::format("{:.0f} %", value);
 }
 
+/// How much is reduced in a step: " (61706 parameters, 0.247 MB of fp32 gradients)".
+std::string size_of_model(const ResultRow& row) {
+  if (row.elements == 0) return "";
+  return fmt::format(" ({} parameters, {:.3g} MB of fp32 gradients)", row.elements, row.raw_bytes() * 1e-6);
+}
+
 /// The advice for one network and number of ranks.
 class Advice {
  public:
@@ -59,14 +65,14 @@ class Advice {
   /// The codec that the answer takes, alone or before its rivals; none where the answer is to stay uncompressed or is
   /// open.
   [[nodiscard]] const ResultRow* taken() const {
-    return fit_.empty() || gain(judged_interval(*fit_.front()).high) < kWorthwhile ? nullptr : fit_.front();
+    return fit_.empty() || gain_interval(*fit_.front(), *none_).low < kWorthwhile ? nullptr : fit_.front();
   }
 
   /// What is to be done, in a word or two: neighbouring numbers of ranks with the same answer share a paragraph.
   [[nodiscard]] std::string answer() const {
-    if (fit_.empty() || gain(judged_interval(*fit_.front()).low) < kWorthwhile) return "stay uncompressed";
+    if (fit_.empty() || gain_interval(*fit_.front(), *none_).high < kWorthwhile) return "stay uncompressed";
     const std::string name = name_of_row(*fit_.front());
-    if (gain(judged_interval(*fit_.front()).high) < kWorthwhile)
+    if (gain_interval(*fit_.front(), *none_).low < kWorthwhile)
       return fmt::format("{} or uncompressed, too close to call", name);
     const auto rivals = too_close();
     if (rivals.empty()) return "take " + name;
@@ -80,7 +86,7 @@ class Advice {
     const std::string name = name_of_row(best);
     const std::string uncompressed = human_seconds(judged_seconds(*none_));
     const char* const what = best.iteration ? "an iteration" : "a step's all-reduce";
-    if (gain(judged_interval(best).low) < kWorthwhile) {
+    if (gain_interval(best, *none_).high < kWorthwhile) {
       const double speed = gain(judged_seconds(best));
       const double percent_faster = 100.0 * (speed - 1.0);
       const std::string change = std::abs(percent_faster) < 0.1 ? "would not change"
@@ -106,10 +112,9 @@ class Advice {
       text += ratio >= 1.0 ? fmt::format(": {:.2f} times faster", ratio)
                            : fmt::format(": {:.2f} times slower", 1.0 / ratio);
     }
-    const Interval interval = judged_interval(best);
-    if (interval.high > interval.low) {
-      text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of its times)", gain(interval.high),
-                          gain(interval.low));
+    if (const Interval gains = gain_interval(best, *none_); gains.high > gains.low) {
+      text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of the measured times)", gains.low,
+                          gains.high);
     }
     text += unknown_noise(best);
     if (!delays(best.codec)) {
@@ -244,10 +249,10 @@ std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse) {
                       "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
                       "of a step. Whether a model still learns with it, only training tells.",
                       max_nmse),
-          fmt::format("It rests on times of {} thread{} of this machine, errors of {} ranks, {}, and a model of the "
+          fmt::format("It rests on times of {} thread{} of this machine, errors of {} ranks, {}{}, and a model of the "
                       "network.{}",
                       any.threads, any.threads == 1 ? "" : "s", any.measured_ranks,
-                      any.file.empty() ? "the capture" : any.file,
+                      any.file.empty() ? "the capture" : any.file, size_of_model(any),
                       any.iteration ? ""
                                     : " Times are of the gradients alone: --compute-ms adds the computation that they "
                                       "can hide behind.")};

@@ -22,6 +22,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   const auto yes = [](bool value) { return value ? "yes" : "no"; };
   facts.push_back({"gradtool", GRADTOOL_VERSION " (" GRADTOOL_COMMIT ")"});
   facts.push_back({"--comm", options.comm});
+  if (options.comm == "udp") facts.push_back({"--comm udp's options", options.udp.text});
   facts.push_back({"--device", options.device});
   facts.push_back({"the number of codecs", fmt::to_string(options.codecs.size())});
   for (const auto& spec : options.codecs) {

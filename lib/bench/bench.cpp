@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -12,14 +13,17 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <thread>
 
 #include "lib/bench/agreement.hpp"
 #include "lib/bench/cached_gradients.hpp"
 #include "lib/bench/copy_rate.hpp"
+#include "lib/bench/memory.hpp"
 #include "lib/bench/replay_files.hpp"
 #include "lib/bench/synthetic.hpp"
+#include "lib/bench/usable_steps.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
@@ -62,12 +66,29 @@ Selection choose_tensors(const GradientSource& reader, const std::string& layers
   return selection;
 }
 
+/// The worse of both, number by number.
+PacketShares worse_of(const PacketShares& a, const PacketShares& b) {
+  return {.delivered_least = std::min(a.delivered_least, b.delivered_least),
+          .lost_first = std::max(a.lost_first, b.lost_first),
+          .repeated = std::max(a.repeated, b.repeated),
+          .burst = std::max(a.burst, b.burst)};
+}
+
+/// What was lost on the way, and the parameters with which the codec dlcp loses as much: a Gilbert-Elliott channel that
+/// loses everything in its bad state, as often and for as long as measured.
+std::string lossy_channel_note(const PacketShares& packets) {
+  return fmt::format(
+      "{:.2g} % of the packets were lost at first, {:.1f} in a row; as a codec: "
+      "dlcp:model=gilbert,bad={:.3g},burst={:.3g},loss_bad=1",
+      100.0 * packets.lost_first, packets.burst, packets.lost_first, packets.burst);
+}
+
 /// --ranks, or the processes of the job; 0 where neither says. Throws Fault::usage where they contradict each other.
 int wanted_ranks(const BenchOptions& options, const ReplayDevice& device, const MpiPlace& place) {
   if (!device.across_processes) return options.ranks;
   if (options.ranks > 0 && options.ranks != place.size) {
-    throw Error{Fault::usage, fmt::format("--ranks {} but mpirun started {} processes; leave --ranks out",
-                                          options.ranks, place.size)};
+    throw Error{Fault::usage,
+                fmt::format("--ranks {} but {} processes were started; leave --ranks out", options.ranks, place.size)};
   }
   return place.size;
 }
@@ -152,14 +173,17 @@ class Bench {
         device_{choose_device(options)},
         run_id_{fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid())} {
     if (options.sizes.empty()) {
-      sources_.push_back(std::make_unique<GradientReader>(options.file));
+      auto reader = std::make_unique<GradientReader>(options.file);
+      for (const auto& path : reader->sources()) known_.source_sha256.emplace_back(path, "");
+      sources_.push_back(std::move(reader));
       if (options.compute_captured) compute_seconds_ = captured_compute_seconds(*sources_.front());
     }
     if (device_.across_processes) join_job();
     if (!sources_.empty()) {
       auto& file = sources_.front();
-      const auto sharers = static_cast<std::uint64_t>(std::max(1, place_.on_machine));
-      file = std::make_unique<CachedGradients>(std::move(file), cache_bytes() / sharers);
+      auto usable = std::make_unique<UsableSteps>(std::move(file));
+      known_.overflowed_steps = usable->left_out();
+      file = std::move(usable);
     }
     ranks_ = wanted_ranks(options, device_, place_);
     if (sources_.empty()) {
@@ -172,6 +196,8 @@ class Bench {
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
     }
     if (options.sizes.empty()) {
+      const std::uint64_t cache = divide_memory(*sources_.front());
+      sources_.front() = std::make_unique<CachedGradients>(std::move(sources_.front()), cache);
       const auto& file = *sources_.front();
       const Selection selection = choose_tensors(file, options.layers);
       for (const auto& granularity : options.granularities) add_cut(file, selection, granularity, granularity.text());
@@ -188,7 +214,11 @@ class Bench {
     measure_machine();
     if (!known_.leads) return;
     if (options_.sizes.empty()) {
-      auto hash = std::async(std::launch::async, sha256_of_file, options_.file);
+      auto hash = std::async(std::launch::async, [this] {
+        for (auto& [path, sha256] : known_.source_sha256) sha256 = sha256_of_file(path);
+        return sha256_of_file(options_.file);
+      });
+      known_.stated_averaged = sources_.front()->info().averaged;
       known_.likeness = worker_likeness(*sources_.front(), ranks_);
       known_.file_sha256 = hash.get();
     }
@@ -209,7 +239,7 @@ class Bench {
     done_ = 0;
     stop_ = options_.stop;
     stop_.most_seconds = std::clamp(kSamplingSeconds / static_cast<double>(specs.size() * timings().size()),
-                                    StopRule::kLeastSeconds, stop_.most_seconds);
+                                    stop_.least_seconds, stop_.most_seconds);
     Progress progress{label, cuts_.size() * specs.size() * timings().size() * options_.rounds};
     for (const Cut& cut : cuts_) {
       std::vector<Measurement> measurements;
@@ -263,7 +293,7 @@ class Bench {
       cut.remark = fmt::format("{} of {} tensors left out: not finite", cut.selection.skipped.size(),
                                cut.selection.skipped.size() + cut.selection.tensors.size());
     }
-    if (options_.comm == "mpi" && ranks_ == 1 && source.workers() > 1)
+    if (device_.across_processes && ranks_ == 1 && source.workers() > 1)
       cut.remark = joined(cut.remark, fmt::format("one process: mpirun -n {} replays all workers", source.workers()));
     cuts_.push_back(std::move(cut));
   }
@@ -271,11 +301,12 @@ class Bench {
   /// Finds this process's place among the ranks. They must agree on everything before their first collective: ranks
   /// that do not match end in wrong results or in waiting for each other.
   void join_job() {
-    place_ = mpi_world(options_.comm_timeout);
+    place_ = processes_world(options_.processes(), options_.comm_timeout);
     if (place_.size == 1) return;
     const auto facts = facts_of(options_, sources_.empty() ? nullptr : sources_.front().get());
     std::optional<Error> different;
-    run_mpi(
+    run_processes(
+        options_.processes(),
         [&](Communicator<Space::host>& comm) {
           // What all ranks throw alike is said once, behind the job.
           try {
@@ -287,6 +318,32 @@ class Bench {
         },
         options_.comm_timeout);
     if (different) throw Error{*different};
+  }
+
+  /// Sets range_elements_, the same on all processes, and returns what this one may keep of the file in memory, in
+  /// bytes.
+  std::uint64_t divide_memory(const GradientSource& file) {
+    const std::uint64_t mine = bench_memory() / static_cast<std::uint64_t>(std::max(1, place_.on_machine));
+    std::vector<std::size_t> all(file.tensors().size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    std::uint64_t cache = mine;
+    for (const auto& granularity : options_.granularities) {
+      const auto units = make_units(file.tensors(), all, granularity);
+      const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_);
+      range_elements_ = plan.range_elements;
+      cache = std::min(cache, plan.cache_bytes);
+    }
+    if (device_.across_processes) {
+      run_processes(
+          options_.processes(),
+          [this](Communicator<Space::host>& comm) {
+            std::array<double, 1> fewest{-static_cast<double>(range_elements_)};
+            comm.agree_max(fewest);
+            range_elements_ = static_cast<std::size_t>(-fewest[0]);
+          },
+          options_.comm_timeout);
+    }
+    return cache;
   }
 
   void open_reconstruction() {
@@ -301,7 +358,8 @@ class Bench {
       return;
     }
     // Only one process opens the file; when it cannot, this ends the others, which would wait for it.
-    run_mpi(
+    run_processes(
+        options_.processes(),
         [&](Communicator<Space::host>& comm) {
           if (comm.rank() == 0) open();
         },
@@ -384,6 +442,7 @@ class Bench {
       m.result.units[u].decode += more.units[u].decode;
     }
     if (!more.clock_note.empty()) m.clock_note = more.clock_note;
+    if (more.packets) m.result.packets = worse_of(*m.result.packets, *more.packets);
   }
 
   static void show(Progress& progress, std::uint64_t done, const Measurement& m) {
@@ -453,6 +512,8 @@ class Bench {
 
   /// `write`: also the files that were asked for.
   ReplayResult replay(const Cut& cut, const Measurement& m, std::size_t round, bool write) {
+    write = write && is_wanted(m.spec);
+    const bool writes = write && !(options_.payloads.empty() && options_.reconstruction.empty());
     ReplayPlan plan{.options = options_,
                     .reader = cut.source,
                     .units = cut.units,
@@ -460,11 +521,13 @@ class Bench {
                     .ranks = ranks_,
                     .threads = threads(),
                     .thread_bytes = report_.thread_bytes,
+                    // Files are written step by step, which only one range is.
+                    .range_elements = writes ? 0 : range_elements_,
                     .timing = m.timing,
                     .stop = stop_.share(round, options_.rounds),
                     .errors = m.errors && round == 0,
-                    .write_payloads = write && !options_.payloads.empty() && is_wanted(m.spec)};
-    if (write && reconstruction_ && is_wanted(m.spec)) {
+                    .write_payloads = write && !options_.payloads.empty()};
+    if (write && reconstruction_) {
       plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
         reconstruction_->put(step, unit, result);
       };
@@ -511,6 +574,9 @@ class Bench {
       row.message = joined(row.message, "the result is not finite: values overflow in this codec, or in the sum");
     }
     row.message = joined(joined(row.message, replayed.note), m.clock_note);
+    if (replayed.packets && replayed.packets->lost_first > 0.0)
+      row.message = joined(row.message, lossy_channel_note(*replayed.packets));
+    row.packets = replayed.packets;
     row.reached = replayed.reached;
     row.errors = all;
     row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
@@ -602,7 +668,8 @@ class Bench {
   BenchReport report_;  ///< of this run
   std::string run_id_;
   int ranks_ = 1;
-  std::uint64_t done_ = 0;  ///< of the progress
+  std::size_t range_elements_ = 0;  ///< see ReplayPlan
+  std::uint64_t done_ = 0;          ///< of the progress
   double compute_seconds_ = options_.compute_seconds;
   std::unique_ptr<Reconstruction> reconstruction_;
 };
@@ -615,6 +682,7 @@ struct BenchSession::Impl : Bench {
 
 BenchSession::BenchSession(const BenchOptions& options) {
   check_options(options);
+  return_freed_memory();
   impl_ = std::make_unique<Impl>(options);
   impl_->look_round();
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/bench/options.hpp"
@@ -17,9 +18,13 @@ namespace gradtool {
 struct BenchReport {
   std::vector<ResultRow> rows;
   std::string file_sha256;
-  double copy_rate = 0.0;     ///< bytes per second, measured in this run
-  double thread_bytes = 0.0;  ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
-  double likeness = 0.0;      ///< of the workers' gradients, see worker_likeness()
+  /// Of a merged view the files that have its values, with their hashes; empty for any other file.
+  std::vector<std::pair<std::string, std::string>> source_sha256;
+  double copy_rate = 0.0;        ///< bytes per second, measured in this run
+  double thread_bytes = 0.0;     ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
+  double likeness = 0.0;         ///< of the workers' gradients, see worker_likeness()
+  bool stated_averaged = false;  ///< the file's attribute `averaged` is 1
+  std::size_t overflowed_steps = 0;  ///< captured steps that are not replayed because their gradients overflowed
   std::vector<std::string> written;  ///< of --reconstruction and --payloads those that are there and whole
   bool leads = true;                 ///< false on the ranks of an MPI job that print nothing
   bool failed = false;               ///< a row has status `failed`
@@ -27,7 +32,7 @@ struct BenchReport {
 
   /// The workers' gradients are the same, as those read after DDP's backward pass are: what compression does to the
   /// gradients that a rank really sends cannot be seen in them.
-  [[nodiscard]] bool averaged() const { return likeness > kAveragedLikeness; }
+  [[nodiscard]] bool averaged() const { return stated_averaged || likeness > kAveragedLikeness; }
 };
 
 /// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the

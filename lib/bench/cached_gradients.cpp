@@ -1,22 +1,11 @@
 #include "lib/bench/cached_gradients.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "lib/core/error.hpp"
 
 namespace gradtool {
-
-std::uint64_t cache_bytes() {
-  std::uint64_t memory =
-      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  std::uint64_t limit = 0;  // the file says "max" where there is none
-  if (std::ifstream{"/sys/fs/cgroup/memory.max"} >> limit) memory = std::min(memory, limit);
-  return memory / 4;
-}
 
 CachedGradients::CachedGradients(std::unique_ptr<GradientSource> source, std::uint64_t most_bytes)
     : source_{std::move(source)}, left_{most_bytes} {

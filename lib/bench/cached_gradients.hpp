@@ -10,10 +10,6 @@
 
 namespace gradtool {
 
-/// What a bench may keep of its capture in memory, in bytes: a quarter of the machine's memory, or of the control
-/// group's where that is limited to less.
-[[nodiscard]] std::uint64_t cache_bytes();
-
 /// Another source, whose values are kept in memory once they have been read: a bench reads every tensor of every step
 /// many times, for each codec, and a file has to be read and inflated each time. A tensor of one step and worker is
 /// read whole when any part of it is first asked for, and kept as float32 while all that is kept takes `most_bytes` or

@@ -131,7 +131,7 @@ std::vector<ResultColumn> make_columns() {
   c.add("first_step", "training iteration of the first step replayed", &ResultRow::first_step);
   c.add("last_step", "and of the last", &ResultRow::last_step);
   c.add("ranks", "ranks that were averaged", &ResultRow::ranks);
-  c.add("comm", "threads, mpi, nccl, loopback; model for modelled rows", &ResultRow::comm);
+  c.add("comm", "threads, mpi, udp, nccl, loopback; model for modelled rows", &ResultRow::comm);
   c.add("device", "cpu or cuda:i", &ResultRow::device);
   c.add("threads", "threads of one rank for encode and decode", &ResultRow::threads);
   c.add("dtype", "of the gradients as captured", &ResultRow::dtype);
@@ -152,7 +152,9 @@ std::vector<ResultColumn> make_columns() {
   c.add("overlap", "of communication with the backward pass, in modelled iterations: none or bucket", [](Row r) {
     return from(r.iteration, [](auto& i) { return i.overlap == Overlap::bucket ? "bucket" : "none"; });
   });
-  c.add("all_reduce", "how sums are added: ring, doubling or auto; library: as MPI or NCCL do; empty in modelled rows",
+  c.add("all_reduce",
+        "how sums are added: ring, doubling, auto, server or transpose; library: as MPI or NCCL do; empty in modelled "
+        "rows",
         [](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; });
   c.add("raw_bytes", "4 x elements", [](Row r) { return 4 * r.elements; });
   c.add("payload_bytes", "what a rank's encoder wrote in a step, mean over steps and ranks",
@@ -172,6 +174,12 @@ std::vector<ResultColumn> make_columns() {
   c.add("payload_ratio", "raw_bytes / payload_bytes", &ResultRow::payload_ratio);
   c.add("wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes_per_rank",
         &ResultRow::wire_ratio);
+  c.add("delivered_least", "smallest share of a tensor that a message delivered, of all ranks; udp alone loses any",
+        [](Row r) { return from(r.packets, &PacketShares::delivered_least); });
+  c.add("lost_first", "share of packets that had not arrived when all had been sent once, of the worst rank; udp alone",
+        [](Row r) { return from(r.packets, &PacketShares::lost_first); });
+  c.add("repeated", "share of datagrams that repeat one, of the worst rank; udp alone",
+        [](Row r) { return from(r.packets, &PacketShares::repeated); });
   c.add("bits_per_element", "8 payload_bytes / elements", &ResultRow::bits_per_element);
   c.add("nmse", "sum (x-y)^2 / sum x^2, x the exact mean over ranks, y the result, over all steps",
         [](Row r) { return from(r.errors, &ErrorSums::nmse); });

@@ -21,6 +21,7 @@ Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
 std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
   if (comm == "nccl") return "library";
   if (spec.descriptor->name != "none") return name_of(all_reduce);
+  if (comm == "udp") return name_of(all_reduce);
   return comm == "mpi" ? "library" : name_of(AllReduce::ring);  // threads and loopback have no other
 }
 
@@ -56,7 +57,12 @@ void check_options(const BenchOptions& options) {
     throw Error{Fault::usage, "--payloads writes one codec's messages: give exactly one --codec"};
   }
   if (options.comm == "nccl" && options.all_reduce != AllReduce::ring) {
-    throw Error{Fault::usage, "--all-reduce is for threads, mpi and loopback: NCCL chooses by itself how it adds"};
+    throw Error{Fault::usage, "--all-reduce is for threads, mpi, udp and loopback: NCCL chooses by itself how it adds"};
+  }
+  if (options.comm == "udp" && options.udp.loss_sums > 0.0 && options.check) {
+    throw Error{Fault::usage,
+                "--comm udp:sums=... may lose parts of the result on some ranks, and --check compares the ranks: add "
+                "--check 0"};
   }
   if (options.pipeline > 1) {
     if (options.device != "cpu") {

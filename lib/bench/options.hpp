@@ -11,6 +11,7 @@
 #include "lib/bench/statistics.hpp"
 #include "lib/bench/units.hpp"
 #include "lib/codecs/reducer.hpp"
+#include "lib/comm/launch.hpp"
 
 namespace gradtool {
 
@@ -22,7 +23,8 @@ enum class Timing : std::uint8_t {
 
 /// As --all-reduce has it.
 [[nodiscard]] constexpr std::string_view name_of(AllReduce algorithm) {
-  return algorithm == AllReduce::ring ? "ring" : algorithm == AllReduce::doubling ? "doubling" : "auto";
+  constexpr std::string_view kNames[] = {"ring", "doubling", "auto", "server", "transpose"};
+  return kNames[static_cast<std::size_t>(algorithm)];
 }
 
 /// Ranks of synthetic gradients where nothing says how many.
@@ -36,7 +38,8 @@ struct BenchOptions {
   std::vector<CodecSpec> codecs;              ///< `none` and `noop` are added in front when missing
   std::vector<Granularity> granularities{1};  ///< each is a bench of its own, compared with the others
   Scheme scheme = Scheme::automatic;
-  std::string comm = "threads";  ///< threads or mpi; with device cuda loopback or nccl
+  std::string comm = "threads";  ///< threads, mpi or udp; with device cuda loopback or nccl
+  UdpOptions udp;                ///< where comm is udp
   std::string device = "cpu";
   double comm_timeout = 120.0;             ///< seconds that ranks wait for one of them
   int ranks = 0;                           ///< 0: as many as the file has workers; synthetic ones 4
@@ -66,11 +69,13 @@ struct BenchOptions {
   std::string payloads;        ///< folder to write the codec's payloads to; empty: none
   std::string command;         ///< as given, for the record
 
+  /// Where ranks are processes: how they reach each other.
+  [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
   /// How many of the captured steps are replayed.
   [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
-  /// What adds the sums of `spec`: ring, doubling or auto, or library.
+  /// What adds the sums of `spec`: ring, doubling, auto, server or transpose, or library.
   [[nodiscard]] std::string_view all_reduce_for(const CodecSpec& spec) const;
   /// `pipeline`, but 1 where phases are timed apart and for none and noop.
   [[nodiscard]] int pipeline_for(const CodecSpec& spec, Timing timing) const;

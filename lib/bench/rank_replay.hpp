@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,43 +37,38 @@ inline double energy(std::span<const float> values) {
   return sum;
 }
 
-/// What rank 0 adds up in the pass for the errors: error sums per tensor, and running sums over steps per element.
+/// What rank 0 adds up of a range of units in the pass for the errors: error sums per tensor and per step, and running
+/// sums over steps per element, 16 bytes for each.
 class ErrorTotals {
  public:
-  ErrorTotals(const ReplayPlan& plan, ReplayResult& result) : units_{plan.units}, result_{result} {
-    const std::size_t tensors = plan.reader.tensors().size();
-    result.tensor_errors.assign(tensors, {});
-    result.cumulative_error.assign(tensors, 0.0);
-    result.cumulative_energy.assign(tensors, 0.0);
+  ErrorTotals(std::span<const Unit> units, ReplayResult& result) : units_{units}, result_{result} {
     for (const auto& unit : units_) {
       difference_.emplace_back(unit.elements, 0.0);
       total_.emplace_back(unit.elements, 0.0);
     }
   }
 
-  /// `loaded` holds the unit's gradients, `got` is what became of them.
-  void observe(std::size_t unit_index, const StepLoader& loaded, std::span<const float> got) {
+  /// `exact` is the mean of what the ranks put into a unit, `got` is what became of it. `unit_index` counts in the
+  /// range.
+  void observe(std::size_t step, std::size_t unit_index, std::span<const double> exact, std::span<const float> got) {
     // Block by block, so that a large unit comes through the caches once. The sums run over all blocks in order.
     constexpr std::size_t kBlock = 1024;
-    std::array<double, kBlock> mean;
     for (const auto& piece : units_[unit_index].pieces) {
       ErrorSums sums;
       for (std::size_t done = 0; done < piece.elements; done += kBlock) {
         const std::size_t first = piece.first + done;
-        const auto exact = std::span{mean}.first(std::min(kBlock, piece.elements - done));
-        const auto result = got.subspan(first, exact.size());
-        loaded.mean(first, exact);
-        sums.observe(exact, result);
-        add_to_totals(exact, result, &difference_[unit_index][first], &total_[unit_index][first]);
+        const auto mean = exact.subspan(first, std::min(kBlock, piece.elements - done));
+        const auto result = got.subspan(first, mean.size());
+        sums.observe(mean, result);
+        add_to_totals(result_.step_errors[step], mean, result, &difference_[unit_index][first],
+                      &total_[unit_index][first]);
       }
       result_.tensor_errors[piece.tensor].merge(sums);
-      step_.sums.merge(sums);
+      result_.step_errors[step].sums.merge(sums);
     }
   }
 
-  /// All units of a step were observed.
-  void end_step() { result_.step_errors.push_back(std::exchange(step_, {})); }
-
+  /// All steps were observed.
   void finish() {
     for (std::size_t u = 0; u < difference_.size(); ++u) {
       for (const auto& piece : units_[u].pieces) {
@@ -85,22 +81,22 @@ class ErrorTotals {
   }
 
  private:
-  void add_to_totals(std::span<const double> exact, std::span<const float> got, double* difference, double* total) {
-    double error = step_.cumulative_error;  // not added up in memory, which the stores below might be to
-    double energy = step_.cumulative_energy;
+  static void add_to_totals(StepErrors& step, std::span<const double> exact, std::span<const float> got,
+                            double* difference, double* total) {
+    double error = step.cumulative_error;  // not added up in memory, which the stores below might be to
+    double energy = step.cumulative_energy;
     for (std::size_t i = 0; i < exact.size(); ++i) {
       difference[i] += exact[i] - static_cast<double>(got[i]);
       total[i] += exact[i];
       error += difference[i] * difference[i];
       energy += total[i] * total[i];
     }
-    step_.cumulative_error = error;
-    step_.cumulative_energy = energy;
+    step.cumulative_error = error;
+    step.cumulative_energy = energy;
   }
 
-  const std::vector<Unit>& units_;
+  std::span<const Unit> units_;
   ReplayResult& result_;
-  StepErrors step_;
   std::vector<std::vector<double>> difference_, total_;
 };
 
@@ -147,7 +143,8 @@ class UnitCounts {
       bytes.values_sent += counts[i + 1];
       bytes.fewest_values_sent = std::min(bytes.fewest_values_sent, counts[i + 1] / steps);
     }
-    const double ranks = static_cast<double>(counts.size() / kKinds);
+    const std::size_t number_of_ranks = counts.size() / kKinds;
+    const auto ranks = static_cast<double>(number_of_ranks);
     bytes.payload /= ranks * steps;
     bytes.values_sent /= ranks * steps;
   }
@@ -159,12 +156,13 @@ class UnitCounts {
 /// Keeps what a unit's encode and decode took in every sample.
 class UnitTimes {
  public:
-  /// `row`: encode, communicate, decode, total of each unit.
-  void keep(std::span<const double> row) {
-    times_.resize(row.size() / 2);
-    for (std::size_t unit = 0; unit < row.size() / 4; ++unit) {
-      times_[2 * unit].push_back(row[4 * unit]);
-      times_[2 * unit + 1].push_back(row[4 * unit + 2]);
+  /// `row`: encode, communicate, decode, total of each unit from `first` on.
+  void keep(std::size_t first, std::span<const double> row) {
+    const std::size_t units = row.size() / 4;
+    times_.resize(std::max(times_.size(), 2 * (first + units)));
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      times_[2 * (first + unit)].push_back(row[4 * unit]);
+      times_[2 * (first + unit) + 1].push_back(row[4 * unit + 2]);
     }
   }
   /// Medians over the samples.
@@ -184,15 +182,15 @@ class UnitTimes {
 template <Space S>
 class RankAgreement {
  public:
-  RankAgreement(const ReplayPlan& plan, Communicator<S>& comm)
-      : plan_{plan}, comm_{comm}, prints_(4 * plan.units.size()) {}
+  RankAgreement(const ReplayPlan& plan, UnitRange range, Communicator<S>& comm)
+      : plan_{plan}, range_{range}, comm_{comm}, prints_(4 * range.size()) {}
 
-  /// Remembers what a unit came to on this rank.
+  /// Remembers what a unit of the range came to on this rank.
   void keep(std::size_t unit, std::span<const float> values) {
     if (!plan_.options.check) return;
     const auto print = fingerprint(values);
     const std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
-    std::copy(both.begin(), both.end(), prints_.begin() + static_cast<std::ptrdiff_t>(4 * unit));
+    std::copy(both.begin(), both.end(), prints_.begin() + static_cast<std::ptrdiff_t>(4 * (unit - range_.first)));
   }
 
   /// Compares all units of a step at once. The ranks agree where the largest fingerprint over ranks is also the
@@ -200,8 +198,8 @@ class RankAgreement {
   void compare(std::size_t step) {
     if (!plan_.options.check) return;
     comm_.agree_max(prints_);
-    for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-      const double* both = &prints_[4 * unit];
+    for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
+      const double* both = &prints_[4 * (unit - range_.first)];
       if (both[0] == -both[1] && both[2] == -both[3]) continue;
       const auto& tensor = plan_.reader.tensors()[plan_.units[unit].pieces.front().tensor];
       throw Error{Fault::check, fmt::format("codec {}: ranks ended with different results at step {}, unit of {}",
@@ -211,6 +209,7 @@ class RankAgreement {
 
  private:
   const ReplayPlan& plan_;
+  UnitRange range_;
   Communicator<S>& comm_;
   std::vector<double> prints_;  ///< of a step: for each unit both halves of the fingerprint, each with its negative
 };
@@ -218,19 +217,23 @@ class RankAgreement {
 // The template parameter `Processor` of what follows is what a replay needs of a processor beyond codecs and reducers.
 // HostProcessor is in replay.cpp, CudaProcessor in replay_cuda.cpp:
 //   Queue<S> queue(); Queue<S> queue(std::size_t elements) for a unit of so many; Clock& clock();
-//   void upload(std::span<const float>, View<float, S>)  enqueued, from memory of the loader; void finish_uploads();
+//   void upload(std::span<const float>, View<float, S>)  enqueued, from memory of the loader, which may be the buffer
+//     itself; void finish_uploads();
 //   std::span<const float> download(View<const float, S>), HostView<const std::byte> look(View<const std::byte, S>):
 //     each result is valid until the next call;
-//   void evict(View<float, S>)  drives the buffer out of the caches;
+//   void evict(View<float, S>)  drives the buffer out of the caches, void warm(View<float, S>) brings it there;
 //   ThrottleWatch& throttle(); std::string clock_note()  says why nothing watches the clock;
 //   static bool allocates_alone()  is true where no library allocates in its own calls.
 
-/// The units of one rank: their reducers, and the buffer in which one after the other is reduced.
+/// A range of units of one rank: their reducers, and the buffer in which one after the other is reduced. Units are
+/// counted as the plan counts them.
 template <Space S, class Processor>
 class RankUnits {
  public:
-  RankUnits(const ReplayPlan& plan, Communicator<S>& comm, Processor& processor, StepLoader& loader, bool shared_loader)
+  RankUnits(const ReplayPlan& plan, UnitRange range, Communicator<S>& comm, Processor& processor, StepLoader& loader,
+            bool shared_loader)
       : plan_{plan},
+        range_{range},
         comm_{comm},
         processor_{processor},
         queue_{processor.queue()},
@@ -241,10 +244,11 @@ class RankUnits {
     std::size_t largest = 0;
     std::shared_ptr<const Codec<S>> codec;
     const CodecDescriptor& descriptor = *plan.codec.descriptor;
-    for (const auto& unit : plan.units) {
+    for (const auto& unit : range.of(plan.units)) {
       const Layout layout = layout_of(unit, plan.reader.tensors());
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
       queues_.push_back(processor.queue(unit.elements));
+      summed_.push_back(summed_tensors(layout));
       reducers_.push_back(make_unit_reducer(codec, layout));
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, unit.elements);
@@ -261,24 +265,26 @@ class RankUnits {
     // Touched now, so that no page fault falls into a timed region.
     fill_zero(queue_, {reinterpret_cast<float*>(workspace_.data()), workspace_.size() / sizeof(float)});
     fill_zero(queue_, buffer_);
+    if constexpr (S == Space::host) loader_.lend(comm_.rank(), buffer_.span());
   }
 
-  [[nodiscard]] std::size_t size() const { return reducers_.size(); }
-  [[nodiscard]] Reducer<S>& operator[](std::size_t unit) const { return *reducers_[unit]; }
-  void reset() {
+  [[nodiscard]] Reducer<S>& operator[](std::size_t unit) const { return *reducers_[unit - range_.first]; }
+  /// Resets every reducer.
+  void forget() {
     for (auto& reducer : reducers_) reducer->reset(queue_);
   }
 
-  /// Brings the rank's gradient of a unit into the buffer that is reduced. Not timed. `all_ranks`: rank 0
-  /// loads those of all, for their mean.
-  View<float, S> prepare(std::size_t step, std::size_t unit, bool all_ranks) {
+  /// Brings the rank's gradient of a unit into the buffer that is reduced. Not timed. `with_mean`: the loader of rank 0
+  /// has the mean over ranks then.
+  View<float, S> prepare(std::size_t step, std::size_t unit, bool with_mean) {
     processor_.finish_uploads();
+    const bool leads = comm_.rank() == 0;
     if (shared_loader_) {
-      comm_.barrier(queue_);  // nobody still reads the unit before
-      if (comm_.rank() == 0) loader_.load(plan_.units[unit], step);
+      comm_.barrier(queue_);  // nobody still reads the unit before, and everybody's buffer is lent
+      if (leads) loader_.load(plan_.units[unit], step, StepLoader::kAllRanks, with_mean);
       comm_.barrier(queue_);
     } else {
-      loader_.load(plan_.units[unit], step, all_ranks && comm_.rank() == 0 ? -1 : comm_.rank());
+      loader_.load(plan_.units[unit], step, comm_.rank(), with_mean && leads);
     }
     const auto gradient = loader_.gradient(comm_.rank());
     processor_.upload(gradient, buffer_.first(gradient.size()));
@@ -287,6 +293,7 @@ class RankUnits {
     if (!weight.empty()) processor_.upload(weight, weight_.first(weight.size()));
     if (!moment.empty()) processor_.upload(moment, second_moment_.first(moment.size()));
     side_ = {.weight = weight_.first(weight.size()), .second_moment = second_moment_.first(moment.size())};
+    comm_.describe(summed_[unit - range_.first]);
     return buffer_.first(gradient.size());
   }
 
@@ -294,14 +301,17 @@ class RankUnits {
   void reduce(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     const AllocationWatch watch;
     reduce_unwatched(comm, step, unit, buffer, clock);
-    if (Processor::allocates_alone() && AllocationWatch::active() && watch.on_this_thread() != 0) {
+    // A transport of packets keeps buffers that grow with the first messages.
+    if (Processor::allocates_alone() && comm.transport() == nullptr && AllocationWatch::active() &&
+        watch.on_this_thread() != 0) {
       throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
                                             watch.on_this_thread())};
     }
   }
   void reduce_unwatched(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer,
                         PhaseClock<S>& clock) {
-    reducers_[unit]->reduce(comm, queues_[unit], buffer, side_, context(step, unit), workspace_, clock);
+    reducers_[unit - range_.first]->reduce(comm, queues_[unit - range_.first], buffer, side_, context(step, unit),
+                                           workspace_, clock);
   }
 
  private:
@@ -328,13 +338,15 @@ class RankUnits {
   }
 
   const ReplayPlan& plan_;
+  UnitRange range_;
   Communicator<S>& comm_;
   Processor& processor_;
   Queue<S> queue_;
   StepLoader& loader_;
   bool shared_loader_;
   std::vector<std::unique_ptr<Reducer<S>>> reducers_;
-  std::vector<Queue<S>> queues_;  ///< of each, with the threads that it feeds
+  std::vector<std::vector<SummedTensor>> summed_;  ///< of each unit, for Communicator::describe
+  std::vector<Queue<S>> queues_;                   ///< of each, with the threads that it feeds
   std::unique_ptr<Arena<S>> arena_;
   RegisteredMemory<S> registered_;  ///< ends before the arena does
   View<float, S> buffer_, weight_, second_moment_;
@@ -342,7 +354,8 @@ class RankUnits {
   View<std::byte, S> workspace_;
 };
 
-/// One rank of one replay: the pass for the errors, then timed steps until the plan has enough of them.
+/// One rank of one replay: for each range of units the pass for the errors, then timed steps until the plan has enough
+/// of them.
 template <Space S, class Processor>
 class RankReplay {
  public:
@@ -352,39 +365,184 @@ class RankReplay {
         comm_{comm},
         processor_{processor},
         loader_{loader},
+        shared_loader_{shared_loader},
         result_{result},
-        units_{plan, comm, processor, loader, shared_loader},
-        agreement_{plan, comm},
-        row_(4 * plan.units.size() + kThrottleReasons.size()) {
+        counts_{plan.units.size(), comm.rank(), comm.size()},
+        sent_(plan.steps()) {
     result.units.resize(plan.units.size());
+    result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
+    result.reached = !plan.errors;
+    for (auto* sums : {&result.cumulative_error, &result.cumulative_energy}) sums->resize(plan.reader.tensors().size());
+    result.tensor_errors.resize(plan.reader.tensors().size());
   }
 
   void run() {
-    if (plan_.errors) compare_with_mean();
+    if (plan_.errors && plan_.write_payloads) log_ = std::make_unique<PayloadLog>(plan_, comm_.rank());
+    for (const UnitRange range : plan_.ranges()) {
+      range_ = range;
+      units_.emplace(plan_, range, comm_, processor_, loader_, shared_loader_);
+      agreement_.emplace(plan_, range, comm_);
+      row_.assign(4 * range.size() + kThrottleReasons.size(), 0.0);
+      if (plan_.errors) compare_with_mean();
+      sample();
+      units_.reset();  // before the next range takes memory
+    }
+    if (log_) log_->close();
+    if (plan_.errors) finish_comparison();
+    std::array<double, 2> times{result_.seconds, result_.limit};
+    comm_.agree_max(times);
+    result_.seconds = times[0];
+    result_.limit = times[1];
+    look_at_packets();
+    if (!leads()) return;
+    unit_times_.finish(result_.units);
+    result_.clock_note = discarded_.samples() > 0 ? discarded_.note() : processor_.clock_note();
+  }
+
+ private:
+  void look_at_packets() {
+    const TransportCounts* counts = comm_.transport();
+    if (counts == nullptr) return;
+    const auto share = [](std::uint64_t part, std::uint64_t all) {
+      return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
+    };
+    std::array<double, 4> worst{-counts->least_delivered, share(counts->lost_first, counts->expected),
+                                share(counts->repeated, counts->sent), share(counts->lost_first, counts->bursts)};
+    comm_.agree_max(worst);
+    result_.packets = {-worst[0], worst[1], worst[2], worst[3]};
+  }
+
+  /// After so many samples whose clock was held down, and fewer that are good, nothing better is to be expected.
+  static constexpr std::size_t kMostDiscarded = 200;
+
+  [[nodiscard]] std::span<double> unit_row() { return std::span{row_}.first(4 * range_.size()); }
+  [[nodiscard]] std::span<double> clock_seen() { return std::span{row_}.subspan(4 * range_.size()); }
+  [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
+
+  /// The pass for the errors over the range. Every step once, untimed: errors, bytes, residuals, the same bits on every
+  /// rank.
+  void compare_with_mean() {
+    std::optional<ErrorTotals> totals;
+    if (leads()) totals.emplace(range_.of(plan_.units), result_);
+    const std::size_t steps = plan_.steps();
+    std::vector<double> sent(range_.size());  // in a step, for each unit
+    for (std::size_t step = 0; step < steps; ++step) {
+      comm_.reset_traffic();
+      for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
+        const auto buffer = units_->prepare(step, unit, true);
+        // Now, because on the host the reduction overwrites what was loaded.
+        if (leads()) result_.gradient_energy += energy(loader_.gradient(0));
+        const std::uint64_t sent_before = comm_.traffic().bytes_sent;
+        reduce_recorded(step, unit, buffer);
+        const auto values = processor_.download(buffer);
+        Reducer<S>& reducer = (*units_)[unit];
+        agreement_->keep(unit, values);
+        counts_.add(unit, reducer.payload_bytes(), reducer.values_sent(processor_.queue()));
+        sent[unit - range_.first] = static_cast<double>(comm_.traffic().bytes_sent - sent_before);
+        if (!leads()) continue;
+        totals->observe(step, unit - range_.first, loader_.mean(), values);
+        if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
+        reducer.settle(processor_.queue());
+        const auto residual = reducer.residual();
+        result_.has_residual = result_.has_residual || !residual.empty();
+        if (!residual.empty()) result_.residual_energy += energy(processor_.download(residual));
+      }
+      agreement_->compare(step);
+      sent_[step] += static_cast<double>(comm_.traffic().bytes_sent);
+      comm_.agree_max(sent);
+      for (std::size_t unit = range_.first; unit < range_.last; ++unit)
+        result_.units[unit].bytes.wire_per_rank += sent[unit - range_.first] / static_cast<double>(steps);
+      if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
+    }
+    if (!leads()) return;
+    totals->finish();
+    collect_notes();
+  }
+
+  /// After the passes for the errors over all ranges.
+  void finish_comparison() {
+    const auto steps = static_cast<double>(plan_.steps());
+    comm_.agree_max(sent_);
+    for (const double bytes : sent_) result_.bytes.wire_per_rank += bytes / steps;
+    counts_.share(comm_);
+    if (!leads()) return;
+    counts_.finish(plan_.steps(), result_);
+    for (auto& unit : result_.units) {
+      for (auto& use : unit.uses) {
+        use.calls /= steps;
+        use.bytes /= steps;
+      }
+    }
+    for (const auto& tally : tallies_) {
+      if (tally.whole > 0.0)
+        notes_.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
+    }
+    result_.note = fmt::format("{}", fmt::join(notes_, "; "));
+  }
+
+  /// Counts the collectives, and writes payloads down when asked to.
+  void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer) {
+    RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
+                                         const auto pattern = (*units_)[unit].pattern();
+                                         add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
+                                                 pattern.ring);
+                                         if (log_) log_->put(step, unit, call.name, processor_.look(call.bytes));
+                                       }};
+    NoClock<S> clock;
+    if (log_)
+      units_->reduce_unwatched(recording, step, unit, buffer, clock);  // writing payloads down allocates
+    else
+      units_->reduce(recording, step, unit, buffer, clock);
+  }
+
+  /// What rank 0's reducers say: every note once, tallies added over units.
+  void collect_notes() {
+    for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
+      const Reducer<S>& reducer = (*units_)[unit];
+      std::string note = reducer.note();
+      if (!note.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end())
+        notes_.push_back(std::move(note));
+      for (const auto& tally : reducer.tallies()) {
+        const auto same = std::find_if(tallies_.begin(), tallies_.end(), [&](auto& t) { return t.what == tally.what; });
+        if (same == tallies_.end()) {
+          tallies_.push_back(tally);
+        } else {
+          same->part += tally.part;
+          same->whole += tally.whole;
+        }
+      }
+      result_.reached = result_.reached || reducer.reached();
+    }
+  }
+
+  /// Timed steps of the range, which gets its share of the time. Samples of ranges add up, one to one: each is a step.
+  void sample() {
     const auto start = std::chrono::steady_clock::now();
     const std::size_t steps = plan_.steps();
-    const StopRule& stop = plan_.stop;
+    const double share = range_.share_of(plan_.units);
+    StopRule stop = plan_.stop;
+    stop.part *= share;
     double limit = 0.0;
+    std::vector<PhaseTimes> samples;
     std::vector<double> watched;
-    DiscardedSamples discarded;
     const std::size_t warmup = plan_.errors ? 0 : plan_.options.warmup_steps;  // the pass for the errors warms up too
     for (std::size_t i = 0;; ++i) {
-      if (i % steps == 0) units_.reset();
+      if (i % steps == 0) units_->forget();
       const PhaseTimes sample = timed_step(i % steps);
       bool done = interrupted();
       if (leads()) {
         const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        if (i == 0) limit = stop.limit(elapsed);
+        if (i == 0) limit = stop.limit(elapsed / share);
         // Warm-up steps are left out, unless the time is over before they are.
         if (i >= warmup || elapsed >= limit) {
-          const bool throttled = discarded.count(clock_seen());
+          const bool throttled = discarded_.count(clock_seen());
           if (!throttled) {
-            result_.samples.push_back(sample);
-            if (plan_.timing == Timing::isolated) unit_times_.keep(unit_row());
+            samples.push_back(sample);
+            if (plan_.timing == Timing::isolated) unit_times_.keep(range_.first, unit_row());
             watched.push_back(plan_.timing == Timing::concurrent ? sample.total
                                                                  : sample.phase[0] + sample.phase[1] + sample.phase[2]);
           }
-          const bool hopeless = discarded.samples() >= kMostDiscarded && discarded.samples() > watched.size();
+          const bool hopeless = discarded_.samples() >= kMostDiscarded && discarded_.samples() > watched.size();
           done = done || hopeless || stop.done(watched, elapsed, limit);
         }
       }
@@ -392,140 +550,44 @@ class RankReplay {
       comm_.agree_max(verdict);
       if (verdict[0] != 0.0) break;
     }
-    std::array<double, 2> times{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), limit};
-    comm_.agree_max(times);
-    result_.seconds = times[0];
-    result_.limit = times[1];
-    if (!leads()) return;
-    unit_times_.finish(result_.units);
-    result_.clock_note = discarded.samples() > 0 ? discarded.note() : processor_.clock_note();
+    result_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result_.limit += limit;
+    if (range_.first == 0) {
+      result_.samples = std::move(samples);
+      return;
+    }
+    result_.samples.resize(std::min(result_.samples.size(), samples.size()));
+    for (std::size_t i = 0; i < result_.samples.size(); ++i) result_.samples[i] += samples[i];
   }
 
- private:
-  /// After so many samples whose clock was held down, and fewer that are good, nothing better is to be expected.
-  static constexpr std::size_t kMostDiscarded = 200;
-
-  [[nodiscard]] std::span<double> unit_row() { return std::span{row_}.first(4 * units_.size()); }
-  [[nodiscard]] std::span<double> clock_seen() { return std::span{row_}.subspan(4 * units_.size()); }
-  [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
-
-  /// The pass for the errors. Every step once, untimed: errors, bytes, residuals, the same bits on every rank.
-  void compare_with_mean() {
-    std::unique_ptr<ErrorTotals> totals = leads() ? std::make_unique<ErrorTotals>(plan_, result_) : nullptr;
-    if (plan_.write_payloads) log_ = std::make_unique<PayloadLog>(plan_, comm_.rank());
-    const std::size_t steps = plan_.steps();
-    UnitCounts counts{units_.size(), comm_.rank(), comm_.size()};
-    std::vector<double> sent(units_.size() + 1);  // in a step, for each unit and for all of them
-    for (std::size_t step = 0; step < steps; ++step) {
-      comm_.reset_traffic();
-      for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-        const auto buffer = units_.prepare(step, unit, true);
-        const std::uint64_t sent_before = comm_.traffic().bytes_sent;
-        reduce_recorded(step, unit, buffer);
-        const auto values = processor_.download(buffer);
-        agreement_.keep(unit, values);
-        counts.add(unit, units_[unit].payload_bytes(), units_[unit].values_sent(processor_.queue()));
-        sent[unit] = static_cast<double>(comm_.traffic().bytes_sent - sent_before);
-        if (!leads()) continue;
-        totals->observe(unit, loader_, values);
-        if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
-        units_[unit].settle(processor_.queue());
-        const auto residual = units_[unit].residual();
-        result_.has_residual = result_.has_residual || !residual.empty();
-        if (!residual.empty()) result_.residual_energy += energy(processor_.download(residual));
-        result_.gradient_energy += energy(loader_.gradient(0));
-      }
-      if (leads()) totals->end_step();
-      agreement_.compare(step);
-      sent.back() = static_cast<double>(comm_.traffic().bytes_sent);
-      comm_.agree_max(sent);
-      result_.bytes.wire_per_rank += sent.back() / static_cast<double>(steps);
-      for (std::size_t unit = 0; unit < units_.size(); ++unit)
-        result_.units[unit].bytes.wire_per_rank += sent[unit] / static_cast<double>(steps);
-      if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
-    }
-    if (log_) log_->close();
-    log_.reset();
-    counts.share(comm_);
-    if (!leads()) return;
-    counts.finish(steps, result_);
-    for (auto& unit : result_.units) {
-      for (auto& use : unit.uses) {
-        use.calls /= static_cast<double>(steps);
-        use.bytes /= static_cast<double>(steps);
-      }
-    }
-    collect_notes();
-    totals->finish();
-  }
-
-  /// Counts the collectives, and writes payloads down when asked to.
-  void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer) {
-    RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
-                                         const auto pattern = units_[unit].pattern();
-                                         add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
-                                                 pattern.ring);
-                                         if (log_) log_->put(step, unit, call.name, processor_.look(call.bytes));
-                                       }};
-    NoClock<S> clock;
-    if (log_)
-      units_.reduce_unwatched(recording, step, unit, buffer, clock);  // writing payloads down allocates
-    else
-      units_.reduce(recording, step, unit, buffer, clock);
-  }
-
-  /// What rank 0's reducers say: every note once, tallies added over units.
-  void collect_notes() {
-    std::vector<Tally> tallies;
-    std::vector<std::string> notes;
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      std::string note = units_[unit].note();
-      if (!note.empty() && std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
-      for (const auto& tally : units_[unit].tallies()) {
-        const auto same = std::find_if(tallies.begin(), tallies.end(), [&](auto& t) { return t.what == tally.what; });
-        if (same == tallies.end()) {
-          tallies.push_back(tally);
-        } else {
-          same->part += tally.part;
-          same->whole += tally.whole;
-        }
-      }
-    }
-    for (const auto& tally : tallies) {
-      if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
-    }
-    result_.note = fmt::format("{}", fmt::join(notes, "; "));
-    result_.reached = false;
-    for (std::size_t unit = 0; unit < units_.size(); ++unit)
-      result_.reached = result_.reached || units_[unit].reached();
-  }
-
-  /// One sample: all units of a step, each as slow as its slowest rank.
+  /// One sample: all units of the range in a step, each as slow as its slowest rank.
   PhaseTimes timed_step(std::size_t step) {
     ThrottleWatch& throttle = processor_.throttle();
     throttle.look();
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      const auto buffer = units_.prepare(step, unit, false);
-      if (!plan_.options.hot) processor_.evict(buffer);
+    for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
+      const auto buffer = units_->prepare(step, unit, false);
+      if (plan_.options.hot)
+        processor_.warm(buffer);
+      else
+        processor_.evict(buffer);
       processor_.clock().start();
-      units_.reduce(comm_, step, unit, buffer, processor_.clock());
+      units_->reduce(comm_, step, unit, buffer, processor_.clock());
       const PhaseTimes times = processor_.clock().stop();
       throttle.look();
-      for (std::size_t i = 0; i < 3; ++i) row_[4 * unit + i] = times.phase[i];
-      row_[4 * unit + 3] = times.total;
+      double* const row = &row_[4 * (unit - range_.first)];
+      std::copy(times.phase.begin(), times.phase.end(), row);
+      row[3] = times.total;
       if (!plan_.options.check) continue;
       comm_.barrier(processor_.queue());  // after every rank's clock has stopped
-      agreement_.keep(unit, processor_.download(buffer));
+      agreement_->keep(unit, processor_.download(buffer));
     }
     const auto seen = throttle.take();
     std::copy(seen.begin(), seen.end(), clock_seen().begin());
     comm_.agree_max(row_);
-    agreement_.compare(step);
+    agreement_->compare(step);
     PhaseTimes sample;
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      for (std::size_t i = 0; i < 3; ++i) sample.phase[i] += row_[4 * unit + i];
-      sample.total += row_[4 * unit + 3];
-    }
+    for (std::size_t i = 0; i < 4 * range_.size(); i += 4)
+      sample += {.phase = {row_[i], row_[i + 1], row_[i + 2]}, .total = row_[i + 3]};
     return sample;
   }
 
@@ -533,13 +595,20 @@ class RankReplay {
   Communicator<S>& comm_;
   Processor& processor_;
   StepLoader& loader_;
+  bool shared_loader_;
   ReplayResult& result_;
-  RankUnits<S, Processor> units_;
-  RankAgreement<S> agreement_;
+  UnitRange range_;  ///< the one that is replayed; units_, agreement_ and row_ are its own
+  std::optional<RankUnits<S, Processor>> units_;
+  std::optional<RankAgreement<S>> agreement_;
   std::vector<double> row_;  ///< of a step: for each unit the seconds of its phases and its total; then the reasons for
                              ///< which the clock was held down
+  UnitCounts counts_;
+  std::vector<double> sent_;  ///< bytes that this rank sent in each step
+  std::vector<std::string> notes_;
+  std::vector<Tally> tallies_;
   UnitTimes unit_times_;
-  std::unique_ptr<PayloadLog> log_;  ///< while payloads are written down
+  DiscardedSamples discarded_;
+  std::unique_ptr<PayloadLog> log_;  ///< where payloads are written down
 };
 
 }  // namespace gradtool

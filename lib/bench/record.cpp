@@ -21,9 +21,13 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
     out["file"] = {{"path", options.file}, {"sha256", report.file_sha256}};
   else
     out["synthetic_bytes"] = options.sizes;
+  for (const auto& [path, sha256] : report.source_sha256)
+    out["file"]["sources"].push_back({{"path", path}, {"sha256", sha256}});
   out["copy_gb_s"] = report.copy_rate / 1e9;
   out["thread_bytes"] = report.thread_bytes;
   out["worker_likeness"] = report.likeness;
+  out["stated_averaged"] = report.stated_averaged;
+  out["overflowed_steps"] = report.overflowed_steps;
   auto rows = to_json(to_table(report.rows));
   for (std::size_t i = 0; i < report.rows.size(); ++i) {
     const ResultRow& row = report.rows[i];

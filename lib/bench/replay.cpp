@@ -84,12 +84,18 @@ class HostProcessor {
   [[nodiscard]] static bool allocates_alone() { return true; }
   [[nodiscard]] TaskPool& chunk_threads() { return chunk_threads_; }
   static void upload(std::span<const float> from, HostView<float> to) {
-    std::copy(from.begin(), from.end(), to.data());
+    if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.data());
   }
   static void finish_uploads() {}
   static std::span<const float> download(HostView<const float> from) { return from.span(); }
   static HostView<const std::byte> look(HostView<const std::byte> bytes) { return bytes; }
   static void evict(HostView<float> buffer) { evict_from_caches(as_bytes(buffer)); }
+  /// Reads it on this rank's core: where ranks are threads, another one loaded it.
+  static void warm(HostView<float> buffer) {
+    constexpr std::size_t kLine = 16;  // floats
+    const volatile float* const values = buffer.data();
+    for (std::size_t i = 0; i < buffer.size(); i += kLine) static_cast<void>(values[i]);
+  }
 
  private:
   std::vector<std::unique_ptr<TaskPool>> pools_;  ///< of all threads of the rank, of half of them, and so on
@@ -130,7 +136,8 @@ ReplayDevice choose_device(const BenchOptions& options) {
 #endif
   return {.cuda = wanted.cuda,
           .index = wanted.index,
-          .across_processes = options.comm == "mpi" || (options.comm == "nccl" && mpi_place().size > 1)};
+          .across_processes =
+              options.comm == "mpi" || options.comm == "udp" || (options.comm == "nccl" && mpi_place().size > 1)};
 }
 
 ReplayResult run_replay(const ReplayDevice& device, const ReplayPlan& plan) {
@@ -158,7 +165,7 @@ ReplayResult run_replay(const ReplayDevice& device, const ReplayPlan& plan) {
     replay_rank(plan, comm, loader, shared, result_of(comm.rank()));
   };
   if (comm_name == "threads") run_threads(plan.ranks, host_body, timeout);
-  if (comm_name == "mpi") run_mpi(host_body, timeout);
+  if (comm_name == "mpi" || comm_name == "udp") run_processes(plan.options.processes(), host_body, timeout);
 #if GT_HAS_CUDA
   const CudaBody cuda_body = [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
     replay_rank(plan, comm, queue, loader, shared, result_of(comm.rank()));

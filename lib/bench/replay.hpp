@@ -22,10 +22,17 @@ inline constexpr std::string_view kInterruptedMessage = "interrupted";
 struct PhaseTimes {
   std::array<double, 3> phase{};  ///< indexed by Phase
   double total = 0.0;
+
+  PhaseTimes& operator+=(const PhaseTimes& other) {
+    for (std::size_t i = 0; i < phase.size(); ++i) phase[i] += other.phase[i];
+    total += other.total;
+    return *this;
+  }
 };
 
 /// One replay of a file through one codec: captured steps in order, every unit, all ranks, the codec's state
-/// carried from step to step. What it refers to must outlive it.
+/// carried from step to step. Units that do not fit into memory together, with their state, are replayed range by
+/// range: all steps of one, then all of the next. What it refers to must outlive it.
 struct ReplayPlan {
   const BenchOptions& options;
   const GradientSource& reader;
@@ -35,16 +42,18 @@ struct ReplayPlan {
   int threads = 1;  ///< of each rank, for encode and decode
   /// Bytes of gradient that are worth waking a thread for, see measure_thread_bytes(); 0: any number is.
   double thread_bytes = 0.0;
+  std::size_t range_elements = 0;  ///< of a range, see make_unit_ranges(); 0: all units are one
   Timing timing = Timing::isolated;
   StopRule stop = {};           ///< of this replay
   bool errors = true;           ///< begin with an untimed pass that compares every result with the exact mean
   bool write_payloads = false;  ///< in that pass, write down what each rank puts into each collective
   /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.
   ClockReasons clock_reasons = {};
-  /// Called on rank 0 in the pass for the errors with every unit's result.
+  /// Called on rank 0 in the pass for the errors with every unit's result, step by step where all units are one range.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result = {};
 
   [[nodiscard]] std::size_t steps() const { return options.steps_of(reader.steps().size()); }
+  [[nodiscard]] std::vector<UnitRange> ranges() const { return make_unit_ranges(units, range_elements); }
   [[nodiscard]] Scheme scheme() const { return options.scheme_for(codec); }
   /// Chunks of a unit that overlap (lib/codecs/pipelined.hpp); 1: none do.
   [[nodiscard]] int pipeline() const { return options.pipeline_for(codec, timing); }
@@ -76,6 +85,14 @@ struct StepErrors {
 };
 
 /// What a replay came to, on rank 0.
+/// What packets met on a transport of packets (TransportCounts), each the worst of all ranks.
+struct PacketShares {
+  double delivered_least = 1.0;  ///< smallest share of a tensor's bytes that a message delivered
+  double lost_first = 0.0;       ///< packets that had not arrived when all had been sent once / all
+  double repeated = 0.0;         ///< datagrams sent after the first pass / all
+  double burst = 0.0;            ///< mean length of a run of packets lost in a row; 0: none was lost
+};
+
 struct ReplayResult {
   std::vector<PhaseTimes> samples;       ///< one for each timed step: per unit the slowest rank, added over units
   std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
@@ -92,13 +109,14 @@ struct ReplayResult {
   double seconds = 0.0;  ///< that sampling took, with what is around the timed regions; the same on every rank
   double limit = 0.0;    ///< what StopRule::limit gave it; the same on every rank
   std::vector<UnitProfile> units;
+  std::optional<PacketShares> packets;  ///< where the communicator sends packets itself; the same on every rank
 };
 
 /// Where a replay runs, as --device and --comm say.
 struct ReplayDevice {
   bool cuda = false;
   int index = 0;                  ///< of the GPU that loopback uses
-  bool across_processes = false;  ///< ranks are processes of mpirun
+  bool across_processes = false;  ///< ranks are processes, of mpirun or another launcher
 };
 
 /// Checks --comm against --device. Throws Fault::usage when they do not go together, Fault::unavailable for what is not

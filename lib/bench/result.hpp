@@ -56,9 +56,10 @@ struct ResultRow {
   std::string dtype;  ///< of the captured gradients, or "mixed"
   std::uint64_t seed = 0;
   Timing timing = Timing::isolated;
-  int pipeline = 1;        ///< chunks of a unit that overlap
-  std::string all_reduce;  ///< what adds sums; no meaning in modelled rows
-  bool reached = true;     ///< the method came to its work; see Reducer::reached()
+  int pipeline = 1;                     ///< chunks of a unit that overlap
+  std::string all_reduce;               ///< what adds sums; no meaning in modelled rows
+  std::optional<PacketShares> packets;  ///< where packets were sent by ourselves
+  bool reached = true;                  ///< the method came to its work; see Reducer::reached()
   /// Of modelled rows of none: seconds that a step would take with every tensor reduced by itself.
   std::optional<double> tensorwise_seconds;
 
@@ -187,6 +188,9 @@ constexpr double kBreakevenAlpha = 30e-6;
 [[nodiscard]] double judged_seconds(const ResultRow& row);
 /// Where judged_seconds lies with 95 % confidence; it alone where that is not known.
 [[nodiscard]] Interval judged_interval(const ResultRow& row);
+/// Where judged_seconds(none) / judged_seconds(row) lies with 95 % confidence. The two rows' times err independently of
+/// each other, so that the distances of their intervals' ends add up as squares, in logarithms.
+[[nodiscard]] Interval gain_interval(const ResultRow& row, const ResultRow& none);
 
 /// Fills in `verdict`: speed-up, headroom, break-even, Pareto front. Compared are rows that cover all tensors and are
 /// ok, with the same granularity, source of time, timing, network and ranks. Needs the rows of none and noop.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <random>
 #include <vector>
 
@@ -70,6 +71,31 @@ double relative_error_of_mean(std::span<const double> samples) {
   return m.mean > 0.0 ? m.deviation / m.mean / std::sqrt(static_cast<double>(samples.size())) : 0.0;
 }
 
+double t_tails(double t, int freedom) {
+  const double angle = std::atan(std::abs(t) / std::sqrt(static_cast<double>(freedom)));
+  const double sine = std::sin(angle), cosine = std::cos(angle), square = cosine * cosine;
+  double within = 0.0;
+  if (freedom % 2 == 1) {
+    double term = cosine, sum = freedom > 1 ? cosine : 0.0;
+    for (int i = 3; i < freedom; i += 2) sum += term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
+    within = 2.0 / std::numbers::pi * (angle + sine * sum);
+  } else {
+    double term = 1.0, sum = 1.0;
+    for (int i = 2; i < freedom; i += 2) sum += term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
+    within = sine * sum;
+  }
+  return std::max(0.0, 1.0 - within);
+}
+
+double t_quantile(int freedom) {
+  double low = 1.0, high = 700.0;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = 0.5 * (low + high);
+    (t_tails(middle, freedom) > 0.05 ? low : high) = middle;
+  }
+  return high;
+}
+
 StopRule StopRule::share(std::size_t round, std::size_t rounds) const {
   StopRule one = *this;
   one.min_samples = min_samples * (round + 1) / rounds - min_samples * round / rounds;
@@ -80,7 +106,7 @@ StopRule StopRule::share(std::size_t round, std::size_t rounds) const {
 
 double StopRule::limit(double first_sample_seconds) const {
   if (timeout_seconds > 0.0) return part * timeout_seconds;
-  return part * std::clamp(20.0 * first_sample_seconds, kLeastSeconds, most_seconds);
+  return part * std::clamp(20.0 * first_sample_seconds, least_seconds, most_seconds);
 }
 
 bool StopRule::done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const {

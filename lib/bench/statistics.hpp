@@ -19,6 +19,13 @@ struct Interval {
 [[nodiscard]] std::optional<Interval> median_interval(std::span<const double> samples,
                                                       std::span<const std::size_t> rounds);
 
+/// The probability that a t-distributed variable with so many degrees of freedom (at least 1) is beyond +-t. Exact
+/// (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4).
+[[nodiscard]] double t_tails(double t, int freedom);
+
+/// Half the width of a 95 % interval of a t-distributed variable, in standard deviations.
+[[nodiscard]] double t_quantile(int freedom);
+
 /// Samples of one quantity in one row, summarised. Computed from all samples; none is thrown away.
 struct Summary {
   std::size_t samples = 0;
@@ -40,16 +47,15 @@ struct StopRule {
   std::size_t min_samples = 20;  ///< even where they are more than kMostSamples
   double max_noise = 0.005;      ///< on relative_error_of_mean
   double timeout_seconds = 0.0;  ///< for one row; at least one sample is taken. 0: see limit()
-  double most_seconds = 5.0;     ///< for one row where timeout_seconds is 0; at least kLeastSeconds
+  double least_seconds = 0.25;   ///< for one row where timeout_seconds is 0, if its noise asks for so much
+  double most_seconds = 5.0;     ///< for the same; at least least_seconds
   double part = 1.0;             ///< of that time, see share()
 
   /// The part of this rule that one of `rounds` has to fulfil, so that all of them together fulfil the whole.
   [[nodiscard]] StopRule share(std::size_t round, std::size_t rounds) const;
 
-  static constexpr double kLeastSeconds = 0.25;
-
   /// The time limit, given how long the first sample took with everything around it. Without a limit of its own a row
-  /// may take 20 such samples, but at least kLeastSeconds and at most most_seconds: many for a small capture, a few for
+  /// may take 20 such samples, but at least least_seconds and at most most_seconds: many for a small capture, a few for
   /// a large one. A share has its part of that.
   [[nodiscard]] double limit(double first_sample_seconds) const;
   [[nodiscard]] bool done(std::span<const double> samples, double elapsed_seconds, double limit_seconds) const;

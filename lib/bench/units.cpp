@@ -62,6 +62,31 @@ std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::
   return units;
 }
 
+double UnitRange::share_of(const std::vector<Unit>& units) const {
+  double mine = 0.0;
+  double all = 0.0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const auto elements = static_cast<double>(units[u].elements);
+    all += elements;
+    if (u >= first && u < last) mine += elements;
+  }
+  return all > 0.0 ? mine / all : 1.0;
+}
+
+std::vector<UnitRange> make_unit_ranges(const std::vector<Unit>& units, std::size_t most_elements) {
+  std::vector<UnitRange> ranges;
+  std::size_t elements = 0;  // of the last range
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (ranges.empty() || (most_elements > 0 && elements + units[u].elements > most_elements)) {
+      ranges.push_back({.first = u, .last = u});
+      elements = 0;
+    }
+    elements += units[u].elements;
+    ranges.back().last = u + 1;
+  }
+  return ranges;
+}
+
 Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors) {
   double all = 0.0;
   for (const auto& tensor : tensors) all += static_cast<double>(tensor.elements);
@@ -99,11 +124,17 @@ StepLoader::StepLoader(const GradientSource& reader, int ranks, std::size_t larg
 
 std::span<float> StepLoader::resize(Buffer& buffer, bool wanted) {
   buffer.used = wanted ? elements_ : 0;
-  if (wanted && buffer.memory == nullptr) buffer.memory = allocate_(largest_);
+  if (wanted && buffer.memory == nullptr) buffer = {.memory = allocate_(largest_), .most = largest_, .used = elements_};
+  expects(buffer.used <= buffer.most, "a unit is larger than the memory that was lent for it");
   return {buffer.memory.get(), buffer.used};
 }
 
-void StepLoader::load(const Unit& unit, std::size_t step, int only) {
+void StepLoader::lend(int rank, std::span<float> memory) {
+  gradients_.at(static_cast<std::size_t>(rank)) = {.memory = {std::shared_ptr<float>{}, memory.data()},
+                                                   .most = memory.size()};
+}
+
+void StepLoader::load(const Unit& unit, std::size_t step, int only, bool with_mean) {
   expects(unit.elements <= largest_, "a unit is larger than the loader was made for");
   elements_ = unit.elements;
   const auto all_have = [&](bool TensorInfo::*what) {
@@ -115,14 +146,37 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only) {
   for (const auto& piece : unit.pieces) {
     if (!weight.empty()) reader_.read_weight(piece.tensor, step, weight.subspan(piece.first, piece.elements));
   }
+  mean_.assign(with_mean ? unit.elements : 0, 0.0);
   for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
-    if (only >= 0 && rank != static_cast<std::size_t>(only)) continue;
-    const auto gradient = resize(gradients_[rank]);
-    const auto moment = resize(second_moments_[rank], moments);
-    for (const auto& piece : unit.pieces) {
-      reader_.read_gradient(piece.tensor, step, rank, gradient.subspan(piece.first, piece.elements));
-      if (!moments) continue;
-      reader_.read_second_moment(piece.tensor, step, rank, moment.subspan(piece.first, piece.elements));
+    const bool held = only == kAllRanks || rank == static_cast<std::size_t>(only);
+    if (held) {
+      const auto gradient = resize(gradients_[rank]);
+      const auto moment = resize(second_moments_[rank], moments);
+      for (const auto& piece : unit.pieces) {
+        reader_.read_gradient(piece.tensor, step, rank, gradient.subspan(piece.first, piece.elements));
+        if (!moments) continue;
+        reader_.read_second_moment(piece.tensor, step, rank, moment.subspan(piece.first, piece.elements));
+      }
+    }
+    if (with_mean) add_to_mean(unit, step, rank, held);
+  }
+  for (auto& value : mean_) value /= static_cast<double>(gradients_.size());
+}
+
+void StepLoader::add_to_mean(const Unit& unit, std::size_t step, std::size_t rank, bool held) {
+  const auto add = [this](std::size_t first, std::span<const float> values) {
+    for (std::size_t i = 0; i < values.size(); ++i) mean_[first + i] += static_cast<double>(values[i]);
+  };
+  if (held) {
+    add(0, gradients_[rank].span());
+    return;
+  }
+  constexpr std::size_t kPart = std::size_t{1} << 20;
+  for (const auto& piece : unit.pieces) {
+    for (std::size_t done = 0; done < piece.elements; done += kPart) {
+      part_.resize(std::min(kPart, piece.elements - done));
+      reader_.read_gradient_part(piece.tensor, step, rank, done, part_);
+      add(piece.first + done, part_);
     }
   }
 }
@@ -133,15 +187,6 @@ std::span<const float> StepLoader::gradient(int rank) const {
 
 std::span<const float> StepLoader::second_moment(int rank) const {
   return second_moments_.at(static_cast<std::size_t>(rank)).span();
-}
-
-void StepLoader::mean(std::size_t first, std::span<double> out) const {
-  std::fill(out.begin(), out.end(), 0.0);
-  for (const auto& buffer : gradients_) {
-    const auto gradient = buffer.span().subspan(first, out.size());
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] += static_cast<double>(gradient[i]);
-  }
-  for (auto& value : out) value /= static_cast<double>(gradients_.size());
 }
 
 }  // namespace gradtool

@@ -50,6 +50,20 @@ constexpr std::uint64_t kFirstBucketBytes = 1U << 20;
 [[nodiscard]] std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors,
                                            const std::vector<std::size_t>& chosen, const Granularity& granularity);
 
+/// Units that follow each other: [first, last) of a list.
+struct UnitRange {
+  std::size_t first = 0, last = 0;
+  [[nodiscard]] std::size_t size() const { return last - first; }
+  [[nodiscard]] std::span<const Unit> of(const std::vector<Unit>& units) const {
+    return std::span{units}.subspan(first, size());
+  }
+  /// Its part of all elements.
+  [[nodiscard]] double share_of(const std::vector<Unit>& units) const;
+};
+/// Cuts the units into as few ranges as possible, from the first unit to the last, of `most_elements` elements at most
+/// or one unit that has more. One range where `most_elements` is 0; none where there is no unit.
+[[nodiscard]] std::vector<UnitRange> make_unit_ranges(const std::vector<Unit>& units, std::size_t most_elements);
+
 /// What codecs are told about a unit.
 [[nodiscard]] Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors);
 
@@ -63,6 +77,8 @@ using FloatAllocator = std::function<std::shared_ptr<float>(std::size_t elements
 /// Holds one unit of one step for every rank: memory is ranks x largest unit, whatever the file's size.
 class StepLoader {
  public:
+  static constexpr int kAllRanks = -1;
+
   /// What is read beside the gradients, where the file has it for every tensor of a unit.
   struct Extras {
     bool weight = false;
@@ -73,33 +89,42 @@ class StepLoader {
   StepLoader(const GradientSource& reader, int ranks, std::size_t largest_unit, Extras extras,
              FloatAllocator allocate = pageable_floats);
 
-  /// Reads the unit at step position `step`, for all ranks, or for `only` when it is not negative.
-  void load(const Unit& unit, std::size_t step, int only = -1);
+  /// From now on the gradients of `rank` are read into `memory`, not into memory of the loader. It must be as large as
+  /// every unit that is loaded, and stay while units are.
+  void lend(int rank, std::span<float> memory);
 
-  /// What load() read; valid until the next load.
+  /// Reads the unit at step position `step`, for the rank `only`, or for all ranks. `with_mean`: computes their mean,
+  /// for which the gradients of ranks that are not asked for come through in small parts.
+  void load(const Unit& unit, std::size_t step, int only = kAllRanks, bool with_mean = false);
+
+  /// What load() read; valid until the next load, and as long as nobody writes to lent memory.
   [[nodiscard]] std::span<const float> gradient(int rank) const;
   /// Empty where not asked for, or where the file lacks it for a tensor of the unit.
   [[nodiscard]] std::span<const float> weight() const { return weight_.span(); }
   [[nodiscard]] std::span<const float> second_moment(int rank) const;
-  /// Elements [first, first + out.size()) of the exact mean over ranks in float64, added in rank order. Needs load()
-  /// for all ranks.
-  void mean(std::size_t first, std::span<double> out) const;
+  /// The exact mean over all ranks in float64, added in rank order. Empty unless load() was asked for it.
+  [[nodiscard]] std::span<const double> mean() const { return mean_; }
 
  private:
-  /// Memory for the largest unit, allocated when it is first needed; `used` of its elements are the loaded unit's.
+  /// Memory for `most` elements, allocated when it is first needed; `used` of them are the loaded unit's.
   struct Buffer {
-    std::shared_ptr<float> memory;
+    std::shared_ptr<float> memory = {};
+    std::size_t most = 0;
     std::size_t used = 0;
     [[nodiscard]] std::span<const float> span() const { return {memory.get(), used}; }
   };
   /// The loaded unit's elements of `buffer`, to be read into; none of them unless `wanted`.
   std::span<float> resize(Buffer& buffer, bool wanted = true);
+  /// Reads what is held of a unit's gradient, or all of it in parts, and adds it to the mean.
+  void add_to_mean(const Unit& unit, std::size_t step, std::size_t rank, bool held);
 
   const GradientSource& reader_;
   Extras extras_;
   FloatAllocator allocate_;
   std::size_t largest_;
   std::size_t elements_ = 0;
+  std::vector<double> mean_;
+  std::vector<float> part_;  ///< of a gradient that is not held
   std::vector<Buffer> gradients_;
   Buffer weight_;
   std::vector<Buffer> second_moments_;

@@ -184,6 +184,15 @@ Interval judged_interval(const ResultRow& row) {
   return {row.total->low.value_or(seconds), row.total->high.value_or(seconds)};
 }
 
+Interval gain_interval(const ResultRow& row, const ResultRow& none) {
+  const double ours = judged_seconds(row), theirs = judged_seconds(none);
+  const Interval mine = judged_interval(row), base = judged_interval(none);
+  const double gain = theirs / ours;
+  const auto joint = [](double one, double other) { return std::exp(std::hypot(std::log(one), std::log(other))); };
+  if (!std::isfinite(ours) || !(mine.low > 0.0 && base.low > 0.0)) return {theirs / mine.high, theirs / mine.low};
+  return {gain / joint(mine.high / ours, theirs / base.low), gain * joint(ours / mine.low, base.high / theirs)};
+}
+
 void set_verdicts(std::span<ResultRow> rows) {
   for (const auto& group : groups_of(rows)) compare(group);
 }

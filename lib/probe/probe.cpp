@@ -80,7 +80,7 @@ std::vector<Fact> facts_of(const ProbeOptions& options) {
   std::vector<std::string_view> names;
   for (const Pattern pattern : options.collectives) names.push_back(name_of(pattern));
   return {{"gradtool", GRADTOOL_VERSION " (" GRADTOOL_COMMIT ")"},
-          {"--comm", options.comm},
+          {"--comm", options.comm + (options.udp.text.empty() ? "" : ":" + options.udp.text)},
           {"the list of sizes", fmt::format("{}", fmt::join(options.sizes, ", "))},
           {"-e", options.largest_by_time ? "none" : "given"},
           {"--collective", fmt::format("{}", fmt::join(names, ", "))},
@@ -100,14 +100,15 @@ int hosts_of(Communicator<Space::host>& comm, int on_machine) {
 
 /// Finds this process's place among the others, which must want the same.
 MpiPlace join_job(const ProbeOptions& options, ProbeReport& report) {
-  const MpiPlace place = mpi_world(options.comm_timeout);
+  const MpiPlace place = processes_world(options.processes(), options.comm_timeout);
   if (place.size < 2) {
     throw Error{Fault::usage, fmt::format("a network has two ranks at least: start them, such as mpirun -n 4 gradtool "
                                           "probe --comm {}",
                                           options.comm)};
   }
   std::optional<Error> different;
-  run_mpi(
+  run_processes(
+      options.processes(),
       [&](Communicator<Space::host>& comm) {
         try {  // what all ranks throw alike is said once, behind the job
           expect_same_on_all_ranks(facts_of(options), comm);
@@ -205,7 +206,8 @@ Contention contention_of(const ProbeOptions& options, const ProbeReport& report)
 ProbeReport run_probe(const ProbeOptions& options) {
   check(options);
   ProbeReport report;
-  const bool across = options.comm == "mpi" || (options.comm == "nccl" && mpi_place().size > 1);
+  const bool across =
+      options.comm == "mpi" || options.comm == "udp" || (options.comm == "nccl" && mpi_place().size > 1);
   const int in_process = across ? 0 : ranks_of_process(options);
   if (across) report.leads = join_job(options, report).rank == 0;
   const auto measure = [&](auto& comm, auto& device) {
@@ -220,7 +222,8 @@ ProbeReport run_probe(const ProbeOptions& options) {
     measure(comm, device);
   };
   if (options.comm == "threads") run_threads(in_process, host_body, options.comm_timeout);
-  if (options.comm == "mpi") run_mpi(host_body, options.comm_timeout);
+  if (options.comm == "mpi" || options.comm == "udp")
+    run_processes(options.processes(), host_body, options.comm_timeout);
 #if GT_HAS_CUDA
   const CudaBody cuda_body = [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
     CudaDevice device{queue};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/comm/launch.hpp"
 #include "lib/probe/fit.hpp"
 #include "lib/report/table.hpp"
 
@@ -12,7 +13,8 @@ namespace gradtool {
 
 /// What was asked of one `gradtool probe`.
 struct ProbeOptions {
-  std::string comm = "mpi";               ///< mpi, nccl, or threads of this process
+  std::string comm = "mpi";               ///< mpi, udp, nccl, or threads of this process
+  UdpOptions udp;                         ///< where comm is udp
   int ranks = 0;                          ///< of nccl in one process and of threads; 0: all GPUs, or 4 threads
   double comm_timeout = 120.0;            ///< seconds that ranks wait for one of them
   std::vector<std::uint64_t> sizes;       ///< bytes, ascending, three at least
@@ -25,6 +27,8 @@ struct ProbeOptions {
   double row_seconds = 8.0;  ///< after so long a row gets no more samples
   std::string command;       ///< as given, for the record
 
+  /// Where ranks are processes: how they reach each other. GPUs meet through MPI.
+  [[nodiscard]] ProcessComm processes() const { return {comm == "udp" ? comm : "mpi", udp}; }
   /// One sample repeats its operation for so long, and is the mean: bursts that a link lets pass at once, and the
   /// resolution of clocks, are small against it.
   static constexpr double kSampleSeconds = 0.02;

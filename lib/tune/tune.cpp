@@ -20,6 +20,10 @@ using Clock = std::chrono::steady_clock;
 /// finals.
 constexpr double kUntil[kSearchRounds] = {0.30, 0.38, 0.44, 0.50, 0.55, 0.60};
 
+/// What each finalist may take of a small capture before its noise is small. A bench takes longer (StopRule), but it
+/// does not know yet that the codec is worth it; this is enough for fifty samples of two milliseconds.
+constexpr double kFinalistSeconds = 0.1;
+
 /// Over how many of the captured steps a round measures: an eighth, a quarter, a half, then all; two at least, because
 /// one does not tell how an error will go on.
 std::size_t steps_of_round(std::size_t all, int round) {
@@ -115,8 +119,9 @@ class Tuner {
     bench_.deadline.reset();
     bench_.stop = options_.bench.stop;
     const double rows = static_cast<double>(bench_.codecs.size() + 2);
+    bench_.stop.least_seconds = kFinalistSeconds;
     bench_.stop.most_seconds =
-        std::clamp((options_.budget_seconds - elapsed()) / rows, StopRule::kLeastSeconds, bench_.stop.most_seconds);
+        std::clamp((options_.budget_seconds - elapsed()) / rows, kFinalistSeconds, bench_.stop.most_seconds);
     report_.bench = session_.run({}, "finalists");
   }
 

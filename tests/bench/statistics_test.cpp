@@ -37,6 +37,8 @@ TEST(StopRule, NeedsSamplesAndQuietOrTime) {
   EXPECT_EQ(StopRule{}.limit(60.0), 5.0);
   EXPECT_EQ(StopRule{.most_seconds = 0.5}.limit(0.001), 0.25);
   EXPECT_EQ(StopRule{.most_seconds = 0.5}.limit(60.0), 0.5);
+  EXPECT_EQ(StopRule{.least_seconds = 0.1}.limit(0.001), 0.1);
+  EXPECT_EQ(StopRule{.least_seconds = 0.1}.limit(0.1), 2.0);
   EXPECT_EQ((StopRule{.timeout_seconds = 10.0, .most_seconds = 0.5}.limit(60.0)), 10.0);
 }
 

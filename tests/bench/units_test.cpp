@@ -56,22 +56,72 @@ TEST(Units, TheFirstBucketIsOneMebibyte) {
   EXPECT_EQ(units[1].elements, 7'184U);
 }
 
-TEST(StepLoader, MeansOfPartsAreThoseOfTheWhole) {
-  constexpr std::size_t kElements = 5000;
-  const auto sources = SyntheticGradients::make({4 * kElements}, 3);
-  const auto unit = make_units(sources[0]->tensors(), {0}, Granularity::parse("model")).front();
-  StepLoader loader{*sources[0], 3, kElements, {}};
-  loader.load(unit, 1);
-  std::vector<double> whole(kElements), parts(kElements);
-  loader.mean(0, whole);
-  loader.mean(0, std::span{parts}.first(7));
-  loader.mean(7, std::span{parts}.subspan(7));
-  EXPECT_EQ(parts, whole);
-  for (std::size_t i = 0; i < kElements; ++i) {
-    double sum = 0.0;
-    for (int rank = 0; rank < 3; ++rank) sum += static_cast<double>(loader.gradient(rank)[i]);
-    ASSERT_EQ(whole[i], sum / 3.0);
+TEST(Units, RangesHoldNoMoreThanAskedFor) {
+  const auto of = [](const std::vector<std::size_t>& elements, std::size_t most) {
+    std::vector<Unit> units;
+    for (const std::size_t n : elements) units.push_back({.pieces = {}, .elements = n});
+    std::vector<std::size_t> ends;
+    std::size_t next = 0;
+    double shares = 0.0;
+    for (const UnitRange range : make_unit_ranges(units, most)) {
+      EXPECT_EQ(range.first, next) << "ranges follow each other";
+      next = range.last;
+      ends.push_back(range.last);
+      shares += range.share_of(units);
+    }
+    EXPECT_EQ(next, elements.size());
+    if (!elements.empty()) {
+      EXPECT_NEAR(shares, 1.0, 1e-12);
+    }
+    return ends;
+  };
+  using Ends = std::vector<std::size_t>;
+  EXPECT_EQ(of({}, 10), Ends{});
+  EXPECT_EQ(of({5, 6, 7}, 0), Ends{3});
+  EXPECT_EQ(of({5, 5, 7}, 10), (Ends{2, 3}));
+  EXPECT_EQ(of({50, 5, 5, 70, 1}, 10), (Ends{1, 3, 4, 5})) << "a larger unit is a range of its own";
+  EXPECT_EQ(of({0, 0}, 1), Ends{2});
+}
+
+class StepLoaderTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kElements = (1U << 20) + 5000;  // more than one part of a gradient that is not held
+
+  static void expect_mean(std::span<const double> mean, const GradientSource& source) {
+    ASSERT_EQ(mean.size(), kElements);
+    std::vector<std::vector<float>> gradients(3, std::vector<float>(kElements));
+    for (std::size_t rank = 0; rank < 3; ++rank) source.read_gradient(0, 1, rank, gradients[rank]);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      double sum = 0.0;
+      for (const auto& gradient : gradients) sum += static_cast<double>(gradient[i]);
+      ASSERT_EQ(mean[i], sum / 3.0) << i;
+    }
   }
+
+  std::vector<std::unique_ptr<GradientSource>> sources_ = SyntheticGradients::make({4 * kElements}, 3);
+  Unit unit_ = make_units(sources_[0]->tensors(), {0}, Granularity::parse("model")).front();
+  StepLoader loader_{*sources_[0], 3, kElements, {}};
+};
+
+TEST_F(StepLoaderTest, MeanIsThatOfAllRanksHoweverManyAreHeld) {
+  loader_.load(unit_, 1, StepLoader::kAllRanks, true);
+  expect_mean(loader_.mean(), *sources_[0]);
+  loader_.load(unit_, 1, 1);
+  EXPECT_TRUE(loader_.mean().empty());
+  loader_.load(unit_, 1, 1, true);
+  expect_mean(loader_.mean(), *sources_[0]);
+}
+
+TEST_F(StepLoaderTest, ReadsIntoLentMemory) {
+  std::vector<float> memory(kElements);
+  loader_.lend(2, memory);
+  loader_.load(unit_, 0);
+  std::vector<float> expected(kElements);
+  sources_[0]->read_gradient(0, 0, 2, expected);
+  EXPECT_EQ(memory, expected);
+  EXPECT_EQ(loader_.gradient(2).data(), memory.data());
+  loader_.lend(2, std::span{memory}.first(kElements - 1));
+  EXPECT_THROW(loader_.load(unit_, 0), Error) << "it would write past the end";
 }
 
 TEST(Units, RefusesOtherWords) {

@@ -1,0 +1,46 @@
+#include "lib/bench/memory.hpp"
+
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <algorithm>
+#include <fstream>
+
+namespace gradtool {
+
+std::uint64_t bench_memory() {
+  std::uint64_t memory =
+      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::uint64_t limit = 0;  // the file says "max" where there is none
+  if (std::ifstream{"/sys/fs/cgroup/memory.max"} >> limit) memory = std::min(memory, limit);
+  return memory / 8;
+}
+
+MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks) {
+  const auto of_ranks = static_cast<std::uint64_t>(ranks);
+  const std::uint64_t range_element = 16 + 8 * of_ranks;
+  const std::uint64_t unit_element = 8 + 9 * of_ranks;
+  MemoryPlan plan;
+  plan.range_elements = std::max<std::uint64_t>(1, bytes / 2 / range_element);
+  std::uint64_t needed = 0;
+  for (const auto& unit : units) needed = std::max(needed, unit_element * unit.elements);
+  std::uint64_t largest_range = 0;
+  for (const UnitRange range : make_unit_ranges(units, plan.range_elements)) {
+    std::uint64_t elements = 0;
+    for (const auto& unit : range.of(units)) elements += unit.elements;
+    largest_range = std::max(largest_range, elements);
+  }
+  needed += range_element * largest_range;
+  plan.cache_bytes = bytes - std::min(bytes, needed);
+  return plan;
+}
+
+void return_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
+}  // namespace gradtool

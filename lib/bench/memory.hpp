@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lib/bench/units.hpp"
+
+namespace gradtool {
+
+/// What a bench may take in all, in bytes: an eighth of the machine's memory, or of the control group's where that is
+/// limited to less. What one unit needs it takes all the same.
+[[nodiscard]] std::uint64_t bench_memory();
+
+/// How a process of a bench divides `bytes` of memory. For every element of a range of units it keeps 16 bytes of
+/// running sums (rank 0) and, for each of its `ranks`, what methods keep between steps, for which 8 bytes are reckoned:
+/// a residual and a momentum. For every element of the largest unit, 8 bytes of the exact mean and, for each rank, 4 of
+/// the gradient and about 5 to encode and exchange it. What is left serves as a cache of the capture.
+struct MemoryPlan {
+  std::size_t range_elements = 0;  ///< what make_unit_ranges() is asked for: half of the memory goes to ranges
+  std::uint64_t cache_bytes = 0;
+};
+[[nodiscard]] MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks);
+
+/// Makes malloc give blocks of a megabyte or more back to the system as soon as they are freed. By default it learns to
+/// keep them, in a heap for each thread: after some codecs, whose ranks are threads, a bench would hold twice what it
+/// uses. Nothing allocates where time is measured.
+void return_freed_memory();
+
+}  // namespace gradtool

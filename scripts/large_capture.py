@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Writes a capture of the shape of GPT-2 124M, 4 workers, 2 steps (4 GB), and measures what gradtool takes for it: seconds
+and peak memory of validate, info, analyze and a bench of six codecs.
+
+Usage: scripts/large_capture.py --out FOLDER [--keep]
+The values are drawn: a low-rank signal that all workers share, and noise of each worker with heavy tails. Needs the Python package
+(PYTHONPATH or installed), h5py, NumPy and `gradtool` in PATH.
+"""
+import argparse
+import csv
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from gradtool._writer import GradientWriter, StepRecord, TensorSpec
+
+WIDTH, LAYERS, VOCABULARY, CONTEXT, WORKERS, STEPS = 768, 12, 50257, 1024, 4, 2
+
+
+def tensors():
+    """The parameters of GPT-2 124M: 124,439,808 in all, the head tied to the embedding."""
+    yield TensorSpec("wte.weight", (VOCABULARY, WIDTH), "embedding", "VD")
+    yield TensorSpec("wpe.weight", (CONTEXT, WIDTH), "embedding", "VD")
+    for layer in range(LAYERS):
+        for norm in ("ln_1", "ln_2"):
+            yield TensorSpec(f"h.{layer}.{norm}.weight", (WIDTH,), "norm")
+            yield TensorSpec(f"h.{layer}.{norm}.bias", (WIDTH,), "bias")
+        for name, inputs, outputs in (("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH),
+                                      ("mlp.c_fc", WIDTH, 4 * WIDTH), ("mlp.c_proj", 4 * WIDTH, WIDTH)):
+            yield TensorSpec(f"h.{layer}.{name}.weight", (inputs, outputs), "linear", "IO")
+            yield TensorSpec(f"h.{layer}.{name}.bias", (outputs,), "bias")
+    yield TensorSpec("ln_f.weight", (WIDTH,), "norm")
+    yield TensorSpec("ln_f.bias", (WIDTH,), "bias")
+
+
+def gradients(specs, step):
+    """One tensor after the other, [W, n], so that memory holds one of them."""
+    for number, spec in enumerate(specs):
+        rng = np.random.default_rng([step, number])
+        rows = spec.shape[0]
+        columns = spec.elements // rows
+        signal = (rng.standard_normal((rows, 4), "f4") @ rng.standard_normal((4, columns), "f4")).ravel() * 5e-5
+        values = np.empty((WORKERS, spec.elements), "f4")
+        for worker in range(WORKERS):
+            row = values[worker]
+            rng.standard_normal(out=row, dtype="f4")
+            row *= np.abs(row)  # heavier tails than a normal distribution
+            row *= 1e-4
+            row += signal
+        yield values
+
+
+def peak_of(command):
+    """Seconds and peak memory in MB of a command, which must end well."""
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed: {errors.decode()[-500:]}")
+    return time.monotonic() - begin, usage.ru_maxrss / 1024
+
+
+def write(capture, specs):
+    writer = GradientWriter(capture, specs, WORKERS, {"producer": "large_capture.py", "model": "GPT-2 124M, drawn values"}, (), True)
+    for step in range(STEPS):
+        writer.write(StepRecord(step, gradients(specs, step)))
+    writer.close()
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--keep", action="store_true", help="do not remove the capture afterwards")
+    parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    capture = options.out / "gpt2-124m.h5"
+    specs = list(tensors())
+    assert sum(spec.elements for spec in specs) == 124_439_808
+    if options.write:
+        return write(capture, specs)
+    # Everything runs in a process of its own; a child's peak memory is at least that of its parent, which therefore stays small.
+    rows = []
+    codecs = [a for c in ("bf16", "int8", "qsgd:bits=4", "topk:ratio=0.01", "powersgd:rank=4", "signsgd") for a in ("--codec", c)]
+    for name, command in (("write", [sys.executable, __file__, "--out", options.out, "--write"]),
+                          ("validate", ["gradtool", "validate", capture]), ("info", ["gradtool", "info", capture]),
+                          ("analyze", ["gradtool", "analyze", capture, "--out", options.out / "analysis"]),
+                          ("bench, 6 codecs", ["gradtool", "bench", capture, *codecs, "--csv", options.out / "gpt2-124m.csv"])):
+        rows.append((name, *peak_of(command)))
+        print(f"{name}: {rows[-1][1]:.0f} s, {rows[-1][2]:.0f} MB", flush=True)
+    with open(options.out / "large_capture.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("what", "seconds", "peak_mb"), *((n, f"{s:.1f}", f"{m:.0f}") for n, s, m in rows)])
+    print(f"capture: {capture.stat().st_size / 1e9:.2f} GB; wrote {options.out / 'large_capture.csv'}")
+    if not options.keep:
+        capture.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
