@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numbers>
 #include <numeric>
 #include <random>
 #include <set>
@@ -201,16 +200,6 @@ std::optional<Known> time_of(const BenchRun& run, std::size_t row, std::size_t p
   return from_table(run.table, row, kPhases[phase]);
 }
 
-/// Half the width of a 95 % interval of a t-distributed variable, in standard deviations.
-double t_quantile(int freedom) {
-  double low = 1.0, high = 700.0;
-  for (int step = 0; step < 60; ++step) {
-    const double middle = 0.5 * (low + high);
-    (t_tails(middle, freedom) > 0.05 ? low : high) = middle;
-  }
-  return high;
-}
-
 TimeDifference difference(const std::string& row, std::size_t phase, const Known& a, const Known& b) {
   TimeDifference d{.row = row, .phase = kPhases[phase], .a = std::exp(a.log), .b = std::exp(b.log)};
   d.ratio = std::exp(b.log - a.log);
@@ -246,22 +235,6 @@ void judge(std::vector<TimeDifference>& times, double margin) {
 }
 
 }  // namespace
-
-double t_tails(double t, int freedom) {
-  const double angle = std::atan(std::abs(t) / std::sqrt(static_cast<double>(freedom)));
-  const double sine = std::sin(angle), cosine = std::cos(angle), square = cosine * cosine;
-  double within = 0.0;
-  if (freedom % 2 == 1) {
-    double term = cosine, sum = freedom > 1 ? cosine : 0.0;
-    for (int i = 3; i < freedom; i += 2) sum += term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
-    within = 2.0 / std::numbers::pi * (angle + sine * sum);
-  } else {
-    double term = 1.0, sum = 1.0;
-    for (int i = 2; i < freedom; i += 2) sum += term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
-    within = sine * sum;
-  }
-  return std::max(0.0, 1.0 - within);
-}
 
 std::string_view name_of(TimeVerdict verdict) {
   switch (verdict) {

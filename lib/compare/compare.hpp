@@ -89,8 +89,4 @@ struct Comparison {
 [[nodiscard]] std::string to_markdown(const Comparison& comparison, bool all);
 [[nodiscard]] nlohmann::ordered_json to_json(const Comparison& comparison, const CompareOptions& options);
 
-/// The probability that a t-distributed variable with so many degrees of freedom (at least 1) is beyond +-t. Exact
-/// (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4).
-[[nodiscard]] double t_tails(double t, int freedom);
-
 }  // namespace gradtool

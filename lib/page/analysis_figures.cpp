@@ -6,11 +6,16 @@
 #include <array>
 #include <set>
 
+#include "lib/analysis/variance.hpp"
+
 namespace gradtool {
 namespace {
 
 // A page is to stay below 6 MB: of more eigenvalues the first slice of each tensor is drawn.
 constexpr std::size_t kMostEigenvalues = 12'000;
+
+constexpr std::array kNoiseQuartiles{std::pair{"noise_q25", 0.25}, std::pair{"noise_q50", 0.50},
+                                     std::pair{"noise_q75", 0.75}};
 
 class Figures {
  public:
@@ -88,8 +93,7 @@ class Figures {
         }
       }
     }
-    add("compaction", table,
-        {{"tensors_or_all", all_first(tensors_of(table))}, {"two_colours", {"#d55e00", "#0072b2"}}});
+    add("compaction", table, {{"tensors_or_all", all_first(tensors_of(table))}});
   }
 
   void spectrum() {
@@ -137,13 +141,32 @@ class Figures {
     for (std::size_t i = 0; i < all->rows().size(); ++i) {
       if (!text_at(*all, i, "ratio_q50").empty()) rows.push_back(i);
     }
-    Table table = selected(*all,
-                           {"tensor", "kind", "elements", "source", "ratio_q05", "ratio_q25", "ratio_q50", "ratio_q75",
-                            "ratio_q95", "pass_share_1", "noise_pass_share_1"},
-                           rows);
+    const Table known = selected(*all,
+                                 {"tensor", "kind", "elements", "source", "ratio_q05", "ratio_q25", "ratio_q50",
+                                  "ratio_q75", "ratio_q95", "pass_share_1", "noise_pass_share_1"},
+                                 rows);
+    // Beside them what pure noise would have, so that what is signal can be seen.
+    std::vector<Column> columns = known.columns();
+    for (const auto& [name, share] : kNoiseQuartiles)
+      columns.push_back({name, fmt::format("{:.0f} % quantile that normal noise alone would have", 100 * share)});
+    Table table{"variance", columns};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::vector<Cell> cells = known.rows()[i];
+      const std::string source = text_at(*all, rows[i], "source");
+      const bool one_source = source == "second_moment" || source == "workers";
+      const auto samples =
+          number_at(*all, rows[i], source == "second_moment" ? "micro_batches" : "workers").value_or(0.0);
+      for (const auto& [name, share] : kNoiseQuartiles) {
+        if (one_source && samples >= 2.0)
+          cells.emplace_back(noise_ratio_quantile(static_cast<std::int64_t>(samples), share));
+        else
+          cells.emplace_back();
+      }
+      table.add(std::move(cells));
+    }
     const auto tensors = all_first(tensors_of(table));
     add("variance", std::move(table),
-        {{"variance_tensors", tensors}, {"variance_height", 14 * std::max<std::size_t>(2, tensors.size())}});
+        {{"variance_tensors", tensors}, {"variance_height", 17 * std::max<std::size_t>(2, tensors.size())}});
   }
 
   void noise() {

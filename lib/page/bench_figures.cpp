@@ -3,44 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <set>
 
 #include "lib/core/error.hpp"
+#include "lib/page/sweep.hpp"
 
 namespace gradtool {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Okabe and Ito's colours without black and yellow: told apart with any colour vision, on white and on black.
-constexpr std::array kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 constexpr const char* kOthers = "other codecs";
 constexpr const char* kUndecided = "undecided";
 
 constexpr int kUsualNodes = 32;
-// Speeds of links that are modelled, 24 a decade from 0.1 to 1000 Gbit/s. Every third is drawn.
-constexpr std::size_t kSpeeds = 97, kDrawnSpeed = 3;
-double speed(std::size_t i) {
-  return std::pow(10.0, -1.0 + static_cast<double>(i) / 24.0);
-}
-
-/// Latency in seconds of a message on links of so many Gbit/s: that of the Ethernet profiles, and between two of them
-/// along a straight line in logarithms. So the lines go through what is said about each profile.
-double latency_at(double gbit_s) {
-  static const std::array<Link, 4> profiles{Network::parse("1gbe").link, Network::parse("10gbe").link,
-                                            Network::parse("25gbe").link, Network::parse("100gbe").link};
-  const double beta = gbit_s * 1e9 / 8.0;
-  if (beta <= profiles.front().beta) return profiles.front().alpha;
-  for (std::size_t i = 1; i < profiles.size(); ++i) {
-    const Link &below = profiles[i - 1], &above = profiles[i];
-    if (beta > above.beta) continue;
-    const double part = std::log(beta / below.beta) / std::log(above.beta / below.beta);
-    return below.alpha * std::pow(above.alpha / below.alpha, part);
-  }
-  return profiles.back().alpha;
-}
+constexpr std::size_t kDrawnSpeed = 3;  // every third speed of the sweep is drawn
 
 std::string two_digits(double value) {
   return value >= 10.0 ? fmt::format("{:.0f}", value) : fmt::format("{:.2g}", value);
@@ -59,8 +37,8 @@ std::string meaning_of(const std::string& network) {
 
 class Figures {
  public:
-  Figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix)
-      : source_{source}, record_{source.record}, options_{options}, suffix_{suffix} {
+  Figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix, CodecLooks& looks)
+      : source_{source}, record_{source.record}, options_{options}, suffix_{suffix}, looks_{looks} {
     several_cuts_ = has_several_granularities(record_.rows);
     for (const ResultRow& row : record_.rows) {
       if (!row.modelled()) measured_.push_back(row);
@@ -69,6 +47,7 @@ class Figures {
     synthetic_ = !record_.rows.empty() && record_.rows.front().granularity.starts_with("size:");
     choose_networks();
     model();
+    choose_unit();
     if (!synthetic_) {
       advice_ = advice_of(modelled_, options_.max_nmse);
       sweep();
@@ -197,14 +176,29 @@ class Figures {
     }
   }
 
+  /// From the times of uncompressed steps on the networks, their geometric mean.
+  void choose_unit() {
+    double sum = 0.0;
+    std::size_t count = 0;
+    for (const ResultRow& row : modelled_) {
+      const double seconds = judged_seconds(row);
+      if (row.codec.name() != "none" || !std::isfinite(seconds)) continue;
+      sum += std::log(seconds);
+      ++count;
+    }
+    if (count > 0) unit_ = time_unit_for(std::exp(sum / static_cast<double>(count)));
+  }
+
   /// Links of every speed, of which the bench's advice is asked for each.
   void sweep() {
     if (!can_model()) return;
+    const LatencyCurve latencies{networks_};
+    latency_words_ = latencies.words();
     std::vector<Network> networks;
-    for (std::size_t i = 0; i < kSpeeds; ++i) {
+    for (std::size_t i = 0; i < kSweepSpeeds; ++i) {
       Network network = networks_.front();  // with its ranks of a machine and what joins them
       network.name = fmt::format("{} Gbit/s", i);
-      network.link = {.alpha = latency_at(speed(i)), .beta = speed(i) * 1e9 / 8.0};
+      network.link = {.alpha = latencies.at(sweep_speed(i)), .beta = sweep_speed(i) * 1e9 / 8.0};
       networks.push_back(network);
     }
     swept_ = modelled_for(networks, {usual_nodes_});
@@ -216,12 +210,12 @@ class Figures {
   void choose_shown() {
     const auto add = [this](const ResultRow* row) {
       if (row == nullptr || row->codec.name() == "none" || row->codec.name() == "noop") return;
-      if (shown_.size() < kColours.size() && std::find(shown_.begin(), shown_.end(), name(*row)) == shown_.end())
+      if (shown_.size() < CodecLooks::kColours && std::find(shown_.begin(), shown_.end(), name(*row)) == shown_.end())
         shown_.push_back(name(*row));
     };
     for (const auto& one : advice_) add(one.taken);
     for (const auto& one : swept_advice_) add(one.taken);
-    for (std::size_t place = 0; place < 3; ++place) {
+    for (std::size_t place = 0; place < CodecLooks::kColours; ++place) {
       for (const auto& one : advice_) {
         std::vector<const ResultRow*> fit;
         for (const ResultRow* row : one.group.rows) {
@@ -290,7 +284,14 @@ class Figures {
     for (const auto& group : modelled_groups(modelled_)) places.push_back(place_name(group.network, group.ranks));
     std::vector<std::string> networks;
     for (const auto& network : networks_) networks.push_back(network.name);
-    std::vector<std::string> colours{kColours.begin(), kColours.begin() + static_cast<std::ptrdiff_t>(shown_.size())};
+    std::vector<std::string> colours, shapes;
+    std::vector<std::vector<double>> dashes;
+    for (const auto& codec : shown_) {
+      const CodecLooks::Look look = looks_.of(codec);
+      colours.push_back(look.colour);
+      dashes.push_back(look.dash);
+      shapes.push_back(look.shape);
+    }
     const ResultRow* any = measured_.empty() ? nullptr : &measured_.front();
     // Second of several networks, because it is most often the one in the middle.
     const auto middle = [](const std::vector<std::string>& names) {
@@ -304,10 +305,30 @@ class Figures {
                                     : fmt::format("{} ranks ({}, {})", any->measured_ranks, any->comm, any->device)},
         {"shown", shown_},
         {"colours", colours},
+        {"dashes", dashes},
+        {"shapes", shapes},
+        {"shapes_or_none", with_none(shapes, "circle")},
+        {"unit", unit_.name},
+        {"unit_low", unit_.name + "_low"},
+        {"unit_high", unit_.name + "_high"},
+        {"encode", "encode_" + unit_.name},
+        {"comm", "comm_" + unit_.name},
+        {"decode", "decode_" + unit_.name},
+        {"total", "total_" + unit_.name},
+        {"total_low", "total_" + unit_.name + "_low"},
+        {"total_high", "total_" + unit_.name + "_high"},
+        {"predicted", "predicted_" + unit_.name},
+        {"measured_time", "measured_" + unit_.name},
+        {"measured_low", "measured_" + unit_.name + "_low"},
+        {"measured_high", "measured_" + unit_.name + "_high"},
+        {"latencies", latency_words_},
+        {"max_nmse", options_.max_nmse},
+        {"drawn_limit", std::max(options_.max_nmse, 1e-8)},  // errors below that are drawn there as well
+        {"limit_words", fmt::format("largest error accepted: {:g}", options_.max_nmse)},
         {"shown_or_none", with_none(shown_, "uncompressed")},
         {"colours_or_none", with_none(colours, "#b4bcc4")},
-        {"phase_colours", {"#0072b2", "#e69f00", "#009e73"}},
-        {"speeds", {speed(0), speed(kSpeeds - 1)}},
+        {"phase_colours", {"#4b2e83", "#c3b1e1", "#8464b8"}},
+        {"speeds", {sweep_speed(0), sweep_speed(kSweepSpeeds - 1)}},
         {"ticks", {0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000}},
         {"codecs", codecs},
         {"codecs_or_none", or_none},
@@ -348,7 +369,7 @@ class Figures {
     Json named = Json::array();
     for (const Network& network : networks_) {
       const double gbit_s = network.link.beta * 8e-9;
-      if (gbit_s > speed(0) && gbit_s < speed(kSpeeds - 1)) {
+      if (gbit_s > sweep_speed(0) && gbit_s < sweep_speed(kSweepSpeeds - 1)) {
         named.push_back({{"network", network.name.substr(0, network.name.find(':'))}, {"link_gbit_s", gbit_s}});
       }
     }
@@ -380,9 +401,9 @@ class Figures {
                  {"speedup_at_to", "and at the fastest"},
                  {"shown_as", "colour in the charts"}}};
     for (const Range& range : ranges) {
-      const auto border = [](std::size_t below) { return std::sqrt(speed(below) * speed(below + 1)); };
-      const double from = range.first == 0 ? speed(0) : border(range.first - 1);
-      const double to = range.last + 1 == kSpeeds ? speed(kSpeeds - 1) : border(range.last);
+      const auto border = [](std::size_t below) { return std::sqrt(sweep_speed(below) * sweep_speed(below + 1)); };
+      const double from = range.first == 0 ? sweep_speed(0) : border(range.first - 1);
+      const double to = range.last + 1 == kSweepSpeeds ? sweep_speed(kSweepSpeeds - 1) : border(range.last);
       const std::string& codec = range.codec;
       const auto gain = [&](std::size_t i) {
         const NetworkAdvice& at = swept_advice_[i];
@@ -392,50 +413,56 @@ class Figures {
       const std::string clause = codec == "none"       ? "stay uncompressed"
                                  : codec == kUndecided ? "it is too close to call"
                                                        : "take " + codec;
-      const bool first = range.first == 0, last = range.last + 1 == kSpeeds;
+      const bool first = range.first == 0, last = range.last + 1 == kSweepSpeeds;
       out_.by_speed += first && last ? "at every speed " + clause
                        : first       ? fmt::format("below {} Gbit/s {}", two_digits(to), clause)
                        : last        ? fmt::format("above {} {}", two_digits(from), clause)
                                      : fmt::format("from {} to {} {}", two_digits(from), two_digits(to), clause);
       out_.by_speed += last ? "." : "; ";
     }
-    const Blanks filled = blanks();
+    Blanks filled = blanks();
+    std::vector<std::string> taken;
+    for (const Range& range : ranges) {
+      if (std::find(taken.begin(), taken.end(), shown_as(range.codec)) == taken.end())
+        taken.push_back(shown_as(range.codec));
+    }
+    filled["taken"] = taken;
     out_.by_speed =
         fmt::format("By the speed of a link, with {}: {}", filled.at("where").get<std::string>(), out_.by_speed);
     add("take_by_speed", std::move(table), filled, networks);
   }
 
   void add_break_even(const Json& networks) {
-    Table table{
-        "break_even",
-        {{"codec", "with the parameters that were given"},
-         {"link_gbit_s", "speed of the network's links, each way"},
-         {"alpha_us", "latency of a message, microseconds"},
-         {"ranks", "that are modelled"},
-         {"ms", compute_seconds_ > 0.0 ? "milliseconds of an iteration" : "milliseconds of one step's all-reduce"},
-         {"ms_low", "where it lies with 95 % confidence of the codec's times, from here"},
-         {"ms_high", "and to here"},
-         {"speedup_vs_none", "time of none / time of this codec"},
-         {"shown_as", "colour in the charts"}}};
+    Table table{"break_even",
+                {{"codec", "with the parameters that were given"},
+                 {"link_gbit_s", "speed of the network's links, each way"},
+                 {"alpha_us", "latency of a message, microseconds"},
+                 {"ranks", "that are modelled"},
+                 time_column(),
+                 {unit_.name + "_low", "where it lies with 95 % confidence of the codec's times, from here"},
+                 {unit_.name + "_high", "and to here"},
+                 {"speedup_vs_none", "time of none / time of this codec"},
+                 {"shown_as", "colour in the charts"}}};
     double least = INFINITY, most = 0.0;
     for (std::size_t i = 0; i < swept_advice_.size(); i += kDrawnSpeed) {
       const NetworkAdvice& at = swept_advice_[i];
       for (const ResultRow* row : at.group.rows) {
-        const double ms = judged_seconds(*row) * 1e3;
+        const double time = judged_seconds(*row) * unit_.per_second;
         const Interval interval = judged_interval(*row);
         const bool known = interval.high > interval.low;
         table.add({name(*row), row->network->link.beta * 8e-9, row->network->link.alpha * 1e6, std::int64_t{row->ranks},
-                   ms, known ? Cell{interval.low * 1e3} : Cell{}, known ? Cell{interval.high * 1e3} : Cell{},
+                   time, known ? Cell{interval.low * unit_.per_second} : Cell{},
+                   known ? Cell{interval.high * unit_.per_second} : Cell{},
                    judged_seconds(*at.none) / judged_seconds(*row), shown_as(name(*row))});
-        if (row->codec.name() == "noop" || !(ms > 0.0)) continue;
+        if (row->codec.name() == "noop" || !(time > 0.0)) continue;
         if (row->codec.name() == "none" || shown_as(name(*row)) != kOthers) {
-          least = std::min(least, ms);
-          most = std::max(most, ms);
+          least = std::min(least, time);
+          most = std::max(most, time);
         }
       }
     }
     Blanks filled = blanks();
-    filled["ms_range"] = {least / 2.0, most * 2.0};
+    filled["time_range"] = {least / 2.0, most * 2.0};
     add("break_even", std::move(table), filled, networks);
   }
 
@@ -450,51 +477,75 @@ class Figures {
     return places;
   }
 
-  void pareto_and_phases() {
-    if (const auto places = measured_places(); !places.empty()) {
-      Table table{"pareto_bytes",
-                  {{"codec", "with the parameters that were given"},
-                   {"wire_bytes_per_rank", "what the communicator counted as sent by one rank in a step"},
-                   {"payload_bytes", "what one rank's encoder wrote in a step"},
-                   {"payload_ratio", "fp32 bytes / payload bytes"},
-                   {"nmse", "error of a step's mean gradient: squared, relative"},
-                   {"cumulative_nmse", "of the sum over all steps"},
-                   {"judged_by", "which of the two the codec is judged by"},
-                   {"error", "that one"},
-                   {"shown_as", "colour in the charts"}}};
-      for (const std::size_t i : places) {
-        const ResultRow& row = record_.rows[i];
-        const auto at = [&](const char* column) { return cell_at(record_.table, record_.place[i], column); };
-        const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
-        table.add({name(row), at("wire_bytes_per_rank"), at("payload_bytes"), at("payload_ratio"), at("nmse"),
-                   at("cumulative_nmse"), judged, at(judged), shown_as(name(row))});
-      }
-      add("pareto_bytes", std::move(table), blanks());
-    } else {
-      lacks("pareto_bytes", "no row of the bench has an error");
+  /// Bytes as the model counts them for each network and its ranks, and as they were counted on the measured ranks.
+  void pareto_bytes() {
+    Table table{"pareto_bytes",
+                {{"network", "and how many ranks, modelled; or the ranks that were measured"},
+                 {"codec", "with the parameters that were given"},
+                 {"label", "the same with what tells it from others"},
+                 {"parameters", "all of them"},
+                 {"wire_bytes_per_rank", "what one rank sends in a step, to all others together"},
+                 {"payload_bytes", "what one rank's encoder wrote in a step"},
+                 {"payload_ratio", "fp32 bytes / payload bytes"},
+                 {"nmse", "error of a step's mean gradient: squared, relative"},
+                 {"cumulative_nmse", "of the sum over all steps"},
+                 {"judged_by", "which of the two the codec is judged by"},
+                 {"error", "that one"},
+                 {"shown_as", "colour in the charts"}}};
+    const auto add_row = [&](const std::string& place, const ResultRow& row, const Table& from, std::size_t at_row) {
+      const auto at = [&](const char* column) { return cell_at(from, at_row, column); };
+      const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
+      table.add({place, name(row), codec_label(row, measured_), at("params"), at("wire_bytes_per_rank"),
+                 at("payload_bytes"), at("payload_ratio"), at("nmse"), at("cumulative_nmse"), judged, at(judged),
+                 shown_as(name(row))});
+    };
+    for (std::size_t i = 0; i < modelled_.size(); ++i) {
+      const ResultRow& row = modelled_[i];
+      if (row.errors) add_row(place_name(row.network->name, row.ranks), row, modelled_cells_, i);
     }
+    for (const std::size_t i : measured_places())
+      add_row(measured_place(), record_.rows[i], record_.table, record_.place[i]);
+    if (table.rows().empty()) {
+      lacks("pareto_bytes", "no row of the bench has an error");
+      return;
+    }
+    Blanks filled = blanks();
+    filled["places"].push_back(measured_place());
+    if (modelled_.empty()) filled["first_place"] = measured_place();
+    add("pareto_bytes", std::move(table), filled);
+  }
+  [[nodiscard]] std::string measured_place() const {
+    return measured_.empty() ? "" : fmt::format("measured, {} ranks", measured_.front().measured_ranks);
+  }
+
+  void pareto_and_phases() {
+    pareto_bytes();
     if (modelled_.empty()) {
       lacks("pareto_time", "the bench modelled no network");
       lacks("phases", "the bench modelled no network");
       return;
     }
-    Table time{
-        "pareto_time",
-        {{"network", "and how many ranks, modelled"},
-         {"codec", "with the parameters that were given"},
-         {"ms", compute_seconds_ > 0.0 ? "milliseconds of an iteration" : "milliseconds of one step's all-reduce"},
-         {"ms_low", "where it lies with 95 % confidence of the codec's times, from here"},
-         {"ms_high", "and to here"},
-         {"judged_by", "the error that the codec is judged by"},
-         {"error", "that one: squared, relative"},
-         {"speedup_vs_none", "time of none / time of this codec"},
-         {"pareto", "no other codec is better in error or time and no worse in the other"},
-         {"shown_as", "colour in the charts"}}};
+    Table time{"pareto_time",
+               {{"network", "and how many ranks, modelled"},
+                {"codec", "with the parameters that were given"},
+                {"label", "the same with what tells it from others"},
+                {"parameters", "all of them"},
+                time_column(),
+                {unit_.name + "_low", "where it lies with 95 % confidence of the codec's times, from here"},
+                {unit_.name + "_high", "and to here"},
+                {"judged_by", "the error that the codec is judged by"},
+                {"error", "that one: squared, relative"},
+                {"speedup_vs_none", "time of none / time of this codec"},
+                {"pareto", "no other codec is better in error or time and no worse in the other"},
+                {"shown_as", "colour in the charts"}}};
     std::vector<Column> heads{{"network", "and how many ranks, modelled"},
                               {"codec", "with the parameters that were given"}};
-    const std::vector<std::string> times{"encode_us_median", "comm_us_median", "decode_us_median",
-                                         "total_us_median",  "total_us_low",   "total_us_high"};
-    for (const auto& column : times) heads.push_back({column, "microseconds of one step"});
+    const std::vector<std::pair<std::string, std::string>> times{
+        {"encode", "encode_us_median"}, {"comm", "comm_us_median"},    {"decode", "decode_us_median"},
+        {"total", "total_us_median"},   {"total_low", "total_us_low"}, {"total_high", "total_us_high"}};
+    Blanks filled = blanks();
+    for (const auto& [blank, column] : times)
+      heads.push_back({filled.at(blank), fmt::format("{} of one step: the bench's column {}", unit_.words, column)});
     Table phases{"phases", heads};
     for (std::size_t i = 0; i < modelled_.size(); ++i) {
       const ResultRow& row = modelled_[i];
@@ -503,17 +554,17 @@ class Figures {
       const bool known = interval.high > interval.low;
       const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
       if (row.codec.name() != "noop") {
-        time.add({place, name(row), judged_seconds(row) * 1e3, known ? Cell{interval.low * 1e3} : Cell{},
-                  known ? Cell{interval.high * 1e3} : Cell{}, judged, cell_at(modelled_cells_, i, judged),
+        time.add({place, name(row), codec_label(row, measured_), cell_at(modelled_cells_, i, "params"),
+                  judged_seconds(row) * unit_.per_second, known ? Cell{interval.low * unit_.per_second} : Cell{},
+                  known ? Cell{interval.high * unit_.per_second} : Cell{}, judged, cell_at(modelled_cells_, i, judged),
                   cell_at(modelled_cells_, i, row.iteration ? "iteration_speedup_vs_none" : "speedup_vs_none"),
                   cell_at(modelled_cells_, i, "pareto"), shown_as(name(row))});
       }
       std::vector<Cell> line{place, name(row)};
-      for (const auto& column : times) line.push_back(cell_at(modelled_cells_, i, column));
+      for (const auto& [blank, column] : times) line.push_back(time_at(modelled_cells_, i, column));
       phases.add(std::move(line));
     }
-    add("pareto_time", std::move(time), blanks());
-    Blanks filled = blanks();
+    add("pareto_time", std::move(time), filled);
     filled["phases_height"] = 17 * std::max<std::size_t>(3, most_drawn());
     add("phases", std::move(phases), filled);
   }
@@ -535,6 +586,14 @@ class Figures {
     return most;
   }
 
+  [[nodiscard]] Column time_column() const {
+    return {unit_.name, unit_.words + (compute_seconds_ > 0.0 ? " of an iteration" : " of one step's all-reduce")};
+  }
+  /// A cell in microseconds, in the section's unit: as it stands there where that is microseconds.
+  [[nodiscard]] Cell time_at(const Table& table, std::size_t row, const std::string& column) const {
+    const auto us = number_at(table, row, column);
+    return us && unit_.per_us != 1.0 ? Cell{*us * unit_.per_us} : cell_at(table, row, column);
+  }
   [[nodiscard]] static Cell cell_at(const Table& table, std::size_t row, const std::string& column) {
     return has_column(table, column) ? table.at(row, column) : Cell{};
   }
@@ -610,7 +669,11 @@ class Figures {
     }
     Blanks filled = blanks();
     filled["tensors"] = tensors;
+    std::set<std::string> columns;
+    for (const auto& one : seen) columns.insert(one.first);
     filled["layers_height"] = 13 * std::max<std::size_t>(2, tensors.size());
+    // A column of 15 pixels for each codec, beside the names of the layers.
+    filled["layers_width"] = std::max<std::size_t>(330, 200 + 15 * columns.size());
     add("layers", std::move(table), filled);
   }
 
@@ -623,23 +686,22 @@ class Figures {
     std::vector<int> counts;
     for (int count = 2; count <= 1024; count *= 2) counts.push_back(count);
     std::vector<ResultRow> rows = modelled_for(networks_, counts);
-    Table table{
-        "scaling",
-        {{"network", "that is modelled"},
-         {"nodes", "machines"},
-         {"ranks", "on all of them"},
-         {"codec", "with the parameters that were given"},
-         {"ms", compute_seconds_ > 0.0 ? "milliseconds of an iteration" : "milliseconds of one step's all-reduce"},
-         {"speedup_vs_none", "time of none / time of this codec"},
-         {"scaling_efficiency", "throughput of a rank against one rank alone, where iterations are modelled"},
-         {"shown_as", "colour in the charts"}}};
+    Table table{"scaling",
+                {{"network", "that is modelled"},
+                 {"nodes", "machines"},
+                 {"ranks", "on all of them"},
+                 {"codec", "with the parameters that were given"},
+                 time_column(),
+                 {"speedup_vs_none", "time of none / time of this codec"},
+                 {"scaling_efficiency", "throughput of a rank against one rank alone, where iterations are modelled"},
+                 {"shown_as", "colour in the charts"}}};
     double most = 1.0;
     for (const NetworkAdvice& at : advice_of(rows, options_.max_nmse)) {
       for (const ResultRow* row : at.group.rows) {
         if (row->codec.name() == "noop") continue;
         const double gain = judged_seconds(*at.none) / judged_seconds(*row);
         table.add({row->network->name, std::int64_t{row->ranks / row->network->node}, std::int64_t{row->ranks},
-                   name(*row), judged_seconds(*row) * 1e3, gain, cell(row->scaling_efficiency()),
+                   name(*row), judged_seconds(*row) * unit_.per_second, gain, cell(row->scaling_efficiency()),
                    shown_as(name(*row))});
         most = std::max(most, gain);
       }
@@ -655,10 +717,10 @@ class Figures {
                  {"network", "that the model was given"},
                  {"ranks", "of both"},
                  {"comm", "what the measured ranks met over"},
-                 {"predicted_us", "total_us_median of the modelled row"},
-                 {"measured_us", "total_us_median of the measured row, all ranks at once"},
-                 {"measured_us_low", "95 % interval of that, from here"},
-                 {"measured_us_high", "and to here"}}};
+                 {"predicted_" + unit_.name, "total_us_median of the modelled row, in " + unit_.words},
+                 {"measured_" + unit_.name, "total_us_median of the measured row, all ranks at once"},
+                 {"measured_" + unit_.name + "_low", "95 % interval of that, from here"},
+                 {"measured_" + unit_.name + "_high", "and to here"}}};
     for (std::size_t i = 0; i < record_.rows.size(); ++i) {
       const ResultRow& row = record_.rows[i];
       // Ranks that share a memory are on no network that could be predicted.
@@ -667,9 +729,9 @@ class Figures {
       for (std::size_t j = 0; j < modelled_.size(); ++j) {
         const ResultRow& model = modelled_[j];
         if (name(model) != name(row) || model.ranks != row.ranks || row.codec.name() == "noop") continue;
-        const auto at = [&](const char* column) { return cell_at(record_.table, record_.place[i], column); };
+        const auto at = [&](const char* column) { return time_at(record_.table, record_.place[i], column); };
         table.add({name(row), model.network->name, std::int64_t{row.ranks}, row.comm,
-                   cell_at(modelled_cells_, j, "total_us_median"), at("total_us_median"), at("total_us_low"),
+                   time_at(modelled_cells_, j, "total_us_median"), at("total_us_median"), at("total_us_low"),
                    at("total_us_high")});
       }
     }
@@ -684,6 +746,9 @@ class Figures {
   const BenchRecord& record_;
   const FigureOptions& options_;
   std::string suffix_;
+  CodecLooks& looks_;
+  TimeUnit unit_;
+  std::string latency_words_;
   bool several_cuts_ = false, record_has_models_ = false, synthetic_ = false;
   std::vector<ResultRow> measured_;
   std::vector<Network> networks_;
@@ -703,8 +768,9 @@ class Figures {
 
 }  // namespace
 
-BenchFigures bench_figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix) {
-  return Figures{source, options, suffix}.take();
+BenchFigures bench_figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix,
+                           CodecLooks& looks) {
+  return Figures{source, options, suffix, looks}.take();
 }
 
 }  // namespace gradtool

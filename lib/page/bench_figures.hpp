@@ -6,6 +6,7 @@
 
 #include "lib/bench/advice.hpp"
 #include "lib/page/chart.hpp"
+#include "lib/page/codec_looks.hpp"
 #include "lib/page/sources.hpp"
 
 namespace gradtool {
@@ -41,9 +42,10 @@ struct BenchFigures {
   std::vector<MissingChart> missing;
 };
 
-/// `suffix` goes behind the charts' ids. All modelled numbers come from the bench's own cost model: rows of the record
-/// where it has them for the networks that are asked for, add_modelled() else.
+/// `suffix` goes behind the charts' ids, `looks` are those of the whole page. All modelled numbers come from the
+/// bench's own cost model: rows of the record where it has them for the networks that are asked for, add_modelled()
+/// else.
 [[nodiscard]] BenchFigures bench_figures(const BenchSource& source, const FigureOptions& options,
-                                         const std::string& suffix);
+                                         const std::string& suffix, CodecLooks& looks);
 
 }  // namespace gradtool

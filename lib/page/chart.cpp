@@ -65,7 +65,7 @@ Chart make_chart(const std::string& name, const std::string& suffix, Origin orig
   return {.id = name + suffix,
           .title = about["title"],
           .lead = about["lead"],
-          .wide = about.value("wide", false),
+          .min_width = about.value("min_width", 0),
           .origin = std::move(origin),
           .spec = std::move(whole),
           .table = std::move(table)};
@@ -74,6 +74,7 @@ Chart make_chart(const std::string& name, const std::string& suffix, Origin orig
 MissingChart missing_chart(const std::string& name, const std::string& why, const Blanks& blanks) {
   Json about = specification(name)["usermeta"];
   about.erase("lead");
+  about.erase("min_width");
   Blanks all = blanks;
   all.emplace("what", "a step");
   fill(about, all);

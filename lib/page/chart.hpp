@@ -20,7 +20,7 @@ struct Chart {
   std::string id;     ///< unique on the page: also the name of its files
   std::string title;  ///< text for people
   std::string lead;   ///< what is seen, and how to read it
-  bool wide = false;  ///< cannot be narrower than its columns: scrolls on a telephone
+  int min_width = 0;  ///< pixels that its columns need: on a narrower screen it scrolls; 0: any width will do
   Origin origin;
   nlohmann::ordered_json spec;  ///< without data: refers to the table as the data set "table"
   Table table;

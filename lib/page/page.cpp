@@ -10,6 +10,7 @@
 #include "lib/page/analysis_figures.hpp"
 #include "lib/page/assets.hpp"
 #include "lib/page/sources.hpp"
+#include "lib/page/training_figures.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 
@@ -40,9 +41,14 @@ Json chart_json(const Chart& chart) {
                                 : truth ? "truth"
                                         : "number"}});
   }
-  return {{"id", chart.id},     {"title", chart.title},      {"lead", chart.lead},
-          {"wide", chart.wide}, {"file", chart.origin.file}, {"command", chart.origin.command},
-          {"columns", columns}, {"spec", chart.spec}};
+  return {{"id", chart.id},
+          {"title", chart.title},
+          {"lead", chart.lead},
+          {"min_width", chart.min_width},
+          {"file", chart.origin.file},
+          {"command", chart.origin.command},
+          {"columns", columns},
+          {"spec", chart.spec}};
 }
 
 Json section_json(const Page::Section& section) {
@@ -104,10 +110,16 @@ Page make_page(std::span<const std::string> paths, const FigureOptions& options,
   const Sources sources = read_sources(paths);
   Page page{.command = command, .sections = {}, .files = sources.files, .ignored = sources.ignored};
   const auto suffix = [](std::size_t i, std::size_t of) { return of > 1 ? fmt::format("_{}", i + 1) : std::string{}; };
+  CodecLooks looks;
   for (std::size_t i = 0; i < sources.benches.size(); ++i) {
-    BenchFigures figures = bench_figures(sources.benches[i], options, suffix(i, sources.benches.size()));
+    BenchFigures figures = bench_figures(sources.benches[i], options, suffix(i, sources.benches.size()), looks);
     std::string title = figures.title;
     page.sections.push_back({"bench", std::move(title), sources.benches[i].origin, std::move(figures)});
+  }
+  for (std::size_t i = 0; i < sources.trainings.size(); ++i) {
+    BenchFigures figures = training_figures(sources.trainings[i], suffix(i, sources.trainings.size()), looks);
+    std::string title = figures.title;
+    page.sections.push_back({"training", std::move(title), sources.trainings[i].origin, std::move(figures)});
   }
   for (std::size_t i = 0; i < sources.analyses.size(); ++i) {
     AnalysisFigures figures = analysis_figures(sources.analyses[i], suffix(i, sources.analyses.size()));

@@ -13,7 +13,7 @@ namespace gradtool {
 struct Page {
   std::string command;  ///< of this report
   struct Section {
-    std::string kind;  ///< "bench" or "analysis"
+    std::string kind;  ///< "bench", "training" or "analysis"
     std::string title;
     Origin origin;
     BenchFigures figures;  ///< of an analysis: charts, missing ones and notes only

@@ -108,11 +108,11 @@ class Reader {
     if (known) {
       if (!file_.kind.empty()) out_.files.push_back(std::move(file_));
     } else if (candidate.named) {
-      throw Error{Fault::data, fmt::format("{}: neither a record nor a table of gradtool's capture, info, analyze or "
-                                           "bench",
+      throw Error{Fault::data, fmt::format("{}: neither a record nor a table of gradtool's capture, info, analyze, "
+                                           "bench or train",
                                            path)};
     } else {
-      out_.ignored.push_back(path + " was not written by capture, info, analyze or bench");
+      out_.ignored.push_back(path + " was not written by capture, info, analyze, bench or train");
     }
   }
   /// Also reads the tables of steps, which go with a bench whose table may have come later.
@@ -134,6 +134,8 @@ class Reader {
     }
     if (!json.is_object()) return false;
     if (string_at(json, "format") == "gradtool.bench") return read_bench_record(std::move(json));
+    if (string_at(json, "format") == "gradtool.train") return read_training(json);
+    if (string_at(json, "format") == "gradtool.train.settings") return true;  // the record has them, too
     if (json.contains("summary") && json.contains("file_sha256")) return read_analysis_record(json);
     if (json.contains("step_list") && json.contains("tensor_list")) return read_capture(json, "capture, by info");
     if (json.contains("capture_seconds") && json.contains("accuracy")) return read_capture(json, "capture");
@@ -153,6 +155,37 @@ class Reader {
     source.record = read_bench(table_from_json("bench", json.at("rows"), file_.path), &json.at("rows"), file_.path);
     source.json = std::move(json);
     out_.benches.push_back(std::move(source));
+    return true;
+  }
+
+  bool read_training(const Json& json) {
+    file_.kind = "training record";
+    file_.facts.emplace_back("command", string_at(json, "command"));
+    const Json settings = json.value("settings", Json::object());
+    for (const auto& [what, value] : settings.items()) {
+      if (value.is_string()) file_.facts.emplace_back(what, value.get<std::string>());
+    }
+    add_machine(json, file_);
+    if (!json.contains("rows") || !json.contains("summary"))
+      throw Error{Fault::data, fmt::format("{}: a training record without rows or without a summary", file_.path)};
+    constexpr int kSchema = 1;
+    if (const Json& version = json.value("schema_version", Json{}); version != kSchema) {
+      throw Error{Fault::data, fmt::format("{}: a training record of schema version {}; this gradtool reads version {}",
+                                           file_.path, version.dump(), kSchema)};
+    }
+    TrainingSource source{.origin = {file_.path, string_at(json, "command")}};
+    source.title = fmt::format("{} on {}, {} workers", string_at(settings, "--model"), string_at(settings, "--dataset"),
+                               string_at(settings, "--workers"));
+    source.text = string_at(settings, "--dataset") == "text";
+    source.rows = table_from_json("train", json.at("rows"), file_.path);
+    source.summary = table_from_json("summary", json.at("summary"), file_.path);
+    for (const auto& run : json.value("runs", Json::array())) {
+      const std::string note = string_at(run, "note");
+      std::string text = fmt::format("{}: {}", string_at(run, "codec"), note);
+      if (!note.empty() && std::find(source.notes.begin(), source.notes.end(), text) == source.notes.end())
+        source.notes.push_back(std::move(text));
+    }
+    out_.trainings.push_back(std::move(source));
     return true;
   }
 
@@ -197,6 +230,11 @@ class Reader {
       const std::string capture = table.rows().empty() ? "" : text_at(table, 0, "file");
       file_.kind = name + " table";
       add_analysis_table(name, capture, "", std::move(table));
+      return true;
+    }
+    // The tables of train, whose record has them.
+    if ((has("wire_ratio") && has("diverged_seeds")) || (has("test_accuracy") && has("train_loss"))) {
+      file_.kind.clear();
       return true;
     }
     // The table of tensors that info writes, and the summary of analyze, which repeats columns of its tables.
@@ -269,8 +307,8 @@ Sources read_sources(std::span<const std::string> paths) {
   for (const auto& candidate : candidates(paths)) reader.read(candidate);
   Sources sources = reader.take();
   if (sources.files.empty()) {
-    throw Error{Fault::usage, fmt::format("nothing to report in '{}': no JSON or CSV of capture, info, analyze or "
-                                          "bench; gradtool bench CAPTURE --json bench.json writes one",
+    throw Error{Fault::usage, fmt::format("nothing to report in '{}': no JSON or CSV of capture, info, analyze, "
+                                          "bench or train; gradtool bench CAPTURE --json bench.json writes one",
                                           paths.empty() ? "" : paths.front())};
   }
   return sources;

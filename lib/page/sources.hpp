@@ -36,15 +36,26 @@ struct AnalysisSource {
   std::map<std::string, std::pair<Origin, Table>> tables;
 };
 
+/// One command of gradtool train.
+struct TrainingSource {
+  Origin origin;
+  std::string title = {};  ///< "resnet20 on cifar10, 4 workers"
+  bool text = false;       ///< it learnt to continue a text, not to name images
+  Table rows{"train", {}}, summary{"summary", {}};
+  std::vector<std::string> notes = {};  ///< what codecs said of their runs
+};
+
 struct Sources {
   std::vector<BenchSource> benches;
   std::vector<AnalysisSource> analyses;
+  std::vector<TrainingSource> trainings;
   std::vector<SourceFile> files;
   std::vector<std::string>
       ignored;  ///< sentences: files in folders that no subcommand wrote, and tables of a bench that its record has
 };
 
-/// Reads what gradtool wrote: JSON records of capture, info, analyze and bench, and the CSV files of analyze and bench.
+/// Reads what gradtool wrote: JSON records of capture, info, analyze, bench and train, and the CSV files of analyze and
+/// bench; those of train have nothing that its record has not.
 /// A folder stands for all .json and .csv files in it and below it. A CSV with the rows of a record that is read as
 /// well is left out. Throws Fault::data for a named file that is none of these and for files that are broken,
 /// Fault::usage for a path that is not there and where nothing is found.

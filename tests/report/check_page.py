@@ -67,8 +67,16 @@ def name_of(row, names):
     return names[row["codec"], row["params"]]
 
 
+US_PER_UNIT = {"us": 1, "ms": 1e3, "s": 1e6}
+
+
+def unit_of(row):
+    """The unit of all times of a section, which is the name of their column."""
+    return next(unit for unit in US_PER_UNIT if unit in row)
+
+
 def check_numbers(folder, page):
-    """Every number of a chart that a file has, too, is that file's cell, letter by letter."""
+    """Every number of a chart that a file has, too, is that file's cell: letter by letter, times in the page's unit."""
     rows = rows_of(folder / "bench.csv")
     record = json.loads((folder / "bench.json").read_text())
     names = {(row["codec"], row["params"]): row["name"] for row in record["rows"] if row["tensor"] == "all"}
@@ -81,22 +89,37 @@ def check_numbers(folder, page):
         assert shown == cell, f"{where}: the page has {shown!r}, the file {cell!r}"
         compared += 1
 
+    unit = unit_of(page.table("pareto_time")[0])
+
+    def equal_time(shown, cell, where):
+        if unit == "us" or shown == "" or cell == "":
+            return equal(shown, cell, where)
+        assert math.isclose(float(shown) * US_PER_UNIT[unit], float(cell), rel_tol=1e-12), f"{where}: {shown} {unit}, in the file {cell} us"
+
+    places = {row["network"] for row in page.table("pareto_bytes")}
+    assert places == {f"{n}, {r} ranks" for n in ("1gbe", "10gbe", "100gbe") for r in (8, 32)} | {"measured, 2 ranks"}, places
     for row in page.table("pareto_bytes"):
+        source = isolated[row["codec"]] if row["network"].startswith("measured") else modelled[row["network"], row["codec"]]
         for column in ("nmse", "cumulative_nmse", "wire_bytes_per_rank", "payload_bytes", "payload_ratio"):
-            equal(row[column], isolated[row["codec"]][column], f"pareto_bytes {row['codec']} {column}")
+            equal(row[column], source[column], f"pareto_bytes {row['codec']} {column}")
+        equal(row["parameters"], source["params"], "pareto_bytes parameters")
         equal(row["error"], row[row["judged_by"]], "pareto_bytes error")
+    labels = {row["codec"]: row["label"] for row in page.table("pareto_bytes")}
+    assert labels["bf16"] == "bf16" and labels["topk:ratio=0.05"] == "topk:ratio=0.05" and labels["powersgd"].startswith("powersgd:rank="), labels
     judged = {row["codec"]: row["judged_by"] for row in page.table("pareto_bytes")}
     assert judged["efsignsgd"] == "cumulative_nmse" and judged["bf16"] == "nmse", judged
     phases = page.table("phases")
     assert len(phases) == len(modelled) == 2 * 3 * 7, (len(phases), len(modelled))
     for row in phases:
-        for column in list(row)[2:]:
-            equal(row[column], modelled[row["network"], row["codec"]][column], f"phases {row['codec']} {column}")
+        for phase in ("encode", "comm", "decode", "total", "total_low", "total_high"):
+            column, end = (f"total_{unit}_{phase[6:]}", phase[6:]) if phase.startswith("total_") else (f"{phase}_{unit}", "median")
+            source = modelled[row["network"], row["codec"]][f"{phase.split('_')[0]}_us_{end}"]
+            equal_time(row[column], source, f"phases {row['codec']} {column}")
     for row in page.table("pareto_time"):
         source = modelled[row["network"], row["codec"]]
         for column in ("speedup_vs_none", "pareto"):
             equal(row[column], source[column], f"pareto_time {row['codec']} {column}")
-        assert math.isclose(float(row["ms"]) * 1e3, float(source["total_us_median"]), rel_tol=1e-12), row
+        assert math.isclose(float(row[unit]) * US_PER_UNIT[unit], float(source["total_us_median"]), rel_tol=1e-12), row
     per_tensor = {(name_of(r, names), r["tensor"]): r for r in rows if r["tensor"] != "all"}
     layers = page.table("layers")
     assert len(layers) == 5 * 10, "five codecs, ten tensors"
@@ -114,6 +137,8 @@ def check_numbers(folder, page):
         source = {tuple(row[c] for c in key): row for row in source}
         for row in page.table(chart):
             for column, cell in row.items():
+                if column.startswith("noise_q"):
+                    continue  # what pure noise would have, which no file has: tests/analysis has it
                 equal(cell, source[tuple(row[c] for c in key)][column], f"{chart} {column}")
     source = {row["tensor"]: row for row in rows_of(folder / "analysis/spectrum.csv")}
     for row in page.table("compaction"):
@@ -138,6 +163,7 @@ def check_sentences(folder, page):
         assert plain(verdict["reasons"]) in terminal, f"{verdict['reasons']} is not in {terminal}"
         for other in verdict["others"]:
             assert plain(other) in terminal, f"{other} is not in {terminal}"
+    assert "61706 parameters, 0.247 MB" in terminal, terminal
     for paragraph in page.json["sections"][0]["basis"]:
         assert plain(paragraph) in terminal, paragraph
 
@@ -154,15 +180,66 @@ def check_model(folder, page):
     point = next(row for row in lines if 2 < float(row["link_gbit_s"]) < 4)
     network = f"lab:alpha={point['alpha_us']}us,beta={point['link_gbit_s']}Gbps"
     there = report(folder, folder / "bench.json", "--network", network, "--nodes", "32")
-    times = {row["codec"]: float(row["ms"]) for row in there.table("pareto_time")}
+    unit, unit_there = unit_of(point), unit_of(there.table("pareto_time")[0])
+    times = {row["codec"]: float(row[unit_there]) * US_PER_UNIT[unit_there] for row in there.table("pareto_time")}
     compared = [row for row in lines if row["link_gbit_s"] == point["link_gbit_s"] and row["codec"] in times]
     assert len(compared) == 6, compared
     for row in compared:
-        assert math.isclose(float(row["ms"]), times[row["codec"]], rel_tol=1e-9), (row, times)
+        assert math.isclose(float(row[unit]) * US_PER_UNIT[unit], times[row["codec"]], rel_tol=1e-9), (row, times)
     # Where the strip changes from one codec to another, the lines cross: the codec that is taken is faster than uncompressed.
     for row in page.table("take_by_speed"):
         assert (row["codec"] in ("none", "undecided")) == (row["speedup_at_from"] == row["speedup_at_to"] == "1"), row
         assert float(row["from_gbit_s"]) < float(row["to_gbit_s"]), row
+
+
+def scales_of(spec):
+    """Every (domain, range) of a specification's scales that list both."""
+    if isinstance(spec, list):
+        return [found for one in spec for found in scales_of(one)]
+    if not isinstance(spec, dict):
+        return []
+    own = [(spec["domain"], spec["range"])] if isinstance(spec.get("domain"), list) and isinstance(spec.get("range"), list) else []
+    return own + [found for name, one in spec.items() if name != "datasets" for found in scales_of(one)]
+
+
+def check_looks(folder, page):
+    """A codec has one colour, dash and shape on the whole page, also where several runs are on it; phases have colours of their own."""
+    # The same run twice, the second without its fastest codec, so that its codecs come in another order.
+    record = json.loads((folder / "bench.json").read_text())
+    first = page.json["sections"][0]["verdicts"][0]["codec"].split(":")[0]
+    record["rows"] = [row | {"run_id": "second"} for row in record["rows"] if row["codec"] != first]
+    (folder / "second").mkdir()
+    (folder / "second/bench.json").write_text(json.dumps(record))
+    both = report(folder, folder / "bench.json", folder / "second/bench.json")
+    codecs = {row["codec"] for row in page.table("pareto_time")} - {"none"}
+    colours, all_colours = {}, set()
+    for chart in both.charts.values():
+        for domain, values in scales_of(chart["spec"]):
+            kind = "colour" if str(values[0]).startswith("#") else "shape" if isinstance(values[0], str) else "dash"
+            for name, value in zip(domain, values):
+                if name in codecs:
+                    known = colours.setdefault((kind, name), value)
+                    assert known == value, f"{chart['id']}: {name} is {value}, elsewhere {known}"
+                    all_colours.add(json.dumps(value))
+    coloured = {row["codec"] for row in page.table("pareto_time") if row["shown_as"] == row["codec"]}
+    assert {name for _, name in colours} == coloured and len(coloured) >= 3, (colours, coloured)
+    phases = next(values for chart in both.charts.values() if chart["id"].startswith("phases") for domain, values in scales_of(chart["spec"]) if "encode" in domain)
+    assert len(set(phases)) == 3 and not all_colours & {json.dumps(one) for one in phases}, phases
+    # The limit is drawn where it lies, and nothing above it is ringed.
+    limited = report(folder, folder / "bench.json", "--max-nmse", "0.003")
+    for name in ("pareto_time", "pareto_bytes"):
+        assert '"drawn_error": 0.003' in json.dumps(limited.charts[name]["spec"]), name
+    assert "datum.pareto === true && datum.error <= 0.003" in json.dumps(limited.charts["pareto_time"]["spec"])
+
+
+def check_own_network(folder):
+    """A network of one's own keeps its latency at every speed of the sweep, two share it, and the page says so."""
+    one = report(folder, folder / "bench.json", "--network", "lab:alpha=7us,beta=10Gbps", "--nodes", "8")
+    assert {row["alpha_us"] for row in one.table("break_even")} == {"7"}
+    assert "7 us at 10 Gbit/s" in one.charts["break_even"]["lead"], one.charts["break_even"]["lead"]
+    two = report(folder, folder / "bench.json", "--network", "slow:alpha=90us,beta=1Gbps", "--network", "lab:alpha=7us,beta=10Gbps", "--nodes", "8")
+    latencies = [float(row["alpha_us"]) for row in two.table("break_even") if row["codec"] == "none"]
+    assert math.isclose(latencies[0], 90) and math.isclose(latencies[-1], 7) and latencies == sorted(latencies, reverse=True) and len(set(latencies)) > 5, latencies
 
 
 def check_form(folder, page):
@@ -200,6 +277,45 @@ def check_variants(folder):
         if name == "failed_row":
             assert any("qsgd" in note and "<reason>" in note for note in page.json["sections"][0]["notes"]), page.json["sections"][0]["notes"]
             assert "<reason>" not in page.text, "text of a record must not become markup"
+
+
+def check_training(folder):
+    """Curves are means of the record's rows over seeds, the ends are the summary's cells, and what failed is said."""
+    place = folder / "train.json"
+    sample_records.write_training(place)
+    record = json.loads(place.read_text())
+    page = report(folder, place, folder / "bench.json")
+    assert [section["kind"] for section in page.json["sections"]] == ["bench", "training"]
+    section = page.json["sections"][1]
+    assert section["title"] == "lenet5 on fashion-mnist, 4 workers"
+    names = {"none": "uncompressed", "topk": "topk:ratio=0.01", "qsgd": "qsgd:bits=4"}
+    curves = page.table("accuracy_by_epoch")
+    assert len(curves) == 5 + 5 + 5, curves
+    for cell in curves:
+        codec = next(codec for codec, name in names.items() if name == cell["codec"])
+        of_epoch = [row["test_accuracy"] for row in record["rows"]
+                    if row["codec"] == codec and row["epoch"] == int(cell["epoch"]) and row["test_accuracy"] is not None]
+        assert int(cell["seeds"]) == len(of_epoch)
+        assert math.isclose(float(cell["accuracy"]), sum(of_epoch) / len(of_epoch), rel_tol=1e-12)
+        assert float(cell["accuracy_least"]) == min(of_epoch) and float(cell["accuracy_most"]) == max(of_epoch)
+    times = page.table("accuracy_by_time")
+    assert {row["place"] for row in times} == {"1gbe, modelled", "10gbe, modelled", "here, measured"}
+    for row in page.table("final_accuracy"):
+        line = next(line for line in record["summary"] if names[line["codec"]] == row["codec"])
+        for shown, cell in (("accuracy", "final_accuracy"), ("accuracy_low", "final_accuracy_low"), ("wire_ratio", "wire_ratio")):
+            assert float(row[shown]) == line[cell]
+    assert {row["codec"] for row in page.table("time_to_target")} == {"uncompressed", names["topk"]}
+    said = " ".join(section["notes"])
+    assert "qsgd:bits=4: diverged with seed 2" in said and "never reached an accuracy of 80 %" in said, said
+    assert "qsgd: elements in factors: 12 %." in section["basis"], section["basis"]
+    assert any(text.startswith("topk:ratio=0.01 ends at") and "sends 20 times less" in text for text in section["basis"]), section["basis"]
+    sample_records.write_training(place, target=False)
+    page = report(folder, place)
+    assert "time_to_target" not in page.charts and any("--target-accuracy" in one["needs"] for one in page.missing)
+    later = json.loads(place.read_text()) | {"schema_version": 2}
+    (folder / "later_train.json").write_text(json.dumps(later))
+    done = sample_records.run(GRADTOOL, "report", folder / "later_train.json", "-o", folder / "no.html", status=3)
+    assert "schema version 2" in done.stderr, done.stderr
 
 
 def check_refusals(folder):
@@ -246,7 +362,10 @@ with tempfile.TemporaryDirectory() as name:
     check_sentences(records, page)
     check_model(records, page)
     check_form(records, page)
+    check_own_network(records)
     check_csv_alone(records)
     check_variants(records)
+    check_looks(records, page)
+    check_training(records)
     check_refusals(records)
     print(f"{len(page.charts)} charts, {compared} cells equal those of the files")

@@ -22,6 +22,47 @@ def write_records(gradtool, sample, folder):
     run(gradtool, "analyze", sample, "--out", folder / "analysis", "--json", folder / "analyze.json")
 
 
+def write_training(path, target=True):
+    """A record as `gradtool train` writes it: two codecs and none, three seeds, five epochs, one run that diverged."""
+    networks, seeds, epochs = ("1gbe", "10gbe"), (1, 2, 3), 5
+    codecs = {("none", "default"): (0.90, 1.0), ("topk", "ratio=0.01,index=auto"): (0.88, 0.05), ("qsgd", "bits=4"): (0.60, 0.25)}
+    rows, runs, summary = [], [], []
+    for place, ((codec, params), (best, share)) in enumerate(codecs.items()):
+        finals = []
+        for seed in seeds:
+            diverged = codec == "qsgd" and seed == 2
+            runs.append({"codec": codec, "params": params, "seed": seed, "status": "diverged" if diverged else "finished",
+                         "weights_sha256": "", "note": "elements in factors: 12 %" if codec == "qsgd" else ""})
+            for epoch in range(1, epochs + 1 - 2 * diverged):
+                over = diverged and epoch == epochs - 2
+                accuracy = best * (1 - 0.5**epoch) + 0.002 * seed
+                row = {"codec": codec, "params": params, "seed": seed, "epoch": epoch, "step": 20 * epoch,
+                       "status": "diverged" if diverged else "finished", "learning_rate": 0.1, "train_loss": "nan" if over else 2.0 / epoch,
+                       "test_loss": None if over else 2.1 / epoch, "test_accuracy": None if over else accuracy,
+                       "wire_bytes": 1e6 * epoch * share, "payload_bytes": 5e5 * epoch * share}
+                row |= {f"{what}_seconds": 0.1 * epoch for what in ("compute", "encode", "communicate", "decode", "total")}
+                rows.append(row | {f"modelled_{n}_seconds": 0.3 * epoch * (1 + share) / (1 + i) for i, n in enumerate(networks)})
+            if not diverged:
+                finals.append(accuracy)
+        mean = sum(finals) / len(finals)
+        line = {"codec": codec, "params": params, "finished": len(finals), "diverged": 3 - len(finals),
+                "diverged_seeds": "2" if len(finals) < 3 else "", "unfinished": 0}
+        for what, value in (("final_accuracy", mean), ("best_accuracy", mean), ("final_accuracy_minus_none", mean - 0.876 if place else None)):
+            line |= {what: value, what + "_low": None if value is None else value - 0.01, what + "_high": None if value is None else value + 0.01}
+        line |= {"train_loss": 0.4, "test_loss": 0.42, "wire_bytes": 5e6 * share, "wire_ratio": 1 / share, "total_seconds": 0.5}
+        line |= {f"modelled_{n}_seconds": 1.5 * (1 + share) / (1 + i) for i, n in enumerate(networks)}
+        if target:
+            reached = mean >= 0.8
+            line |= {"target_accuracy": 0.8, "reached_target": 3 * reached, "steps_to_target": 80 if reached else None,
+                     "total_seconds_to_target": 0.4 if reached else None}
+            line |= {f"modelled_{n}_seconds_to_target": 1.2 * (1 + share) / (1 + i) if reached else None for i, n in enumerate(networks)}
+        summary.append(line)
+    path.write_text(json.dumps({
+        "format": "gradtool.train", "schema_version": 1, "command": "gradtool train --model lenet5 --out run",
+        "settings": {"--model": "lenet5", "--dataset": "fashion-mnist", "--workers": "4"}, "elements": 61706, "steps_per_epoch": 20,
+        "interrupted": False, "runs": runs, "summary": summary, "rows": rows}))
+
+
 def variants(folder):
     """Paths of records that were changed: what each is about, and its file."""
     record = json.loads((folder / "bench.json").read_text())

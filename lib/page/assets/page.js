@@ -52,7 +52,8 @@ const COLOURS = {
   "#ffffff": "transparent", "#1c2126": "var(--ink)", "#3d454d": "var(--soft)", "#5b656f": "var(--faint)", "#6a747e": "var(--fainter)",
   "#8b959f": "var(--axis)", "#e6e9ec": "var(--grid)", "#b4bcc4": "var(--other)", "#98a2ac": "var(--other-point)",
   "#a3005c": "var(--picked)", "#5aa0cc": "var(--box)", "#0072b2": "var(--c1)", "#d55e00": "var(--c2)", "#009e73": "var(--c3)",
-  "#cc79a7": "var(--c4)", "#e69f00": "var(--c5)", "#56b4e9": "var(--c6)",
+  "#cc79a7": "var(--c4)", "#e69f00": "var(--c5)", "#56b4e9": "var(--c6)", "#4b2e83": "var(--p1)", "#c3b1e1": "var(--p2)",
+  "#8464b8": "var(--p3)",
 };
 const onScreen = json => JSON.parse(JSON.stringify(json), (_, value) => COLOURS[value] ?? value);
 
@@ -63,19 +64,73 @@ function wholeSpec(chart, lines) {
   return { ...chart.spec, width: 640, config: page.theme, datasets: { ...chart.spec.datasets, table: valuesOf(chart, lines) } };
 }
 
+/** For a narrow screen: fewer ticks, shorter names, and no names among the points, which the legend has as well. */
+function narrowed(value) {
+  if (Array.isArray(value)) return value.filter(one => !["labels", "words"].includes(one?.name)).map(narrowed);
+  if (value === null || typeof value !== "object") return value;
+  const fields = Object.entries(value).map(([name, inner]) => [name, name === "datasets" ? inner : narrowed(inner)]);
+  const spec = Object.fromEntries(fields);
+  if (spec.tickCount) spec.tickCount = Math.min(spec.tickCount, 5);
+  if (spec.labelLimit > 200) spec.columns = 1;  // a legend of sentences
+  else if (spec.labelLimit) spec.labelLimit = Math.min(spec.labelLimit, 130);
+  return spec;
+}
+
+/**
+ * Moves the names of points off the points and off each other; one that has no room is left out. Vega-Lite has no word for
+ * this, so the Vega that it makes is changed. The layer "labels" is moved off the layer "points", which has a point for each of
+ * them, because Vega fails on a layer that has nothing in it.
+ */
+function placeLabels(vega) {
+  const visit = group => {
+    const marks = group.marks ?? [];
+    for (const mark of marks) visit(mark);
+    const labels = marks.find(mark => mark.name === "labels_marks");
+    if (!labels) return;
+    delete labels.encode.update.dy;
+    labels.transform = [{
+      type: "label", size: { signal: "[max(width, 1), max(height, 1)]" }, padding: 60, offset: [11, 11, 11, 11, 13, 13, 13, 13],
+      anchor: ["top", "bottom", "right", "left", "top-right", "bottom-right", "top-left", "bottom-left"],
+      avoidMarks: ["points_marks"],
+    }];
+  };
+  visit(vega);
+  return vega;
+}
+
 async function draw(chart, place, lines) {
   const config = onScreen(page.theme);
-  config.legend.columns = isNarrow() ? 2 : 6;
-  const spec = { ...onScreen(chart.spec), datasets: { ...chart.spec.datasets, table: valuesOf(chart, lines) } };
-  // A chart with a line of text for each row keeps its height.
-  if (isNarrow() && spec.encoding?.y?.type !== "nominal") spec.height = Math.min(spec.height, 300);
-  const drawn = await vegaEmbed(place, spec, { renderer: "svg", actions: false, config });
+  config.legend.columns = isNarrow() ? 2 : 8;
+  let spec = { ...onScreen(chart.spec), datasets: { ...chart.spec.datasets, table: valuesOf(chart, lines) } };
+  if (isNarrow()) {
+    spec = narrowed(spec);
+    // A chart with a line of text for each row keeps its height.
+    if (spec.encoding?.y?.type !== "nominal") spec.height = Math.min(spec.height, 300);
+  }
+  const drawn = await vegaEmbed(place, spec, { renderer: "svg", actions: false, config, patch: placeLabels });
   // A binding's name stands beside its field; readers of screens need it on the field.
   for (const field of place.querySelectorAll(".vega-bind select")) {
     field.setAttribute("aria-label", field.closest(".vega-bind").querySelector(".vega-bind-name").textContent.trim());
   }
   place.querySelector("svg").setAttribute("aria-label", chart.title + ". " + chart.lead);
   return drawn;
+}
+
+/** A chart in a frame that shows whether there is more of it to the left or to the right. */
+function scrollFrame(plot) {
+  const scroll = make("div", { class: "scroll" }, plot);
+  const frame = make("div", { class: "frame" }, scroll);
+  const look = () => {
+    const room = scroll.scrollWidth - scroll.clientWidth;
+    frame.classList.toggle("scrolls", room > 1);
+    frame.classList.toggle("more-left", scroll.scrollLeft > 1);
+    frame.classList.toggle("more-right", scroll.scrollLeft < room - 1);
+    if (room > 1) scroll.setAttribute("tabindex", "0"); else scroll.removeAttribute("tabindex");
+  };
+  scroll.addEventListener("scroll", look);
+  new ResizeObserver(look).observe(scroll);
+  new ResizeObserver(look).observe(plot);
+  return [frame, make("p", { class: "hint" }, "This chart is wider than the screen: swipe or scroll it sideways.")];
 }
 
 function download(name, type, text) {
@@ -87,7 +142,7 @@ function download(name, type, text) {
 /** The picture as a paper wants it: light, 640 wide, whatever the screen shows. */
 async function downloadPicture(chart, lines, format) {
   const place = make("div");
-  const drawn = await vegaEmbed(place, wholeSpec(chart, lines), { renderer: "svg", actions: false });
+  const drawn = await vegaEmbed(place, wholeSpec(chart, lines), { renderer: "svg", actions: false, patch: placeLabels });
   if (format === "svg") download(chart.id + ".svg", "image/svg+xml", await drawn.view.toSVG());
   else make("a", { href: await drawn.view.toImageURL("png", 2), download: chart.id + ".png" }).click();
   drawn.finalize();
@@ -104,13 +159,14 @@ function dataTable(chart, lines) {
 function figure(chart) {
   const lines = readCsv(csvOf(chart));
   const plot = make("div", { class: "plot", id: chart.id + ".plot" });
+  if (chart.min_width) plot.style.minWidth = chart.min_width + "px";
   const table = make("details", { class: "data" }, make("summary", {}, `Table (${lines.length - 1} rows)`));
   table.addEventListener("toggle", () => { if (table.open && table.children.length === 1) table.append(dataTable(chart, lines)); });
   const spec = () => JSON.stringify(wholeSpec(chart, lines), null, 1) + "\n";
-  const element = make("figure", { id: chart.id, class: chart.wide ? "wide" : null },
+  const element = make("figure", { id: chart.id, class: chart.min_width ? "wide" : null },
     make("h3", {}, chart.title),
     make("p", { class: "lead" }, chart.lead),
-    make("div", { class: "scroll" }, plot),
+    ...scrollFrame(plot),
     make("div", { class: "tools" },
       make("button", { onclick: () => download(chart.id + ".csv", "text/csv", csvOf(chart)) }, "CSV"),
       make("button", { onclick: () => download(chart.id + ".vl.json", "application/json", spec()) }, "Specification"),
@@ -139,7 +195,7 @@ function missingList(missing) {
 }
 
 function section(content, index) {
-  const name = content.kind === "bench" ? "Bench: " : "Gradients: ";
+  const name = { bench: "Bench: ", training: "Training: ", analysis: "Gradients: " }[content.kind];
   const children = [make("h2", {}, name + content.title)];
   if (content.verdicts.length) {
     children.push(make("div", { class: "verdicts" }, ...content.verdicts.map(verdictCard)));
