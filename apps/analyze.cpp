@@ -133,6 +133,8 @@ void save_json(const std::string& path, const GradientReader& reader, const std:
   record["provenance"] = provenance();
   record["file"] = reader.path();
   record["file_sha256"] = sha256_of_file(reader.path());
+  for (const auto& source : reader.sources())
+    record["sources"].push_back({{"path", source}, {"sha256", sha256_of_file(source)}});
   record["summary"] = to_json(summary);
   for (const auto& table : tables) record[table.name()] = to_json(table);
   save_text(path, record.dump(2) + "\n");
@@ -145,7 +147,9 @@ int analyze(const Options& options) {
   const DeviceChoice device = parse_device(options.device);
   const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
   const GradientReader reader{options.file};
-  if (const auto warning = averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())));
+  expect_outputs_spare_sources(reader.sources(), outputs);
+  if (const auto warning =
+          averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())), reader.info().averaged);
       !warning.empty())
     print_warning(fmt::format("{}: {}", reader.path(), warning));
   Scope scope;

@@ -43,7 +43,10 @@ struct Summary {
 
 Summary summarize(const GradientReader& reader, bool quick) {
   std::error_code error;
-  const auto bytes = std::filesystem::file_size(reader.path(), error);
+  auto bytes = std::filesystem::file_size(reader.path(), error);
+  for (const auto& source : reader.sources()) {
+    if (!error) bytes += std::filesystem::file_size(source, error);
+  }
   Summary summary{reader, error ? 0 : bytes, !quick, {}};
   if (quick) return summary;
   Progress progress{"reading", reader.elements() * reader.workers() * reader.steps().size()};
@@ -92,6 +95,7 @@ nlohmann::ordered_json steps_json(const std::vector<StepInfo>& steps) {
     if (step.learning_rate) row["learning_rate"] = to_json(Cell{*step.learning_rate});
     for (const float loss : step.loss) row["loss"].push_back(to_json(Cell{double{loss}}));
     for (const double seconds : step.compute_seconds) row["compute_seconds"].push_back(to_json(Cell{seconds}));
+    for (const std::uint8_t overflow : step.overflow) row["overflow"].push_back(overflow);
     list.push_back(std::move(row));
   }
   return list;
@@ -127,7 +131,13 @@ nlohmann::ordered_json summary_json(const Summary& summary) {
                               {"seed", or_null(info.seed)},
                               {"batch_size", or_null(info.batch_size)},
                               {"micro_batches", info.micro_batches},
+                              {"quantity", info.quantity},
+                              {"inner_steps", or_null(info.inner_steps)},
+                              {"averaged", info.averaged},
+                              {"rank", or_null(info.rank)},
+                              {"ranks", or_null(info.ranks)},
                               {"command", or_null(info.command)}};
+  json["sources"] = summary.reader.sources();
   if (summary.bytes > 0) json["file_bytes"] = summary.bytes;
   if (summary.scanned) json["non_finite"] = summary.non_finite_count();
   json["step_list"] = steps_json(summary.reader.steps());
@@ -173,6 +183,36 @@ std::string non_finite_text(const Summary& summary) {
                      summary.reader.steps()[first.first_step].iteration, first.first_worker);
 }
 
+/// "gradient", or "pseudo_gradient (of 500 local steps)".
+std::string quantity_text(const FileInfo& info) {
+  std::string text = info.quantity;
+  if (info.inner_steps)
+    text += fmt::format(" of {} local step{}", *info.inner_steps, *info.inner_steps == 1 ? "" : "s");
+  return text + (info.averaged ? ", averaged over the workers before it was captured" : "");
+}
+
+/// What the file says about ranks: of which one it is, or of how many.
+std::string rank_text(const FileInfo& info) {
+  const std::string of = info.ranks ? fmt::format(" of a job of {}", *info.ranks) : "";
+  return info.rank ? fmt::format("rank {}{}", *info.rank, of) : fmt::format("of a job of {}", *info.ranks);
+}
+
+/// "of 4 files in its folder: rank0.h5, rank1.h5, ..."
+std::string sources_text(const std::vector<std::string>& paths) {
+  std::vector<std::string> names;
+  names.reserve(paths.size());
+  for (const auto& path : paths) names.push_back(std::filesystem::path{path}.filename().string());
+  return fmt::format("of {} file{} in its folder: {}", paths.size(), paths.size() == 1 ? "" : "s",
+                     fmt::join(names, ", "));
+}
+
+/// The steps that overflowed, behind the range of iterations.
+std::string overflow_text(const std::vector<StepInfo>& steps) {
+  if (steps.front().overflow.empty()) return "";
+  const auto count = std::count_if(steps.begin(), steps.end(), [](const StepInfo& step) { return step.overflowed(); });
+  return fmt::format("; {} overflowed", count);
+}
+
 std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
@@ -192,14 +232,18 @@ void print_summary(const Summary& summary) {
   line("optimizer", or_unknown(info.optimizer));
   line("seed", info.seed ? fmt::format("{}", *info.seed) : "not stated");
   line("command", or_unknown(info.command));
+  line("quantity", quantity_text(info));
+  if (info.rank || info.ranks) line("ranks", rank_text(info));
   line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers,
                               info.batch_size ? fmt::format("{}", *info.batch_size) : "not stated", info.micro_batches,
                               info.micro_batches == 1 ? "" : "es"));
-  line("steps", fmt::format("{} (iteration {} to {})", steps.size(), steps.front().iteration, steps.back().iteration));
+  line("steps", fmt::format("{} (iteration {} to {}{})", steps.size(), steps.front().iteration, steps.back().iteration,
+                            overflow_text(steps)));
   line("loss", loss_text(steps));
   line("computation", compute_text(steps));
   line("tensors", fmt::format("{} with {} elements in all, {}", reader.tensors().size(), reader.elements(),
                               dtypes_text(reader.tensors())));
+  if (const auto sources = reader.sources(); !sources.empty()) line("merged view", sources_text(sources));
   line("size on disk", summary.bytes > 0 ? human_bytes(static_cast<double>(summary.bytes)) : "not known");
   line("non-finite", non_finite_text(summary));
 
@@ -221,6 +265,7 @@ int run(const Options& options) {
   expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}},
                         std::vector<NamedPath>{{"--json", options.json}, {"--csv", options.csv}});
   const GradientReader reader{options.file};
+  expect_outputs_spare_sources(reader.sources(), {{"--json", options.json}, {"--csv", options.csv}});
   const Summary summary = summarize(reader, options.quick);
   if (options.json != "-" && options.csv != "-") print_summary(summary);
   if (!options.json.empty()) save_text(options.json, summary_json(summary).dump(2) + "\n");

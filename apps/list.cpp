@@ -1,15 +1,19 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/bench.hpp"
+#include "lib/capture/catalogue.hpp"
+#include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
@@ -88,6 +92,77 @@ Table comm_table() {
               {{"name", "as in --comm"}, {"available", "here and now"}, {"detail", "what was found or is missing"}}};
   for (const auto& backend : comm_backends()) table.add({backend.name, backend.available, backend.detail});
   return table;
+}
+
+/// "3 x 224 x 224, 1000 classes" or "35 tokens of 10000"
+std::string input_text(const ModelInput& input) {
+  if (input.sequence_length > 0) return fmt::format("{} tokens of {}", input.sequence_length, input.classes);
+  return fmt::format("{} x {} x {}, {} classes", input.channels, input.height, input.width, input.classes);
+}
+
+Table model_table() {
+  Table table{"models",
+              {{"name", "as in capture --model"},
+               {"parameters", "for the input beside it"},
+               {"input", "channels x height x width and classes, or tokens and vocabulary"},
+               {"takes", "which data"},
+               {"sgd_rate", "default learning rate with sgd"},
+               {"adam_rate", "default learning rate with adam and adamw"},
+               {"sequence_length", "default, of text"},
+               {"summary", "one line"},
+               {"reference", "paper, and whose form"}}};
+  for (const auto& model : models()) {
+    table.add({std::string{model.name}, model.parameters, input_text(model.at), std::string{model.takes},
+               model.sgd_rate, model.adam_rate, model.is_text() ? Cell{model.sequence_length} : Cell{},
+               std::string{model.summary}, std::string{model.reference}});
+  }
+  return table;
+}
+
+void print_models() {
+  for (const auto& model : models()) {
+    const std::string length = model.is_text() ? fmt::format(" [{}]", model.sequence_length) : "";
+    fmt::print("{:<16}{} parameters for {}\n", model.name, model.parameters, input_text(model.at));
+    for (const auto& line : {std::string{model.summary}, fmt::format("takes {}{}", model.takes, length),
+                             fmt::format("learning rate {} (sgd), {} (adam, adamw)", model.sgd_rate, model.adam_rate),
+                             std::string{model.reference}}) {
+      fmt::print("{}", wrapped("  " + line, kWidth, "    "));
+    }
+  }
+}
+
+/// Empty where the folder is the user's to name.
+Cell is_there(const DatasetDescription& dataset) {
+  if (dataset.folder.empty()) return {};
+  return has_training_set(std::string{dataset.name}, std::string{dataset.folder});
+}
+
+Table dataset_table() {
+  Table table{"datasets",
+              {{"name", "as in capture --dataset"},
+               {"contents", "one line"},
+               {"folder", "where it is looked for without --data-dir"},
+               {"there", "whether it is in that folder"},
+               {"how", "to get it"}}};
+  for (const auto& dataset : datasets()) {
+    table.add({std::string{dataset.name}, std::string{dataset.contents}, std::string{dataset.folder}, is_there(dataset),
+               std::string{dataset.how}});
+  }
+  return table;
+}
+
+void print_datasets() {
+  for (const auto& dataset : datasets()) {
+    fmt::print("{}", wrapped(fmt::format("{:<16}{}", dataset.name, dataset.contents), kWidth, "    "));
+    const Cell there = is_there(dataset);
+    const bool* const found = std::get_if<bool>(&there);
+    std::string where{dataset.how};
+    if (found != nullptr) {
+      where = *found ? fmt::format("in '{}'", dataset.folder)
+                     : fmt::format("not in '{}'; {}, or name its folder with --data-dir", dataset.folder, dataset.how);
+    }
+    fmt::print("{}", wrapped("  " + where, kWidth, "    "));
+  }
 }
 
 Table column_table() {
@@ -176,18 +251,16 @@ void print_codecs(Codecs chosen) {
 
 /// Whether the name is of a list and not of a codec. Throws for what is neither.
 bool is_list(const std::string& what) {
-  const std::vector<std::string> lists{"codecs", "comm", "columns"};
-  if (std::find(lists.begin(), lists.end(), what) != lists.end()) return true;
-  std::vector<std::string> names = lists;
+  std::vector<std::string> names = list_names();
+  if (std::find(names.begin(), names.end(), what) != names.end()) return true;
   for (const auto* codec : codecs()) names.emplace_back(codec->name);
   for (const auto& codec : codecs_left_out()) names.emplace_back(codec.name);
   if (std::find(names.begin(), names.end(), what) != names.end()) return false;
   const std::string near = nearest(what, names);
-  throw Error{
-      Fault::usage,
-      near.empty()
-          ? fmt::format("'{}' is not a list and not a codec; write codecs, comm, columns or a codec's name", what)
-          : fmt::format("'{}' is not a list and not a codec; did you mean '{}'?", what, near)};
+  throw Error{Fault::usage, near.empty()
+                                ? fmt::format("'{}' is not a list and not a codec; write {} or a codec's name", what,
+                                              fmt::join(list_names(), ", "))
+                                : fmt::format("'{}' is not a list and not a codec; did you mean '{}'?", what, near)};
 }
 
 int run(const Options& o) {
@@ -202,7 +275,11 @@ int run(const Options& o) {
     for (const auto* codec : chosen) fmt::print("{}", markdown_page(*codec));
     return 0;
   }
-  const Table table = o.what == "comm" ? comm_table() : o.what == "columns" ? column_table() : codec_table(chosen);
+  const Table table = o.what == "comm"       ? comm_table()
+                      : o.what == "columns"  ? column_table()
+                      : o.what == "models"   ? model_table()
+                      : o.what == "datasets" ? dataset_table()
+                                             : codec_table(chosen);
   if (!o.json.empty()) save_text(o.json, (chosen.empty() ? to_json(table) : codec_json(chosen)).dump(1) + "\n");
   if (!o.csv.empty()) save_csv(o.csv, table);
   if (!o.json.empty() || !o.csv.empty()) return 0;
@@ -210,6 +287,10 @@ int run(const Options& o) {
     fmt::print("{}", terminal_page(*chosen.front()));
   else if (!chosen.empty())
     print_codecs(chosen);
+  else if (o.what == "models")
+    print_models();
+  else if (o.what == "datasets")
+    print_datasets();
   else
     fmt::print("{}", for_people(table, table.columns().size()));
   return 0;
@@ -217,10 +298,18 @@ int run(const Options& o) {
 
 }  // namespace
 
+const std::vector<std::string>& list_names() {
+  static const std::vector<std::string> names{"codecs", "comm", "columns", "models", "datasets"};
+  return names;
+}
+
 Subcommand add_list(CLI::App& root) {
-  auto* app = root.add_subcommand("list", "What there is: codecs, communicators, report columns; or one codec's page");
+  auto* app = root.add_subcommand(
+      "list", "What there is: codecs, communicators, report columns, models, data sets; or one codec's page");
   auto o = std::make_shared<Options>();
-  app->add_option("what", o->what, "codecs, comm, columns, or the name of a codec for its page")->capture_default_str();
+  app->add_option("what", o->what,
+                  fmt::format("{}, or the name of a codec for its page", fmt::join(list_names(), ", ")))
+      ->capture_default_str();
   app->add_option("--json", o->json, "Write as JSON; - for standard output");
   app->add_option("--csv", o->csv, "Write as CSV; - for standard output");
   app->add_flag("--markdown", o->markdown, "Print codecs as Markdown, as their READMEs begin");
@@ -228,7 +317,8 @@ Subcommand add_list(CLI::App& root) {
   app->get_option("what")->type_name("NAME");
   set_groups(*app, {{"Output", {"--json", "--csv", "--markdown"}}});
   app->footer(
-      "Examples:\n  gradtool list\n  gradtool list topk\n  gradtool list comm\n  gradtool list codecs --json -");
+      "Examples:\n  gradtool list\n  gradtool list topk\n  gradtool list comm\n  gradtool list models\n  gradtool list "
+      "codecs --json -");
   return {app, [o] { return run(*o); }};
 }
 

@@ -133,9 +133,10 @@ int run(int argc, char** argv) {
       "  gradtool capture --model lenet5 --workers 2 --out lenet5.h5\n"
       "  gradtool bench lenet5.h5 --codec qsgd:bits=4 --codec topk:ratio=0.01\n"
       "  gradtool analyze lenet5.h5 --out analysis/");
-  const std::vector<Subcommand> commands{add_capture(root), add_info(root), add_validate(root),  add_analyze(root),
-                                         add_bench(root),   add_tune(root), add_compare(root),   add_report(root),
-                                         add_probe(root),   add_list(root), add_completion(root)};
+  const std::vector<Subcommand> commands{add_capture(root),  add_import(root),    add_merge(root),  add_info(root),
+                                         add_validate(root), add_analyze(root),   add_bench(root),  add_tune(root),
+                                         add_train(root),    add_compare(root),   add_report(root), add_probe(root),
+                                         add_list(root),     add_completion(root)};
   for (const auto& command : commands) {
     add_general_options(*command.parser);
     take_decimal_numbers_only(*command.parser);

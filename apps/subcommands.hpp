@@ -21,10 +21,13 @@ Subcommand add_bench(CLI::App& root);
 Subcommand add_capture(CLI::App& root);
 Subcommand add_compare(CLI::App& root);
 Subcommand add_completion(CLI::App& root);
+Subcommand add_import(CLI::App& root);
 Subcommand add_info(CLI::App& root);
 Subcommand add_list(CLI::App& root);
+Subcommand add_merge(CLI::App& root);
 Subcommand add_probe(CLI::App& root);
 Subcommand add_report(CLI::App& root);
+Subcommand add_train(CLI::App& root);
 Subcommand add_tune(CLI::App& root);
 Subcommand add_validate(CLI::App& root);
 

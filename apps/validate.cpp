@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -28,9 +29,16 @@ std::vector<std::string> warnings(const GradientReader& reader) {
   if (!reader.info().complete) {
     found.push_back("not complete: " + why_incomplete(reader));
   }
-  if (std::string averaged = averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())));
+  if (std::string averaged =
+          averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())), reader.info().averaged);
       !averaged.empty()) {
     found.push_back(std::move(averaged));
+  }
+  const auto& steps = reader.steps();
+  if (const auto count = std::count_if(steps.begin(), steps.end(), [](const StepInfo& s) { return s.overflowed(); });
+      count > 0) {
+    found.push_back(
+        fmt::format("the gradients of {} of {} steps overflowed; bench leaves these steps out", count, steps.size()));
   }
   for (const NonFinite& entry : scan(reader)) {
     found.push_back(

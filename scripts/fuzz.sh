@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- fuzz_gradient_file fuzz_chunk fuzz_payload fuzz_reducer fuzz_codec_spec fuzz_command
+[ $# -gt 0 ] || set -- fuzz_gradient_file fuzz_chunk fuzz_import fuzz_packet fuzz_payload fuzz_reducer fuzz_codec_spec fuzz_command
 scripts/build.sh asan -- "$@" | tail -n 1
 for name in "$@"; do
   target=build/asan/tests/fuzz/$name

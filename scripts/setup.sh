@@ -6,9 +6,10 @@ cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build git ca-certificates ccache
   libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev
-  libfftw3-dev libzstd-dev libzfp-dev libboost-context-dev libopenblas-dev liblapack-dev libopenmpi-dev openmpi-bin
-  libgtest-dev libgmock-dev libbenchmark-dev libtorch-dev python3-torch dataset-fashion-mnist
-  python3 python3-venv python3-numpy python3-scipy python3-h5py python3-matplotlib chromium)
+  libfftw3-dev libzstd-dev libzfp-dev libboost-context-dev libopenblas-dev liblapack-dev libopenmpi-dev openmpi-bin nftables
+  libgtest-dev libgmock-dev libbenchmark-dev libtorch-dev python3-torch dataset-fashion-mnist libns3-dev
+  python3 python3-dev python3-venv python3-numpy python3-scipy python3-h5py python3-matplotlib
+  python3-pytest python3-pandas chromium)
 for argument in "$@"; do
   case "$argument" in
     --with-checks) packages+=(clang clang-format clang-tidy "$(apt-cache depends clang 2>/dev/null |
@@ -21,17 +22,17 @@ missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
 done
-# The charts of `gradtool report`: Vega-Lite comes in a Python package that Debian does not have. An environment of its own leaves the
-# system's Python alone, and its bytes are those that scripts/charts.txt names. Without it the build leaves the report out and says so.
-install_charts() {
-  local charts=.deps/charts
-  "$charts/bin/python" -c 'import vl_convert' 2>/dev/null && return
-  echo "installing: $(sed -n 's/ .$//p' scripts/charts.txt | head -n 1) into $charts" >&2
-  { rm -rf "$charts" && /usr/bin/python3 -m venv "$charts" &&
-    "$charts/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r scripts/charts.txt; } ||
-    { rm -rf "$charts"; echo "setup.sh: the charts' libraries could not be installed (no way to PyPI?): gradtool report is left out" >&2; }
+# Debian has neither the charts' libraries of `gradtool report` nor nanobind, which the Python package is compiled with. They come from
+# PyPI, with the bytes that scripts/pypi.txt names, into an environment of their own, which leaves the system's Python alone.
+install_from_pypi() {
+  local folder=.deps/pypi
+  "$folder/bin/python" -c 'import vl_convert, nanobind' 2>/dev/null && return
+  echo "installing: $(sed -n 's/==\([^ ]*\) .*/ \1/p' scripts/pypi.txt | paste -sd ,) into $folder" >&2
+  { rm -rf "$folder" && /usr/bin/python3 -m venv "$folder" &&
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r scripts/pypi.txt; } ||
+    { rm -rf "$folder"; echo "setup.sh: nothing could be installed from PyPI (no way there?): gradtool report and the Python package are left out" >&2; }
 }
-[ ${#missing[@]} -eq 0 ] && { install_charts; exit 0; }
+[ ${#missing[@]} -eq 0 ] && { install_from_pypi; exit 0; }
 
 if ! command -v apt-get >/dev/null; then
   echo "setup.sh: this is not Debian or Ubuntu; install the equivalents of: ${missing[*]}" >&2
@@ -50,4 +51,4 @@ for package in "${missing[@]}"; do
   if apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); else echo "setup.sh: no package $package here" >&2; fi
 done
 DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${available[@]}" >/dev/null
-install_charts
+install_from_pypi

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-targets=(fuzz_chunk fuzz_codec_spec fuzz_payload fuzz_reducer fuzz_gradient_file fuzz_command)
+targets=(fuzz_chunk fuzz_import fuzz_packet fuzz_codec_spec fuzz_payload fuzz_reducer fuzz_gradient_file fuzz_command)
 scripts/build.sh asan -- "${targets[@]}" | tail -n 1
 scripts/build.sh release -- gradtool | tail -n 1
 exec /usr/bin/python3 scripts/soak/run.py "${targets[@]}" "$@"

@@ -140,11 +140,11 @@ void SignalRatio::merge(const SignalRatio& other) {
   for (std::size_t a = 0; a < passed_.size(); ++a) passed_[a] += other.passed_[a];
 }
 
-double noise_pass_share(std::int64_t samples) {
+double noise_pass_share(std::int64_t samples, double ratio) {
   expects(samples >= 2, "a variance needs at least two samples");
-  // The finite series for integer degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), at t = 1.
+  // The finite series for integer degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), at t^2 = ratio.
   const std::int64_t freedom = std::min<std::int64_t>(samples - 1, 1000);
-  const double theta = std::atan(1 / std::sqrt(static_cast<double>(freedom)));
+  const double theta = std::atan(std::sqrt(ratio / static_cast<double>(freedom)));
   const double sine = std::sin(theta), cosine = std::cos(theta), square = cosine * cosine;
   const bool odd = freedom % 2 == 1;
   double term = odd ? cosine : 1.0, sum = odd && freedom == 1 ? 0.0 : term;
@@ -154,6 +154,15 @@ double noise_pass_share(std::int64_t samples) {
   }
   const double inside = odd ? 2 / std::acos(-1.0) * (theta + sine * sum) : sine * sum;
   return 1 - inside;
+}
+
+double noise_ratio_quantile(std::int64_t samples, double share) {
+  double low = 1e-12, high = 1e12;
+  while (high > low * (1 + 1e-12)) {
+    const double middle = std::sqrt(low * high);
+    (1 - noise_pass_share(samples, middle) < share ? low : high) = middle;
+  }
+  return high;
 }
 
 namespace {

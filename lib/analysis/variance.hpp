@@ -172,9 +172,12 @@ class SignalRatio {
   std::array<std::uint64_t, kAlphas.size()> passed_{};
 };
 
-/// The share of elements that would pass at alpha = 1 if their gradients were pure normal noise: the probability that
-/// |t| > 1 for Student's t with samples - 1 degrees of freedom. Needs samples >= 2.
-[[nodiscard]] double noise_pass_share(std::int64_t samples);
+/// The share of elements whose mean^2 / variance of that mean would be above `ratio` if their gradients were pure
+/// normal noise: the probability that t^2 > ratio for Student's t with samples - 1 degrees of freedom. Needs samples
+/// >= 2.
+[[nodiscard]] double noise_pass_share(std::int64_t samples, double ratio = 1.0);
+/// The ratio that a share of such elements stays below. `share` is between 0 and 1, both excluded.
+[[nodiscard]] double noise_ratio_quantile(std::int64_t samples, double share);
 
 /// Where the samples behind a mean and a variance come from: the micro-batches of the stored second moment, the
 /// workers, or nowhere (one worker and no second moment).

@@ -66,6 +66,11 @@ TEST(SignalRatio, NoisePassShareIsStudentsTail) {
   EXPECT_NEAR(noise_pass_share(5), 0.37390097, 1e-8);
   EXPECT_NEAR(noise_pass_share(8), 0.35061666, 1e-8);
   EXPECT_NEAR(noise_pass_share(1000000), 0.31731051, 3e-4);
+  // Squares of the quantiles of Student's t (scipy.stats.t.ppf((1 + share) / 2, samples - 1)).
+  EXPECT_NEAR(noise_ratio_quantile(2, 0.5), 1.0, 1e-9);
+  EXPECT_NEAR(noise_ratio_quantile(4, 0.25), 0.1219532735, 1e-8);
+  EXPECT_NEAR(noise_ratio_quantile(4, 0.5), 0.5850602736, 1e-8);
+  EXPECT_NEAR(noise_ratio_quantile(9, 0.75), 1.5383893880, 1e-8);
 }
 
 TEST(SignalRatio, BothFormsOfTheTestAgree) {

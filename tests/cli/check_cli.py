@@ -170,6 +170,32 @@ def check_data_on_stdout():
     assert not wide, f"lines of the table are wider than 80 columns: {wide}"
 
 
+def check_list_of_models_and_datasets():
+    """What capture takes, also where it is not built in."""
+    models = json.loads(run("list", "models", "--json", "-")[1])
+    assert {"resnet18", "vgg16", "lstm", "gpt2"} <= {model["name"] for model in models}
+    assert {m["name"]: m["parameters"] for m in models}["gpt2"] == 124439808
+    for what in ("models", "datasets"):
+        code, page, err = run("list", what)
+        names = [row["name"] for row in csv.DictReader(io.StringIO(run("list", what, "--csv", "-")[1]))]
+        assert code == 0 and err == "" and len(names) == len(set(names)), (what, names)
+        assert all(any(line.startswith(name + " ") for line in page.splitlines()) for name in names), page
+        assert max(map(len, page.splitlines())) <= 80, page
+        flag = "--model" if what == "models" else "--dataset"
+        for name in names:
+            assert name in run("capture", "--help")[1], f"capture {flag} {name}"
+    with tempfile.TemporaryDirectory() as folder:
+        before = json.loads(subprocess.run([GRADTOOL, "list", "datasets", "--json", "-"], cwd=folder, check=True,
+                                           stdout=subprocess.PIPE).stdout)
+        assert [row["there"] for row in before if row["name"] == "cifar10"] == [False]
+        os.mkdir(os.path.join(folder, "cifar-10-batches-bin"))
+        open(os.path.join(folder, "cifar-10-batches-bin", "data_batch_1.bin"), "w").close()
+        after = json.loads(subprocess.run([GRADTOOL, "list", "datasets", "--json", "-"], cwd=folder, check=True,
+                                          stdout=subprocess.PIPE).stdout)
+        assert [row["there"] for row in after if row["name"] == "cifar10"] == [True]
+        assert [row["there"] for row in after if row["name"] == "text"] == [None]
+
+
 def check_list_of_one_codec():
     """Any codec's page, in every form; the names of lists still win."""
     code, page, err = run("list", "qsgd")
@@ -184,7 +210,7 @@ def check_list_of_one_codec():
     assert "\n## topk\n" in markdown and "## qsgd" not in markdown
     one_sentence(["list", "topkk"], 2, "did you mean 'topk'?")
     one_sentence(["list", "colums"], 2, "did you mean 'columns'?")
-    one_sentence(["list", "zzzzzzzz"], 2, "codecs, comm, columns or a codec's name")
+    one_sentence(["list", "zzzzzzzz"], 2, "codecs, comm, columns, models, datasets or a codec's name")
     one_sentence(["list", "comm", "--markdown"], 2, "--markdown")
 
 
@@ -331,6 +357,55 @@ def check_averaged_gradients(folder):
     assert all("averaged already" in r["message"] for r in rows)
 
 
+def check_stated_averaged(folder):
+    """The file says that its values were averaged, although they differ: one worker would not show it either."""
+    path = os.path.join(folder, "stated.h5")
+    shutil.copy(SAMPLE, path)
+    with h5py.File(path, "r+") as f:
+        f.attrs.update(averaged=1, quantity="pseudo_gradient", inner_steps=500, rank=0, ranks=8)
+    for command in (["validate", path], ["analyze", path, "--out", os.path.join(folder, "stated")],
+                    ["bench", path, "--codec", "fp16", "-n", "1"]):
+        code, out, err = run(*command)
+        assert code == 0 and "averaged = 1" in out + err and "mean nothing" in out + err, (command, out, err)
+    rows = csv.DictReader(io.StringIO(run("bench", path, "--codec", "fp16", "-n", "1", "--csv", "-")[1]))
+    assert all("averaged already" in r["message"] for r in rows)
+    text = run("info", path, "--quick")[1]
+    assert "pseudo_gradient of 500 local steps, averaged" in text and "rank 0 of a job of 8" in text, text
+    info = json.loads(run("info", path, "--quick", "--json", "-")[1])
+    assert [info[key] for key in ("quantity", "inner_steps", "averaged", "rank", "ranks")] == \
+        ["pseudo_gradient", 500, True, 0, 8]
+    info = json.loads(run("info", SAMPLE, "--quick", "--json", "-")[1])
+    assert [info[key] for key in ("quantity", "inner_steps", "averaged", "rank", "ranks")] == \
+        ["gradient", None, False, None, None]
+
+
+def check_overflow(folder):
+    """A step that mixed precision threw away is left out of the replay, and the others are replayed in full."""
+    path, whole = os.path.join(folder, "overflow.h5"), os.path.join(folder, "whole.h5")
+    shutil.copy(SAMPLE, path)
+    with h5py.File(path, "r+") as f:
+        steps, workers = f["steps/loss"].shape
+        overflow = np.zeros((steps, workers), "u1")
+        overflow[1, 0] = 1
+        f["steps/overflow"] = overflow
+        for group in f["tensors"].values():
+            group["gradient"][1] = np.inf
+    code, out, err = run("bench", path, "--codec", "topk", "-n", "1", "--csv", "-", "--json", os.path.join(folder, "o.json"))
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0 and "1 step is left out" in err, err
+    assert all(r["status"] == "ok" for r in rows), rows
+    record = json.load(open(os.path.join(folder, "o.json")))
+    assert record["overflowed_steps"] == 1
+    assert all(len(r["steps"]) == steps - 1 for r in record["rows"] if "steps" in r)
+    code, out, _ = run("validate", path)
+    assert code == 0 and f"1 of {steps} steps overflowed" in out, out
+    assert "1 overflowed" in run("info", path)[1]
+    assert run("analyze", path, "--out", os.path.join(folder, "of"))[0] == 0
+    with h5py.File(path, "r+") as f:
+        f["steps/overflow"][...] = 1
+    one_sentence(["bench", path, "--codec", "topk", "-n", "1"], 3, "/steps/overflow", "every step")
+
+
 def check_not_finite(folder):
     path = os.path.join(folder, "nan.h5")
     shutil.copy(SAMPLE, path)
@@ -369,6 +444,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_numbers()
     check_long_input()
     check_data_on_stdout()
+    check_list_of_models_and_datasets()
     check_list_of_one_codec()
     check_pipeline()
     check_all_reduce()
@@ -379,5 +455,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_granularities_and_sweeps()
     check_synthetic()
     check_averaged_gradients(scratch)
+    check_stated_averaged(scratch)
+    check_overflow(scratch)
     check_not_finite(scratch)
 print("the command line behaves")

@@ -40,7 +40,10 @@ def check_bash():
     expect(proposals("analyze", "--only", "s"), "spectrum")
     names = [row["name"] for row in csv.DictReader(io.StringIO(say("list", "--csv", "-")))]
     expect(proposals("bench", "--codec", ""), "all", *names)
-    expect(proposals("list", ""), "codecs", "comm", "columns", *names)
+    expect(proposals("list", ""), "codecs", "comm", "columns", "models", "datasets", *names)
+    expect(proposals("capture", "--model", "resnet"), "resnet18", "resnet20", "resnet32", "resnet50", "resnet110")
+    expect(proposals("capture", "--dataset", "cifar"), "cifar10", "cifar100")
+    expect(proposals("capture", "--optimizer", "a"), "adam", "adamw")
     # Every option that the help of any command has.
     for command in proposals(""):
         if command.startswith("-"):

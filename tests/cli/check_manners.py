@@ -20,7 +20,7 @@ import h5py
 
 GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SAMPLE = str(ROOT / "datasets/lenet5-fashion-mnist.h5")
-COMMANDS = ("capture", "info", "validate", "analyze", "bench", "tune", "probe", "list", "completion")
+COMMANDS = ("capture", "import", "merge", "info", "validate", "analyze", "bench", "tune", "train", "probe", "list", "completion")
 MODELLED = ["bench", SAMPLE, "--codec", "fp16,topk", "-n", "5", "--network", "1gbe", "--nodes", "32", "--advise"]
 ESCAPE = "\033["
 

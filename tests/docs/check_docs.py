@@ -33,6 +33,11 @@ for row in csv.DictReader(io.StringIO(say("list", "columns", "--csv", "-"))):
     line = f"| `{row['column']}` | {row['meaning'].replace('|', '&#124;')} |"
     assert line in measuring, f"docs/measuring.md lacks: {line}"
 
+capture = (root / "docs/capture.md").read_text()
+for row in csv.DictReader(io.StringIO(say("list", "models", "--csv", "-"))):
+    line = f"| {row['name']} | {row['parameters']} | {row['input']} | {row['takes']} |"
+    assert line in capture, f"docs/capture.md lacks: {line}"
+
 # Each method's README begins with what `list codecs --markdown` says of it, and the index has a line for it.
 index = (root / "docs/codecs.md").read_text()
 pages = re.split(r"^## (.*)$", say("list", "codecs", "--markdown"), flags=re.M)[1:]
