@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 
 program, mpiexec = (sys.argv[1:] + ["", ""])[:2]  # CMake drops empty arguments
@@ -44,8 +45,11 @@ def run(case):
     token = f"{os.getpid()}-{what.replace(' ', '-')}"
     command = [mpiexec, "-n", "4", *(["--oversubscribe"] if open_mpi else []), *flags, program, *(what + " 0").split()[:2], token]
     start = time.monotonic()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-    took = time.monotonic() - start
+    # Jobs that begin at the same time would race for the folder that Open MPI makes for all jobs of a user, and one would fail.
+    with tempfile.TemporaryDirectory(prefix="gt") as folder:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+                              env={**os.environ, "TMPDIR": folder})
+        took = time.monotonic() - start
     assert (done.returncode == 0) == (not says), f"{what}: exit status {done.returncode}\n{done.stdout}"
     assert says in done.stdout, f"{what}: does not say '{says}'\n{done.stdout}"
     assert says or "gradtool:" not in done.stdout, f"{what}: a healthy job is judged\n{done.stdout}"
