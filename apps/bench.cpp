@@ -462,9 +462,10 @@ Subcommand add_bench(CLI::App& root) {
       ->take_all()
       ->expected(1);
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
-  app->add_option("--compute-ms", o->compute,
-                  "Model whole iterations: milliseconds of forward and backward on one rank, or captured for the time "
-                  "that capture recorded");
+  app->add_option(
+      "--compute-ms", o->compute,
+      "Model whole iterations: milliseconds of forward, backward and update on one rank, or captured for the time "
+      "that capture recorded");
   app->add_option(
          "--overlap", o->overlap,
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")

@@ -171,7 +171,8 @@ std::string loss_text(const std::vector<StepInfo>& steps) {
 std::string compute_text(const std::vector<StepInfo>& steps) {
   const auto seconds = median_compute_seconds(steps);
   if (!seconds) return "not stated";
-  return fmt::format("{} an iteration, forward and backward (median over steps and workers)", human_seconds(*seconds));
+  return fmt::format("{} an iteration, forward, backward and update (median over steps and workers)",
+                     human_seconds(*seconds));
 }
 
 std::string non_finite_text(const Summary& summary) {

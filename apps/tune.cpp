@@ -137,9 +137,10 @@ Subcommand add_tune(CLI::App& root) {
       ->required()
       ->type_name("NETWORK");
   app->add_option("--nodes", o->nodes, "Machines in it [the replayed ranks]");
-  app->add_option("--compute-ms", o->compute,
-                  "Judge whole iterations: milliseconds of forward and backward on one rank, or captured for the time "
-                  "that capture recorded");
+  app->add_option(
+      "--compute-ms", o->compute,
+      "Judge whole iterations: milliseconds of forward, backward and update on one rank, or captured for the time "
+      "that capture recorded");
   app->add_option("--overlap", o->overlap,
                   "In iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
       ->check(CLI::IsMember({"none", "bucket"}));

@@ -147,7 +147,7 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.timing == Timing::isolated ? "isolated" : "concurrent"; });
   c.add("pipeline", "chunks of a unit whose phases overlap; 1: none do", &ResultRow::pipeline);
   c.add("compute_ms",
-        "milliseconds of forward and backward in one iteration on one rank, where iterations are modelled",
+        "milliseconds of forward, backward and update in one iteration on one rank, where iterations are modelled",
         [](Row r) { return from(r.iteration, [](auto& i) { return i.compute_seconds * 1e3; }); });
   c.add("overlap", "of communication with the backward pass, in modelled iterations: none or bucket", [](Row r) {
     return from(r.iteration, [](auto& i) { return i.overlap == Overlap::bucket ? "bucket" : "none"; });

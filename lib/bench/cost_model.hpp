@@ -74,8 +74,8 @@ struct UnitCost {
 /// same ratio.
 constexpr double kBackwardShare = 2.0 / 3.0;
 
-/// Seconds of one iteration of which `compute` are forward and backward, by a schedule of two resources, the processor
-/// and the link, each doing one thing at a time:
+/// Seconds of one iteration of which `compute` are forward, backward and update, by a schedule of two resources, the
+/// processor and the link, each doing one thing at a time:
 ///   none: compute + sum of encode, communicate, decode;
 ///   bucket: the processor does the forward pass, then the backward pass; when unit u is ready, it encodes u at once,
 ///   which delays the rest of the backward pass. The link carries encoded units in the order in which they were ready.

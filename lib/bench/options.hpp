@@ -62,7 +62,7 @@ struct BenchOptions {
   std::string layers;             ///< regular expression; empty: all tensors
   std::vector<Network> networks;  ///< to model
   std::vector<int> nodes;         ///< of each; empty: as many as were measured
-  double compute_seconds = 0.0;   ///< of one iteration on one rank, forward and backward; 0: no iterations modelled
+  double compute_seconds = 0.0;   ///< of one iteration on one rank, exchange aside; 0: no iterations modelled
   bool compute_captured = false;  ///< take them from the file
   Overlap overlap = Overlap::bucket;
   std::string reconstruction;  ///< file to write; empty: none

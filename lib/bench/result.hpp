@@ -68,7 +68,7 @@ struct ResultRow {
 
   /// One modelled iteration.
   struct Iteration {
-    double compute_seconds = 0.0;  ///< forward and backward pass on one rank
+    double compute_seconds = 0.0;  ///< forward and backward pass and update on one rank
     Overlap overlap = Overlap::bucket;
     double seconds = 0.0;                       ///< computation, codec and communication
     std::optional<double> low = {}, high = {};  ///< of that, from the codec's times

@@ -178,7 +178,7 @@ WriterOptions writer_options(const CaptureOptions& options, const Selection& sel
   return to;
 }
 
-/// Copies the selected elements of the trainer's current step, and its losses and times, to `step`.
+/// Copies the selected elements of the trainer's current step, and its losses, to `step`.
 void fill(RecordedStep& step, Trainer& trainer, const Selection& selection, std::size_t workers) {
   if (!step.weights.empty()) static_cast<void>(selection.gather(trainer.weights(), step.weights));
   std::span<float> gradients{step.gradients}, second_moments{step.second_moments};
@@ -188,8 +188,6 @@ void fill(RecordedStep& step, Trainer& trainer, const Selection& selection, std:
   }
   const auto losses = trainer.losses();
   step.info.loss.assign(losses.begin(), losses.end());
-  const auto seconds = trainer.compute_seconds();
-  step.info.compute_seconds.assign(seconds.begin(), seconds.end());
 }
 
 /// Trains and captures. Returns whether every step of the schedule was captured.
@@ -209,17 +207,24 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
     const double epoch = static_cast<double>(iteration) / static_cast<double>(sampler.iterations_per_epoch());
     trainer.compute(sampler.batches(iteration), capture && options.micro_batches > 1);
     report.train_seconds += watch.lap();
+    RecordedStep* step = nullptr;
     if (capture) {
-      RecordedStep& step = recorder.next();
-      step.info.iteration = iteration;
-      step.info.epoch = epoch;
-      step.info.learning_rate = learning_rate.at(iteration);
-      fill(step, trainer, selection, workers);
+      step = &recorder.next();
+      step->info.iteration = iteration;
+      step->info.epoch = epoch;
+      step->info.learning_rate = learning_rate.at(iteration);
+      fill(*step, trainer, selection, workers);
+      report.capture_seconds += watch.lap();
+    }
+    trainer.update(learning_rate.at(iteration));
+    if (step != nullptr) {
+      report.train_seconds += watch.lap();
+      const auto seconds = trainer.compute_seconds();  // the update is a part of what an iteration computes
+      step->info.compute_seconds.assign(seconds.begin(), seconds.end());
       recorder.submit();
       ++captured;
       report.capture_seconds += watch.lap();
     }
-    trainer.update(learning_rate.at(iteration));
     const auto losses = trainer.losses();
     report.last_loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(workers);
     if (iteration == 0) report.first_loss = report.last_loss;

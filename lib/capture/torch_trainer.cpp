@@ -204,6 +204,7 @@ class TorchTrainer final : public Trainer {
 
   float run_worker(Worker& worker, std::span<const std::uint32_t> samples, bool with_second_moments) const;
   float run_batch(Worker& worker, std::span<const std::uint32_t> samples) const;
+  void step(const torch::Tensor& mean, double learning_rate);
   [[nodiscard]] std::span<const float> on_host(const torch::Tensor& flat, torch::Tensor& copy) const;
 
   TrainerOptions options_;
@@ -318,7 +319,7 @@ void TorchTrainer::update(double learning_rate) {
     const torch::NoGradGuard no_grad;
     torch::Tensor sum = workers_.front().gradient.to(torch::kFloat64);
     for (std::size_t w = 1; w < workers_.size(); ++w) sum.add_(workers_[w].gradient);
-    optimizer_->step(flat_.values(), sum.div_(static_cast<double>(workers_.size())).to(torch::kFloat32), learning_rate);
+    step(sum.div_(static_cast<double>(workers_.size())).to(torch::kFloat32), learning_rate);
   });
 }
 
@@ -329,8 +330,17 @@ void TorchTrainer::apply(std::span<const float> mean, double learning_rate) {
     // LibTorch has no tensors of constants; no optimizer writes to this one.
     const torch::Tensor host =
         torch::from_blob(const_cast<float*>(mean.data()), {static_cast<std::int64_t>(mean.size())}, torch::kFloat32);
-    optimizer_->step(flat_.values(), host.to(device_), learning_rate);
+    step(host.to(device_), learning_rate);
   });
+}
+
+void TorchTrainer::step(const torch::Tensor& mean, double learning_rate) {
+  wait_for(device_);
+  const auto start = std::chrono::steady_clock::now();
+  optimizer_->step(flat_.values(), mean, learning_rate);
+  wait_for(device_);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (double& worker : compute_seconds_) worker += seconds;  // each would make this step for itself
 }
 
 void TorchTrainer::visit_state(StateVisitor& visitor) {

@@ -56,7 +56,8 @@ class Trainer {
 
   /// Each worker's mean cross-entropy over the images or tokens of its batch in the last compute().
   [[nodiscard]] virtual std::span<const float> losses() const = 0;
-  /// The seconds that each worker's forward and backward passes took in the last compute(), without loading its batch.
+  /// The seconds that each worker's forward and backward passes took in the last compute(), without loading its batch,
+  /// and that the optimizer's step took if it was made since.
   [[nodiscard]] virtual std::span<const double> compute_seconds() const = 0;
   /// The worker's own gradient, before averaging over workers.
   [[nodiscard]] virtual std::span<const float> gradient(std::size_t worker) = 0;

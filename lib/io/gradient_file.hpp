@@ -48,8 +48,9 @@ struct StepInfo {
   std::int64_t iteration = 0;
   std::optional<double> epoch{};
   std::optional<double> learning_rate{};
-  std::vector<float> loss{};              ///< one value for each worker, or empty
-  std::vector<double> compute_seconds{};  ///< for each worker the seconds of its forward and backward pass, or empty
+  std::vector<float> loss{};  ///< one value for each worker, or empty
+  std::vector<double>
+      compute_seconds{};  ///< for each worker the seconds of its forward and backward pass and update, or empty
   /// For each worker 1 where this step's gradients overflowed in mixed precision, else 0; or empty. They hold infinite
   /// values or NaN, and the optimizer skipped the step.
   std::vector<std::uint8_t> overflow{};

@@ -183,7 +183,7 @@ Table train_table(const TrainOptions& options, const TrainReport& report) {
       {"test_accuracy", "share of correct answers on the test images"},
       {"wire_bytes", "sent so far, by the rank that sent most in each step"},
       {"payload_bytes", "that a rank's encoder has written so far, mean over ranks"},
-      {"compute_seconds", "so far: forward and backward passes, slowest worker"},
+      {"compute_seconds", "so far: forward and backward passes, copies to and from buckets, update; slowest worker"},
       {"encode_seconds", "so far: processor time of encoding, slowest rank"},
       {"communicate_seconds", "so far: clock time of collectives, slowest rank, waiting included"},
       {"decode_seconds", "so far: processor time of decoding, slowest rank"},

@@ -17,11 +17,13 @@ struct TrainCosts {
   /// Bytes sent by the rank that sent most in each step, counted by the communicator.
   double wire_bytes = 0.0;
   double payload_bytes = 0.0;  ///< that a rank's encoder wrote, mean over ranks
-  double compute = 0.0;        ///< forward and backward passes, of the slowest worker of each step
-  double encode = 0.0;         ///< processor time of the slowest rank of each step
-  double communicate = 0.0;    ///< clock time of the same, waiting for other ranks included
-  double decode = 0.0;         ///< as encode
-  double total = 0.0;          ///< clock time of the steps, without evaluating and checkpoints
+  /// Forward and backward passes, the copies between gradients and buckets and the update of the weights, of the
+  /// slowest worker of each step.
+  double compute = 0.0;
+  double encode = 0.0;       ///< processor time of the slowest rank of each step
+  double communicate = 0.0;  ///< clock time of the same, waiting for other ranks included
+  double decode = 0.0;       ///< as encode
+  double total = 0.0;        ///< clock time of the steps, without evaluating and checkpoints
 };
 
 /// A run after an epoch, or where it ended.

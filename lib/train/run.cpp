@@ -210,6 +210,10 @@ class RankTraining {
     comm_.barrier({});  // nobody reads weights or gradients any more
     if (trains()) trainer().apply(mean_, rate_.at(step_));
     verdict_[kTotal] = since(start);
+    if (trains()) {
+      const auto seconds = trainer().compute_seconds();
+      verdict_[kCompute] += *std::max_element(seconds.begin(), seconds.end());
+    }
     verdict_[kWire] = static_cast<double>(sent);
     verdict_[kStop] = interrupted() ? 1.0 : 0.0;
     verdict_[kLate] = since(last_checkpoint_) > kMinute ? 1.0 : 0.0;
@@ -248,7 +252,6 @@ class RankTraining {
         verdict_[kLosses + rank_ + w] = loss;
       else
         verdict_[kNotFinite] = 1.0;
-      verdict_[kCompute] = std::max(verdict_[kCompute], trainer().compute_seconds()[w]);
     }
   }
 
@@ -261,6 +264,7 @@ class RankTraining {
     if (moments_) moments = trainer().second_moment(place());
     const double first_rate = rate_.at(0);
     for (std::size_t u = 0; u < units_.size(); ++u) {
+      auto copying = Clock::now();
       const auto buffer = gather(units_[u], gradient, buffer_);
       SideInputs<Space::host> side;
       if (!weights.empty()) side.weight = gather(units_[u], weights, weight_);
@@ -272,7 +276,9 @@ class RankTraining {
                                   .iteration = step_,
                                   .learning_rate_ratio = first_rate > 0.0 ? rate_.at(step_) / first_rate : 1.0};
       comm_.describe(summed_[u]);
+      verdict_[kCompute] += since(copying);
       reduce(u, buffer, side, context);
+      copying = Clock::now();
       payload_bytes_ += static_cast<double>(reducers_[u]->payload_bytes());
       const auto seconds = clock_.take();
       verdict_[kEncode] += seconds[static_cast<std::size_t>(Phase::encode)];
@@ -282,6 +288,7 @@ class RankTraining {
       sums_[u].decode += seconds[static_cast<std::size_t>(Phase::decode)];
       results_.add(buffer.span());
       if (trains()) scatter(units_[u], buffer.span());
+      verdict_[kCompute] += since(copying);
     }
     return comm_.traffic().bytes_sent - before;
   }
