@@ -14,8 +14,11 @@
 #include "lib/analysis/analysis.hpp"
 #include "lib/analysis/gpu.hpp"
 #include "lib/analysis/noise_scale.hpp"
+#include "lib/analysis/prediction.hpp"
 #include "lib/analysis/study.hpp"
 #include "lib/analysis/summary.hpp"
+#include "lib/codecs/registry.hpp"
+#include "lib/compare/compare.hpp"
 #include "lib/core/device.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
@@ -23,6 +26,7 @@
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/utf8.hpp"
+#include "lib/page/records.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
@@ -32,17 +36,24 @@ namespace gradtool::app {
 namespace {
 
 struct Options {
-  std::string file, out = "analysis", layers, steps, json, csv, device = "cpu";
+  std::string file, out = "analysis", layers, steps, measured, json, csv, device = "cpu";
   std::vector<std::string> only;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::size_t samples = 128, taps = 0;
 };
 
 constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on every card: it decides last digits
-const std::vector<std::string> analysis_names{"spectrum", "correlation", "variance", "noise"};
-/// What the analyses may write; each makes one or two of them.
-constexpr std::array kTableNames{"spectrum", "spectrum_bands", "correlation", "eigenvalues",
-                                 "variance", "noise",          "noise_steps"};
+/// In the order of their tables.
+const std::vector<std::string> analysis_names{"spectrum", "transforms", "correlation", "steps",
+                                              "gradiveq", "low_rank",   "variance",    "certainty",
+                                              "noise",    "losses",     "distribution"};
+/// What the analyses may write.
+constexpr std::array kTableNames{
+    "spectrum",   "spectrum_bands",  "transforms",    "compaction",     "spectra",     "autocorrelation",
+    "fft_errors", "spectrum_steps",  "correlation",   "eigenvalues",    "steps",       "step_lags",
+    "gradiveq",   "gradiveq_lambda", "gradiveq_loss", "gradiveq_curve", "low_rank",    "subspaces",
+    "variance",   "certainty",       "unambiguous",   "noise",          "noise_steps", "losses",
+    "packets",    "importance",      "distribution",  "fits",           "formats",     "prediction"};
 
 std::string path_of_table(const Options& options, const std::string& table) {
   return (std::filesystem::path{options.out} / (table + ".csv")).string();
@@ -90,25 +101,36 @@ std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, con
   const auto wanted = [&](const std::string& name) {
     return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
   };
-  std::vector<std::unique_ptr<Analysis>> analyses;
-  if (wanted("spectrum")) {
-    if (!gpu && !spectrum_available()) {
-      const std::string missing = "frequency spectra are not available: this gradtool was built without FFTW";
-      if (!options.only.empty()) throw Error{Fault::unavailable, missing};
-      print_warning(missing + "; spectrum.csv has the values' shares only");
-    }
-    analyses.push_back(make_spectrum(scope, gpu));
+  if ((wanted("spectrum") || wanted("transforms")) && !gpu && !spectrum_available()) {
+    const std::string missing = "frequency spectra are not available: this gradtool was built without FFTW";
+    if (!options.only.empty()) throw Error{Fault::unavailable, missing};
+    print_warning(missing + "; spectrum.csv has the values' shares only, and transforms.csv is left out");
   }
+  std::vector<std::unique_ptr<Analysis>> analyses;
+  std::vector<std::string> missing;
+  const auto on_cpu = [&](const std::string& name, auto make) {
+    if (!wanted(name)) return;
+    if (gpu)
+      missing.push_back(name);
+    else
+      analyses.push_back(make(scope));
+  };
+  if (wanted("spectrum")) analyses.push_back(make_spectrum(scope, gpu));
+  if (gpu || spectrum_available()) on_cpu("transforms", make_transforms);
   if (wanted("correlation")) analyses.push_back(make_correlation(scope, options.samples, options.taps, gpu));
+  on_cpu("steps", make_steps);
+  on_cpu("gradiveq", [&](const Scope& studied) { return make_gradiveq(studied, options.samples, options.taps); });
+  on_cpu("low_rank", make_low_rank);
   if (wanted("variance")) analyses.push_back(make_variance(scope, gpu));
-  if (wanted("noise")) {
-    if (gpu) {
-      const std::string missing = "the noise scale is not computed on GPUs; --device cpu has it";
-      if (!options.only.empty()) throw Error{Fault::unavailable, missing};
-      print_warning(missing);
-    } else {
-      analyses.push_back(make_noise(scope));
-    }
+  on_cpu("certainty", make_certainty);
+  on_cpu("noise", make_noise);
+  on_cpu("losses", make_losses);
+  on_cpu("distribution", make_distribution);
+  if (!missing.empty()) {
+    const std::string message =
+        fmt::format("not computed on GPUs, --device cpu has them: {}", fmt::join(missing, ", "));
+    if (!options.only.empty()) throw Error{Fault::unavailable, message};
+    print_warning(message);
   }
   return analyses;
 }
@@ -123,6 +145,43 @@ std::string heading(const GradientReader& reader, const Scope& scope) {
                      reader.path(), what, scope.workers, scope.workers == 1 ? "" : "s", scope.first_step,
                      scope.last_step, reader.steps()[scope.first_step].iteration,
                      reader.steps()[scope.last_step].iteration, scope.tensors.size(), elements);
+}
+
+/// Nothing where this build lacks it.
+std::optional<CodecSpec> codec_if_there(const std::string& text) {
+  try {
+    return parse_codec(text);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// Sets the errors that a bench of the same file measured beside those that are predicted.
+void add_measured(Table& predictions, const std::string& path, const std::string& file) {
+  const BenchRun bench = read_bench_run(path);
+  const std::string name = std::filesystem::path{file}.filename().string();
+  std::size_t matched = 0;
+  for (std::size_t p = 0; p < predictions.rows().size(); ++p) {
+    const auto codec = codec_if_there(to_text(predictions.at(p, "codec")));
+    if (!codec) continue;
+    for (std::size_t r = 0; r < bench.table.rows().size(); ++r) {
+      const auto is = [&](std::string_view column, std::string_view wanted) {
+        return text_at(bench.table, r, column) == wanted;
+      };
+      const std::string params = codec->params_text();
+      const auto nmse = number_at(bench.table, r, "nmse");
+      if (!nmse || !is("codec", codec->name()) || !is("params", params.empty() ? "default" : params)) continue;
+      if (!is("tensor", "all") || !is("granularity", "tensor") || !is("time_source", "measured") || !is("file", name))
+        continue;
+      set_measured(predictions, p, *nmse);
+      ++matched;
+      break;
+    }
+  }
+  if (matched == 0) {
+    print_warning(fmt::format("{} has no row of {} with --granularity tensor and a codec that is predicted, such as {}",
+                              path, name, to_text(predictions.at(0, "codec"))));
+  }
 }
 
 void save_json(const std::string& path, const GradientReader& reader, const std::vector<Table>& tables,
@@ -143,7 +202,7 @@ void save_json(const std::string& path, const GradientReader& reader, const std:
 int analyze(const Options& options) {
   std::vector<NamedPath> outputs{{"--csv", options.csv}, {"--json", options.json}, {"--out", options.out}};
   for (const char* table : kTableNames) outputs.push_back({"--out", path_of_table(options, table)});
-  expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}}, outputs);
+  expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}, {"--measured", options.measured}}, outputs);
   const DeviceChoice device = parse_device(options.device);
   const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
   const GradientReader reader{options.file};
@@ -184,6 +243,10 @@ int analyze(const Options& options) {
     for (auto& table : analysis->tables()) tables.push_back(std::move(table));
   }
   const Table summary = summarise(tables);
+  Table predictions = predict(tables);
+  if (!options.measured.empty()) add_measured(predictions, options.measured, options.file);
+  const std::string promises = describe_predictions(predictions);
+  if (!promises.empty()) tables.push_back(std::move(predictions));
   std::string wrote = fmt::format("wrote to {}:", options.out);
   for (const auto& table : tables) {
     expects(std::find(kTableNames.begin(), kTableNames.end(), table.name()) != kTableNames.end(),
@@ -198,20 +261,21 @@ int analyze(const Options& options) {
   }
   // Data on standard output must stay alone there.
   std::FILE* people = options.json == "-" || options.csv == "-" ? stderr : stdout;
-  fmt::print(people, "{}{}{}", heading(reader, scope), describe(summary), wrapped(wrote, 100));
+  fmt::print(people, "{}{}{}{}", heading(reader, scope), describe(summary), promises, wrapped(wrote, 100));
   return 0;
 }
 
 }  // namespace
 
 Subcommand add_analyze(CLI::App& root) {
-  auto* app = root.add_subcommand("analyze", "Study a gradient file: spectra, correlations, variance, noise");
+  auto* app =
+      root.add_subcommand("analyze", "Study a gradient file: frequencies, correlations, certainty, distribution");
   auto options = std::make_shared<Options>();
   app->add_option("FILE", options->file, "Gradient file (gradtool capture, or any tool that writes the format)")
       ->required()
       ->type_name("FILE");
   app->add_option("-o,--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
-  app->add_option("--only", options->only, "Of spectrum, correlation, variance, noise: those to run")
+  app->add_option("--only", options->only, fmt::format("Of {}: those to run", fmt::join(analysis_names, ", ")))
       ->delimiter(',')
       ->check(CLI::IsMember{analysis_names});
   app->add_option("--layers", options->layers, "Only tensors whose name contains a match of this regular expression");
@@ -228,16 +292,18 @@ Subcommand add_analyze(CLI::App& root) {
   app->add_option("--taps", options->taps, "Taps of a convolution in one slice; 0: one row of its kernel")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--measured", options->measured,
+                  "What bench wrote of the same file (--granularity tensor): its errors beside those predicted")
+      ->type_name("FILE");
   app->add_option("--csv", options->csv, "Also write the summary, one row for each tensor, to this file or - (stdout)");
   app->add_option("--json", options->json, "Also write the full record to this file or - (stdout)");
   for (const char* file : {"--csv", "--json"}) app->get_option(file)->type_name("FILE");
   app->get_option("--out")->type_name("FOLDER");
-  set_groups(*app, {{"What is studied", {"--only", "--layers", "--steps", "--samples", "--taps"}},
+  set_groups(*app, {{"What is studied", {"--only", "--layers", "--steps", "--samples", "--taps", "--measured"}},
                     {"Computing", {"--threads", "--device"}},
                     {"Output", {"--out", "--csv", "--json"}}});
   app->footer(
-      "Writes spectrum.csv, spectrum_bands.csv, correlation.csv, eigenvalues.csv, variance.csv, "
-      "noise.csv and noise_steps.csv, whose columns "
+      "Each analysis writes NAME.csv, with one row for each tensor, and longer tables of its own, whose columns "
       "docs/analysis.md explains. Memory is bounded by the largest tensor, not by the file.\n"
       "Examples:\n"
       "  gradtool analyze lenet5.h5\n"

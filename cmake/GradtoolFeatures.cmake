@@ -61,6 +61,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(LAPACK REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers: Boost.Math
 gradtool_settle(HDF5 ON "${HDF5_VERSION}")
 
 # FFTW: Debian ships no CMake package for the float library that find_package understands.

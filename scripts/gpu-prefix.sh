@@ -12,7 +12,7 @@ mkdir -p "$1"
 [ -z "$(ls -A "$1")" ] || { echo "gpu-prefix.sh: '$1' is not empty" >&2; exit 2; }
 prefix=$(readlink -f "$1")
 
-wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfftw3-dev liblapack-dev libblas-dev
+wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfftw3-dev libboost-dev liblapack-dev libblas-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 # What a machine with nothing on it would install for them: libraries, and headers of nothing else.
 plan=$(apt-get --simulate -o Dir::State::status=/dev/null install --no-install-recommends "${wanted[@]}") ||
@@ -42,4 +42,12 @@ for name in blas lapack; do
   for file in "$libraries/$name/lib$name.so"*; do [ ! -e "$file" ] || ln -sf "$name/$(basename "$file")" "$libraries/"; done
 done
 find "$prefix" -xtype l -delete
+# Boost has 160 MB of headers, of which those of lib/analysis include 4 MB.
+used=$(printf '#include <boost/math/special_functions/%s.hpp>\n' beta digamma gamma trigamma |
+  g++ -std=c++20 -M -isystem "$prefix/usr/include" -x c++ - | tr ' \\' '\n\n' | grep -F "$prefix/usr/include/boost/" | sort -u)
+mv "$prefix/usr/include/boost" "$work/boost"
+while read -r header; do
+  mkdir -p "$(dirname "$header")" && cp "$work/boost/${header#"$prefix/usr/include/boost/"}" "$header"
+done <<<"$used"
+cp "$work/boost/version.hpp" "$prefix/usr/include/boost/"  # find_package(Boost) looks for it
 du -sh "$prefix" | sed 's/\t.*/ in the prefix/'

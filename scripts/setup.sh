@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build git ca-certificates ccache
   libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev
-  libfftw3-dev libzstd-dev libzfp-dev libboost-context-dev libopenblas-dev liblapack-dev libopenmpi-dev openmpi-bin nftables
+  libfftw3-dev libzstd-dev libzfp-dev libboost-dev libboost-context-dev libopenblas-dev liblapack-dev libopenmpi-dev openmpi-bin nftables
   libgtest-dev libgmock-dev libbenchmark-dev libtorch-dev python3-torch dataset-fashion-mnist libns3-dev
   python3 python3-dev python3-venv python3-numpy python3-scipy python3-h5py python3-matplotlib
   python3-pytest python3-pandas chromium)

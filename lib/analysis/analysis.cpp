@@ -32,6 +32,21 @@ std::vector<Column> Analysis::leading_columns() {
           {"message", "why the status is not `ok`, or what else to know; empty otherwise"}};
 }
 
+std::vector<Column> Analysis::long_columns(std::vector<Column> more) {
+  std::vector<Column> columns{
+      {"schema_version", "version of this table's columns"},
+      {"file", "the gradient file as named on the command line"},
+      {"tensor", "name of the parameter tensor, or `all`; tensors that were skipped have no rows"},
+      {"kind", "its kind; of a row `all`, the kind of the tensors that it pools, empty where it pools all"}};
+  columns.insert(columns.end(), more.begin(), more.end());
+  return columns;
+}
+
+std::vector<Cell> Analysis::long_cells(const TensorInfo* tensor, std::string_view kind) const {
+  return {kSchemaVersion, scope_.file, tensor != nullptr ? tensor->name : std::string{"all"},
+          tensor != nullptr ? tensor->kind : std::string{kind}};
+}
+
 std::vector<Cell> Analysis::leading_cells(const TensorInfo* tensor, std::string_view status, std::string_view message) {
   std::string text{message};
   if (tensor != nullptr) {
@@ -57,12 +72,29 @@ std::vector<Cell> Analysis::leading_cells(const TensorInfo* tensor, std::string_
           text.empty() ? Cell{} : Cell{text}};
 }
 
+Cell Analysis::iteration_at(std::size_t position) const {
+  if (scope_.iterations.empty()) return {};
+  return scope_.iterations.at(position);
+}
+
 void Analysis::add_skipped(Table& table, std::size_t tensor, std::uint64_t non_finite) {
   const auto& info = scope_.tensors.at(tensor);
   const std::uint64_t values = info.elements * scope_.steps() * scope_.workers;
   auto row = leading_cells(&info, "skipped", fmt::format("{} of {} values are not finite", non_finite, values));
   row.resize(table.columns().size());
   table.add(std::move(row));
+}
+
+std::vector<std::size_t> evenly_spaced(std::size_t most, std::size_t count) {
+  std::vector<std::size_t> chosen(std::min(most, count));
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    chosen[i] = chosen.size() == 1 ? 0 : i * (count - 1) / (chosen.size() - 1);
+  return chosen;
+}
+
+Cell optional_cell(std::optional<double> value) {
+  if (!value) return {};
+  return *value;
 }
 
 Cell ratio_cell(double numerator, double denominator) {

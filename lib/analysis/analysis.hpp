@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +49,7 @@ struct Slice {
   std::uint64_t first = 0;
   std::span<const float> gradient;
   std::span<const float> second_moment;  ///< as long as `gradient`, or empty when not needed
+  std::span<const float> weight{};       ///< of that step, before its update; as long, or empty when not needed
   GpuSlice gpu{};                        ///< used instead of the spans, which are empty, in a study on a GPU
 };
 
@@ -80,6 +82,21 @@ class Accumulator {
   std::uint64_t non_finite_ = 0;
 };
 
+/// An accumulator whose result is one struct of sums, which another part's are added to with +=.
+template <class Sums>
+class Summing : public Accumulator {
+ public:
+  void merge(const Accumulator& other) override {
+    const auto& theirs = dynamic_cast<const Summing<Sums>&>(other);
+    non_finite_ += theirs.non_finite_;
+    sums_ += theirs.sums_;
+  }
+  [[nodiscard]] const Sums& sums() const { return sums_; }
+
+ protected:
+  Sums sums_;
+};
+
 /// One study of a gradient file: `start` as many accumulators as there are parts, `observe` on any threads, `merge`
 /// those of one tensor in the order of their parts, `finish` tensor after tensor, then `tables`. Everything but
 /// `observe` and `close` is called from one thread.
@@ -96,6 +113,7 @@ class Analysis {
   /// Working memory of one open accumulator for each element of its part.
   [[nodiscard]] virtual std::size_t bytes_per_element() const = 0;
   [[nodiscard]] virtual bool needs_second_moment(std::size_t /*tensor*/) const { return false; }
+  [[nodiscard]] virtual bool needs_weight(std::size_t /*tensor*/) const { return false; }
 
   [[nodiscard]] virtual std::unique_ptr<Accumulator> start(const Part& part) = 0;
   /// Adds the rows of `tensor`. `whole` has gathered all its parts.
@@ -108,8 +126,14 @@ class Analysis {
  protected:
   /// The columns with which every per-tensor table starts, and their cells. A null `tensor` means the row `all`.
   [[nodiscard]] static std::vector<Column> leading_columns();
+  /// The columns with which all other tables start, and their cells: those of a tensor, of all tensors of a kind
+  /// (`tensor` null, its name `all`), or of all (`tensor` null and `kind` empty).
+  [[nodiscard]] static std::vector<Column> long_columns(std::vector<Column> more);
+  [[nodiscard]] std::vector<Cell> long_cells(const TensorInfo* tensor, std::string_view kind = {}) const;
   [[nodiscard]] std::vector<Cell> leading_cells(const TensorInfo* tensor, std::string_view status,
                                                 std::string_view message);
+  /// The training iteration of the captured step at a position, or an empty cell.
+  [[nodiscard]] Cell iteration_at(std::size_t position) const;
   /// Adds the row of a tensor with `non_finite` values that are not finite: the leading cells with the status
   /// `skipped`; all other cells are empty.
   void add_skipped(Table& table, std::size_t tensor, std::uint64_t non_finite);
@@ -120,7 +144,11 @@ class Analysis {
   std::size_t skipped_ = 0;
 };
 
-// The three analyses. They run on the CPU when `gpu` is null.
+/// At most `most` of the positions 0 .. count - 1, evenly spaced and ascending; with two or more the ends are among
+/// them.
+[[nodiscard]] std::vector<std::size_t> evenly_spaced(std::size_t most, std::size_t count);
+
+// The analyses. Those that take one run on a GPU unless `gpu` is null.
 [[nodiscard]] std::unique_ptr<Analysis> make_spectrum(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);
 /// At most `samples` steps enter the eigenvalue analysis. `taps` is the number of spatial taps of a convolution in one
 /// slice; 0 means one row of its kernel (docs/analysis.md).
@@ -128,11 +156,23 @@ class Analysis {
                                                          std::shared_ptr<AnalysisGpu> gpu = nullptr);
 [[nodiscard]] std::unique_ptr<Analysis> make_variance(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);
 
+// Each in the file of its name, with its tables in docs/analysis.md.
+[[nodiscard]] std::unique_ptr<Analysis> make_transforms(Scope scope);
+[[nodiscard]] std::unique_ptr<Analysis> make_distribution(Scope scope);
+[[nodiscard]] std::unique_ptr<Analysis> make_steps(Scope scope);
+/// `samples` and `taps` as for make_correlation.
+[[nodiscard]] std::unique_ptr<Analysis> make_gradiveq(Scope scope, std::size_t samples, std::size_t taps);
+[[nodiscard]] std::unique_ptr<Analysis> make_low_rank(Scope scope);
+[[nodiscard]] std::unique_ptr<Analysis> make_certainty(Scope scope);
+[[nodiscard]] std::unique_ptr<Analysis> make_losses(Scope scope);
+
 /// False in a build without FFTW: make_spectrum on the CPU then yields rows with status `unavailable` and no
 /// frequencies.
 [[nodiscard]] bool spectrum_available();
 
 /// `numerator / denominator`, or an empty cell when the denominator is 0 or not finite.
 [[nodiscard]] Cell ratio_cell(double numerator, double denominator);
+/// The value, or an empty cell.
+[[nodiscard]] Cell optional_cell(std::optional<double> value);
 
 }  // namespace gradtool

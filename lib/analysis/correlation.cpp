@@ -324,10 +324,6 @@ std::vector<Column> eigenvalue_columns() {
           {"cumulative_share", "of this and all larger ones"}};
 }
 
-Cell cell(std::optional<double> value) {
-  return value ? Cell{*value} : Cell{};
-}
-
 class Correlation final : public Analysis {
  public:
   Correlation(Scope studied, std::size_t samples, std::size_t taps, std::shared_ptr<AnalysisGpu> gpu)
@@ -383,10 +379,10 @@ class Correlation final : public Analysis {
                const SliceTotals& totals) {
     const auto number = [](auto x) { return static_cast<double>(x); };
     auto row = leading_cells(tensor, "ok", message());
-    row.push_back(cell(pearson.between_workers_mean()));
-    row.push_back(cell(pearson.between_workers_min()));
-    row.push_back(cell(pearson.between_steps_of_mean()));
-    row.push_back(cell(pearson.between_steps_of_workers()));
+    row.push_back(optional_cell(pearson.between_workers_mean()));
+    row.push_back(optional_cell(pearson.between_workers_min()));
+    row.push_back(optional_cell(pearson.between_steps_of_mean()));
+    row.push_back(optional_cell(pearson.between_steps_of_workers()));
     row.push_back(slicing != nullptr ? Cell{std::string{slicing->transposed() ? "HWIO" : "contiguous"}} : Cell{});
     row.push_back(slicing != nullptr ? Cell{static_cast<std::int64_t>(slicing->slice_elements())} : Cell{});
     row.emplace_back(static_cast<std::int64_t>(totals.slices));

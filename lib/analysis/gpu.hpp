@@ -24,6 +24,8 @@ class SliceFeed {
   /// second moments are not needed.
   [[nodiscard]] virtual std::span<float> gradient() = 0;
   [[nodiscard]] virtual std::span<float> second_moment() = 0;
+  /// The same of the weights, read once for all workers of a step.
+  [[nodiscard]] virtual std::span<float> weight() { return {}; }
   /// The slice that was read last. It is valid until the next slice is handed out; on a GPU until the next step is.
   [[nodiscard]] virtual Slice slice(std::size_t step, std::size_t worker, std::uint64_t first) = 0;
 };

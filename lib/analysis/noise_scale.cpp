@@ -115,8 +115,7 @@ class NoiseAnalysis final : public Analysis {
       if (!known) continue;
       const std::size_t position = scope().first_step + step;
       std::vector<Cell> row{std::int64_t{1}, scope().file, tensor == nullptr ? "all" : tensor->name,
-                            static_cast<std::int64_t>(position),
-                            scope().iterations.empty() ? Cell{} : Cell{scope().iterations.at(position)}};
+                            static_cast<std::int64_t>(position), iteration_at(position)};
       add_cells(row, steps[step]);
       by_step_.add(std::move(row));
     }

@@ -24,6 +24,32 @@ class RealTransform {
 
   /// power[k] = |X[k]|^2; values.size() == n, power.size() == bins(). Thread-safe; allocates 8 (n + 2) bytes.
   void power(std::span<const float> values, std::span<double> power) const;
+  void power(std::span<const double> values, std::span<double> power) const;
+
+  /// The values of which all but `count` bins were set to 0: those of largest magnitude, of equal ones the lower
+  /// frequencies. Thread-safe; allocates 16 (n + 2) bytes. out.size() == n.
+  void keep_strongest(std::span<const float> values, std::size_t count, std::span<double> out) const;
+
+ private:
+  struct Plan;
+  std::size_t n_;
+  std::unique_ptr<Plan> plan_;
+};
+
+/// Orthonormal discrete cosine transform (DCT-II) of n real values, in double precision (FFTW):
+///
+/// X[k] = c_k sum_j x[j] cos(pi (2 j + 1) k / (2 n)), c_0 = sqrt(1/n), else c_k = sqrt(2/n), so that the energies of x
+/// and X are equal.
+class CosineTransform {
+ public:
+  /// As RealTransform's.
+  explicit CosineTransform(std::size_t n);
+  ~CosineTransform();
+  CosineTransform(const CosineTransform&) = delete;
+  CosineTransform& operator=(const CosineTransform&) = delete;
+
+  /// squares[k] = X[k]^2. Thread-safe; allocates 8 n bytes.
+  void squares(std::span<const float> values, std::span<double> squares) const;
 
  private:
   struct Plan;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "lib/analysis/analysis.hpp"
@@ -45,6 +46,12 @@ void add_flatness(SpectrumSums& sums, std::size_t n, double power, double logari
   const auto count = static_cast<double>((n - 1) / 2);
   sums.flatness += std::exp(logarithms / count) / (power / count) * static_cast<double>(n);
   sums.flatness_weight += static_cast<double>(n);
+}
+
+void add_tops(std::span<double> squares, std::array<double, kTopFractions.size()>& sums) {
+  visit_tops(squares, [&](std::size_t i, std::span<const double> top) {
+    sums[i] += std::accumulate(top.begin(), top.end(), 0.0);
+  });
 }
 
 double energy_of(const StrongestBins& bins, std::size_t n, double zero, double last) {

@@ -51,6 +51,9 @@ struct StrongestBins {
 /// selected.
 [[nodiscard]] double energy_of(const StrongestBins& bins, std::size_t n, double zero, double last);
 
+/// For each of kTopFractions, adds the sum of the round(f n) largest of these n squares. `squares` is reordered. O(n).
+void add_tops(std::span<double> squares, std::array<double, kTopFractions.size()>& sums);
+
 /// Weight of bin k of n values in the energy: 1 at frequency 0 and at the Nyquist frequency, 2 elsewhere.
 [[nodiscard]] constexpr double bin_weight(std::size_t k, std::size_t n) {
   return k == 0 || 2 * k == n ? 1.0 : 2.0;

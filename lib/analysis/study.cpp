@@ -13,16 +13,17 @@ namespace {
 /// Reads slices into the host's memory.
 class HostFeed final : public SliceFeed {
  public:
-  HostFeed(std::size_t elements, bool second_moment)
-      : gradient_(elements), second_moment_(second_moment ? elements : 0) {}
+  HostFeed(std::size_t elements, bool second_moment, bool weight)
+      : gradient_(elements), second_moment_(second_moment ? elements : 0), weight_(weight ? elements : 0) {}
   [[nodiscard]] std::span<float> gradient() override { return gradient_; }
   [[nodiscard]] std::span<float> second_moment() override { return second_moment_; }
+  [[nodiscard]] std::span<float> weight() override { return weight_; }
   [[nodiscard]] Slice slice(std::size_t step, std::size_t worker, std::uint64_t first) override {
-    return {step, worker, first, gradient_, second_moment_, {}};
+    return {step, worker, first, gradient_, second_moment_, weight_, {}};
   }
 
  private:
-  std::vector<float> gradient_, second_moment_;
+  std::vector<float> gradient_, second_moment_, weight_;
 };
 
 /// A part that is open: its accumulators, one for each analysis, and the memory that its slices are read into.
@@ -91,7 +92,9 @@ class Pass {
     if (options_.gpu) {
       lane.feed = make_gpu_feed(options_.gpu, elements, whole_steps ? scope().workers : 1, moments);
     } else {
-      lane.feed = std::make_unique<HostFeed>(elements, moments);
+      const bool weights = std::any_of(analyses_.begin(), analyses_.end(),
+                                       [&](auto* analysis) { return analysis->needs_weight(part.tensor); });
+      lane.feed = std::make_unique<HostFeed>(elements, moments, weights);
     }
     return lane;
   }
@@ -106,6 +109,8 @@ class Pass {
       reader_.read_gradient_part(tensor, step, worker, lane.part.first, lane.feed->gradient());
       const auto moments = lane.feed->second_moment();
       if (!moments.empty()) reader_.read_second_moment_part(tensor, step, worker, lane.part.first, moments);
+      const auto weights = lane.feed->weight();
+      if (!weights.empty() && worker == 0) reader_.read_weight_part(tensor, step, lane.part.first, weights);
       done += lane.part.count;
       any = true;
     }

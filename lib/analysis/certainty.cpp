@@ -1,0 +1,266 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "lib/analysis/analysis.hpp"
+#include "lib/analysis/variance.hpp"
+
+// How certain elements are: whether workers agree on signs, which elements stand out of their noise at once
+// (variance-based compression, Tsuzuku et al. 2018), and how long the others wait until their sums do.
+
+namespace gradtool {
+namespace {
+
+constexpr std::array<double, 8> kAlphaCurve{0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0};
+/// Of which waiting is simulated, because it takes memory for each element.
+constexpr std::array<double, 3> kWaitAlphas{1.0, 1.5, 2.0};
+constexpr double kZeta = 0.999;  ///< decay of the variance of an element that waits, as in the paper
+
+/// Of one alpha: what waits, and what was sent.
+struct Waiting {
+  double sends = 0, waited = 0;    ///< elements sent, over steps; steps that they had waited for
+  double never = 0, elements = 0;  ///< elements that were never sent, of how many
+  Waiting& operator+=(const Waiting& other) {
+    sends += other.sends, waited += other.waited, never += other.never, elements += other.elements;
+    return *this;
+  }
+};
+
+struct CertaintySums {
+  double signed_elements = 0;          ///< elements with a sign in some worker, over steps
+  double unanimous = 0, majority = 0;  ///< all workers have the same sign; sum of |positive - negative| / W
+  double tested = 0;                   ///< elements with a mean and a variance, over steps
+  std::array<double, kAlphaCurve.size()> passed{};
+  std::array<Waiting, kWaitAlphas.size()> waiting{};
+
+  CertaintySums& operator+=(const CertaintySums& other) {
+    signed_elements += other.signed_elements, unanimous += other.unanimous, majority += other.majority;
+    tested += other.tested;
+    for (std::size_t i = 0; i < passed.size(); ++i) passed[i] += other.passed[i];
+    for (std::size_t i = 0; i < waiting.size(); ++i) waiting[i] += other.waiting[i];
+    return *this;
+  }
+};
+
+/// E|positive - negative| / W of W random signs.
+double chance_majority(std::size_t workers) {
+  const auto w = static_cast<double>(workers);
+  double sum = 0;
+  for (std::size_t k = 0; k <= workers; ++k) {
+    const auto positive = static_cast<double>(k);
+    const double log_share =
+        std::lgamma(w + 1) - std::lgamma(positive + 1) - std::lgamma(w - positive + 1) - w * std::log(2.0);
+    sum += std::exp(log_share) * std::fabs(2 * positive - w) / w;
+  }
+  return sum;
+}
+
+class CertaintyAccumulator final : public Summing<CertaintySums> {
+ public:
+  CertaintyAccumulator(const Scope& scope, const Part& part)
+      : source_{source_of(scope, scope.tensors.at(part.tensor))},
+        workers_{scope.workers},
+        count_{part.count},
+        positive_(part.count),
+        negative_(part.count) {
+    const std::size_t streams = source_ == VarianceSource::second_moment ? workers_ : 1;
+    if (source_ != VarianceSource::none) waits_.resize(streams * kWaitAlphas.size(), std::vector<Wait>(part.count));
+    if (source_ == VarianceSource::workers) sum_.resize(part.count), squares_.resize(part.count);
+  }
+
+  void observe(const Slice& slice) override {
+    if (!check_finite(slice.gradient)) return;
+    const auto values = slice.gradient;
+    if (slice.worker == 0) {
+      std::fill(positive_.begin(), positive_.end(), 0U), std::fill(negative_.begin(), negative_.end(), 0U);
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      positive_[i] += values[i] > 0 ? 1U : 0U;
+      negative_[i] += values[i] < 0 ? 1U : 0U;
+    }
+    if (source_ == VarianceSource::second_moment) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double moment = static_cast<double>(slice.second_moment[i]);
+        // The samples of VGC: G, and v, the sum over micro-batches of their squared shares of G.
+        if (std::isfinite(moment)) test(slice.worker, i, static_cast<double>(values[i]), moment);
+      }
+    } else if (source_ == VarianceSource::workers) {
+      add_worker(slice);
+    }
+    if (slice.worker + 1 == workers_) add_signs();
+  }
+
+  void close() override {
+    for (std::size_t w = 0; w < waits_.size(); ++w) {
+      Waiting& sums = sums_.waiting[w % kWaitAlphas.size()];
+      for (const Wait& wait : waits_[w]) sums.never += wait.sent ? 0 : 1;
+      sums.elements += static_cast<double>(waits_[w].size());
+    }
+    waits_ = {}, positive_ = {}, negative_ = {}, sum_ = {}, squares_ = {};
+  }
+
+ private:
+  /// An element that waits: the sums of its gradients and of their variances since it was sent last.
+  struct Wait {
+    double sum = 0, variance = 0;
+    std::uint32_t steps = 0;
+    bool sent = false;
+  };
+
+  void add_worker(const Slice& slice) {
+    const double seen = static_cast<double>(slice.worker + 1);
+    for (std::size_t i = 0; i < count_; ++i) {  // Welford's update
+      const double value = static_cast<double>(slice.gradient[i]);
+      if (slice.worker == 0) sum_[i] = squares_[i] = 0;
+      const double step = value - sum_[i];
+      sum_[i] += step / seen;
+      squares_[i] += step * (value - sum_[i]);
+    }
+    if (slice.worker + 1 < workers_) return;
+    for (std::size_t i = 0; i < count_; ++i) test(0, i, sum_[i], squares_[i] / (seen - 1) / seen);
+  }
+
+  void test(std::size_t stream, std::size_t i, double gradient, double variance) {
+    ++sums_.tested;
+    for (std::size_t a = 0; a < kAlphaCurve.size(); ++a)
+      sums_.passed[a] += gradient * gradient > kAlphaCurve[a] * variance ? 1 : 0;
+    for (std::size_t a = 0; a < kWaitAlphas.size(); ++a) {
+      Wait& wait = waits_[stream * kWaitAlphas.size() + a][i];
+      wait.sum += gradient;
+      wait.variance += variance;
+      ++wait.steps;
+      if (wait.sum * wait.sum > kWaitAlphas[a] * wait.variance) {
+        ++sums_.waiting[a].sends;
+        sums_.waiting[a].waited += wait.steps;
+        wait = {.sent = true};
+      } else {
+        wait.variance *= kZeta;
+      }
+    }
+  }
+
+  void add_signs() {
+    for (std::size_t i = 0; i < count_; ++i) {
+      const std::uint32_t positive = positive_[i], negative = negative_[i];
+      if (positive + negative == 0) continue;
+      ++sums_.signed_elements;
+      sums_.unanimous += positive == workers_ || negative == workers_ ? 1 : 0;
+      const std::uint32_t more = std::max(positive, negative) - std::min(positive, negative);
+      sums_.majority += static_cast<double>(more) / static_cast<double>(workers_);
+    }
+  }
+
+  VarianceSource source_;
+  std::size_t workers_, count_;
+  std::vector<std::uint32_t> positive_, negative_;  ///< workers with that sign, of each element
+  std::vector<double> sum_, squares_;               ///< mean and squared deviations over the workers so far
+  std::vector<std::vector<Wait>> waits_;            ///< [stream][alpha]
+};
+
+class CertaintyAnalysis final : public Analysis {
+ public:
+  explicit CertaintyAnalysis(Scope studied)
+      : Analysis{std::move(studied)},
+        table_{"certainty", columns(leading_columns())},
+        alphas_{
+            "unambiguous",
+            long_columns({{"alpha", "threshold of variance-based compression"},
+                          {"pass_share",
+                           "share of the elements with squared gradient above alpha times its variance, in one step"},
+                          {"sent_share",
+                           "the same of elements whose gradients and variances are summed until they pass, as the "
+                           "method does (zeta = 0.999): the share that is sent in a step; empty where it was not "
+                           "simulated"},
+                          {"wait_steps", "captured steps for which an element that is sent was summed, mean"},
+                          {"never_share", "share of the elements that were not sent in any of the steps"}})} {}
+
+  [[nodiscard]] std::string_view name() const override { return "certainty"; }
+  [[nodiscard]] Unit unit() const override { return Unit::elements; }
+  [[nodiscard]] std::size_t bytes_per_element() const override {
+    // Of second moments each worker waits for itself.
+    const bool moments = scope().micro_batches >= 2;
+    return 2 * sizeof(std::uint32_t) + 2 * sizeof(double) + (moments ? scope().workers : 1) * kWaitAlphas.size() * 24;
+  }
+  [[nodiscard]] bool needs_second_moment(std::size_t tensor) const override {
+    return source_of(scope(), scope().tensors.at(tensor)) == VarianceSource::second_moment;
+  }
+  [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
+    return std::make_unique<CertaintyAccumulator>(scope(), part);
+  }
+  void finish(std::size_t tensor, const Accumulator& whole) override {
+    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
+    const auto& sums = dynamic_cast<const CertaintyAccumulator&>(whole).sums();
+    add_rows(&scope().tensors.at(tensor), sums);
+    all_ += sums;
+  }
+  [[nodiscard]] std::vector<Table> tables() override {
+    add_rows(nullptr, all_);
+    std::vector<Table> tables;
+    tables.push_back(std::move(table_));
+    tables.push_back(std::move(alphas_));
+    return tables;
+  }
+
+ private:
+  static std::vector<Column> columns(std::vector<Column> columns) {
+    columns.insert(columns.end(),
+                   {{"sign_unanimous_share",
+                     "share of the elements whose sign all workers have alike, of those that are not 0 in "
+                     "every worker; empty with one worker"},
+                    {"sign_majority", "mean over the same elements of |workers with + less workers with -| / W"},
+                    {"chance_unanimous_share", "sign_unanimous_share of random signs: 2 / 2^W"},
+                    {"chance_majority", "sign_majority of random signs"},
+                    {"sent_share_1",
+                     "share of the elements that variance-based compression at alpha = 1 sends in a step "
+                     "(unambiguous.csv); empty without second moments and with one worker"},
+                    {"wait_steps_1", "captured steps that they were summed for, mean"}});
+    return columns;
+  }
+
+  void add_rows(const TensorInfo* tensor, const CertaintySums& sums) {
+    auto row = leading_cells(tensor, "ok", "");
+    const auto workers = static_cast<double>(scope().workers);
+    const bool several = scope().workers >= 2;
+    row.push_back(several ? ratio_cell(sums.unanimous, sums.signed_elements) : Cell{});
+    row.push_back(several ? ratio_cell(sums.majority, sums.signed_elements) : Cell{});
+    row.push_back(several ? Cell{std::exp2(1 - workers)} : Cell{});
+    row.push_back(several ? Cell{chance_majority(scope().workers)} : Cell{});
+    row.push_back(sent_share(sums, 0));
+    row.push_back(ratio_cell(sums.waiting[0].waited, sums.waiting[0].sends));
+    table_.add(std::move(row));
+    for (std::size_t a = 0; sums.tested > 0 && a < kAlphaCurve.size(); ++a) {
+      auto cells = long_cells(tensor);
+      cells.emplace_back(kAlphaCurve[a]);
+      cells.push_back(ratio_cell(sums.passed[a], sums.tested));
+      const auto found = std::find(kWaitAlphas.begin(), kWaitAlphas.end(), kAlphaCurve[a]);
+      if (found == kWaitAlphas.end()) {
+        cells.resize(alphas_.columns().size());
+      } else {
+        const auto at = static_cast<std::size_t>(found - kWaitAlphas.begin());
+        const Waiting& waiting = sums.waiting[at];
+        cells.push_back(sent_share(sums, at));
+        cells.push_back(ratio_cell(waiting.waited, waiting.sends));
+        cells.push_back(ratio_cell(waiting.never, waiting.elements));
+      }
+      alphas_.add(std::move(cells));
+    }
+  }
+  static Cell sent_share(const CertaintySums& sums, std::size_t alpha) {
+    return ratio_cell(sums.waiting[alpha].sends, sums.tested);
+  }
+
+  Table table_, alphas_;
+  CertaintySums all_;
+};
+
+}  // namespace
+
+std::unique_ptr<Analysis> make_certainty(Scope scope) {
+  return std::make_unique<CertaintyAnalysis>(std::move(scope));
+}
+
+}  // namespace gradtool
