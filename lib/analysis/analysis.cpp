@@ -92,6 +92,15 @@ std::vector<std::size_t> evenly_spaced(std::size_t most, std::size_t count) {
   return chosen;
 }
 
+std::vector<Piece> studied_pieces(std::size_t n) {
+  constexpr std::size_t kLongest = std::size_t{1} << 18, kMost = 16;
+  const std::size_t all = (n + kLongest - 1) / kLongest;
+  std::vector<Piece> pieces;
+  for (const std::size_t i : evenly_spaced(kMost, all))
+    pieces.push_back({n * i / all, n * (i + 1) / all - n * i / all});
+  return pieces;
+}
+
 Cell optional_cell(std::optional<double> value) {
   if (!value) return {};
   return *value;

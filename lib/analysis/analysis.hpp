@@ -148,6 +148,14 @@ class Analysis {
 /// them.
 [[nodiscard]] std::vector<std::size_t> evenly_spaced(std::size_t most, std::size_t count);
 
+/// A range of elements of a long tensor that an analysis takes for a gradient of its own.
+struct Piece {
+  std::size_t first = 0, count = 0;
+};
+/// A tensor of n elements, whole up to 2^18, else cut into equal pieces of at most so many, of which 16 evenly spaced
+/// ones are taken where there are more. That bounds the memory and the time of what costs more than a look.
+[[nodiscard]] std::vector<Piece> studied_pieces(std::size_t n);
+
 // The analyses. Those that take one run on a GPU unless `gpu` is null.
 [[nodiscard]] std::unique_ptr<Analysis> make_spectrum(Scope scope, std::shared_ptr<AnalysisGpu> gpu = nullptr);
 /// At most `samples` steps enter the eigenvalue analysis. `taps` is the number of spatial taps of a convolution in one

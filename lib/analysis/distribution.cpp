@@ -140,8 +140,6 @@ double hill(std::span<const float> sorted_magnitudes, std::size_t count) {
 namespace {
 
 constexpr std::size_t kMostSteps = 16;
-/// As in transforms.cpp: longer tensors are cut into pieces that count as gradients of their own.
-constexpr std::size_t kMostElements = std::size_t{1} << 22;
 constexpr std::array<double, 5> kQuantiles{0.50, 0.90, 0.99, 0.999, 1.0};
 constexpr double kTail = 0.01;            ///< share of the magnitudes that Hill's estimate takes
 constexpr std::size_t kLeastInTail = 10;  ///< fewer say nothing
@@ -273,10 +271,9 @@ class DistributionOfGradient final : public Summing<DistributionSums> {
 
   void observe(const Slice& slice) override {
     if (!check_finite(slice.gradient) || !studied_) return;
-    const std::size_t n = slice.gradient.size(), pieces = (n + kMostElements - 1) / kMostElements;
     const double largest = largest_of(slice.gradient);
-    for (std::size_t i = 0; i < pieces; ++i)
-      study(slice.gradient.subspan(n * i / pieces, n * (i + 1) / pieces - n * i / pieces), largest);
+    for (const auto& [first, count] : studied_pieces(slice.gradient.size()))
+      study(slice.gradient.subspan(first, count), largest);
   }
   void close() override { sorted_ = {}, magnitudes_ = {}; }
 

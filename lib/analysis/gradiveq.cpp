@@ -219,16 +219,14 @@ BasisSums sums_of(const std::vector<SliceValues::Samples>& slices, std::size_t s
   BasisSums sums;
   if (samples < 4) return sums;
   const std::size_t window = samples / 2;
-  std::vector<SliceBasis> bases;
-  bases.reserve(slices.size());
-  for (const auto& slice : slices) {
-    bases.emplace_back(slice, window);
-    add_lambdas(sums, slice);
-  }
+  for (const auto& slice : slices) add_lambdas(sums, slice);
   for (auto& ages : sums.by_age) ages.resize(samples - window + 1);
-  for (std::size_t s = 0; s < bases.size(); ++s) {
-    const SliceBasis& own = bases[s];
-    const SliceBasis& other = bases[(s + 1) % bases.size()];
+  // Two bases are held at a time: with 128 samples one takes 4 MB.
+  auto next = std::make_unique<SliceBasis>(slices.front(), window);
+  for (std::size_t s = 0; s < slices.size(); ++s) {
+    const auto held = std::move(next);
+    next = std::make_unique<SliceBasis>(slices[(s + 1) % slices.size()], window);
+    const SliceBasis &own = *held, &other = *next;
     ++sums.slices;
     sums.elements += static_cast<double>(own.elements());
     sums.window_components += static_cast<double>(own.components());
@@ -248,7 +246,7 @@ BasisSums sums_of(const std::vector<SliceValues::Samples>& slices, std::size_t s
         (age == 0 ? sums.window_curve : sums.later_curve)[i] += {error(along, kComponents[i]), energy};
       }
       // Another slice's basis with as many components as the own one has, so that both send as much.
-      if (bases.size() > 1) sums.by_age[1][age] += {error(other.along(own, t), own.components()), energy};
+      if (slices.size() > 1) sums.by_age[1][age] += {error(other.along(own, t), own.components()), energy};
     }
   }
   return sums;

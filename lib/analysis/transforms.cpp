@@ -84,8 +84,6 @@ namespace {
 
 /// Steps that are transformed, at most: three orders in five bases are the costliest analysis of all.
 constexpr std::size_t kMostSteps = 8;
-/// Longer tensors are cut into equal pieces, each of which counts as a gradient of its own; that bounds the memory.
-constexpr std::size_t kMostElements = std::size_t{1} << 22;
 constexpr std::size_t kSegment = 64;  ///< of Welch's estimate, in elements
 constexpr std::size_t kLags = 16;
 constexpr std::size_t kFifteen = 3;
@@ -232,18 +230,16 @@ class TransformsOfGradient final : public Summing<TransformSums> {
 
  private:
   void study(Order order, std::span<const float> values, OrderSums* by_step) {
-    const std::size_t pieces = (values.size() + kMostElements - 1) / kMostElements;
-    for (std::size_t i = 0; i < pieces; ++i) {
-      const std::size_t first = values.size() * i / pieces, end = values.size() * (i + 1) / pieces;
+    for (const auto& [first, count] : studied_pieces(values.size())) {
+      const auto piece = values.subspan(first, count);
       OrderSums found;
       if (order == Order::sorted) {
-        std::vector<float> sorted(values.begin() + static_cast<std::ptrdiff_t>(first),
-                                  values.begin() + static_cast<std::ptrdiff_t>(end));
+        std::vector<float> sorted(piece.begin(), piece.end());
         std::sort(sorted.begin(), sorted.end());
         study_piece(sorted, found);
       } else {
-        study_piece(values.subspan(first, end - first), found);
-        if (order == Order::native) add_errors(values.subspan(first, end - first));
+        study_piece(piece, found);
+        if (order == Order::native) add_errors(piece);
       }
       sums_.orders[static_cast<std::size_t>(order)] += found;
       if (by_step != nullptr) *by_step += found;
@@ -382,10 +378,8 @@ class TransformAnalysis final : public Analysis {
     planned_ = part.tensor;
     const bool studied = std::binary_search(steps_.begin(), steps_.end(), part.first_step);
     if (studied && !welch_) welch_ = std::make_shared<const RealTransform>(kSegment);
-    const std::size_t n = part.count, pieces = (n + kMostElements - 1) / kMostElements;
-    for (std::size_t i = 0; studied && i < pieces; ++i) {
-      const std::size_t length = n * (i + 1) / pieces - n * i / pieces;
-      if (auto& plans = plans_[length]; !plans) plans = std::make_shared<const Plans>(length);
+    for (const Piece& piece : studied ? studied_pieces(part.count) : std::vector<Piece>{}) {
+      if (auto& plans = plans_[piece.count]; !plans) plans = std::make_shared<const Plans>(piece.count);
     }
     return std::make_unique<TransformsOfGradient>(tensor, studied, plans_, welch_);
   }

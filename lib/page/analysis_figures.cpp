@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 #include <set>
 
 #include "lib/analysis/variance.hpp"
@@ -24,11 +26,26 @@ class Figures {
   AnalysisFigures take() {
     out_.title = source_.capture.empty() ? "analysis" : source_.capture;
     notes();
+    prediction();
     compaction();
+    lines("bases", "compaction", {"tensor", "order", "basis", "kept", "energy_share"}, "tensors_or_all",
+          of_tensor_or_all, {{"orders", {"native", "HWIO", "sorted"}}});
     spectrum();
+    lines("welch", "spectra", {"tensor", "order", "frequency", "share"}, "welch_tensors",
+          [](const Table& table, std::size_t row) {
+            return of_tensor_or_all(table, row) && text_at(table, row, "estimate") == "welch";
+          });
     eigenvalues();
+    lines("basis_age", "gradiveq_loss", {"tensor", "basis", "age", "nmse"}, "basis_tensors", of_tensor_or_all);
+    ranks();
+    lines("step_lags", "step_lags", {"tensor", "lag", "pearson", "pairs"}, "lag_tensors", of_tensor_or_all);
     variance();
+    lines("unambiguous", "unambiguous", {"tensor", "alpha", "pass_share", "sent_share", "wait_steps", "never_share"},
+          "certain_tensors", of_tensor_or_all);
     noise();
+    lines("packets", "packets", {"tensor", "lost", "which", "nmse"}, "packet_tensors", of_tensor_or_all);
+    lines("formats", "formats", {"tensor", "format", "vanish_share", "clip_share", "nmse"}, "format_tensors",
+          of_tensor_or_all);
     return std::move(out_);
   }
 
@@ -49,6 +66,60 @@ class Figures {
       return;
     }
     out_.charts.push_back(make_chart(chart, suffix_, origin_, std::move(table), blanks));
+  }
+
+  /// Not of the rows that pool the tensors of a kind.
+  static bool of_tensor_or_all(const Table& table, std::size_t row) {
+    return text_at(table, row, "tensor") != "all" || text_at(table, row, "kind").empty();
+  }
+
+  /// A chart of some columns of a table with a field in which a tensor is chosen, whose names are the blank `tensors`.
+  void lines(const std::string& chart, const std::string& from, const std::vector<std::string>& columns,
+             const std::string& tensors, const std::function<bool(const Table&, std::size_t)>& keep,
+             Blanks blanks = {}) {
+    const Table* all = table_for(from, chart);
+    if (all == nullptr) return;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      if (keep(*all, i)) rows.push_back(i);
+    }
+    Table table = selected(*all, columns, rows);
+    blanks[tensors] = all_first(tensors_of(table));
+    add(chart, std::move(table), blanks);
+  }
+
+  /// The shares of low_rank.csv as one row for each rank.
+  void ranks() {
+    const Table* all = table_for("low_rank", "ranks");
+    if (all == nullptr) return;
+    Table table{"ranks",
+                {{"tensor", "name of the parameter, or all"},
+                 {"rank", "singular values that are kept"},
+                 {"energy_share", "share of the energy of the mean gradient in them"}}};
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      for (const int rank : {1, 2, 4, 8, 16, 32}) {
+        const std::string column = fmt::format("rank_{}_share", rank);
+        if (!has_column(*all, column) || text_at(*all, i, column).empty()) continue;
+        table.add({text_at(*all, i, "tensor"), std::int64_t{rank}, all->at(i, column)});
+      }
+    }
+    const auto tensors = all_first(tensors_of(table));
+    add("ranks", std::move(table), {{"rank_tensors", tensors}});
+  }
+
+  void prediction() {
+    const Table* all = table_for("prediction", "prediction");
+    if (all == nullptr) return;
+    std::vector<std::size_t> rows(all->rows().size());
+    std::iota(rows.begin(), rows.end(), std::size_t{0});
+    std::stable_sort(rows.begin(), rows.end(), [&](std::size_t a, std::size_t b) {
+      return number_at(*all, a, "predicted_nmse").value_or(0.0) < number_at(*all, b, "predicted_nmse").value_or(0.0);
+    });
+    Table table = selected(*all, {"codec", "ratio", "predicted_nmse", "from", "measured_nmse", "off"}, rows);
+    std::vector<std::string> codecs;
+    for (std::size_t i = 0; i < table.rows().size(); ++i) codecs.push_back(text_at(table, i, "codec"));
+    const std::size_t height = 20 * std::max<std::size_t>(2, codecs.size());
+    add("prediction", std::move(table), {{"prediction_codecs", codecs}, {"prediction_height", height}});
   }
 
   void notes() {

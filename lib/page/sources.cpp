@@ -16,14 +16,38 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The tables of analyze, and a column that no other table has.
-const std::vector<std::pair<std::string, std::string>> analysis_tables{{"spectrum", "fft_share_01"},
-                                                                       {"spectrum_bands", "from_nyquist"},
-                                                                       {"correlation", "worker_pearson_mean"},
-                                                                       {"eigenvalues", "cumulative_share"},
-                                                                       {"variance", "ratio_q50"},
-                                                                       {"noise_steps", "iteration"},
-                                                                       {"noise", "signal"}};
+/// The tables of analyze, and columns that no other table has together.
+const std::vector<std::pair<std::string, std::vector<std::string>>> analysis_tables{
+    {"spectrum", {"fft_share_01"}},
+    {"spectrum_bands", {"from_nyquist"}},
+    {"transforms", {"native_identity_15"}},
+    {"compaction", {"basis", "energy_share"}},
+    {"spectra", {"estimate"}},
+    {"autocorrelation", {"autocorrelation"}},
+    {"fft_errors", {"theta", "quantile"}},
+    {"spectrum_steps", {"low_share"}},
+    {"correlation", {"worker_pearson_mean", "slice_order"}},
+    {"eigenvalues", {"cumulative_share"}},
+    {"steps", {"step_lag_1"}},
+    {"step_lags", {"lag", "pearson"}},
+    {"gradiveq", {"basis_samples"}},
+    {"gradiveq_lambda", {"lambda"}},
+    {"gradiveq_loss", {"basis", "age"}},
+    {"gradiveq_curve", {"later_share"}},
+    {"low_rank", {"rank_1_share"}},
+    {"subspaces", {"largest_angle"}},
+    {"variance", {"ratio_q50", "micro_batches"}},
+    {"certainty", {"chance_majority"}},
+    {"unambiguous", {"alpha", "pass_share"}},
+    {"noise_steps", {"signal", "iteration"}},
+    {"noise", {"signal", "status"}},
+    {"losses", {"lost_smallest_10"}},
+    {"packets", {"lost", "which"}},
+    {"importance", {"importance_q50", "iteration"}},
+    {"distribution", {"byte_entropy"}},
+    {"fits", {"fit", "distance"}},
+    {"formats", {"vanish_share"}},
+    {"prediction", {"predicted_nmse"}}};
 
 struct Candidate {
   fs::path path;
@@ -224,8 +248,8 @@ class Reader {
       steps_.emplace_back(file_, text);
       return true;
     }
-    for (const auto& [name, column] : analysis_tables) {
-      if (!has(column) || !has("schema_version") || (name != "eigenvalues" && has("component"))) continue;
+    for (const auto& [name, columns] : analysis_tables) {
+      if (!has("schema_version") || !std::all_of(columns.begin(), columns.end(), has)) continue;
       Table table = table_from_csv(name, text, file_.path);
       const std::string capture = table.rows().empty() ? "" : text_at(table, 0, "file");
       file_.kind = name + " table";

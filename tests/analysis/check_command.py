@@ -51,16 +51,19 @@ with tempfile.TemporaryDirectory() as folder:
 
     done = run("good.h5")
     text, spectrum = done.stdout, "FFTW" not in done.stderr
-    files = ["spectrum.csv", "spectrum_bands.csv", "correlation.csv", "eigenvalues.csv", "variance.csv", "noise.csv",
-             "noise_steps.csv"]
+    transforms = ["transforms", "compaction", "spectra", "autocorrelation", "fft_errors", "spectrum_steps"] if spectrum else []
+    files = [name + ".csv" for name in (
+        "spectrum", "spectrum_bands", *transforms, "correlation", "eigenvalues", "steps", "step_lags", "gradiveq",
+        "gradiveq_lambda", "gradiveq_loss", "gradiveq_curve", "low_rank", "subspaces", "variance", "certainty", "unambiguous", "noise",
+        "noise_steps", "losses", "packets", "importance", "distribution", "fits", "formats", "prediction")]
     assert sorted(os.listdir("analysis")) == sorted(files), os.listdir("analysis")
     assert " ".join(text.split()).endswith("wrote to analysis: " + " ".join(files)), text
-    assert len(text.splitlines()) <= 25 and max(map(len, text.splitlines())) <= 100, text
+    assert len(text.splitlines()) <= 36 and max(map(len, text.splitlines())) <= 100, text
 
     run("good.h5", "--out", "deep/er", "--only", "variance,correlation", "--layers", "layer1", "--steps", "2:4", "-t", "2")
-    assert sorted(os.listdir("deep/er")) == ["correlation.csv", "eigenvalues.csv", "variance.csv"]
+    assert sorted(os.listdir("deep/er")) == ["correlation.csv", "eigenvalues.csv", "prediction.csv", "variance.csv"]
     run("good.h5", "--out", "s", "--only", "spectrum", status=0 if spectrum else 77)
-    assert not spectrum or sorted(os.listdir("s")) == ["spectrum.csv", "spectrum_bands.csv"]
+    assert not spectrum or sorted(os.listdir("s")) == ["prediction.csv", "spectrum.csv", "spectrum_bands.csv"]
     with open("deep/er/variance.csv", newline="") as f:
         table = rows(f.read())
     assert [r["tensor"] for r in table] == ["layer1.weight", "layer1.bias", "all"]
@@ -73,6 +76,27 @@ with tempfile.TemporaryDirectory() as folder:
     assert table[1]["message"] == "2 of 2400 values are not finite" and table[1]["pass_share_1"] == ""
     assert table[3]["message"].endswith("1 of 3 tensors skipped") and table[3]["elements"] == "400"
     assert "wrote to b:" in done.stderr
+
+    for word in ("Invites (predicted error below 0.1): ", "Leaves open: ", "Rules out (above 0.5): "):
+        assert word in text, text
+    with open("analysis/prediction.csv", newline="") as f:
+        predicted = rows(f.read())
+    codecs = [row["codec"] for row in predicted if row["codec"].startswith(("topk", "qsgd"))]
+    bench = [argument for codec in codecs for argument in ("--codec", codec)]
+    done = subprocess.run([GRADTOOL, "bench", "good.h5", *bench, "--granularity", "tensor", "--timing", "isolated", "-n", "1", "--csv", "bench.csv"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text = run("good.h5", "--out", "m", "--measured", "bench.csv").stdout
+    assert f"Of {len(codecs)} measured, prediction fails for: none" in text, text
+    with open("m/prediction.csv", newline="") as f, open("bench.csv", newline="") as g:
+        measured = {row["codec"]: row for row in rows(f.read())}
+        for row in rows(g.read()):
+            one = [m for name, m in measured.items() if name.startswith(row["codec"] + ":") and all(
+                part in row["params"] for part in name.split(":")[1].split(","))]
+            if row["tensor"] == "all" and row["codec"] in ("topk", "qsgd"):
+                assert len(one) == 1 and one[0]["measured_nmse"] == row["nmse"], (row["codec"], row["params"])
+    assert "has no row of bad.h5" in run("bad.h5", "--out", "m", "--measured", "bench.csv").stderr
+    run("good.h5", "--out", "m", "--measured", "good.h5", status=3)
 
     record = json.loads(run("good.h5", "--out", "b", "--json", "-").stdout)
     assert len(record["file_sha256"]) == 64 and record["command"].startswith("gradtool analyze good.h5")

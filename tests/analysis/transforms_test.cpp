@@ -140,8 +140,8 @@ TEST(Transforms, KnownCaptures) {
 
 TEST(Transforms, PiecesOfLongTensorsArePooled) {
   if (!RealTransform::available()) GTEST_SKIP() << "built without FFTW";
-  // Two pieces of 2^22 / 2 + 2 elements: each has its own spike, which a selection of 1 % keeps.
-  const std::size_t n = (std::size_t{1} << 22) + 4;
+  // Two pieces of 2^17 + 2 elements: each has its own spike, which a selection of 1 % keeps.
+  const std::size_t n = (std::size_t{1} << 18) + 4;
   Capture capture{1, 1};
   capture.add(vector_of(n), [&](auto, auto, std::size_t i) { return i == 5 || i == n - 5 ? 1000.0 : 1e-3; });
   const auto tables = run(*make_transforms(capture.scope), capture);

@@ -131,9 +131,16 @@ def check_numbers(folder, page):
     for row in page.table("error_steps"):
         for column in ("nmse", "cumulative_nmse"):
             equal(row[column], steps[row["codec"], row["iteration"]][column], f"error_steps {row['codec']} {column}")
-    for chart, table in (("spectrum", "spectrum_bands"), ("eigenvalues", "eigenvalues"), ("variance", "variance"), ("noise_scale", "noise_steps")):
-        source = rows_of(folder / "analysis" / f"{table}.csv")
-        key = [c for c in ("tensor", "band", "slice", "component", "step") if c in source[0] and c in page.table(chart)[0]]
+    for chart, table in (("spectrum", "spectrum_bands"), ("eigenvalues", "eigenvalues"), ("variance", "variance"), ("noise_scale", "noise_steps"),
+                         ("bases", "compaction"), ("welch", "spectra"), ("step_lags", "step_lags"), ("unambiguous", "unambiguous"),
+                         ("packets", "packets"), ("formats", "formats"), ("prediction", "prediction")):
+        # Rows that pool the tensors of a kind are not drawn.
+        source = [row for row in rows_of(folder / "analysis" / f"{table}.csv") if row.get("tensor") != "all" or row.get("kind", "") == ""]
+        if chart == "welch":
+            source = [row for row in source if row["estimate"] == "welch"]
+        key = [c for c in ("tensor", "band", "slice", "component", "step", "order", "basis", "kept", "frequency", "lag", "alpha", "lost", "which",
+                           "format", "codec") if c in source[0] and c in page.table(chart)[0]]
+        assert len({tuple(row[c] for c in key) for row in source}) == len(source), (chart, key)
         source = {tuple(row[c] for c in key): row for row in source}
         for row in page.table(chart):
             for column, cell in row.items():
@@ -144,6 +151,9 @@ def check_numbers(folder, page):
     for row in page.table("compaction"):
         column = f"{'raw' if row['kept'] == 'values' else 'fft'}_share_{int(row['kept_percent']):02}"
         equal(row["energy_share"], source[row["tensor"]][column], f"compaction {row['tensor']}")
+    source = {row["tensor"]: row for row in rows_of(folder / "analysis/low_rank.csv")}
+    for row in page.table("ranks"):
+        equal(row["energy_share"], source[row["tensor"]][f"rank_{row['rank']}_share"], f"ranks {row['tensor']}")
     assert compared > 1000, compared
     return compared
 
