@@ -18,6 +18,7 @@ namespace {
 constexpr double kInvites = 0.1;   ///< an error below it cost no accuracy in training (reports/verdicts)
 constexpr double kRulesOut = 0.5;  ///< half of the gradient is lost
 constexpr double kOff = 1.5;       ///< a factor by which a prediction fails
+constexpr std::size_t kFewest = 5;  ///< codecs: fewer say nothing of what these gradients invite
 
 std::optional<double> number_in(const Table& table, std::size_t row, std::string_view column) {
   const Cell& cell = table.at(row, column);
@@ -227,7 +228,7 @@ void set_measured(Table& predictions, std::size_t row, double nmse) {
 }
 
 std::string describe_predictions(const Table& predictions) {
-  if (predictions.rows().size() < 2) return {};  // nothing but randomk, which needs no figures
+  if (predictions.rows().size() < kFewest) return {};
   // Of each method one set of parameters says enough: the one that compresses most, of those ruled out the least.
   enum Verdict : std::uint8_t { invited, open, ruled_out };
   std::array<std::vector<std::pair<std::string, std::size_t>>, 3> chosen;  // method, row

@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert len(text.splitlines()) <= 36 and max(map(len, text.splitlines())) <= 100, text
 
     run("good.h5", "--out", "deep/er", "--only", "variance,correlation", "--layers", "layer1", "--steps", "2:4", "-t", "2")
-    assert sorted(os.listdir("deep/er")) == ["correlation.csv", "eigenvalues.csv", "prediction.csv", "variance.csv"]
+    assert sorted(os.listdir("deep/er")) == ["correlation.csv", "eigenvalues.csv", "variance.csv"]
     run("good.h5", "--out", "s", "--only", "spectrum", status=0 if spectrum else 77)
     assert not spectrum or sorted(os.listdir("s")) == ["prediction.csv", "spectrum.csv", "spectrum_bands.csv"]
     with open("deep/er/variance.csv", newline="") as f:

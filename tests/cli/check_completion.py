@@ -37,7 +37,7 @@ def check_bash():
     expect(proposals("bench", "--config", ""))
     expect(proposals("bench", "x"))
     expect(proposals("completion", ""), "bash", "zsh", "fish")
-    expect(proposals("analyze", "--only", "s"), "spectrum")
+    expect(proposals("analyze", "--only", "sp"), "spectrum")
     names = [row["name"] for row in csv.DictReader(io.StringIO(say("list", "--csv", "-")))]
     expect(proposals("bench", "--codec", ""), "all", *names)
     expect(proposals("list", ""), "codecs", "comm", "columns", "models", "datasets", *names)

@@ -256,7 +256,7 @@ def check_form(folder, page):
     assert len(page.text.encode()) < 6_000_000
     assert "default-src 'none'" in page.policy and "connect-src" not in page.policy, page.policy
     assert page.addresses == ["data:,"], page.addresses
-    assert len(page.charts) == 14, sorted(page.charts)
+    assert len(page.charts) == 22, sorted(page.charts)
     record = json.loads((folder / "bench.json").read_text())
     for name, chart in page.charts.items():
         assert "@" not in json.dumps(chart["spec"]).replace("@context", ""), f"{name} has a blank that was not filled in"
