@@ -251,8 +251,9 @@ class Reader {
     for (const auto& [name, columns] : analysis_tables) {
       if (!has("schema_version") || !std::all_of(columns.begin(), columns.end(), has)) continue;
       Table table = table_from_csv(name, text, file_.path);
-      const std::string capture = table.rows().empty() ? "" : text_at(table, 0, "file");
       file_.kind = name + " table";
+      if (table.rows().empty()) return true;  // of which capture, it does not say
+      const std::string capture = text_at(table, 0, "file");
       add_analysis_table(name, capture, "", std::move(table));
       return true;
     }

@@ -263,7 +263,7 @@ def check_form(folder, page):
         assert chart["file"] and chart["lead"] and chart["title"], name
         if chart["file"].endswith("bench.json"):
             assert chart["command"] == record["command"], name
-    assert [one["title"] for one in page.missing] == ["Predicted against measured"], page.missing
+    assert [one["title"] for one in page.missing] == ["Predicted against measured", "How long a basis serves"], page.missing
     assert "gradtool bench" in page.missing[0]["needs"]
     by_path = {pathlib.Path(file["path"]).name: file for file in page.json["files"]}
     assert {"bench.json", "analyze.json", "info.json"} <= set(by_path), by_path
