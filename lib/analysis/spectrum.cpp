@@ -43,7 +43,8 @@ std::array<std::uint64_t, kTopFractions.size()> top_counts(std::size_t size) {
 
 void add_flatness(SpectrumSums& sums, std::size_t n, double power, double logarithms) {
   if (!(power > 0)) return;  // There are no interior bins, or they are all 0.
-  const auto count = static_cast<double>((n - 1) / 2);
+  const std::size_t interior = (n - 1) / 2;
+  const auto count = static_cast<double>(interior);
   sums.flatness += std::exp(logarithms / count) / (power / count) * static_cast<double>(n);
   sums.flatness_weight += static_cast<double>(n);
 }

@@ -28,8 +28,7 @@ class Figures {
     notes();
     prediction();
     compaction();
-    lines("bases", "compaction", {"tensor", "order", "basis", "kept", "energy_share"}, "tensors_or_all",
-          of_tensor_or_all, {{"orders", {"native", "HWIO", "sorted"}}});
+    bases();
     spectrum();
     lines("welch", "spectra", {"tensor", "order", "frequency", "share"}, "welch_tensors",
           [](const Table& table, std::size_t row) {
@@ -86,6 +85,28 @@ class Figures {
     Table table = selected(*all, columns, rows);
     blanks[tensors] = all_first(tensors_of(table));
     add(chart, std::move(table), blanks);
+  }
+
+  /// The curves of compaction.csv, and beside them that of PCA, whose basis is learned on other steps
+  /// (gradiveq_curve.csv).
+  void bases() {
+    const Table* all = table_for("compaction", "bases");
+    if (all == nullptr) return;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      if (of_tensor_or_all(*all, i)) rows.push_back(i);
+    }
+    Table table = selected(*all, {"tensor", "order", "basis", "kept", "energy_share"}, rows);
+    const auto pca = source_.tables.find("gradiveq_curve");
+    for (std::size_t i = 0; pca != source_.tables.end() && i < pca->second.second.rows().size(); ++i) {
+      const Table& curve = pca->second.second;
+      if (text_at(curve, i, "later_share").empty()) continue;
+      for (const char* order : {"native", "HWIO", "sorted"})
+        table.add(
+            {text_at(curve, i, "tensor"), order, "pca, later steps", curve.at(i, "kept"), curve.at(i, "later_share")});
+    }
+    const auto tensors = all_first(tensors_of(table));
+    add("bases", std::move(table), {{"tensors_or_all", tensors}, {"orders", {"native", "HWIO", "sorted"}}});
   }
 
   /// The shares of low_rank.csv as one row for each rank.

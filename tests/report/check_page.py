@@ -143,6 +143,8 @@ def check_numbers(folder, page):
         assert len({tuple(row[c] for c in key) for row in source}) == len(source), (chart, key)
         source = {tuple(row[c] for c in key): row for row in source}
         for row in page.table(chart):
+            if row.get("basis", "").startswith("pca"):
+                continue  # of gradiveq_curve, which a capture of three steps does not have
             for column, cell in row.items():
                 if column.startswith("noise_q"):
                     continue  # what pure noise would have, which no file has: tests/analysis has it
