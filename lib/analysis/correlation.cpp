@@ -60,7 +60,8 @@ class Average {
 ComparedWorkers ComparedWorkers::choose(std::size_t workers, std::size_t steps) {
   constexpr std::size_t kMost = 128;
   constexpr std::size_t kMostSums = (std::size_t{64} << 20) / sizeof(double);
-  const auto affordable = static_cast<std::size_t>(std::sqrt(static_cast<double>(kMostSums) / static_cast<double>(steps)));
+  const auto affordable =
+      static_cast<std::size_t>(std::sqrt(static_cast<double>(kMostSums) / static_cast<double>(steps)));
   return {workers, std::min(workers, std::clamp<std::size_t>(affordable, 2, kMost))};
 }
 

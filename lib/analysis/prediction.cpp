@@ -15,9 +15,9 @@
 namespace gradtool {
 namespace {
 
-constexpr double kInvites = 0.1;   ///< an error below it cost no accuracy in training (reports/verdicts)
-constexpr double kRulesOut = 0.5;  ///< half of the gradient is lost
-constexpr double kOff = 1.5;       ///< a factor by which a prediction fails
+constexpr double kInvites = 0.1;    ///< an error below it cost no accuracy in training (reports/verdicts)
+constexpr double kRulesOut = 0.5;   ///< half of the gradient is lost
+constexpr double kOff = 1.5;        ///< a factor by which a prediction fails
 constexpr std::size_t kFewest = 5;  ///< codecs: fewer say nothing of what these gradients invite
 
 std::optional<double> number_in(const Table& table, std::size_t row, std::string_view column) {
