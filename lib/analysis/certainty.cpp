@@ -111,17 +111,19 @@ class CertaintyAccumulator final : public Summing<CertaintySums> {
     bool sent = false;
   };
 
+  /// m^2 > alpha s^2 / W of the mean m and the variance s^2 of the W workers is S^2 > alpha V of the sums S of their
+  /// gradients and Q of the squares, V = (W Q - S^2) / (W - 1). Where one worker alone is not 0, which is common, both
+  /// sides are exact, so that a tie is a tie.
   void add_worker(const Slice& slice) {
-    const double seen = static_cast<double>(slice.worker + 1);
-    for (std::size_t i = 0; i < count_; ++i) {  // Welford's update
+    for (std::size_t i = 0; i < count_; ++i) {
       const double value = static_cast<double>(slice.gradient[i]);
-      if (slice.worker == 0) sum_[i] = squares_[i] = 0;
-      const double step = value - sum_[i];
-      sum_[i] += step / seen;
-      squares_[i] += step * (value - sum_[i]);
+      sum_[i] = slice.worker == 0 ? value : sum_[i] + value;
+      squares_[i] = slice.worker == 0 ? value * value : squares_[i] + value * value;
     }
     if (slice.worker + 1 < workers_) return;
-    for (std::size_t i = 0; i < count_; ++i) test(0, i, sum_[i], squares_[i] / (seen - 1) / seen);
+    const auto w = static_cast<double>(workers_);
+    for (std::size_t i = 0; i < count_; ++i)
+      test(0, i, sum_[i], std::max(0.0, (w * squares_[i] - sum_[i] * sum_[i]) / (w - 1)));
   }
 
   void test(std::size_t stream, std::size_t i, double gradient, double variance) {
@@ -157,7 +159,7 @@ class CertaintyAccumulator final : public Summing<CertaintySums> {
   VarianceSource source_;
   std::size_t workers_, count_;
   std::vector<std::uint32_t> positive_, negative_;  ///< workers with that sign, of each element
-  std::vector<double> sum_, squares_;               ///< mean and squared deviations over the workers so far
+  std::vector<double> sum_, squares_;               ///< of the gradients, and of their squares, over the workers so far
   std::vector<std::vector<Wait>> waits_;            ///< [stream][alpha]
 };
 

@@ -162,6 +162,7 @@ struct FitSums {
 
 struct DistributionSums {
   double weight = 0, energy = 0, non_zero = 0;        ///< sums of n, of x^2, of the number of values that are not 0
+  double magnitude_weight = 0;                        ///< sum of n of gradients that are not all 0
   std::array<double, kQuantiles.size()> quantiles{};  ///< sums of n times |x|'s quantile over the root mean square
   double tail = 0, tail_weight = 0;                   ///< sums of n / alpha, and of n, where it is defined
   std::array<FitSums, kFitNames.size()> fits{};
@@ -173,6 +174,7 @@ struct DistributionSums {
 
   DistributionSums& operator+=(const DistributionSums& other) {
     weight += other.weight, energy += other.energy, non_zero += other.non_zero;
+    magnitude_weight += other.magnitude_weight;
     for (std::size_t i = 0; i < quantiles.size(); ++i) quantiles[i] += other.quantiles[i];
     tail += other.tail, tail_weight += other.tail_weight, fit_weight += other.fit_weight;
     for (std::size_t i = 0; i < fits.size(); ++i) {
@@ -293,6 +295,7 @@ class DistributionOfGradient final : public Summing<DistributionSums> {
     add_formats(values, largest);
     if (!(energy > 0)) return;
     const double rms = std::sqrt(energy / n);
+    sums_.magnitude_weight += n;
 
     sorted_.assign(values.begin(), values.end());
     std::sort(sorted_.begin(), sorted_.end());
@@ -463,8 +466,7 @@ class DistributionAnalysis final : public Analysis {
     }
     auto row = leading_cells(tensor, "ok", "");
     row.emplace_back(static_cast<std::int64_t>(steps_.size()));
-    for (const double quantile : sums.quantiles)
-      row.push_back(sums.energy > 0 ? ratio_cell(quantile, sums.weight) : Cell{});
+    for (const double quantile : sums.quantiles) row.push_back(ratio_cell(quantile, sums.magnitude_weight));
     row.push_back(ratio_cell(sums.tail_weight, sums.tail));
     row.push_back(ratio_cell(sums.ternary_variance, sums.energy));
     row.push_back(ratio_cell(sums.ternary_bias, sums.energy));

@@ -37,7 +37,8 @@ struct Loss {
 /// What the slices of one tensor or of all have given.
 struct BasisSums {
   std::size_t slices = 0;
-  double elements = 0;           ///< sum of K
+  double elements = 0;           ///< looked at
+  double whole_elements = 0;     ///< sum of K
   double window_components = 0;  ///< sum of d of the windows' bases
   std::array<double, kLambdas.size()> components{};
   /// By age: 0 in the window that the basis was learned on, else steps after it. [0: own basis, 1: another slice's]
@@ -46,7 +47,8 @@ struct BasisSums {
   std::array<bool, kComponents.size()> reached{};  ///< whether some slice had so many components
 
   BasisSums& operator+=(const BasisSums& other) {
-    slices += other.slices, elements += other.elements, window_components += other.window_components;
+    slices += other.slices, elements += other.elements, whole_elements += other.whole_elements,
+        window_components += other.window_components;
     for (std::size_t i = 0; i < components.size(); ++i) components[i] += other.components[i];
     for (std::size_t b = 0; b < 2; ++b) {
       by_age[b].resize(std::max(by_age[b].size(), other.by_age[b].size()));
@@ -284,7 +286,9 @@ class BasisAnalysis final : public Analysis {
   }
   void finish(std::size_t tensor, const Accumulator& whole) override {
     if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    const auto sums = sums_of(dynamic_cast<const SliceValues&>(whole).slices(), samples_);
+    auto sums = sums_of(dynamic_cast<const SliceValues&>(whole).slices(), samples_);
+    const Slicing slicing{scope().tensors.at(tensor), taps_};
+    sums.whole_elements = static_cast<double>(sums.slices) * static_cast<double>(slicing.slice_elements());
     add_rows(&scope().tensors.at(tensor), sums);
     all_ += sums;
   }
@@ -337,7 +341,7 @@ class BasisAnalysis final : public Analysis {
       table.add(std::move(all));
     };
     for (std::size_t i = 0; i < kLambdas.size(); ++i) {
-      add(lambdas_, {kLambdas[i], sums.components[i] / slices, ratio_cell(sums.elements, sums.components[i])});
+      add(lambdas_, {kLambdas[i], sums.components[i] / slices, ratio_cell(sums.whole_elements, sums.components[i])});
     }
     for (std::size_t b = 0; b < 2; ++b) {
       for (std::size_t age = 0; age < sums.by_age[b].size(); ++age) {
@@ -348,9 +352,9 @@ class BasisAnalysis final : public Analysis {
     for (std::size_t i = 0; i < kComponents.size(); ++i) {
       if (!sums.reached[i]) continue;
       const auto kept = [](const Loss& loss) { return loss.energy > 0 ? Cell{1 - loss.error / loss.energy} : Cell{}; };
-      add(curve_,
-          {static_cast<std::int64_t>(kComponents[i]), static_cast<double>(kComponents[i]) * slices / sums.elements,
-           kept(sums.window_curve[i]), kept(sums.later_curve[i])});
+      add(curve_, {static_cast<std::int64_t>(kComponents[i]),
+                   static_cast<double>(kComponents[i]) * slices / sums.whole_elements, kept(sums.window_curve[i]),
+                   kept(sums.later_curve[i])});
     }
   }
 

@@ -197,7 +197,11 @@ class MatrixOfStep final : public Summing<LowRankSums> {
     std::reverse(values.begin(), values.end());
     for (double& value : values) value = std::max(value, 0.0);
     ++sums_.steps;
-    sums_.energy += energy;
+    // Of a long side a sample was looked at: among all tensors the matrix counts with all its energy.
+    double whole = 0;
+    for (const float x : mean_) whole += static_cast<double>(x) * static_cast<double>(x);
+    const double weight = whole / energy;
+    sums_.energy += whole;
     double sum = 0, entropy = 0;
     std::size_t for_90 = 0, for_99 = 0;
     for (std::size_t k = 0; k < side; ++k) {
@@ -205,9 +209,9 @@ class MatrixOfStep final : public Summing<LowRankSums> {
       if (sum < 0.99 * energy) ++for_99;
       sum += values[k];
       if (values[k] > 0) entropy -= values[k] / energy * std::log(values[k] / energy);
-      for (std::size_t i = 0; i < kRanks.size(); ++i) sums_.kept[i] += k < kRanks[i] ? values[k] : 0;
+      for (std::size_t i = 0; i < kRanks.size(); ++i) sums_.kept[i] += k < kRanks[i] ? values[k] * weight : 0;
     }
-    for (std::size_t i = 0; i < kSubspaces.size(); ++i) sums_.drawn[i] += drawn_energy(values, kSubspaces[i]);
+    for (std::size_t i = 0; i < kSubspaces.size(); ++i) sums_.drawn[i] += weight * drawn_energy(values, kSubspaces[i]);
     sums_.effective_rank += std::exp(entropy);
     sums_.components_90 += static_cast<double>(for_90);
     sums_.components_99 += static_cast<double>(for_99);

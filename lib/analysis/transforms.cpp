@@ -104,7 +104,8 @@ void add(Numbers& mine, const Numbers& theirs) {
 
 /// Of gradients in one order.
 struct OrderSums {
-  SpectrumSums spectrum;  ///< identity and DFT
+  std::size_t longest = 0;  ///< elements of the longest
+  SpectrumSums spectrum;    ///< identity and DFT
   Tops dct{}, hadamard{}, haar{};
   double entropy = 0, entropy_weight = 0;    ///< sums of n times the spectral entropy, and of n, where it is defined
   std::array<double, kLags> lag_products{};  ///< sum of (x_i - m)(x_{i-lag} - m)
@@ -114,6 +115,7 @@ struct OrderSums {
     spectrum += other.spectrum;
     add(dct, other.dct), add(hadamard, other.hadamard), add(haar, other.haar);
     add(lag_products, other.lag_products), add(welch, other.welch);
+    longest = std::max(longest, other.longest);
     entropy += other.entropy;
     entropy_weight += other.entropy_weight;
     return *this;
@@ -249,6 +251,7 @@ class TransformsOfGradient final : public Summing<TransformSums> {
   void study_piece(std::span<const float> values, OrderSums& found) {
     const std::size_t n = values.size();
     const Plans& plans = *plans_.at(n);
+    found.longest = n;
     add_values(found.spectrum, values);
     add_lags(found, values);
     add_welch(found, values, *welch_);
@@ -429,8 +432,9 @@ class TransformAnalysis final : public Analysis {
             {kOrderNames[o], "welch", static_cast<double>(k) / static_cast<double>(kSegment), order.welch[k] / welch}));
       }
       for (std::size_t lag = 1; lag <= kLags; ++lag) {
+        const bool any = lag < order.longest;  // two elements so far apart
         lags_.add(row({kOrderNames[o], static_cast<std::int64_t>(lag),
-                       ratio_cell(order.lag_products[lag - 1], order.spectrum.centred_energy)}));
+                       any ? ratio_cell(order.lag_products[lag - 1], order.spectrum.centred_energy) : Cell{}}));
       }
     }
     for (std::size_t m = 0; m < sums.thetas.size(); ++m) {
