@@ -43,6 +43,8 @@ assert record["rows"] and record["file"]["sha256"] and record["provenance"]["com
 analysis = sorted(p.name for p in (folder / "analysis").glob("*.csv"))
 assert {"spectrum.csv", "correlation.csv", "variance.csv"} <= set(analysis), analysis
 for name in analysis:
+    if name.startswith("gradiveq_") and info["steps"] < 4:
+        continue  # of fewer steps there is no basis to test
     rows(f"analysis/{name}")
 page = (folder / "report.html").read_text()
 for chart in ("break_even", "pareto_time", "phases", "layers", "scaling", "spectrum", "variance"):
