@@ -257,9 +257,11 @@ std::string describe_predictions(const Table& predictions) {
     for (const auto& [method, row] : chosen[verdict]) texts.push_back(shown(predictions, row));
     return texts;
   };
-  std::string text = line(fmt::format("Invites (predicted error below {})", kInvites), rows(invited)) +
-                     line("Leaves open", rows(open)) +
-                     line(fmt::format("Rules out (above {})", kRulesOut), rows(ruled_out));
+  std::string text =
+      line(fmt::format("Invites (predicted error below {})", kInvites), rows(invited)) +
+      line("Leaves open", rows(open)) +
+      line(fmt::format("Rules out, unless error feedback or averaging makes up for it (above {})", kRulesOut),
+           rows(ruled_out));
   if (measured > 0) text += line(fmt::format("Of {} measured, prediction fails for", measured), off);
   return text;
 }

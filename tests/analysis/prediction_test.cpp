@@ -53,7 +53,7 @@ TEST(Prediction, WhiteNoiseOfIndependentWorkers) {
     EXPECT_NEAR(predicted(table, "fft:theta=0.85"), 1 - 0.4346, 0.01);
   }
   const std::string text = describe_predictions(table);
-  EXPECT_NE(text.find("Rules out (above 0.5): topk:ratio=0.1 "), std::string::npos) << text;
+  EXPECT_NE(text.find("makes up for it (above 0.5): topk:ratio=0.1 "), std::string::npos) << text;
 }
 
 TEST(Prediction, RoundingOfEqualWorkersIsAveraged) {
