@@ -80,6 +80,20 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
 
 namespace {
 
+void add_diloco_options(CLI::App& app, CaptureOptions& options) {
+  constexpr auto* kGroup = "How it is trained";
+  app.add_option(
+         "--diloco", options.diloco,
+         "Capture pseudo-gradients: in every iteration each worker takes this many steps by itself (H), and the "
+         "workers average how far they came (arXiv 2311.08105)")
+      ->type_name("H")
+      ->group(kGroup);
+  app.add_option("--outer-learning-rate", options.outer_learning_rate, "With --diloco: of the average [0.7]")
+      ->group(kGroup);
+  app.add_option("--outer-momentum", options.outer_momentum, "With --diloco: Nesterov's, of the average [0.9]")
+      ->group(kGroup);
+}
+
 void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json) {
   constexpr auto* kGroup = "What is captured, and where to";
   app.add_option("-o,--out", options.out, "Gradient file to write (HDF5)")->type_name("FILE")->group(kGroup);
@@ -183,6 +197,7 @@ Subcommand add_capture(CLI::App& root) {
   const auto json = std::make_shared<std::string>();
   add_data_options(*app, *options);
   add_training_options(*app, *options);
+  add_diloco_options(*app, *options);
   add_file_options(*app, *options, *json);
   app->footer(
       "Each worker's gradient is dumped before averaging; training goes on with the exact mean. The same seed and "

@@ -63,7 +63,7 @@ Table tensor_table(const Summary& summary) {
   Table table{"tensors",
               {{"tensor", "position in forward order, from 0"},
                {"name", "the parameter's name"},
-               {"kind", "conv, linear, embedding, recurrent, norm, bias or other"},
+               {"kind", "conv, linear, expert, router, embedding, recurrent, norm, bias or other"},
                {"shape", "extents, separated by x"},
                {"layout", "what the extents mean, e.g. OIHW"},
                {"elements", "product of the shape"},

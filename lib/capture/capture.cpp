@@ -142,6 +142,8 @@ TrainerOptions trainer_options(const CaptureOptions& options) {
   if (options.momentum) to.momentum = *options.momentum;
   if (options.epsilon) to.epsilon = *options.epsilon;
   if (!options.betas.empty()) to.beta1 = options.betas[0], to.beta2 = options.betas[1];
+  to.inner_steps = static_cast<std::size_t>(options.diloco);
+  if (options.outer_momentum) to.outer_momentum = *options.outer_momentum;
   return to;
 }
 
@@ -153,8 +155,12 @@ std::string optimizer_text(const CaptureOptions& options) {
       options.momentum
           ? fmt::format("momentum={}{}", *options.momentum, options.nesterov ? ",nesterov=1" : "")
           : fmt::format("beta1={},beta2={},epsilon={}", options.betas.at(0), options.betas.at(1), *options.epsilon);
-  return fmt::format("{}:learning_rate={},{},weight_decay={},schedule={}", options.optimizer, *options.learning_rate,
-                     own, *options.weight_decay, options.lr_schedule);
+  const std::string outer = options.diloco == 0
+                                ? std::string{}
+                                : fmt::format(",diloco={},outer_learning_rate={},outer_momentum={}", options.diloco,
+                                              *options.outer_learning_rate, *options.outer_momentum);
+  return fmt::format("{}:learning_rate={},{},weight_decay={},schedule={}{}", options.optimizer, *options.learning_rate,
+                     own, *options.weight_decay, options.lr_schedule, outer);
 }
 
 WriterOptions writer_options(const CaptureOptions& options, const Selection& selection) {
@@ -167,6 +173,10 @@ WriterOptions writer_options(const CaptureOptions& options, const Selection& sel
   to.info.workers = options.workers;
   to.info.batch_size = options.batch_size;
   to.info.micro_batches = options.micro_batches;
+  if (options.diloco > 0) {
+    to.info.quantity = "pseudo_gradient";
+    to.info.inner_steps = options.diloco;
+  }
   to.tensors = selection.tensors;
   to.with_compute_seconds = true;
   const bool weight = std::find(options.with.begin(), options.with.end(), "weight") != options.with.end();
@@ -190,6 +200,16 @@ void fill(RecordedStep& step, Trainer& trainer, const Selection& selection, std:
   step.info.loss.assign(losses.begin(), losses.end());
 }
 
+/// The samples of DiLoCo's iteration, [H, W, batch]: those of H iterations one after the other.
+std::vector<std::uint32_t> samples_of_rounds(Sampler& sampler, std::int64_t iteration, std::int64_t rounds) {
+  std::vector<std::uint32_t> samples;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    const auto batch = sampler.batches(iteration * rounds + round);
+    samples.insert(samples.end(), batch.begin(), batch.end());
+  }
+  return samples;
+}
+
 /// Trains and captures. Returns whether every step of the schedule was captured.
 bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, const Selection& selection,
            Recorder& recorder, Monitor& monitor, TrainLog& log, CaptureReport& report) {
@@ -204,8 +224,12 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
       break;
     }
     const bool capture = schedule.captures(iteration);
-    const double epoch = static_cast<double>(iteration) / static_cast<double>(sampler.iterations_per_epoch());
-    trainer.compute(sampler.batches(iteration), capture && options.micro_batches > 1);
+    const double epoch = static_cast<double>(iteration * std::max<std::int64_t>(1, options.diloco)) /
+                         static_cast<double>(sampler.iterations_per_epoch());
+    if (options.diloco > 0)
+      trainer.compute_rounds(samples_of_rounds(sampler, iteration, options.diloco), learning_rate.at(iteration));
+    else
+      trainer.compute(sampler.batches(iteration), capture && options.micro_batches > 1);
     report.train_seconds += watch.lap();
     RecordedStep* step = nullptr;
     if (capture) {
@@ -216,7 +240,7 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
       fill(*step, trainer, selection, workers);
       report.capture_seconds += watch.lap();
     }
-    trainer.update(learning_rate.at(iteration));
+    trainer.update(options.diloco > 0 ? *options.outer_learning_rate : learning_rate.at(iteration));
     if (step != nullptr) {
       report.train_seconds += watch.lap();
       const auto seconds = trainer.compute_seconds();  // the update is a part of what an iteration computes

@@ -45,6 +45,9 @@ struct CaptureOptions {
   std::optional<double> epsilon;       ///< of adam and adamw; default 1e-8
   std::vector<double> betas;           ///< of adam and adamw; default 0.9, 0.999
 
+  std::int64_t diloco = 0;  ///< H: pseudo-gradients of so many local steps are captured; 0: gradients
+  std::optional<double> outer_learning_rate, outer_momentum;  ///< of diloco; default 0.7, 0.9
+
   std::string device = "cpu";
   std::optional<int> threads;  ///< default: the machine's, at most `workers`
   std::int64_t seed = 1;

@@ -124,6 +124,21 @@ void check_optimizer(CaptureOptions& options) {
   check_rate("--epsilon", *options.epsilon, true, 1.0);
 }
 
+void check_diloco(CaptureOptions& options) {
+  check_range("--diloco", options.diloco, 0, 1'000'000);
+  if (options.diloco == 0) {
+    if (options.outer_learning_rate || options.outer_momentum)
+      refuse("--outer-learning-rate and --outer-momentum are DiLoCo's: add --diloco H, such as 30");
+    return;
+  }
+  if (options.micro_batches > 1)
+    refuse("--micro-batches stores second moments, which pseudo-gradients do not have; leave it out with --diloco");
+  if (!options.outer_learning_rate) options.outer_learning_rate = 0.7;
+  check_rate("--outer-learning-rate", *options.outer_learning_rate, true, kHighestRate);
+  if (!options.outer_momentum) options.outer_momentum = 0.9;
+  check_rate("--outer-momentum", *options.outer_momentum, false, 1.0);
+}
+
 void check_out(const CaptureOptions& options) {
   namespace fs = std::filesystem;
   if (options.out.empty()) refuse("--out FILE is missing: where the gradients are written");
@@ -181,6 +196,7 @@ CaptureOptions check_options(CaptureOptions options) {
   }
   check_range("--seed", options.seed, 0, std::numeric_limits<std::int64_t>::max());
   check_optimizer(options);
+  check_diloco(options);
   static_cast<void>(LearningRate{*options.learning_rate, options.lr_schedule, *options.steps});
   if (!options.layers.empty()) static_cast<void>(matches(options.layers, ""));
   check_out(options);

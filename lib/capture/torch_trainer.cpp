@@ -123,9 +123,9 @@ class FlatParameters {
   /// A zeroed vector of that size on the same device.
   [[nodiscard]] torch::Tensor zeros() const { return torch::zeros_like(values_); }
 
-  /// Makes the parameters of `replica` (same architecture and device) views of values(), and their gradients views of
-  /// `gradient`, to which its backward passes add from now on.
-  void bind(Model& replica, const torch::Tensor& gradient) const;
+  /// Makes the parameters of `replica` (same architecture and device) views of `values`, mostly values(), and their
+  /// gradients views of `gradient`, to which its backward passes add from now on.
+  static void bind(Model& replica, const torch::Tensor& values, const torch::Tensor& gradient);
 
  private:
   std::vector<TensorInfo> infos_;
@@ -149,14 +149,14 @@ FlatParameters::FlatParameters(const Model& model) {
   values_ = torch::cat(pieces);
 }
 
-void FlatParameters::bind(Model& replica, const torch::Tensor& gradient) const {
+void FlatParameters::bind(Model& replica, const torch::Tensor& values, const torch::Tensor& gradient) {
   std::int64_t first = 0;
   for (auto& parameter : replica.parameters()) {
     const auto view_of = [&](const torch::Tensor& flat) {
       return flat.narrow(0, first, parameter.numel()).view(parameter.sizes());
     };
     const torch::Tensor gradient_view = view_of(gradient);
-    parameter.set_data(view_of(values_));
+    parameter.set_data(view_of(values));
     parameter.mutable_grad() = gradient_view;
     first += parameter.numel();
   }
@@ -181,6 +181,7 @@ class TorchTrainer final : public Trainer {
                const ChannelStatistics& statistics);
 
   void compute(std::span<const std::uint32_t> samples, bool with_second_moments) override;
+  void compute_rounds(std::span<const std::uint32_t> samples, double learning_rate) override;
   [[nodiscard]] std::span<const float> losses() const override { return losses_; }
   [[nodiscard]] std::span<const double> compute_seconds() const override { return compute_seconds_; }
   [[nodiscard]] std::span<const float> gradient(std::size_t worker) override;
@@ -199,12 +200,24 @@ class TorchTrainer final : public Trainer {
     torch::Tensor gradient;          ///< flat vector to which the backward pass adds
     torch::Tensor second_moment;     ///< flat vector; undefined until second moments are requested
     torch::Tensor host_gradient, host_second_moment;  ///< copies, used when the device is not the CPU
-    double compute_seconds = 0.0;                     ///< since the batch began
+    /// Of DiLoCo: the weights that this worker's replica has of its own, their optimizer, and what became of them.
+    torch::Tensor weights;
+    std::unique_ptr<Optimizer> optimizer;
+    torch::Tensor pseudo_gradient;
+    double compute_seconds = 0.0;  ///< since the batch began
   };
 
   float run_worker(Worker& worker, std::span<const std::uint32_t> samples, bool with_second_moments) const;
   float run_batch(Worker& worker, std::span<const std::uint32_t> samples) const;
   void step(const torch::Tensor& mean, double learning_rate);
+  /// Runs work(w) for every worker, as many at a time as there are threads for them.
+  template <class Work>
+  void for_each_worker(Work&& work);
+  [[nodiscard]] bool diloco() const { return options_.inner_steps > 0; }
+  /// What workers exchange.
+  [[nodiscard]] static const torch::Tensor& exchanged(const Worker& worker) {
+    return worker.pseudo_gradient.defined() ? worker.pseudo_gradient : worker.gradient;
+  }
   [[nodiscard]] std::span<const float> on_host(const torch::Tensor& flat, torch::Tensor& copy) const;
 
   TrainerOptions options_;
@@ -220,6 +233,17 @@ class TorchTrainer final : public Trainer {
   bool second_moments_ready_ = false;
   TaskPool pool_;
 };
+
+/// The optimizer of the shared weights.
+std::unique_ptr<Optimizer> make_shared_optimizer(const TrainerOptions& options, const torch::Tensor& values) {
+  if (options.inner_steps == 0) return make_optimizer(options, values);
+  TrainerOptions outer = options;
+  outer.optimizer = "sgd";
+  outer.momentum = options.outer_momentum;
+  outer.nesterov = options.outer_momentum > 0.0;
+  outer.weight_decay = 0.0;  // the inner optimizer has it
+  return make_optimizer(outer, values);
+}
 
 int concurrent_workers(const TrainerOptions& options) {
   return options.device == "cpu" ? std::clamp(options.threads, 1, static_cast<int>(options.workers)) : 1;
@@ -245,7 +269,7 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const ModelInput& inpu
       device_{open_device(options.device, std::max(1, options.threads / concurrent_workers(options)))},
       workers_(options.workers),
       flat_{*build_replica(options, input, device_)},
-      optimizer_{make_optimizer(options, flat_.values())},
+      optimizer_{make_shared_optimizer(options, flat_.values())},
       losses_(options.workers),
       compute_seconds_(options.workers),
       pool_{concurrent_workers(options)} {
@@ -254,7 +278,12 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const ModelInput& inpu
   for (auto& worker : workers_) {
     worker.replica = build_replica(options, input, device_);
     worker.gradient = flat_.zeros();
-    flat_.bind(*worker.replica, worker.gradient);
+    if (diloco()) {
+      worker.weights = flat_.values().clone();
+      worker.optimizer = make_optimizer(options, worker.weights);
+      worker.pseudo_gradient = flat_.zeros();
+    }
+    FlatParameters::bind(*worker.replica, diloco() ? worker.weights : flat_.values(), worker.gradient);
   }
   parameters_ = flat_.infos();
   elements_ = static_cast<std::size_t>(flat_.values().numel());
@@ -299,26 +328,62 @@ float TorchTrainer::run_worker(Worker& worker, std::span<const std::uint32_t> sa
 
 void TorchTrainer::compute(std::span<const std::uint32_t> samples, bool with_second_moments) {
   expects(samples.size() == options_.workers * options_.batch_size, "compute() takes workers x batch_size samples");
-  auto run_one = [&](std::size_t w) {
-    join_device();
+  for_each_worker([&](std::size_t w) {
     const auto mine = samples.subspan(w * options_.batch_size, options_.batch_size);
     workers_[w].compute_seconds = 0.0;
     losses_[w] = run_worker(workers_[w], mine, with_second_moments);
     compute_seconds_[w] = workers_[w].compute_seconds;
+  });
+  second_moments_ready_ = with_second_moments;
+}
+
+template <class Work>
+void TorchTrainer::for_each_worker(Work&& work) {
+  auto run_one = [&](std::size_t w) {
+    join_device();
+    work(w);
   };
   using RunOne = decltype(run_one);
   torch_call([&] {
     pool_.run(
         workers_.size(), [](void* context, std::size_t w) { (*static_cast<RunOne*>(context))(w); }, &run_one);
   });
-  second_moments_ready_ = with_second_moments;
+}
+
+void TorchTrainer::compute_rounds(std::span<const std::uint32_t> samples, double learning_rate) {
+  const std::size_t rounds = options_.inner_steps;
+  const std::size_t all = options_.workers * options_.batch_size;
+  expects(diloco() && samples.size() == rounds * all,
+          "compute_rounds() takes inner_steps x workers x batch_size samples");
+  for_each_worker([&](std::size_t w) {
+    Worker& worker = workers_[w];
+    worker.compute_seconds = 0.0;
+    {
+      const torch::NoGradGuard no_grad;
+      worker.weights.copy_(flat_.values());
+    }
+    double loss = 0.0;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      loss += run_worker(worker, samples.subspan(round * all + w * options_.batch_size, options_.batch_size), false);
+      const torch::NoGradGuard no_grad;
+      const auto start = std::chrono::steady_clock::now();
+      worker.optimizer->step(worker.weights, worker.gradient, learning_rate);
+      wait_for(device_);
+      worker.compute_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    const torch::NoGradGuard no_grad;
+    torch::sub_out(worker.pseudo_gradient, flat_.values(), worker.weights);
+    losses_[w] = static_cast<float>(loss / static_cast<double>(rounds));
+    compute_seconds_[w] = worker.compute_seconds;
+  });
+  second_moments_ready_ = false;
 }
 
 void TorchTrainer::update(double learning_rate) {
   torch_call([&] {
     const torch::NoGradGuard no_grad;
-    torch::Tensor sum = workers_.front().gradient.to(torch::kFloat64);
-    for (std::size_t w = 1; w < workers_.size(); ++w) sum.add_(workers_[w].gradient);
+    torch::Tensor sum = exchanged(workers_.front()).to(torch::kFloat64);
+    for (std::size_t w = 1; w < workers_.size(); ++w) sum.add_(exchanged(workers_[w]));
     step(sum.div_(static_cast<double>(workers_.size())).to(torch::kFloat32), learning_rate);
   });
 }
@@ -361,6 +426,12 @@ void TorchTrainer::visit_replica(std::size_t worker, StateVisitor& visitor) {
   torch_call([&] {
     for (auto& buffer : workers_.at(worker).replica->named_buffers())
       visit_tensor(visitor, buffer.key(), buffer.value());
+    if (!diloco()) return;
+    Optimizer& own = *workers_[worker].optimizer;
+    for (auto& [name, values] : own.state()) visit_tensor(visitor, name, values);
+    std::int64_t steps = own.steps();
+    visitor.value("optimizer steps", steps);
+    own.set_steps(steps);
   });
 }
 
@@ -378,7 +449,7 @@ std::span<const float> TorchTrainer::on_host(const torch::Tensor& flat, torch::T
 }
 
 std::span<const float> TorchTrainer::gradient(std::size_t worker) {
-  return on_host(workers_.at(worker).gradient, workers_.at(worker).host_gradient);
+  return on_host(exchanged(workers_.at(worker)), workers_.at(worker).host_gradient);
 }
 
 std::span<const float> TorchTrainer::second_moment(std::size_t worker) {
@@ -404,6 +475,7 @@ Trainer::Score TorchTrainer::evaluate(const Dataset& dataset, std::size_t count)
     const std::size_t most = options_.batch_size / options_.micro_batches;
     const torch::NoGradGuard no_grad;
     Model& model = *workers_.front().replica;
+    if (diloco()) workers_.front().weights.copy_(flat_.values());
     model.eval();
     Score score;
     std::int64_t answers = 0;

@@ -27,6 +27,8 @@ struct TrainerOptions {
   double momentum = 0.9;                              ///< of sgd
   bool nesterov = false;                              ///< of sgd
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  ///< of adam and adamw
+  std::size_t inner_steps = 0;                        ///< H of DiLoCo; 0: workers exchange every step's gradient
+  double outer_momentum = 0.9;                        ///< of DiLoCo's outer step, which is Nesterov's
 };
 
 /// Data-parallel training of one model by W workers that live in one process: they share the weights, and each computes
@@ -53,6 +55,12 @@ class Trainer {
   /// Runs the forward and backward passes of every worker. `samples` are positions in the training set, worker-major
   /// [W, batch_size]. Second moments cost one more pass over the gradients of each micro-batch.
   virtual void compute(std::span<const std::uint32_t> samples, bool with_second_moments) = 0;
+
+  /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1), for options with inner_steps H: every worker takes
+  /// H steps of an optimizer of its own, which goes on from round to round, from the shared weights. `samples` is [H,
+  /// W, batch_size]. Afterwards gradient() is the worker's pseudo-gradient, the shared weights minus its own, losses()
+  /// are means over the H steps, and update() makes the outer step, SGD with Nesterov momentum.
+  virtual void compute_rounds(std::span<const std::uint32_t> samples, double learning_rate) = 0;
 
   /// Each worker's mean cross-entropy over the images or tokens of its batch in the last compute().
   [[nodiscard]] virtual std::span<const float> losses() const = 0;

@@ -31,7 +31,7 @@ std::vector<std::string> words_of(const std::string& name) {
 /// The layout that a kind mostly has with so many dimensions.
 std::string layout_of(const std::string& kind, std::size_t rank) {
   if (kind == "conv" && rank == 4) return "OIHW";
-  return kind == "linear" && rank == 2 ? "OI" : "";
+  return (kind == "linear" || kind == "expert" || kind == "router") && rank == 2 ? "OI" : "";
 }
 
 }  // namespace
@@ -56,6 +56,10 @@ KindAndLayout guess_kind(const std::string& name, const std::vector<std::int64_t
     kind = "norm";
   } else if (shape.size() <= 1 && !words.empty() && (words.back().ends_with("bias") || words.back() == "b")) {
     kind = "bias";
+  } else if (shape.size() >= 2 && any([&](const std::string& word) { return is(word, {"expert", "experts"}); })) {
+    kind = "expert";
+  } else if (shape.size() == 2 && any([&](const std::string& word) { return is(word, {"router"}); })) {
+    kind = "router";
   } else if (shape.size() == 4) {
     kind = "conv";
   } else if (shape.size() == 2) {

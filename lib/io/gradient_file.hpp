@@ -18,7 +18,7 @@ namespace gradtool {
 struct TensorInfo {
   std::string name{};                 ///< unique in the file, e.g. "layer1.0.conv1.weight"
   std::vector<std::int64_t> shape{};  ///< its product is `elements`; empty for a scalar
-  std::string kind = "other";         ///< conv, linear, embedding, recurrent, norm, bias, other
+  std::string kind = "other";         ///< conv, linear, expert, router, embedding, recurrent, norm, bias, other
   std::string layout{};               ///< OIHW, OI, ... or empty when unknown
   std::uint64_t elements = 0;         ///< n
   Dtype dtype = Dtype::f32;           ///< how `gradient` is stored

@@ -182,7 +182,7 @@ void check_tensor(const TensorInfo& tensor, std::set<std::string>& names) {
           "a tensor's name must be 1 to 1024 bytes of UTF-8 without control characters");
   expects(names.insert(tensor.name).second, "two tensors of a gradient file have the same name");
   expects(std::find(schema::kKinds.begin(), schema::kKinds.end(), tensor.kind) != schema::kKinds.end(),
-          "a tensor's kind must be conv, linear, embedding, recurrent, norm, bias or other");
+          "a tensor's kind must be conv, linear, expert, router, embedding, recurrent, norm, bias or other");
   expects(tensor.shape.size() <= schema::kMaxRank, "a tensor has more than 32 dimensions");
   static_cast<void>(element_count(tensor.shape));
 }

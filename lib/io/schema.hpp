@@ -11,8 +11,9 @@ namespace gradtool::schema {
 inline constexpr std::string_view kFormat = "gradtool.gradients";
 inline constexpr int kVersion = 1;
 
-inline constexpr std::array<std::string_view, 7> kKinds{"conv", "linear", "embedding", "recurrent",
-                                                        "norm", "bias",   "other"};
+/// `expert`: weights of one or more experts of a mixture; `router`: what chooses among them.
+inline constexpr std::array<std::string_view, 9> kKinds{"conv",      "linear", "expert", "router", "embedding",
+                                                        "recurrent", "norm",   "bias",   "other"};
 
 /// What the values of `gradient` are; the first is meant where a file does not say.
 inline constexpr std::array<std::string_view, 5> kQuantities{"gradient", "pseudo_gradient", "weight_delta", "weight",

@@ -256,5 +256,78 @@ TEST_F(TrainerUpdate, SaysWhatItWasCalledWrongWith) {
   test::sentence_of(Fault::usage, [&] { (void)make_trainer(options("lenet5", 2, 16, 3), images); });
 }
 
+class DiLoCo : public test::TrainerTest {
+ protected:
+  static TrainerOptions plain(std::size_t workers, std::size_t rounds) {
+    TrainerOptions options = TrainerTest::options("lenet5", workers, 8);
+    options.momentum = 0.0;
+    options.weight_decay = 0.0;
+    options.inner_steps = rounds;
+    options.outer_momentum = 0.0;
+    return options;
+  }
+};
+
+TEST_F(DiLoCo, OneRoundOfPlainSgdIsTheGradientTimesTheRate) {
+  const Dataset images = test::striped_images(32, 1, 28);
+  const auto rounds = make_trainer(plain(2, 1), images);
+  auto exchanging = plain(2, 1);
+  exchanging.inner_steps = 0;
+  const auto steps = make_trainer(exchanging, images);
+  const auto samples = first_samples(16);
+  rounds->compute_rounds(samples, 0.25);
+  steps->compute(samples, false);
+  for (std::size_t w = 0; w < 2; ++w) {
+    const auto gradient = steps->gradient(w);
+    std::vector<double> wanted(gradient.begin(), gradient.end());
+    for (double& value : wanted) value *= 0.25;
+    EXPECT_LT(relative_distance(rounds->gradient(w), wanted), 1e-4) << "the difference of two rounded weights";
+  }
+  EXPECT_EQ(copy(rounds->losses()), copy(steps->losses()));
+}
+
+TEST_F(DiLoCo, OneWorkerWhoseOuterRateIsOneTrainsAsIfAlone) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  auto inner = plain(1, 3);
+  inner.momentum = 0.9;  // goes on from round to round
+  const auto rounds = make_trainer(inner, images);
+  auto alone = inner;
+  alone.inner_steps = 0;
+  const auto steps = make_trainer(alone, images);
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    std::vector<std::uint32_t> samples = first_samples(24);
+    rounds->compute_rounds(samples, 0.05);
+    rounds->update(1.0);
+    for (std::size_t round = 0; round < 3; ++round) {
+      steps->compute(std::span{samples}.subspan(8 * round, 8), false);
+      steps->update(0.05);
+    }
+  }
+  const auto wanted = steps->weights();
+  EXPECT_LT(relative_distance(rounds->weights(), std::vector<double>(wanted.begin(), wanted.end())), 1e-5);
+}
+
+TEST_F(DiLoCo, OuterStepsAreNesterovsOfTheMeanPseudoGradient) {
+  const Dataset images = test::striped_images(64, 1, 28);
+  auto options = plain(2, 2);
+  options.outer_momentum = 0.9;
+  const auto trainer = make_trainer(options, images);
+  std::vector<double> velocity(trainer->elements(), 0.0);
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    const auto before = copy(trainer->weights());
+    trainer->compute_rounds(first_samples(32), 0.05);
+    const auto first = copy(trainer->gradient(0)), second = copy(trainer->gradient(1));
+    trainer->update(0.7);
+    std::vector<double> wanted(before.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const double mean = (double{first[i]} + second[i]) / 2.0;
+      velocity[i] = 0.9 * velocity[i] + mean;
+      wanted[i] = before[i] - 0.7 * (mean + 0.9 * velocity[i]);
+    }
+    EXPECT_LT(relative_distance(trainer->weights(), wanted), 1e-6) << iteration;
+    EXPECT_NE(first, second);
+  }
+}
+
 }  // namespace
 }  // namespace gradtool

@@ -23,7 +23,7 @@ GRADTOOL, LIMITED = sys.argv[1], sys.argv[2] == "limited"
 SHAPES = {"conv1.weight": (8, 3, 5, 5), "conv1.bias": (8,), "bn1.weight": (8,), "bn1.bias": (8,),
           "model.embed_tokens.weight": (50, 16), "h.0.ln_1.weight": (16,), "h.0.attn.c_attn.weight": (16, 48),
           "lstm.weight_ih_l0": (64, 16), "temperature": (), "experts": (2, 3, 4)}
-KINDS = ["conv", "bias", "norm", "norm", "embedding", "norm", "linear", "recurrent", "other", "other"]
+KINDS = ["conv", "bias", "norm", "norm", "embedding", "norm", "linear", "recurrent", "other", "expert"]
 
 
 HOME = os.getcwd()

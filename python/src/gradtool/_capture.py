@@ -14,7 +14,8 @@ from torch import distributed as dist
 from torch import nn
 
 from ._errors import Error, UnavailableError, UsageError
-from ._writer import QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files
+from ._writer import (QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files,
+                      part_of_mixture)
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
 
@@ -23,8 +24,13 @@ def _is_fsdp2(model: nn.Module) -> bool:
     return any(hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard") for module in model.modules())
 
 
-def describe_tensor(module: nn.Module, parameter: str, shape: tuple) -> tuple[str, str]:
-    """Kind and layout of a parameter, by the module that owns it: ('conv', 'OIHW') for nn.Conv2d's weight."""
+def describe_tensor(module: nn.Module, name: str, shape: tuple) -> tuple[str, str]:
+    """Kind and layout of a parameter, by the module that owns it and its name: ('conv', 'OIHW') for nn.Conv2d's weight."""
+    kind, layout = _by_owner(module, name.rpartition(".")[2], shape)
+    return part_of_mixture(name, shape) or kind, layout
+
+
+def _by_owner(module: nn.Module, parameter: str, shape: tuple) -> tuple[str, str]:
     owner = type(module).__name__
     if "bias" in parameter:
         return "bias", ""
@@ -289,9 +295,9 @@ class Capture:
                 raise UsageError(f"parameter {name} has the type {parameter.dtype}; valid are float32, float16, bfloat16, "
                                  f"float64")
             seen.add(id(parameter))
-            owner, _, last = name.rpartition(".")
+            owner = name.rpartition(".")[0]
             shape = tuple(parameter.shape)
-            kind, layout = describe_tensor(modules[owner], last, shape)
+            kind, layout = describe_tensor(modules[owner], name, shape)
             # What was scaled in 16 bits is stored unscaled in 32, where it does not underflow.
             dtype = "float32" if scaled else _DTYPES[parameter.dtype]
             parameters.append(parameter)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 import numpy as np
 
 from ._errors import DataError, UnavailableError, UsageError
-from ._writer import QUANTITIES, GradientWriter, StepRecord, TensorSpec
+from ._writer import QUANTITIES, GradientWriter, StepRecord, TensorSpec, part_of_mixture
 
 Path = Union[str, os.PathLike]
 # Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
@@ -155,6 +155,8 @@ def kind_of(name: str, shape: tuple) -> tuple[str, str]:
         return ("norm", "") if any(word in lower for word in ("norm", "ln_", ".ln", "bn", "layernorm")) else ("other", "")
     if any(word in lower for word in ("embed", "wte", "wpe")) and len(shape) == 2:
         return "embedding", "VD"
+    if part := part_of_mixture(name, shape):
+        return part, "OI" if len(shape) == 2 else ""
     if len(shape) == 4:
         return "conv", "OIHW"
     return ("linear", "OI") if len(shape) == 2 else ("other", "")

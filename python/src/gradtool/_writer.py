@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import queue
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Sequence, Union
@@ -17,6 +18,14 @@ from ._files import FORMAT, SCHEMA_VERSION
 
 MOST_CHUNK_BYTES = 4 << 20
 QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
+
+
+def part_of_mixture(name: str, shape: tuple) -> Optional[str]:
+    """'expert' or 'router' for a weight that a mixture of experts calls so, as `gradtool import` guesses it; else None."""
+    words = {word.rstrip("0123456789") for word in re.split(r"[./_ -]", name.lower())}
+    if len(shape) >= 2 and words & {"expert", "experts"}:
+        return "expert"
+    return "router" if len(shape) == 2 and "router" in words else None
 
 
 @dataclass
