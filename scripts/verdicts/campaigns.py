@@ -29,14 +29,14 @@ def warm_up(steps):
 
 
 def lenet5(steps):
-    """Every codec that needs nothing special from the trainer. Left out: noop sends nothing, zstd loses nothing."""
+    """Every codec that needs nothing special from the trainer. Left out: noop sends nothing, zstd and exponent lose nothing."""
     return ("adacomp", "atomo:s=3", "bf16", "dct:ratio=0.01", "dlcp", "efsignsgd", "fft:theta=0.85,bits=10", "fp16", "fp8",
             f"gradiveq:lt=100,lc=400,warmup={steps // 18}", "int8", "iwp:density=0.01,roots=1", "iwp:density=0.01,roots=2",
             "lhc:density=0.01", "mx:format=e4m3", "mx:format=e2m1", "natural", "oktopk:ratio=0.01", "onebit", "powersgd:rank=1",
             "powersgd:rank=2", "powersgd:rank=4", f"powersgd:rank=2,warm_start=on,start_iteration={warm_up(steps)}", "qgz:node=2", "qsgd:bits=2,bucket=128",
-            "qsgd:bits=3,bucket=512", "qsgd:bits=4,bucket=512", "randomk:ratio=0.01", "sidco:ratio=0.01", "sigma8", "signsgd",
+            "qsgd:bits=3,bucket=512", "qsgd:bits=4,bucket=512", "randomk:ratio=0.01", "sidco:ratio=0.01", "signsgd",
             "sketch:ratio=0.01", "strom:tau=0.01", "strom:tau=0.1", "terngrad", "thc:bits=3", "thc:bits=4", "topk:ratio=0.01",
-            "topk:ratio=0.001", "zfp:rate=8")
+            "topk:ratio=0.001", "uint8", "zfp:rate=8")
 
 
 def own_momentum(steps):

@@ -202,7 +202,7 @@ def replay(found, options):
                 if arm in (None, "none") or row["status"] != "ok":
                     continue
                 codec = codecs[row["codec"]]
-                feedback = "ef=on" in row["params"] or (codec["error_feedback"] and "ef=off" not in row["params"])
+                feedback = "ef=on" in row["params"] or "ef=ef21" in row["params"] or (codec["error_feedback"] and "ef=off" not in row["params"])
                 delays = feedback or (codec["memory"] and row["codec"] not in KEEP_NOTHING_BACK)
                 errors.append({"campaign": campaign.name, "moment": moment, "first_step": row["first_step"], "last_step": row["last_step"],
                                "arm": arm, "codec": row["codec"], "params": row["params"], "delays": int(delays),
