@@ -29,6 +29,9 @@ struct Options {
   std::vector<std::string> codecs;
   std::vector<std::string> granularities;
   std::string synthetic, min_bytes, max_bytes, step_factor, step_bytes;
+  std::string op = "all-reduce";
+  std::string levels, inner;
+  std::string values = "auto";
   std::string scheme = "auto";
   std::string timing = "both";
   std::string comm, csv, json, steps_csv;
@@ -50,10 +53,17 @@ struct Options {
 }  // namespace
 
 Scheme parse_scheme(const std::string& text) {
-  for (const Scheme scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop}) {
+  for (const Scheme scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
     if (text == name_of(scheme)) return scheme;
   }
   return Scheme::automatic;  // CLI11 has checked the word
+}
+
+Collective parse_collective(const std::string& text) {
+  for (const Collective op : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
+    if (text == name_of(op)) return op;
+  }
+  return Collective::all_reduce;  // CLI11 has checked the word
 }
 
 std::uint64_t parse_seed(const std::string& text) {
@@ -81,8 +91,11 @@ AllReduce parse_all_reduce(const std::string& text) {
 }
 
 void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_reduce) {
-  app.add_option("--reduce", scheme, "Collective for the codecs: auto, sum, gather, or hop (encode again at every hop)")
-      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
+  app.add_option(
+         "--reduce", scheme,
+         "Way that the codecs take: auto, sum, gather, hop (encode again at every hop), or alltoall (the owner of "
+         "a shard adds in float32)")
+      ->check(CLI::IsMember({"auto", "sum", "gather", "hop", "alltoall"}))
       ->capture_default_str();
   app.add_option("--all-reduce", all_reduce,
                  "How sums of payloads are added: ring, doubling (fewer messages, for small units), auto, by size, "
@@ -155,6 +168,27 @@ void set_iteration(const std::optional<std::string>& compute, const std::string&
 }
 
 namespace {
+
+ReplayedValues parse_values(const std::string& text) {
+  return text == "own"                 ? ReplayedValues::own
+         : text == "weight"            ? ReplayedValues::weights
+         : text == "weight-difference" ? ReplayedValues::differences
+                                       : ReplayedValues::automatic;  // CLI11 has checked the word
+}
+
+/// "node=8" as 8; 1 for nothing.
+int parse_levels(const std::string& text) {
+  if (text.empty()) return 1;
+  int node = 0;
+  const std::string_view number = std::string_view{text}.substr(text.starts_with("node=") ? 5 : 0);
+  const auto result = std::from_chars(number.data(), number.data() + number.size(), node);
+  if (!text.starts_with("node=") || result.ec != std::errc{} || result.ptr != number.data() + number.size() ||
+      node < 2 || node > 65536) {
+    throw Error{Fault::usage,
+                fmt::format("--levels '{}' is not valid; write the ranks of a machine, 2 at least, as node=8", text)};
+  }
+  return node;
+}
 
 int parse_pipeline(const std::string& text) {
   constexpr int kMost = 64;
@@ -284,6 +318,10 @@ int run(Options& o) {
   bench.udp = comm.udp;
   check_place(o);
   if (!o.baseline.empty()) return run_against_baseline(o);
+  bench.op = parse_collective(o.op);
+  bench.values = parse_values(o.values);
+  bench.node = parse_levels(o.levels);
+  if (!o.inner.empty()) bench.inner = parse_codec(o.inner);
   bench.scheme = parse_scheme(o.scheme);
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
@@ -404,7 +442,24 @@ Subcommand add_bench(CLI::App& root) {
       ->default_val(std::vector<std::string>{"bucket:25MB"})
       ->take_all()
       ->expected(1);
+  app->add_option(
+         "--op", o->op,
+         "Collective that is carried out on every unit: all-reduce, reduce-scatter and all-gather (of shards, as "
+         "FSDP and ZeRO do) or all-to-all (each rank's part for each other one, as experts do)")
+      ->check(CLI::IsMember({"all-reduce", "reduce-scatter", "all-gather", "all-to-all"}))
+      ->capture_default_str();
+  app->add_option("--values", o->values,
+                  "What of the capture is replayed: own (what it captured), weight or weight-difference (the weights "
+                  "beside the gradients, or how they changed); auto: with --op all-gather weight where there are any, "
+                  "else own")
+      ->check(CLI::IsMember({"auto", "own", "weight", "weight-difference"}))
+      ->capture_default_str();
   add_reduce_options(*app, o->scheme, o->all_reduce);
+  app->add_option(
+      "--levels", o->levels,
+      "node=8: all-reduce in two levels, among the 8 ranks of a machine and between machines, where --codec "
+      "works; consecutive ranks are one machine");
+  app->add_option("--codec-inner", o->inner, "With --levels: the codec inside machines [none]");
   app->add_option("--comm", o->comm,
                   "threads: ranks in this process; mpi: one rank for each process of mpirun; udp: the same over "
                   "the bounded-loss transport, also without mpirun (udp:loss=0.01, docs/transport.md); loopback: ranks "
@@ -497,7 +552,9 @@ Subcommand add_bench(CLI::App& root) {
   set_groups(
       *app,
       {{"Synthetic gradients", {"--synthetic", "--minbytes", "--maxbytes", "--stepfactor", "--stepbytes"}},
-       {"Codecs", {"--codec", "--granularity", "--reduce", "--pipeline", "--layers", "--seed", "--check"}},
+       {"Codecs",
+        {"--codec", "--granularity", "--op", "--values", "--reduce", "--levels", "--codec-inner", "--pipeline",
+         "--layers", "--seed", "--check"}},
        {"Communication", {"--comm", "--comm-timeout", "--ranks", "--gpus", "--threads", "--device", "--all-reduce"}},
        {"Timing",
         {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},

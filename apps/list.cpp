@@ -232,6 +232,11 @@ std::string terminal_page(const CodecDescriptor& codec) {
   if (!codec.memory) {
     out += wrapped("  ef=on, ef=off", kWidth);
     out += wrapped("      error feedback: keep what was not sent and add it to the next step", kWidth, "      ");
+    if (codec.aggregation != Aggregation::own && codec.aggregation != Aggregation::none) {
+      out += wrapped("  ef=ef21", kWidth);
+      out += wrapped("      send the difference to what was sent before, where the codec makes every gradient smaller",
+                     kWidth, "      ");
+    }
   }
   return out + fmt::format("\nExample: gradtool bench capture.h5 --codec {}{}{}\n", codec.name,
                            codec.params.empty() ? "" : ":",
@@ -244,7 +249,7 @@ void print_codecs(Codecs chosen) {
                name_of(codec->aggregation));
     for (const auto& info : codec->params) fmt::print("         {:<18} {}\n", parameter_text(info), info.meaning);
   }
-  fmt::print("Codecs without a memory of their own also take ef=on|off: error feedback.\n");
+  fmt::print("Codecs without a memory of their own also take ef=on|off|ef21: error feedback.\n");
   for (const auto& codec : codecs_left_out()) fmt::print("Left out: {}\n", how_to_get(codec));
   fmt::print("gradtool list NAME says how a codec works, and what its parameters may be.\n");
 }

@@ -46,6 +46,7 @@ void add_training_options(CLI::App& app, CaptureOptions& options);
 
 // What bench, train and tune read alike. Each throws Fault::usage for text that is not valid.
 
+[[nodiscard]] Collective parse_collective(const std::string& text);
 [[nodiscard]] Scheme parse_scheme(const std::string& text);
 [[nodiscard]] AllReduce parse_all_reduce(const std::string& text);
 /// --reduce and --all-reduce.

@@ -147,8 +147,8 @@ Subcommand add_tune(CLI::App& root) {
   app->add_option("--granularity", o->granularity,
                   "What is reduced in one piece: bucket:25MB (filled as PyTorch DDP does), tensor or model")
       ->capture_default_str();
-  app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, or hop")
-      ->check(CLI::IsMember({"auto", "sum", "gather", "hop"}))
+  app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, hop or alltoall")
+      ->check(CLI::IsMember({"auto", "sum", "gather", "hop", "alltoall"}))
       ->capture_default_str();
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
   app->add_option("-t,--threads", b.threads, "Threads of each rank [the machine's cores over its ranks]")

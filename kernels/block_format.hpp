@@ -8,7 +8,8 @@
 
 /// Elements of at most 8 bits in blocks that share a scale, on both processors. A block format is a type with
 ///   Scale                   what is stored for a block: a float, or a byte where kBlock is not 0
-///   kBlock                  elements of a block where the format fixes this number, else 0
+///   kBlock                  elements of a block where the format fixes this number, else 0: blocks of any size, which
+///                           may be kWholeUnit
 ///   Element                 kBits; encode(factor, x) and/or encode(factor, x, draw), which round to nearest and
 ///                           stochastically; decode(code). A factor of 0 belongs to a block of zeros or one that
 ///                           decodes to NaN.
@@ -26,6 +27,9 @@ struct Scaled {
   float factor = 0.0f;
 };
 
+/// The size of a block that is the whole unit, however many elements that has.
+inline constexpr std::size_t kWholeUnit = 0;
+
 /// Where things lie in the payload of n elements: the scales of all blocks, padded with zeros to 4 bytes, then the
 /// packed codes of all elements. Blocks are whole words of codes; only the last block may be short.
 struct BlockLayout {
@@ -34,7 +38,10 @@ struct BlockLayout {
   std::size_t scale_bytes;
   std::uint32_t bits;
 
-  [[nodiscard]] GT_HD constexpr std::size_t blocks() const { return (n + block - 1) / block; }
+  [[nodiscard]] GT_HD constexpr std::size_t blocks() const {
+    if (block == kWholeUnit) return n == 0 ? 0 : 1;
+    return (n + block - 1) / block;
+  }
   [[nodiscard]] GT_HD constexpr std::size_t codes_offset() const { return (blocks() * scale_bytes + 3) / 4 * 4; }
   [[nodiscard]] GT_HD constexpr std::size_t bytes() const { return codes_offset() + 4 * packed_words(n, bits); }
 };

@@ -66,6 +66,7 @@ inline constexpr SmallFloat kE5M2{2, 15, 0x7b, 8, 15};  ///< largest value 57344
 inline constexpr SmallFloat kE3M2{2, 3, 0x1f, 6, 4};    ///< largest value 28
 inline constexpr SmallFloat kE2M3{3, 1, 0x1f, 6, 2};    ///< largest value 7.5
 inline constexpr SmallFloat kE2M1{1, 1, 0x7, 4, 2};     ///< largest value 6
+inline constexpr SmallFloat kE3M0{0, 3, 0x7, 4, 4};     ///< 0 and powers of two from 1/4 to 16
 
 /// MXINT8 of OCP Microscaling: two's complement with 6 fractional bits, from -127/64 to 127/64.
 struct SmallFixed {

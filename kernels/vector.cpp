@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -19,8 +20,19 @@ GT_SIMD_CLONES void add_range(const float* in, float* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) out[i] = format::one_nan(out[i] + in[i]);
 }
 
+GT_SIMD_CLONES void subtract_range(const float* left, const float* right, float* out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = format::one_nan(left[i] - right[i]);
+}
+
 GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {
   for (std::size_t i = 0; i < count; ++i) view[i] *= factor;
+}
+
+/// Patterns without the sign bit are ordered as magnitudes are, NaN above infinity above numbers.
+GT_SIMD_CLONES std::uint32_t largest_pattern(const float* view, std::size_t count) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, format::bits_of(view[i]) & 0x7fffffffu);
+  return largest;
 }
 
 }  // namespace
@@ -29,20 +41,35 @@ Moments moments(Queue<Space::host> queue, View<const float, Space::host> view) {
   const format::SumCut cut = format::sum_cut(view.size());
   std::array<double, format::kMostChunks> sums;  // as far as there are chunks
   std::array<double, format::kMostChunks> squares;
+  std::array<std::uint32_t, format::kMostChunks> largest;
   parallel_for(queue, cut.count, 1, kGrain / format::kSumChunk, [&](std::size_t first, std::size_t last) {
     for (std::size_t c = first; c < last; ++c) {
       const std::size_t begin = c * cut.chunk;
       const auto chunk = host::moments_of(view.data() + begin, std::min(cut.chunk, view.size() - begin));
       sums[c] = chunk.sum;
       squares[c] = chunk.squares;
+      largest[c] = chunk.largest;
     }
   });
   format::GroupedSum sum, square_sum;
+  std::uint32_t most = 0;
   for (std::size_t c = 0; c < cut.count; ++c) {
     sum.add(sums[c]);
     square_sum.add(squares[c]);
+    most = std::max(most, largest[c]);
   }
-  return {sum.value(), square_sum.value()};
+  return {sum.value(), square_sum.value(), most};
+}
+
+float largest_magnitude(Queue<Space::host> queue, View<const float, Space::host> view) {
+  std::atomic<std::uint32_t> largest{0};
+  parallel_for(queue, view.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
+    const std::uint32_t own = largest_pattern(view.data() + first, last - first);
+    std::uint32_t seen = largest.load(std::memory_order_relaxed);
+    while (own > seen && !largest.compare_exchange_weak(seen, own, std::memory_order_relaxed)) {
+    }
+  });
+  return format::float_of(largest.load(std::memory_order_relaxed));
 }
 
 void fill_zero(Queue<Space::host> queue, View<float, Space::host> view) {
@@ -53,6 +80,13 @@ void fill_zero(Queue<Space::host> queue, View<float, Space::host> view) {
 void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float, Space::host> out) {
   parallel_for(queue, out.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
     add_range(in.data() + first, out.data() + first, last - first);
+  });
+}
+
+void subtract(Queue<Space::host> queue, View<const float, Space::host> left, View<const float, Space::host> right,
+              View<float, Space::host> out) {
+  parallel_for(queue, out.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
+    subtract_range(left.data() + first, right.data() + first, out.data() + first, last - first);
   });
 }
 

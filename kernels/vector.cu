@@ -208,6 +208,11 @@ __global__ void scale_kernel(float* x, float factor, std::size_t count, std::siz
   for (std::size_t i = 4 * fours + thread; i < count; i += stride) x[i] *= factor;
 }
 
+__global__ void subtract_kernel(const float* left, const float* right, float* out, std::size_t count) {
+  for (std::size_t i = cuda::thread_in_grid(); i < count; i += cuda::threads_in_grid())
+    out[i] = format::one_nan(left[i] - right[i]);
+}
+
 __global__ void write_size_kernel(std::uint64_t* to, std::uint64_t size) {
   if (threadIdx.x == 0) *to = size;
 }
@@ -219,6 +224,12 @@ void fill_zero(Queue<Space::cuda> queue, View<float, Space::cuda> view) {
 }
 void add(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<float, Space::cuda> out) {
   cuda::sum_into(queue, as_writable_bytes(out), as_bytes(in), Dtype::f32);
+}
+void subtract(Queue<Space::cuda> queue, View<const float, Space::cuda> left, View<const float, Space::cuda> right,
+              View<float, Space::cuda> out) {
+  if (out.empty()) return;
+  launch(queue, "subtract", subtract_kernel, blocks_for(out.size(), kThreads), left.data(), right.data(), out.data(),
+         out.size());
 }
 void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor) {
   if (view.empty()) return;

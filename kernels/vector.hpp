@@ -21,6 +21,12 @@ void fill_zero(Queue<Space::cuda> queue, View<float, Space::cuda> view);
 /// out += in, element by element; sums that are not a number become format::one_nan. Equal sizes.
 void add(Queue<Space::host> queue, View<const float, Space::host> in, View<float, Space::host> out);
 void add(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<float, Space::cuda> out);
+/// out := left - right, element by element; differences that are not a number become format::one_nan. Equal sizes.
+/// `out` may be one of the others.
+void subtract(Queue<Space::host> queue, View<const float, Space::host> left, View<const float, Space::host> right,
+              View<float, Space::host> out);
+void subtract(Queue<Space::cuda> queue, View<const float, Space::cuda> left, View<const float, Space::cuda> right,
+              View<float, Space::cuda> out);
 /// view *= factor.
 void scale(Queue<Space::host> queue, View<float, Space::host> view, float factor);
 void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor);
@@ -55,13 +61,16 @@ class ReadBack {
 void write_size(Queue<Space::host> queue, std::uint64_t size, View<std::byte, Space::host> to);
 void write_size(Queue<Space::cuda> queue, std::uint64_t size, View<std::byte, Space::cuda> to);
 
-/// Sum and sum of squares in float64.
+/// Sum and sum of squares in float64, and the pattern of the largest magnitude (host::Moments).
 struct Moments {
   double sum = 0.0;
   double squares = 0.0;
+  std::uint32_t largest = 0;
 };
 /// Added chunk by chunk as format::sum_cut says, so that the bits do not depend on threads, nor on the processor.
 [[nodiscard]] Moments moments(Queue<Space::host> queue, View<const float, Space::host> view);
+/// The largest magnitude, which is a NaN where there is one, and 0 of no elements.
+[[nodiscard]] float largest_magnitude(Queue<Space::host> queue, View<const float, Space::host> view);
 
 }  // namespace gradtool
 

@@ -61,4 +61,5 @@ class Clique {
 struct ncclComm {
   std::shared_ptr<emulation::Clique> clique;
   int rank;
+  int splits = 0;  ///< calls of ncclCommSplit so far
 };

@@ -1,10 +1,15 @@
 #include "nccl.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "emulation/launch.hpp"
 #include "src/clique.hpp"
@@ -78,6 +83,22 @@ std::map<int, std::weak_ptr<Clique>>& cliques() {
   return *all;
 }
 
+/// What the ranks of a communicator have given to one call of ncclCommSplit, and the cliques that came of it by color.
+struct Split {
+  explicit Split(int ranks) : asked(static_cast<std::size_t>(ranks)) {}
+  struct Asked {
+    int color = 0, key = 0;
+  };
+  std::vector<Asked> asked;  ///< by rank
+  int arrived = 0;
+  std::map<int, std::shared_ptr<Clique>> parts;
+};
+std::condition_variable all_have_arrived;
+std::map<std::pair<std::shared_ptr<Clique>, int>, std::shared_ptr<Split>>& splits() {
+  static auto* const all = new std::map<std::pair<std::shared_ptr<Clique>, int>, std::shared_ptr<Split>>;
+  return *all;
+}
+
 }  // namespace
 
 const char* ncclGetErrorString(ncclResult_t result) {
@@ -106,6 +127,31 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
   auto clique = cliques()[number].lock();
   if (clique == nullptr) cliques()[number] = clique = std::make_shared<Clique>(ranks);
   *comm = new ncclComm{std::move(clique), rank};
+  return ncclSuccess;
+}
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* /*config*/) {
+  if (comm == nullptr || color < 0) return ncclInvalidArgument;
+  const int ranks = comm->clique->ranks();
+  std::unique_lock lock{mutex};
+  auto& place = splits()[{comm->clique, comm->splits++}];
+  if (place == nullptr) place = std::make_shared<Split>(ranks);
+  const std::shared_ptr<Split> split = place;
+  split->asked[static_cast<std::size_t>(comm->rank)] = {color, key};
+  if (++split->arrived == ranks) all_have_arrived.notify_all();
+  while (split->arrived < ranks) {
+    all_have_arrived.wait_for(lock, std::chrono::milliseconds{10});
+    if (comm->clique->aborted) return ncclInternalError;
+  }
+  int size = 0, rank = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const auto& other = split->asked[static_cast<std::size_t>(r)];
+    if (other.color != color) continue;
+    ++size;
+    if (std::pair{other.key, r} < std::pair{key, comm->rank}) ++rank;
+  }
+  auto& clique = split->parts[color];
+  if (clique == nullptr) clique = std::make_shared<Clique>(size);
+  *part = new ncclComm{clique, rank};
   return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {

@@ -74,9 +74,11 @@ inline std::size_t thread_blocks_for(const format::BlockLayout& layout) {
   return blocks_for(BlockPiece::pieces(layout), kBlockWarps);
 }
 
-GT_HD constexpr format::BlockLayout with_elements(format::BlockLayout layout, std::size_t n) {
-  layout.n = n;
-  return layout;
+/// `like` for n elements. A block that is the whole unit becomes one of pieces, whatever n is.
+GT_HD constexpr format::BlockLayout with_elements(format::BlockLayout like, std::size_t n) {
+  like.n = n;
+  if (like.block == format::kWholeUnit) like.block = (n + kBlockPiece - 1) / kBlockPiece * kBlockPiece;
+  return like;
 }
 
 /// log2 of a power of two.
@@ -323,7 +325,7 @@ void encode_blocks(Queue<Space::cuda> queue, const Format& block_format, const f
   bool measured = false;
   if constexpr (Format::kBlock == 0) {
     static_assert(sizeof(typename Format::Scale) == sizeof(std::uint32_t), "a measure takes the place of a scale");
-    measured = like.block > kBlockPiece;
+    measured = like.block > kBlockPiece || like.block == format::kWholeUnit;
     if (measured) {
       for (const Unit& unit : units) {
         const std::size_t bytes = sizeof(std::uint32_t) * with_elements(like, unit.n).blocks();
@@ -357,12 +359,13 @@ void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& like
   launch_units(queue, "decode blocks", DecodeBlocks<Format>{like, weight}, units);
 }
 
-/// out[i] += weight * decoded for every payload in turn, in one pass over `out`. Reads exactly layout.bytes() bytes of
+/// out[i] += weight * decoded for every payload in turn, in one pass over `out`. Reads exactly like.bytes() bytes of
 /// each payload, whatever they are.
 template <class Format>
-void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& layout, const Payloads& payloads,
+void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& like, const Payloads& payloads,
                        float weight, float* out) {
-  if (layout.n == 0) return;
+  if (like.n == 0) return;
+  const format::BlockLayout layout = with_elements(like, like.n);
   launch(queue, "decode blocks", decode_blocks_kernel<Format>, static_cast<unsigned>(thread_blocks_for(layout)), layout,
          payloads, weight, out, aligned_to(out, 16));
 }

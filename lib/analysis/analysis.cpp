@@ -23,7 +23,7 @@ std::vector<Column> Analysis::leading_columns() {
           {"file", "the gradient file as named on the command line"},
           {"model", "the model as the file names it"},
           {"tensor", "name of the parameter tensor, or `all`"},
-          {"kind", "conv, linear, embedding, recurrent, norm, bias or other; empty for `all`"},
+          {"kind", "conv, linear, expert, router, embedding, recurrent, norm, bias or other; empty for `all`"},
           {"elements", "elements of the tensor; for `all` the sum over the tensors that were not skipped"},
           {"workers", "data-parallel workers W in the file"},
           {"first_step", "position of the first captured step that was studied, from 0"},

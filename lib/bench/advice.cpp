@@ -85,7 +85,7 @@ class Advice {
     const ResultRow& best = *fit_.front();
     const std::string name = name_of_row(best);
     const std::string uncompressed = human_seconds(judged_seconds(*none_));
-    const char* const what = best.iteration ? "an iteration" : "a step's all-reduce";
+    const std::string what = best.iteration ? "an iteration" : fmt::format("a step's {}", name_of(best.op));
     if (gain_interval(best, *none_).high < kWorthwhile) {
       const double speed = gain(judged_seconds(best));
       const double percent_faster = 100.0 * (speed - 1.0);

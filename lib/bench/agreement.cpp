@@ -33,6 +33,11 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   for (const auto& granularity : options.granularities) facts.push_back({"--granularity", granularity.text()});
   facts.push_back({"--synthetic", fmt::format("{}", fmt::join(options.sizes, ", "))});
   facts.push_back({"--rounds", fmt::to_string(options.rounds)});
+  facts.push_back({"--values", fmt::to_string(static_cast<int>(options.values))});
+  facts.push_back({"--op", std::string{name_of(options.op)}});
+  facts.push_back({"--levels", fmt::format("node={}", options.node)});
+  facts.push_back(
+      {"--codec-inner", options.inner ? options.inner->name() + ":" + options.inner->params_text() : "none"});
   facts.push_back({"--reduce", std::string{name_of(options.scheme)}});
   facts.push_back({"--all-reduce", std::string{name_of(options.all_reduce)}});
   facts.push_back({"--pipeline", fmt::to_string(options.pipeline)});

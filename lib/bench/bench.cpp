@@ -116,6 +116,16 @@ std::vector<CodecSpec> with_baselines(const std::vector<CodecSpec>& wanted) {
   return specs;
 }
 
+/// "pseudo-gradients of 30 local steps"
+std::string quantity_text(const FileInfo& info) {
+  const std::string name = info.quantity == "weight_delta"      ? "differences of weights"
+                           : info.quantity == "pseudo_gradient" ? "pseudo-gradients"
+                                                                : info.quantity + "s";
+  return info.inner_steps
+             ? fmt::format("{} of {} local step{}", name, *info.inner_steps, *info.inner_steps == 1 ? "" : "s")
+             : name;
+}
+
 /// The remarks, the second behind the first where there is one.
 std::string joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "; ") + second;
@@ -184,6 +194,7 @@ class Bench {
       auto usable = std::make_unique<UsableSteps>(std::move(file));
       known_.overflowed_steps = usable->left_out();
       file = std::move(usable);
+      choose_values(file);
     }
     ranks_ = wanted_ranks(options, device_, place_);
     if (sources_.empty()) {
@@ -191,6 +202,12 @@ class Bench {
       sources_ = SyntheticGradients::make(options.sizes, ranks_);
     }
     ranks_ = choose_ranks(ranks_, *sources_.front());
+    if (ranks_ % options.node != 0 || (options.node > 1 && ranks_ == options.node)) {
+      throw Error{Fault::usage,
+                  fmt::format("--levels node={} makes no machines of {} ranks: give a number that divides them, "
+                              "for two machines at least",
+                              options.node, ranks_)};
+    }
     if (ranks_ == 1 && !options.networks.empty()) {
       throw Error{Fault::usage,
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
@@ -218,11 +235,16 @@ class Bench {
         for (auto& [path, sha256] : known_.source_sha256) sha256 = sha256_of_file(path);
         return sha256_of_file(options_.file);
       });
-      known_.stated_averaged = sources_.front()->info().averaged;
-      known_.likeness = worker_likeness(*sources_.front(), ranks_);
+      // Of weights all ranks have the same, and what is not added up may be alike.
+      const bool sums = options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter;
+      if (sums && sources_.front()->info().quantity != "weight" && !weights_) {
+        known_.stated_averaged = sources_.front()->info().averaged;
+        known_.likeness = worker_likeness(*sources_.front(), ranks_);
+      }
       known_.file_sha256 = hash.get();
     }
     for (auto& cut : cuts_) {
+      if (!values_remark_.empty()) cut.remark = joined(cut.remark, values_remark_);
       if (known_.averaged()) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
     }
   }
@@ -233,7 +255,7 @@ class Bench {
     report_ = known_;
     const auto specs = with_baselines(options_.codecs);
     for (const auto& spec : specs) {
-      if (!options_.all_codecs) static_cast<void>(resolve(options_.scheme_for(spec), spec));
+      if (!options_.all_codecs) expect_carried(spec);
     }
     if (!options_.reconstruction.empty()) open_reconstruction();
     done_ = 0;
@@ -273,6 +295,24 @@ class Bench {
   /// Seconds for all rows of one granularity together, where --timeout does not say how long one may take. Six rows, as
   /// one codec has with none and noop, keep the 5 s that StopRule gives each.
   static constexpr double kSamplingSeconds = 30.0;
+
+  /// Puts the capture's weights, or their differences, in the place of its values where that is asked for.
+  void choose_values(std::unique_ptr<GradientSource>& file) {
+    ReplayedValues values = options_.values;
+    const bool gathers = options_.op == Collective::all_gather && file->info().quantity == "gradient";
+    if (values == ReplayedValues::automatic) {
+      values = gathers && ReplayedWeights::has_all(*file) ? ReplayedValues::weights : ReplayedValues::own;
+      if (gathers && values == ReplayedValues::own)
+        values_remark_ = "gradients stand in for the weights, which the file does not have";
+    }
+    if (values == ReplayedValues::own) {
+      if (file->info().quantity != "gradient") values_remark_ = "replayed: " + quantity_text(file->info());
+      return;
+    }
+    file = std::make_unique<ReplayedWeights>(std::move(file), values == ReplayedValues::differences);
+    weights_ = true;
+    values_remark_ = "replayed: " + quantity_text(file->info());
+  }
 
   /// What one --granularity makes of a file's tensors, or one size of synthetic gradients. Each is a bench of its own.
   struct Cut {
@@ -450,13 +490,25 @@ class Bench {
                     fmt::format("{} {}", m.spec.name(), m.timing == Timing::isolated ? "isolated" : "concurrent"));
   }
 
+  /// Throws Fault::usage where a codec does not go with the collective, the scheme, or what is replayed.
+  void expect_carried(const CodecSpec& spec) const {
+    static_cast<void>(options_.resolved(spec));
+    const bool whole_weights = !sources_.empty() && sources_.front()->info().quantity == "weight";
+    if (options_.op != Collective::all_gather || spec.feedback() == Feedback::off || !whole_weights) return;
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {} keeps a residual, which weights would be added to anew in every step; add ef=off to "
+                    "the codec, or replay --values weight-difference",
+                    spec.name())};
+  }
+
   /// Why a codec is not replayed at all; empty when it is.
   [[nodiscard]] std::string reason_to_skip(const Cut& cut, const CodecSpec& spec) const {
     if (interrupted()) return std::string{kInterruptedMessage};
     if (options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline) return "no time was left for it";
     if (cut.units.empty()) return "no tensor has only finite values";
     try {
-      static_cast<void>(resolve(options_.scheme_for(spec), spec));
+      expect_carried(spec);
     } catch (const Error& error) {
       return error.what();  // `--codec all` with a scheme that this one cannot ride
     }
@@ -469,7 +521,13 @@ class Bench {
     ResultRow row{m.spec};
     row.run_id = run_id_;
     row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
-    if (row.scheme == Scheme::automatic) row.scheme = resolve(row.scheme, m.spec);
+    row.op = options_.op;
+    if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped)
+      row.scheme = options_.resolved(m.spec);
+    if (options_.levelled(m.spec)) {
+      row.level_node = options_.node;
+      row.inner = options_.inside();
+    }
     if (tensor == "all") row.message = cut.remark;
     row.file = std::filesystem::path{cut.source.path()}.filename().string();
     row.model = cut.source.info().model;
@@ -579,12 +637,15 @@ class Bench {
     row.packets = replayed.packets;
     row.reached = replayed.reached;
     row.errors = all;
-    row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
+    // Other values go to other ranks in every step, so that sums over steps mean nothing.
+    if (options_.op != Collective::all_to_all)
+      row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
     row.steps = replayed.step_errors;
     for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
       row.step_iterations.push_back(cut.source.steps()[step].iteration);
     row.bytes = replayed.bytes;
-    if (replayed.has_residual && replayed.gradient_energy > 0.0)
+    // Of two levels the residual is a shard's, of a machine's mean.
+    if (replayed.has_residual && replayed.gradient_energy > 0.0 && !options_.levelled(m.spec))
       row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
     if (!replayed.samples.empty()) {
       row.encode = summary_of(replayed.samples, m.rounds, 0);
@@ -617,7 +678,8 @@ class Bench {
       ResultRow row = start_row(cut, m, info.name, info.elements);
       row.errors = replayed.tensor_errors[tensor];
       if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
-      row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
+      if (options_.op != Collective::all_to_all)
+        row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
       if (cut.units[unit_of[tensor]].pieces.size() == 1) {
         row.bytes = replayed.units[unit_of[tensor]].bytes;
       } else {
@@ -667,6 +729,8 @@ class Bench {
   BenchReport known_;   ///< what every report begins with
   BenchReport report_;  ///< of this run
   std::string run_id_;
+  bool weights_ = false;       ///< the capture's weights, or their differences, take the place of its values
+  std::string values_remark_;  ///< what is replayed, where that is not gradients
   int ranks_ = 1;
   std::size_t range_elements_ = 0;  ///< see ReplayPlan
   std::uint64_t done_ = 0;          ///< of the progress

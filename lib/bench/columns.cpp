@@ -120,7 +120,7 @@ std::vector<ResultColumn> make_columns() {
     std::string params = r.codec.params_text();
     return params.empty() ? std::string{"default"} : params;
   });
-  c.add("aggregation", "collective used: sum, gather, hop, own (several), none",
+  c.add("aggregation", "way taken: sum, gather, hop, alltoall, own (several collectives), none",
         [](Row r) { return r.codec.descriptor->aggregation == Aggregation::none ? "none" : name_of(r.scheme); });
   c.add("file", "input file, its name without folders", &ResultRow::file);
   c.add("model", "from the file", &ResultRow::model);
@@ -153,9 +153,18 @@ std::vector<ResultColumn> make_columns() {
     return from(r.iteration, [](auto& i) { return i.overlap == Overlap::bucket ? "bucket" : "none"; });
   });
   c.add("all_reduce",
-        "how sums are added: ring, doubling, auto, server or transpose; library: as MPI or NCCL do; empty in modelled "
+        "how sums are added: ring, doubling, auto, server or transpose; library: as MPI or NCCL do; none: nothing is "
+        "added; empty in modelled "
         "rows",
         [](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; });
+  c.add("op", "all-reduce, reduce-scatter, all-gather or all-to-all", [](Row r) { return name_of(r.op); });
+  c.add("levels", "of an all-reduce in two levels: ranks of a machine, as node=8",
+        [](Row r) { return r.level_node > 1 ? Cell{"node=" + std::to_string(r.level_node)} : Cell{}; });
+  c.add("codec_inner", "of two levels: the codec inside machines, with its parameters", [](Row r) {
+    if (!r.inner) return Cell{};
+    const std::string params = r.inner->params_text();
+    return Cell{r.inner->name() + (params.empty() ? "" : ":") + params};
+  });
   c.add("raw_bytes", "4 x elements", [](Row r) { return 4 * r.elements; });
   c.add("payload_bytes", "what a rank's encoder wrote in a step, mean over steps and ranks",
         [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload); }); });
@@ -169,10 +178,14 @@ std::vector<ResultColumn> make_columns() {
             return counted ? count_if_whole(b.wire_per_rank) : Cell{b.wire_per_rank};
           });
         });
-  c.add("element_ratio", "elements / values that a rank sent, mean over steps and ranks", &ResultRow::element_ratio);
+  c.add("element_ratio",
+        "elements that a rank encoded (of an all-gather its shard) / values that it sent, mean over steps and ranks",
+        &ResultRow::element_ratio);
   c.add("element_ratio_max", "the same of the rank that sent fewest", &ResultRow::element_ratio_max);
-  c.add("payload_ratio", "raw_bytes / payload_bytes", &ResultRow::payload_ratio);
-  c.add("wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes_per_rank",
+  c.add("payload_ratio", "raw_bytes / payload_bytes; of an all-gather, those of a shard", &ResultRow::payload_ratio);
+  c.add("wire_ratio",
+        "bytes of the uncompressed collective, 2(p-1)/p raw_bytes for an all-reduce and half for the others, / "
+        "wire_bytes_per_rank",
         &ResultRow::wire_ratio);
   c.add("delivered_least", "smallest share of a tensor that a message delivered, of all ranks; udp alone loses any",
         [](Row r) { return from(r.packets, &PacketShares::delivered_least); });
@@ -181,6 +194,10 @@ std::vector<ResultColumn> make_columns() {
   c.add("repeated", "share of datagrams that repeat one, of the worst rank; udp alone",
         [](Row r) { return from(r.packets, &PacketShares::repeated); });
   c.add("bits_per_element", "8 payload_bytes / elements", &ResultRow::bits_per_element);
+  c.add("wire_bytes_inside", "of wire_bytes_per_rank, what is sent inside machines, with --levels",
+        [](Row r) { return r.level_node > 1 ? from(r.bytes, &Bytes::wire_inside) : Cell{}; });
+  c.add("wire_bytes_across", "of wire_bytes_per_rank, what is sent between machines, with --levels",
+        [](Row r) { return r.level_node > 1 ? from(r.bytes, &Bytes::wire_across) : Cell{}; });
   c.add("nmse", "sum (x-y)^2 / sum x^2, x the exact mean over ranks, y the result, over all steps",
         [](Row r) { return from(r.errors, &ErrorSums::nmse); });
   c.add("snr_db", "-10 log10 nmse", [](Row r) { return from(r.errors, &ErrorSums::snr_db); });
@@ -215,7 +232,7 @@ std::vector<ResultColumn> make_columns() {
   c.add("encode_gb_s", "raw_bytes / encode time, 1e9 bytes a second", &ResultRow::encode_gb_s);
   c.add("decode_gb_s", "raw_bytes / decode time", &ResultRow::decode_gb_s);
   c.add("algbw_gb_s", "raw_bytes / total time", &ResultRow::algbw_gb_s);
-  c.add("busbw_gb_s", "algbw_gb_s x 2(p-1)/p", &ResultRow::busbw_gb_s);
+  c.add("busbw_gb_s", "algbw_gb_s x 2(p-1)/p for an all-reduce, x (p-1)/p for the others", &ResultRow::busbw_gb_s);
   c.add("wire_gb_s", "wire_bytes_per_rank / communication time", &ResultRow::wire_gb_s);
   c.add("copy_gb_s", "memcpy with the row's threads, measured in this run",
         [](Row r) { return r.samples.empty() ? Cell{} : Cell{r.copy_rate / 1e9}; });
@@ -271,25 +288,24 @@ std::string_view name_of(ResultRow::Status status) {
 }
 
 std::optional<double> ResultRow::element_ratio() const {
-  return bytes ? positive_ratio(static_cast<double>(elements), bytes->values_sent) : std::nullopt;
+  return bytes ? positive_ratio(encoded_bytes() / 4.0, bytes->values_sent) : std::nullopt;
 }
 
 std::optional<double> ResultRow::element_ratio_max() const {
-  return bytes ? positive_ratio(static_cast<double>(elements), bytes->fewest_values_sent) : std::nullopt;
+  return bytes ? positive_ratio(encoded_bytes() / 4.0, bytes->fewest_values_sent) : std::nullopt;
 }
 
 std::optional<double> ResultRow::payload_ratio() const {
-  return bytes ? positive_ratio(raw_bytes(), bytes->payload) : std::nullopt;
+  return bytes ? positive_ratio(encoded_bytes(), bytes->payload) : std::nullopt;
 }
 
 std::optional<double> ResultRow::wire_ratio() const {
-  const double p = ranks;
-  return bytes ? positive_ratio(2.0 * (p - 1.0) / p * raw_bytes(), bytes->wire_per_rank) : std::nullopt;
+  return bytes ? positive_ratio(bus_factor() * raw_bytes(), bytes->wire_per_rank) : std::nullopt;
 }
 
 std::optional<double> ResultRow::bits_per_element() const {
   if (!bytes) return std::nullopt;
-  return 8.0 * bytes->payload / static_cast<double>(elements);
+  return 8.0 * bytes->payload / (encoded_bytes() / 4.0);
 }
 
 bool ResultRow::has_codec_times() const {
@@ -298,7 +314,7 @@ bool ResultRow::has_codec_times() const {
 }
 
 std::optional<double> ResultRow::encode_gb_s() const {
-  return has_codec_times() ? rate(raw_bytes(), encode) : std::nullopt;
+  return has_codec_times() ? rate(encoded_bytes(), encode) : std::nullopt;
 }
 
 std::optional<double> ResultRow::decode_gb_s() const {
@@ -311,9 +327,8 @@ std::optional<double> ResultRow::algbw_gb_s() const {
 
 std::optional<double> ResultRow::busbw_gb_s() const {
   const auto algbw = algbw_gb_s();
-  const double p = ranks;
   if (!algbw || (ranks == 1 && !modelled())) return std::nullopt;
-  return *algbw * 2.0 * (p - 1.0) / p;
+  return *algbw * bus_factor();
 }
 
 std::optional<double> ResultRow::wire_gb_s() const {
@@ -322,14 +337,19 @@ std::optional<double> ResultRow::wire_gb_s() const {
 
 std::optional<double> ResultRow::encode_share() const {
   if (!has_codec_times()) return std::nullopt;
-  return (raw_bytes() + bytes->payload) / encode->median / (2.0 * copy_rate);  // a copy of B bytes moves 2 B
+  return (encoded_bytes() + bytes->payload) / encode->median / (2.0 * copy_rate);  // a copy of B bytes moves 2 B
 }
 
 std::optional<double> ResultRow::decode_share() const {
-  if (!has_codec_times()) return std::nullopt;
-  // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end.
+  if (!has_codec_times() || level_node > 1) return std::nullopt;  // of two levels two codecs decode
+  // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end; alltoall decodes
+  // p shards as their owner and all p means at the end.
   const double p = ranks;
-  const double payloads = scheme == Scheme::gather ? p : scheme == Scheme::hop ? (2.0 * p - 1.0) / p : 1.0;
+  const bool gathers = op == Collective::all_reduce;
+  const double payloads = scheme == Scheme::gather                ? p
+                          : scheme == Scheme::hop                 ? (gathers ? (2.0 * p - 1.0) / p : 1.0)
+                          : scheme == Scheme::alltoall && gathers ? 2.0
+                                                                  : 1.0;
   return (payloads * bytes->payload + 2.0 * raw_bytes()) / decode->median / (2.0 * copy_rate);
 }
 
@@ -349,7 +369,8 @@ double cumulative_nmse(double error, double energy) {
 }
 
 Table steps_table(std::span<const ResultRow> rows) {
-  const std::vector<std::string> keys{"run_id", "codec", "params", "aggregation", "granularity", "ranks", "timing"};
+  const std::vector<std::string> keys{"run_id", "codec",       "params", "aggregation",
+                                      "op",     "granularity", "ranks",  "timing"};
   std::vector<Column> heads;
   std::vector<const ResultColumn*> sources;
   for (const auto& column : bench_columns()) {
@@ -370,7 +391,8 @@ Table steps_table(std::span<const ResultRow> rows) {
       cells.push_back(row.step_iterations[s]);
       cells.push_back(step.sums.nmse());
       cells.push_back(to_cell(step.sums.cosine()));
-      cells.push_back(cumulative_nmse(step.cumulative_error, step.cumulative_energy));
+      cells.push_back(row.cumulative_nmse ? to_cell(cumulative_nmse(step.cumulative_error, step.cumulative_energy))
+                                          : Cell{});
       table.add(std::move(cells));
     }
   }

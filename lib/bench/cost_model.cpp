@@ -7,6 +7,8 @@
 namespace gradtool {
 namespace {
 
+constexpr std::size_t kKinds = 8;  ///< of CollectiveUse
+
 double steps_of_doubling(double p) {
   return p <= 1.0 ? 0.0 : std::ceil(std::log2(p) - 1e-9);
 }
@@ -69,6 +71,28 @@ double seconds_of_call(const CollectiveUse& use, const Network& net, double meas
   return 0.0;
 }
 
+/// The ranks among which something is used, and what joins them.
+struct Group {
+  Network network;
+  double measured = 1.0, ranks = 1.0;
+};
+Group group_of(const CollectiveUse& use, const Network& network, double measured, double ranks) {
+  Group group{.network = network, .measured = measured, .ranks = ranks};
+  if (use.level == Level::whole) return group;
+  const bool two_levels = network.node > 1;
+  group.network.node = 1;
+  if (use.level == Level::inside) {
+    if (two_levels) group.network.link = network.inner;
+    group.measured = use.node;
+    group.ranks = std::min<double>(use.node, ranks);
+  } else {
+    if (two_levels) group.network.link.beta /= use.node;
+    group.measured = measured / use.node;
+    group.ranks = std::max(1.0, ranks / use.node);
+  }
+  return group;
+}
+
 double wire_of(const CollectiveUse& use, double measured, double p) {
   if (p <= 1.0) return 0.0;
   switch (use.kind) {
@@ -114,19 +138,21 @@ std::string_view name_of(CollectiveUse::Kind kind) {
   return {};
 }
 
-CollectiveUses no_uses() {
-  using Kind = CollectiveUse::Kind;
-  return {{{Kind::all_reduce},
-           {Kind::all_gather},
-           {Kind::broadcast},
-           {Kind::exchange},
-           {Kind::reduce_scatter},
-           {Kind::all_to_all},
-           {Kind::shard_gather},
-           {Kind::ring_hop}}};
+std::string_view name_of(Level level) {
+  return level == Level::whole ? "whole" : level == Level::inside ? "inside" : "across";
 }
 
-void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards, bool ring) {
+CollectiveUses no_uses(int node) {
+  CollectiveUses uses;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    uses[i].kind = static_cast<CollectiveUse::Kind>(i % kKinds);
+    uses[i].level = static_cast<Level>(i / kKinds);
+    uses[i].node = node;
+  }
+  return uses;
+}
+
+void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards, bool ring, Level level) {
   using Kind = CollectiveUse::Kind;
   const Kind kind = call.starts_with("all_reduce")       ? Kind::all_reduce
                     : call == "all_gather_v" && shards   ? Kind::shard_gather
@@ -137,7 +163,7 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
                     : ring                               ? Kind::ring_hop
                                                          : Kind::exchange;
   if ((kind == Kind::exchange || kind == Kind::ring_hop) && bytes == 0.0) return;
-  auto& use = uses[static_cast<std::size_t>(kind)];
+  auto& use = uses[kKinds * static_cast<std::size_t>(level) + static_cast<std::size_t>(kind)];
   use.calls += 1.0;
   use.bytes += bytes;
 }
@@ -146,8 +172,12 @@ ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& netw
   ModelledStep step;
   for (const auto& use : uses) {
     if (use.calls <= 0.0) continue;
-    step.seconds += use.calls * seconds_of_call(use, network, measured_ranks, ranks);
-    step.wire_bytes += wire_of(use, measured_ranks, ranks);
+    const Group group = group_of(use, network, measured_ranks, ranks);
+    step.seconds += use.calls * seconds_of_call(use, group.network, group.measured, group.ranks);
+    const double wire = wire_of(use, group.measured, group.ranks);
+    step.wire_bytes += wire;
+    if (use.level == Level::inside) step.wire_inside += wire;
+    if (use.level == Level::across) step.wire_across += wire;
   }
   return step;
 }

@@ -8,6 +8,7 @@
 
 #include "lib/bench/network.hpp"
 #include "lib/bench/units.hpp"
+#include "lib/comm/communicator.hpp"
 
 namespace gradtool {
 
@@ -26,17 +27,21 @@ struct CollectiveUse {
   Kind kind = Kind::all_reduce;
   double calls = 0.0;  ///< a step
   double bytes = 0.0;  ///< a step, of all calls
+  Level level = Level::whole;
+  int node = 1;  ///< ranks of a machine, on the other levels
 };
 
 [[nodiscard]] std::string_view name_of(CollectiveUse::Kind kind);
+[[nodiscard]] std::string_view name_of(Level level);
 
-/// One of each kind, in the order of Kind.
-using CollectiveUses = std::array<CollectiveUse, 8>;
+/// One of each kind on each level, level by level in the order of Level and of Kind.
+using CollectiveUses = std::array<CollectiveUse, 24>;
 /// All of them unused.
-[[nodiscard]] CollectiveUses no_uses();
+[[nodiscard]] CollectiveUses no_uses(int node = 1);
 /// Adds a call, by the name that RecordingCommunicator gives it and what its reducer says of itself (Reducer::Pattern).
 /// An empty exchange is no message.
-void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards = false, bool ring = false);
+void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards = false, bool ring = false,
+             Level level = Level::whole);
 
 /// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model:
 ///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
@@ -48,11 +53,14 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
 ///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1;
 ///   gather of shards: an all-gather of parts that shrink as 1/p;
 ///   hop on a ring: as an exchange, but of all ranks of a machine only one sends across.
-/// With two levels the ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a
-/// reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.
+/// What is used inside machines of `node` ranks (--levels) is among these, over `inner` where the network has it, and
+/// what is used across is among the machines, each rank having its share of the machine's link.
+/// With two levels of the network the ranks of a machine first combine over `inner`, and share the machine's link: an
+/// all-reduce is a reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.
 struct ModelledStep {
   double seconds = 0.0;
-  double wire_bytes = 0.0;  ///< sent by one rank
+  double wire_bytes = 0.0;                      ///< sent by one rank
+  double wire_inside = 0.0, wire_across = 0.0;  ///< of these, on the levels of --levels
 };
 [[nodiscard]] ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& network, int measured_ranks,
                                       int ranks);

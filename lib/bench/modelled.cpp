@@ -18,19 +18,26 @@ double share(double part, double whole) {
 
 ResultRow modelled_row(const ResultRow& measured, const Network& network, int machines, const ModelSetting& setting) {
   const int ranks = machines * network.node;
-  const bool decodes_all =
-      measured.scheme == Scheme::gather && measured.codec.descriptor->aggregation != Aggregation::none;
+  const bool decodes_all = measured.op == Collective::all_reduce && measured.scheme == Scheme::gather &&
+                           measured.codec.descriptor->aggregation != Aggregation::none;
   const double decodes = decodes_all ? static_cast<double>(ranks) / measured.ranks : 1.0;
+  // In an all-gather a rank encodes its shard, which shrinks as ranks grow.
+  const double encodes = measured.op == Collective::all_gather ? static_cast<double>(measured.ranks) / ranks : 1.0;
   const ModelledStep step = model_units(measured, network, ranks);
   ResultRow row = measured;
   row.network = network;
   row.comm = "model";
   row.ranks = ranks;
   row.bytes->wire_per_rank = step.wire_bytes;
-  row.encode = scaled(*measured.encode, 1.0);
+  row.bytes->wire_inside = step.wire_inside;
+  row.bytes->wire_across = step.wire_across;
+  row.encode = scaled(*measured.encode, encodes);
   row.communicate = PhaseSummary{.median = step.seconds};
   row.decode = scaled(*measured.decode, decodes);
-  for (auto& unit : row.units) unit.decode *= decodes;
+  for (auto& unit : row.units) {
+    unit.encode *= encodes;
+    unit.decode *= decodes;
+  }
   row.total = PhaseSummary{.median = row.encode->median + step.seconds + row.decode->median};
   if (row.encode->low && row.decode->low) {
     // The two are taken to err together, because what disturbs a machine disturbs both.
@@ -40,7 +47,7 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
   row.samples.clear();
   row.steps.clear();
   row.verdict = {};
-  if (row.codec.name() == "none" && !setting.tensor_bytes.empty()) {
+  if (row.codec.name() == "none" && row.op == Collective::all_reduce && !setting.tensor_bytes.empty()) {
     row.tensorwise_seconds = row.encode->median + row.decode->median;
     for (const double bytes : setting.tensor_bytes) {
       const CollectiveUse use{.kind = CollectiveUse::Kind::all_reduce, .calls = 1.0, .bytes = bytes};
@@ -79,6 +86,8 @@ ModelledStep model_units(const ResultRow& row, const Network& network, int ranks
     const ModelledStep sent = model_step(unit.uses, network, row.measured_ranks, ranks);
     step.seconds += sent.seconds;
     step.wire_bytes += sent.wire_bytes;
+    step.wire_inside += sent.wire_inside;
+    step.wire_across += sent.wire_across;
   }
   return step;
 }

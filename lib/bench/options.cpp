@@ -1,6 +1,8 @@
 // What the options of a bench mean for one codec, and which of them exclude each other.
 #include "lib/bench/options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -18,8 +20,20 @@ Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
   return spec.descriptor->name == "none" || spec.descriptor->name == "noop" ? Scheme::automatic : scheme;
 }
 
+bool BenchOptions::levelled(const CodecSpec& spec) const {
+  return node > 1 && spec.descriptor->name != "none" && spec.descriptor->name != "noop";
+}
+
+Scheme BenchOptions::resolved(const CodecSpec& spec) const {
+  return levelled(spec) ? resolve_levels(spec, inside(), scheme_for(spec)) : resolve(scheme_for(spec), spec, op);
+}
+
 std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
+  if (op == Collective::all_gather || op == Collective::all_to_all) return "none";
   if (comm == "nccl") return "library";
+  const bool on_ring = spec.descriptor->aggregation == Aggregation::sum &&
+                       (scheme_for(spec) == Scheme::automatic || scheme_for(spec) == Scheme::sum);
+  if (op == Collective::reduce_scatter) return on_ring ? name_of(AllReduce::ring) : "none";
   if (spec.descriptor->name != "none") return name_of(all_reduce);
   if (comm == "udp") return name_of(all_reduce);
   return comm == "mpi" ? "library" : name_of(AllReduce::ring);  // threads and loopback have no other
@@ -28,6 +42,25 @@ std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
 int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
   return timing == Timing::concurrent && can_be_pipelined(spec) ? pipeline : 1;
 }
+
+namespace {
+
+/// What only an all-reduce has.
+void check_collective(const BenchOptions& options) {
+  const auto refuse = [&](bool given, std::string_view option, std::string_view why) {
+    if (!given) return;
+    throw Error{Fault::usage, fmt::format("{} {}: leave it out with --op {}", option, why, name_of(options.op))};
+  };
+  refuse(options.node > 1, "--levels", "divides an all-reduce");
+  refuse(options.pipeline > 1, "--pipeline", "overlaps chunks of an all-reduce");
+  refuse(options.all_reduce != AllReduce::ring, "--all-reduce", "is how an all-reduce adds");
+  refuse(options.op != Collective::reduce_scatter && (options.compute_captured || options.compute_seconds > 0.0),
+         "--compute-ms", "models gradients on their way beside the backward pass");
+  refuse(options.op == Collective::all_to_all && !options.reconstruction.empty(), "--reconstruction",
+         "writes the one result of all ranks");
+}
+
+}  // namespace
 
 void check_options(const BenchOptions& options) {
   expect_valid(!options.codecs.empty(), "bench: no codec given");
@@ -38,6 +71,8 @@ void check_options(const BenchOptions& options) {
                "--comm-timeout must be 0.1 to 1000000 seconds");
   expect_valid(options.stop.timeout_seconds >= 0.0, "--timeout must be a number of seconds above 0");
   expect_valid(options.file.empty() != options.sizes.empty(), "bench: give a gradient file or --synthetic sizes");
+  if (!options.sizes.empty() && options.values > ReplayedValues::own)
+    throw Error{Fault::usage, "--values is about a captured model: leave it out with --synthetic"};
   if (!options.sizes.empty() && !(options.layers.empty() && options.reconstruction.empty() && !options.per_tensor &&
                                   !options.compute_captured && options.compute_seconds == 0.0)) {
     throw Error{Fault::usage,
@@ -63,6 +98,29 @@ void check_options(const BenchOptions& options) {
     throw Error{Fault::usage,
                 "--comm udp:sums=... may lose parts of the result on some ranks, and --check compares the ranks: add "
                 "--check 0"};
+  }
+  if (options.op != Collective::all_reduce) check_collective(options);
+  if (options.inner && options.node == 1)
+    throw Error{Fault::usage, "--codec-inner works inside machines: say how many ranks one has, with --levels node=8"};
+  if (options.node > 1 && options.pipeline > 1)
+    throw Error{Fault::usage, "--pipeline overlaps chunks of an all-reduce in one level: leave it off with --levels"};
+  if (options.node > 1 && std::none_of(options.codecs.begin(), options.codecs.end(),
+                                       [&](const CodecSpec& spec) { return options.levelled(spec); })) {
+    throw Error{Fault::usage, "--levels is for codecs, and none and noop stay in one level: give --codec another one"};
+  }
+  for (const Network& network : options.networks) {
+    for (const int machines : options.nodes) {
+      const int ranks = machines * network.node;
+      if (options.node == 1 || (ranks % options.node == 0 && ranks > options.node)) continue;
+      throw Error{
+          Fault::usage,
+          fmt::format("--nodes {} on {} are {} ranks, which --levels node={} does not divide into two machines or "
+                      "more",
+                      machines, network.name, ranks, options.node)};
+    }
+    if (options.node == 1 || network.node == 1 || network.node == options.node) continue;
+    throw Error{Fault::usage, fmt::format("--network {} has {} ranks on a machine and --levels {}: give both the same",
+                                          network.name, network.node, options.node)};
   }
   if (options.pipeline > 1) {
     if (options.device != "cpu") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/bench/cost_model.hpp"
+#include "lib/bench/replayed_weights.hpp"
 #include "lib/bench/statistics.hpp"
 #include "lib/bench/units.hpp"
 #include "lib/codecs/reducer.hpp"
@@ -37,9 +38,13 @@ struct BenchOptions {
   std::vector<std::uint64_t> sizes;           ///< bytes of synthetic gradients to replay instead (synthetic.hpp)
   std::vector<CodecSpec> codecs;              ///< `none` and `noop` are added in front when missing
   std::vector<Granularity> granularities{1};  ///< each is a bench of its own, compared with the others
+  ReplayedValues values = ReplayedValues::automatic;
+  Collective op = Collective::all_reduce;  ///< what is carried out on every unit
   Scheme scheme = Scheme::automatic;
-  std::string comm = "threads";  ///< threads, mpi or udp; with device cuda loopback or nccl
-  UdpOptions udp;                ///< where comm is udp
+  int node = 1;                    ///< ranks of a machine, for an all-reduce in two levels; 1: in one
+  std::optional<CodecSpec> inner;  ///< of two levels: the codec inside machines; none where not given
+  std::string comm = "threads";    ///< threads, mpi or udp; with device cuda loopback or nccl
+  UdpOptions udp;                  ///< where comm is udp
   std::string device = "cpu";
   double comm_timeout = 120.0;             ///< seconds that ranks wait for one of them
   int ranks = 0;                           ///< 0: as many as the file has workers; synthetic ones 4
@@ -75,7 +80,12 @@ struct BenchOptions {
   [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
-  /// What adds the sums of `spec`: ring, doubling, auto, server or transpose, or library.
+  /// True where `spec` works between machines, and another codec inside. The baselines stay what they are.
+  [[nodiscard]] bool levelled(const CodecSpec& spec) const;
+  [[nodiscard]] CodecSpec inside() const { return inner ? *inner : parse_codec("none"); }
+  /// The scheme of `spec` among the ranks that it works on. Throws Fault::usage where it cannot.
+  [[nodiscard]] Scheme resolved(const CodecSpec& spec) const;
+  /// What adds the sums of `spec`: ring, doubling, auto, server or transpose, or library; none where nothing is added.
   [[nodiscard]] std::string_view all_reduce_for(const CodecSpec& spec) const;
   /// `pipeline`, but 1 where phases are timed apart and for none and noop.
   [[nodiscard]] int pipeline_for(const CodecSpec& spec, Timing timing) const;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "kernels/vector.hpp"
+#include "lib/bench/collective_reference.hpp"
 #include "lib/bench/fingerprint.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/replay_files.hpp"
@@ -50,7 +52,9 @@ class ErrorTotals {
 
   /// `exact` is the mean of what the ranks put into a unit, `got` is what became of it. `unit_index` counts in the
   /// range.
-  void observe(std::size_t step, std::size_t unit_index, std::span<const double> exact, std::span<const float> got) {
+  /// `with_sums`: also the running sums, which mean something where every step has values of the same elements.
+  void observe(std::size_t step, std::size_t unit_index, std::span<const double> exact, std::span<const float> got,
+               bool with_sums = true) {
     // Block by block, so that a large unit comes through the caches once. The sums run over all blocks in order.
     constexpr std::size_t kBlock = 1024;
     for (const auto& piece : units_[unit_index].pieces) {
@@ -60,8 +64,10 @@ class ErrorTotals {
         const auto mean = exact.subspan(first, std::min(kBlock, piece.elements - done));
         const auto result = got.subspan(first, mean.size());
         sums.observe(mean, result);
-        add_to_totals(result_.step_errors[step], mean, result, &difference_[unit_index][first],
-                      &total_[unit_index][first]);
+        if (with_sums) {
+          add_to_totals(result_.step_errors[step], mean, result, &difference_[unit_index][first],
+                        &total_[unit_index][first]);
+        }
       }
       result_.tensor_errors[piece.tensor].merge(sums);
       result_.step_errors[step].sums.merge(sums);
@@ -178,16 +184,21 @@ class UnitTimes {
   std::vector<std::vector<double>> times_;  ///< encode and decode of the first unit, then of the second, and so on
 };
 
-/// Whether all ranks end a step with the same bits. Does nothing where --check is off.
+/// Whether all ranks end a step with the same bits. Does nothing where --check is off, and for a collective that brings
+/// each rank something else.
 template <Space S>
 class RankAgreement {
  public:
   RankAgreement(const ReplayPlan& plan, UnitRange range, Communicator<S>& comm)
-      : plan_{plan}, range_{range}, comm_{comm}, prints_(4 * range.size()) {}
+      : plan_{plan},
+        range_{range},
+        comm_{comm},
+        compares_{plan.options.check && same_everywhere(plan.op())},
+        prints_(4 * range.size()) {}
 
   /// Remembers what a unit of the range came to on this rank.
   void keep(std::size_t unit, std::span<const float> values) {
-    if (!plan_.options.check) return;
+    if (!compares_) return;
     const auto print = fingerprint(values);
     const std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
     std::copy(both.begin(), both.end(), prints_.begin() + static_cast<std::ptrdiff_t>(4 * (unit - range_.first)));
@@ -196,7 +207,7 @@ class RankAgreement {
   /// Compares all units of a step at once. The ranks agree where the largest fingerprint over ranks is also the
   /// smallest, which is the largest negative one. Throws Fault::check where they do not.
   void compare(std::size_t step) {
-    if (!plan_.options.check) return;
+    if (!compares_) return;
     comm_.agree_max(prints_);
     for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
       const double* both = &prints_[4 * (unit - range_.first)];
@@ -211,6 +222,7 @@ class RankAgreement {
   const ReplayPlan& plan_;
   UnitRange range_;
   Communicator<S>& comm_;
+  bool compares_;
   std::vector<double> prints_;  ///< of a step: for each unit both halves of the fingerprint, each with its negative
 };
 
@@ -240,18 +252,20 @@ class RankUnits {
         loader_{loader},
         shared_loader_{shared_loader} {
     comm_.set_all_reduce(plan.options.all_reduce);
+    if (plan.levelled() && !comm_.has_levels()) comm_.set_levels(plan.options.node);
     std::size_t workspace = 0;
     std::size_t largest = 0;
     std::shared_ptr<const Codec<S>> codec;
     const CodecDescriptor& descriptor = *plan.codec.descriptor;
     for (const auto& unit : range.of(plan.units)) {
-      const Layout layout = layout_of(unit, plan.reader.tensors());
+      const Layout layout = plan.op() == Collective::all_reduce ? layout_of(unit, plan.reader.tensors())
+                                                                : Layout::flat(plan.padded(unit.elements));
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
       queues_.push_back(processor.queue(unit.elements));
       summed_.push_back(summed_tensors(layout));
       reducers_.push_back(make_unit_reducer(codec, layout));
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
-      largest = std::max(largest, unit.elements);
+      largest = std::max(largest, layout.elements);
     }
     const std::size_t weights = descriptor.needs_weight ? largest : 0;
     const std::size_t moments = descriptor.needs_second_moment ? largest : 0;
@@ -274,7 +288,8 @@ class RankUnits {
     for (auto& reducer : reducers_) reducer->reset(queue_);
   }
 
-  /// Brings the rank's gradient of a unit into the buffer that is reduced. Not timed. `with_mean`: the loader of rank 0
+  /// Brings the rank's gradient of a unit into the buffer that is reduced, and zeros behind it up to whole shards. Not
+  /// timed. `with_mean`: the loader of rank 0
   /// has the mean over ranks then.
   View<float, S> prepare(std::size_t step, std::size_t unit, bool with_mean) {
     processor_.finish_uploads();
@@ -294,7 +309,9 @@ class RankUnits {
     if (!moment.empty()) processor_.upload(moment, second_moment_.first(moment.size()));
     side_ = {.weight = weight_.first(weight.size()), .second_moment = second_moment_.first(moment.size())};
     comm_.describe(summed_[unit - range_.first]);
-    return buffer_.first(gradient.size());
+    const std::size_t padded = plan_.padded(gradient.size());
+    fill_zero(queue_, buffer_.part(gradient.size(), padded - gradient.size()));
+    return buffer_.first(padded);
   }
 
   /// Throws Fault::check when it allocates.
@@ -322,7 +339,11 @@ class RankUnits {
                                       static_cast<std::size_t>(plan_.pipeline()), processor_.chunk_threads());
       }
     }
-    return make_reducer<S>(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_);
+    if (plan_.levelled()) {
+      return make_levelled_reducer<S>(plan_.codec, plan_.options.inside(), plan_.scheme(), layout.elements, plan_.ranks,
+                                      plan_.options.node, queue_);
+    }
+    return make_reducer<S>(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_, plan_.op());
   }
 
   [[nodiscard]] EncodeContext context(std::size_t step, std::size_t unit) const {
@@ -367,9 +388,13 @@ class RankReplay {
         loader_{loader},
         shared_loader_{shared_loader},
         result_{result},
+        comparison_{plan, comm, processor},
         counts_{plan.units.size(), comm.rank(), comm.size()},
-        sent_(plan.steps()) {
+        sent_(plan.steps()),
+        sent_inside_(plan.steps()),
+        sent_across_(plan.steps()) {
     result.units.resize(plan.units.size());
+    for (auto& unit : result.units) unit.uses = no_uses(plan.options.node);
     result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
     result.reached = !plan.errors;
     for (auto* sums : {&result.cumulative_error, &result.cumulative_energy}) sums->resize(plan.reader.tensors().size());
@@ -431,24 +456,34 @@ class RankReplay {
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
         const auto buffer = units_->prepare(step, unit, true);
         // Now, because on the host the reduction overwrites what was loaded.
-        if (leads()) result_.gradient_energy += energy(loader_.gradient(0));
-        const std::uint64_t sent_before = comm_.traffic().bytes_sent;
+        if (leads()) result_.gradient_energy += energy(comparison_.encoded_by_first(loader_.gradient(0)));
+        comparison_.before(buffer);
+        comm_.reset_traffic();
         reduce_recorded(step, unit, buffer);
-        const auto values = processor_.download(buffer);
         Reducer<S>& reducer = (*units_)[unit];
-        agreement_->keep(unit, values);
         counts_.add(unit, reducer.payload_bytes(), reducer.values_sent(processor_.queue()));
-        sent[unit - range_.first] = static_cast<double>(comm_.traffic().bytes_sent - sent_before);
+        sent[unit - range_.first] = static_cast<double>(comm_.traffic().bytes_sent);
+        sent_[step] += sent[unit - range_.first];
+        if (comm_.has_levels()) {
+          sent_inside_[step] += static_cast<double>(comm_.inside().traffic().bytes_sent);
+          sent_across_[step] += static_cast<double>(comm_.across().traffic().bytes_sent);
+        }
+        const auto result = reducer.result(buffer);
+        comparison_.after(result);
+        const auto target = mean_target(reducer);
+        const auto values = processor_.download(result).first(plan_.units[unit].elements);
+        agreement_->keep(unit, values);
         if (!leads()) continue;
-        totals->observe(step, unit - range_.first, loader_.mean(), values);
         if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
+        comparison_.compare(target.empty() ? loader_.mean() : target, values, [&](auto exact, auto got) {
+          totals->observe(step, unit - range_.first, exact, got, plan_.op() != Collective::all_to_all);
+        });
         reducer.settle(processor_.queue());
         const auto residual = reducer.residual();
         result_.has_residual = result_.has_residual || !residual.empty();
         if (!residual.empty()) result_.residual_energy += energy(processor_.download(residual));
       }
       agreement_->compare(step);
-      sent_[step] += static_cast<double>(comm_.traffic().bytes_sent);
       comm_.agree_max(sent);
       for (std::size_t unit = range_.first; unit < range_.last; ++unit)
         result_.units[unit].bytes.wire_per_rank += sent[unit - range_.first] / static_cast<double>(steps);
@@ -459,11 +494,35 @@ class RankReplay {
     collect_notes();
   }
 
+  /// For a method with a target of its own, on rank 0: the mean over ranks, valid until the next call. Else empty.
+  std::span<const double> mean_target(Reducer<S>& reducer) {
+    if (plan_.codec.descriptor->target.empty()) return {};
+    const auto mine = reducer.target(processor_.queue());
+    const auto ranks = static_cast<std::size_t>(comm_.size());
+    const std::size_t n = mine.size();
+    Arena<S> targets{leads() ? Arena<S>::padded_size(4 * n * ranks) : 0};
+    const auto all = leads() ? targets.template take<float>(n * ranks) : View<float, S>{};
+    comm_.gather(processor_.queue(), as_bytes(mine), as_writable_bytes(all), 0);
+    if (!leads()) return {};
+    mean_target_.assign(n, 0.0);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const auto part = processor_.download(all.part(rank * n, n));
+      for (std::size_t i = 0; i < n; ++i) mean_target_[i] += static_cast<double>(part[i]);
+    }
+    for (double& value : mean_target_) value /= static_cast<double>(ranks);
+    return mean_target_;
+  }
+
   /// After the passes for the errors over all ranges.
   void finish_comparison() {
     const auto steps = static_cast<double>(plan_.steps());
-    comm_.agree_max(sent_);
-    for (const double bytes : sent_) result_.bytes.wire_per_rank += bytes / steps;
+    const auto mean_of_largest = [&](std::vector<double>& sent) {
+      comm_.agree_max(sent);
+      return std::accumulate(sent.begin(), sent.end(), 0.0) / steps;
+    };
+    result_.bytes.wire_per_rank = mean_of_largest(sent_);
+    result_.bytes.wire_inside = mean_of_largest(sent_inside_);
+    result_.bytes.wire_across = mean_of_largest(sent_across_);
     counts_.share(comm_);
     if (!leads()) return;
     counts_.finish(plan_.steps(), result_);
@@ -477,15 +536,17 @@ class RankReplay {
       if (tally.whole > 0.0)
         notes_.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
     }
+    if (const auto target = plan_.codec.descriptor->target; !target.empty())
+      notes_.push_back(fmt::format("errors are those against {}", target));
     result_.note = fmt::format("{}", fmt::join(notes_, "; "));
   }
 
   /// Counts the collectives, and writes payloads down when asked to.
   void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer) {
     RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
-                                         const auto pattern = (*units_)[unit].pattern();
+                                         const auto pattern = (*units_)[unit].pattern(call.level);
                                          add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
-                                                 pattern.ring);
+                                                 pattern.ring, call.level);
                                          if (log_) log_->put(step, unit, call.name, processor_.look(call.bytes));
                                        }};
     NoClock<S> clock;
@@ -602,12 +663,15 @@ class RankReplay {
   std::optional<RankAgreement<S>> agreement_;
   std::vector<double> row_;  ///< of a step: for each unit the seconds of its phases and its total; then the reasons for
                              ///< which the clock was held down
+  CollectiveReference<S, Processor> comparison_;
   UnitCounts counts_;
-  std::vector<double> sent_;  ///< bytes that this rank sent in each step
+  std::vector<double> sent_;                       ///< bytes that this rank sent in each step
+  std::vector<double> sent_inside_, sent_across_;  ///< of these, on the levels that a communicator has
   std::vector<std::string> notes_;
   std::vector<Tally> tallies_;
   UnitTimes unit_times_;
   DiscardedSamples discarded_;
+  std::vector<double> mean_target_;
   std::unique_ptr<PayloadLog> log_;  ///< where payloads are written down
 };
 

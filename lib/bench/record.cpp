@@ -57,8 +57,12 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
               {"encode_us", profile.encode * 1e6},
               {"decode_us", profile.decode * 1e6}};
       for (const auto& use : profile.uses) {
-        if (use.calls > 0.0)
-          unit["collectives"].push_back({{"kind", name_of(use.kind)}, {"calls", use.calls}, {"bytes", use.bytes}});
+        if (use.calls <= 0.0) continue;
+        auto& used = unit["collectives"].emplace_back();
+        used = {{"kind", name_of(use.kind)}, {"calls", use.calls}, {"bytes", use.bytes}};
+        if (use.level == Level::whole) continue;
+        used["level"] = name_of(use.level);
+        used["node"] = use.node;
       }
     }
   }

@@ -55,6 +55,13 @@ struct ReplayPlan {
   [[nodiscard]] std::size_t steps() const { return options.steps_of(reader.steps().size()); }
   [[nodiscard]] std::vector<UnitRange> ranges() const { return make_unit_ranges(units, range_elements); }
   [[nodiscard]] Scheme scheme() const { return options.scheme_for(codec); }
+  [[nodiscard]] bool levelled() const { return options.levelled(codec); }
+  [[nodiscard]] Collective op() const { return options.op; }
+  /// Elements that ranks hand to the collective for a unit: shards are all as long, as PyTorch's FSDP pads them.
+  [[nodiscard]] std::size_t padded(std::size_t elements) const {
+    const auto parts = static_cast<std::size_t>(ranks);
+    return op() == Collective::all_reduce ? elements : (elements + parts - 1) / parts * parts;
+  }
   /// Chunks of a unit that overlap (lib/codecs/pipelined.hpp); 1: none do.
   [[nodiscard]] int pipeline() const { return options.pipeline_for(codec, timing); }
 };
@@ -64,6 +71,8 @@ struct StepBytes {
   double payload = 0.0;             ///< bytes that a rank's encoder wrote, mean over ranks
   double payload_max = 0.0;         ///< the same of the rank that wrote most
   double wire_per_rank = 0.0;       ///< bytes sent by the rank that sent most
+  double wire_inside = 0.0;         ///< of an all-reduce in two levels: of these, inside machines; likewise the largest
+  double wire_across = 0.0;         ///< and between them
   double values_sent = 0.0;         ///< gradient elements among the payload, mean over ranks
   double fewest_values_sent = 0.0;  ///< the same of the rank that sent fewest
 };

@@ -76,7 +76,7 @@ class CudaProcessor {
   CudaProcessor(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue)
       : queue_{queue}, clock_{comm, plan.timing, queue}, throttle_{clock_reasons(plan)} {
     std::size_t largest = 0;
-    for (const auto& unit : plan.units) largest = std::max(largest, unit.elements);
+    for (const auto& unit : plan.units) largest = std::max(largest, plan.padded(unit.elements));
     landing_ = cuda::PinnedBuffer{4 * largest};
     if (!plan.options.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
   }

@@ -43,7 +43,10 @@ struct ResultRow {
   Status status = Status::ok;
   std::string message;  ///< why the status is not ok, else a remark; empty: none
   CodecSpec codec;
+  Collective op = Collective::all_reduce;
   Scheme scheme = Scheme::automatic;   ///< that the codec rides
+  int level_node = 1;                  ///< ranks of a machine, of an all-reduce in two levels; 1: in one
+  std::optional<CodecSpec> inner;      ///< of two levels: the codec inside machines
   std::string file, model;             ///< name of the gradient file without folders, and the model that it names
   std::string tensor = "all";          ///< name of the one tensor, or all
   std::string granularity = "tensor";  ///< one of those given with --granularity, or size_name()
@@ -103,6 +106,16 @@ struct ResultRow {
 
   [[nodiscard]] bool modelled() const { return network.has_value(); }
   [[nodiscard]] double raw_bytes() const { return 4.0 * static_cast<double>(elements); }
+  /// Of raw_bytes, what one rank encodes: in an all-gather its own shard.
+  [[nodiscard]] double encoded_bytes() const {
+    return raw_bytes() / (op == Collective::all_gather ? measured_ranks : 1);
+  }
+  /// Bytes that one rank sends in this collective when nothing is compressed / raw_bytes: the factor between algbw and
+  /// busbw (nccl-tests, doc/PERFORMANCE.md).
+  [[nodiscard]] double bus_factor() const {
+    const double p = ranks;
+    return (op == Collective::all_reduce ? 2.0 : 1.0) * (p - 1.0) / p;
+  }
 
   // Ratios of sizes; docs/measuring.md, "Bytes".
   [[nodiscard]] std::optional<double> element_ratio() const;

@@ -177,6 +177,20 @@ std::string with_ink(const std::string& table, const std::vector<std::optional<I
   return out + table.substr(start);
 }
 
+/// What the errors of a collective are those of.
+std::string_view result_words(Collective op) {
+  switch (op) {
+    case Collective::all_reduce:
+    case Collective::reduce_scatter:
+      break;
+    case Collective::all_gather:
+      return "what a step gathers";
+    case Collective::all_to_all:
+      return "what a step brings";
+  }
+  return "a step's mean gradient";
+}
+
 }  // namespace
 
 std::string short_name(const ResultRow& row) {
@@ -274,10 +288,11 @@ std::string terminal_table(std::span<const ResultRow> rows, Style style, std::op
   return table +
          paragraph(
              fmt::format("ratio: fp32 bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, "
-                         "of a step's mean gradient, relative; accum: of the sum over steps. enc, dec: GB/s of "
+                         "of {}, relative; accum: of the sum over steps. enc, dec: GB/s of "
                          "fp32 bytes, one rank at a time on {} thread{}. pays: on links below so many Gbit/s, for "
                          "{}{}. +-%: noise of enc + dec{}.",
-                         where, lines.empty() ? 1 : lines.front()->threads,
+                         where, result_words(lines.empty() ? Collective::all_reduce : lines.front()->op),
+                         lines.empty() ? 1 : lines.front()->threads,
                          lines.empty() || lines.front()->threads == 1 ? "" : "s", where,
                          any_open ? " (! known to no better than 20 %)" : "",
                          any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : ""),
@@ -337,14 +352,14 @@ std::string sizes_table(std::span<const ResultRow> rows, Style style) {
                                         "comm", "dec",   "total", "algbw", "busbw"};
   return rows_text(header, cells, {true, false, true, true, true, true, true, true, true, true},
                    name_room(header, cells, 1, 24), style) +
-         paragraph(
-             fmt::format("Synthetic gradients: errors are those of Laplace noise, not of a model's gradients. enc, "
-                         "comm, dec: us, one of the {} ranks at a time; total: us, all at once, ! where it is "
-                         "known to no better than 20 %. algbw: GB/s of "
-                         "fp32 bytes; busbw: algbw x 2(p-1)/p, as nccl-tests has it. ratio: fp32 bytes / payload "
-                         "bytes.",
-                         any != nullptr ? any->ranks : 0),
-             style) +
+         paragraph(fmt::format(
+                       "Synthetic gradients: errors are those of Laplace noise, not of a model's gradients. enc, "
+                       "comm, dec: us, one of the {} ranks at a time; total: us, all at once, ! where it is "
+                       "known to no better than 20 %. algbw: GB/s of "
+                       "fp32 bytes; busbw: algbw x {}(p-1)/p, as nccl-tests has it. ratio: fp32 bytes / payload "
+                       "bytes.",
+                       any != nullptr ? any->ranks : 0, any != nullptr && any->op != Collective::all_reduce ? "" : "2"),
+                   style) +
          remarks.text(style);
 }
 

@@ -164,11 +164,12 @@ void compare(const Group& group) {
 }  // namespace
 
 bool delays(const CodecSpec& codec) {
-  return codec.error_feedback || codec.descriptor->delays;
+  return codec.feedback() != Feedback::off || codec.descriptor->delays;
 }
 
 double judged_error(const ResultRow& row) {
-  if (delays(row.codec)) return row.cumulative_nmse.value_or(kInfinite);
+  const bool delayed = delays(row.codec) || (row.inner && delays(*row.inner));
+  if (delayed) return row.cumulative_nmse.value_or(kInfinite);
   return row.errors ? row.errors->nmse() : kInfinite;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/block_format.hpp"
 #include "kernels/draws.hpp"
 #include "kernels/pack_codes.hpp"
+#include "kernels/vector.hpp"
 #include "lib/codecs/codec.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/core/task_pool.hpp"
@@ -56,6 +57,9 @@ GT_SIMD_CLONES void block_scales(const Format& format, const float* x, std::size
   }
 }
 
+/// For the body of each_block: compiled for the instructions of the loop around it, however much a file has of them.
+#define GT_INLINED __attribute__((always_inline))
+
 /// Calls body(b, begin, end) for the parts of [0, count) that lie in block b; element 0 is `offset` elements into block
 /// 0.
 template <class Format, class Body>
@@ -80,7 +84,7 @@ template <class Format>
 GT_SIMD_CLONES void encode_blocks(const float* x, std::size_t offset, std::size_t count, std::size_t block,
                                   const float* factors, const std::uint32_t* draws, std::uint8_t* codes) {
   using Element = typename Format::Element;
-  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) {
+  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) GT_INLINED {
     const float factor = factors[b];
     if constexpr (format::RoundsToNearest<Element>) {
       if (draws == nullptr) {
@@ -99,10 +103,26 @@ template <class Format>
 GT_SIMD_CLONES void decode_blocks(const std::uint8_t* codes, std::size_t offset, std::size_t count, std::size_t block,
                                   const typename Format::Scale* scales, float weight, float* out) {
   using Element = typename Format::Element;
-  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) {
+  each_block<Format>(offset, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) GT_INLINED {
     const float unit = Format::decode_factor(scales[b]);
     for (std::size_t i = begin; i < end; ++i) out[i] += weight * (Element::decode(codes[i]) * unit);
   });
+}
+
+/// What decode_blocks adds for the codes of whole blocks, unweighted. For formats whose values are worked on further.
+template <class Format>
+GT_SIMD_CLONES void block_values(const std::uint8_t* codes, std::size_t count, std::size_t block,
+                                 const typename Format::Scale* scales, float* values) {
+  each_block<Format>(0, count, block, [&](std::size_t b, std::size_t begin, std::size_t end) GT_INLINED {
+    const float unit = Format::decode_factor(scales[b]);
+    for (std::size_t i = begin; i < end; ++i) values[i] = Format::Element::decode(codes[i]) * unit;
+  });
+}
+
+/// out[i] += weight * values[i]. A template, like the other loops, so that many files may have it.
+template <class Number>
+GT_SIMD_CLONES void add_values(const Number* values, std::size_t count, Number weight, Number* out) {
+  for (std::size_t i = 0; i < count; ++i) out[i] += weight * values[i];
 }
 
 }  // namespace detail
@@ -112,8 +132,8 @@ GT_SIMD_CLONES void decode_blocks(const std::uint8_t* codes, std::size_t offset,
 template <class Format>
 class BlockCodec : public Codec<Space::host> {
  public:
-  /// `name` is what a refused payload is reported under. `block` elements share a scale. Throws Fault::usage where
-  /// blocks are not whole words of codes.
+  /// `name` is what a refused payload is reported under. `block` elements share a scale, or all where it is
+  /// format::kWholeUnit. Throws Fault::usage where blocks are not whole words of codes.
   BlockCodec(std::string_view name, Format format, std::size_t block, bool stochastic)
       : name_{name}, format_{format}, block_{block}, stochastic_{stochastic} {
     expect_valid(block % kAlign == 0, "a block must be a multiple of 32 elements, or of 4 of 8 bits each");
@@ -128,17 +148,25 @@ class BlockCodec : public Codec<Space::host> {
     auto* scales = section<Scale>(payload);
     const std::size_t scales_end = places.blocks() * sizeof(Scale);
     std::memset(payload.data() + scales_end, 0, places.codes_offset() - scales_end);
+    format::Scaled<Scale> unit{};
+    if (block_ == format::kWholeUnit) {
+      unit = Format::scaled(gradtool::largest_magnitude(queue, gradient));
+      scales[0] = unit.stored;
+    }
     each_tile(
         queue, gradient.size(),
         [&](std::size_t first, std::size_t last, Tile& tile) {
-          detail::block_scales(format_, gradient.data() + first, last - first, block_, scales + first / block_,
-                               tile.factors.data());
+          if (block_ == format::kWholeUnit)
+            tile.factors[0] = unit.factor;
+          else
+            detail::block_scales(format_, gradient.data() + first, last - first, block_, scales + first / block_,
+                                 tile.factors.data());
         },
         [&](std::size_t first, std::size_t offset, std::size_t count, Tile& tile) {
           if (stochastic_) host::draw_tile(context.key, first, count, tile.draws.data());
           std::byte* out = payload.data() + places.codes_offset() + first * kBits / 8;
           auto* codes = kBits == 8 ? reinterpret_cast<std::uint8_t*>(out) : tile.codes.data();
-          detail::encode_blocks<Format>(gradient.data() + first, offset, count, block_, tile.factors.data(),
+          detail::encode_blocks<Format>(gradient.data() + first, offset, count, work_block(), tile.factors.data(),
                                         stochastic_ ? tile.draws.data() : nullptr, codes);
           if constexpr (kBits == 8) {
             if (count % 4 != 0) std::memset(out + count, 0, 4 - count % 4);
@@ -160,8 +188,8 @@ class BlockCodec : public Codec<Space::host> {
           const auto* codes = kBits == 8 ? reinterpret_cast<const std::uint8_t*>(in) : tile.codes.data();
           if constexpr (kBits != 8)
             host::read_codes<kBits>(reinterpret_cast<const std::uint32_t*>(in), count, tile.codes.data());
-          detail::decode_blocks<Format>(codes, offset, count, block_, scales + (first - offset) / block_, weight,
-                                        out.data() + first);
+          const std::size_t block = block_ == format::kWholeUnit ? 0 : (first - offset) / block_;
+          detail::decode_blocks<Format>(codes, offset, count, work_block(), scales + block, weight, out.data() + first);
         });
   }
 
@@ -184,11 +212,14 @@ class BlockCodec : public Codec<Space::host> {
     std::array<float, detail::kBlockTile / kAlign> factors;  ///< of the blocks of a span
   };
 
+  /// Elements that the loops take for a block: a whole unit is worked on a tile at a time.
+  [[nodiscard]] std::size_t work_block() const { return block_ == format::kWholeUnit ? detail::kBlockTile : block_; }
+
   /// Calls before(first, last, tile) for each span of whole blocks, then work(first, offset in the span, count, tile)
   /// for the tiles of the span, on any thread.
   template <class Before, class Work>
   void each_tile(Queue<Space::host> queue, std::size_t n, const Before& before, const Work& work) const {
-    const std::size_t span = std::max(block_, detail::kBlockTile / block_ * block_);
+    const std::size_t span = std::max(work_block(), detail::kBlockTile / work_block() * work_block());
     const std::size_t step = std::min(span, detail::kBlockTile);
     parallel_for(queue, n, span, 1 << 14, [&](std::size_t begin, std::size_t end) {
       Tile tile;

@@ -63,6 +63,9 @@ class Encoder {
   virtual void visit_state(StateVisitor& visitor) = 0;
   /// What is held back for later steps.
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
+  /// For a codec whose descriptor names a target: what the last payload stands for, n values, valid until the next
+  /// encode. Not timed; may compute it now. Empty: the gradient.
+  [[nodiscard]] virtual View<const float, S> target(Queue<S> /*queue*/) { return {}; }
   /// What the reader of a row must know: a missing input, a phase that was not reached. One clause, no full stop.
   [[nodiscard]] virtual std::string note() const { return {}; }
   [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }

@@ -11,7 +11,7 @@ namespace gradtool {
 struct TensorShape {
   std::string name{};
   std::vector<std::int64_t> shape{};  ///< row-major; the product is `elements`
-  std::string kind = "other";         ///< conv, linear, embedding, recurrent, norm, bias, other
+  std::string kind = "other";         ///< conv, linear, expert, router, embedding, recurrent, norm, bias, other
   std::string layout{};               ///< "OIHW", "OI", ... as in the gradient file
   std::size_t first = 0;              ///< where it starts in the vector
   std::size_t elements = 0;

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "lib/codecs/generic_reducers.hpp"
+#include "lib/codecs/build_reducer.hpp"
+#include "lib/codecs/levelled_reducer.hpp"
 
 namespace gradtool {
 
@@ -16,8 +17,24 @@ std::string_view name_of(Scheme scheme) {
       return "gather";
     case Scheme::hop:
       return "hop";
+    case Scheme::alltoall:
+      return "alltoall";
     case Scheme::own:
       return "own";
+  }
+  return "";
+}
+
+std::string_view name_of(Collective op) {
+  switch (op) {
+    case Collective::all_reduce:
+      return "all-reduce";
+    case Collective::reduce_scatter:
+      return "reduce-scatter";
+    case Collective::all_gather:
+      return "all-gather";
+    case Collective::all_to_all:
+      return "all-to-all";
   }
   return "";
 }
@@ -26,32 +43,117 @@ void detail::throw_no_cuda(std::string_view codec) {
   throw Error{Fault::unavailable, fmt::format("codec {} has no CUDA version in this build; use --device cpu", codec)};
 }
 
-Scheme resolve(Scheme scheme, const CodecSpec& spec) {
-  const CodecDescriptor& codec = *spec.descriptor;
-  if (scheme == Scheme::automatic || scheme == Scheme::own || codec.aggregation == Aggregation::none) {
-    if (codec.aggregation == Aggregation::own) return Scheme::own;
-    return codec.aggregation == Aggregation::sum ? Scheme::sum : Scheme::gather;
+namespace {
+
+/// The way of a plain codec where nobody asked for one.
+Scheme scheme_of(const CodecDescriptor& codec, Collective op) {
+  switch (op) {
+    case Collective::all_reduce:
+      return codec.aggregation == Aggregation::sum ? Scheme::sum : Scheme::gather;
+    case Collective::reduce_scatter:
+      return codec.aggregation == Aggregation::sum ? Scheme::sum : Scheme::alltoall;
+    case Collective::all_gather:
+      return Scheme::gather;
+    case Collective::all_to_all:
+      return Scheme::alltoall;
   }
-  if (codec.aggregation == Aggregation::own) {
+  return Scheme::gather;
+}
+
+/// Refuses a codec that cannot work on shards, for `what`, a scheme or a collective.
+void expect_shards(const CodecDescriptor& codec, std::string_view what, std::string_view instead) {
+  if (!codec.memory && !codec.by_layout) return;
+  throw Error{Fault::usage, fmt::format("codec {} works on {}, which has no meaning for the {} of {}{}", codec.name,
+                                        codec.memory ? "what it keeps of earlier steps" : "whole tensors",
+                                        what == "hop" ? "segments" : "shards", what, instead)};
+}
+
+/// Refuses what a collective other than all-reduce cannot carry.
+void expect_carries(Collective op, Scheme scheme, const CodecSpec& spec) {
+  const CodecDescriptor& codec = *spec.descriptor;
+  if (codec.aggregation == Aggregation::own)
+    throw Error{Fault::usage,
+                fmt::format("codec {} is a way of its own to all-reduce; it has no {}", codec.name, name_of(op))};
+  expect_shards(codec, name_of(op), "");
+  const bool carries = op == Collective::reduce_scatter ? scheme != Scheme::gather : scheme == scheme_of(codec, op);
+  if (!carries) {
+    throw Error{Fault::usage,
+                fmt::format("--reduce {} does not go with --op {}; leave it at auto{}", name_of(scheme), name_of(op),
+                            op == Collective::reduce_scatter ? ", or take hop or alltoall" : "")};
+  }
+  if (op == Collective::all_to_all && spec.error_feedback) {
+    throw Error{Fault::usage,
+                fmt::format("codec {} keeps a residual, which has no meaning where every step sends other "
+                            "values to other ranks; add ef=off to the codec",
+                            codec.name)};
+  }
+}
+
+}  // namespace
+
+Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op) {
+  const CodecDescriptor& codec = *spec.descriptor;
+  if (codec.aggregation == Aggregation::none) return Scheme::gather;
+  if (op != Collective::all_reduce) {
+    if (scheme == Scheme::automatic || scheme == Scheme::own) scheme = scheme_of(codec, op);
+    expect_carries(op, scheme, spec);
+  } else if (scheme == Scheme::automatic || scheme == Scheme::own) {
+    return codec.aggregation == Aggregation::own ? Scheme::own : scheme_of(codec, op);
+  } else if (codec.aggregation == Aggregation::own) {
     throw Error{Fault::usage, fmt::format("codec {} is a reducer of its own; leave --reduce at auto", codec.name)};
   }
-  const bool hops = !codec.memory && !codec.by_layout;
   if (scheme == Scheme::sum && codec.aggregation != Aggregation::sum) {
-    throw Error{Fault::usage, fmt::format("codec {} cannot ride on a sum: its payloads do not add; use gather{}",
-                                          codec.name, hops && !spec.error_feedback ? " or hop" : "")};
+    const bool shards = !codec.memory && !codec.by_layout;
+    throw Error{Fault::usage, fmt::format("codec {} cannot ride on a sum: its payloads do not add; use {}{}",
+                                          codec.name, op == Collective::all_reduce ? "gather" : "alltoall",
+                                          shards && spec.feedback() == Feedback::off ? " or hop" : "")};
   }
-  if (scheme == Scheme::hop && !hops) {
+  if (scheme == Scheme::hop || scheme == Scheme::alltoall) expect_shards(codec, name_of(scheme), "; use gather");
+  if (spec.ef21 && (op != Collective::all_reduce || scheme == Scheme::hop || scheme == Scheme::alltoall)) {
     throw Error{Fault::usage,
-                fmt::format("codec {} works on {}, which has no meaning for the segments of hop; use gather",
-                            codec.name, codec.memory ? "what it keeps of earlier steps" : "whole tensors")};
+                fmt::format("codec {} keeps what it has sent, which has no meaning for {}; add ef=off to the "
+                            "codec, or use gather in an all-reduce",
+                            codec.name,
+                            op != Collective::all_reduce ? "shards"
+                            : scheme == Scheme::hop      ? "hops that encode again"
+                                                         : "owners that encode again")};
   }
   if (scheme == Scheme::hop && spec.error_feedback) {
     throw Error{Fault::usage,
                 fmt::format("codec {} keeps a residual, which has no meaning when every hop encodes again; "
-                            "add ef=off to the codec, or use gather",
-                            codec.name)};
+                            "add ef=off to the codec, or use {}",
+                            codec.name, op == Collective::all_reduce ? "gather or alltoall" : "alltoall")};
   }
   return scheme;
+}
+
+Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme scheme) {
+  const CodecDescriptor& codec = *between.descriptor;
+  if (codec.aggregation == Aggregation::own || codec.by_layout || !codec.target.empty()) {
+    throw Error{Fault::usage,
+                fmt::format("codec {} {}, which has no meaning for the shards between machines; take another one with "
+                            "--levels",
+                            codec.name,
+                            codec.aggregation == Aggregation::own ? "is a way of its own to all-reduce"
+                            : codec.by_layout                     ? "works on whole tensors"
+                                                                  : "averages something else than gradients")};
+  }
+  try {
+    if (inside.descriptor->aggregation == Aggregation::none)
+      throw Error{Fault::usage, fmt::format("codec {} sends nothing", inside.name())};
+    for (const Collective op : {Collective::reduce_scatter, Collective::all_gather})
+      static_cast<void>(resolve(Scheme::automatic, inside, op));
+  } catch (const Error& error) {
+    throw Error{Fault::usage, fmt::format("--codec-inner: {}", error.what())};
+  }
+  return resolve(scheme, between);
+}
+
+template <>
+std::unique_ptr<Reducer<Space::host>> make_levelled_reducer(const CodecSpec& between, const CodecSpec& inside,
+                                                            Scheme scheme, std::size_t n, int ranks, int node,
+                                                            Queue<Space::host> queue) {
+  return std::make_unique<LevelledReducer<Space::host>>(between, inside, scheme, n, ranks, node, queue);
 }
 
 template <>
@@ -63,8 +165,9 @@ std::shared_ptr<const Codec<Space::host>> make_codec(const CodecSpec& spec, cons
 template <>
 std::unique_ptr<Reducer<Space::host>> make_reducer(const CodecSpec& spec,
                                                    std::shared_ptr<const Codec<Space::host>> codec, Scheme scheme,
-                                                   const Layout& layout, int ranks, Queue<Space::host> queue) {
-  return detail::build_reducer<Space::host>(spec, std::move(codec), scheme, layout, ranks, queue);
+                                                   const Layout& layout, int ranks, Queue<Space::host> queue,
+                                                   Collective op) {
+  return detail::build_reducer<Space::host>(spec, std::move(codec), scheme, layout, ranks, queue, op);
 }
 
 }  // namespace gradtool

@@ -44,8 +44,9 @@ void in_phase(PhaseClock<S>& clock, Phase phase, Queue<S> queue, F&& work) {
   clock.end(phase, queue);
 }
 
-/// One way to average a gradient over ranks: the collectives it drives, and what survives a step (residuals, momentum,
-/// factors). One reducer for each rank and each unit (tensor, bucket or model). All memory is taken on construction.
+/// One way to average a gradient over ranks, or to carry out another collective on it: the calls it makes, and what
+/// survives a step (residuals, momentum, factors). One reducer for each rank and each unit (tensor, bucket or model).
+/// All memory is taken on construction.
 template <Space S>
 class Reducer {
  public:
@@ -56,11 +57,16 @@ class Reducer {
   /// Bytes that `reduce` works in. The workspace may be shared by the reducers of one rank, one call at a time.
   [[nodiscard]] virtual std::size_t workspace_bytes() const = 0;
 
-  /// gradient := mean over ranks, up to the method's error. gradient.size() is the n that the reducer was made for;
+  /// gradient := mean over ranks, up to the method's error; for another collective, what that gives (Collective), the
+  /// shards that it does not name being left unspecified. gradient.size() is the n that the reducer was made for;
   /// views of `side` are empty or as long. The timed region: allocates nothing. Every rank calls it, with the same step
   /// and tensor in context.key.
   virtual void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
                       const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) = 0;
+
+  /// Where the last `reduce` of `gradient` left its result: there, or in the workspace for a library's collective that
+  /// is not in place.
+  [[nodiscard]] virtual View<float, S> result(View<float, S> gradient) const { return gradient; }
 
   /// Forgets all state, as if newly made.
   virtual void reset(Queue<S> queue) = 0;
@@ -81,6 +87,10 @@ class Reducer {
   virtual void settle(Queue<S> /*queue*/) {}
   /// What is held back for later steps, as of the last `settle`; empty for a reducer without error feedback.
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
+  /// For a method whose descriptor names a target: this rank's part of it in the last `reduce`, n values, enqueued and
+  /// valid until the next `reduce`. The result should have been the mean of these over ranks. Not timed, called on
+  /// every rank, no collective. Empty: this rank's gradient.
+  [[nodiscard]] virtual View<const float, S> target(Queue<S> /*queue*/) { return {}; }
   /// What the reader of a row must know, for the steps reduced so far: a missing input, a phase that was not reached.
   /// One clause, no full stop; the same on every rank.
   [[nodiscard]] virtual std::string note() const { return {}; }
@@ -94,7 +104,8 @@ class Reducer {
     bool shards = false;  ///< parts of its all_gather_v are shares of one whole, not each rank's own payload
     bool ring = false;    ///< its exchanges are hops between neighbours on a ring, not those of an all-to-all
   };
-  [[nodiscard]] virtual Pattern pattern() const { return {}; }
+  /// `level`: of the communicator whose calls are meant, for a reducer that uses several.
+  [[nodiscard]] virtual Pattern pattern(Level /*level*/ = Level::whole) const { return {}; }
 
  protected:
   Reducer() = default;
@@ -118,17 +129,32 @@ class CountingReducer : public Reducer<S> {
   std::uint64_t values_sent_ = 0;
 };
 
-/// Which collective a plain codec rides on.
+/// What the ranks want of each other. Shard r is ring_segment(n, r, ranks) of a vector of n elements, and belongs to
+/// rank r.
+enum class Collective : std::uint8_t {
+  all_reduce,      ///< the mean over ranks, on every rank
+  reduce_scatter,  ///< the mean over ranks of shard r, on rank r
+  all_gather,      ///< the shards of all ranks, on every rank
+  all_to_all,      ///< on rank r, in place of shard s: what rank s had in its shard r
+};
+[[nodiscard]] std::string_view name_of(Collective op);
+/// Every rank ends with the same values.
+[[nodiscard]] constexpr bool same_everywhere(Collective op) {
+  return op == Collective::all_reduce || op == Collective::all_gather;
+}
+
+/// Which way a plain codec takes.
 enum class Scheme : std::uint8_t {
-  automatic,  ///< what the codec's descriptor says
+  automatic,  ///< what the codec's descriptor says, and the collective needs
   sum,        ///< add the payloads on a ring
   gather,     ///< all-gather the payloads, decode each
   hop,        ///< ring reduce-scatter that decodes, adds and encodes again at every hop, then all-gather
+  alltoall,   ///< all-to-all of encoded shards, decoded and added by their owner, who encodes the mean; all-gather
   own,        ///< the codec's own reducer; not to be asked for
 };
 [[nodiscard]] std::string_view name_of(Scheme scheme);
-/// The scheme that a codec will ride. Throws Fault::usage where codec and scheme do not go together.
-[[nodiscard]] Scheme resolve(Scheme scheme, const CodecSpec& spec);
+/// The scheme that a codec will ride. Throws Fault::usage where codec, scheme and collective do not go together.
+[[nodiscard]] Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op = Collective::all_reduce);
 
 /// The codec of a specification for units of `layout`; null for a method that only exists between ranks. Where the
 /// descriptor does not say by_layout, the same object serves units of any layout. Throws Fault::unavailable when there
@@ -147,9 +173,21 @@ struct ReducerSetup {
 };
 
 /// A reducer for units of `layout` on `ranks` ranks. `codec` comes from make_codec and may be shared by many reducers.
+/// For another collective than all-reduce, `ranks` divides the elements: ranks pad, as PyTorch's FSDP does.
 template <Space S>
 [[nodiscard]] std::unique_ptr<Reducer<S>> make_reducer(const CodecSpec& spec, std::shared_ptr<const Codec<S>> codec,
-                                                       Scheme scheme, const Layout& layout, int ranks, Queue<S> queue);
+                                                       Scheme scheme, const Layout& layout, int ranks, Queue<S> queue,
+                                                       Collective op = Collective::all_reduce);
+
+/// An all-reduce in two levels (lib/codecs/levelled_reducer.hpp): `between` works between machines of `node` ranks
+/// each, `inside` on each of them. n: elements of the unit. `node` divides `ranks`. Throws Fault::usage, as
+/// resolve_levels does.
+template <Space S>
+[[nodiscard]] std::unique_ptr<Reducer<S>> make_levelled_reducer(const CodecSpec& between, const CodecSpec& inside,
+                                                                Scheme scheme, std::size_t n, int ranks, int node,
+                                                                Queue<S> queue);
+/// The scheme that `between` will ride. Throws Fault::usage where a codec cannot work on the shards of two levels.
+Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme scheme);
 
 /// What a piece of a workspace takes on a GPU.
 constexpr std::size_t padded(std::size_t bytes) {

@@ -1,5 +1,6 @@
 // The CUDA side of reducer.hpp, compiled only in builds with CUDA.
-#include "lib/codecs/generic_reducers.hpp"
+#include "lib/codecs/build_reducer.hpp"
+#include "lib/codecs/levelled_reducer.hpp"
 
 namespace gradtool {
 
@@ -14,8 +15,16 @@ std::shared_ptr<const Codec<Space::cuda>> make_codec(const CodecSpec& spec, cons
 template <>
 std::unique_ptr<Reducer<Space::cuda>> make_reducer(const CodecSpec& spec,
                                                    std::shared_ptr<const Codec<Space::cuda>> codec, Scheme scheme,
-                                                   const Layout& layout, int ranks, Queue<Space::cuda> queue) {
-  return detail::build_reducer<Space::cuda>(spec, std::move(codec), scheme, layout, ranks, queue);
+                                                   const Layout& layout, int ranks, Queue<Space::cuda> queue,
+                                                   Collective op) {
+  return detail::build_reducer<Space::cuda>(spec, std::move(codec), scheme, layout, ranks, queue, op);
+}
+
+template <>
+std::unique_ptr<Reducer<Space::cuda>> make_levelled_reducer(const CodecSpec& between, const CodecSpec& inside,
+                                                            Scheme scheme, std::size_t n, int ranks, int node,
+                                                            Queue<Space::cuda> queue) {
+  return std::make_unique<LevelledReducer<Space::cuda>>(between, inside, scheme, n, ranks, node, queue);
 }
 
 }  // namespace gradtool

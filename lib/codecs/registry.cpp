@@ -11,8 +11,34 @@ namespace {
 constexpr ParamInfo kErrorFeedback{.name = "ef",
                                    .kind = ParamInfo::Kind::choice,
                                    .default_value = "default",
-                                   .choices = "default|on|off",
-                                   .meaning = "keep what was not sent and add it to the next step"};
+                                   .choices = "default|on|off|ef21",
+                                   .meaning =
+                                       "on: keep what was not sent and add it to the next step; ef21: send the "
+                                       "difference to what was sent before"};
+
+/// Throws Fault::usage for codecs with which the differences of EF21 need not shrink. What decides is the codec's
+/// promise for a matrix of 1024 x 1024: an error whose energy, or whose largest element, is smaller than the
+/// gradient's. Biased codecs may promise an energy as large, as those do that leave elements out or shrink them
+/// (promises are rounded up a little); with an unbiased one the differences would grow.
+void expect_contractive(const CodecDescriptor& codec, const Params& params) {
+  if (codec.aggregation == Aggregation::own) {
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {} is a reducer of its own, which decides what it sends; ef=ef21 does not apply, use "
+                    "ef=on or ef=off",
+                    codec.name)};
+  }
+  constexpr double kRounding = 1e-5;
+  const ErrorBound bound = codec.make_host(params, Layout::matrix(1024, 1024))->bound(1024 * 1024);
+  const bool contractive =
+      bound.nmse < 1.0 || bound.of_largest < 1.0 || (!codec.unbiased && bound.nmse <= 1.0 + kRounding);
+  if (codec.aggregation == Aggregation::none || !contractive) {
+    throw Error{Fault::usage,
+                fmt::format("codec {} does not promise an error smaller than its gradient, without which ef=ef21 need "
+                            "not converge; use ef=on, ef=off or other parameters",
+                            codec.name)};
+  }
+}
 
 }  // namespace
 
@@ -61,9 +87,12 @@ CodecSpec parse_codec(std::string_view text) {
                 fmt::format("codec {} decides itself what is kept from step to step; ef does not apply, leave it out",
                             descriptor.name)};
   }
-  const bool on = general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on");
-  return {&descriptor, Params{descriptor.name, descriptor.params, own}, on,
-          std::string{colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1)}};
+  CodecSpec spec{&descriptor, Params{descriptor.name, descriptor.params, own},
+                 general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on"),
+                 std::string{colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1)},
+                 general.is("ef", "ef21")};
+  if (spec.ef21) expect_contractive(descriptor, spec.params);
+  return spec;
 }
 
 namespace {
@@ -125,8 +154,8 @@ std::vector<std::string> expand_codec_list(std::string_view text) {
 
 std::string CodecSpec::params_text() const {
   std::string text = params.text();
-  if (error_feedback != descriptor->error_feedback) {
-    text += fmt::format("{}ef={}", text.empty() ? "" : ",", error_feedback ? "on" : "off");
+  if (ef21 || error_feedback != descriptor->error_feedback) {
+    text += fmt::format("{}ef={}", text.empty() ? "" : ",", ef21 ? "ef21" : error_feedback ? "on" : "off");
   }
   return text;
 }

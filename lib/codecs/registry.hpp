@@ -56,6 +56,9 @@ struct CodecDescriptor {
   bool by_layout = false;            ///< tensors' shapes matter: it works on whole units only, not on segments of them
   bool needs_weight = false;         ///< uses captured weights where the file has them
   bool needs_second_moment = false;  ///< uses captured second moments where the file has them
+  /// What the result is the mean of, where that is not the gradient ("the momentum"): errors are then those against it,
+  /// see Reducer::target(), and rows say so.
+  std::string_view target = {};
   Determinism determinism = Determinism::cross_backend;
   std::string_view payload;  ///< payload formula, for the docs
   /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
@@ -85,13 +88,25 @@ struct CodecLeftOut {
 /// was left out of this build.
 [[nodiscard]] const CodecDescriptor& find_codec(std::string_view name);
 
+/// What a rank does about what a payload does not say. For codecs without a memory of their own.
+enum class Feedback : std::uint8_t {
+  off,       ///< nothing: it is lost
+  residual,  ///< keeps it and adds it to the next step's gradient (ef=on)
+  ef21,      ///< sends the difference to what the earlier payloads have said (Richtarik et al. 2021)
+};
+
 /// A codec as written on the command line, `name:key=value,...`, checked and with defaults filled in.
-/// Besides the codec's own parameters, `ef=on|off` overrides its default for error feedback.
+/// Besides the codec's own parameters, `ef=on|off|ef21` overrides its default for error feedback.
 struct CodecSpec {
   const CodecDescriptor* descriptor;
   Params params;
-  bool error_feedback;
+  bool error_feedback;     ///< what was not sent is kept and added to the next step
   std::string given = {};  ///< the parameters as they were written, without defaults
+  bool ef21 = false;       ///< payloads are differences to what was sent before; error_feedback is false then
+
+  [[nodiscard]] Feedback feedback() const {
+    return ef21 ? Feedback::ef21 : error_feedback ? Feedback::residual : Feedback::off;
+  }
 
   [[nodiscard]] std::string name() const { return std::string{descriptor->name}; }
   /// params.text(), with ef=... at the end where it is not the codec's default.

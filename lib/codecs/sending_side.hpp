@@ -8,28 +8,35 @@
 
 #include "kernels/vector.hpp"
 #include "lib/codecs/codec.hpp"
+#include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
 
 namespace gradtool {
 
 /// What one rank keeps in order to encode the gradient of one unit, step after step: the codec's own memory where it
-/// has one, or the residual of error feedback. All memory is taken on construction.
+/// has one, or the residual of error feedback, or what EF21 has sent. All memory is taken on construction.
 template <Space S>
 class SendingSide {
  public:
-  /// `error_feedback` must be false for a codec with a memory of its own; parse_codec sees to it.
-  SendingSide(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, bool error_feedback, Queue<S> queue)
+  /// `feedback` must be off for a codec with a memory of its own; parse_codec sees to it.
+  SendingSide(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, Feedback feedback, Queue<S> queue)
       : codec_{std::move(codec)},
         footprint_{codec_->plan(n)},
-        state_{error_feedback ? n * sizeof(float) : 0},
-        residual_{state_.template take<float>(error_feedback ? n : 0)},
+        state_{(feedback == Feedback::off ? 0 : Arena<S>::padded_size(n * sizeof(float))) +
+               (feedback == Feedback::ef21 ? Arena<S>::padded_size(n * sizeof(float)) : 0)},
+        residual_{state_.template take<float>(feedback == Feedback::off ? 0 : n)},
+        sent_{state_.template take<float>(feedback == Feedback::ef21 ? n : 0)},
         encoder_{codec_->make_encoder(n, ranks, queue)} {
     fill_zero(queue, residual_);
+    fill_zero(queue, sent_);
   }
 
   /// Encodes the gradient, through the codec's own memory where it has one. With error feedback encodes gradient +
-  /// residual and keeps what the payload does not say.
+  /// residual and keeps what the payload does not say. With EF21 encodes the difference to what the payloads so far add
+  /// up to.
   /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): u = g + e; send C(u); e = u - D(C(u)).
+  /// EF21 (Richtarik, Sokolov, Fatkhullin 2021), from s = 0: send C(g - s); s += D(C(g - s)). The sum is made as
+  /// receivers make theirs, so that no rounding comes between what they have and what is thought that they have.
   void encode(Queue<S> queue, View<const float, S> gradient, const SideInputs<S>& side, const EncodeContext& context,
               View<std::byte, S> payload, View<std::byte, S> scratch) {
     const auto write = [&](View<const float, S> values) {
@@ -39,6 +46,12 @@ class SendingSide {
         codec_->encode(queue, values, context, payload, scratch);
     };
     if (residual_.empty()) return write(gradient);
+    if (!sent_.empty()) {
+      subtract(queue, gradient, sent_, residual_);
+      write(residual_);
+      codec_->decode_add(queue, just_written(payload), 1.0F, sent_, scratch);
+      return subtract(queue, gradient, sent_, residual_);
+    }
     add(queue, gradient, residual_);
     write(residual_);
     codec_->decode_add(queue, just_written(payload), -1.0F, residual_, scratch);
@@ -57,20 +70,26 @@ class SendingSide {
   /// Forgets all state, as if newly made.
   void reset(Queue<S> queue) {
     fill_zero(queue, residual_);
+    fill_zero(queue, sent_);
     if (encoder_) encoder_->reset(queue);
   }
 
   /// See Reducer::visit_state.
   void visit_state(StateVisitor& visitor) {
     visitor.values("residual", residual_);
+    if (!sent_.empty()) visitor.values("sent", sent_);
     if (encoder_) encoder_->visit_state(visitor);
   }
 
   [[nodiscard]] const Codec<S>& codec() const { return *codec_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
-  /// What is held back for later steps; empty where nothing is.
+  /// What is held back for later steps; empty where nothing is. With EF21 it is the last gradient less what all
+  /// payloads add up to, and is not added to the next gradient.
   [[nodiscard]] View<const float, S> residual() const {
     return encoder_ && residual_.empty() ? encoder_->residual() : residual_;
+  }
+  [[nodiscard]] View<const float, S> target(Queue<S> queue) {
+    return encoder_ ? encoder_->target(queue) : View<const float, S>{};
   }
   [[nodiscard]] std::string note() const { return encoder_ ? encoder_->note() : std::string{}; }
   [[nodiscard]] std::vector<Tally> tallies() const { return encoder_ ? encoder_->tallies() : std::vector<Tally>{}; }
@@ -80,6 +99,7 @@ class SendingSide {
   Footprint footprint_;
   Arena<S> state_;
   View<float, S> residual_;
+  View<float, S> sent_;  ///< EF21: what the payloads so far add up to
   std::unique_ptr<Encoder<S>> encoder_;
 };
 

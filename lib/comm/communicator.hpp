@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
 
 #include "lib/comm/transport_counts.hpp"
 #include "lib/core/dtype.hpp"
+#include "lib/core/error.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
@@ -18,6 +20,20 @@ struct Traffic {
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_sent = 0;  ///< NCCL's messages are not visible, so there it is one for each call
   std::uint64_t collectives = 0;    ///< calls of collectives; exchange, send and recv count as messages only
+
+  Traffic& operator+=(const Traffic& other) {
+    bytes_sent += other.bytes_sent;
+    messages_sent += other.messages_sent;
+    collectives += other.collectives;
+    return *this;
+  }
+};
+
+/// Which ranks a call is among, where ranks share machines (Communicator::set_levels).
+enum class Level : std::uint8_t {
+  whole,   ///< all ranks
+  inside,  ///< the ranks of one machine
+  across,  ///< one rank of every machine
 };
 
 /// Parts of a buffer, one for each rank: the part of rank r is the `sizes[r]` bytes from byte `offsets[r]` on.
@@ -141,6 +157,22 @@ class Communicator {
   /// Fault::usage for all others when the library chooses by itself (NCCL).
   virtual void set_all_reduce(AllReduce algorithm) = 0;
 
+  /// Takes `node` ranks for a machine: rank r is number r % node on machine r / node. `node` divides size(). Afterwards
+  /// inside() and across() are there, until the next such call. Every rank makes the same call, which is not timed.
+  virtual void set_levels(int node) = 0;
+  /// The ranks of this rank's machine, in their order; and those that have this rank's number on their machines, in the
+  /// order of machines. They are communicators of their own, which make calls at the same time as others of their kind,
+  /// except for barrier and agree_max, which stay those of all ranks. Fault::internal before set_levels.
+  [[nodiscard]] virtual Communicator& inside() const {
+    expects(inside_ != nullptr, "a communicator has levels once set_levels has made them");
+    return *inside_;
+  }
+  [[nodiscard]] virtual Communicator& across() const {
+    expects(across_ != nullptr, "a communicator has levels once set_levels has made them");
+    return *across_;
+  }
+  [[nodiscard]] virtual bool has_levels() const noexcept { return inside_ != nullptr; }
+
   /// Says what the elements of the views are that the following sums add, as far as they have as many elements as
   /// `tensors` have together; others are of no tensor. Empty: nothing is known. For transports that treat layers
   /// differently; no other looks at it. Every rank makes the same calls.
@@ -164,12 +196,25 @@ class Communicator {
   [[nodiscard]] virtual const TransportCounts* transport() const noexcept { return nullptr; }
   virtual void reset_transport() noexcept {}
 
-  [[nodiscard]] const Traffic& traffic() const noexcept { return traffic_; }
-  void reset_traffic() noexcept { traffic_ = {}; }
+  /// Since the last reset, on all levels.
+  [[nodiscard]] Traffic traffic() const noexcept {
+    Traffic all = traffic_;
+    for (const auto* level : {inside_.get(), across_.get()}) {
+      if (level != nullptr) all += level->traffic();
+    }
+    return all;
+  }
+  void reset_traffic() noexcept {
+    traffic_ = {};
+    for (auto* level : {inside_.get(), across_.get()}) {
+      if (level != nullptr) level->reset_traffic();
+    }
+  }
 
  protected:
   Communicator() = default;
-  Traffic traffic_;
+  Traffic traffic_;  ///< without that of the levels
+  std::unique_ptr<Communicator> inside_, across_;
 };
 
 /// Element range of ring segment `index` of `count` in a view of `elements`: segments differ by at most one element.

@@ -49,6 +49,10 @@ class ForwardingCommunicator : public Communicator<S> {
 
   [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const override { return inner_.scratch_bytes(bytes); }
   void set_all_reduce(AllReduce algorithm) override { inner_.set_all_reduce(algorithm); }
+  void set_levels(int node) override { inner_.set_levels(node); }
+  [[nodiscard]] Communicator<S>& inside() const override { return inner_.inside(); }
+  [[nodiscard]] Communicator<S>& across() const override { return inner_.across(); }
+  [[nodiscard]] bool has_levels() const noexcept override { return inner_.has_levels(); }
   void describe(std::span<const SummedTensor> tensors) override { inner_.describe(tensors); }
   [[nodiscard]] const TransportCounts* transport() const noexcept override { return inner_.transport(); }
   void reset_transport() noexcept override { inner_.reset_transport(); }

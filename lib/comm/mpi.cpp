@@ -144,17 +144,59 @@ std::string mpi_library_version() {
   return version.substr(0, version.find_first_of(",\n"));
 }
 
+/// The ranks of a communicator, and MPI's handle of them: first, first + stride, and so on of the job.
+struct MpiCommunicator::Members {
+  MPI_Comm comm = MPI_COMM_WORLD;
+  int first = 0;
+  int stride = 1;
+  MpiPlace place = {};
+
+  Members() = default;
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+  ~Members() {
+    int finalized = 0;
+    if (comm != MPI_COMM_WORLD && MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Comm_free(&comm);
+  }
+};
+
 MpiCommunicator::MpiCommunicator(const WatchLimits& limits) : MpiCommunicator{start_mpi_job(limits), limits} {}
 
 MpiCommunicator::MpiCommunicator(const MpiPlace& place, const WatchLimits& limits)
-    : RingCommunicator{place.rank, place.size}, watch_{mpi_watch()} {
+    : RingCommunicator{place.rank, place.size}, watch_{mpi_watch()}, members_{std::make_unique<Members>()} {
   if (watch_ == nullptr) return;
   watch_->set_limits(limits);
   watch_->set_phase(WatchPhase::in_job);
 }
 
+MpiCommunicator::MpiCommunicator(std::unique_ptr<Members> members, MpiWatch* watch)
+    : RingCommunicator{members->place.rank, members->place.size}, watch_{watch}, members_{std::move(members)} {}
+
 MpiCommunicator::~MpiCommunicator() {
-  if (watch_ != nullptr) watch_->set_phase(WatchPhase::between_jobs);
+  if (watch_ != nullptr && members_->comm == MPI_COMM_WORLD) watch_->set_phase(WatchPhase::between_jobs);
+}
+
+void MpiCommunicator::set_levels(int node) {
+  expects(node >= 1 && size() % node == 0, "machines share the ranks evenly");
+  const MpiWatch::Call waiting{watch_, "set_levels"};
+  const auto split = [&](int color, int first, int stride) {
+    auto members = std::make_unique<Members>();
+    members->first = first;
+    members->stride = stride;
+    GT_MPI(MPI_Comm_split(members_->comm, color, rank(), &members->comm));
+    GT_MPI(MPI_Comm_set_errhandler(members->comm, MPI_ERRORS_RETURN));
+    GT_MPI(MPI_Comm_rank(members->comm, &members->place.rank));
+    GT_MPI(MPI_Comm_size(members->comm, &members->place.size));
+    return std::unique_ptr<MpiCommunicator>{new MpiCommunicator{std::move(members), watch_}};
+  };
+  const int machine = rank() / node;
+  inside_ = split(machine, machine * node, 1);
+  across_ = split(rank() % node, rank() % node, node);
+  set_all_reduce(algorithm());
+}
+
+int MpiCommunicator::rank_in_job(int rank) const {
+  return rank < 0 ? rank : members_->first + rank * members_->stride;
 }
 
 std::size_t MpiCommunicator::ring_scratch(std::size_t bytes) const {
@@ -162,7 +204,7 @@ std::size_t MpiCommunicator::ring_scratch(std::size_t bytes) const {
 }
 
 void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes out, int from, Bytes in) {
-  const MpiWatch::Call waiting{watch_, current_call(), in.empty() ? to : from};
+  const MpiWatch::Call waiting{watch_, current_call(), rank_in_job(in.empty() ? to : from)};
   std::size_t sent = 0;
   std::size_t received = 0;
   // Piece i that one rank sends is piece i that the other receives. A side without further pieces has MPI_PROC_NULL.
@@ -172,7 +214,7 @@ void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes 
     MPI_Status status;
     GT_MPI(MPI_Sendrecv(out.data() + sent, static_cast<int>(send), MPI_BYTE, send > 0 ? to : MPI_PROC_NULL, kTag,
                         in.data() + received, static_cast<int>(receive), MPI_BYTE, receive > 0 ? from : MPI_PROC_NULL,
-                        kTag, MPI_COMM_WORLD, &status));
+                        kTag, members_->comm, &status));
     int arrived = 0;
     GT_MPI(MPI_Get_count(&status, MPI_BYTE, &arrived));
     if (static_cast<std::size_t>(arrived) != receive) {
@@ -188,7 +230,7 @@ void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes 
 
 void MpiCommunicator::transfer_many(Queue<Space::host> /*queue*/, std::span<const Outgoing> out,
                                     std::span<const Incoming> in) {
-  const MpiWatch::Call waiting{watch_, current_call(), in.empty() ? -1 : in.front().from};
+  const MpiWatch::Call waiting{watch_, current_call(), in.empty() ? -1 : rank_in_job(in.front().from)};
   static std::vector<MPI_Request> requests;  // kept, so that calls do not allocate; one thread at a time is here
   requests.clear();
   // A message above kMostPerMessage goes in pieces, which MPI keeps in order.
@@ -200,12 +242,12 @@ void MpiCommunicator::transfer_many(Queue<Space::host> /*queue*/, std::span<cons
   };
   for (const Incoming& one : in) {
     pieces(one.bytes.size(), [&](std::size_t first, int count, MPI_Request* request) {
-      GT_MPI(MPI_Irecv(one.bytes.data() + first, count, MPI_BYTE, one.from, kTag, MPI_COMM_WORLD, request));
+      GT_MPI(MPI_Irecv(one.bytes.data() + first, count, MPI_BYTE, one.from, kTag, members_->comm, request));
     });
   }
   for (const Outgoing& one : out) {
     pieces(one.bytes.size(), [&](std::size_t first, int count, MPI_Request* request) {
-      GT_MPI(MPI_Isend(one.bytes.data() + first, count, MPI_BYTE, one.to, kTag, MPI_COMM_WORLD, request));
+      GT_MPI(MPI_Isend(one.bytes.data() + first, count, MPI_BYTE, one.to, kTag, members_->comm, request));
     });
   }
   GT_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
@@ -237,30 +279,30 @@ void MpiCommunicator::all_reduce_native(Queue<Space::host> queue, Bytes inout, D
     const MpiWatch::Call waiting{watch_, "all_reduce_native"};
     const std::size_t piece = std::min(kMostPerMessage, inout.size() - first);
     GT_MPI(MPI_Allreduce(MPI_IN_PLACE, inout.data() + first, static_cast<int>(piece / sizeof(float)), MPI_FLOAT,
-                         MPI_SUM, MPI_COMM_WORLD));
+                         MPI_SUM, members_->comm));
   }
 }
 
 void MpiCommunicator::barrier(Queue<Space::host> /*queue*/) {
   const MpiWatch::Call waiting{watch_, "barrier"};
-  GT_MPI(MPI_Barrier(MPI_COMM_WORLD));
+  GT_MPI(MPI_Barrier(members_->comm));
 }
 
 void MpiCommunicator::agree_max(std::span<double> values) {
   const MpiWatch::Call waiting{watch_, "agree_max"};
   GT_MPI(
-      MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+      MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE, MPI_MAX, members_->comm));
 }
 
 void MpiCommunicator::share(std::span<std::byte> bytes, int root) {
   const MpiWatch::Call waiting{watch_, "share"};
-  GT_MPI(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, root, MPI_COMM_WORLD));
+  GT_MPI(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, root, members_->comm));
 }
 
 int MpiCommunicator::rank_on_node() const {
   const MpiWatch::Call waiting{watch_, "rank_on_node"};
   MPI_Comm node = MPI_COMM_NULL;
-  GT_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &node));
+  GT_MPI(MPI_Comm_split_type(members_->comm, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &node));
   int rank_there = 0;
   GT_MPI(MPI_Comm_rank(node, &rank_there));
   GT_MPI(MPI_Comm_free(&node));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "lib/comm/launch.hpp"
@@ -42,6 +43,8 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
   [[nodiscard]] std::string_view name() const noexcept override { return "mpi"; }
   /// MPI_Allreduce for f32, the only one of our types that MPI can add; the others go around the ring.
   void all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override;
+  /// Communicators of MPI's own (MPI_Comm_split), so that what is native is so on each level.
+  void set_levels(int node) override;
   void barrier(Queue<Space::host> queue) override;
   void agree_max(std::span<double> values) override;
 
@@ -61,9 +64,16 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
   void sum_local(Queue<Space::host> queue, Bytes sum, ConstBytes addend, Dtype dtype) override;
 
  private:
+  struct Members;
+
   MpiCommunicator(const MpiPlace& place, const WatchLimits& limits);
+  /// Some of the ranks of the job.
+  MpiCommunicator(std::unique_ptr<Members> members, MpiWatch* watch);
+
+  [[nodiscard]] int rank_in_job(int rank) const;
 
   MpiWatch* watch_;  ///< null when nothing watches; see mpi_watch
+  std::unique_ptr<Members> members_;
 };
 
 /// The same as run_mpi, for callers in lib/comm that need the MPI communicator itself, and for tests of the watch.

@@ -10,6 +10,7 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/runtime.hpp"
 #include "lib/comm/launch.hpp"
@@ -62,7 +63,17 @@ class Handle {
     ncclComm_t comm_;
   };
 
+  /// A communicator of the ranks that give the same color, in the order of their ranks here. Every rank calls it. It is
+  /// aborted and destroyed together with this one.
+  Handle& split(int color, int rank) {
+    parts_.push_back(std::make_unique<Handle>());
+    const Use comm{*this};
+    GT_NCCL(ncclCommSplit(comm, color, rank, parts_.back()->address(), nullptr));
+    return *parts_.back();
+  }
+
   void abort() {
+    for (const auto& part : parts_) part->abort();
     // After kPatience it goes on without the lock, because its holder may be inside an NCCL call that only an abort can
     // end.
     const std::unique_lock lock{mutex_, kPatience};
@@ -70,11 +81,13 @@ class Handle {
   }
   /// Ends the communicator after all work is done. Every rank calls it.
   void destroy() {
+    for (const auto& part : parts_) part->destroy();
     if (ncclComm_t comm = std::exchange(comm_, nullptr); comm != nullptr) GT_NCCL(ncclCommDestroy(comm));
   }
 
  private:
   static constexpr std::chrono::seconds kPatience{2};
+  std::vector<std::unique_ptr<Handle>> parts_;  ///< grows before the ranks' first collective
   std::timed_mutex mutex_;
   ncclComm_t comm_ = nullptr;
 };
@@ -114,10 +127,20 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   /// that this rank has waited for its queue, or 0 when it does not wait. It throws when another rank has failed or
   /// keeps this one waiting for too long.
   NcclCommunicator(Handle& handle, Communicator<Space::host>& host, std::function<void(double)> check_peers)
-      : handle_{handle}, host_{host}, check_peers_{std::move(check_peers)} {}
+      : NcclCommunicator{handle, host, std::move(check_peers), host.rank(), host.size()} {}
 
-  [[nodiscard]] int rank() const noexcept override { return host_.rank(); }
-  [[nodiscard]] int size() const noexcept override { return host_.size(); }
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+  [[nodiscard]] int size() const noexcept override { return size_; }
+  /// Communicators of NCCL's own (ncclCommSplit).
+  void set_levels(int node) override {
+    expects(node >= 1 && size_ % node == 0, "machines share the ranks evenly");
+    const auto split = [&](int color, int rank, int size) {
+      return std::unique_ptr<NcclCommunicator>{
+          new NcclCommunicator{handle_.split(color, rank_), host_, check_peers_, rank, size}};
+    };
+    inside_ = split(rank_ / node, rank_ % node, node);
+    across_ = split(rank_ % node, rank_ / node, size_ / node);
+  }
   [[nodiscard]] std::string_view name() const noexcept override { return "nccl"; }
   [[nodiscard]] std::size_t scratch_bytes(std::size_t /*bytes*/) const override { return 0; }
   void set_all_reduce(AllReduce algorithm) override {
@@ -223,6 +246,14 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
     const auto part = [&](int r) {
       return all.part(offsets[static_cast<std::size_t>(r)], sizes[static_cast<std::size_t>(r)]);
     };
+    bool in_a_row = true;  // parts of one size, one behind the other, which NCCL gathers itself
+    for (std::size_t r = 0; r < ranks(); ++r)
+      in_a_row = in_a_row && sizes[r] == mine.size() && offsets[r] == r * mine.size();
+    if (in_a_row && !mine.empty()) {
+      const Handle::Use comm{handle_};
+      GT_NCCL(ncclAllGather(mine.data(), all.data(), mine.size(), ncclInt8, comm, queue.stream));
+      return;
+    }
     exchange_all(
         queue, [&](int) { return mine; }, part);
   }
@@ -311,6 +342,10 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   }
 
  private:
+  NcclCommunicator(Handle& handle, Communicator<Space::host>& host, std::function<void(double)> check_peers, int rank,
+                   int size)
+      : handle_{handle}, host_{host}, check_peers_{std::move(check_peers)}, rank_{rank}, size_{size} {}
+
   void check_errors() {
     ncclResult_t state = ncclSuccess;
     {
@@ -350,6 +385,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
   Handle& handle_;
   Communicator<Space::host>& host_;
   std::function<void(double)> check_peers_;
+  int rank_, size_;
   void* registered_ = nullptr;  ///< NCCL's handle for what register_memory was given
 };
 

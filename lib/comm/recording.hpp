@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "lib/comm/forwarding.hpp"
@@ -24,66 +25,81 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
     /// Bytes that a rank contributes on average. For a broadcast it is the size of the view, for an exchange or an
     /// all-to-all what this rank sends to others.
     double mean_bytes = 0.0;
+    Level level = Level::whole;  ///< whose call it is
   };
   using Sink = std::function<void(const Call&)>;
 
-  RecordingCommunicator(Communicator<S>& inner, Sink sink) : ForwardingCommunicator<S>{inner}, sink_{std::move(sink)} {}
+  /// Calls of the inner communicator's levels are reported too.
+  RecordingCommunicator(Communicator<S>& inner, Sink sink, Level level = Level::whole)
+      : ForwardingCommunicator<S>{inner}, sink_{std::move(sink)}, level_{level} {
+    if (!inner.has_levels()) return;
+    this->inside_ = std::make_unique<RecordingCommunicator>(inner.inside(), sink_, Level::inside);
+    this->across_ = std::make_unique<RecordingCommunicator>(inner.across(), sink_, Level::across);
+  }
+
+  [[nodiscard]] Communicator<S>& inside() const override { return Communicator<S>::inside(); }
+  [[nodiscard]] Communicator<S>& across() const override { return Communicator<S>::across(); }
 
   void exchange(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) override {
-    sink_({"exchange", out, static_cast<double>(to == this->rank() ? 0 : out.size())});
+    report({"exchange", out, static_cast<double>(to == this->rank() ? 0 : out.size())});
     this->inner().exchange(queue, to, out, from, in);
   }
   void all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
-    sink_({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
+    report({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
     this->inner().all_reduce_sum(queue, inout, dtype, scratch);
   }
   void all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
-    sink_({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
+    report({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
     this->inner().all_reduce_native(queue, inout, dtype, scratch);
   }
   void reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     const std::string_view name = dtype == Dtype::f32   ? "reduce_scatter_f32"
                                   : dtype == Dtype::f16 ? "reduce_scatter_f16"
                                                         : "reduce_scatter_bf16";
-    sink_({name, inout, static_cast<double>(inout.size())});
+    report({name, inout, static_cast<double>(inout.size())});
     this->inner().reduce_scatter_sum(queue, inout, dtype, scratch);
   }
   void gather(Queue<S> queue, ConstBytes mine, Bytes all, int root) override {
-    sink_({"gather", mine, static_cast<double>(mine.size())});
+    report({"gather", mine, static_cast<double>(mine.size())});
     this->inner().gather(queue, mine, all, root);
   }
   void all_gather(Queue<S> queue, ConstBytes mine, Bytes all) override {
-    sink_({"all_gather", mine, static_cast<double>(mine.size())});
+    report({"all_gather", mine, static_cast<double>(mine.size())});
     this->inner().all_gather(queue, mine, all);
   }
   void all_gather_v(Queue<S> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, Bytes all) override {
     double sum = 0.0;
     for (const std::uint64_t bytes : sizes) sum += static_cast<double>(bytes);
-    sink_({"all_gather_v", mine, sum / static_cast<double>(this->size())});
+    report({"all_gather_v", mine, sum / static_cast<double>(this->size())});
     this->inner().all_gather_v(queue, mine, sizes, offsets, all);
   }
   void all_to_all(Queue<S> queue, ConstBytes out, Bytes in) override {
     const double part = static_cast<double>(out.size()) / static_cast<double>(this->size());
-    sink_({"all_to_all", out, static_cast<double>(out.size()) - part});
+    report({"all_to_all", out, static_cast<double>(out.size()) - part});
     this->inner().all_to_all(queue, out, in);
   }
   void all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in, const Parts& in_parts) override {
     check_all_to_all(out.size(), out_parts, in.size(), in_parts, this->rank(), this->size());
-    sink_({"all_to_all_v", out, static_cast<double>(all_to_all_bytes(out_parts.sizes, this->rank()))});
+    report({"all_to_all_v", out, static_cast<double>(all_to_all_bytes(out_parts.sizes, this->rank()))});
     this->inner().all_to_all_v(queue, out, out_parts, in, in_parts);
   }
   void broadcast(Queue<S> queue, Bytes view, int root) override {
-    sink_({"broadcast", root == this->rank() ? ConstBytes{view} : ConstBytes{}, static_cast<double>(view.size())});
+    report({"broadcast", root == this->rank() ? ConstBytes{view} : ConstBytes{}, static_cast<double>(view.size())});
     this->inner().broadcast(queue, view, root);
   }
 
  private:
+  void report(Call call) const {
+    call.level = level_;
+    sink_(call);
+  }
   static std::string_view all_reduce_name(Dtype dtype) {
     return dtype == Dtype::f32 ? "all_reduce_f32" : dtype == Dtype::f16 ? "all_reduce_f16" : "all_reduce_bf16";
   }
 
   Sink sink_;
+  Level level_;
 };
 
 }  // namespace gradtool

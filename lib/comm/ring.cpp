@@ -305,6 +305,61 @@ void RingCommunicator<S>::broadcast(Queue<S> queue, Bytes view, int root) {
   }
 }
 
+/// Ranks of another communicator among themselves, over its transfers: first, first + stride, and so on.
+template <Space S>
+class RingCommunicator<S>::Group final : public RingCommunicator<S> {
+ public:
+  Group(RingCommunicator& all, int first, int stride, int size)
+      : RingCommunicator{(all.rank_ - first) / stride, size}, all_{all}, first_{first}, stride_{stride} {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return all_.name(); }
+  void barrier(Queue<S> queue) override { all_.barrier(queue); }
+  void agree_max(std::span<double> values) override { all_.agree_max(values); }
+
+ protected:
+  void transfer(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) override {
+    speak();
+    all_.transfer(queue, rank_in_all(to), out, rank_in_all(from), in);
+  }
+  void transfer_sum(Queue<S> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,
+                    Bytes scratch) override {
+    speak();
+    all_.transfer_sum(queue, rank_in_all(to), out, rank_in_all(from), inout, dtype, scratch);
+  }
+  /// One segment of this group's, where the backend needs any.
+  [[nodiscard]] std::size_t ring_scratch(std::size_t bytes) const override {
+    if (all_.ring_scratch(bytes) == 0) return 0;
+    return std::min(bytes, bytes / static_cast<std::size_t>(this->size()) + sizeof(float));
+  }
+  void copy_local(Queue<S> queue, Bytes to, ConstBytes from) override { all_.copy_local(queue, to, from); }
+  void sum_local(Queue<S> queue, Bytes sum, ConstBytes addend, Dtype dtype) override {
+    all_.sum_local(queue, sum, addend, dtype);
+  }
+
+ private:
+  /// What a backend asks about the current transfer is answered for this group's.
+  void speak() {
+    all_.call_ = this->call_;
+    all_.stage_ = this->stage_;
+    all_.summed_ = this->summed_;
+    all_.summed_type_ = this->summed_type_;
+    all_.hops_ = this->hops_;
+  }
+  [[nodiscard]] int rank_in_all(int rank) const { return first_ + rank * stride_; }
+
+  RingCommunicator& all_;
+  int first_, stride_;
+};
+
+template <Space S>
+void RingCommunicator<S>::set_levels(int node) {
+  expects(node >= 1 && size_ % node == 0, "machines share the ranks evenly");
+  const int machine = rank_ / node;
+  this->inside_ = std::make_unique<Group>(*this, machine * node, 1, node);
+  this->across_ = std::make_unique<Group>(*this, rank_ % node, node, size_ / node);
+  set_all_reduce(algorithm_);
+}
+
 template class RingCommunicator<Space::host>;
 template class RingCommunicator<Space::cuda>;
 

@@ -33,7 +33,15 @@ class RingCommunicator : public Communicator<S> {
   void all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in, const Parts& in_parts) final;
   void broadcast(Queue<S> queue, Bytes view, int root) final;
   [[nodiscard]] std::size_t scratch_bytes(std::size_t bytes) const final;
-  void set_all_reduce(AllReduce algorithm) final { algorithm_ = algorithm; }
+  /// On the levels, too.
+  void set_all_reduce(AllReduce algorithm) final {
+    algorithm_ = algorithm;
+    for (auto* level : {this->inside_.get(), this->across_.get()}) {
+      if (level != nullptr) level->set_all_reduce(algorithm);
+    }
+  }
+  /// The levels are groups of ranks that use this communicator's transfers, unless the backend has its own.
+  void set_levels(int node) override;
 
  protected:
   RingCommunicator(int rank, int size) : rank_{rank}, size_{size} {
@@ -77,6 +85,7 @@ class RingCommunicator : public Communicator<S> {
   virtual void sum_local(Queue<S> queue, Bytes sum, ConstBytes addend, Dtype dtype) = 0;
 
   void check_sum(Bytes inout, Dtype dtype, Bytes scratch) const;
+  [[nodiscard]] AllReduce algorithm() const noexcept { return algorithm_; }
 
   /// The name of the collective that the current transfer belongs to, for messages.
   [[nodiscard]] const char* current_call() const noexcept { return call_; }
@@ -88,6 +97,8 @@ class RingCommunicator : public Communicator<S> {
   [[nodiscard]] int hops() const noexcept { return hops_; }
 
  private:
+  class Group;
+
   /// Bytes that a broadcast sends at a time. Small enough that all ranks of the chain work on one view at the same
   /// time.
   static constexpr std::size_t kBroadcastChunk = S == Space::host ? std::size_t{256} << 10 : std::size_t{4} << 20;

@@ -64,9 +64,11 @@ struct Key {
   std::map<std::string, std::string> parameters;
 
   Key(const Table& table, std::size_t row) {
-    for (const char* column :
-         {"codec", "aggregation", "tensor", "granularity", "elements", "ranks", "seed", "timing", "pipeline"})
+    for (const char* column : {"codec", "aggregation", "tensor", "granularity", "elements", "ranks", "seed", "timing",
+                               "pipeline", "levels", "codec_inner"})
       parts.push_back(text_at(table, row, column));
+    const std::string op = text_at(table, row, "op");
+    parts.push_back(op.empty() ? "all-reduce" : op);  // the only one of older versions
     parameters = parameters_of(text_at(table, row, "params"));
   }
   /// Parameters that one side lacks are those of another version.

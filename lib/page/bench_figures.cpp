@@ -271,7 +271,13 @@ class Figures {
       out_.notes.push_back(codec + ": left out, because this build of gradtool does not know the codec");
   }
 
-  [[nodiscard]] std::string what() const { return compute_seconds_ > 0.0 ? "an iteration" : "a step's all-reduce"; }
+  [[nodiscard]] std::string what() const {
+    return compute_seconds_ > 0.0 ? "an iteration" : fmt::format("a step's {}", collective());
+  }
+  /// That of the record's rows.
+  [[nodiscard]] std::string_view collective() const {
+    return name_of(measured_.empty() ? Collective::all_reduce : measured_.front().op);
+  }
 
   [[nodiscard]] Blanks blanks() const {
     const int node = networks_.front().node;
@@ -587,7 +593,8 @@ class Figures {
   }
 
   [[nodiscard]] Column time_column() const {
-    return {unit_.name, unit_.words + (compute_seconds_ > 0.0 ? " of an iteration" : " of one step's all-reduce")};
+    return {unit_.name, unit_.words + (compute_seconds_ > 0.0 ? std::string{" of an iteration"}
+                                                              : fmt::format(" of one step's {}", collective()))};
   }
   /// A cell in microseconds, in the section's unit: as it stands there where that is microseconds.
   [[nodiscard]] Cell time_at(const Table& table, std::size_t row, const std::string& column) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -167,10 +168,17 @@ ResultRow::Status status_of(const std::string& text) {
 }
 
 Scheme scheme_of(const std::string& text) {
-  for (const Scheme scheme : {Scheme::sum, Scheme::gather, Scheme::hop}) {
+  for (const Scheme scheme : {Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
     if (text == name_of(scheme)) return scheme;
   }
   return Scheme::automatic;
+}
+
+Collective op_of(const std::string& text) {
+  for (const Collective op : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
+    if (text == name_of(op)) return op;
+  }
+  return Collective::all_reduce;  // the only one of older versions
 }
 
 CodecSpec codec_of(const RowReader& row) {
@@ -190,6 +198,11 @@ ResultRow result_row(const RowReader& cells) {
   row.status = status_of(cells.text("status"));
   row.message = cells.text("message");
   row.scheme = scheme_of(cells.text("aggregation"));
+  row.op = op_of(cells.text("op"));
+  if (const std::string levels = cells.text("levels"); levels.starts_with("node=")) {
+    row.level_node = std::atoi(levels.c_str() + 5);
+    row.inner = parse_codec(cells.text("codec_inner"));
+  }
   row.file = cells.text("file");
   row.model = cells.text("model");
   row.granularity = cells.text("granularity");
@@ -245,10 +258,12 @@ UnitProfile unit_profile(const Json& json) {
   unit.decode = json.at("decode_us").get<double>() * 1e-6;
   for (const Json& used : json.value("collectives", Json::array())) {
     const auto found = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const CollectiveUse& use) {
-      return name_of(use.kind) == used.at("kind").get<std::string>();
+      return name_of(use.kind) == used.at("kind").get<std::string>() &&
+             name_of(use.level) == used.value("level", "whole");
     });
     if (found == unit.uses.end())
       throw Error{Fault::data, "unknown kind of collective '" + used.at("kind").get<std::string>() + "'"};
+    found->node = used.value("node", 1);
     found->calls = used.at("calls").get<double>();
     found->bytes = used.at("bytes").get<double>();
   }

@@ -88,7 +88,7 @@ class TensorCodec {
   TensorCodec(const CodecSpec& spec, const Layout& layout, int ranks, int threads, std::uintptr_t stream)
       : n_{layout.elements},
         pool_{threads},
-        sender_{made(spec, layout), n_, ranks, spec.error_feedback, queue_of<S>(&pool_, stream)},
+        sender_{made(spec, layout), n_, ranks, spec.feedback(), queue_of<S>(&pool_, stream)},
         arena_{Arena<S>::padded_size(sender_.footprint().scratch_bytes)},
         scratch_{arena_.take_bytes(sender_.footprint().scratch_bytes)} {}
 

@@ -110,10 +110,11 @@ struct Ranks {
 };
 
 Scheme scheme_named(const std::string& name) {
-  for (const auto scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop}) {
+  for (const auto scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
     if (name == name_of(scheme)) return scheme;
   }
-  throw Error{Fault::usage, "there is no way to reduce called '" + name + "'; valid is auto, sum, gather or hop"};
+  throw Error{Fault::usage,
+              "there is no way to reduce called '" + name + "'; valid is auto, sum, gather, hop or alltoall"};
 }
 
 /// One rank's reducer of one unit (a tensor, or a bucket of DDP), with the memory that it works in.

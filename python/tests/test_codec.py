@@ -94,6 +94,21 @@ def test_error_feedback_sends_everything_in_the_end():
         residual = held - expected
 
 
+def test_ef21_sends_differences_to_what_was_sent():
+    """What payloads decode to adds up to NumPy's own EF21 with top-k."""
+    rng = np.random.default_rng(1)
+    codec = gradtool.Codec("topk:ratio=0.1,ef=ef21")
+    received, sent = np.zeros(200, "f4"), np.zeros(200, "f4")
+    for _ in range(20):
+        gradient = rng.standard_normal(200).astype("f4")
+        codec.decode_add(codec.encode(gradient), received)
+        largest = np.argsort(-np.abs(gradient - sent), kind="stable")[:20]
+        sent[largest] += (gradient - sent)[largest]
+        np.testing.assert_array_equal(received, sent)
+    with pytest.raises(gradtool.UsageError, match="does not promise"):
+        gradtool.Codec("natural:ef=ef21")
+
+
 @pytest.mark.parametrize("spec, sentence", [
     ("topq", "topk"), ("topk:ratio=2", "ratio"), ("topk:ration=0.1", "ratio"), ("", "codec")])
 def test_wrong_codecs_are_refused_with_the_programs_sentence(spec, sentence):

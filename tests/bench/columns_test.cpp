@@ -113,11 +113,11 @@ TEST(Columns, AreEmptyForWhatARowDoesNotHave) {
   row.status = ResultRow::Status::skipped;
   row.message = "no tensor has only finite values";
   row.granularity = "model";
-  const std::set<std::string> known{"schema_version", "run_id",      "status",     "message",    "codec",
-                                    "params",         "aggregation", "file",       "model",      "tensor",
-                                    "granularity",    "elements",    "first_step", "ranks",      "last_step",
-                                    "comm",           "device",      "threads",    "dtype",      "seed",
-                                    "time_source",    "timing",      "pipeline",   "all_reduce", "raw_bytes"};
+  const std::set<std::string> known{"schema_version", "run_id", "status",      "message", "codec",       "params",
+                                    "aggregation",    "file",   "model",       "tensor",  "granularity", "elements",
+                                    "first_step",     "ranks",  "last_step",   "comm",    "device",      "threads",
+                                    "dtype",          "seed",   "time_source", "timing",  "pipeline",    "all_reduce",
+                                    "raw_bytes",      "op"};
   for (const auto& column : bench_columns()) {
     const bool empty = std::holds_alternative<std::monostate>(column.cell(row));
     EXPECT_EQ(empty, !known.contains(column.name)) << column.name;
@@ -139,6 +139,23 @@ TEST(Columns, OfAModelledRowNameItsNetworkAndKeepNoCount) {
   EXPECT_DOUBLE_EQ(std::get<double>(cell(row, "scaling_efficiency")), 0.8);
   for (const char* column : {"all_reduce", "encode_gb_s", "encode_share", "wire_gb_s"})
     EXPECT_EQ(cell(row, column), Cell{}) << column;
+}
+
+TEST(Columns, OfOtherCollectivesCompareWithTheirOwnBytes) {
+  ResultRow row = full_row();
+  row.ranks = row.measured_ranks = 4;
+  const double n = row.raw_bytes();
+  row.total = PhaseSummary{.median = 1e-3};
+  row.op = Collective::reduce_scatter;
+  EXPECT_DOUBLE_EQ(row.busbw_gb_s().value(), row.algbw_gb_s().value() * 0.75);  // nccl-tests: (p - 1) / p
+  EXPECT_DOUBLE_EQ(row.wire_ratio().value(), 0.75 * n / row.bytes->wire_per_rank);
+  EXPECT_DOUBLE_EQ(row.payload_ratio().value(), n / row.bytes->payload);
+  row.op = Collective::all_gather;  // a rank encodes a quarter
+  EXPECT_DOUBLE_EQ(row.payload_ratio().value(), n / 4.0 / row.bytes->payload);
+  EXPECT_DOUBLE_EQ(row.encode_gb_s().value(), n / 4.0 / row.encode->median / 1e9);
+  EXPECT_DOUBLE_EQ(row.bits_per_element().value(), 8.0 * row.bytes->payload / (n / 16.0));
+  row.op = Collective::all_reduce;
+  EXPECT_DOUBLE_EQ(row.busbw_gb_s().value(), row.algbw_gb_s().value() * 1.5);
 }
 
 TEST(Columns, NameTheParametersAlsoOfACodecWithoutAny) {

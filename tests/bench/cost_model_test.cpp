@@ -84,10 +84,30 @@ TEST(CostModel, CallsAreKnownByTheirNames) {
   add_use(uses, "exchange", 8.0, true, true);
   const double expected[] = {1, 3, 1, 1, 1, 2, 1, 1};
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    EXPECT_EQ(static_cast<std::size_t>(uses[i].kind), i);
-    EXPECT_EQ(uses[i].calls, expected[i]) << i;
-    EXPECT_EQ(uses[i].bytes, 8 * expected[i]) << i;
+    EXPECT_EQ(static_cast<std::size_t>(uses[i].kind), i % 8);
+    EXPECT_EQ(static_cast<std::size_t>(uses[i].level), i / 8);
+    EXPECT_EQ(uses[i].calls, i < 8 ? expected[i] : 0) << i;
+    EXPECT_EQ(uses[i].bytes, i < 8 ? 8 * expected[i] : 0) << i;
   }
+}
+
+TEST(CostModel, LevelsAreAmongTheRanksOfAMachineAndAmongMachines) {
+  // Measured on 2 machines of 4; modelled on 4 machines of 4, whose ranks share 1 GB/s between machines.
+  CollectiveUses uses = no_uses(4);
+  add_use(uses, "reduce_scatter_f32", 4e6, false, false, Level::inside);
+  add_use(uses, "all_reduce_f32", 1e6, false, false, Level::across);
+  const Network two = Network::parse("lab:alpha=10us,beta=1GBps,node=4,inner=nvlink");
+  const auto step = model_step(uses, two, 8, 16);
+  EXPECT_DOUBLE_EQ(step.wire_inside, 3.0 / 4 * 4e6);
+  EXPECT_DOUBLE_EQ(step.wire_across, 2 * 3.0 / 4 * 1e6);
+  EXPECT_DOUBLE_EQ(step.wire_bytes, step.wire_inside + step.wire_across);
+  const double inside = 2 * two.inner.alpha + 3.0 / 4 * 4e6 / two.inner.beta;
+  const double shared = 1e9 / 4;
+  const double across = std::min(6 * 10e-6 + 1.5 * 1e6 / shared, 4 * 10e-6 + 2e6 / shared);
+  EXPECT_NEAR(step.seconds, inside + across, 1e-12);
+  // Without machines both levels have links of their own.
+  const auto flat = model_step(uses, kFlat, 8, 16);
+  EXPECT_NEAR(flat.seconds, 2 * 10e-6 + 3e6 / 1e9 + std::min(6 * 10e-6 + 1.5e6 / 1e9, 4 * 10e-6 + 2e6 / 1e9), 1e-12);
 }
 
 TEST(CostModel, AGatherBeatsTheDenseRingAboveARatioOfHalfTheRanks) {

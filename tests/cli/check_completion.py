@@ -31,7 +31,7 @@ def check_bash():
     assert {"bench", "capture", "info", "completion", "--help", "--version"} <= set(proposals(""))
     expect(proposals("be"), "bench")
     expect(proposals("bench", "--gran"), "--granularity")
-    expect(proposals("bench", "x.h5", "--reduce", ""), "auto", "sum", "gather", "hop")
+    expect(proposals("bench", "x.h5", "--reduce", ""), "auto", "sum", "gather", "hop", "alltoall")
     expect(proposals("bench", "--reduce", "=", "ho"), "hop")
     expect(proposals("bench", "--network", "100"), "100gbe")
     expect(proposals("bench", "--config", ""))
@@ -77,7 +77,7 @@ def check_fish_proposals():
     with tempfile.NamedTemporaryFile("w", suffix=".fish") as script:
         script.write(say("completion", "fish"))
         script.flush()
-        for line, wanted in (("gradtool be", {"bench"}), ("gradtool bench --reduce ", {"auto", "sum", "gather", "hop"})):
+        for line, wanted in (("gradtool be", {"bench"}), ("gradtool bench --reduce ", {"auto", "sum", "gather", "hop", "alltoall"})):
             done = subprocess.run(["fish", "--no-config", "-c", f"source {script.name}; complete -C '{line}'"],
                                   stdout=subprocess.PIPE, text=True)
             found = {proposal.split("\t")[0] for proposal in done.stdout.splitlines()}

@@ -1,7 +1,8 @@
 """Reads every codec's payloads with the independent decoders of scripts/payloads and compares with gradtool's own.
 
 A decoder may be off by rounding only: its tolerance is 2e-6 of the largest decoded value, unless its module states
-another TOLERANCE. Every registered codec must have a decoder.
+another TOLERANCE. Every registered codec must have a decoder. A module with a function `check` also says from its paper
+what the payload of an input is: check(parameters, input, payload) asserts it.
 Usage: check_payloads.py PAYLOAD_DUMP
 """
 import json
@@ -34,6 +35,8 @@ with tempfile.TemporaryDirectory() as folder:
                 decoded = module.decode_layout(parameters, case["tensors"], payload)
             else:
                 continue
+            if hasattr(module, "check") and "tensors" not in case:
+                module.check(parameters, np.fromfile(folder / f"{case['stem']}.input", dtype="<f4"), payload)
         except payloads.Missing as error:
             skipped[case["codec"]] = str(error)
             continue

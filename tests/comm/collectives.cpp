@@ -32,6 +32,7 @@ std::vector<Case<S>> collective_cases() {
           GT_CASE(agrees_on_maxima),
           GT_CASE(counts_bytes_by_the_formulas),
           GT_CASE(counts_unequal_gathers_and_exchanges),
+          GT_CASE(works_on_levels),
           GT_CASE(refuses_what_breaks_the_contract)};
 }
 

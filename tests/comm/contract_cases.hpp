@@ -59,6 +59,50 @@ void counts_bytes_by_the_formulas(Communicator<S>& comm, Queue<S> queue) {
   }
 }
 
+/// The ranks of a machine, and those with the same number on every machine, are communicators of their own, whose bytes
+/// count as those of the whole.
+template <Space S>
+void works_on_levels(Communicator<S>& comm, Queue<S> queue) {
+  const int p = comm.size();
+  const int me = comm.rank();
+  for (int node = 1; node <= p; ++node) {
+    if (p % node != 0) continue;
+    comm.set_levels(node);
+    Communicator<S>& inside = comm.inside();
+    Communicator<S>& across = comm.across();
+    const std::string what = fmt::format("machines of {} of {} ranks", node, p);
+    require(inside.size() == node && inside.rank() == me % node, what + ": inside is somebody else");
+    require(across.size() == p / node && across.rank() == me / node, what + ": across is somebody else");
+    comm.reset_traffic();
+    Rank<S> machine{inside, queue}, others{across, queue};
+    const std::vector<std::uint64_t> mine(100, static_cast<std::uint64_t>(me));
+    const auto neighbours = machine.all_gather(mine);
+    const auto peers = others.all_gather(mine);
+    for (std::size_t i = 0; i < neighbours.size(); ++i)
+      require(neighbours[i] == static_cast<std::uint64_t>(me / node * node) + i / 100, what + ": not who is inside");
+    for (std::size_t i = 0; i < peers.size(); ++i)
+      require(peers[i] == i / 100 * static_cast<std::uint64_t>(node) + static_cast<std::uint64_t>(me % node),
+              what + ": not who is across");
+    const auto sums = machine.all_reduce(std::vector<float>(1000, static_cast<float>(me)), Dtype::f32);
+    const int first = me / node * node;
+    for (const float sum : sums)
+      require(sum == static_cast<float>(node * first + node * (node - 1) / 2), what + ": another sum inside");
+    const auto total = others.all_reduce(std::vector<float>(1000, static_cast<float>(me)), Dtype::f32);
+    const int machines = p / node;
+    for (const float sum : total) {
+      require(sum == static_cast<float>(machines * (me % node) + node * machines * (machines - 1) / 2),
+              what + ": another sum across");
+    }
+    require(comm.traffic().bytes_sent == inside.traffic().bytes_sent + across.traffic().bytes_sent,
+            what + ": the whole counts otherwise than its levels");
+    const auto g = static_cast<std::uint64_t>(node), m = static_cast<std::uint64_t>(machines);
+    if (1000 % g == 0)
+      require_bytes(what + ", inside", inside.traffic().bytes_sent, (g - 1) * 800 + 2 * (g - 1) * 4000 / g);
+    if (1000 % m == 0)
+      require_bytes(what + ", across", across.traffic().bytes_sent, (m - 1) * 800 + 2 * (m - 1) * 4000 / m);
+  }
+}
+
 template <Space S>
 void counts_unequal_gathers_and_exchanges(Communicator<S>& comm, Queue<S> queue) {
   Rank<S> rank{comm, queue};

@@ -43,7 +43,10 @@ const std::map<std::string, std::vector<std::string>, std::less<>>& plausible_va
       {"overlap", {"bucket", "none"}},
       {"pipeline", {"off", "1", "2", "64", "65"}},
       {"ranks", {"1", "2", "3"}},
-      {"reduce", {"auto", "sum", "gather", "hop"}},
+      {"reduce", {"auto", "sum", "gather", "hop", "alltoall"}},
+      {"op", {"all-reduce", "reduce-scatter", "all-gather", "all-to-all"}},
+      {"levels", {"node=2", "node=1", "node=x", "2"}},
+      {"codec-inner", {"bf16", "none", "noop"}},
       {"rounds", {"1", "2", "1000"}},
       {"samples", {"2", "128", "1024"}},
       {"seed", {"1", "18446744073709551615"}},
@@ -91,7 +94,10 @@ std::string codec_value(Choices& choices) {
     text += fmt::format("{}{}={}", separator, info.name, parameter_value(info, choices));
     separator = ",";
   }
-  if (choices.any(4) == 1) text += fmt::format("{}ef={}", separator, choices.any(2) == 0 ? "on" : "off");
+  if (choices.any(4) == 1) {
+    constexpr std::array kFeedback{"on", "off", "ef21"};
+    text += fmt::format("{}ef={}", separator, kFeedback[choices.any(kFeedback.size())]);
+  }
   if (choices.odd(1) != 0) text += "," + codec_value(choices);
   return text;
 }

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto spec = gradtool::parse_codec(text);
     const std::string params = spec.params_text();
     const auto again = gradtool::parse_codec(spec.name() + (params.empty() ? "" : ":" + params));
-    if (again.params_text() != spec.params_text() || again.error_feedback != spec.error_feedback) std::abort();
+    if (again.params_text() != spec.params_text() || again.feedback() != spec.feedback()) std::abort();
     if (has_codec(*spec.descriptor))
       static_cast<void>(spec.descriptor->make_host(spec.params, gradtool::Layout::flat(100))->plan(100));
   } catch (const gradtool::Error& error) {

@@ -57,9 +57,16 @@ std::vector<std::string> block_specs() {
   add("int8:", {32, 64, 96, 128, 2048, 8224});
   add("fp8:format=e4m3,", {4, 8, 12, 16, 128, 132, 512, 4100});
   add("fp8:format=e5m2,", {4, 12, 128, 4100});
-  for (const char* format : {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "int8"}) {
+  add("fp8:scale=unit,", {128});
+  for (const char* row : {"4", "12", "128", "512", "4100"}) {
     for (const char* rounding : {"nearest", "stochastic"})
-      specs.push_back(std::string{"mx:format="} + format + ",rounding=" + rounding);
+      specs.push_back(std::string{"fp8:scale=row,row="} + row + ",rounding=" + rounding);
+  }
+  for (const char* format : {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e3m0", "int8"}) {
+    for (const char* rounding : {"nearest", "stochastic"}) {
+      for (const char* scale : {"block", "unit"})
+        specs.push_back(std::string{"mx:format="} + format + ",rounding=" + rounding + ",scale=" + scale);
+    }
   }
   for (const char* bits : {"4", "8"}) {
     for (const char* block : {"32", "96", "512", "8224"})

@@ -14,6 +14,7 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
   const auto spec = parse_codec(setup.codec);
   run_loopback(setup.ranks, 0, [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
     comm.set_all_reduce(setup.all_reduce);
+    if (setup.node > 1) comm.set_levels(setup.node);
     const auto me = static_cast<std::size_t>(comm.rank());
     const auto on_device = [&](const std::vector<float>& values) {
       cuda::DeviceBuffer buffer{4 * values.size()};
@@ -26,8 +27,7 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
       cuda::synchronize(queue);
       return values;
     };
-    auto reducer = make_reducer<Space::cuda>(spec, make_codec<Space::cuda>(spec, setup.layout), setup.scheme,
-                                             setup.layout, setup.ranks, queue);
+    auto reducer = make_model_reducer<Space::cuda>(setup, queue);
     Arena<Space::cuda> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     cuda::fill(queue, workspace, 0xA5);
@@ -49,7 +49,8 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
       if (setup.settles) reducer->settle(queue);
       comm.reset_traffic();
       reducer->reduce(comm, queue, gradient.as<float>(), side, context, workspace, clock);
-      out.results[me].push_back(read(gradient.as<float>()));
+      out.results[me].push_back(read(reducer->result(gradient.as<float>())));
+      if (!spec.descriptor->target.empty()) out.inputs[me].back() = read(reducer->target(queue));
       out.payload[me].push_back(reducer->payload_bytes());
       out.wire[me].push_back(comm.traffic().bytes_sent);
     }

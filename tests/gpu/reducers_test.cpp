@@ -69,7 +69,7 @@ TEST_P(GpuReducer, IsTheHostsForOddUnitsAndGradients) {
       }
     }
   };
-  for (const std::size_t n : {1, 2, 31, 33, 1000})
+  for (const std::size_t n : {0, 1, 2, 31, 33, 1000})
     compare({.codec = GetParam(), .ranks = 2, .steps = 2, .layout = Layout::flat(n)}, std::to_string(n) + " elements");
   compare({.codec = GetParam(), .ranks = 2, .steps = 2, .layout = Layout::matrix(40, 33)}, "a matrix");
   compare({.codec = GetParam(), .ranks = 2, .steps = 2, .side_inputs = false}, "no side inputs");
@@ -116,11 +116,69 @@ std::vector<std::string> cuda_reducers() {
     if (codec.aggregation == Aggregation::own || codec.gpu.codec == nullptr) continue;
     if (codec.memory || parsed.error_feedback) specs.push_back(spec);
   }
+  for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "exponent:ef=ef21"}) specs.emplace_back(spec);
   return specs;
 }
 INSTANTIATE_TEST_SUITE_P(Registry, GpuReducer, testing::ValuesIn(cuda_reducers()),
                          [](const auto& info) { return test_name(info.param); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuReducer);
+
+/// The other collectives, --reduce alltoall and two levels, with codecs of the same bytes on both processors.
+class GpuCollective : public NeedsGpu<testing::TestWithParam<const char*>> {
+ protected:
+  static void compare(const ModelSetup& setup, const std::string& what) {
+    const auto host = run_model(setup);
+    const auto gpu = run_model_on_gpu(setup);
+    for (std::size_t r = 0; r < gpu.results.size(); ++r) {
+      EXPECT_EQ(gpu.payload[r], host.payload[r]) << what << ", rank " << r;
+      EXPECT_EQ(gpu.wire[r], host.wire[r]) << what << ", rank " << r;
+      for (std::size_t step = 0; step < gpu.results[r].size(); ++step) {
+        auto got = gpu.results[r][step];
+        auto wanted = host.results[r][step];
+        if (setup.op == Collective::reduce_scatter) {  // the other shards are left unspecified
+          const Segment own = ring_segment(got.size(), static_cast<int>(r), setup.ranks);
+          const auto cut = [own](std::vector<float>& x) {
+            const auto first = x.begin() + static_cast<std::ptrdiff_t>(own.first);
+            x = std::vector<float>(first, first + static_cast<std::ptrdiff_t>(own.count));
+          };
+          cut(got);
+          cut(wanted);
+        }
+        expect_same(got, wanted, what + ", rank " + std::to_string(r) + ", step " + std::to_string(step));
+      }
+    }
+  }
+};
+
+TEST_P(GpuCollective, IsTheHosts) {
+  const std::string codec = GetParam();
+  const bool keeps = parse_codec(codec).error_feedback;
+  for (const int ranks : {1, 2, 4}) {
+    ModelSetup setup{.codec = codec, .ranks = ranks, .steps = 2, .layout = Layout::flat(4020)};
+    setup.scheme = Scheme::alltoall;
+    compare(setup, codec + " alltoall");
+    setup.layout = Layout::flat(4019);
+    compare(setup, codec + " alltoall of shards of two lengths");
+    setup.layout = Layout::flat(4020);
+    setup.op = Collective::reduce_scatter;
+    compare(setup, codec + " reduce-scatter by alltoall");
+    setup.scheme = Scheme::automatic;
+    compare(setup, codec + " reduce-scatter");
+    setup.op = Collective::all_gather;
+    compare(setup, codec + " all-gather");
+    setup.op = Collective::all_to_all;
+    if (!keeps) compare(setup, codec + " all-to-all");
+  }
+  ModelSetup levels{.codec = codec, .ranks = 4, .steps = 2, .layout = Layout::flat(4021)};
+  levels.node = 2;
+  compare(levels, codec + " between machines");
+  levels.inner = "bf16";
+  compare(levels, codec + " between machines, bf16 inside");
+}
+INSTANTIATE_TEST_SUITE_P(Plain, GpuCollective,
+                         testing::Values("none", "bf16", "fp16", "fp8", "qsgd:bits=4", "topk", "topk:ef=off",
+                                         "randomk"),
+                         [](const auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace gradtool::test

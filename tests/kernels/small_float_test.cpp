@@ -15,11 +15,9 @@ struct Named {
   int exponent_bits;
   double largest;
 };
-const Named kFormats[]{{"e4m3", format::kE4M3, 4, 448},
-                       {"e5m2", format::kE5M2, 5, 57344},
-                       {"e3m2", format::kE3M2, 3, 28},
-                       {"e2m3", format::kE2M3, 2, 7.5},
-                       {"e2m1", format::kE2M1, 2, 6}};
+const Named kFormats[]{{"e4m3", format::kE4M3, 4, 448}, {"e5m2", format::kE5M2, 5, 57344},
+                       {"e3m2", format::kE3M2, 3, 28},  {"e2m3", format::kE2M3, 2, 7.5},
+                       {"e2m1", format::kE2M1, 2, 6},   {"e3m0", format::kE3M0, 3, 16}};
 
 /// A code's value from the definition of the format.
 double defined(const Named& f, std::uint32_t code) {

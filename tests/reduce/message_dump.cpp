@@ -44,7 +44,7 @@ int run(const std::filesystem::path& folder) {
       row["result"] = save(folder, out.results[0][step], files);
       for (std::size_t rank = 0; rank < out.inputs.size(); ++rank) {
         nlohmann::ordered_json said;
-        said["input"] = save(folder, out.inputs[rank][step], files);
+        said["input"] = save(folder, out.gradients[rank][step], files);
         said["messages"] = nlohmann::ordered_json::array();
         for (const auto& message : out.messages[rank][step])
           said["messages"].push_back({{"call", message.call}, {"bytes", save(folder, message.bytes, files)}});

@@ -60,16 +60,19 @@ inline std::vector<std::string> own_specs() {
 struct ModelOutcome {
   explicit ModelOutcome(int ranks)
       : inputs(static_cast<std::size_t>(ranks)),
+        gradients(inputs.size()),
         results(inputs.size()),
         messages(inputs.size()),
         residuals(inputs.size()),
         payload(inputs.size()),
         wire(inputs.size()) {}
-  std::vector<std::vector<std::vector<float>>> inputs, results;  ///< [rank][step]
-  std::vector<std::vector<std::vector<Message>>> messages;       ///< [rank][step]
-  std::vector<std::vector<float>> residuals;                     ///< [rank], after the last step
-  std::vector<std::vector<std::uint64_t>> payload, wire;         ///< [rank][step]
-  std::uint64_t allocations = 0;                                 ///< in all reduces; counted where hooks are linked
+  /// [rank][step]. `inputs` is what the results should be the mean of: the gradients, or what a method has for a
+  /// target.
+  std::vector<std::vector<std::vector<float>>> inputs, gradients, results;
+  std::vector<std::vector<std::vector<Message>>> messages;  ///< [rank][step]
+  std::vector<std::vector<float>> residuals;                ///< [rank], after the last step
+  std::vector<std::vector<std::uint64_t>> payload, wire;    ///< [rank][step]
+  std::uint64_t allocations = 0;                            ///< in all reduces; counted where hooks are linked
   std::string note;
   std::vector<Tally> tallies;
 };
@@ -113,12 +116,26 @@ struct ModelSetup {
   bool loses_state = false;       ///< the new reducer does not get that state
   bool settles = false;           ///< in front of every step; on a GPU only
   AllReduce all_reduce = AllReduce::ring;
+  Collective op = Collective::all_reduce;
+  int node = 1;                ///< ranks of a machine, of an all-reduce in two levels; 1: in one
+  std::string inner = "none";  ///< of two levels: the codec inside machines
 
   /// The number that a step has for gradients, draws and schedules.
   [[nodiscard]] int numbered(int step) const {
     return restarts && resets_at >= 0 && step >= resets_at ? step - resets_at : step;
   }
 };
+
+template <Space S>
+std::unique_ptr<Reducer<S>> make_model_reducer(const ModelSetup& setup, Queue<S> queue) {
+  const auto spec = parse_codec(setup.codec);
+  if (setup.node > 1) {
+    return make_levelled_reducer<S>(spec, parse_codec(setup.inner), setup.scheme, setup.layout.elements, setup.ranks,
+                                    setup.node, queue);
+  }
+  return make_reducer<S>(spec, make_codec<S>(spec, setup.layout), setup.scheme, setup.layout, setup.ranks, queue,
+                         setup.op);
+}
 
 inline ModelOutcome run_model(const ModelSetup& setup) {
   ModelOutcome out{setup.ranks};
@@ -127,15 +144,13 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
   const auto spec = parse_codec(setup.codec);
   run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
     threads.set_all_reduce(setup.all_reduce);
+    if (setup.node > 1) threads.set_levels(setup.node);
     std::vector<Message> messages;
     RecordingCommunicator<Space::host> comm{threads, keep_in(messages)};
     const auto me = static_cast<std::size_t>(threads.rank());
     TaskPool pool{setup.threads};
     const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
-    const auto make = [&] {
-      return make_reducer<Space::host>(spec, make_codec<Space::host>(spec, setup.layout), setup.scheme, setup.layout,
-                                       setup.ranks, queue);
-    };
+    const auto make = [&] { return make_model_reducer<Space::host>(setup, queue); };
     auto reducer = make();
     Arena<Space::host> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
@@ -153,6 +168,7 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
       const int number = setup.numbered(step);
       auto x = setup.gradient ? setup.gradient(threads.rank(), number) : model_gradient(n, threads.rank(), number);
       out.inputs[me].push_back(x);
+      out.gradients[me].push_back(x);
       const auto moment = model_second_moment(x, 9000U + static_cast<std::uint32_t>(10 * number + threads.rank()));
       SideInputs<Space::host> side;
       if (setup.side_inputs) side = {.weight = {weight.data(), n}, .second_moment = {moment.data(), n}};
@@ -169,7 +185,12 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
         reducer->reduce(comm, queue, {x.data(), n}, side, context, workspace, clock);
         out.messages[me].push_back(messages);
       }
-      out.results[me].push_back(x);
+      const auto result = reducer->result({x.data(), n});
+      out.results[me].emplace_back(result.data(), result.data() + n);
+      if (!spec.descriptor->target.empty()) {
+        const auto target = reducer->target(queue);
+        out.inputs[me].back().assign(target.data(), target.data() + target.size());
+      }
       out.payload[me].push_back(reducer->payload_bytes());
       out.wire[me].push_back(threads.traffic().bytes_sent);
     }

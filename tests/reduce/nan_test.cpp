@@ -59,8 +59,9 @@ std::vector<std::string> specs_with_arithmetic() {
     if (parse_codec(text).descriptor->aggregation != Aggregation::own) take(text);
   }
   for (const auto& text : own_specs()) take(text);
-  for (const char* text : {"fp16:ef=on", "bf16:ef=on", "randomk:ef=on", "qsgd:ef=on", "natural:ef=on",
-                           "signsgd:momentum=0.9", "thc:bits=4,table=uniform,seed=7,ef=off", "iwp:mu=0.9,clip=0.5"})
+  for (const char* text :
+       {"fp16:ef=on", "bf16:ef=on", "randomk:ef=on", "qsgd:ef=on", "natural:ef=on", "topk:ratio=0.1,ef=ef21",
+        "fp16:ef=ef21", "signsgd:momentum=0.9", "thc:bits=4,table=uniform,seed=7,ef=off", "iwp:mu=0.9,clip=0.5"})
     specs.emplace_back(text);
   std::sort(specs.begin(), specs.end());
   specs.erase(std::unique(specs.begin(), specs.end()), specs.end());

@@ -19,6 +19,8 @@ std::vector<std::string> all_specs() {
     if (spec == codec.name && !codec.error_feedback && !codec.memory && spec != "none" && spec != "noop")
       specs.push_back(spec + ":ef=on");
   }
+  for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "randomk:ratio=0.1,ef=ef21"})
+    specs.emplace_back(spec);
   return specs;
 }
 
@@ -58,10 +60,10 @@ INSTANTIATE_TEST_SUITE_P(Registry, SavedState, testing::ValuesIn(all_specs()), n
 // The suite above would pass for a method that keeps nothing. These do keep something: without it they go on otherwise.
 TEST(LostState, ChangesWhatFollows) {
   std::vector<std::string> specs{"gradiveq:lt=3,lc=9,sampling=raw,slice=4,max_slice=1100,lambda=0",
-                                 "signsgd:momentum=0.9", "fft:range=calibrated", "powersgd:rank=1,ef=off"};
+                                 "signsgd:momentum=0.9", "fft:range=calibrated", "powersgd:rank=1,ef=off", "dion"};
   for (const auto& spec : all_specs()) {
     const CodecSpec parsed = parse_codec(spec);
-    if (parsed.error_feedback || parsed.descriptor->delays) specs.push_back(spec);
+    if (parsed.feedback() != Feedback::off || parsed.descriptor->delays) specs.push_back(spec);
   }
   std::size_t lossless = 0;
   for (const auto& spec : specs) {
@@ -75,6 +77,27 @@ TEST(LostState, ChangesWhatFollows) {
     EXPECT_TRUE(lost.results != whole.results || lost.residuals != whole.residuals || lost.note != whole.note) << spec;
   }
   EXPECT_GE(specs.size() - lossless, 60U);
+}
+
+// Senders and owners both keep something: of shards, and of machines.
+TEST(SavedShards, GoOnBitForBitAndMissWhatIsLost) {
+  ModelSetup alltoall{.codec = "topk:ratio=0.1", .ranks = 4, .steps = kSteps, .layout = Layout::flat(4001)};
+  alltoall.scheme = Scheme::alltoall;
+  ModelSetup levels = alltoall;
+  levels.node = 2;
+  levels.inner = "topk:ratio=0.2";
+  ModelSetup gathered = alltoall;
+  gathered.scheme = Scheme::automatic;
+  gathered.op = Collective::all_gather;
+  gathered.layout = Layout::flat(4000);
+  for (const ModelSetup& setup : {alltoall, levels, gathered}) {
+    const auto whole = run_model(setup);
+    ModelSetup cut = setup;
+    cut.saves_at = 3;
+    EXPECT_EQ(run_model(cut).results, whole.results);
+    cut.loses_state = true;
+    EXPECT_NE(run_model(cut).results, whole.results);
+  }
 }
 
 TEST(ForeignState, IsRefused) {
@@ -95,6 +118,7 @@ TEST(ForeignState, IsRefused) {
   expect_refused(*make("topk:ratio=0.1", Layout::flat(layout.elements + 1)), saved);
   expect_refused(*make("powersgd", layout), saved);
   expect_refused(*make("none", layout), saved);
+  expect_refused(*make("topk:ratio=0.1,ef=ef21", layout), saved);
   expect_refused(*make("topk:ratio=0.1", layout), std::span{saved}.first(saved.size() - 1));
   restore_state(*make("topk:ratio=0.1", layout), saved);
 }

@@ -96,9 +96,9 @@ def follow(case):
                 result, places, _ = others(summed(messages, 0) / p, False)
                 last = [[m for m in rank if m[0] == "all_gather_v"][0][1] for rank in messages]
                 row = np.zeros(sliced)
-                for i in range(p):  # segment i was finished by the rank before i
+                for i in range(p):  # segment i was finished by rank i
                     first, end = sliced * i // p, sliced * (i + 1) // p
-                    row[first:end] = payloads.module("qsgd").decode({"bits": "4", "bucket": "512"}, end - first, last[(i + p - 1) % p])
+                    row[first:end] = payloads.module("qsgd").decode({"bits": "4", "bucket": "512"}, end - first, last[i])
                 row /= p
                 for index, layer in layers.items():
                     count = layer.slices * layer.k

@@ -181,7 +181,9 @@ class IwpReducer final : public CountingReducer<S> {
     IwpReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = false}; }
+  [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
+    return {.shards = true, .ring = false};
+  }
   void reset(Queue<S> queue) override {
     fill_zero(queue, accumulated_);
     fill_zero(queue, momentum_);

@@ -59,7 +59,9 @@ class LhcReducer final : public CountingReducer<S> {
     LhcReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = true}; }
+  [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
+    return {.shards = true, .ring = true};
+  }
   void reset(Queue<S> queue) override {
     fill_zero(queue, residual_);
     some_estimated_ = false;

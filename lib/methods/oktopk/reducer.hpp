@@ -104,7 +104,9 @@ class OkTopkReducer final : public CountingReducer<S> {
     OkTopkReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = false}; }
+  [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
+    return {.shards = true, .ring = false};
+  }
   void reset(Queue<S> queue) override {
     fill_zero(queue, residual_);
     step_ = 0;

@@ -17,6 +17,7 @@ struct LowRankMatrix {
   std::size_t rank = 0;          ///< columns of the factors: 1 to min(rows, columns)
   std::size_t p_first = 0;       ///< of P in the first message
   std::size_t q_first = 0;       ///< of Q in the second message
+  std::size_t column_first = 0;  ///< columns of the factors of the matrices before
   std::size_t square_first = 0;  ///< sum of rank² over the matrices before: places rank x rank scratch on the GPU
 };
 

@@ -7,56 +7,12 @@
 #include "kernels/vector.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/core/scratch.hpp"
-#include "lib/methods/powersgd/low_rank.hpp"
+#include "lib/methods/powersgd/steps.hpp"
 
 namespace gradtool {
 
-/// Which tensors of a bucket PowerSGD compresses, and where everything lies in its two messages. The first message
-/// holds the factors P and the tensors that are sent as they are, in the order of the tensors; the second one holds
-/// the factors Q.
-struct PowerSgdPlan {
-  /// Neighbouring tensors that are sent as they are, one behind the other in the gradient and in the first message.
-  struct Uncompressed {
-    std::size_t first = 0;  ///< element of the gradient
-    std::size_t count = 0;
-    std::size_t message_first = 0;  ///< element of the first message
-  };
-
-  /// A tensor is compressed where factors of `rank` columns have at least `least_rate` times fewer elements.
-  PowerSgdPlan(const Layout& layout, std::size_t rank, double least_rate);
-
-  std::vector<LowRankMatrix> matrices;
-  std::vector<Uncompressed> uncompressed;
-  std::size_t p_size = 0;   ///< floats of the first message
-  std::size_t q_size = 0;   ///< floats of the second message
-  std::size_t squares = 0;  ///< sum of rank² over the matrices
-};
-
-/// What a rank keeps from step to step.
-template <Space S>
-struct PowerSgdState {
-  View<float, S> residual;  ///< empty without error feedback
-  View<float, S> p;         ///< the first message: P of all matrices, and the tensors that are sent as they are
-  View<float, S> q;         ///< the second message: Q of all matrices
-
-  /// Where M is after `Steps::first_product`: the residual has taken up the gradient, or there is none.
-  [[nodiscard]] float* matrices(View<float, S> gradient) const {
-    return residual.empty() ? gradient.data() : residual.data();
-  }
-};
-
 /// PowerSGD (Vogels et al., NeurIPS 2019, Algorithm 1): one step of a power iteration for each matrix and gradient,
-/// spread over the ranks. `Steps` is the work between the collectives on one processor:
-///   Steps(plan, queue)
-///   Workspace{steps, scratch}    what the other calls work in; the first member of their arguments
-///   first_product(..., key, redraw_all)   M = residual + gradient. Columns of Q that cannot start a power iteration
-///                                (zero or not finite), or all of them, are drawn anew. p := M Q and the tensors that
-///                                are sent as they are
-///   second_product(...)          makes the columns of each P orthonormal; q := Mᵀ P
-///   rebuild(..., share)          Q and the tensors sent as they are, times share; gradient := P Qᵀ; residual =
-///                                M - P Qᵀ, whose subtraction may be left to the next first_product
-///   settle(queue, state)         makes up for a subtraction that was left
-///   forget()                     there is no step before the next one
+/// spread over the ranks. `Steps` is HostLowRankSteps or CudaLowRankSteps.
 template <Space S, class Steps>
 class PowerSgdReducer final : public CountingReducer<S> {
  public:
@@ -64,8 +20,7 @@ class PowerSgdReducer final : public CountingReducer<S> {
       : CountingReducer<S>{setup.layout.elements, setup.ranks},
         start_iteration_{setup.spec.params.integer("start_iteration")},
         warm_start_{setup.spec.params.is("warm_start", "on")},
-        plan_{setup.layout, static_cast<std::size_t>(setup.spec.params.integer("rank")),
-              setup.spec.params.real("min_compression_rate")},
+        plan_{plan_of(setup)},
         steps_{plan_, setup.queue},
         arena_{this->padded(4 * residual_size(setup)) + this->padded(4 * plan_.p_size) +
                this->padded(4 * plan_.q_size)},
@@ -100,7 +55,11 @@ class PowerSgdReducer final : public CountingReducer<S> {
     sum(state_.p);
     in_phase(clock, Phase::encode, queue, [&] { steps_.second_product(work.steps, queue, state_, gradient); });
     sum(state_.q);
-    in_phase(clock, Phase::decode, queue, [&] { steps_.rebuild(queue, state_, gradient, share); });
+    in_phase(clock, Phase::decode, queue, [&] {
+      scale(queue, state_.q, share);
+      steps_.scatter(queue, state_.p, share, gradient);
+      steps_.rebuild(queue, state_, gradient, state_.q);
+    });
     this->values_sent_ = plan_.p_size + plan_.q_size;
     this->payload_bytes_ = 4 * this->values_sent_;
     ++compressed_steps_;
@@ -147,16 +106,30 @@ class PowerSgdReducer final : public CountingReducer<S> {
   /// Whether some step sums gradients as they are: each before start_iteration, and all where there is no matrix.
   [[nodiscard]] bool sums_gradients() const { return start_iteration_ > 0 || plan_.matrices.empty(); }
 
+  /// A tensor is compressed where its factors have at least min_compression_rate times fewer elements.
+  static LowRankPlan plan_of(const ReducerSetup<S>& setup) {
+    const auto rank = static_cast<std::size_t>(setup.spec.params.integer("rank"));
+    const double least_rate = setup.spec.params.real("min_compression_rate");
+    return {setup.layout, [&](const TensorShape& tensor) {
+              const std::size_t rows = tensor.rows();
+              const std::size_t columns = tensor.columns();
+              const std::size_t r = std::min({rank, rows, columns});
+              const bool pays =
+                  static_cast<double>(rows * columns) >= least_rate * static_cast<double>(r * (rows + columns));
+              return tensor.is_matrix() && pays ? r : std::size_t{0};
+            }};
+  }
+
   static std::size_t residual_size(const ReducerSetup<S>& setup) {
     return setup.spec.error_feedback ? setup.layout.elements : 0;
   }
 
   std::int64_t start_iteration_;
   bool warm_start_;
-  PowerSgdPlan plan_;
+  LowRankPlan plan_;
   Steps steps_;
   Arena<S> arena_;
-  PowerSgdState<S> state_;
+  LowRankState<S> state_;
   std::size_t compressed_steps_ = 0, dense_steps_ = 0;
 };
 

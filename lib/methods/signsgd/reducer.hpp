@@ -48,7 +48,9 @@ class SignSgdReducer final : public CountingReducer<S> {
     SignSgdReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = false}; }
+  [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
+    return {.shards = true, .ring = false};
+  }
   void reset(Queue<S> queue) override { fill_zero(queue, momentum_); }
   void visit_state(StateVisitor& visitor) override { visitor.values("momentum", momentum_); }
 

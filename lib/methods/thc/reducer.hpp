@@ -45,7 +45,9 @@ class ThcReducer final : public CountingReducer<S> {
     ThcReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] typename Reducer<S>::Pattern pattern() const override { return {.shards = true, .ring = false}; }
+  [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
+    return {.shards = true, .ring = false};
+  }
   void reset(Queue<S> queue) override { fill_zero(queue, residual_); }
   void visit_state(StateVisitor& visitor) override { visitor.values("residual", residual_); }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }

@@ -57,7 +57,8 @@ class Codec:
     ----------
     spec:
         As on the command line, `name:key=value,...`, for example `"topk:ratio=0.01,ef=on"`. `ef=on|off` switches error
-        feedback, which many codecs have on by default.
+        feedback, which many codecs have on by default. With `ef=ef21` payloads decode to differences: add them to what
+        was decoded before.
     rank, ranks:
         Which of how many ranks this is. Random draws differ between ranks, and a few codecs clip by their number.
     seed:

@@ -57,8 +57,8 @@ class DdpHook:
         parameters = [(name, p) for name, p in _inner(model).named_parameters() if p.requires_grad]
         elements, before = sum(p.numel() for _, p in parameters), 0
         for name, parameter in parameters:
-            owner, _, last = name.rpartition(".")
-            kind, layout = describe_tensor(modules[owner], last, tuple(parameter.shape))
+            owner = name.rpartition(".")[0]
+            kind, layout = describe_tensor(modules[owner], name, tuple(parameter.shape))
             self._names[id(parameter)] = (name, kind, layout, before / elements)
             before += parameter.numel()
         model.register_comm_hook(None, self)
@@ -159,7 +159,7 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
     spec:
         A codec as on the command line. Every codec works but those that need second moments.
     scheme:
-        "auto", "sum", "gather" or "hop": as bench's --reduce.
+        "auto", "sum", "gather", "hop" or "alltoall": as bench's --reduce.
     seed:
         Of all random draws.
     threads:

@@ -1,0 +1,61 @@
+#include "lib/bench/replayed_weights.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/core/error.hpp"
+
+namespace gradtool {
+
+bool ReplayedWeights::has_all(const GradientSource& source) {
+  const auto& tensors = source.tensors();
+  return std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.has_weight; });
+}
+
+ReplayedWeights::ReplayedWeights(std::unique_ptr<GradientSource> source, bool differences)
+    : source_{std::move(source)},
+      differences_{differences},
+      info_{source_->info()},
+      tensors_{source_->tensors()},
+      steps_{source_->steps()} {
+  for (const TensorInfo& tensor : tensors_) {
+    if (tensor.has_weight) continue;
+    throw Error{Fault::usage, fmt::format("--values {}: {} has no weights of tensor {}; capture them (gradtool capture "
+                                          "--with weight)",
+                                          differences ? "weight-difference" : "weight", path(), tensor.name)};
+  }
+  if (differences_ && steps_.size() < 2) {
+    throw Error{Fault::usage,
+                fmt::format("--values weight-difference: {} has one captured step; differences need two", path())};
+  }
+  if (differences_) steps_.erase(steps_.begin());
+  info_.quantity = differences_ ? "weight_delta" : "weight";
+  info_.inner_steps.reset();
+  for (TensorInfo& tensor : tensors_) {
+    tensor.has_weight = tensor.has_second_moment = false;
+    tensor.dtype = Dtype::f32;  // as weights are stored
+  }
+}
+
+void ReplayedWeights::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t /*worker*/,
+                                         std::uint64_t first, std::span<float> out) const {
+  if (!differences_) return source_->read_weight_part(tensor, step, first, out);
+  std::vector<float> before(out.size());
+  source_->read_weight_part(tensor, step, first, before);
+  source_->read_weight_part(tensor, step + 1, first, out);
+  std::transform(out.begin(), out.end(), before.begin(), out.begin(), [](float now, float then) { return now - then; });
+}
+
+void ReplayedWeights::read_second_moment_part(std::size_t /*tensor*/, std::size_t /*step*/, std::size_t /*worker*/,
+                                              std::uint64_t /*first*/, std::span<float> /*out*/) const {
+  expects(false, "weights have no second moments");
+}
+
+void ReplayedWeights::read_weight_part(std::size_t /*tensor*/, std::size_t /*step*/, std::uint64_t /*first*/,
+                                       std::span<float> /*out*/) const {
+  expects(false, "weights have no weights beside them");
+}
+
+}  // namespace gradtool

@@ -1,0 +1,261 @@
+"""Collectives of bench against NumPy: bfloat16 by alltoall bit for bit on 2 to 64 ranks, shards of reduce-scatter and
+all-gather, values of an all-to-all, weights and their differences, two levels, counted bytes by formula.
+
+Usage: check_collectives.py GRADTOOL [MPIEXEC]
+"""
+import csv
+import io
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import h5py
+import numpy as np
+
+GRADTOOL = sys.argv[1]
+MPIEXEC = sys.argv[2] if len(sys.argv) > 2 else ""
+STEPS = 2
+SHAPES = {"fc.weight": (37, 53), "fc.bias": (53,)}  # 2014 elements, which few numbers of ranks divide
+N = sum(int(np.prod(shape)) for shape in SHAPES.values())
+
+
+def bfloat16(x):
+    """float32 rounded to bfloat16, to nearest even, as float32."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    return ((((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint32)) << 16).view(np.float32)
+
+
+def write_capture(path, workers, quantity=None, weights=False):
+    """Returns the gradients [S, W, N] and the weights [S, N]."""
+    rng = np.random.default_rng(workers)
+    x = (rng.standard_normal((STEPS, workers, N)) * np.exp(rng.standard_normal(N))).astype("f4")
+    w = np.cumsum(rng.standard_normal((STEPS, N)), axis=0).astype("f4")
+    with h5py.File(path, "w") as f:
+        f.attrs.update(dict(format="gradtool.gradients", schema_version=1, complete=1, producer="test", created="2026-01-01T00:00:00Z",
+                            model="synthetic", dataset="none", optimizer="sgd", seed=7, workers=workers, batch_size=1,
+                            micro_batches=1, command="check_collectives.py"))
+        if quantity:
+            f.attrs["quantity"] = quantity
+        f["steps/iteration"] = np.arange(STEPS, dtype="i8")
+        first = 0
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            group = f.create_group(f"tensors/{i:04d}")
+            group.attrs.update(dict(name=name, kind="other", layout=""))
+            group.attrs["shape"] = np.array(shape, dtype="i8")
+            n = int(np.prod(shape))
+            group["gradient"] = x[:, :, first:first + n]
+            if weights:
+                group["weight"] = w[:, first:first + n]
+            first += n
+    return x, w
+
+
+def bench(capture, *flags, launch=(), reconstruction=True):
+    """The isolated row of the codec that is not a baseline, and what it made, [S, N] in the order of the model."""
+    out = capture.parent / "result.h5"
+    out.unlink(missing_ok=True)
+    more = ("--reconstruction", out) if reconstruction else ()
+    run = subprocess.run([*launch, GRADTOOL, "bench", capture, "--granularity", "model", "--timing", "isolated", "-n", "1", "--threads", "1",
+                          "--csv", "-", *map(str, flags), *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 0, run.stderr
+    rows = [r for r in csv.DictReader(io.StringIO(run.stdout)) if r["time_source"] == "measured"]
+    wanted = rows[-1] if len(rows) > 2 else rows[0]
+    if not reconstruction:
+        return wanted, None, rows
+    with h5py.File(out) as f:
+        y = np.concatenate([f[f"tensors/{i:04d}/gradient"][:, 0, :] for i in range(len(SHAPES))], axis=1)
+    return wanted, y, rows
+
+
+def refused(*arguments, word):
+    run = subprocess.run([GRADTOOL, "bench", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("Try ")]
+    assert run.returncode == 2 and len(lines) == 1 and word in lines[0], (arguments, run.returncode, run.stderr)
+
+
+def bounds(n, ranks):
+    """Segment i of n elements is [i n / p, (i + 1) n / p), rounded down."""
+    return [(n * i // ranks, n * (i + 1) // ranks) for i in range(ranks)]
+
+
+def check_alltoall(folder):
+    for ranks in (2, 3, 7, 16, 64):
+        capture = folder / "ranks.h5"
+        x, _ = write_capture(capture, ranks)
+        row, y, _ = bench(capture, "--codec", "bf16", "--reduce", "alltoall")
+        want = np.empty((STEPS, N), "f4")
+        for first, last in bounds(N, ranks):
+            total = np.zeros((STEPS, last - first), "f4")
+            for r in range(ranks):  # in float32, in the order of ranks
+                total = total + bfloat16(x[:, r, first:last])
+            want[:, first:last] = bfloat16(total * np.float32(1 / ranks))
+        assert np.array_equal(y.view("u4"), want.view("u4")), f"{ranks} ranks: alltoall of bf16 differs from NumPy"
+        # Every shard but the own one, and the mean of the own one to all others.
+        sizes = [last - first for first, last in bounds(N, ranks)]
+        largest = max(2 * (N - sizes[r]) + 2 * (N - sizes[(r + 1) % ranks]) for r in range(ranks))
+        assert abs(float(row["wire_bytes_per_rank"]) - largest) <= 2 * ranks, (ranks, row["wire_bytes_per_rank"], largest)
+        assert float(row["payload_ratio"]) == 2.0 and row["aggregation"] == "alltoall", row
+
+
+def check_errors_against_ranks(folder):
+    """The ring rounds at every hop and its error grows; the owner of a shard rounds once."""
+    errors = {}
+    for ranks in (2, 32):
+        capture = folder / "grows.h5"
+        write_capture(capture, ranks)
+        for way in ("sum", "hop", "alltoall"):
+            row, _, _ = bench(capture, "--codec", "bf16", "--reduce", way, reconstruction=False)
+            errors[way, ranks] = float(row["nmse"])
+    assert errors["alltoall", 32] < 1.5 * errors["alltoall", 2], errors
+    assert errors["sum", 32] > 4 * errors["sum", 2] and errors["hop", 32] > 4 * errors["hop", 2], errors
+
+
+def padded(n, ranks):
+    return -(-n // ranks) * ranks
+
+
+def check_sharded(folder):
+    for ranks in (2, 4, 5):
+        capture = folder / "sharded.h5"
+        x, w = write_capture(capture, ranks, weights=True)
+        length = padded(N, ranks)
+        shards = bounds(length, ranks)
+        # Reduce-scatter of bf16 by alltoall: the owner's float32 sum, which nobody rounds again.
+        row, y, _ = bench(capture, "--op", "reduce-scatter", "--codec", "bf16", "--reduce", "alltoall")
+        total = np.zeros((STEPS, N), "f4")
+        for r in range(ranks):
+            total = total + bfloat16(x[:, r])
+        assert np.array_equal(y, total * np.float32(1 / ranks)), ranks
+        part = length // ranks
+        assert float(row["wire_bytes_per_rank"]) == 2 * (length - part) and row["op"] == "reduce-scatter", row
+        mean = x.astype("f8").mean(axis=1)
+        want = ((y - mean) ** 2).sum() / (mean ** 2).sum()
+        assert abs(float(row["nmse"]) - want) <= 1e-6 * want, (row["nmse"], want)
+        # Uncompressed: what travels is (p - 1) / p of the padded vector.
+        _, _, rows = bench(capture, "--op", "reduce-scatter", "--codec", "bf16", reconstruction=False)
+        none = next(r for r in rows if r["codec"] == "none")
+        assert float(none["wire_bytes_per_rank"]) == 4 * (length - part), none
+        assert float(none["nmse"]) < 1e-12 and abs(float(none["wire_ratio"]) - N / length) < 1e-6, none
+        # All-gather: by default of the weights, each rank's shard, rounded once.
+        row, y, rows = bench(capture, "--op", "all-gather", "--codec", "bf16")
+        assert np.array_equal(y, bfloat16(w)), ranks
+        assert float(row["wire_bytes_per_rank"]) == 2 * (length - part) and "weights" in row["message"], row
+        none = next(r for r in rows if r["codec"] == "none")
+        assert float(none["nmse"]) == 0 and float(none["wire_bytes_per_rank"]) == 4 * (length - part), none
+        _, y, _ = bench(capture, "--op", "all-gather", "--codec", "bf16", "--values", "weight-difference")
+        assert np.array_equal(y, bfloat16(np.diff(w, axis=0))), ranks
+        _, y, _ = bench(capture, "--op", "all-gather", "--codec", "bf16", "--values", "own")
+        whole = np.zeros((STEPS, length), "f4")
+        for r, (first, last) in enumerate(shards):
+            mine = np.zeros((STEPS, length), "f4")
+            mine[:, :N] = x[:, r]
+            whole[:, first:last] = bfloat16(mine[:, first:last])
+        assert np.array_equal(y, whole[:, :N]), ranks
+        # All-to-all: every value is rounded once on its way; the error is over all ranks' values.
+        row, _, rows = bench(capture, "--op", "all-to-all", "--codec", "bf16", "--values", "own", reconstruction=False)
+        want = ((bfloat16(x) - x.astype("f8")) ** 2).sum() / (x.astype("f8") ** 2).sum()
+        assert abs(float(row["nmse"]) - want) <= 1e-6 * want and row["cumulative_nmse"] == "", (row["nmse"], want)
+        assert float(row["wire_bytes_per_rank"]) == 2 * (length - part), row
+        none = next(r for r in rows if r["codec"] == "none")
+        assert float(none["nmse"]) == 0, none
+
+
+def check_levels(folder, launch=(), flags=()):
+    capture = folder / "levels.h5"
+    ranks, node = 8, 4
+    x, _ = write_capture(capture, ranks)
+    row, y, _ = bench(capture, "--levels", f"node={node}", "--codec", "bf16", "--reduce", "alltoall", *flags, launch=launch)
+    machines = ranks // node
+    want = np.empty((STEPS, N), "f4")
+    inside = across = 0
+    for place, (first, last) in enumerate(bounds(N, node)):
+        n = last - first
+        # The uncompressed reduce-scatter adds on a ring: segment s in the order of ranks s + 1, s + 2, ..., s.
+        sums = []
+        for machine in range(machines):
+            order = [(place + 1 + k) % node for k in range(node)]
+            total = x[:, machine * node + order[0], first:last]
+            for r in order[1:]:
+                total = total + x[:, machine * node + r, first:last]
+            sums.append(total * np.float32(1 / node))
+        for a, b in bounds(n, machines):
+            total = np.zeros((STEPS, b - a), "f4")
+            for one in sums:
+                total = total + bfloat16(one[:, a:b])
+            want[:, first + a:first + b] = bfloat16(total * np.float32(1 / machines))
+        inside = max(inside, 4 * (N - n) + 4 * (N - n))
+        across = max(across, 2 * 2 * (n - n // machines))
+    assert np.array_equal(y.view("u4"), want.view("u4")), "two levels differ from NumPy"
+    assert row["levels"] == f"node={node}" and row["codec_inner"] == "none", row
+    assert abs(float(row["wire_bytes_inside"]) - inside) <= 4 * 2 * node, (row["wire_bytes_inside"], inside)
+    assert abs(float(row["wire_bytes_across"]) - across) <= 2 * 2 * machines, (row["wire_bytes_across"], across)
+    assert float(row["wire_bytes_per_rank"]) <= float(row["wire_bytes_inside"]) + float(row["wire_bytes_across"]), row
+    both, _, _ = bench(capture, "--levels", f"node={node}", "--codec", "qsgd:bits=4", "--codec-inner", "int8", *flags, launch=launch,
+                       reconstruction=False)
+    assert both["codec_inner"].startswith("int8") and 0 < float(both["nmse"]) < 1, both
+    assert float(both["wire_bytes_inside"]) < 0.3 * inside, both
+    return row
+
+
+def check_model(folder):
+    """A network of two levels: inside over the fast links, between over those that the ranks of a machine share."""
+    capture = folder / "model.h5"
+    write_capture(capture, 8)
+    rows = []
+    for network, machines in (("10gbe:node=4,inner=nvlink", "2,4"), ("10gbe", "8,16")):
+        run = subprocess.run([GRADTOOL, "bench", capture, "--granularity", "model", "--timing", "isolated", "-n", "1", "--codec", "fp16",
+                              "--reduce", "alltoall", "--levels", "node=4", "--network", network, "--nodes", machines, "--csv", "-"],
+                             check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+        rows += [r for r in csv.DictReader(io.StringIO(run)) if r["time_source"] == "modelled" and r["codec"] == "fp16"]
+    for row in rows:
+        machines = int(row["ranks"]) // 4
+        across = 2 * 2 * (machines - 1) / machines * N / 4
+        inside = 2 * 4 * 3 / 4 * N
+        assert abs(float(row["wire_bytes_across"]) - across) <= 0.01 * across, row
+        assert abs(float(row["wire_bytes_inside"]) - inside) <= 0.01 * inside, row
+    assert {(r["node"], r["ranks"]) for r in rows} == {("4", "8"), ("4", "16"), ("1", "8"), ("1", "16")}, rows
+
+
+def check_refusals(folder):
+    capture = folder / "refused.h5"
+    write_capture(capture, 4)
+    refused(capture, "--op", "all-to-all", "--codec", "topk", word="add ef=off")
+    refused(capture, "--op", "reduce-scatter", "--codec", "powersgd", word="has no reduce-scatter")
+    refused(capture, "--op", "reduce-scatter", "--codec", "bf16", "--reduce", "gather", word="hop or alltoall")
+    refused(capture, "--op", "all-gather", "--codec", "bf16", "--pipeline", "4", word="--pipeline")
+    refused(capture, "--levels", "node=3", "--codec", "bf16", word="node=3")
+    refused(capture, "--levels", "node=4", "--codec", "bf16", word="two machines at least")
+    refused(capture, "--levels", "4", "--codec", "bf16", word="node=8")
+    refused(capture, "--codec-inner", "bf16", "--codec", "bf16", word="--levels")
+    refused(capture, "--levels", "node=2", "--codec", "powersgd", word="way of its own")
+    refused(capture, "--levels", "node=2", "--codec", "oktopk", word="way of its own")
+    refused(capture, "--levels", "node=2", "--codec", "bf16", "--codec-inner", "powersgd", word="--codec-inner")
+    refused(capture, "--levels", "node=2", "--codec", "none", word="none and noop")
+    refused(capture, "--levels", "node=2", "--codec", "bf16", "--network", "10gbe", "--nodes", "3", word="two machines")
+    refused(capture, "--values", "weight", "--codec", "bf16", word="no weights")
+    write_capture(capture, 4, weights=True)
+    refused(capture, "--op", "all-gather", "--codec", "topk", word="weight-difference")
+    refused(capture, "--op", "all-gather", "--codec", "bf16", "--compute-ms", "5", "--network", "10gbe", word="--compute-ms")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        check_alltoall(folder)
+        check_errors_against_ranks(folder)
+        check_sharded(folder)
+        threads = check_levels(folder)
+        check_model(folder)
+        check_refusals(folder)
+        listed = subprocess.run([GRADTOOL, "list", "comm", "--csv", "-"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        if MPIEXEC and any(r["name"] == "mpi" and r["available"] == "true" for r in csv.DictReader(io.StringIO(listed))):
+            version = subprocess.run([MPIEXEC, "--version"], stdout=subprocess.PIPE, text=True).stdout
+            more = ["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []
+            mpi = check_levels(folder, [MPIEXEC, "-n", "8", *more], ["--comm", "mpi"])
+            for column in ("wire_bytes_inside", "wire_bytes_across", "wire_bytes_per_rank", "nmse"):
+                assert mpi[column] == threads[column], (column, mpi[column], threads[column])
+            print("two levels: also on 8 MPI processes")
+
+
+main()
