@@ -7,6 +7,16 @@
 
 namespace gradtool::format {
 
+/// True where a block's largest element may become a power of two above it. The standard has no type without mantissa:
+/// if the scale followed its rule, half of the range of such an element would saturate.
+template <auto Type>
+GT_HD constexpr bool rounds_scale() {
+  if constexpr (requires { Type.mantissa; })
+    return Type.mantissa == 0;
+  else
+    return false;
+}
+
 /// OCP Microscaling Formats v1.0, section 6.3: blocks of 32 elements share a power of two, stored as its biased
 /// exponent (E8M0). `Type` is a SmallFloat or SmallFixed.
 template <auto Type>
@@ -17,11 +27,12 @@ struct MxFormat {
   static constexpr std::uint32_t kNan = 255;  ///< E8M0's NaN
 
   /// floor(log2 of the largest magnitude) minus the largest exponent of the element type; a block of zeros gets the
-  /// smallest scale.
+  /// smallest scale. For E3M0 it is the nearest power of two instead of the floor.
   GT_HD static Scaled<Scale> scaled(float largest) {
     if (!is_finite(largest)) return {static_cast<Scale>(kNan), 0.0f};
     // The exponent field of a subnormal is 0, which the clamp below turns into the smallest scale as well.
-    const std::int32_t exponent = static_cast<std::int32_t>(bits_of(largest) >> 23) - Type.largest_exponent;
+    const std::int32_t exponent =
+        static_cast<std::int32_t>((bits_of(largest) + kRounding) >> 23) - Type.largest_exponent;
     const std::int32_t low = exponent < 0 ? 0 : exponent;
     const auto byte = static_cast<std::uint32_t>(low < 254 ? low : 254);
     return {static_cast<Scale>(byte), power(254 - byte)};  // The inverse, because the bias of E8M0 is 127.
@@ -29,8 +40,23 @@ struct MxFormat {
   GT_HD static float decode_factor(Scale scale) { return scale == kNan ? quiet_nan() : power(scale); }
 
  private:
+  static constexpr std::uint32_t kRounding = rounds_scale<Type>() ? 1u << 22 : 0u;
   /// 2^(byte - 127); 2^-127 is a subnormal float.
   GT_HD static float power(std::uint32_t byte) { return float_of(byte == 0 ? 0x00400000u : byte << 23); }
+};
+
+/// The same with one scale, stored as float32, for blocks of any size.
+template <auto Type>
+struct MxWideFormat {
+  using Scale = float;
+  using Element = SmallFloatElement<Type>;
+  static constexpr std::size_t kBlock = 0;
+
+  GT_HD static Scaled<Scale> scaled(float largest) {
+    const auto block = MxFormat<Type>::scaled(largest);
+    return {MxFormat<Type>::decode_factor(block.stored), block.factor};
+  }
+  GT_HD static float decode_factor(Scale scale) { return scale; }
 };
 
 }  // namespace gradtool::format

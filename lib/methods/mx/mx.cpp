@@ -28,47 +28,64 @@ constexpr Resolution resolution(const format::SmallFixed&) {
   return {127.0 / 64.0, 0.0, 1.0 / 64.0};
 }
 
-template <auto Type>
-class Mx final : public BlockCodec<format::MxFormat<Type>> {
-  using Format = format::MxFormat<Type>;
-
+/// Elements of `Type` in blocks that Format scales.
+template <auto Type, class Format>
+class Mx final : public BlockCodec<Format> {
  public:
-  explicit Mx(const Params& params)
-      : BlockCodec<Format>{"mx", {}, Format::kBlock, params.is("rounding", "stochastic")} {}
+  Mx(const Params& params, std::size_t block)
+      : BlockCodec<Format>{"mx", {}, block, params.is("rounding", "stochastic")} {}
 
-  /// Rounding of one element, or saturation of the block's largest, which is below 2^(emax+1) in units of the scale.
+  /// Rounding of one element, or saturation of the block's largest, which lies from `low` to `high` in units of the
+  /// scale.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
     const Resolution r = resolution(Type);
     const double steps = this->stochastic() ? 1.0 : 0.5;
-    const double power = std::ldexp(1.0, Type.largest_exponent);  // The block's largest is at least this.
-    const double relative = std::max(steps * r.relative, 1.0 - r.largest / (2.0 * power));
-    const double quantum = steps * r.quantum / power;
-    const auto in_block = static_cast<double>(std::min(n, Format::kBlock));
+    const double power = std::ldexp(1.0, Type.largest_exponent);
+    const double low = power * (format::rounds_scale<Type>() ? 0.75 : 1.0);
+    const double high = power * (format::rounds_scale<Type>() ? 1.5 : 2.0);
+    // Halfway between two neighbours the error is half a step, and the element is half a step above the lower one.
+    const double rounded = this->stochastic() ? r.relative : steps * r.relative / (1.0 + steps * r.relative);
+    const double relative = std::max(rounded, 1.0 - r.largest / high);
+    const double quantum = steps * r.quantum / low;
+    const auto in_block = static_cast<double>(this->block() == format::kWholeUnit ? n : std::min(n, this->block()));
     return {.nmse = relative * relative + in_block * quantum * quantum,
             .of_largest = std::max(relative, quantum),
             .absolute = std::ldexp(1.0, -126)};
   }
 };
 
-constexpr ParamInfo kParams[] = {{.name = "format",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "e4m3",
-                                  .choices = "e4m3|e5m2|e3m2|e2m3|e2m1|int8",
-                                  .search = "e4m3|e5m2|e3m2|e2m3|e2m1|int8",
-                                  .meaning = "element format: MXFP8, MXFP6, MXFP4 or MXINT8"},
-                                 {.name = "rounding",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "nearest",
-                                  .choices = "nearest|stochastic",
-                                  .meaning = "to nearest even, or up with the probability of what is cut off"}};
+constexpr ParamInfo kParams[] = {
+    {.name = "format",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "e4m3",
+     .choices = "e4m3|e5m2|e3m2|e2m3|e2m1|e3m0|int8",
+     .search = "e4m3|e5m2|e3m2|e2m3|e2m1|e3m0|int8",
+     .meaning = "element format: MXFP8, MXFP6, MXFP4, a sign and an exponent (e3m0), or MXINT8"},
+    {.name = "rounding",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "nearest",
+     .choices = "nearest|stochastic",
+     .meaning = "to nearest even, or up with the probability of what is cut off"},
+    {.name = "scale",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "block",
+     .choices = "block|unit",
+     .meaning = "one for each block of 32 elements, or one for the whole unit"}};
+
+template <auto Type>
+std::unique_ptr<Codec<Space::host>> make_of(const Params& p) {
+  if (p.is("scale", "unit")) return std::make_unique<Mx<Type, format::MxWideFormat<Type>>>(p, format::kWholeUnit);
+  return std::make_unique<Mx<Type, format::MxFormat<Type>>>(p, format::MxFormat<Type>::kBlock);
+}
 
 std::unique_ptr<Codec<Space::host>> make(const Params& p) {
-  if (p.is("format", "e5m2")) return std::make_unique<Mx<format::kE5M2>>(p);
-  if (p.is("format", "e3m2")) return std::make_unique<Mx<format::kE3M2>>(p);
-  if (p.is("format", "e2m3")) return std::make_unique<Mx<format::kE2M3>>(p);
-  if (p.is("format", "e2m1")) return std::make_unique<Mx<format::kE2M1>>(p);
-  if (p.is("format", "int8")) return std::make_unique<Mx<format::SmallFixed{}>>(p);
-  return std::make_unique<Mx<format::kE4M3>>(p);
+  if (p.is("format", "e5m2")) return make_of<format::kE5M2>(p);
+  if (p.is("format", "e3m2")) return make_of<format::kE3M2>(p);
+  if (p.is("format", "e2m3")) return make_of<format::kE2M3>(p);
+  if (p.is("format", "e2m1")) return make_of<format::kE2M1>(p);
+  if (p.is("format", "e3m0")) return make_of<format::kE3M0>(p);
+  if (p.is("format", "int8")) return make_of<format::SmallFixed{}>(p);
+  return make_of<format::kE4M3>(p);
 }
 
 }  // namespace
@@ -76,18 +93,24 @@ std::unique_ptr<Codec<Space::host>> make(const Params& p) {
 extern constinit const CodecDescriptor mx_codec{
     .name = "mx",
     .summary = "OCP microscaling formats: 4 to 8 bits with a power-of-two scale per 32 elements",
-    .reference = "OCP Microscaling Formats (MX) v1.0, 2023; Rouhani et al., arXiv 2310.10537",
+    .reference =
+        "OCP Microscaling Formats (MX) v1.0, 2023; Rouhani et al., arXiv 2310.10537; e3m0: Douillard et al., Streaming "
+        "DiLoCo, 2025, arXiv 2501.18512",
     .description =
         "Blocks of 32 elements share a power of two, one byte: floor(log2 of the largest magnitude) minus the "
         "largest exponent of the element format. Elements are rounded to nearest even in that unit and saturate, so "
         "a block's largest element may lose up to a quarter (E2M1) of itself; that is the standard's rule. A block "
         "that holds a value that is not finite gets scale 255 and decodes to NaN. Four bits (e2m1) need ef=on or "
-        "rounding=stochastic to be usable for gradients. Stochastic rounding is unbiased but for that. The formats "
-        "pay where hardware has them; sums do not stay in the format, so payloads are gathered or encoded again at "
-        "every hop.",
+        "rounding=stochastic to be usable for gradients. Stochastic rounding is unbiased but for that. E3M0, a sign "
+        "and three bits of exponent, is what Streaming DiLoCo sends outer gradients in, added up in float32 by their "
+        "receivers; it is not part of the standard. An element becomes 0 or one of seven powers of two and, unless it "
+        "is below a hundredth of the largest, loses a third of itself at most; for that the scale is here the power "
+        "of two nearest to the largest magnitude. One scale for each 32 elements or, with scale=unit, for all is our "
+        "choice. The formats pay where hardware has them; sums do not stay in the format, so payloads are gathered "
+        "or encoded again at every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
-    .payload = "bits n + 8 ceil(n/32) bits; bits = 8, 6 or 4",
+    .payload = "bits n + 8 ceil(n/32) bits (scale=unit: bits n + 32); bits = 8, 6 or 4",
     .make_host = [](const Params& p, const Layout&) { return make(p); },
 };
 
