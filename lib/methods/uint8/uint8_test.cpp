@@ -11,10 +11,10 @@ namespace {
 
 // Every element decodes to the mean of the elements with its code, and codes are those of the published formula,
 // computed here in float64: only elements that lie at the border of two buckets may differ.
-TEST(Sigma8, DecodesToTheMeanOfItsBucketOfValues) {
+TEST(Uint8, DecodesToTheMeanOfItsBucketOfValues) {
   const std::size_t n = 200'000;  // more than three chunks
   const auto x = gradient_like(n, 3);
-  CodecRun run{"sigma8", n, 3};
+  CodecRun run{"uint8", n, 3};
   const auto payload = run.encode(x, {});
   const auto y = run.decode(payload);
   double sum = 0.0;
@@ -41,16 +41,16 @@ TEST(Sigma8, DecodesToTheMeanOfItsBucketOfValues) {
   }
 }
 
-TEST(Sigma8, KeepsALonelyOutlierExactly) {
+TEST(Uint8, KeepsALonelyOutlierExactly) {
   std::vector<float> x = gradient_like(5000, 7);
   x[4321] = 1000.0F;
-  CodecRun run{"sigma8", x.size()};
+  CodecRun run{"uint8", x.size()};
   EXPECT_EQ(run.decode(run.encode(x, {}))[4321], 1000.0F);
 }
 
-TEST(Sigma8, TakesEqualElementsAndOneElement) {
+TEST(Uint8, TakesEqualElementsAndOneElement) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{1000}}) {
-    CodecRun run{"sigma8", n};
+    CodecRun run{"uint8", n};
     const std::vector<float> x(n, -0.125F);
     EXPECT_EQ(run.decode(run.encode(x, {})), x) << n;
   }
@@ -58,7 +58,7 @@ TEST(Sigma8, TakesEqualElementsAndOneElement) {
 
 // For a normal distribution the error of uniform steps of 6 sigma / 256 is width^2 / 12, that is 4.6e-5 of the
 // variance; the tails beyond 3 sigma, 0.27 % of the elements, add about as much again.
-TEST(Sigma8, ErrsOnNormalValuesAsTheStepsPredict) {
+TEST(Uint8, ErrsOnNormalValuesAsTheStepsPredict) {
   std::vector<float> x(100'000);
   for (std::size_t i = 0; i < x.size();
        ++i) {  // Box and Muller, from a fixed sequence that fills the unit square evenly
@@ -66,7 +66,7 @@ TEST(Sigma8, ErrsOnNormalValuesAsTheStepsPredict) {
     const double v = std::fmod(0.5 + static_cast<double>(i) * 0.5698402909980532, 1.0);
     x[i] = static_cast<float>(std::sqrt(-2.0 * std::log(u + 1e-9)) * std::cos(6.283185307179586 * v));
   }
-  CodecRun run{"sigma8", x.size()};
+  CodecRun run{"uint8", x.size()};
   const double error = nmse(x, run.decode(run.encode(x, {})));
   EXPECT_GT(error, 4.5e-5);
   EXPECT_LT(error, 3e-4);
