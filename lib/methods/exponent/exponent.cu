@@ -1,0 +1,351 @@
+#include <cuda_runtime.h>
+
+#include "kernels/block_format.hpp"
+#include "kernels/cuda/block_ops.hpp"
+#include "kernels/cuda/launch.hpp"
+#include "kernels/cuda/tile_scan.hpp"
+#include "lib/codecs/factories.hpp"
+#include "lib/codecs/gpu_codec.hpp"
+#include "lib/core/scratch.hpp"
+#include "lib/methods/exponent/format.hpp"
+
+/// The payloads of exponent.cpp on a GPU: a block of threads counts the exponents of a chunk, and a warp, with a state
+/// for each lane, encodes or decodes them.
+namespace gradtool {
+namespace cuda {
+namespace {
+
+using format::CodedChunk;
+using format::ExponentCode;
+using format::Exponents;
+using format::Rans;
+
+static_assert(Exponents::kLanes == kWarpSize && Exponents::kSymbols == kThreads);
+
+/// The elements of a chunk as they are sent; zeros behind its end.
+struct Patterns {
+  const float* x;
+  std::size_t count;
+  bool as_bf16;
+  __device__ std::uint32_t operator()(std::size_t i) const {
+    return i < count ? Exponents::pattern(x[i], as_bf16) : 0u;
+  }
+};
+
+/// The table of a chunk: `frequencies`, and in `code` the bitmap and the number of exponents. One thread; the lists are
+/// short.
+__device__ void make_table(const std::uint32_t* counts, std::size_t count, std::uint16_t* frequencies,
+                           std::uint32_t* symbols, ExponentCode& code) {
+  Exponents::scale_counts(counts, static_cast<std::uint32_t>(count), frequencies);
+  std::uint32_t start = 0;
+  code.used = 0;
+  for (std::uint32_t word = 0; word < Exponents::kSymbols / 32; ++word) code.bitmap[word] = 0;
+  for (std::uint32_t s = 0; s < Exponents::kSymbols; ++s) {
+    if (frequencies[s] == 0) continue;
+    symbols[s] = Rans::symbol(start, frequencies[s]);
+    start += frequencies[s];
+    code.bitmap[s / 32] |= 1u << s % 32;
+    ++code.used;
+  }
+}
+
+/// Encodes exponents from the last row of 32 to the first, as push_exponents in exponent.cpp: within a row the highest
+/// lane's word lies highest. Called by a warp; returns the number of words.
+__device__ std::uint32_t push_exponents(const Patterns& patterns, const std::uint32_t* symbols, std::uint16_t* end,
+                                        std::uint32_t& state) {
+  const std::uint32_t lane = lane_in_warp();
+  state = Rans::kLowest;
+  std::uint32_t written = 0;
+  for (std::size_t row = (patterns.count + kWarpSize - 1) / kWarpSize; row-- > 0;) {
+    const std::size_t i = row * kWarpSize + lane;
+    const bool present = i < patterns.count;
+    const std::uint32_t symbol = symbols[present ? Exponents::exponent(patterns(i)) : 0];
+    const bool full = present && Rans::is_full(state, symbol);
+    const std::uint32_t all = __ballot_sync(kAllLanes, full ? 1 : 0);
+    if (full) {
+      *(end - written - bits_set(all & ~lanes_below(lane))) = static_cast<std::uint16_t>(state);
+      state >>= 16;
+    }
+    written += bits_set(all);
+    if (present) state = Rans::push(state, symbol);
+  }
+  return written;
+}
+
+/// The first pass: the words of each chunk, what else its payload needs, and its bytes.
+__global__ void encode_kernel(Exponents layout, const float* gradient, bool as_bf16, bool may_narrow,
+                              ExponentCode* codes, std::uint16_t* words, std::uint64_t* bytes) {
+  __shared__ std::uint32_t counts[Exponents::kSymbols];
+  __shared__ std::uint16_t frequencies[Exponents::kSymbols];
+  __shared__ std::uint32_t symbols[Exponents::kSymbols];
+  __shared__ std::uint32_t any;
+  if (thread_in_grid() == 0) bytes[layout.chunks()] = 0;
+  for (std::size_t chunk = blockIdx.x; chunk < layout.chunks(); chunk += gridDim.x) {
+    const std::size_t first = chunk * Exponents::kChunk;
+    const Patterns patterns{gradient + first, layout.elements(chunk), as_bf16};
+    ExponentCode& code = codes[chunk];
+    counts[threadIdx.x] = 0;
+    if (threadIdx.x == 0) any = 0;
+    __syncthreads();
+    std::uint32_t own = 0;
+    for (std::size_t i = threadIdx.x; i < patterns.count; i += kThreads) {
+      const std::uint32_t bits = patterns(i);
+      own |= bits;
+      atomicAdd(&counts[Exponents::exponent(bits)], 1u);
+    }
+    atomicOr(&any, own);
+    __syncthreads();
+    if (threadIdx.x == 0) make_table(counts, patterns.count, frequencies, symbols, code);
+    __syncthreads();
+    code.frequencies[threadIdx.x] = frequencies[threadIdx.x];
+    if (threadIdx.x < kWarpSize) {
+      std::uint32_t state = 0;
+      const std::uint32_t written = push_exponents(patterns, symbols, words + first + patterns.count, state);
+      code.states[threadIdx.x] = state;
+      if (threadIdx.x == 0) {
+        code.words = written;
+        code.settle(patterns.count, !may_narrow || (any & 0xffffu) != 0);
+        bytes[chunk] = code.bytes();
+      }
+    }
+    __syncthreads();
+  }
+}
+
+/// words[i] := value(i), by all threads of a block.
+template <class Value>
+__device__ void write_words(std::byte* to, std::size_t bytes, const Value& value) {
+  auto* words = reinterpret_cast<std::uint32_t*>(to);
+  for (std::size_t i = threadIdx.x; i < bytes / 4; i += kThreads) words[i] = value(i);
+}
+
+/// The second pass: each chunk goes to its place, and the header is written.
+__global__ void write_kernel(Exponents layout, const float* gradient, bool as_bf16, const ExponentCode* codes,
+                             const std::uint16_t* words, const std::uint64_t* offsets, std::byte* payload) {
+  const std::size_t chunks = layout.chunks();
+  for (std::size_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+    const std::size_t first = chunk * Exponents::kChunk;
+    const Patterns patterns{gradient + first, layout.elements(chunk), as_bf16};
+    const ExponentCode& code = codes[chunk];
+    const bool wide = Exponents::is_wide(code.kind());
+    std::byte* to = payload + layout.chunks_offset() + offsets[chunk];
+    if (threadIdx.x == 0) reinterpret_cast<std::uint32_t*>(payload + Exponents::sizes_offset())[chunk] = code.entry;
+    if (!Exponents::is_coded(code.kind())) {
+      write_words(to, code.bytes(), [&](std::size_t i) {
+        return wide ? patterns(i) : patterns(2 * i) >> 16 | (patterns(2 * i + 1) & 0xffff0000u);
+      });
+      continue;
+    }
+    const CodedChunk sections{patterns.count, code.used, wide};
+    const std::uint16_t* own_words = words + first + (patterns.count - code.words);
+    write_words(to + CodedChunk::kBitmapOffset, sizeof code.bitmap, [&](std::size_t i) { return code.bitmap[i]; });
+    write_words(to + CodedChunk::kStatesOffset, sizeof code.states, [&](std::size_t i) { return code.states[i]; });
+    auto* frequencies = reinterpret_cast<std::uint16_t*>(to + CodedChunk::kFrequenciesOffset);
+    if (code.frequencies[threadIdx.x] != 0) {
+      std::uint32_t below = bits_set(code.bitmap[threadIdx.x / 32] & lanes_below(threadIdx.x % 32));
+      for (std::uint32_t word = 0; word < threadIdx.x / 32; ++word) below += bits_set(code.bitmap[word]);
+      frequencies[below] = code.frequencies[threadIdx.x];
+    }
+    if (threadIdx.x == 0 && code.used % 2 != 0) frequencies[code.used] = 0;
+    write_words(to + sections.upper_offset(), Exponents::padded(patterns.count), [&](std::size_t i) {
+      std::uint32_t four = 0;
+      for (std::uint32_t j = 0; j < 4; ++j)
+        four |= static_cast<std::uint32_t>(Exponents::upper(patterns(4 * i + j))) << 8 * j;
+      return four;
+    });
+    if (wide) {
+      write_words(to + sections.lower_offset(), Exponents::padded(2 * patterns.count),
+                  [&](std::size_t i) { return (patterns(2 * i) & 0xffffu) | patterns(2 * i + 1) << 16; });
+    }
+    write_words(to + sections.words_offset(), Exponents::padded(2 * std::size_t{code.words}), [&](std::size_t i) {
+      const std::uint32_t upper = 2 * i + 1 < code.words ? own_words[2 * i + 1] : 0u;
+      return own_words[2 * i] | upper << 16;
+    });
+  }
+  if (thread_in_grid() == 0)
+    *reinterpret_cast<std::uint64_t*>(payload) = layout.chunks_offset() + (chunks == 0 ? 0 : offsets[chunks]);
+}
+
+/// bytes[chunk] := the length of the chunk by the table of sizes, or more than fits into any payload where no chunk is
+/// that long.
+__global__ void sizes_kernel(Exponents layout, const std::byte* payload, std::uint64_t* bytes) {
+  const auto* entries = reinterpret_cast<const std::uint32_t*>(payload + Exponents::sizes_offset());
+  const std::size_t chunks = layout.chunks();
+  for (std::size_t chunk = thread_in_grid(); chunk <= chunks; chunk += threads_in_grid()) {
+    if (chunk == chunks) {
+      bytes[chunk] = 0;
+      continue;
+    }
+    const std::uint32_t kind = entries[chunk] & format::kExponentKindMask;
+    const std::uint32_t stated = entries[chunk] & ~format::kExponentKindMask;
+    const std::size_t raw = Exponents::raw_bytes(layout.elements(chunk), Exponents::is_wide(kind));
+    const bool possible =
+        Exponents::is_coded(kind) ? stated >= CodedChunk::kFrequenciesOffset && stated < raw : stated == raw;
+    bytes[chunk] = possible ? stated : layout.most_bytes(false);
+  }
+}
+
+/// Fills the decoder's table of a coded chunk; false where its frequencies do not add up or it is too short. Called by
+/// a warp, with the same result in all lanes. `sections` becomes the chunk's.
+__device__ bool fill_slots(const std::byte* chunk, std::size_t bytes, CodedChunk& sections, std::uint32_t* slots) {
+  constexpr std::uint32_t kEach = Exponents::kSymbols / kWarpSize;  // symbols of a lane, the bits of a byte
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t mine = static_cast<std::uint32_t>(chunk[CodedChunk::kBitmapOffset + lane]);
+  const std::uint32_t through = warp_sum_through(bits_set(mine));
+  sections.used = __shfl_sync(kAllLanes, through, kWarpSize - 1);
+  if (sections.bytes(0) > bytes) return false;
+  const auto* frequency =
+      reinterpret_cast<const std::uint16_t*>(chunk + CodedChunk::kFrequenciesOffset) + (through - bits_set(mine));
+  std::uint32_t sum = 0, zeros = 0;
+  for (std::uint32_t k = 0; k < bits_set(mine); ++k) {
+    sum += frequency[k];
+    zeros += frequency[k] == 0 ? 1 : 0;
+  }
+  const std::uint32_t end = warp_sum_through(sum);
+  const std::uint32_t total = __shfl_sync(kAllLanes, end, kWarpSize - 1);
+  if (warp_or_among(kWarpSize, zeros) != 0 || total != Rans::kTotal) return false;
+  std::uint32_t start = end - sum;
+  for (std::uint32_t bit = 0; bit < kEach; ++bit) {
+    if ((mine >> bit & 1u) == 0) continue;
+    const std::uint32_t f = *frequency++;
+    for (std::uint32_t offset = 0; offset < f; ++offset)
+      slots[start + offset] = Rans::slot(lane * kEach + bit, f, offset);
+    start += f;
+  }
+  __syncwarp();
+  return true;
+}
+
+/// Adds a coded chunk whose table is filled. Called by a warp. Words that are missing read as zero.
+__device__ void add_coded(const std::byte* chunk, std::size_t bytes, const CodedChunk& sections,
+                          const std::uint32_t* slots, float weight, float* out) {
+  const std::uint32_t lane = lane_in_warp();
+  const auto* upper = reinterpret_cast<const std::uint8_t*>(chunk + sections.upper_offset());
+  const auto* lower = reinterpret_cast<const std::uint16_t*>(chunk + sections.lower_offset());
+  const auto* words = reinterpret_cast<const std::uint16_t*>(chunk + sections.words_offset());
+  const std::size_t word_count = (bytes - sections.words_offset()) / 2;
+  std::uint32_t state = reinterpret_cast<const std::uint32_t*>(chunk + CodedChunk::kStatesOffset)[lane];
+  std::size_t next = 0;
+  for (std::size_t row = 0; row < sections.count; row += kWarpSize) {
+    const std::size_t i = row + lane;
+    const bool present = i < sections.count;
+    const std::uint32_t slot = slots[state % Rans::kTotal];
+    const std::uint32_t popped = Rans::pop(state, slot);
+    const bool low = present && popped < Rans::kLowest;
+    const std::uint32_t all = __ballot_sync(kAllLanes, low ? 1 : 0);
+    const std::size_t own = next + bits_set(all & lanes_below(lane));
+    const std::uint32_t word = low && own < word_count ? words[own] : 0u;
+    state = low ? popped << 16 | word : popped;
+    next += bits_set(all);
+    if (present)
+      out[i] += weight * format::float_of(Exponents::join(slot >> 24, upper[i], sections.wide ? lower[i] : 0u));
+  }
+}
+
+__global__ void decode_kernel(Exponents layout, const std::byte* payload, std::size_t size,
+                              const std::uint64_t* offsets, float weight, float* out) {
+  __shared__ std::uint32_t slots[Rans::kTotal];
+  const std::size_t chunks = layout.chunks();
+  const std::uint64_t end = layout.chunks_offset() + offsets[chunks];
+  const bool damaged = end > size || end != *reinterpret_cast<const std::uint64_t*>(payload);
+  const auto* entries = reinterpret_cast<const std::uint32_t*>(payload + Exponents::sizes_offset());
+  const std::uint32_t lane = lane_in_warp();
+  for (std::size_t index = blockIdx.x; index < chunks; index += gridDim.x) {
+    const std::size_t count = layout.elements(index);
+    float* to = out + index * Exponents::kChunk;
+    const std::uint32_t kind = entries[index] & format::kExponentKindMask;
+    const bool wide = Exponents::is_wide(kind);
+    const std::byte* chunk = payload + layout.chunks_offset() + offsets[index];
+    const std::size_t bytes = offsets[index + 1] - offsets[index];
+    CodedChunk sections{count, 0, wide};
+    if (damaged || (Exponents::is_coded(kind) && !fill_slots(chunk, bytes, sections, slots))) {
+      for (std::size_t i = lane; i < count; i += kWarpSize) to[i] = format::quiet_nan();
+    } else if (Exponents::is_coded(kind)) {
+      add_coded(chunk, bytes, sections, slots, weight, to);
+    } else {
+      for (std::size_t i = lane; i < count; i += kWarpSize) {
+        const std::uint32_t bits = wide ? reinterpret_cast<const std::uint32_t*>(chunk)[i]
+                                        : std::uint32_t{reinterpret_cast<const std::uint16_t*>(chunk)[i]} << 16;
+        to[i] += weight * format::float_of(bits);
+      }
+    }
+    __syncwarp();  // The next chunk's table overwrites this one's.
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+namespace {
+
+using format::ExponentCode;
+using format::Exponents;
+
+class GpuExponent final : public GpuCodec {
+ public:
+  explicit GpuExponent(const Params& params)
+      : GpuCodec{"exponent", params}, as_bf16_{params.is("dtype", "bf16")}, may_narrow_{!params.is("dtype", "fp32")} {}
+
+  /// Asks the GPU library what its scan needs.
+  [[nodiscard]] Footprint plan(std::size_t n) const override {
+    return {.payload_bytes = Exponents{n}.most_bytes(as_bf16_),
+            .scratch_bytes = Workspace{Exponents{n}, Scratch<Space::cuda>{}}.bytes,
+            .exact = false};
+  }
+
+  void encode(Queue<Space::cuda> queue, ConstFloats gradient, const EncodeContext& /*context*/, Bytes payload,
+              Bytes scratch) const override {
+    const Exponents layout{gradient.size()};
+    const Workspace work{layout, Scratch<Space::cuda>{scratch}};
+    const unsigned blocks = cuda::blocks_for(layout.chunks(), 1);
+    if (!gradient.empty()) {
+      cuda::launch(queue, "exponent encode", cuda::encode_kernel, blocks, layout, gradient.data(), as_bf16_,
+                   may_narrow_, work.codes.data(), work.words.data(), work.offsets.data());
+      cuda::scan_tiles(queue, work.offsets.data(), work.offsets.size(), work.scan);
+    }
+    cuda::launch(queue, "exponent write", cuda::write_kernel, blocks, layout, gradient.data(), as_bf16_,
+                 work.codes.data(), work.words.data(), work.offsets.data(), payload.data());
+  }
+
+  /// Sizes in the payload that contradict each other or the view make all of `out` NaN, and a table that does not add
+  /// up makes its chunk NaN.
+  void decode_add(Queue<Space::cuda> queue, ConstBytes payload, float weight, Floats out,
+                  Bytes scratch) const override {
+    const Exponents layout{out.size()};
+    expect_room("exponent", payload.size(), layout.chunks_offset(), layout.most_bytes(as_bf16_));
+    if (out.empty()) return;
+    const Workspace work{layout, Scratch<Space::cuda>{scratch}};
+    cuda::launch(queue, "exponent sizes", cuda::sizes_kernel, cuda::blocks_for(layout.chunks() + 1, cuda::kThreads),
+                 layout, payload.data(), work.offsets.data());
+    cuda::scan_tiles(queue, work.offsets.data(), work.offsets.size(), work.scan);
+    const cuda::Grid grid{cuda::blocks_for(layout.chunks(), 1), cuda::kWarpSize};
+    cuda::launch(queue, "exponent decode", cuda::decode_kernel, grid, layout, payload.data(), payload.size(),
+                 work.offsets.data(), weight, out.data());
+  }
+
+ private:
+  /// Working memory of encode and of decode_add.
+  struct Workspace {
+    Workspace(const Exponents& layout, Scratch<Space::cuda> scratch)
+        : offsets{scratch.take<std::uint64_t>(layout.chunks() + 1)},
+          scan{scratch.take_bytes(cuda::scan_bytes<std::uint64_t>(layout.chunks() + 1))},
+          codes{scratch.take<ExponentCode>(layout.chunks())},
+          words{scratch.take<std::uint16_t>(layout.n)},
+          bytes{scratch.bytes()} {}
+
+    View<std::uint64_t, Space::cuda> offsets;  ///< of each chunk behind the first, and then the length of all
+    View<std::byte, Space::cuda> scan;         ///< what the sum over the lengths needs
+    View<ExponentCode, Space::cuda> codes;     ///< one a chunk
+    View<std::uint16_t, Space::cuda> words;    ///< of each chunk, at the end of as many as it has elements
+    std::size_t bytes;
+  };
+
+  bool as_bf16_;
+  bool may_narrow_;
+};
+
+}  // namespace
+
+extern constinit const GpuFactories exponent_gpu{.codec = make_method_codec<Space::cuda, GpuExponent>};
+
+}  // namespace gradtool
