@@ -1,0 +1,113 @@
+// Dion: its parameters and description, and what its reducer does beside PowerSGD's steps on the CPU.
+#include "lib/codecs/registry.hpp"
+#include "lib/methods/dion/format.hpp"
+#include "lib/methods/dion/reducer.hpp"
+
+namespace gradtool {
+namespace {
+
+class HostDionSteps : public HostLowRankSteps {
+ public:
+  using HostLowRankSteps::HostLowRankSteps;
+
+  void normalise(Queue<Space::host> queue, HostView<float> q, double keep, bool scaled, HostView<double> lengths,
+                 HostView<float> lost) const {
+    for_each_matrix(queue, [&](const LowRankMatrix& matrix) {
+      double* own = lengths.data() + matrix.column_first;
+      for (std::size_t j = 0; j < matrix.rank; ++j)
+        own[j] = length_of(q.part(matrix.q_first + j * matrix.columns, matrix.columns));
+      for (std::size_t j = 0; j < matrix.rank; ++j) {
+        const double length = format::dion_taken(own, matrix.rank, j);
+        const double factor = length == 0.0 ? 0.0 : format::dion_length(matrix, scaled) / length;
+        const std::size_t first = matrix.q_first + j * matrix.columns;
+        for (std::size_t k = first; k < first + matrix.columns; ++k) {
+          const auto value = static_cast<double>(q[k]);
+          lost[k] = static_cast<float>(value * keep);
+          q[k] = static_cast<float>(value * factor);
+        }
+      }
+    });
+  }
+
+  void divide(Queue<Space::host> queue, HostView<const double> lengths, bool scaled, HostView<float> t) const {
+    for_each_matrix(queue, [&](const LowRankMatrix& matrix) {
+      for (std::size_t j = 0; j < matrix.rank; ++j) {
+        const double length = format::dion_taken(lengths.data() + matrix.column_first, matrix.rank, j);
+        const double factor = length == 0.0 ? 0.0 : 1.0 / (length * format::dion_length(matrix, scaled));
+        const auto column = t.part(matrix.p_first + j * matrix.rows, matrix.rows);
+        for (float& value : column.span()) value = static_cast<float>(static_cast<double>(value) * factor);
+      }
+    });
+  }
+
+ private:
+  static double length_of(HostView<const float> column) {
+    double squares = 0.0;
+    for (const float x : column.span()) squares += static_cast<double>(x) * static_cast<double>(x);
+    return std::sqrt(squares);
+  }
+};
+
+constexpr ParamInfo kParams[] = {
+    {.name = "rank_fraction",
+     .default_value = "0.25",
+     .min = 0.0,
+     .max = 1.0,
+     .search = "0.03125|0.0625|0.125|0.25|0.5",
+     .meaning = "columns of the factors P and Q, r, as a share of a matrix's shorter side, rounded down; at least one"},
+    {.name = "rank",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "256",
+     .min = 1,
+     .max = 256,
+     .meaning = "the most columns that factors have; with rank_fraction=1 their number"},
+    {.name = "mu",
+     .default_value = "0.95",
+     .min = 0.0,
+     .max = 0.9999,
+     .meaning = "share of P R^T that stays in the momentum"},
+    {.name = "scale",
+     .kind = ParamInfo::Kind::choice,
+     .default_value = "shape",
+     .choices = "shape|none",
+     .meaning = "whether the update of a matrix is multiplied by sqrt(rows / columns)"}};
+
+}  // namespace
+
+extern constinit const CodecDescriptor dion_codec{
+    .name = "dion",
+    .summary = "orthonormal low-rank updates of momentum that every rank keeps for itself, summed as factors",
+    .reference = "Ahn et al., Dion: distributed orthonormalized updates, arXiv 2504.05295",
+    .description =
+        "An update rule rather than a compressor: what comes out for a matrix is no mean gradient but the step that an "
+        "optimiser takes, without its learning rate. Every tensor of two or more dimensions is a matrix, its first "
+        "dimension by all others, and each rank adds its gradient to a momentum B of its own. One step of a power "
+        "iteration follows on the mean of these: P = B Q is summed over the ranks and made orthonormal, R = B^T P is "
+        "summed, Q becomes R with columns of length 1, and the update is P Q^T times sqrt(rows / columns), the paper's "
+        "factor of the learning rate. The momentum becomes B - (1 - mu) P R^T: what the factors do not hold stays "
+        "whole, "
+        "which is the paper's error feedback. Tensors of one dimension come out as their mean gradient, since the "
+        "paper "
+        "leaves them to another optimiser with a learning rate of its own. Errors are those against the update with "
+        "one more product with the mean momentum, B Q diag(1/sigma) Q^T, sigma being the lengths of the columns of R: "
+        "they are 0 where the columns are singular vectors of B, and say how far the power iteration is from that. "
+        "Decided here, where the paper is silent: tensors with more than two dimensions are flattened; embeddings, "
+        "which the paper advises against, are not told apart; orthonormalisation and redrawing of columns that are "
+        "zero "
+        "are those of powersgd; columns of R shorter than 10^-5 of the longest are rounding and become zero, where the "
+        "authors' code makes updates of them. It sends as few bytes as powersgd of equal rank. "
+        "A gradient that is not finite stays in the momentum.",
+    .params = kParams,
+    .aggregation = Aggregation::own,
+    .memory = true,
+    .by_layout = true,
+    .target = "the update after one more product with the mean momentum",
+    .determinism = Determinism::run_to_run,
+    .payload = "32 (sum over matrices of r (rows + columns) + other elements) bits",
+    .make_host = nullptr,
+    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
+      return std::make_unique<DionReducer<Space::host, HostDionSteps>>(setup);
+    },
+};
+
+}  // namespace gradtool
