@@ -17,8 +17,8 @@ TARGETS = {
     "onebit": 0.5, "qsgd:bits=4,bucket=512": 0.3, "terngrad": 0.3, "natural": 0.3, "topk:ratio=0.01": 0.25,
     "dgc:ratio=0.001": 0.25, "dgc:ratio=0.01": 0.25, "strom": 0.25, "vgc": 0.25, "vgc:tau=0.01": 0.25, "randomk:ratio=0.01": 0.5,
     "sidco": None, "dct": None, "adacomp": None, "thc": 0.15, "fft": "fftw", "powersgd:rank=4": "blas",
-    "gradiveq:lambda=0,lt=64": "blas", "iwp": None, "oktopk": None, "sketch": None, "lhc": None, "qgz": None, "atomo": None,
-    "dlcp": None, "zstd": None, "zfp": None,
+    "gradiveq:lambda=0,lt=64": "blas", "iwp": None, "oktopk": None, "sketch": None, "lhc": None, "qgz": None, "sdp4bit": None, "atomo": None,
+    "dlcp": None, "uint8": 0.4, "nvfp4": None, "exponent": 0.15, "zstd": None, "zfp": None,
 }
 
 

@@ -4,6 +4,7 @@ Each lies with its method, lib/methods/<name>/reader.py; this package finds them
 `payloads.module("qsgd").decode(parameters, n, payload)` gives n float32 values; parameters are strings by name, as
 `payloads.parameters("bits=4,bucket=512")` splits them. Where tensors' shapes matter,
 `decode_layout(parameters, tensors, payload)` reads units of several tensors (dicts of shape, kind, first, elements).
+`check(parameters, input, payload)`, where a module has it, asserts that the payload is what the method's paper makes of the input.
 Codecs that are several collectives have `follow(...)` instead; see tests/reduce/check_messages.py.
 """
 import importlib.util
