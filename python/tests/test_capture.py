@@ -254,6 +254,23 @@ def test_an_exception_leaves_an_interrupted_file_and_none_without_a_step(tmp_pat
     assert not (tmp_path / "empty.h5").exists()
 
 
+@pytest.mark.parametrize("end, complete", [("", True), ("raise RuntimeError('the training broke')", False)])
+def test_a_capture_that_nobody_closes_ends_with_the_program(end, complete, tmp_path):
+    program = f"""
+import torch, gradtool
+model = torch.nn.Linear(3, 1)
+capture = gradtool.Capture(model, {str(tmp_path / "run.h5")!r})
+for _ in range(5):
+    model(torch.ones(2, 3)).sum().backward()
+    capture.step()
+{end}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode == 0) == complete, done.stderr
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert run.complete == complete and len(run.steps) == 5
+
+
 @pytest.mark.parametrize("options, sentence", [
     ({"every": 0}, "every"), ({"merge": "maybe"}, "merge"), ({"quantity": "loss"}, "quantity"),
     ({"second_moment": "adam"}, "optimizer"), ({"second_moment": "micro_batches"}, "micro_batches"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
@@ -16,6 +17,16 @@ from torch import nn
 from ._errors import Error, UnavailableError, UsageError
 from ._writer import (QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files,
                       part_of_mixture)
+
+#: Captures that nobody has closed, which the end of the program does.
+_OPEN: set = set()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for capture in list(_OPEN):
+        capture._close_alone(complete=getattr(sys, "last_type", None) is None)
+
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
 
@@ -211,6 +222,7 @@ class Capture:
             raise
         if self._delta:
             self.start()
+        _OPEN.add(self)
 
     # ---- what the training calls ----
 
@@ -257,23 +269,37 @@ class Capture:
     def close(self, complete: bool = True) -> None:
         """Waits for the last step to be written, and merges the files of the ranks. Every rank calls it.
 
+        A capture that is neither closed nor the subject of a `with` block is closed when the program ends, but the files
+        of ranks are not merged then, since other ranks may not be there any more.
+
         With complete=False, which is how a `with` block ends that an exception leaves, files are closed in order and
         marked interrupted, and not merged: other ranks may not be there any more.
         """
         if self._closed:
             return
+        if not complete:
+            self._close_alone(complete)
+            return
+        self._finish(complete)
+        if self._ranks > 1 and self._merge != "no":
+            self._merge_ranks()
+
+    def _finish(self, complete: bool) -> None:
         self._closed = True
+        _OPEN.discard(self)
         try:
             self._writer.finish()
         finally:
             self._file.close(complete)
-        if self._ranks == 1:
-            return
-        if not complete:
-            warnings.warn(f"the capture was interrupted: {self._rank_path(self._rank)} holds {self.written} steps; merge "
-                          f"the ranks' files with 'gradtool merge'")
-        elif self._merge != "no":
-            self._merge_ranks()
+
+    def _close_alone(self, complete: bool) -> None:
+        """As close(), but without the other ranks."""
+        self._finish(complete)
+        if self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
+            why = "was not closed before the program ended" if complete else "was interrupted"
+            files = " ".join(self._rank_path(rank) for rank in range(self._ranks))
+            warnings.warn(f"the capture {why}: {self._rank_path(self._rank)} holds {self.written} steps; merge the ranks' "
+                          f"files with: gradtool merge --out {self.path} {files}")
 
     def __enter__(self) -> "Capture":
         return self
