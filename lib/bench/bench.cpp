@@ -541,6 +541,7 @@ class Bench {
     row.device = options_.device;
     row.threads = threads();
     row.dtype = dtype_of(cut.source, tensor);
+    row.quantity = cut.source.info().quantity;
     row.seed = options_.seed;
     row.timing = m.timing;
     row.pipeline = options_.pipeline_for(m.spec, m.timing);
@@ -644,6 +645,7 @@ class Bench {
     for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
       row.step_iterations.push_back(cut.source.steps()[step].iteration);
     row.bytes = replayed.bytes;
+    row.level_node = std::max(row.level_node, node_of(replayed));
     // Of two levels the residual is a shard's, of a machine's mean.
     if (replayed.has_residual && replayed.gradient_energy > 0.0 && !options_.levelled(m.spec))
       row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
@@ -666,6 +668,15 @@ class Bench {
     if (options_.per_tensor && m.errors) add_tensor_rows(cut, m);  // once for both timings, which share the errors
   }
 
+  /// Ranks of a machine, where the codec worked in two levels.
+  [[nodiscard]] static int node_of(const ReplayResult& replayed) {
+    int node = 1;
+    for (const UnitProfile& unit : replayed.units) {
+      for (const CollectiveUse& use : unit.uses) node = std::max(node, use.node);
+    }
+    return node;
+  }
+
   /// Errors of each tensor, and its bytes where it is a unit of its own: what a bucket sends is not its tensors' apart.
   void add_tensor_rows(const Cut& cut, const Measurement& m) {
     const ReplayResult& replayed = m.result;
@@ -676,6 +687,7 @@ class Bench {
     for (const std::size_t tensor : cut.selection.tensors) {
       const TensorInfo& info = cut.source.tensors()[tensor];
       ResultRow row = start_row(cut, m, info.name, info.elements);
+      row.level_node = std::max(row.level_node, node_of(replayed));
       row.errors = replayed.tensor_errors[tensor];
       if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
       if (options_.op != Collective::all_to_all)

@@ -135,6 +135,8 @@ std::vector<ResultColumn> make_columns() {
   c.add("device", "cpu or cuda:i", &ResultRow::device);
   c.add("threads", "threads of one rank for encode and decode", &ResultRow::threads);
   c.add("dtype", "of the gradients as captured", &ResultRow::dtype);
+  c.add("quantity", "what is replayed: gradient, pseudo_gradient, weight, weight_delta or activation",
+        &ResultRow::quantity);
   c.add("seed", "of the random draws", [](Row r) { return seed_cell(r.seed); });
   c.add("network", "name of the network, for modelled rows", [](Row r) { return from(r.network, &Network::name); });
   c.add("alpha_us", "latency of a message in that network",
@@ -158,9 +160,9 @@ std::vector<ResultColumn> make_columns() {
         "rows",
         [](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; });
   c.add("op", "all-reduce, reduce-scatter, all-gather or all-to-all", [](Row r) { return name_of(r.op); });
-  c.add("levels", "of an all-reduce in two levels: ranks of a machine, as node=8",
+  c.add("levels", "of an all-reduce in two levels, by --levels or of the codec itself: ranks of a machine, as node=8",
         [](Row r) { return r.level_node > 1 ? Cell{"node=" + std::to_string(r.level_node)} : Cell{}; });
-  c.add("codec_inner", "of two levels: the codec inside machines, with its parameters", [](Row r) {
+  c.add("codec_inner", "with --levels: the codec inside machines, with its parameters", [](Row r) {
     if (!r.inner) return Cell{};
     const std::string params = r.inner->params_text();
     return Cell{r.inner->name() + (params.empty() ? "" : ":") + params};
@@ -194,9 +196,9 @@ std::vector<ResultColumn> make_columns() {
   c.add("repeated", "share of datagrams that repeat one, of the worst rank; udp alone",
         [](Row r) { return from(r.packets, &PacketShares::repeated); });
   c.add("bits_per_element", "8 payload_bytes / elements", &ResultRow::bits_per_element);
-  c.add("wire_bytes_inside", "of wire_bytes_per_rank, what is sent inside machines, with --levels",
+  c.add("wire_bytes_inside", "of wire_bytes_per_rank, what is sent inside machines, in two levels",
         [](Row r) { return r.level_node > 1 ? from(r.bytes, &Bytes::wire_inside) : Cell{}; });
-  c.add("wire_bytes_across", "of wire_bytes_per_rank, what is sent between machines, with --levels",
+  c.add("wire_bytes_across", "of wire_bytes_per_rank, what is sent between machines, in two levels",
         [](Row r) { return r.level_node > 1 ? from(r.bytes, &Bytes::wire_across) : Cell{}; });
   c.add("nmse", "sum (x-y)^2 / sum x^2, x the exact mean over ranks, y the result, over all steps",
         [](Row r) { return from(r.errors, &ErrorSums::nmse); });
@@ -341,7 +343,7 @@ std::optional<double> ResultRow::encode_share() const {
 }
 
 std::optional<double> ResultRow::decode_share() const {
-  if (!has_codec_times() || level_node > 1) return std::nullopt;  // of two levels two codecs decode
+  if (!has_codec_times() || inner) return std::nullopt;  // of two levels two codecs decode
   // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end; alltoall decodes
   // p shards as their owner and all p means at the end.
   const double p = ranks;

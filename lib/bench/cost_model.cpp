@@ -79,14 +79,26 @@ struct Group {
 Group group_of(const CollectiveUse& use, const Network& network, double measured, double ranks) {
   Group group{.network = network, .measured = measured, .ranks = ranks};
   if (use.level == Level::whole) return group;
-  const bool two_levels = network.node > 1;
-  group.network.node = 1;
-  if (use.level == Level::inside) {
-    if (two_levels) group.network.link = network.inner;
+  const bool inside = use.level == Level::inside;
+  // The network's machines, of g ranks, need not be those of the reducer, of n.
+  const int n = use.node;
+  const int g = network.node;
+  const bool parts = g > 1 && g % n == 0;  // several of the reducer's machines are one of the network's
+  const bool wholes = g > 1 && n % g == 0;
+  if (inside && parts) {
+    group.network.link = network.inner;
+    group.network.node = 1;
+  } else if (!inside && parts) {  // g/n of these ranks are on a machine, whose link n such groups share
+    group.network.node = g / n;
+    group.network.link.beta /= n;
+  } else if (!(inside && wholes)) {  // every rank is taken to be alone, with its share of the machine's link
+    group.network.node = 1;
+    group.network.link.beta /= g;
+  }
+  if (inside) {
     group.measured = use.node;
     group.ranks = std::min<double>(use.node, ranks);
   } else {
-    if (two_levels) group.network.link.beta /= use.node;
     group.measured = measured / use.node;
     group.ranks = std::max(1.0, ranks / use.node);
   }
@@ -142,17 +154,16 @@ std::string_view name_of(Level level) {
   return level == Level::whole ? "whole" : level == Level::inside ? "inside" : "across";
 }
 
-CollectiveUses no_uses(int node) {
+CollectiveUses no_uses() {
   CollectiveUses uses;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     uses[i].kind = static_cast<CollectiveUse::Kind>(i % kKinds);
     uses[i].level = static_cast<Level>(i / kKinds);
-    uses[i].node = node;
   }
   return uses;
 }
 
-void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards, bool ring, Level level) {
+void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards, bool ring, Level level, int node) {
   using Kind = CollectiveUse::Kind;
   const Kind kind = call.starts_with("all_reduce")       ? Kind::all_reduce
                     : call == "all_gather_v" && shards   ? Kind::shard_gather
@@ -164,6 +175,7 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
                                                          : Kind::exchange;
   if ((kind == Kind::exchange || kind == Kind::ring_hop) && bytes == 0.0) return;
   auto& use = uses[kKinds * static_cast<std::size_t>(level) + static_cast<std::size_t>(kind)];
+  use.node = node;
   use.calls += 1.0;
   use.bytes += bytes;
 }

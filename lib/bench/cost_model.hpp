@@ -37,11 +37,11 @@ struct CollectiveUse {
 /// One of each kind on each level, level by level in the order of Level and of Kind.
 using CollectiveUses = std::array<CollectiveUse, 24>;
 /// All of them unused.
-[[nodiscard]] CollectiveUses no_uses(int node = 1);
+[[nodiscard]] CollectiveUses no_uses();
 /// Adds a call, by the name that RecordingCommunicator gives it and what its reducer says of itself (Reducer::Pattern).
 /// An empty exchange is no message.
 void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards = false, bool ring = false,
-             Level level = Level::whole);
+             Level level = Level::whole, int node = 1);
 
 /// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model:
 ///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
@@ -53,8 +53,9 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
 ///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1;
 ///   gather of shards: an all-gather of parts that shrink as 1/p;
 ///   hop on a ring: as an exchange, but of all ranks of a machine only one sends across.
-/// What is used inside machines of `node` ranks (--levels) is among these, over `inner` where the network has it, and
-/// what is used across is among the machines, each rank having its share of the machine's link.
+/// What is used inside machines of `node` ranks (CollectiveUse) is among these, over `inner` where a machine of the
+/// network has all of them; what is used across is among the machines, each rank having its share of the machine's link.
+/// Where `node` does not divide the ranks, machines are counted as fractions.
 /// With two levels of the network the ranks of a machine first combine over `inner`, and share the machine's link: an
 /// all-reduce is a reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.
 struct ModelledStep {

@@ -252,7 +252,6 @@ class RankUnits {
         loader_{loader},
         shared_loader_{shared_loader} {
     comm_.set_all_reduce(plan.options.all_reduce);
-    if (plan.levelled() && !comm_.has_levels()) comm_.set_levels(plan.options.node);
     std::size_t workspace = 0;
     std::size_t largest = 0;
     std::shared_ptr<const Codec<S>> codec;
@@ -264,6 +263,7 @@ class RankUnits {
       queues_.push_back(processor.queue(unit.elements));
       summed_.push_back(summed_tensors(layout));
       reducers_.push_back(make_unit_reducer(codec, layout));
+      reducers_.back()->prepare(comm_);
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, layout.elements);
     }
@@ -394,7 +394,6 @@ class RankReplay {
         sent_inside_(plan.steps()),
         sent_across_(plan.steps()) {
     result.units.resize(plan.units.size());
-    for (auto& unit : result.units) unit.uses = no_uses(plan.options.node);
     result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
     result.reached = !plan.errors;
     for (auto* sums : {&result.cumulative_error, &result.cumulative_energy}) sums->resize(plan.reader.tensors().size());
@@ -450,7 +449,9 @@ class RankReplay {
     std::optional<ErrorTotals> totals;
     if (leads()) totals.emplace(range_.of(plan_.units), result_);
     const std::size_t steps = plan_.steps();
-    std::vector<double> sent(range_.size());  // in a step, for each unit
+    // In a step, for each unit: of all, inside machines, between them.
+    const std::size_t count = range_.size();
+    std::vector<double> sent(3 * count);
     for (std::size_t step = 0; step < steps; ++step) {
       comm_.reset_traffic();
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
@@ -465,8 +466,11 @@ class RankReplay {
         sent[unit - range_.first] = static_cast<double>(comm_.traffic().bytes_sent);
         sent_[step] += sent[unit - range_.first];
         if (comm_.has_levels()) {
-          sent_inside_[step] += static_cast<double>(comm_.inside().traffic().bytes_sent);
-          sent_across_[step] += static_cast<double>(comm_.across().traffic().bytes_sent);
+          const std::size_t u = unit - range_.first;
+          sent[count + u] = static_cast<double>(comm_.inside().traffic().bytes_sent);
+          sent[2 * count + u] = static_cast<double>(comm_.across().traffic().bytes_sent);
+          sent_inside_[step] += sent[count + u];
+          sent_across_[step] += sent[2 * count + u];
         }
         const auto result = reducer.result(buffer);
         comparison_.after(result);
@@ -485,8 +489,12 @@ class RankReplay {
       }
       agreement_->compare(step);
       comm_.agree_max(sent);
-      for (std::size_t unit = range_.first; unit < range_.last; ++unit)
-        result_.units[unit].bytes.wire_per_rank += sent[unit - range_.first] / static_cast<double>(steps);
+      for (std::size_t u = 0; u < count; ++u) {
+        StepBytes& bytes = result_.units[range_.first + u].bytes;
+        bytes.wire_per_rank += sent[u] / static_cast<double>(steps);
+        bytes.wire_inside += sent[count + u] / static_cast<double>(steps);
+        bytes.wire_across += sent[2 * count + u] / static_cast<double>(steps);
+      }
       if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
     }
     if (!leads()) return;
@@ -546,8 +554,8 @@ class RankReplay {
     RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
                                          const auto pattern = (*units_)[unit].pattern(call.level);
                                          add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
-                                                 pattern.ring, call.level);
-                                         if (log_) log_->put(step, unit, call.name, processor_.look(call.bytes));
+                                                 pattern.ring, call.level, call.node);
+                                         if (log_) log_->put(step, unit, call.name, call.level, processor_.look(call.bytes));
                                        }};
     NoClock<S> clock;
     if (log_)

@@ -51,10 +51,12 @@ PayloadLog::PayloadLog(const ReplayPlan& plan, int rank)
               {"tensors", "names of the unit's tensors, joined by +"},
               {"elements", "of the unit"},
               {"call", "collective"},
+              {"level", "whole: among all ranks; inside machines or across them, where a codec works in two levels"},
               {"offset", "of the message in the .bin file beside this table"},
               {"bytes", "of the message"}}} {}
 
-void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, HostView<const std::byte> bytes) {
+void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, Level level,
+                     HostView<const std::byte> bytes) {
   std::string tensors;
   for (const auto& piece : plan_.units[unit].pieces) {
     tensors += (tensors.empty() ? "" : "+") + plan_.reader.tensors()[piece.tensor].name;
@@ -63,7 +65,7 @@ void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, 
   const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
   table_.add({plan_.codec.name(), plan_.codec.params_text(), number(static_cast<std::uint64_t>(rank_)), number(step),
               plan_.reader.steps()[step].iteration, number(unit), tensors, number(plan_.units[unit].elements),
-              std::string{call}, number(offset_), number(bytes.size())});
+              std::string{call}, std::string{name_of(level)}, number(offset_), number(bytes.size())});
   offset_ += bytes.size();
 }
 

@@ -46,7 +46,7 @@ struct ResultRow {
   Collective op = Collective::all_reduce;
   Scheme scheme = Scheme::automatic;   ///< that the codec rides
   int level_node = 1;                  ///< ranks of a machine, of an all-reduce in two levels; 1: in one
-  std::optional<CodecSpec> inner;      ///< of two levels: the codec inside machines
+  std::optional<CodecSpec> inner;      ///< with --levels: the codec inside machines
   std::string file, model;             ///< name of the gradient file without folders, and the model that it names
   std::string tensor = "all";          ///< name of the one tensor, or all
   std::string granularity = "tensor";  ///< one of those given with --granularity, or size_name()
@@ -56,7 +56,8 @@ struct ResultRow {
   int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
   int threads = 1;    ///< of one rank
-  std::string dtype;  ///< of the captured gradients, or "mixed"
+  std::string dtype;                  ///< of the captured gradients, or "mixed"
+  std::string quantity = "gradient";  ///< what is replayed, one of schema::kQuantities
   std::uint64_t seed = 0;
   Timing timing = Timing::isolated;
   int pipeline = 1;                     ///< chunks of a unit that overlap

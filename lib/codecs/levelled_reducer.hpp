@@ -17,7 +17,7 @@ namespace gradtool {
 /// and one between (Collective says what shards are). Every rank ends with the same bits: the machines encode equal
 /// shards with equal draws.
 ///
-/// The communicator must have levels (Communicator::set_levels) of the same number of ranks.
+/// The communicator must have these levels (Reducer::prepare).
 template <Space S>
 class LevelledReducer final : public Reducer<S> {
  public:
@@ -38,6 +38,7 @@ class LevelledReducer final : public Reducer<S> {
     }
   }
 
+  [[nodiscard]] int node() const override { return node_; }
   [[nodiscard]] std::size_t workspace_bytes() const override {
     std::size_t bytes = std::max(scatter_->workspace_bytes(), gather_->workspace_bytes());
     for (const auto& reducer : between_) bytes = std::max(bytes, reducer->workspace_bytes());

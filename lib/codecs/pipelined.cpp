@@ -32,7 +32,14 @@ class ChunkClock final : public PhaseClock<Space::host> {
 class ChannelCommunicator final : public ForwardingCommunicator<Space::host> {
  public:
   ChannelCommunicator(Communicator<Space::host>& inner, const ChunkSchedule& schedule, std::size_t chunk)
-      : ForwardingCommunicator{inner}, schedule_{schedule}, chunk_{chunk} {}
+      : ForwardingCommunicator{inner}, schedule_{schedule}, chunk_{chunk} {
+    if (!inner.has_levels()) return;
+    inside_ = std::make_unique<ChannelCommunicator>(inner.inside(), schedule, chunk);
+    across_ = std::make_unique<ChannelCommunicator>(inner.across(), schedule, chunk);
+  }
+
+  [[nodiscard]] Communicator& inside() const override { return Communicator::inside(); }
+  [[nodiscard]] Communicator& across() const override { return Communicator::across(); }
 
  protected:
   Queue<Space::host> entering(Queue<Space::host> /*queue*/) override {

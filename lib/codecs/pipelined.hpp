@@ -32,6 +32,7 @@ class PipelinedReducer final : public Reducer<Space::host> {
   PipelinedReducer(std::vector<Part> parts, TaskPool& threads, std::size_t wanted);
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return rooms_.back(); }
+  [[nodiscard]] int node() const override { return parts_.front().reducer->node(); }
   /// The clock hears of a computing and of a communicating phase at once, from threads that take turns, each kind one
   /// at a time. Sums inside communicator calls are made by the communicating thread alone. The first failure of a chunk
   /// is rethrown when all have stopped.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/codecs/build_reducer.hpp"
 #include "lib/codecs/levelled_reducer.hpp"
 
@@ -129,6 +131,10 @@ Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op) {
 
 Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme scheme) {
   const CodecDescriptor& codec = *between.descriptor;
+  if (std::any_of(codec.params.begin(), codec.params.end(), [](const ParamInfo& p) { return p.name == "node"; })) {
+    throw Error{Fault::usage, fmt::format("codec {0} has two levels of its own: leave --levels out and write {0}:node=8",
+                                          codec.name)};
+  }
   if (codec.aggregation == Aggregation::own || codec.by_layout || !codec.target.empty()) {
     throw Error{Fault::usage,
                 fmt::format("codec {} {}, which has no meaning for the shards between machines; take another one with "

@@ -57,6 +57,14 @@ class Reducer {
   /// Bytes that `reduce` works in. The workspace may be shared by the reducers of one rank, one call at a time.
   [[nodiscard]] virtual std::size_t workspace_bytes() const = 0;
 
+  /// Ranks of a machine, for a reducer in two levels; 1: it works in one.
+  [[nodiscard]] virtual int node() const { return 1; }
+  /// Gives the communicator the levels that `reduce` works in. Before the first `reduce` with it, untimed; every rank
+  /// calls it.
+  void prepare(Communicator<S>& comm) const {
+    if (node() > 1) comm.ensure_levels(node());
+  }
+
   /// gradient := mean over ranks, up to the method's error; for another collective, what that gives (Collective), the
   /// shards that it does not name being left unspecified. gradient.size() is the n that the reducer was made for;
   /// views of `side` are empty or as long. The timed region: allocates nothing. Every rank calls it, with the same step

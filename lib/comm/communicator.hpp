@@ -137,8 +137,9 @@ class Communicator {
   virtual void all_gather_v(Queue<S> queue, View<const std::byte, S> mine, std::span<const std::uint64_t> sizes,
                             std::span<const std::uint64_t> offsets, View<std::byte, S> all) = 0;
 
-  /// Part r of `out` goes to rank r, which finds it as part rank() of its `in`. Both views hold size() equal parts. In
-  /// p - 1 exchanges: with rank() + 1 and rank() - 1, then + 2 and - 2, ...; the own part is copied, not counted.
+  /// Part r of `out` goes to rank r, which finds it as part rank() of its `in`. Both views hold size() equal parts. All
+  /// messages are on their way at once, where the library can; else there are p - 1 exchanges, with rank() + 1 and
+  /// rank() - 1, then + 2 and - 2, and so on. The own part is copied, not counted.
   virtual void all_to_all(Queue<S> queue, View<const std::byte, S> out, View<std::byte, S> in) = 0;
 
   /// The same for parts of unequal size, which may be empty. The part of rank a's `out` for rank b has the size of the
@@ -160,6 +161,10 @@ class Communicator {
   /// Takes `node` ranks for a machine: rank r is number r % node on machine r / node. `node` divides size(). Afterwards
   /// inside() and across() are there, until the next such call. Every rank makes the same call, which is not timed.
   virtual void set_levels(int node) = 0;
+  /// The same where it does not have these levels already.
+  void ensure_levels(int node) {
+    if (!has_levels() || inside().size() != node) set_levels(node);
+  }
   /// The ranks of this rank's machine, in their order; and those that have this rank's number on their machines, in the
   /// order of machines. They are communicators of their own, which make calls at the same time as others of their kind,
   /// except for barrier and agree_max, which stay those of all ranks. Fault::internal before set_levels.

@@ -26,15 +26,17 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
     /// all-to-all what this rank sends to others.
     double mean_bytes = 0.0;
     Level level = Level::whole;  ///< whose call it is
+    int node = 1;                ///< on the other levels: ranks of a machine
   };
   using Sink = std::function<void(const Call&)>;
 
   /// Calls of the inner communicator's levels are reported too.
-  RecordingCommunicator(Communicator<S>& inner, Sink sink, Level level = Level::whole)
-      : ForwardingCommunicator<S>{inner}, sink_{std::move(sink)}, level_{level} {
+  RecordingCommunicator(Communicator<S>& inner, Sink sink, Level level = Level::whole, int node = 1)
+      : ForwardingCommunicator<S>{inner}, sink_{std::move(sink)}, level_{level}, node_{node} {
     if (!inner.has_levels()) return;
-    this->inside_ = std::make_unique<RecordingCommunicator>(inner.inside(), sink_, Level::inside);
-    this->across_ = std::make_unique<RecordingCommunicator>(inner.across(), sink_, Level::across);
+    const int ranks = inner.inside().size();
+    this->inside_ = std::make_unique<RecordingCommunicator>(inner.inside(), sink_, Level::inside, ranks);
+    this->across_ = std::make_unique<RecordingCommunicator>(inner.across(), sink_, Level::across, ranks);
   }
 
   [[nodiscard]] Communicator<S>& inside() const override { return Communicator<S>::inside(); }
@@ -92,6 +94,7 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
  private:
   void report(Call call) const {
     call.level = level_;
+    call.node = node_;
     sink_(call);
   }
   static std::string_view all_reduce_name(Dtype dtype) {
@@ -100,6 +103,7 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
 
   Sink sink_;
   Level level_;
+  int node_;
 };
 
 }  // namespace gradtool

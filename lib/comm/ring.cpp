@@ -253,11 +253,15 @@ template <Space S>
 template <class Out, class In>
 void RingCommunicator<S>::exchange_all(Queue<S> queue, Out&& out, In&& in) {
   copy_local(queue, in(rank_), out(rank_));
+  many_out_.clear();
+  many_in_.clear();
   for (int k = 1; k < size_; ++k) {
     const int to = wrap(rank_ + k);
     const int from = wrap(rank_ - k);
-    send_receive(queue, to, out(to), from, in(from));
+    if (const ConstBytes bytes = out(to); !bytes.empty()) many_out_.push_back({.to = to, .bytes = bytes, .offset = 0});
+    if (const Bytes bytes = in(from); !bytes.empty()) many_in_.push_back({.from = from, .bytes = bytes, .offset = 0});
   }
+  send_receive_many(queue);
 }
 
 template <Space S>

@@ -65,10 +65,14 @@ struct Key {
 
   Key(const Table& table, std::size_t row) {
     for (const char* column : {"codec", "aggregation", "tensor", "granularity", "elements", "ranks", "seed", "timing",
-                               "pipeline", "levels", "codec_inner"})
+                               "pipeline", "codec_inner"})
       parts.push_back(text_at(table, row, column));
+    // A codec with levels of its own says so in its parameters, and older versions did not say it here.
+    parts.push_back(parts.back().empty() ? "" : text_at(table, row, "levels"));
     const std::string op = text_at(table, row, "op");
     parts.push_back(op.empty() ? "all-reduce" : op);  // the only one of older versions
+    const std::string quantity = text_at(table, row, "quantity");
+    parts.push_back(quantity.empty() ? "gradient" : quantity);  // older versions do not say
     parameters = parameters_of(text_at(table, row, "params"));
   }
   /// Parameters that one side lacks are those of another version.

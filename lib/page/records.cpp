@@ -201,7 +201,7 @@ ResultRow result_row(const RowReader& cells) {
   row.op = op_of(cells.text("op"));
   if (const std::string levels = cells.text("levels"); levels.starts_with("node=")) {
     row.level_node = std::atoi(levels.c_str() + 5);
-    row.inner = parse_codec(cells.text("codec_inner"));
+    if (const std::string inner = cells.text("codec_inner"); !inner.empty()) row.inner = parse_codec(inner);
   }
   row.file = cells.text("file");
   row.model = cells.text("model");
@@ -214,6 +214,7 @@ ResultRow result_row(const RowReader& cells) {
   row.device = cells.text("device");
   row.threads = cells.count("threads");
   row.dtype = cells.text("dtype");
+  if (const std::string quantity = cells.text("quantity"); !quantity.empty()) row.quantity = quantity;
   row.timing = cells.text("timing") == "concurrent" ? Timing::concurrent : Timing::isolated;
   row.pipeline = cells.count("pipeline");
   row.all_reduce = cells.text("all_reduce");

@@ -173,6 +173,7 @@ class RankTraining {
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<Space::host>(plan_.spec(), layout);
       reducers_.push_back(make_reducer<Space::host>(plan_.spec(), codec, plan_.options.scheme_for(plan_.spec()), layout,
                                                     comm_.size(), {}));
+      reducers_.back()->prepare(comm_);
       summed_.push_back(summed_tensors(layout));
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, unit.elements);
@@ -300,10 +301,10 @@ class RankTraining {
       reducer.reduce(comm_, {}, buffer, side, context, work_, clock_);
       return;
     }
-    const auto pattern = reducer.pattern();
     RecordingCommunicator<Space::host> recording{comm_, [&](const RecordingCommunicator<Space::host>::Call& call) {
+                                                   const auto pattern = reducer.pattern(call.level);
                                                    add_use(sums_[u].uses, call.name, call.mean_bytes, pattern.shards,
-                                                           pattern.ring);
+                                                           pattern.ring, call.level, call.node);
                                                  }};
     reducer.reduce(recording, {}, buffer, side, context, work_, clock_);
   }

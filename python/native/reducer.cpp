@@ -130,6 +130,7 @@ class UnitReducer {
     const auto queue = queue_of<S>(&ranks.pool, stream);
     reducer_ =
         make_reducer<S>(codec, make_codec<S>(codec, layout), scheme_named(scheme), layout, ranks.comm.size(), queue);
+    reducer_->prepare(ranks.comm);
     workspace_ = std::make_unique<Arena<S>>(Arena<S>::padded_size(reducer_->workspace_bytes()));
     view_ = workspace_->take_bytes(reducer_->workspace_bytes());
   }

@@ -237,13 +237,13 @@ def train_with_each(rank, size, steps, specs):
     return [train_plainly(rank, size, steps, spec) for spec in specs]
 
 
-def reduce_with_each(rank, size, path, specs):
-    return [reduce_once(path, rank, spec) for spec in specs]
+def reduce_with_each(rank, size, path, ways):
+    return [reduce_once(path, rank, *way) for way in ways]
 
 
-def reduce_once(path, rank, spec):
+def reduce_once(path, rank, spec, scheme):
     """One bucket that holds the gradients of a capture, averaged step by step through the hook."""
-    hook = gradtool.ddp_hook(spec, seed=1)
+    hook = gradtool.ddp_hook(spec, scheme=scheme, seed=1)
     out, sent = [], []
     with gradtool.open(path) as run:
         parameters = [nn.Parameter(torch.zeros(t.shape)) for t in run]
@@ -266,11 +266,12 @@ def test_the_hook_averages_what_bench_replays(capture_file, gradtool_program, tm
     import csv
     with gradtool.open(capture_file) as run:
         ranks, steps = run.workers, len(run.steps)
-    specs = ["none", "bf16", "topk:ratio=0.05", "qsgd:bits=4", "powersgd:rank=2", "oktopk", "sketch"]
-    results = run_ranks(ranks, reduce_with_each, str(capture_file), specs)
-    for number, spec in enumerate(specs):
+    ways = [(spec, "auto") for spec in ("none", "bf16", "topk:ratio=0.05", "qsgd:bits=4", "powersgd:rank=2", "oktopk", "sketch", "qgz:node=2")]
+    ways += [("bf16", "alltoall"), ("topk:ratio=0.05", "alltoall")]
+    results = run_ranks(ranks, reduce_with_each, str(capture_file), ways)
+    for number, (spec, scheme) in enumerate(ways):
         mean_file, rows = tmp_path / f"mean{number}.h5", tmp_path / f"{number}.csv"
-        subprocess.run([gradtool_program, "bench", capture_file, "--codec", spec, "--granularity", "model", "--seed", "1",
+        subprocess.run([gradtool_program, "bench", capture_file, "--codec", spec, "--reduce", scheme, "--granularity", "model", "--seed", "1",
                         "--timeout", "0.05", "--reconstruction", mean_file, "--csv", rows], check=True, capture_output=True)
         # Sums of matrix products may be rounded differently by another number of threads.
         tolerance = 1e-5 if spec.startswith("powersgd") else 0.0

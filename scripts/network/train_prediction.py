@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Real time to accuracy: trains over MPI on the shaped cluster with `gradtool train`, and sets the measured time of a step beside
-what `train` itself and `gradtool bench --compute-ms` model for the same links.
+what `train` itself and `gradtool bench --compute-ms` model for the network that `gradtool probe` finds there.
 
 Usage: scripts/network/train_prediction.py --out FOLDER [--rates 1gbit,100mbit] [--models resnet20:32:60,resnet18:4:16]
   a model is NAME:BATCH:STEPS; batches are of each of the four workers
@@ -17,8 +17,8 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = 4
 CODECS = ["bf16", "qsgd:bits=4", "topk:ratio=0.01", "powersgd:rank=4"]
-# What TCP leaves of a link's rate for payload, and what a message costs, as in reports/network and ddp_prediction.py.
-SHARE, ALPHA_US = 0.956, 150
+# `none` is MPI's own all-reduce. Its ring is what the models model; what Open MPI takes by itself stands beside it.
+RING = ["env", "OMPI_MCA_coll_tuned_use_dynamic_rules=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"]
 
 
 def run(*command):
@@ -28,8 +28,13 @@ def run(*command):
     return done.stdout
 
 
-def bits(rate):
-    return float(rate.rstrip("gmbit")) * (1e9 if rate.endswith("gbit") else 1e6)
+def probed(options, rate):
+    """The file of the network that probe finds: its ring, whose sums and copies four hosts share two cores for."""
+    network = options.out / f"net-{rate}.json"
+    if not network.exists():
+        run(HERE.parent / "shaped-cluster.sh", "with", "--hosts", RANKS, "--rate", rate, "-n", RANKS, "--", "gradtool", "probe", "--collective",
+            "all_reduce_ring", "--fit", "all_reduce_ring", "--name", "link", "-o", network)
+    return network
 
 
 def columns(row):
@@ -40,19 +45,25 @@ def modelled_seconds(row):
     return next(value for name, value in row.items() if name.startswith("modelled_"))
 
 
+def train(folder, model, batch, steps, rate, network, codecs, environment):
+    """The last row of each codec of a training on the shaped cluster."""
+    if not (folder / "train.json").exists():
+        run(HERE.parent / "shaped-cluster.sh", "with", "--hosts", RANKS, "--rate", rate, "-n", RANKS, "--", *environment, "gradtool", "train", "--comm",
+            "mpi", "--model", model, "--batch-size", batch, "--steps", steps, "--test-images", 100, "--threads", 1, "--network", network,
+            "--overlap", "none", *codecs, "--out", folder, "--force")
+    last = {}
+    for row in json.loads((folder / "train.json").read_text())["rows"]:
+        last[columns(row)] = row
+    return last
+
+
 def measure(options, model, batch, steps, rate):
     """Rows: codec, seconds a step measured, as train models it, as bench does; and where the measured time went."""
     folder = options.out / f"{model}-{rate}"
-    network = f"link:alpha={ALPHA_US}us,beta={bits(rate) * SHARE / 1e9:g}Gbps"
+    network = probed(options, rate)
     codecs = [argument for codec in CODECS for argument in ("--codec", codec)]
-    if not (folder / "train.json").exists():
-        run(HERE.parent / "shaped-cluster.sh", "with", "--hosts", RANKS, "--rate", rate, "-n", RANKS, "--", "gradtool", "train", "--comm", "mpi",
-            "--model", model, "--batch-size", batch, "--steps", steps, "--test-images", 100, "--threads", 1, "--network", network, "--overlap",
-            "none", *codecs, "--out", folder, "--force")
-    record = json.loads((folder / "train.json").read_text())
-    last = {}
-    for row in record["rows"]:
-        last[columns(row)] = row
+    last = train(folder, model, batch, steps, rate, network, codecs, RING)
+    library = train(options.out / f"{model}-{rate}-library", model, batch, steps, rate, network, ["--codec", "none"], [])
     capture = options.out / f"{model}.h5"
     if not capture.exists():
         run("gradtool", "capture", "--model", model, "--batch-size", batch, "--workers", RANKS, "--steps", 6, "--every", 2, "--end-step", 6, "--out", capture)
@@ -68,7 +79,7 @@ def measure(options, model, batch, steps, rate):
                "measured_ms": 1e3 * measured, "train_modelled_ms": 1e3 * modelled_seconds(row) / steps,
                "bench_modelled_ms": float(modelled[key]["iteration_ms"]),
                **{f"{what}_ms": 1e3 * row[f"{what}_seconds"] / steps for what in ("compute", "encode", "communicate", "decode")},
-               "wire_megabytes": row["wire_bytes"] / steps / 1e6}
+               "wire_megabytes": row["wire_bytes"] / steps / 1e6, "library_ms": 1e3 * library[key]["total_seconds"] / steps if key in library else ""}
 
 
 def main():

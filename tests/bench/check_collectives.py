@@ -198,6 +198,35 @@ def check_levels(folder, launch=(), flags=()):
     return row
 
 
+def check_qgz(folder, launch=(), flags=()):
+    """A codec that brings two levels of its own: the bytes of each, from the sizes of its slices."""
+    capture = folder / "qgz.h5"
+    ranks, node = 8, 4
+    write_capture(capture, ranks)
+    groups = -(-N // 32)
+    cuts = [min(N, 32 * (groups * s // ranks)) for s in range(ranks + 1)]
+    slices = np.diff(cuts)
+
+    def sent(bits, of):
+        return sum(4 * -(-slices[s] // 512) + 4 * -(-slices[s] * bits // 32) for s in of)
+
+    inside, across = [], []
+    for rank in range(ranks):
+        place = rank % node
+        mine = range(place, ranks, node)
+        # On the ring of the last all-gather a rank hands on every group but that of the rank behind it.
+        handed_on = [s for s in range(ranks) if s % node != (place + 1) % node]
+        inside.append(sent(4, [s for s in range(ranks) if s % node != place]) + sent(8, handed_on))
+        across.append(sent(4, [s for s in mine if s != rank]) + (ranks // node - 1) * sent(8, [rank]))
+    row, _, rows = bench(capture, "--codec", f"qgz:node={node}", *flags, launch=launch)
+    assert row["levels"] == f"node={node}" and row["codec_inner"] == "", row
+    assert float(row["wire_bytes_inside"]) == max(inside) and float(row["wire_bytes_across"]) == max(across), (row, inside, across)
+    assert next(r for r in rows if r["codec"] == "none")["levels"] == "", rows
+    one, _, _ = bench(capture, "--codec", "qgz:node=8", *flags, launch=launch)
+    assert one["levels"] == "" and one["wire_bytes_inside"] == "", one
+    return row
+
+
 def check_model(folder):
     """A network of two levels: inside over the fast links, between over those that the ranks of a machine share."""
     capture = folder / "model.h5"
@@ -230,6 +259,7 @@ def check_refusals(folder):
     refused(capture, "--codec-inner", "bf16", "--codec", "bf16", word="--levels")
     refused(capture, "--levels", "node=2", "--codec", "powersgd", word="way of its own")
     refused(capture, "--levels", "node=2", "--codec", "oktopk", word="way of its own")
+    refused(capture, "--levels", "node=2", "--codec", "qgz", word="qgz:node=")
     refused(capture, "--levels", "node=2", "--codec", "bf16", "--codec-inner", "powersgd", word="--codec-inner")
     refused(capture, "--levels", "node=2", "--codec", "none", word="none and noop")
     refused(capture, "--levels", "node=2", "--codec", "bf16", "--network", "10gbe", "--nodes", "3", word="two machines")
@@ -246,6 +276,7 @@ def main():
         check_errors_against_ranks(folder)
         check_sharded(folder)
         threads = check_levels(folder)
+        qgz = check_qgz(folder)
         check_model(folder)
         check_refusals(folder)
         listed = subprocess.run([GRADTOOL, "list", "comm", "--csv", "-"], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -253,8 +284,10 @@ def main():
             version = subprocess.run([MPIEXEC, "--version"], stdout=subprocess.PIPE, text=True).stdout
             more = ["--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []
             mpi = check_levels(folder, [MPIEXEC, "-n", "8", *more], ["--comm", "mpi"])
+            mpi_qgz = check_qgz(folder, [MPIEXEC, "-n", "8", *more], ["--comm", "mpi"])
             for column in ("wire_bytes_inside", "wire_bytes_across", "wire_bytes_per_rank", "nmse"):
                 assert mpi[column] == threads[column], (column, mpi[column], threads[column])
+                assert mpi_qgz[column] == qgz[column], (column, mpi_qgz[column], qgz[column])
             print("two levels: also on 8 MPI processes")
 
 

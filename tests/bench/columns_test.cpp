@@ -117,7 +117,7 @@ TEST(Columns, AreEmptyForWhatARowDoesNotHave) {
                                     "aggregation",    "file",   "model",       "tensor",  "granularity", "elements",
                                     "first_step",     "ranks",  "last_step",   "comm",    "device",      "threads",
                                     "dtype",          "seed",   "time_source", "timing",  "pipeline",    "all_reduce",
-                                    "raw_bytes",      "op"};
+                                    "raw_bytes",      "op",     "quantity"};
   for (const auto& column : bench_columns()) {
     const bool empty = std::holds_alternative<std::monostate>(column.cell(row));
     EXPECT_EQ(empty, !known.contains(column.name)) << column.name;

@@ -93,9 +93,9 @@ TEST(CostModel, CallsAreKnownByTheirNames) {
 
 TEST(CostModel, LevelsAreAmongTheRanksOfAMachineAndAmongMachines) {
   // Measured on 2 machines of 4; modelled on 4 machines of 4, whose ranks share 1 GB/s between machines.
-  CollectiveUses uses = no_uses(4);
-  add_use(uses, "reduce_scatter_f32", 4e6, false, false, Level::inside);
-  add_use(uses, "all_reduce_f32", 1e6, false, false, Level::across);
+  CollectiveUses uses = no_uses();
+  add_use(uses, "reduce_scatter_f32", 4e6, false, false, Level::inside, 4);
+  add_use(uses, "all_reduce_f32", 1e6, false, false, Level::across, 4);
   const Network two = Network::parse("lab:alpha=10us,beta=1GBps,node=4,inner=nvlink");
   const auto step = model_step(uses, two, 8, 16);
   EXPECT_DOUBLE_EQ(step.wire_inside, 3.0 / 4 * 4e6);
@@ -105,6 +105,17 @@ TEST(CostModel, LevelsAreAmongTheRanksOfAMachineAndAmongMachines) {
   const double shared = 1e9 / 4;
   const double across = std::min(6 * 10e-6 + 1.5 * 1e6 / shared, 4 * 10e-6 + 2e6 / shared);
   EXPECT_NEAR(step.seconds, inside + across, 1e-12);
+  // Machines of the network that hold several of these, or parts of them.
+  const auto on = [&uses](const std::string& network, int ranks) {
+    return model_step(uses, Network::parse("lab:alpha=10us," + network + "inner=nvlink"), 8, ranks).seconds;
+  };
+  EXPECT_DOUBLE_EQ(on("beta=1GBps,node=8,", 8), on("beta=0.001GBps,node=8,", 8)) << "all ranks are on one machine";
+  EXPECT_GT(on("beta=1GBps,node=8,", 16), on("beta=1GBps,node=8,", 8));
+  // Half as many ranks on a machine: 4 exchange over two links, then 2 share each between machines.
+  const Network half = Network::parse("lab:alpha=10us,beta=1GBps,node=2,inner=nvlink");
+  const double spanned = half.inner.alpha + 2e6 / half.inner.beta + 10e-6 + 2e6 / 1e9;
+  EXPECT_NEAR(model_step(uses, half, 8, 16).seconds,
+              spanned + std::min(6 * 10e-6 + 1.5e6 / 5e8, 4 * 10e-6 + 2e6 / 5e8), 1e-12);
   // Without machines both levels have links of their own.
   const auto flat = model_step(uses, kFlat, 8, 16);
   EXPECT_NEAR(flat.seconds, 2 * 10e-6 + 3e6 / 1e9 + std::min(6 * 10e-6 + 1.5e6 / 1e9, 4 * 10e-6 + 2e6 / 1e9), 1e-12);

@@ -49,12 +49,13 @@ Sent replay(const CodecSpec& spec, Scheme scheme, int ranks) {
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     const auto weight = gradient_like(n, 99);
     NoClock<Space::host> clock;
+    reducer->prepare(comm);
     comm.reset_traffic();
     RecordingCommunicator<Space::host> recording{comm, [&](const RecordingCommunicator<Space::host>::Call& call) {
-                                                   const auto pattern = reducer->pattern();
+                                                   const auto pattern = reducer->pattern(call.level);
                                                    if (rank == 0)
                                                      add_use(sent.uses, call.name, call.mean_bytes, pattern.shards,
-                                                             pattern.ring);
+                                                             pattern.ring, call.level, call.node);
                                                  }};
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       auto x = gradient_like(n, 100 * step + 1);  // what the ranks share, and what is each one's own

@@ -45,6 +45,8 @@ BenchRun planted(const Planted& p) {
                      {"time_source", ""},
                      {"timing", ""},
                      {"pipeline", ""},
+                     {"op", ""},
+                     {"quantity", ""},
                      {"payload_bytes", ""},
                      {"wire_bytes_per_rank", ""},
                      {"nmse", ""},
@@ -67,7 +69,7 @@ BenchRun planted(const Planted& p) {
     run.table.add({i(2), std::string{"ok"}, codec,
                    codec == "topk" ? Cell{std::string{"ratio=0.01"}} : Cell{std::string{"default"}},
                    std::string{"gather"}, std::string{"all"}, std::string{"model"}, i(1000), i(4), i(1),
-                   std::string{"measured"}, std::string{"isolated"}, i(1), i(500), i(1500), 0.25, 1000.0, 1000.0});
+                   std::string{"measured"}, std::string{"isolated"}, i(1), std::string{"all-reduce"}, std::string{"gradient"}, i(500), i(1500), 0.25, 1000.0, 1000.0});
   }
   return run;
 }
@@ -124,6 +126,17 @@ TEST(Compare, MatchesParametersThatBothVersionsKnow) {
   const Comparison c = compare_runs(a, b, {});
   EXPECT_TRUE(c.versions_differ);
   EXPECT_THAT(c.changed, IsEmpty());
+}
+
+TEST(Compare, TellsWhatWasReplayedAndByWhichCollective) {
+  const BenchRun a = planted({});
+  for (const auto& [column, other] : {std::pair{"op", "all-gather"}, {"quantity", "weight"}}) {
+    BenchRun b = planted({});
+    b.table.set(1, column, std::string{other});
+    EXPECT_THAT(compare_runs(a, b, {}).only_a, ElementsAre("topk")) << column;
+    b.table.set(1, column, std::string{});  // of a version that knew no other
+    EXPECT_THAT(compare_runs(a, b, {}).only_a, IsEmpty()) << column;
+  }
 }
 
 /// At most one in twenty comparisons of a program with itself may find anything, and 5 % more time for encoding must be

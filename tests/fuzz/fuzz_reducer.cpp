@@ -78,7 +78,7 @@ std::vector<Target> targets() {
   for (const auto& text : test::specs_to_test()) {
     const CodecSpec spec = parse_codec(text);
     if (spec.descriptor->aggregation == Aggregation::own) continue;
-    for (const Scheme scheme : {Scheme::sum, Scheme::gather, Scheme::hop}) {
+    for (const Scheme scheme : {Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
       try {
         static_cast<void>(resolve(scheme, spec));
         add(text, scheme);
@@ -95,6 +95,7 @@ void reduce(const Target& target, int steps, Communicator<Space::host>& comm) {
   const Queue<Space::host> queue;
   const auto reducer = make_reducer<Space::host>(target.spec, make_codec<Space::host>(target.spec, target.layout),
                                                  target.scheme, target.layout, comm.size(), queue);
+  reducer->prepare(comm);
   Arena<Space::host> arena{reducer->workspace_bytes()};
   const auto workspace = arena.take_bytes(reducer->workspace_bytes());
   std::memset(workspace.data(), 0xA5, workspace.size());

@@ -14,7 +14,6 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
   const auto spec = parse_codec(setup.codec);
   run_loopback(setup.ranks, 0, [&](Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) {
     comm.set_all_reduce(setup.all_reduce);
-    if (setup.node > 1) comm.set_levels(setup.node);
     const auto me = static_cast<std::size_t>(comm.rank());
     const auto on_device = [&](const std::vector<float>& values) {
       cuda::DeviceBuffer buffer{4 * values.size()};
@@ -28,6 +27,7 @@ inline ModelOutcome run_model_on_gpu(const ModelSetup& setup) {
       return values;
     };
     auto reducer = make_model_reducer<Space::cuda>(setup, queue);
+    reducer->prepare(comm);
     Arena<Space::cuda> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     cuda::fill(queue, workspace, 0xA5);

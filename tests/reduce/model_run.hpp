@@ -144,14 +144,14 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
   const auto spec = parse_codec(setup.codec);
   run_threads(setup.ranks, [&](Communicator<Space::host>& threads) {
     threads.set_all_reduce(setup.all_reduce);
-    if (setup.node > 1) threads.set_levels(setup.node);
     std::vector<Message> messages;
-    RecordingCommunicator<Space::host> comm{threads, keep_in(messages)};
     const auto me = static_cast<std::size_t>(threads.rank());
     TaskPool pool{setup.threads};
     const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
     const auto make = [&] { return make_model_reducer<Space::host>(setup, queue); };
     auto reducer = make();
+    reducer->prepare(threads);
+    RecordingCommunicator<Space::host> comm{threads, keep_in(messages)};
     Arena<Space::host> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     std::memset(workspace.data(), 0xA5, workspace.size());

@@ -66,6 +66,7 @@ void compare_on_rank(const Setup& setup, Communicator<Space::host>& comm, std::v
     apart.push_back(
         std::make_unique<Whole>(make_reducer<Space::host>(spec, own, setup.scheme, chunk.layout, comm.size(), queue)));
   }
+  pipelined->prepare(comm);
   const auto weight = model_weight(n);
   for (int step = 0; step < 4; ++step) {
     if (step == 2) {
@@ -153,6 +154,10 @@ INSTANTIATE_TEST_SUITE_P(Registry, PipelinedCodec, testing::ValuesIn(all_names()
 
 TEST(Pipelined, HopsOverlapToo) {
   compare({.codec = "qsgd:bits=4", .chunks = 4, .scheme = Scheme::hop});
+}
+
+TEST(Pipelined, TwoLevelsOverlapToo) {
+  compare({.codec = "qgz:node=2", .ranks = 4, .chunks = 3, .threads = 2});
 }
 
 TEST(Pipelined, ChunksDrawNumbersOfTheirOwn) {

@@ -35,6 +35,7 @@ Outcome run(const std::string& codec, Scheme scheme, int ranks, std::size_t n, i
     const Queue<Space::host> queue;
     auto reducer = make_reducer<Space::host>(spec, make_codec<Space::host>(spec, Layout::flat(n)), scheme,
                                              Layout::flat(n), ranks, queue);
+    reducer->prepare(comm);
     Arena<Space::host> arena{reducer->workspace_bytes()};
     const auto workspace = arena.take_bytes(reducer->workspace_bytes());
     NoClock<Space::host> clock;

@@ -15,10 +15,11 @@ namespace gradtool {
 /// bytes and need an alignment of 4 bytes only. Throws Fault::usage for a block that is not a multiple of 32.
 [[nodiscard]] std::unique_ptr<Codec<Space::host>> make_qgz_codec(std::int64_t bits, std::size_t block);
 
-/// qgZ of ZeRO++ as an all-reduce. With m ranks in each of q nodes, rank N·m + l is rank l of node N, and ends up
-/// owning slice N·m + l of the p = q·m slices. A "group" is the slices of one l, which lie next to each other when
-/// encoded (0, m, 2m, ..., then 1, m+1, ...), so that one message to each rank of the node holds what that rank will
-/// pass on to all nodes.
+/// qgZ of ZeRO++ as an all-reduce in two levels, which the communicator must have (Reducer::prepare). With m ranks in each of q nodes, rank N·m + l is rank l of node N, and ends up owning
+/// slice N·m + l of the p = q·m slices. A "group" is the slices of one l, which lie next to each other when encoded
+/// (0, m, 2m, ..., then 1, m+1, ...), so that one message to each rank of the node holds what that rank will pass on to
+/// all nodes. The last all-gather goes between nodes first and hands a group on inside, as it was encoded: LevelledReducer
+/// would encode once more. A rank receives (p-1)/p of the vector in it, as from an all-gather in one level.
 template <Space S>
 class QgzReducer final : public CountingReducer<S> {
  public:
@@ -35,6 +36,8 @@ class QgzReducer final : public CountingReducer<S> {
         offsets_(ranks_),
         last_bytes_(ranks_),
         last_offsets_(ranks_),
+        inside_{local_},
+        across_{nodes_},
         arrived_(std::max(local_, nodes_)),
         state_{setup.spec.error_feedback ? 4 * n_ : 0},
         residual_{state_.template take<float>(setup.spec.error_feedback ? n_ : 0)} {
@@ -44,20 +47,22 @@ class QgzReducer final : public CountingReducer<S> {
       bytes_[s] = plan.payload_bytes;
       last_bytes_[s] = last_plan.payload_bytes;
       scratch_bytes_ = std::max({scratch_bytes_, plan.scratch_bytes, last_plan.scratch_bytes});
-      last_offsets_[s] = last_all_;
-      last_all_ += last_bytes_[s];
       largest_ = std::max<std::size_t>(largest_, bytes_[s]);
     }
     for (std::size_t l = 0; l < local_; ++l) {
       for (std::size_t node = 0; node < nodes_; ++node) {
-        offsets_[node * local_ + l] = all_;
-        all_ += bytes_[node * local_ + l];
+        const std::size_t s = node * local_ + l;
+        offsets_[s] = all_;
+        all_ += bytes_[s];
+        last_offsets_[s] = last_all_;
+        last_all_ += last_bytes_[s];
       }
-      largest_group_ = std::max(largest_group_, group_bytes(l));
+      largest_group_ = std::max<std::size_t>(largest_group_, group_bytes(bytes_, l));
     }
     QgzReducer::reset(setup.queue);
   }
 
+  [[nodiscard]] int node() const override { return nodes_ > 1 ? static_cast<int>(local_) : 1; }
   [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
     return {.shards = true, .ring = false};
   }
@@ -78,7 +83,6 @@ class QgzReducer final : public CountingReducer<S> {
     scratch_ = work.scratch;
     const auto me = static_cast<std::size_t>(comm.rank());
     const std::size_t place = me % local_;
-    const std::size_t node = me / local_;
     payload_bytes_ = 0;
     values_sent_ = 0;
 
@@ -92,26 +96,22 @@ class QgzReducer final : public CountingReducer<S> {
       if (residual_.empty()) return;
       for (std::size_t s = 0; s < ranks_; ++s) decode(queue, *codec_, part(work.encoded, s), -1.0F, residual_, s);
     });
-    in_phase(clock, Phase::communicate, queue, [&] {
-      const auto group = [&](std::size_t l) { return work.encoded.part(offsets_[l], group_bytes(l)); };
-      for (std::size_t k = 1; k < local_; ++k) {
-        const std::size_t to = (place + k) % local_;
-        const std::size_t from = (place + local_ - k) % local_;
-        comm.exchange(queue, rank_of(node, to), group(to), rank_of(node, from),
-                      work.from_node.part(from * this->padded(largest_group_), group_bytes(place)));
-      }
-    });
+    for (std::size_t l = 0; l < local_; ++l) {
+      inside_.send(l, offsets_[l], l == place ? 0 : group_bytes(bytes_, l));
+      inside_.receive(l, l * this->padded(largest_group_), l == place ? 0 : group_bytes(bytes_, place));
+    }
+    in_phase(clock, Phase::communicate, queue,
+             [&] { inside_.exchange(inside_of(comm), queue, work.encoded, work.from_node); });
     // The gradient's memory holds the sums of the slices that this rank works on.
     in_phase(clock, Phase::decode, queue, [&] {
-      for (std::size_t other = 0; other < nodes_; ++other) {
-        const std::size_t s = other * local_ + place;
-        fill_zero(queue, slice_of(gradient, s));
+      for (std::size_t node = 0; node < nodes_; ++node) {
+        const std::size_t s = node * local_ + place;
         for (std::size_t l = 0; l < local_; ++l) {
           arrived_[l] = l == place ? part(work.encoded, s)
                                    : work.from_node.part(
                                          l * this->padded(largest_group_) + offsets_[s] - offsets_[place], bytes_[s]);
         }
-        add_arrived(queue, local_, gradient, s);
+        sum_arrived(queue, local_, gradient, s);
       }
     });
     if (nodes_ > 1) reduce_between_nodes(comm, queue, gradient, context, work, clock);
@@ -119,8 +119,15 @@ class QgzReducer final : public CountingReducer<S> {
       encode(queue, *last_codec_, gradient, me, context, work.last.part(last_offsets_[me], last_bytes_[me]));
     });
     in_phase(clock, Phase::communicate, queue, [&] {
-      comm.all_gather_v(queue, work.last.part(last_offsets_[me], last_bytes_[me]), last_bytes_, last_offsets_,
-                        work.last);
+      if (nodes_ > 1) {
+        for (std::size_t node = 0; node < nodes_; ++node) {
+          const std::size_t s = node * local_ + place;
+          across_.receive(node, last_offsets_[s], last_bytes_[s]);
+        }
+        across_.gather(comm.across(), queue, work.last);
+      }
+      for (std::size_t l = 0; l < local_; ++l) inside_.receive(l, last_offsets_[l], group_bytes(last_bytes_, l));
+      inside_.gather(inside_of(comm), queue, work.last);
     });
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
@@ -132,6 +139,33 @@ class QgzReducer final : public CountingReducer<S> {
   }
 
  private:
+  /// What the ranks of one level send each other.
+  class Moves {
+   public:
+    explicit Moves(std::size_t ranks) : out_sizes_(ranks), out_offsets_(ranks), in_sizes_(ranks), in_offsets_(ranks) {}
+
+    void send(std::size_t to, std::uint64_t offset, std::uint64_t size) {
+      out_offsets_[to] = offset;
+      out_sizes_[to] = size;
+    }
+    void receive(std::size_t from, std::uint64_t offset, std::uint64_t size) {
+      in_offsets_[from] = offset;
+      in_sizes_[from] = size;
+    }
+
+    void exchange(Communicator<S>& level, Queue<S> queue, View<const std::byte, S> from, View<std::byte, S> to) const {
+      level.all_to_all_v(queue, from, {out_sizes_, out_offsets_}, to, {in_sizes_, in_offsets_});
+    }
+    /// In place: this rank's part of `all` is there.
+    void gather(Communicator<S>& level, Queue<S> queue, View<std::byte, S> all) const {
+      const auto me = static_cast<std::size_t>(level.rank());
+      level.all_gather_v(queue, all.part(in_offsets_[me], in_sizes_[me]), in_sizes_, in_offsets_, all);
+    }
+
+   private:
+    std::vector<std::uint64_t> out_sizes_, out_offsets_, in_sizes_, in_offsets_;
+  };
+
   struct Workspace {
     Workspace(const QgzReducer& r, Scratch<S> pieces)
         : encoded{pieces.take_bytes(r.all_)},
@@ -165,15 +199,15 @@ class QgzReducer final : public CountingReducer<S> {
   [[nodiscard]] View<std::byte, S> part(View<std::byte, S> encoded, std::size_t s) const {
     return encoded.part(offsets_[s], bytes_[s]);
   }
-  /// Bytes of the encoded slices that rank `place` of every node works on.
-  [[nodiscard]] std::size_t group_bytes(std::size_t place) const {
-    std::size_t bytes = 0;
-    for (std::size_t node = 0; node < nodes_; ++node) bytes += bytes_[node * local_ + place];
+  /// Of the slices that rank `place` of every node works on.
+  [[nodiscard]] std::uint64_t group_bytes(const std::vector<std::uint64_t>& slices, std::size_t place) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t node = 0; node < nodes_; ++node) bytes += slices[node * local_ + place];
     return bytes;
   }
-  [[nodiscard]] int rank_of(std::size_t node, std::size_t place) const {
-    return static_cast<int>(node * local_ + place);
-  }
+
+  /// The ranks of this one's node.
+  [[nodiscard]] Communicator<S>& inside_of(Communicator<S>& comm) const { return nodes_ > 1 ? comm.inside() : comm; }
 
   void encode(Queue<S> queue, const Codec<S>& codec, View<float, S> values, std::size_t s, const EncodeContext& context,
               View<std::byte, S> payload) {
@@ -186,8 +220,9 @@ class QgzReducer final : public CountingReducer<S> {
               View<float, S> values, std::size_t s) const {
     codec.decode_add(queue, payload, weight, slice_of(values, s), scratch_);
   }
-  /// Slice s of `values` += the first `count` payloads that arrived, in their order.
-  void add_arrived(Queue<S> queue, std::size_t count, View<float, S> values, std::size_t s) const {
+  /// Slice s of `values` := the sum of the first `count` payloads that arrived, in their order.
+  void sum_arrived(Queue<S> queue, std::size_t count, View<float, S> values, std::size_t s) const {
+    fill_zero(queue, slice_of(values, s));
     codec_->decode_add_all(queue, std::span{arrived_}.first(count), 1.0F, slice_of(values, s), scratch_);
   }
 
@@ -195,28 +230,25 @@ class QgzReducer final : public CountingReducer<S> {
                             const EncodeContext& context, const Workspace& work, PhaseClock<S>& clock) {
     const auto me = static_cast<std::size_t>(comm.rank());
     const std::size_t place = me % local_;
-    const std::size_t node = me / local_;
+    const std::size_t mine = me / local_;
     in_phase(clock, Phase::encode, queue, [&] {
-      for (std::size_t other = 0; other < nodes_; ++other) {
-        const std::size_t s = other * local_ + place;
+      for (std::size_t node = 0; node < nodes_; ++node) {
+        const std::size_t s = node * local_ + place;
         encode(queue, *codec_, gradient, s, context, part(work.encoded, s));
+        across_.send(node, offsets_[s] - offsets_[place], node == mine ? 0 : bytes_[s]);
+        across_.receive(node, node * this->padded(largest_), node == mine ? 0 : bytes_[me]);
       }
     });
     in_phase(clock, Phase::communicate, queue, [&] {
-      for (std::size_t k = 1; k < nodes_; ++k) {
-        const std::size_t to = (node + k) % nodes_;
-        const std::size_t from = (node + nodes_ - k) % nodes_;
-        comm.exchange(queue, rank_of(to, place), part(work.encoded, to * local_ + place), rank_of(from, place),
-                      work.from_nodes.part(from * this->padded(largest_), bytes_[me]));
-      }
+      across_.exchange(comm.across(), queue, work.encoded.part(offsets_[place], group_bytes(bytes_, place)),
+                       work.from_nodes);
     });
     in_phase(clock, Phase::decode, queue, [&] {
-      fill_zero(queue, slice_of(gradient, me));
-      for (std::size_t other = 0; other < nodes_; ++other) {
-        arrived_[other] =
-            other == node ? part(work.encoded, me) : work.from_nodes.part(other * this->padded(largest_), bytes_[me]);
+      for (std::size_t node = 0; node < nodes_; ++node) {
+        arrived_[node] =
+            node == mine ? part(work.encoded, me) : work.from_nodes.part(node * this->padded(largest_), bytes_[me]);
       }
-      add_arrived(queue, nodes_, gradient, me);
+      sum_arrived(queue, nodes_, gradient, me);
     });
   }
 
@@ -232,7 +264,8 @@ class QgzReducer final : public CountingReducer<S> {
   std::vector<std::uint64_t> bytes_;       ///< of every slice, encoded
   std::vector<std::uint64_t> offsets_;     ///< of every slice in the encoded gradient, where groups lie together
   std::vector<std::uint64_t> last_bytes_;  ///< of every slice, encoded for the all-gather
-  std::vector<std::uint64_t> last_offsets_;
+  std::vector<std::uint64_t> last_offsets_;  ///< in the last payloads, where groups lie together too
+  Moves inside_, across_;
   std::vector<View<const std::byte, S>> arrived_;
   std::size_t all_ = 0;            ///< bytes of all encoded slices
   std::size_t largest_ = 0;        ///< bytes of the largest encoded slice
