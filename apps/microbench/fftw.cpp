@@ -94,10 +94,12 @@ void add(const char* name, std::size_t length, const std::vector<float>& x, Task
 
 void register_fftw(const std::vector<float>& x, TaskPool& pool, const std::function<void(benchmark::State&)>& count) {
   add("fftw/forward+inverse", kLength, x, pool, count, [](std::size_t parts) { return Transforms{parts}; });
-  add("fftw/cosine_forward", CosineBlocks::kBlock, x, pool, count,
-      [](std::size_t parts) { return CosineBlocks{parts, FFTW_REDFT10}; });
-  add("fftw/cosine_inverse", CosineBlocks::kBlock, x, pool, count,
-      [](std::size_t parts) { return CosineBlocks{parts, FFTW_REDFT01}; });
+  add("fftw/cosine_forward", CosineBlocks::kBlock, x, pool, count, [](std::size_t parts) {
+    return CosineBlocks{parts, FFTW_REDFT10};
+  });
+  add("fftw/cosine_inverse", CosineBlocks::kBlock, x, pool, count, [](std::size_t parts) {
+    return CosineBlocks{parts, FFTW_REDFT01};
+  });
 }
 
 }  // namespace gradtool

@@ -54,10 +54,10 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
 ///   gather of shards: an all-gather of parts that shrink as 1/p;
 ///   hop on a ring: as an exchange, but of all ranks of a machine only one sends across.
 /// What is used inside machines of `node` ranks (CollectiveUse) is among these, over `inner` where a machine of the
-/// network has all of them; what is used across is among the machines, each rank having its share of the machine's link.
-/// Where `node` does not divide the ranks, machines are counted as fractions.
-/// With two levels of the network the ranks of a machine first combine over `inner`, and share the machine's link: an
-/// all-reduce is a reduce-scatter inside, an all-reduce of the shares across, an all-gather inside.
+/// network has all of them; what is used across is among the machines, each rank having its share of the machine's
+/// link. Where `node` does not divide the ranks, machines are counted as fractions. With two levels of the network the
+/// ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a reduce-scatter
+/// inside, an all-reduce of the shares across, an all-gather inside.
 struct ModelledStep {
   double seconds = 0.0;
   double wire_bytes = 0.0;                      ///< sent by one rank

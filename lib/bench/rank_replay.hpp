@@ -555,7 +555,8 @@ class RankReplay {
                                          const auto pattern = (*units_)[unit].pattern(call.level);
                                          add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
                                                  pattern.ring, call.level, call.node);
-                                         if (log_) log_->put(step, unit, call.name, call.level, processor_.look(call.bytes));
+                                         if (log_)
+                                           log_->put(step, unit, call.name, call.level, processor_.look(call.bytes));
                                        }};
     NoClock<S> clock;
     if (log_)

@@ -55,7 +55,7 @@ struct ResultRow {
   int ranks = 1;
   int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
-  int threads = 1;    ///< of one rank
+  int threads = 1;                    ///< of one rank
   std::string dtype;                  ///< of the captured gradients, or "mixed"
   std::string quantity = "gradient";  ///< what is replayed, one of schema::kQuantities
   std::uint64_t seed = 0;

@@ -132,8 +132,9 @@ Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op) {
 Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme scheme) {
   const CodecDescriptor& codec = *between.descriptor;
   if (std::any_of(codec.params.begin(), codec.params.end(), [](const ParamInfo& p) { return p.name == "node"; })) {
-    throw Error{Fault::usage, fmt::format("codec {0} has two levels of its own: leave --levels out and write {0}:node=8",
-                                          codec.name)};
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {0} has two levels of its own: leave --levels out and write {0}:node=8", codec.name)};
   }
   if (codec.aggregation == Aggregation::own || codec.by_layout || !codec.target.empty()) {
     throw Error{Fault::usage,

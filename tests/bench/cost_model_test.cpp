@@ -114,8 +114,8 @@ TEST(CostModel, LevelsAreAmongTheRanksOfAMachineAndAmongMachines) {
   // Half as many ranks on a machine: 4 exchange over two links, then 2 share each between machines.
   const Network half = Network::parse("lab:alpha=10us,beta=1GBps,node=2,inner=nvlink");
   const double spanned = half.inner.alpha + 2e6 / half.inner.beta + 10e-6 + 2e6 / 1e9;
-  EXPECT_NEAR(model_step(uses, half, 8, 16).seconds,
-              spanned + std::min(6 * 10e-6 + 1.5e6 / 5e8, 4 * 10e-6 + 2e6 / 5e8), 1e-12);
+  EXPECT_NEAR(model_step(uses, half, 8, 16).seconds, spanned + std::min(6 * 10e-6 + 1.5e6 / 5e8, 4 * 10e-6 + 2e6 / 5e8),
+              1e-12);
   // Without machines both levels have links of their own.
   const auto flat = model_step(uses, kFlat, 8, 16);
   EXPECT_NEAR(flat.seconds, 2 * 10e-6 + 3e6 / 1e9 + std::min(6 * 10e-6 + 1.5e6 / 1e9, 4 * 10e-6 + 2e6 / 1e9), 1e-12);

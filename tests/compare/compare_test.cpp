@@ -66,10 +66,26 @@ BenchRun planted(const Planted& p) {
         samples[phase].rounds.push_back(p.samples);
       }
     }
-    run.table.add({i(2), std::string{"ok"}, codec,
+    run.table.add({i(2),
+                   std::string{"ok"},
+                   codec,
                    codec == "topk" ? Cell{std::string{"ratio=0.01"}} : Cell{std::string{"default"}},
-                   std::string{"gather"}, std::string{"all"}, std::string{"model"}, i(1000), i(4), i(1),
-                   std::string{"measured"}, std::string{"isolated"}, i(1), std::string{"all-reduce"}, std::string{"gradient"}, i(500), i(1500), 0.25, 1000.0, 1000.0});
+                   std::string{"gather"},
+                   std::string{"all"},
+                   std::string{"model"},
+                   i(1000),
+                   i(4),
+                   i(1),
+                   std::string{"measured"},
+                   std::string{"isolated"},
+                   i(1),
+                   std::string{"all-reduce"},
+                   std::string{"gradient"},
+                   i(500),
+                   i(1500),
+                   0.25,
+                   1000.0,
+                   1000.0});
   }
   return run;
 }

@@ -15,11 +15,12 @@ namespace gradtool {
 /// bytes and need an alignment of 4 bytes only. Throws Fault::usage for a block that is not a multiple of 32.
 [[nodiscard]] std::unique_ptr<Codec<Space::host>> make_qgz_codec(std::int64_t bits, std::size_t block);
 
-/// qgZ of ZeRO++ as an all-reduce in two levels, which the communicator must have (Reducer::prepare). With m ranks in each of q nodes, rank N·m + l is rank l of node N, and ends up owning
-/// slice N·m + l of the p = q·m slices. A "group" is the slices of one l, which lie next to each other when encoded
-/// (0, m, 2m, ..., then 1, m+1, ...), so that one message to each rank of the node holds what that rank will pass on to
-/// all nodes. The last all-gather goes between nodes first and hands a group on inside, as it was encoded: LevelledReducer
-/// would encode once more. A rank receives (p-1)/p of the vector in it, as from an all-gather in one level.
+/// qgZ of ZeRO++ as an all-reduce in two levels, which the communicator must have (Reducer::prepare). With m ranks in
+/// each of q nodes, rank N·m + l is rank l of node N, and ends up owning slice N·m + l of the p = q·m slices. A "group"
+/// is the slices of one l, which lie next to each other when encoded (0, m, 2m, ..., then 1, m+1, ...), so that one
+/// message to each rank of the node holds what that rank will pass on to all nodes. The last all-gather goes between
+/// nodes first and hands a group on inside, as it was encoded: LevelledReducer would encode once more. A rank receives
+/// (p-1)/p of the vector in it, as from an all-gather in one level.
 template <Space S>
 class QgzReducer final : public CountingReducer<S> {
  public:
@@ -261,9 +262,9 @@ class QgzReducer final : public CountingReducer<S> {
   std::size_t asked_;  ///< ranks in a node, as the user says
   std::size_t local_;  ///< ranks in a node, all of them where `asked_` does not divide them
   std::size_t nodes_;
-  std::vector<std::uint64_t> bytes_;       ///< of every slice, encoded
-  std::vector<std::uint64_t> offsets_;     ///< of every slice in the encoded gradient, where groups lie together
-  std::vector<std::uint64_t> last_bytes_;  ///< of every slice, encoded for the all-gather
+  std::vector<std::uint64_t> bytes_;         ///< of every slice, encoded
+  std::vector<std::uint64_t> offsets_;       ///< of every slice in the encoded gradient, where groups lie together
+  std::vector<std::uint64_t> last_bytes_;    ///< of every slice, encoded for the all-gather
   std::vector<std::uint64_t> last_offsets_;  ///< in the last payloads, where groups lie together too
   Moves inside_, across_;
   std::vector<View<const std::byte, S>> arrived_;
