@@ -118,11 +118,14 @@ class Training {
     if (!across_processes_) return prepare_folder(options_, facts);
     report_.leads = mpi_place().rank == 0;
     std::optional<Error> different;
+    // The file of a network is the first rank's business, as all that is modelled.
+    std::vector<Fact> shared = facts;
+    std::erase_if(shared, [](const Fact& fact) { return fact.what == "--network"; });
     run_processes(
         options_.processes(),
         [&](Communicator<Space::host>& comm) {
           try {  // what all ranks throw alike is said once, behind the job
-            expect_same_on_all_ranks(facts, comm);
+            expect_same_on_all_ranks(shared, comm);
           } catch (const Error& error) {
             if (error.fault() != Fault::usage) throw;
             different = error;

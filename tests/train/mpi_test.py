@@ -62,6 +62,14 @@ with tempfile.TemporaryDirectory() as folder:
         check(done.returncode == status and len(said) == 1 and word in said[0], f"{command}: {done}")
 
     start = [program, "train", "--model", "lenet5", "--batch-size", "8", *data, "--steps", "2"]
+    # The file of a network is read by the first rank alone, and is no difference between ranks.
+    network = os.path.join(folder, "net.json")
+    done = run(program, "probe", "--comm", "threads", "-g", "2", "--collective", "pair", "-e", "64K", "-n", "1", "--rounds", "1", "--name", "found", "-o", network)
+    check(done.returncode == 0, done.stderr)
+    done = run(*launch, "2", *start, "--comm", "mpi", "--codec", "bf16", "--network", network, "--out", os.path.join(folder, "modelled"))
+    check(done.returncode == 0, done.stderr)
+    with open(os.path.join(folder, "modelled", "train.csv"), newline="") as file:
+        check(all(float(row["modelled_found_seconds"]) > 0 for row in csv.DictReader(file)), "nothing was modelled")
     spare = ["--out", os.path.join(folder, "spare")]
     fails(2, "add --comm mpi", *launch, "2", *start, *spare)
     fails(2, "leave --workers out", *launch, "2", *start, "--comm", "mpi", "--workers", "3", *spare)
