@@ -14,9 +14,9 @@
 
 namespace gradtool {
 
-void Moments::add(std::span<const float> values) {
+void DistributionMoments::add(std::span<const float> values) {
   if (values.empty()) return;
-  format::Moments part;
+  format::CentralMoments part;
   part.count = static_cast<double>(values.size());
   part.min = part.max = static_cast<double>(values[0]);
   double sum = 0;
@@ -40,11 +40,11 @@ void Moments::add(std::span<const float> values) {
   merge(part);
 }
 
-double Moments::skewness() const {
+double DistributionMoments::skewness() const {
   return std::sqrt(count) * m3 / (m2 * std::sqrt(m2));
 }
 
-double Moments::excess_kurtosis() const {
+double DistributionMoments::excess_kurtosis() const {
   return count * m4 / (m2 * m2) - 3;
 }
 
@@ -286,8 +286,8 @@ class Variance final : public Analysis {
   }
 
  private:
-  void add_row(const TensorInfo* tensor, const std::string& source, const Moments& moments, const SignalRatio& ratio,
-               std::uint64_t non_finite) {
+  void add_row(const TensorInfo* tensor, const std::string& source, const DistributionMoments& moments,
+               const SignalRatio& ratio, std::uint64_t non_finite) {
     auto row = leading_cells(tensor, "ok", "");
     const auto number = [](std::uint64_t x) { return static_cast<double>(x); };
     const auto if_any = [](bool any, double x) { return any ? Cell{x} : Cell{}; };
@@ -325,7 +325,7 @@ class Variance final : public Analysis {
   std::shared_ptr<AnalysisGpu> gpu_;
   Table table_;
   std::string total_source_;
-  Moments total_moments_;
+  DistributionMoments total_moments_;
   SignalRatio total_ratio_;
   std::uint64_t total_non_finite_ = 0;
 };

@@ -13,7 +13,7 @@ namespace gradtool::format {
 
 /// Moments of a set of values in double precision: their number, mean and sums of powers of deviations, and some sums
 /// that the same pass over the values gives. Without values all members are 0.
-struct Moments {
+struct CentralMoments {
   double count = 0, mean = 0;
   double m2 = 0, m3 = 0, m4 = 0;  ///< sum of (x - mean)^p
   double min = 0, max = 0;
@@ -23,7 +23,7 @@ struct Moments {
 
 /// mine := the moments of both sets of values, by the update formulas of Chan and Pebay (P. Pebay, SAND2008-6212),
 /// which do not subtract sums of squares from each other and so lose no precision.
-GT_HD inline void join(Moments& mine, const Moments& other) {
+GT_HD inline void join(CentralMoments& mine, const CentralMoments& other) {
   if (other.count == 0) return;
   if (mine.count == 0) {
     mine = other;
@@ -94,11 +94,11 @@ GT_HD inline std::uint32_t ratio_bin(const SignalSample& sample) {
 
 namespace gradtool {
 
-/// Computes format::Moments on the CPU. Each span is read in two passes, for the mean and for the deviations from it;
-/// then its moments are joined with those of the spans before.
-struct Moments : format::Moments {
+/// Computes format::CentralMoments on the CPU. Each span is read in two passes, for the mean and for the deviations
+/// from it; then its moments are joined with those of the spans before.
+struct DistributionMoments : format::CentralMoments {
   void add(std::span<const float> values);
-  void merge(const format::Moments& other) { format::join(*this, other); }
+  void merge(const format::CentralMoments& other) { format::join(*this, other); }
 
   // The population forms of variance, skewness and kurtosis, which are the defaults of scipy.stats. The latter two need
   // spread().
@@ -190,13 +190,13 @@ class VarianceAccumulator : public Accumulator {
  public:
   void merge(const Accumulator& other) override;
   [[nodiscard]] VarianceSource source() const { return source_; }
-  [[nodiscard]] const Moments& moments() const { return moments_; }
+  [[nodiscard]] const DistributionMoments& moments() const { return moments_; }
   [[nodiscard]] const SignalRatio& ratio() const { return ratio_; }
 
  protected:
   explicit VarianceAccumulator(VarianceSource source) : source_{source} {}
   VarianceSource source_;
-  Moments moments_;
+  DistributionMoments moments_;
   SignalRatio ratio_;
 };
 

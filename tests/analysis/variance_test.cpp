@@ -14,7 +14,7 @@ std::vector<Table> variance_of(const Capture& capture, std::size_t pieces = 1) {
 }
 
 TEST(Moments, OfAKnownSequence) {
-  Moments moments;
+  DistributionMoments moments;
   const std::vector<float> values{2, 4, 4, 4, 5, 5, 7, 9};
   moments.add(values);
   EXPECT_EQ(moments.mean, 5);
@@ -29,10 +29,10 @@ TEST(Moments, MergeEqualsWholeAndSurvivesALargeMean) {
   const auto draw = normal(10000, 40);
   std::vector<float> values;
   for (const double x : draw) values.push_back(static_cast<float>(1000 + std::exp(x)));
-  Moments whole, joined;
+  DistributionMoments whole, joined;
   whole.add(values);
   for (std::size_t first = 0, size = 1; first < values.size(); first += size, size = size * 2 + 1) {
-    Moments part;
+    DistributionMoments part;
     part.add(std::span{values}.subspan(first, std::min(size, values.size() - first)));
     joined.merge(part);
   }

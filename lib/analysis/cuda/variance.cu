@@ -31,7 +31,7 @@ struct SignalSource {
 
 /// The sums. The order in which they are joined depends on the number of elements alone.
 struct VarianceSums {
-  format::Moments moments;
+  format::CentralMoments moments;
   std::uint64_t non_finite = 0;
   std::uint64_t samples = 0, undefined = 0, inconsistent = 0;
   std::uint64_t passed[3] = {};
@@ -95,7 +95,7 @@ __device__ void load(const float* row, std::size_t n, std::size_t tile, float (&
 /// Adds the moments of the thread's values. As on the host the mean is computed first and then the deviations from it;
 /// meanwhile the values stay in registers.
 __device__ void add_values(const float (&x)[kEach], const bool (&inside)[kEach], VarianceSums& sums) {
-  format::Moments part;
+  format::CentralMoments part;
   double sum = 0;
 #pragma unroll
   for (std::size_t j = 0; j < kEach; ++j) {
