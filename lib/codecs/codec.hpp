@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/draws.hpp"
+#include "kernels/vector.hpp"
 #include "lib/core/state.hpp"
 #include "lib/core/view.hpp"
 
@@ -113,6 +114,14 @@ class Codec {
   /// for a view that is too long, or of the wrong length where the footprint is exact.
   virtual void decode_add(Queue<S> queue, View<const std::byte, S> payload, float weight, View<float, S> out,
                           View<std::byte, S> scratch) const = 0;
+
+  /// out := decode(payload), under the same conditions. Adding to zero loses the sign of zeros and the bits of NaNs; a
+  /// codec that promises to keep every bit keeps them here.
+  virtual void decode(Queue<S> queue, View<const std::byte, S> payload, View<float, S> out,
+                      View<std::byte, S> scratch) const {
+    fill_zero(queue, out);
+    decode_add(queue, payload, 1.0F, out, scratch);
+  }
 
   /// out += weight * sum over payloads. The default decodes them one by one; linear transforms decode the sum once.
   virtual void decode_add_all(Queue<S> queue, std::span<const View<const std::byte, S>> payloads, float weight,

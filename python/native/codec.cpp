@@ -82,6 +82,12 @@ class TensorCodec {
                                scratch_);
   }
 
+  /// out := what the payload says.
+  void decode(const Array<const std::uint8_t, S>& payload, const Array<float, S>& out, std::uintptr_t stream) {
+    check_size(out.size(), "the result");
+    sender_.codec().decode(queue_of<S>(&pool_, stream), bytes_of<S>(payload), view_of<float, S>(out), scratch_);
+  }
+
   void reset(std::uintptr_t stream) { sender_.reset(queue_of<S>(&pool_, stream)); }
 
  private:
@@ -126,6 +132,7 @@ void add_codec(nb::module_& module, const char* name) {
            nb::call_guard<nb::gil_scoped_release>())
       .def("decode_add", &Class::decode_add, "payload"_a, "factor"_a, "out"_a, "stream"_a = 0,
            nb::call_guard<nb::gil_scoped_release>())
+      .def("decode", &Class::decode, "payload"_a, "out"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("reset", &Class::reset, "stream"_a = 0);
 }
 

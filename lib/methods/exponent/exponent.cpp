@@ -1,4 +1,3 @@
-#include "lib/methods/exponent/exponent.hpp"
 
 #include <fmt/format.h>
 
@@ -234,6 +233,7 @@ void read_chunk(HostView<const std::byte> chunk, std::uint32_t kind, std::size_t
       }
     });
   }
+  if (chunk.size() >= Exponents::raw_bytes(count, wide)) fail("a coded chunk is no shorter than its elements");
   alignas(64) std::array<std::uint8_t, kTile> exponents;
   ExponentReader reader{chunk, count, wide};
   const auto* upper = section<std::uint8_t>(chunk, reader.layout().upper_offset());
@@ -314,6 +314,13 @@ class Exponent final : public Codec<Space::host> {
                   HostView<std::byte> /*scratch*/) const override {
     read_payload(queue, payload, out.size(), [&](std::size_t first, std::size_t count, const std::uint32_t* bits) {
       add_patterns(bits, count, weight, out.data() + first);
+    });
+  }
+
+  void decode(Queue<Space::host> queue, HostView<const std::byte> payload, HostView<float> out,
+              HostView<std::byte> /*scratch*/) const override {
+    read_payload(queue, payload, out.size(), [&](std::size_t first, std::size_t count, const std::uint32_t* bits) {
+      std::memcpy(out.data() + first, bits, 4 * count);
     });
   }
 
@@ -402,12 +409,6 @@ constexpr ParamInfo kParams[] = {
 
 }  // namespace
 
-void decode_exponent(Queue<Space::host> queue, HostView<const std::byte> payload, HostView<float> out) {
-  read_payload(queue, payload, out.size(), [&](std::size_t first, std::size_t count, const std::uint32_t* bits) {
-    std::memcpy(out.data() + first, bits, 4 * count);
-  });
-}
-
 extern constinit const CodecDescriptor exponent_codec{
     .name = "exponent",
     .summary = "lossless: exponents entropy-coded by rANS, signs and mantissas as they are",
@@ -416,17 +417,19 @@ extern constinit const CodecDescriptor exponent_codec{
         "Zhang et al., DFloat11, 2025, arXiv 2504.11651; Johnson, dietGPU, 2022",
     .description =
         "Exponents of gradients take few values and mantissas are almost random, so only exponents are compressed, by "
-        "rANS (Duda 2013) with a table for every 65536 elements; signs and mantissas are sent as they are. Every bit "
-        "of "
-        "every element comes back, unless dtype=bf16 rounds to bfloat16 first, for which alone the method is listed as "
-        "biased. dietGPU uses rANS too, ZipNN and DFloat11 Huffman codes, ZipCCL fixed codes for normal "
+        "rANS (Duda 2013) with a table for every 65536 elements; signs and mantissas are sent as they are. A payload "
+        "holds every bit of every element, unless dtype=bf16 rounds to bfloat16 first, for which alone the method is "
+        "listed as biased; where payloads are added up, -0 counts as 0 and a NaN as any other. dietGPU uses rANS too, "
+        "ZipNN and DFloat11 Huffman codes, ZipCCL fixed codes for normal "
         "values; tables, chunks of 65536, 32 states a chunk, 12 bits of probability, the choice of 16 or 32 bits an "
         "element for each chunk, and sending a chunk plainly where that is shorter are our choice. Bytes fall by about "
         "1.17 for float32 and by about 1.4 for bfloat16 values, whatever the model is. It pays on slow networks where "
         "no error at all is allowed.",
     .params = kParams,
     .aggregation = Aggregation::gather,
-    .payload = "64 + 32 ceil(n/65536) bits, and 24 or 8 bits and the exponent's entropy an element",
+    .payload =
+        "64 + 1312 ceil(n/65536) bits, 16 for each exponent of a chunk, and 24 or 8 bits and the exponent's entropy an "
+        "element",
     .make_host = make_method_codec<Space::host, Exponent>,
 };
 

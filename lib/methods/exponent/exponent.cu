@@ -216,8 +216,18 @@ __device__ bool fill_slots(const std::byte* chunk, std::size_t bytes, CodedChunk
   return true;
 }
 
-/// Adds a coded chunk whose table is filled. Called by a warp. Words that are missing read as zero.
-__device__ void add_coded(const std::byte* chunk, std::size_t bytes, const CodedChunk& sections,
+/// Adds an element to `out`, or, `Exact`, stores its bits there.
+template <bool Exact>
+__device__ void put(float& out, float weight, std::uint32_t bits) {
+  if constexpr (Exact)
+    out = format::float_of(bits);
+  else
+    out += weight * format::float_of(bits);
+}
+
+/// Puts the elements of a coded chunk whose table is filled. Called by a warp. Words that are missing read as zero.
+template <bool Exact>
+__device__ void put_coded(const std::byte* chunk, std::size_t bytes, const CodedChunk& sections,
                           const std::uint32_t* slots, float weight, float* out) {
   const std::uint32_t lane = lane_in_warp();
   const auto* upper = reinterpret_cast<const std::uint8_t*>(chunk + sections.upper_offset());
@@ -237,11 +247,11 @@ __device__ void add_coded(const std::byte* chunk, std::size_t bytes, const Coded
     const std::uint32_t word = low && own < word_count ? words[own] : 0u;
     state = low ? popped << 16 | word : popped;
     next += bits_set(all);
-    if (present)
-      out[i] += weight * format::float_of(Exponents::join(slot >> 24, upper[i], sections.wide ? lower[i] : 0u));
+    if (present) put<Exact>(out[i], weight, Exponents::join(slot >> 24, upper[i], sections.wide ? lower[i] : 0u));
   }
 }
 
+template <bool Exact>
 __global__ void decode_kernel(Exponents layout, const std::byte* payload, std::size_t size,
                               const std::uint64_t* offsets, float weight, float* out) {
   __shared__ std::uint32_t slots[Rans::kTotal];
@@ -261,12 +271,12 @@ __global__ void decode_kernel(Exponents layout, const std::byte* payload, std::s
     if (damaged || (Exponents::is_coded(kind) && !fill_slots(chunk, bytes, sections, slots))) {
       for (std::size_t i = lane; i < count; i += kWarpSize) to[i] = format::quiet_nan();
     } else if (Exponents::is_coded(kind)) {
-      add_coded(chunk, bytes, sections, slots, weight, to);
+      put_coded<Exact>(chunk, bytes, sections, slots, weight, to);
     } else {
       for (std::size_t i = lane; i < count; i += kWarpSize) {
         const std::uint32_t bits = wide ? reinterpret_cast<const std::uint32_t*>(chunk)[i]
                                         : std::uint32_t{reinterpret_cast<const std::uint16_t*>(chunk)[i]} << 16;
-        to[i] += weight * format::float_of(bits);
+        put<Exact>(to[i], weight, bits);
       }
     }
     __syncwarp();  // The next chunk's table overwrites this one's.
@@ -311,6 +321,15 @@ class GpuExponent final : public GpuCodec {
   /// up makes its chunk NaN.
   void decode_add(Queue<Space::cuda> queue, ConstBytes payload, float weight, Floats out,
                   Bytes scratch) const override {
+    put<false>(queue, payload, weight, out, scratch);
+  }
+  void decode(Queue<Space::cuda> queue, ConstBytes payload, Floats out, Bytes scratch) const override {
+    put<true>(queue, payload, 1.0F, out, scratch);
+  }
+
+ private:
+  template <bool Exact>
+  void put(Queue<Space::cuda> queue, ConstBytes payload, float weight, Floats out, Bytes scratch) const {
     const Exponents layout{out.size()};
     expect_room("exponent", payload.size(), layout.chunks_offset(), layout.most_bytes(as_bf16_));
     if (out.empty()) return;
@@ -319,11 +338,10 @@ class GpuExponent final : public GpuCodec {
                  layout, payload.data(), work.offsets.data());
     cuda::scan_tiles(queue, work.offsets.data(), work.offsets.size(), work.scan);
     const cuda::Grid grid{cuda::blocks_for(layout.chunks(), 1), cuda::kWarpSize};
-    cuda::launch(queue, "exponent decode", cuda::decode_kernel, grid, layout, payload.data(), payload.size(),
+    cuda::launch(queue, "exponent decode", cuda::decode_kernel<Exact>, grid, layout, payload.data(), payload.size(),
                  work.offsets.data(), weight, out.data());
   }
 
- private:
   /// Working memory of encode and of decode_add.
   struct Workspace {
     Workspace(const Exponents& layout, Scratch<Space::cuda> scratch)

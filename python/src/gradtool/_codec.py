@@ -142,8 +142,8 @@ class Codec:
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         count = int(np.prod(shape, dtype=np.int64))
         out = _empty_like(payload, count, "float32")
-        out[:] = 0
-        self.decode_add(payload, out, tensor=tensor, shape=shape)
+        kept = self._kept(tensor, out, shape)
+        kept.native.decode(_bytes(payload), out, stream=_stream(out))
         return out.reshape(shape)
 
     def decode_add(self, payload: Any, out: Any, *, weight: float = 1.0, tensor: Any = 0, shape: Any = None) -> None:
@@ -155,9 +155,7 @@ class Codec:
         if not contiguous or "float32" not in str(out.dtype):
             raise UsageError("the result of decode_add is not a contiguous float32 array")
         kept = self._kept(tensor, out, tuple(out.shape) if shape is None else shape)
-        if not _is_torch(payload):
-            payload = np.ascontiguousarray(payload, np.uint8)
-        kept.native.decode_add(payload, weight, out.reshape(-1), stream=_stream(out))
+        kept.native.decode_add(_bytes(payload), weight, out.reshape(-1), stream=_stream(out))
 
     def reset(self) -> None:
         """Forgets residuals, momenta and step numbers of all tensors."""
@@ -195,6 +193,11 @@ class _Tensor:
         self.shape, self.device, self.number, self.steps = shape, device, number, 0
         self.native = make(codec.spec, [(str(number), list(shape), kind or guessed, layout, depth)], codec._ranks,
                            codec._threads, stream)
+
+
+def _bytes(payload: Any) -> Any:
+    """A payload as contiguous uint8, where it is."""
+    return payload if _is_torch(payload) else np.ascontiguousarray(payload, np.uint8)
 
 
 def _empty_like(array: Any, count: int, dtype: str) -> Any:
