@@ -70,6 +70,8 @@ inline constexpr std::uint32_t kNormLanes = 32;
 
 /// A block whose largest magnitude is below this is sent as zeros: the inverse of its scale might overflow.
 inline constexpr float kSmallestOfBlock = 0x1p-100f;
+/// kMax times the scale of a larger magnitude might round to infinity.
+inline constexpr float kLargestOfBlock = 0x1.fffffcp127f;
 /// False for NaN and infinities.
 GT_HD inline bool is_finite(float x) {
   return (bits_of(x) & 0x7fffffffu) < 0x7f800000u;
@@ -89,7 +91,7 @@ struct FloatScaled {
   GT_HD static Scaled<Scale> scaled(float largest) {
     if (!is_finite(largest)) return {quiet_nan(), 0.0f};
     if (largest < kSmallestOfBlock) return {};
-    const float unit = largest / Element::kMax;
+    const float unit = (largest < kLargestOfBlock ? largest : kLargestOfBlock) / Element::kMax;
     return {unit, 1.0f / unit};
   }
   GT_HD static float decode_factor(Scale scale) { return scale; }

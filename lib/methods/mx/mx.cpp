@@ -104,7 +104,7 @@ extern constinit const CodecDescriptor mx_codec{
         "rounding=stochastic to be usable for gradients. Stochastic rounding is unbiased but for that. E3M0, a sign "
         "and three bits of exponent, is what Streaming DiLoCo sends outer gradients in, added up in float32 by their "
         "receivers; it is not part of the standard. An element becomes 0 or one of seven powers of two and, unless it "
-        "is below a hundredth of the largest, loses a third of itself at most; for that the scale is here the power "
+        "is below a sixty-fourth of the largest, loses a third of itself at most; for that the scale is here the power "
         "of two nearest to the largest magnitude. One scale for each 32 elements or, with scale=unit, for all is our "
         "choice. The formats pay where hardware has them; sums do not stay in the format, so payloads are gathered "
         "or encoded again at every hop.",

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
@@ -49,6 +52,19 @@ TEST(Mx, WritesAllSixteenCodesOfE3M0) {
       for (std::size_t i = 0; i < 8; ++i)  // codes 0 to 15, the first of a byte in its low half
         EXPECT_EQ(std::to_integer<std::size_t>(payload[4 + i]), 2 * i + 16 * (2 * i + 1)) << spec;
       EXPECT_EQ(run.decode(payload), x) << spec;
+    }
+  }
+}
+
+TEST(Mx, KeepsTheLargestFloatsFinite) {
+  for (const char* type : {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e3m0", "int8"}) {
+    for (const char* scale : {"block", "unit"}) {
+      const std::vector<float> x{std::numeric_limits<float>::max(), -3e38F, 0x1.8p127F, 0x1p126F};
+      CodecRun run{fmt::format("mx:format={},scale={}", type, scale), x.size()};
+      const auto y = run.decode(run.encode(x));
+      for (std::size_t i = 0; i < x.size(); ++i)
+        EXPECT_NEAR(y[i] / x[i], 1.0F, 0.5F) << run.spec().params_text() << " " << i;
+      EXPECT_EQ(y[3], x[3]) << run.spec().params_text();
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
@@ -87,6 +88,14 @@ TEST(Sdp4bit, ErrsOnNormalValuesAsTheFormatPredicts) {
   EXPECT_NEAR(error("sdp4bit:hadamard=off") / four, 1.0, 0.03);
   EXPECT_NEAR(error("sdp4bit:bits=8") / four, 49.0 / 16129.0, 0.0002);
   EXPECT_NEAR(error("sdp4bit:rounding=stochastic") / four, 2.0, 0.1);
+}
+
+TEST(Sdp4bit, KeepsTheLargestFloatFinite) {
+  const std::vector<float> x(40, std::numeric_limits<float>::max());
+  for (const char* spec : {"sdp4bit:bits=8,hadamard=off", "sdp4bit:hadamard=off", "int8"}) {
+    CodecRun run{spec, x.size()};
+    for (const float value : run.decode(run.encode(x))) EXPECT_NEAR(value / x[0], 1.0F, 1e-6F) << spec;
+  }
 }
 
 TEST(Sdp4bit, RoundsWithoutBias) {

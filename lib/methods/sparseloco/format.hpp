@@ -73,10 +73,13 @@ struct LocoSums {
       members[bin] += bin == code ? 1U : 0U;
     }
   }
-  /// The codebook's entry; 0 for a bin without numbers.
+  /// The codebook's entry; 0 for a bin without numbers. A mean that is finite stays so.
   [[nodiscard]] GT_HD std::uint16_t entry(std::uint32_t code) const {
+    constexpr std::uint16_t kInfinity = 0x7f80;
     if (members[code] == 0) return 0;
-    return bf16_from_f32(one_nan(static_cast<float>(sum[code] / members[code])));
+    const float mean = one_nan(static_cast<float>(sum[code] / members[code]));
+    const std::uint16_t entry = bf16_from_f32(mean);
+    return (entry & 0x7fffu) == kInfinity && mean - mean == 0.0f ? static_cast<std::uint16_t>(entry - 1u) : entry;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "kernels/chunk_select.hpp"
@@ -156,6 +157,13 @@ TEST(SparseLoco, RecoversFromWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(y[5]));
   for (std::size_t i = 4096; i < 8192; ++i) ASSERT_TRUE(std::isfinite(y[i])) << "another chunk";
   for (const float value : run.decode(run.encode(gradient_like(8192)))) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(SparseLoco, KeepsTheLargestFloatsFinite) {
+  EncoderRun run{"sparseloco", Layout::flat(4096)};
+  std::vector<float> x(4096, 0.0F);
+  x[7] = std::numeric_limits<float>::max();  // bfloat16 would round it to infinity
+  EXPECT_EQ(run.decode(run.encode(x))[7], 0x1.fep127F);
 }
 
 TEST(SparseLoco, RefusesPositionsThatAreNoneOfTheChunk) {

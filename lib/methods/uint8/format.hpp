@@ -38,7 +38,11 @@ struct Uint8Unit {
     Uint8Unit unit{};
     unit.good = variance - variance == 0.0 ? 1 : 0;
     unit.mean = static_cast<float>(mean);
-    const float width = kSigmas * static_cast<float>(sqrt(variance)) / static_cast<float>(kUint8Buckets);
+    // In float32, unless that overflows.
+    const double deviation = sqrt(variance);
+    const float width = deviation < 0x1p125
+                            ? kSigmas * static_cast<float>(deviation) / static_cast<float>(kUint8Buckets)
+                            : static_cast<float>(kSigmas * deviation / static_cast<double>(kUint8Buckets));
     unit.per_width = width < kNarrowest ? 0.0f : 1.0f / width;
     // The largest is below 2^(exponent - 126), its exponent being that of its pattern. Powers stay those of normal
     // floats.

@@ -48,6 +48,14 @@ TEST(Uint8, KeepsALonelyOutlierExactly) {
   EXPECT_EQ(run.decode(run.encode(x, {}))[4321], 1000.0F);
 }
 
+TEST(Uint8, TellsTheLargestFloatsApart) {
+  // Six deviations are no float32 here, but a bucket is.
+  std::vector<float> x(1000);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 2 == 0 ? 0x1p126F : -0x1p126F;
+  CodecRun run{"uint8", x.size()};
+  EXPECT_EQ(run.decode(run.encode(x, {})), x);
+}
+
 TEST(Uint8, TakesEqualElementsAndOneElement) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{1000}}) {
     CodecRun run{"uint8", n};
