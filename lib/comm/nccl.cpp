@@ -66,14 +66,14 @@ class Handle {
   /// A communicator of the ranks that give the same color, in the order of their ranks here. Every rank calls it. It is
   /// aborted and destroyed together with this one.
   Handle& split(int color, int rank) {
-    parts_.push_back(std::make_unique<Handle>());
     const Use comm{*this};
-    GT_NCCL(ncclCommSplit(comm, color, rank, parts_.back()->address(), nullptr));
-    return *parts_.back();
+    Handle& part = add_part();
+    GT_NCCL(ncclCommSplit(comm, color, rank, part.address(), nullptr));
+    return part;
   }
 
   void abort() {
-    for (const auto& part : parts_) part->abort();
+    for_each_part([](Handle& part) { part.abort(); });
     // After kPatience it goes on without the lock, because its holder may be inside an NCCL call that only an abort can
     // end.
     const std::unique_lock lock{mutex_, kPatience};
@@ -81,13 +81,26 @@ class Handle {
   }
   /// Ends the communicator after all work is done. Every rank calls it.
   void destroy() {
-    for (const auto& part : parts_) part->destroy();
+    for_each_part([](Handle& part) { part.destroy(); });
     if (ncclComm_t comm = std::exchange(comm_, nullptr); comm != nullptr) GT_NCCL(ncclCommDestroy(comm));
   }
 
+  /// Calls f for every communicator that was split off this one.
+  template <class F>
+  void for_each_part(F&& f) {
+    const std::lock_guard lock{parts_mutex_};
+    for (const auto& part : parts_) f(*part);
+  }
+
  private:
+  Handle& add_part() {
+    const std::lock_guard lock{parts_mutex_};
+    return *parts_.emplace_back(std::make_unique<Handle>());
+  }
+
   static constexpr std::chrono::seconds kPatience{2};
-  std::vector<std::unique_ptr<Handle>> parts_;  ///< grows before the ranks' first collective
+  std::mutex parts_mutex_;  ///< a rank that fails aborts the others, which may be splitting
+  std::vector<std::unique_ptr<Handle>> parts_;
   std::timed_mutex mutex_;
   ncclComm_t comm_ = nullptr;
 };
@@ -347,12 +360,16 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
       : handle_{handle}, host_{host}, check_peers_{std::move(check_peers)}, rank_{rank}, size_{size} {}
 
   void check_errors() {
-    ncclResult_t state = ncclSuccess;
-    {
-      const Handle::Use comm{handle_};
-      GT_NCCL(ncclCommGetAsyncError(comm, &state));
-    }
-    check_nccl(state, "a collective");
+    const auto check = [](Handle& handle) {
+      ncclResult_t state = ncclSuccess;
+      {
+        const Handle::Use comm{handle};
+        GT_NCCL(ncclCommGetAsyncError(comm, &state));
+      }
+      check_nccl(state, "a collective");
+    };
+    check(handle_);
+    handle_.for_each_part(check);
   }
   [[nodiscard]] std::size_t ranks() const {
     return static_cast<std::size_t>(size());
