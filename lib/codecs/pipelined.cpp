@@ -154,6 +154,19 @@ HostView<const float> PipelinedReducer::residual() const {
   return {residual_.data(), residual_.size()};
 }
 
+HostView<const float> PipelinedReducer::target(Queue<Space::host> queue) {
+  target_.clear();
+  for (const auto& part : parts_) {
+    const auto one = part.reducer->target(queue);
+    target_.insert(target_.end(), one.data(), one.data() + one.size());
+  }
+  return {target_.data(), target_.size()};
+}
+
+bool PipelinedReducer::reached() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.reducer->reached(); });
+}
+
 std::string PipelinedReducer::note() const {
   std::vector<std::string> notes;
   if (parts_.size() < wanted_) notes.push_back(fmt::format("cut into {} of {} chunks", parts_.size(), wanted_));

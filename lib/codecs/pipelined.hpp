@@ -45,6 +45,9 @@ class PipelinedReducer final : public Reducer<Space::host> {
   [[nodiscard]] std::uint64_t values_sent(Queue<Space::host> queue) const override;
   void settle(Queue<Space::host> queue) override;
   [[nodiscard]] HostView<const float> residual() const override;
+  [[nodiscard]] HostView<const float> target(Queue<Space::host> queue) override;
+  /// True where it is of some part.
+  [[nodiscard]] bool reached() const override;
   [[nodiscard]] std::string note() const override;
   [[nodiscard]] std::vector<Tally> tallies() const override;
 
@@ -57,6 +60,7 @@ class PipelinedReducer final : public Reducer<Space::host> {
   std::vector<std::size_t> rooms_;  ///< where each part's piece of the workspace starts, and the end
   ChunkSchedule schedule_;
   mutable std::vector<float> residual_;  ///< of all parts, one behind the other; filled when asked for
+  std::vector<float> target_;            ///< likewise
 };
 
 /// A consecutive part of a unit.

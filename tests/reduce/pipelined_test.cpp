@@ -94,6 +94,8 @@ void compare_on_rank(const Setup& setup, Communicator<Space::host>& comm, std::v
     std::uint64_t payload = 0;
     std::uint64_t values = 0;
     std::vector<float> residual;
+    std::vector<float> target;
+    bool reached = false;
     for (std::size_t c = 0; c < cut.size(); ++c) {
       const std::size_t first = cut[c].first;
       const std::size_t count = cut[c].layout.elements;
@@ -104,12 +106,19 @@ void compare_on_rank(const Setup& setup, Communicator<Space::host>& comm, std::v
       values += (*apart[c])->values_sent(queue);
       const auto held = (*apart[c])->residual();
       residual.insert(residual.end(), held.data(), held.data() + held.size());
+      const auto wanted = (*apart[c])->target(queue);
+      target.insert(target.end(), wanted.data(), wanted.data() + wanted.size());
+      reached = reached || (*apart[c])->reached();
     }
     EXPECT_EQ(x, y) << "step " << step;
     EXPECT_EQ(pipelined->payload_bytes(), payload);
     EXPECT_EQ(pipelined->values_sent(queue), values);
     const auto held = pipelined->residual();
     EXPECT_EQ((std::vector<float>{held.data(), held.data() + held.size()}), residual);
+    const auto wanted = pipelined->target(queue);
+    EXPECT_EQ((std::vector<float>{wanted.data(), wanted.data() + wanted.size()}), target);
+    EXPECT_EQ(wanted.empty(), spec.descriptor->target.empty()) << "chunks have the method's target";
+    EXPECT_EQ(pipelined->reached(), reached);
     EXPECT_EQ(overlapped.bytes_sent, comm.traffic().bytes_sent);
     EXPECT_EQ(overlapped.messages_sent, comm.traffic().messages_sent);
     EXPECT_EQ(overlapped.collectives, comm.traffic().collectives);
