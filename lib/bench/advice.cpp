@@ -36,6 +36,8 @@ class Advice {
         if (noop_ == nullptr || judged_seconds(*row) < judged_seconds(*noop_)) noop_ = row;
       } else if (row->codec.name() == "none") {
         if (none_ == nullptr || judged_seconds(*row) < judged_seconds(*none_)) none_ = row;
+      } else if (replaces_mean(row->codec)) {
+        other_results_.push_back(row);
       } else if (!row->reached) {
         unreached_.push_back(row);
       } else if (!(judged_error(*row) <= max_nmse)) {
@@ -152,6 +154,7 @@ class Advice {
     line("slower than uncompressed", slower);
     line("error too large", names_of(wrong_));
     line("method not at work in this replay", names_of(unreached_));
+    line("no mean of gradients, and so for an optimizer of its own", names_of(other_results_));
     const auto& alone = none_->tensorwise_seconds;
     const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
                                       [](const ResultRow* row) { return row->granularity == "tensor"; });
@@ -192,7 +195,7 @@ class Advice {
   double max_nmse_;
   bool several_cuts_;
   const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
-  std::vector<const ResultRow*> fit_, wrong_, unreached_;
+  std::vector<const ResultRow*> fit_, wrong_, unreached_, other_results_;
 };
 
 }  // namespace

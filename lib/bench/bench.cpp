@@ -480,6 +480,7 @@ class Bench {
     for (std::size_t u = 0; u < more.units.size(); ++u) {
       m.result.units[u].encode += more.units[u].encode;
       m.result.units[u].decode += more.units[u].decode;
+      m.result.units[u].decode_across += more.units[u].decode_across;
     }
     if (!more.clock_note.empty()) m.clock_note = more.clock_note;
     if (more.packets) m.result.packets = worse_of(*m.result.packets, *more.packets);
@@ -638,9 +639,7 @@ class Bench {
     row.packets = replayed.packets;
     row.reached = replayed.reached;
     row.errors = all;
-    // Other values go to other ranks in every step, so that sums over steps mean nothing.
-    if (options_.op != Collective::all_to_all)
-      row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
+    if (options_.adds_up(m.spec)) row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
     row.steps = replayed.step_errors;
     for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
       row.step_iterations.push_back(cut.source.steps()[step].iteration);
@@ -690,7 +689,7 @@ class Bench {
       row.level_node = std::max(row.level_node, node_of(replayed));
       row.errors = replayed.tensor_errors[tensor];
       if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
-      if (options_.op != Collective::all_to_all)
+      if (options_.adds_up(m.spec))
         row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
       if (cut.units[unit_of[tensor]].pieces.size() == 1) {
         row.bytes = replayed.units[unit_of[tensor]].bytes;
@@ -707,13 +706,18 @@ class Bench {
     std::vector<UnitProfile> units = replayed.units;
     const auto ready = ready_shares(cut.units, cut.source.tensors());
     for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
-    const auto scale = [&units](double UnitProfile::*time, double whole) {
+    const auto scale_to = [&units](double UnitProfile::*time, double whole) {
       double sum = 0.0;
       for (const auto& unit : units) sum += unit.*time;
-      for (auto& unit : units) unit.*time *= sum > 0.0 ? whole / sum : 0.0;
+      return sum > 0.0 ? whole / sum : 0.0;
     };
-    scale(&UnitProfile::encode, row.encode->median);
-    scale(&UnitProfile::decode, row.decode->median);
+    const double encode = scale_to(&UnitProfile::encode, row.encode->median);
+    const double decode = scale_to(&UnitProfile::decode, row.decode->median);
+    for (auto& unit : units) {
+      unit.encode *= encode;
+      unit.decode *= decode;
+      unit.decode_across *= decode;
+    }
     return units;
   }
 

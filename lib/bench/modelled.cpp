@@ -20,7 +20,17 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
   const int ranks = machines * network.node;
   const bool decodes_all = measured.op == Collective::all_reduce && measured.scheme == Scheme::gather &&
                            measured.codec.descriptor->aggregation != Aggregation::none;
-  const double decodes = decodes_all ? static_cast<double>(ranks) / measured.ranks : 1.0;
+  const double grows = decodes_all ? static_cast<double>(ranks) / measured.ranks : 1.0;
+  // In two levels only the payloads of other machines become more.
+  const auto decodes = [&](double across, double all) {
+    const double growing = measured.inner ? share(across, all) : 1.0;
+    return 1.0 - growing + growing * grows;
+  };
+  double across = 0.0, all = 0.0;
+  for (const UnitProfile& unit : measured.units) {
+    across += unit.decode_across;
+    all += unit.decode;
+  }
   // In an all-gather a rank encodes its shard, which shrinks as ranks grow.
   const double encodes = measured.op == Collective::all_gather ? static_cast<double>(measured.ranks) / ranks : 1.0;
   const ModelledStep step = model_units(measured, network, ranks);
@@ -33,10 +43,10 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
   row.bytes->wire_across = step.wire_across;
   row.encode = scaled(*measured.encode, encodes);
   row.communicate = PhaseSummary{.median = step.seconds};
-  row.decode = scaled(*measured.decode, decodes);
+  row.decode = scaled(*measured.decode, decodes(across, all));
   for (auto& unit : row.units) {
     unit.encode *= encodes;
-    unit.decode *= decodes;
+    unit.decode *= decodes(unit.decode_across, unit.decode);
   }
   row.total = PhaseSummary{.median = row.encode->median + step.seconds + row.decode->median};
   if (row.encode->low && row.decode->low) {

@@ -30,6 +30,10 @@ Scheme BenchOptions::resolved(const CodecSpec& spec) const {
 
 std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
   if (op == Collective::all_gather || op == Collective::all_to_all) return "none";
+  const bool nothing_added =
+      spec.descriptor->aggregation == Aggregation::sum && op == Collective::all_reduce &&
+      (scheme_for(spec) == Scheme::gather || scheme_for(spec) == Scheme::hop || scheme_for(spec) == Scheme::alltoall);
+  if (nothing_added) return "none";
   if (comm == "nccl") return "library";
   const bool on_ring = spec.descriptor->aggregation == Aggregation::sum &&
                        (scheme_for(spec) == Scheme::automatic || scheme_for(spec) == Scheme::sum);

@@ -87,6 +87,11 @@ struct BenchOptions {
   [[nodiscard]] Scheme resolved(const CodecSpec& spec) const;
   /// What adds the sums of `spec`: ring, doubling, auto, server or transpose, or library; none where nothing is added.
   [[nodiscard]] std::string_view all_reduce_for(const CodecSpec& spec) const;
+  /// Whether errors of the sums over steps mean something: elements are the same in every step, which they are not in
+  /// an all-to-all, and the codec's target does not carry on what was not sent.
+  [[nodiscard]] bool adds_up(const CodecSpec& spec) const {
+    return op != Collective::all_to_all && spec.descriptor->target.empty();
+  }
   /// `pipeline`, but 1 where phases are timed apart and for none and noop.
   [[nodiscard]] int pipeline_for(const CodecSpec& spec, Timing timing) const;
 };

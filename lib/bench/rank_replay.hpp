@@ -162,26 +162,33 @@ class UnitCounts {
 /// Keeps what a unit's encode and decode took in every sample.
 class UnitTimes {
  public:
-  /// `row`: encode, communicate, decode, total of each unit from `first` on.
+  /// What a row has of each unit: encode, communicate, decode, total, and what of decoding is between machines.
+  static constexpr std::size_t kKinds = 5;
+
+  /// `row`: of each unit from `first` on.
   void keep(std::size_t first, std::span<const double> row) {
-    const std::size_t units = row.size() / 4;
-    times_.resize(std::max(times_.size(), 2 * (first + units)));
+    const std::size_t units = row.size() / kKinds;
+    times_.resize(std::max(times_.size(), kKept * (first + units)));
     for (std::size_t unit = 0; unit < units; ++unit) {
-      times_[2 * (first + unit)].push_back(row[4 * unit]);
-      times_[2 * (first + unit) + 1].push_back(row[4 * unit + 2]);
+      auto* const kept = &times_[kKept * (first + unit)];
+      kept[0].push_back(row[kKinds * unit]);
+      kept[1].push_back(row[kKinds * unit + 2]);
+      kept[2].push_back(row[kKinds * unit + 4]);
     }
   }
   /// Medians over the samples.
   void finish(std::vector<UnitProfile>& units) const {
     if (times_.empty()) return;
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      units[unit].encode = summarise(times_[2 * unit]).median;
-      units[unit].decode = summarise(times_[2 * unit + 1]).median;
+      units[unit].encode = summarise(times_[kKept * unit]).median;
+      units[unit].decode = summarise(times_[kKept * unit + 1]).median;
+      units[unit].decode_across = summarise(times_[kKept * unit + 2]).median;
     }
   }
 
  private:
-  std::vector<std::vector<double>> times_;  ///< encode and decode of the first unit, then of the second, and so on
+  static constexpr std::size_t kKept = 3;
+  std::vector<std::vector<double>> times_;  ///< what is kept of the first unit, then of the second, and so on
 };
 
 /// Whether all ranks end a step with the same bits. Does nothing where --check is off, and for a collective that brings
@@ -406,7 +413,7 @@ class RankReplay {
       range_ = range;
       units_.emplace(plan_, range, comm_, processor_, loader_, shared_loader_);
       agreement_.emplace(plan_, range, comm_);
-      row_.assign(4 * range.size() + kThrottleReasons.size(), 0.0);
+      row_.assign(UnitTimes::kKinds * range.size() + kThrottleReasons.size(), 0.0);
       if (plan_.errors) compare_with_mean();
       sample();
       units_.reset();  // before the next range takes memory
@@ -439,8 +446,8 @@ class RankReplay {
   /// After so many samples whose clock was held down, and fewer that are good, nothing better is to be expected.
   static constexpr std::size_t kMostDiscarded = 200;
 
-  [[nodiscard]] std::span<double> unit_row() { return std::span{row_}.first(4 * range_.size()); }
-  [[nodiscard]] std::span<double> clock_seen() { return std::span{row_}.subspan(4 * range_.size()); }
+  [[nodiscard]] std::span<double> unit_row() { return std::span{row_}.first(UnitTimes::kKinds * range_.size()); }
+  [[nodiscard]] std::span<double> clock_seen() { return std::span{row_}.subspan(UnitTimes::kKinds * range_.size()); }
   [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
 
   /// The pass for the errors over the range. Every step once, untimed: errors, bytes, residuals, the same bits on every
@@ -480,7 +487,7 @@ class RankReplay {
         if (!leads()) continue;
         if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
         comparison_.compare(target.empty() ? loader_.mean() : target, values, [&](auto exact, auto got) {
-          totals->observe(step, unit - range_.first, exact, got, plan_.op() != Collective::all_to_all);
+          totals->observe(step, unit - range_.first, exact, got, plan_.options.adds_up(plan_.codec));
         });
         reducer.settle(processor_.queue());
         const auto residual = reducer.residual();
@@ -555,8 +562,9 @@ class RankReplay {
                                          const auto pattern = (*units_)[unit].pattern(call.level);
                                          add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
                                                  pattern.ring, call.level, call.node);
-                                         if (log_)
-                                           log_->put(step, unit, call.name, call.level, processor_.look(call.bytes));
+                                         if (!log_) return;
+                                         log_->put(step, unit, call.name, call.level, processor_.look(call.bytes),
+                                                   call.parts);
                                        }};
     NoClock<S> clock;
     if (log_)
@@ -644,9 +652,10 @@ class RankReplay {
       units_->reduce(comm_, step, unit, buffer, processor_.clock());
       const PhaseTimes times = processor_.clock().stop();
       throttle.look();
-      double* const row = &row_[4 * (unit - range_.first)];
+      double* const row = &row_[UnitTimes::kKinds * (unit - range_.first)];
       std::copy(times.phase.begin(), times.phase.end(), row);
       row[3] = times.total;
+      row[4] = times.decode_across;
       if (!plan_.options.check) continue;
       comm_.barrier(processor_.queue());  // after every rank's clock has stopped
       agreement_->keep(unit, processor_.download(buffer));
@@ -656,8 +665,9 @@ class RankReplay {
     comm_.agree_max(row_);
     agreement_->compare(step);
     PhaseTimes sample;
-    for (std::size_t i = 0; i < 4 * range_.size(); i += 4)
-      sample += {.phase = {row_[i], row_[i + 1], row_[i + 2]}, .total = row_[i + 3]};
+    for (std::size_t i = 0; i < UnitTimes::kKinds * range_.size(); i += UnitTimes::kKinds) {
+      sample += {.phase = {row_[i], row_[i + 1], row_[i + 2]}, .total = row_[i + 3], .decode_across = row_[i + 4]};
+    }
     return sample;
   }
 
@@ -670,8 +680,8 @@ class RankReplay {
   UnitRange range_;  ///< the one that is replayed; units_, agreement_ and row_ are its own
   std::optional<RankUnits<S, Processor>> units_;
   std::optional<RankAgreement<S>> agreement_;
-  std::vector<double> row_;  ///< of a step: for each unit the seconds of its phases and its total; then the reasons for
-                             ///< which the clock was held down
+  std::vector<double> row_;  ///< of a step: seconds of each unit (UnitTimes); then the reasons for which the clock was
+                             ///< held down
   CollectiveReference<S, Processor> comparison_;
   UnitCounts counts_;
   std::vector<double> sent_;                       ///< bytes that this rank sent in each step

@@ -47,7 +47,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       auto& errors = rows[i]["steps"].emplace_back();
       errors["iteration"] = row.step_iterations[s];
       errors["nmse"] = to_json(Cell{step.sums.nmse()});
-      errors["cumulative_nmse"] = to_json(Cell{cumulative});
+      errors["cumulative_nmse"] = to_json(row.cumulative_nmse ? Cell{cumulative} : Cell{});
     }
     for (const UnitProfile& profile : row.units) {
       auto& unit = rows[i]["units"].emplace_back();

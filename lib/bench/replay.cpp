@@ -26,6 +26,7 @@ class HostClock final : public PhaseClock<Space::host> {
   /// Before and after a reduce.
   void start() {
     times_ = {};
+    level_ = Level::whole;
     comm_.barrier({});
     started_ = Clock::now();
   }
@@ -44,11 +45,15 @@ class HostClock final : public PhaseClock<Space::host> {
   }
   void end(Phase phase, Queue<Space::host> /*queue*/) override {
     const auto which = static_cast<std::size_t>(phase);
-    times_.phase[which] += since(begun_[which]);
+    const double seconds = since(begun_[which]);
+    times_.phase[which] += seconds;
+    if (phase == Phase::decode && level_ == Level::across) times_.decode_across += seconds;
     if (timing_ == Timing::isolated && phase != Phase::communicate) {
       for (int i = comm_.rank(); i < comm_.size(); ++i) comm_.barrier({});
     }
   }
+
+  void level(Level level) override { level_ = level; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -59,6 +64,7 @@ class HostClock final : public PhaseClock<Space::host> {
   PhaseTimes times_;
   Clock::time_point started_;
   std::array<Clock::time_point, 3> begun_{};
+  Level level_ = Level::whole;
 };
 
 class HostProcessor {

@@ -22,10 +22,12 @@ inline constexpr std::string_view kInterruptedMessage = "interrupted";
 struct PhaseTimes {
   std::array<double, 3> phase{};  ///< indexed by Phase
   double total = 0.0;
+  double decode_across = 0.0;  ///< of the decoding, what a reducer in two levels does between machines
 
   PhaseTimes& operator+=(const PhaseTimes& other) {
     for (std::size_t i = 0; i < phase.size(); ++i) phase[i] += other.phase[i];
     total += other.total;
+    decode_across += other.decode_across;
     return *this;
   }
 };
@@ -82,6 +84,7 @@ struct UnitProfile {
   double ready = 1.0;  ///< share of the backward pass after which it is ready, see ready_shares()
   /// Seconds, slowest rank, median over samples; 0 unless timing is isolated.
   double encode = 0.0, decode = 0.0;
+  double decode_across = 0.0;  ///< of `decode`, what a reducer in two levels does between machines
   StepBytes bytes;
   CollectiveUses uses = no_uses();  ///< by kind, mean over steps
 };

@@ -23,6 +23,7 @@ class CudaClock final : public PhaseClock<Space::cuda> {
 
   void start() {
     times_ = {};
+    level_ = Level::whole;
     used_ = 0;
     comm_.barrier(queue_);
     whole_.begin.record(queue_);
@@ -42,6 +43,7 @@ class CudaClock final : public PhaseClock<Space::cuda> {
     }
     expects(used_ < spans_.size(), "a reducer has more phases than its clock has events");
     spans_[used_].phase = phase;
+    spans_[used_].level = level_;
     spans_[used_].begin.record(queue);
   }
   void end(Phase phase, Queue<Space::cuda> queue) override {
@@ -49,16 +51,21 @@ class CudaClock final : public PhaseClock<Space::cuda> {
     if (timing_ == Timing::concurrent || phase == Phase::communicate) return;
     for (int i = comm_.rank(); i < comm_.size(); ++i) comm_.barrier(queue);
   }
+  void level(Level level) override { level_ = level; }
 
  private:
   struct Span {
     cuda::Event begin{cuda::Event::Timing::on};
     cuda::Event end{cuda::Event::Timing::on};
     Phase phase = Phase::encode;
+    Level level = Level::whole;
   };
   void collect() {
     for (std::size_t i = 0; i < used_; ++i) {
-      times_.phase[static_cast<std::size_t>(spans_[i].phase)] += cuda::elapsed_seconds(spans_[i].begin, spans_[i].end);
+      const Span& span = spans_[i];
+      const double seconds = cuda::elapsed_seconds(span.begin, span.end);
+      times_.phase[static_cast<std::size_t>(span.phase)] += seconds;
+      if (span.phase == Phase::decode && span.level == Level::across) times_.decode_across += seconds;
     }
   }
 
@@ -69,6 +76,7 @@ class CudaClock final : public PhaseClock<Space::cuda> {
   std::size_t used_ = 0;
   Span whole_;
   PhaseTimes times_;
+  Level level_ = Level::whole;
 };
 
 class CudaProcessor {

@@ -56,17 +56,23 @@ PayloadLog::PayloadLog(const ReplayPlan& plan, int rank)
               {"bytes", "of the message"}}} {}
 
 void PayloadLog::put(std::size_t step, std::size_t unit, std::string_view call, Level level,
-                     HostView<const std::byte> bytes) {
+                     HostView<const std::byte> bytes, const Parts& parts) {
   std::string tensors;
   for (const auto& piece : plan_.units[unit].pieces) {
     tensors += (tensors.empty() ? "" : "+") + plan_.reader.tensors()[piece.tensor].name;
   }
-  out_.write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  std::size_t written = 0;
+  const auto write = [&](HostView<const std::byte> piece) {
+    out_.write({reinterpret_cast<const char*>(piece.data()), piece.size()});
+    written += piece.size();
+  };
+  if (parts.sizes.empty()) write(bytes);
+  for (std::size_t r = 0; r < parts.sizes.size(); ++r) write(bytes.part(parts.offsets[r], parts.sizes[r]));
   const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
   table_.add({plan_.codec.name(), plan_.codec.params_text(), number(static_cast<std::uint64_t>(rank_)), number(step),
               plan_.reader.steps()[step].iteration, number(unit), tensors, number(plan_.units[unit].elements),
-              std::string{call}, std::string{name_of(level)}, number(offset_), number(bytes.size())});
-  offset_ += bytes.size();
+              std::string{call}, std::string{name_of(level)}, number(offset_), number(written)});
+  offset_ += written;
 }
 
 void PayloadLog::close() {

@@ -21,7 +21,9 @@ class PayloadLog {
   /// Makes the folder of --payloads. This and what follows throw Fault::backend when they cannot write; then neither of
   /// the two files is there, or what an earlier run left.
   PayloadLog(const ReplayPlan& plan, int rank);
-  void put(std::size_t step, std::size_t unit, std::string_view call, Level level, HostView<const std::byte> bytes);
+  /// A row for one call. `bytes`: what the rank put into it, or, where `parts` says so, parts of that are.
+  void put(std::size_t step, std::size_t unit, std::string_view call, Level level, HostView<const std::byte> bytes,
+           const Parts& parts);
   /// Writes the table and gives the files their names.
   void close();
 

@@ -193,8 +193,12 @@ constexpr double kBreakevenAlpha = 30e-6;
 /// True where the row is judged by cumulative_nmse: its codec delays what it sends (error feedback, a residual), so
 /// that step by step it looks unfairly bad.
 [[nodiscard]] bool delays(const CodecSpec& codec);
+/// True for a method whose result stands for something else than the mean of the gradients, such as a momentum. It
+/// belongs to an optimizer of its own, and its errors, which are those against its own target, cannot be compared with
+/// others'.
+[[nodiscard]] bool replaces_mean(const CodecSpec& codec);
 /// What a row's codec is judged by: cumulative_nmse when it delays what it sends, else nmse. Infinite where the row has
-/// none.
+/// none, and for a method that replaces the mean.
 [[nodiscard]] double judged_error(const ResultRow& row);
 
 /// What a row is compared by, in seconds: its iteration where that was modelled, else the step's total. Infinite where

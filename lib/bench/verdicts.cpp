@@ -167,7 +167,12 @@ bool delays(const CodecSpec& codec) {
   return codec.feedback() != Feedback::off || codec.descriptor->delays;
 }
 
+bool replaces_mean(const CodecSpec& codec) {
+  return !codec.descriptor->target.empty();
+}
+
 double judged_error(const ResultRow& row) {
+  if (replaces_mean(row.codec)) return kInfinite;
   const bool delayed = delays(row.codec) || (row.inner && delays(*row.inner));
   if (delayed) return row.cumulative_nmse.value_or(kInfinite);
   return row.errors ? row.errors->nmse() : kInfinite;

@@ -39,25 +39,24 @@ class LevelledReducer final : public Reducer<S> {
   }
 
   [[nodiscard]] int node() const override { return node_; }
-  [[nodiscard]] std::size_t workspace_bytes() const override {
-    std::size_t bytes = std::max(scatter_->workspace_bytes(), gather_->workspace_bytes());
-    for (const auto& reducer : between_) bytes = std::max(bytes, reducer->workspace_bytes());
-    return bytes;
-  }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     Communicator<S>& inside = comm.inside();
     const Segment s = ring_segment(n_, inside.rank(), node_);
     between_used_ = between_[s.count == ring_segment(n_, 0, node_).count ? 0 : 1].get();
-    scatter_->reduce(inside, queue, gradient, side, context, workspace, clock);
+    const Workspace work{*this, Scratch<S>{workspace}};
+    scatter_->reduce(inside, queue, gradient, side, context, work.scatter, clock);
     EncodeContext own = context;
     own.key.seed ^= kBetween;
-    between_used_->reduce(comm.across(), queue, gradient.part(s.first, s.count), side_of(side, s), own, workspace,
+    clock.level(Level::across);
+    between_used_->reduce(comm.across(), queue, gradient.part(s.first, s.count), side_of(side, s), own, work.between,
                           clock);
+    clock.level(Level::inside);
     own.key.seed ^= kGather;
     own.key.rank = static_cast<std::uint32_t>(inside.rank());  // the same draws on every machine
-    gather_->reduce(inside, queue, gradient, side, own, workspace, clock);
+    gather_->reduce(inside, queue, gradient, side, own, work.gather, clock);
   }
 
   void reset(Queue<S> queue) override {
@@ -87,6 +86,22 @@ class LevelledReducer final : public Reducer<S> {
   /// Draws of the three parts must not repeat.
   static constexpr std::uint64_t kBetween = 0xA0761D6478BD642FULL;
   static constexpr std::uint64_t kGather = 0xE7037ED1A0B428DBULL;
+
+  /// Each part has a piece of its own, because values_sent() reads payloads of all of them when all have reduced.
+  struct Workspace {
+    Workspace(const LevelledReducer& reducer, Scratch<S> pieces)
+        : scatter{pieces.take_bytes(reducer.scatter_->workspace_bytes())},
+          between{pieces.take_bytes(reducer.between_bytes())},
+          gather{pieces.take_bytes(reducer.gather_->workspace_bytes())},
+          bytes{pieces.bytes()} {}
+    View<std::byte, S> scatter, between, gather;
+    std::size_t bytes;
+  };
+  [[nodiscard]] std::size_t between_bytes() const {
+    std::size_t bytes = 0;
+    for (const auto& reducer : between_) bytes = std::max(bytes, reducer->workspace_bytes());
+    return bytes;
+  }
 
   template <class F>
   void each(F&& call) {

@@ -26,6 +26,9 @@ class PhaseClock {
   virtual ~PhaseClock() = default;
   virtual void begin(Phase phase, Queue<S> queue) = 0;
   virtual void end(Phase phase, Queue<S> queue) = 0;
+  /// Told by a reducer in two levels: whether the phases that follow are of its part between machines (Level::across)
+  /// or of those inside them. How long decoding takes grows with the number of machines in the former alone.
+  virtual void level(Level /*level*/) {}
 };
 
 /// Measures nothing.

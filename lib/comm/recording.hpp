@@ -22,6 +22,7 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
     /// The name of the collective. Sums name their type too: all_reduce_f32 (for every algorithm), reduce_scatter_f16.
     std::string_view name;
     ConstBytes bytes;  ///< what this rank contributes; empty on the ranks of a broadcast that are not the root
+    Parts parts{};     ///< of an all_to_all_v: where in `bytes` that is; else empty, and all of `bytes` is
     /// Bytes that a rank contributes on average. For a broadcast it is the size of the view, for an exchange or an
     /// all-to-all what this rank sends to others.
     double mean_bytes = 0.0;
@@ -43,51 +44,56 @@ class RecordingCommunicator final : public ForwardingCommunicator<S> {
   [[nodiscard]] Communicator<S>& across() const override { return Communicator<S>::across(); }
 
   void exchange(Queue<S> queue, int to, ConstBytes out, int from, Bytes in) override {
-    report({"exchange", out, static_cast<double>(to == this->rank() ? 0 : out.size())});
+    report({.name = "exchange", .bytes = out, .mean_bytes = static_cast<double>(to == this->rank() ? 0 : out.size())});
     this->inner().exchange(queue, to, out, from, in);
   }
   void all_reduce_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
-    report({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
+    report({.name = all_reduce_name(dtype), .bytes = inout, .mean_bytes = static_cast<double>(inout.size())});
     this->inner().all_reduce_sum(queue, inout, dtype, scratch);
   }
   void all_reduce_native(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
-    report({all_reduce_name(dtype), inout, static_cast<double>(inout.size())});
+    report({.name = all_reduce_name(dtype), .bytes = inout, .mean_bytes = static_cast<double>(inout.size())});
     this->inner().all_reduce_native(queue, inout, dtype, scratch);
   }
   void reduce_scatter_sum(Queue<S> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     const std::string_view name = dtype == Dtype::f32   ? "reduce_scatter_f32"
                                   : dtype == Dtype::f16 ? "reduce_scatter_f16"
                                                         : "reduce_scatter_bf16";
-    report({name, inout, static_cast<double>(inout.size())});
+    report({.name = name, .bytes = inout, .mean_bytes = static_cast<double>(inout.size())});
     this->inner().reduce_scatter_sum(queue, inout, dtype, scratch);
   }
   void gather(Queue<S> queue, ConstBytes mine, Bytes all, int root) override {
-    report({"gather", mine, static_cast<double>(mine.size())});
+    report({.name = "gather", .bytes = mine, .mean_bytes = static_cast<double>(mine.size())});
     this->inner().gather(queue, mine, all, root);
   }
   void all_gather(Queue<S> queue, ConstBytes mine, Bytes all) override {
-    report({"all_gather", mine, static_cast<double>(mine.size())});
+    report({.name = "all_gather", .bytes = mine, .mean_bytes = static_cast<double>(mine.size())});
     this->inner().all_gather(queue, mine, all);
   }
   void all_gather_v(Queue<S> queue, ConstBytes mine, std::span<const std::uint64_t> sizes,
                     std::span<const std::uint64_t> offsets, Bytes all) override {
     double sum = 0.0;
     for (const std::uint64_t bytes : sizes) sum += static_cast<double>(bytes);
-    report({"all_gather_v", mine, sum / static_cast<double>(this->size())});
+    report({.name = "all_gather_v", .bytes = mine, .mean_bytes = sum / static_cast<double>(this->size())});
     this->inner().all_gather_v(queue, mine, sizes, offsets, all);
   }
   void all_to_all(Queue<S> queue, ConstBytes out, Bytes in) override {
     const double part = static_cast<double>(out.size()) / static_cast<double>(this->size());
-    report({"all_to_all", out, static_cast<double>(out.size()) - part});
+    report({.name = "all_to_all", .bytes = out, .mean_bytes = static_cast<double>(out.size()) - part});
     this->inner().all_to_all(queue, out, in);
   }
   void all_to_all_v(Queue<S> queue, ConstBytes out, const Parts& out_parts, Bytes in, const Parts& in_parts) override {
     check_all_to_all(out.size(), out_parts, in.size(), in_parts, this->rank(), this->size());
-    report({"all_to_all_v", out, static_cast<double>(all_to_all_bytes(out_parts.sizes, this->rank()))});
+    report({.name = "all_to_all_v",
+            .bytes = out,
+            .parts = out_parts,
+            .mean_bytes = static_cast<double>(all_to_all_bytes(out_parts.sizes, this->rank()))});
     this->inner().all_to_all_v(queue, out, out_parts, in, in_parts);
   }
   void broadcast(Queue<S> queue, Bytes view, int root) override {
-    report({"broadcast", root == this->rank() ? ConstBytes{view} : ConstBytes{}, static_cast<double>(view.size())});
+    report({.name = "broadcast",
+            .bytes = root == this->rank() ? ConstBytes{view} : ConstBytes{},
+            .mean_bytes = static_cast<double>(view.size())});
     this->inner().broadcast(queue, view, root);
   }
 

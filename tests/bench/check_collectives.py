@@ -246,6 +246,76 @@ def check_model(folder):
     assert {(r["node"], r["ranks"]) for r in rows} == {("4", "8"), ("4", "16"), ("1", "8"), ("1", "16")}, rows
 
 
+def check_payloads_of_two_levels(folder):
+    """Codecs whose payloads say how many values they hold, beside an inner codec that works after them."""
+    capture = folder / "counted.h5"
+    write_capture(capture, 4)
+    for spec in ("topk:ratio=0.1", "sidco:ratio=0.1", "exponent", "zstd"):
+        for reduce in ("gather", "alltoall"):
+            row, _, _ = bench(capture, "--levels", "node=2", "--codec", spec + ("" if spec in ("exponent", "zstd") else ",ef=off"), "--reduce", reduce,
+                              "--codec-inner", "bf16", reconstruction=False)
+            # Inside a rank encodes a vector for others and its shard for all; between a shard for all, or one and its half for the other.
+            dense = N + -(-N // 2) * (1 if reduce == "gather" else 0.5)
+            sent = N / float(row["element_ratio"])
+            expected = N * 1.5 + (0.1 if "ratio" in spec else 1.0) * N / 2
+            assert dense <= sent <= 1.3 * expected, (spec, reduce, sent, expected)
+    # Tiny units: shards of one element, and of none.
+    synthetic = subprocess.run([GRADTOOL, "bench", "--synthetic", "8:12:+4", "--ranks", "6", "--levels", "node=3", "--reduce", "alltoall",
+                                "--codec-inner", "int8", "--codec", "topk:ratio=0.5,sidco,exponent,bf16", "--timeout", "0", "--csv", "-"],
+                               check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+    assert all(r["status"] == "ok" for r in csv.DictReader(io.StringIO(synthetic))), synthetic
+
+
+def check_modelled_decoding(folder):
+    """Only payloads of other machines become more with the machines: what is decoded inside stays as long."""
+    capture = folder / "decoding.h5"
+    write_capture(capture, 8)
+    run = subprocess.run([GRADTOOL, "bench", capture, "--granularity", "model", "--timing", "isolated", "-n", "5", "--threads", "1", "--codec",
+                          "topk:ratio=0.001", "--levels", "node=4", "--codec-inner", "qsgd", "--network", "10gbe:node=4,inner=nvlink", "--nodes",
+                          "2,1024", "--csv", "-"], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+    rows = [r for r in csv.DictReader(io.StringIO(run)) if r["codec"] == "topk"]
+    two, many = ([float(r["decode_us_median"]) for r in rows if r["time_source"] == "modelled" and r["ranks"] == ranks][0] for ranks in ("8", "4096"))
+    measured = float(next(r for r in rows if r["time_source"] == "measured")["decode_us_median"])
+    assert abs(two - measured) <= 1e-3 * measured, (two, measured)
+    assert measured < many < 512 * measured / 2, (measured, many)  # of a decoding that is nearly all inside
+
+
+def check_targets(folder):
+    """Methods whose result is no mean of gradients: no sums over steps, never advised, and the same target when pipelined."""
+    capture = folder / "target.h5"
+    write_capture(capture, 2)
+    out = folder / "target.csv"
+    run = subprocess.run([GRADTOOL, "bench", capture, "--codec", "demo:k=4096,beta=0", "--codec", "dion:rank=8", "--codec", "bf16", "--timing", "both", "--pipeline",
+                          "2", "--granularity", "model", "--network", "1gbe", "--advise", "--max-nmse", "10", "--csv", out],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 0, run.stderr
+    with open(out, newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["codec"] in ("demo", "dion")]
+    assert len(rows) >= 4 and all(r["cumulative_nmse"] == "" and r["pareto"] != "true" for r in rows), rows
+    for codec, pipelined in (("demo", True), ("dion", True)):
+        errors = {r["timing"]: float(r["nmse"]) for r in rows if r["codec"] == codec and r["time_source"] == "measured"}
+        # All coefficients of all ranks are sent: what is left is rounding, in chunks as in the whole.
+        limit = 1e-10 if codec == "demo" else 1.0
+        assert max(errors.values()) < limit, (codec, errors)
+    assert "no mean of gradients, and so for an optimizer of its own: demo" in " ".join(run.stdout.split()), run.stdout
+
+
+def check_logged_payloads(folder):
+    """--payloads has what ranks put into an all-to-all, and not the room that it might have taken."""
+    capture = folder / "logged.h5"
+    write_capture(capture, 4)
+    payloads = folder / "payloads"
+    row, _, _ = bench(capture, "--codec", "topk:ratio=0.1,ef=off", "--reduce", "alltoall", "--payloads", payloads, reconstruction=False)
+    with open(payloads / "rank0.csv", newline="") as file:
+        logged = [r for r in csv.DictReader(file) if r["codec"] == "topk" and r["step"] == "0"]
+    assert [r["call"] for r in logged] == ["all_to_all_v", "all_to_all_v", "all_gather", "all_gather_v"], logged
+    sizes, shards, size, mean = (int(r["bytes"]) for r in logged)
+    assert sizes == 4 * 8 and size == 8, logged
+    # A shard's own payload is among what is logged, and not among what is sent.
+    sent = float(row["payload_bytes"])
+    assert 0.9 * sent < (shards + mean) * 0.8 < 1.1 * sent, (sent, shards, mean)
+
+
 def check_refusals(folder):
     capture = folder / "refused.h5"
     write_capture(capture, 4)
@@ -278,6 +348,10 @@ def main():
         threads = check_levels(folder)
         qgz = check_qgz(folder)
         check_model(folder)
+        check_payloads_of_two_levels(folder)
+        check_modelled_decoding(folder)
+        check_targets(folder)
+        check_logged_payloads(folder)
         check_refusals(folder)
         listed = subprocess.run([GRADTOOL, "list", "comm", "--csv", "-"], check=True, stdout=subprocess.PIPE, text=True).stdout
         if MPIEXEC and any(r["name"] == "mpi" and r["available"] == "true" for r in csv.DictReader(io.StringIO(listed))):

@@ -273,7 +273,6 @@ extern constinit const CodecDescriptor demo_codec{
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,
-    .delays = true,
     .by_layout = true,
     .target = "the mean of the momenta",
     .payload = "48 k bits for each chunk of 4096 elements, k coefficients; values=sign: 17 k, and 32 T for T tensors",
