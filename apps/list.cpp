@@ -191,7 +191,7 @@ std::string valid_values(const ParamInfo& info) {
 }
 
 std::string_view error_feedback_text(const CodecDescriptor& codec) {
-  return codec.memory ? "a memory of its own" : codec.error_feedback ? "on by default" : "off by default";
+  return codec.memory ? "decided by the method itself" : codec.error_feedback ? "on by default" : "off by default";
 }
 
 /// Markdown, with which the codec's README begins.

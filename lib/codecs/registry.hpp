@@ -48,13 +48,13 @@ struct CodecDescriptor {
   std::string_view description = {};
   std::span<const ParamInfo> params;
   Aggregation aggregation = Aggregation::gather;
-  Dtype sum_dtype = Dtype::f32;      ///< for Aggregation::sum
-  bool unbiased = false;             ///< E[decode(encode(x))] = x over keys
-  bool error_feedback = false;       ///< by default the reducer keeps what was not sent and adds it to the next step
-  bool memory = false;               ///< the codec makes encoders with a memory of their own; `ef` does not apply
-  bool delays = false;               ///< that memory holds back parts of the gradient for later steps
-  bool by_layout = false;            ///< tensors' shapes matter: it works on whole units only, not on segments of them
-  bool needs_weight = false;         ///< uses captured weights where the file has them
+  Dtype sum_dtype = Dtype::f32;  ///< for Aggregation::sum
+  bool unbiased = false;         ///< E[decode(encode(x))] = x over keys
+  bool error_feedback = false;   ///< by default the reducer keeps what was not sent and adds it to the next step
+  bool memory = false;        ///< the method decides what is kept from step to step, if anything; `ef` does not apply
+  bool delays = false;        ///< that memory holds back parts of the gradient for later steps
+  bool by_layout = false;     ///< tensors' shapes matter: it works on whole units only, not on segments of them
+  bool needs_weight = false;  ///< uses captured weights where the file has them
   bool needs_second_moment = false;  ///< uses captured second moments where the file has them
   /// What the result is the mean of, where that is not the gradient ("the momentum"): errors are then those against it,
   /// see Reducer::target(), and rows say so.

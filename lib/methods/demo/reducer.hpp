@@ -35,7 +35,12 @@ class DemoEncoder final : public Encoder<S> {
               const EncodeContext& /*context*/, View<std::byte, S> payload, View<std::byte, S> scratch) override {
     codec_.step(queue, gradient, &state_, payload, scratch);
   }
-  void reset(Queue<S> queue) override { fill_zero(queue, state_.momentum); }
+  void reset(Queue<S> queue) override {
+    fill_zero(queue, state_.momentum);
+    fill_zero(queue, state_.values);
+    // Two positions in each float, and padding behind the last: target() puts nothing back anywhere.
+    fill_zero(queue, {reinterpret_cast<float*>(state_.positions.data()), (state_.positions.size() + 1) / 2});
+  }
   void visit_state(StateVisitor& visitor) override { visitor.values("momentum", state_.momentum); }
   /// As coefficients: their norm is that of the momentum, because the transform is orthonormal.
   [[nodiscard]] View<const float, S> residual() const override { return state_.momentum; }

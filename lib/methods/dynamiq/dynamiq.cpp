@@ -47,7 +47,7 @@ extern constinit const CodecDescriptor dynamiq_codec{
     .aggregation = Aggregation::own,
     .memory = true,
     .determinism = Determinism::cross_backend,
-    .payload = "at most bits n, and at least (2 + 0.6875) n bits",
+    .payload = "at most bits n but for padding, and at least (2 + 0.6875) n bits",
     .make_host = nullptr,
     .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
       return std::make_unique<DynamiqReducer<Space::host, HostDynamiq>>(setup);

@@ -299,8 +299,9 @@ extern constinit const CodecDescriptor optireduce_codec{
         "elements of a block lie evenly over the vector, so that no packet and no tail takes much of one block. A "
         "mean that is lost is lost for all ranks alike, so that they end with the same bits; over a real network each"
         " rank would lose others. Payload bytes count what is sent, lost packets included, without headers. With "
-        "loss=0 and hadamard=off the result is that of none over udp with --all-reduce transpose, bit for bit. The "
-        "paper's gain is less waiting, and no figure here contains it. One rank loses nothing. There is no GPU "
+        "loss=0 and hadamard=off the result is that of none over udp with --all-reduce transpose, bit for bit, for "
+        "units of p² elements and more, below which that takes a ring. The paper's gain is less waiting, and no figure "
+        "here contains it. One rank loses nothing. There is no GPU "
         "version.",
     .params = kParams,
     .aggregation = Aggregation::own,
