@@ -29,7 +29,7 @@ def warm_up(steps):
 
 
 def lenet5(steps):
-    """Every codec that needs nothing special from the trainer. Left out: noop sends nothing, zstd and exponent lose nothing."""
+    """Codecs that need nothing special from the trainer. Left out: noop sends nothing, zstd and exponent lose nothing."""
     return ("adacomp", "atomo:s=3", "bf16", "dct:ratio=0.01", "dlcp", "efsignsgd", "fft:theta=0.85,bits=10", "fp16", "fp8",
             f"gradiveq:lt=100,lc=400,warmup={steps // 18}", "int8", "iwp:density=0.01,roots=1", "iwp:density=0.01,roots=2",
             "lhc:density=0.01", "mx:format=e4m3", "mx:format=e2m1", "natural", "oktopk:ratio=0.01", "onebit", "powersgd:rank=1",
@@ -37,6 +37,12 @@ def lenet5(steps):
             "qsgd:bits=3,bucket=512", "qsgd:bits=4,bucket=512", "randomk:ratio=0.01", "sidco:ratio=0.01", "signsgd",
             "sketch:ratio=0.01", "strom:tau=0.01", "strom:tau=0.1", "terngrad", "thc:bits=3", "thc:bits=4", "topk:ratio=0.01",
             "topk:ratio=0.001", "uint8", "zfp:rate=8")
+
+
+# The methods of 2023 to 2026, in the setting of lenet5. Left out: demo and dion, whose results are no gradients but updates of an
+# optimizer of their own, with a learning rate of its own.
+RECENT = ("dynamiq", "fp8:scale=row", "mx:format=e3m0", "nvfp4", "nvfp4:hadamard=on,rounding=stochastic", "optireduce", "optireduce:loss=0.1",
+          "sdp4bit", "sdp4bit:rounding=stochastic", "sparseloco", "topk:ratio=0.01,ef=ef21", "uint8")
 
 
 def own_momentum(steps):
@@ -89,6 +95,7 @@ def all_campaigns(options):
     deep = counts["resnet20" if options.cifar else "resnet20-fashion"]
     found = [
         Campaign("lenet5", "lenet5", steps, lenet5(steps), data=fashion, replay=True),
+        Campaign("lenet5-recent", "lenet5", steps, RECENT, data=fashion, replay=True),
         Campaign("lenet5-dlcp", "lenet5", steps, RANDOM_LOSS + MARKED_LOSS, data=fashion),
         Campaign("lenet5-fft", "lenet5", steps, fft_schedules(drop), ("--lr-schedule", f"step:{drop}:0.1"), fashion),
         Campaign("lenet5-own-momentum", "lenet5", steps, own_momentum(steps), ("--momentum", "0"), fashion, compared_with="lenet5"),
