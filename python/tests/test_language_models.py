@@ -20,9 +20,9 @@ text = pytest.importorskip("text")
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A text that every checkout has."""
-    path = tmp_path_factory.mktemp("text") / "manual.txt"
-    path.write_bytes(b"".join(page.read_bytes() for page in sorted((ROOT / "docs").glob("*.md"))))
+    """A text that every checkout has and that never changes."""
+    path = tmp_path_factory.mktemp("text") / "licence.txt"
+    path.write_bytes((ROOT / "LICENSE").read_bytes())
     return path
 
 
@@ -110,8 +110,10 @@ def test_models_learn(kind, corpus):
         model(*(torch.from_numpy(part) for part in batches.at(0, step))).backward()
         optimizer.step()
     losses.append(float(model(*held_out)))
-    # Nothing known is ln 256 = 5.5; how frequent each byte is, 3.26; below that, what follows what is known, too.
-    assert losses[0] > 5.3 and losses[1] < 3.25, losses
+    # Nothing known is ln 256 = 5.5. Below the loss of somebody who knows how frequent each byte is, what follows what is known, too.
+    counts = np.bincount(np.asarray(batches.training), minlength=256) + 1
+    by_frequency = float(-np.log(counts / counts.sum())[held_out[1].numpy()].mean())
+    assert losses[0] > 5.3 and losses[1] < by_frequency - 0.3, (losses, by_frequency)
 
 
 def test_text_becomes_tokens_and_text_again(corpus, tmp_path):

@@ -69,7 +69,8 @@ with tempfile.TemporaryDirectory() as folder:
     done = run(*launch, "2", *start, "--comm", "mpi", "--codec", "bf16", "--network", network, "--out", os.path.join(folder, "modelled"))
     check(done.returncode == 0, done.stderr)
     with open(os.path.join(folder, "modelled", "train.csv"), newline="") as file:
-        check(all(float(row["modelled_found_seconds"]) > 0 for row in csv.DictReader(file)), "nothing was modelled")
+        modelled = [value for row in csv.DictReader(file) for name, value in row.items() if name.startswith("modelled_")]
+        check(modelled and all(float(value) > 0 for value in modelled), f"nothing was modelled: {modelled}")
     spare = ["--out", os.path.join(folder, "spare")]
     fails(2, "add --comm mpi", *launch, "2", *start, *spare)
     fails(2, "leave --workers out", *launch, "2", *start, "--comm", "mpi", "--workers", "3", *spare)
