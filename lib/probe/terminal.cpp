@@ -26,19 +26,23 @@ constexpr double gbit(double bytes_per_second) {
   return bytes_per_second * 8e-9;
 }
 
-/// Four significant digits unless told otherwise, without an exponent.
-std::string number(double value, int significant = 4) {
+/// Four significant digits unless told otherwise, without an exponent. On a machine that does much else the lower end
+/// of an interval may be next to nothing, and so many decimals would make the table wider than a terminal.
+std::string number(double value, int significant = 4, int most_decimals = 4) {
   const int digits = value > 0.0 ? static_cast<int>(std::floor(std::log10(value))) + 1 : 1;
-  return fmt::format("{:.{}f}", value, std::clamp(significant - digits, 0, 6));
+  return fmt::format("{:.{}f}", value, std::clamp(significant - digits, 0, most_decimals));
 }
+constexpr int kMicroseconds = 2;  ///< decimals of a latency
 
 std::string percent(double share) {
   return fmt::format("{:+.0f} %", 100.0 * share);
 }
 
 /// "94.1-96.3", or a dash where it is not known.
-std::string interval_text(const std::optional<Interval>& range, double scale) {
-  return range ? fmt::format("{}-{}", number(range->low * scale, 3), number(range->high * scale, 3)) : "-";
+std::string interval_text(const std::optional<Interval>& range, double scale, int most_decimals = 4) {
+  if (!range) return "-";
+  return fmt::format("{}-{}", number(range->low * scale, 3, most_decimals),
+                     number(range->high * scale, 3, most_decimals));
 }
 
 std::string rows_text(const ProbeOptions& options, const ProbeReport& report) {
@@ -75,8 +79,9 @@ std::string fits_text(const ProbeOptions& options, const ProbeReport& report) {
     }
     lines.push_back(
         {fmt::format("{}{}", name_of(report.patterns[i]), report.patterns[i] == options.link_from ? " *" : ""),
-         number(fit.link.alpha * 1e6), interval_text(fit.alpha, 1e6), number(fit.link.beta * 8e-9),
-         interval_text(fit.beta, gbit(1.0)), fmt::format("{:.0f} %", 100.0 * std::min(fit.misfit, kMostTold)),
+         number(fit.link.alpha * 1e6, 4, kMicroseconds), interval_text(fit.alpha, 1e6, kMicroseconds),
+         number(fit.link.beta * 8e-9), interval_text(fit.beta, gbit(1.0)),
+         fmt::format("{:.0f} %", 100.0 * std::min(fit.misfit, kMostTold)),
          fmt::format("{} {}", percent(std::min(fit.off[fit.worst], kMostTold)),
                      size_text(rows[fit.worst]->times.bytes))});
   }
