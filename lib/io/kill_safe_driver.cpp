@@ -145,7 +145,7 @@ H5FD_class_t driver_class() {
   H5FD_class_t driver{};
 #if H5_VERSION_GE(1, 13, 0)
   driver.version = H5FD_CLASS_VERSION;
-  driver.value = static_cast<H5FD_class_value_t>(H5FD_RESV_DRIVER_MAX + 1);  // numbers above it are for private drivers
+  driver.value = H5_VFD_RESERVED + 1;  // numbers from H5_VFD_RESERVED on are for private drivers
 #endif
   driver.name = "gradtool-kill-safe";
   driver.maxaddr = (haddr_t{1} << 62) - 1;
