@@ -32,7 +32,8 @@ void write_field(std::ostream& out, const std::string& field) {
 void write_csv(std::ostream& out, const Table& table) {
   const char* separator = "";
   for (const auto& column : table.columns()) {
-    out << separator << column.name;
+    out << separator;
+    write_field(out, column.name);  // a network's parameters, which have commas, may be part of it
     separator = ",";
   }
   out << '\n';

@@ -33,6 +33,12 @@ Table one_text(const std::string& text) {
   return table;
 }
 
+TEST(Csv, QuotesNamesOfColumnsAsItQuotesTexts) {
+  const Table table{"times",
+                    {{"modelled_link:alpha=5us,beta=1Gbps_seconds", "a network's"}, {"after", "stands behind it"}}};
+  EXPECT_EQ(csv_of(table), "\"modelled_link:alpha=5us,beta=1Gbps_seconds\",after\n");
+}
+
 TEST(Csv, HasOneHeaderLineAndOneLineForEachRow) {
   Table table{"numbers", {{"name", "text"}, {"count", "integer"}, {"share", "real"}, {"yes", "truth"}}};
   EXPECT_EQ(csv_of(table), "name,count,share,yes\n");
