@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Real time to accuracy: trains over MPI on the shaped cluster with `gradtool train`, and sets the measured time of a step beside
-what `train` itself and `gradtool bench --compute-ms` model for the network that `gradtool probe` finds there.
+what `train` itself and `gradtool bench --compute-ms` model for the network that `gradtool probe` finds there. Then it trains until
+a test accuracy is reached.
 
 Usage: scripts/network/train_prediction.py --out FOLDER [--rates 1gbit,100mbit] [--models resnet20:32:60,resnet18:4:16]
-  a model is NAME:BATCH:STEPS; batches are of each of the four workers
-Needs root, scripts/shaped-cluster.sh, dataset-fashion-mnist and `gradtool` in PATH. A run that is there is not made again.
+           [--until resnet20:32:0.8]
+  a model is NAME:BATCH:STEPS, and NAME:BATCH:ACCURACY to train an epoch until; batches are of each of the four workers
+Writes train_prediction.csv and time_to_accuracy.csv. Needs root, scripts/shaped-cluster.sh, dataset-fashion-mnist and `gradtool` in PATH. A run that is there is not made again.
 """
 import argparse
 import csv
@@ -82,11 +84,35 @@ def measure(options, model, batch, steps, rate):
                "wire_megabytes": row["wire_bytes"] / steps / 1e6, "library_ms": 1e3 * library[key]["total_seconds"] / steps if key in library else ""}
 
 
+def until(options, model, batch, accuracy, rate):
+    """Rows: codec, seconds until the accuracy was reached, as measured and as train models them. Accuracy is looked at after each epoch."""
+    folder = options.out / f"{model}-{rate}-accuracy"
+    codecs = [argument for codec in CODECS for argument in ("--codec", codec)]
+    if not (folder / "train.json").exists():
+        run(HERE.parent / "shaped-cluster.sh", "with", "--hosts", RANKS, "--rate", rate, "-n", RANKS, "--", *RING, "gradtool", "train", "--comm", "mpi",
+            "--model", model, "--batch-size", batch, "--epochs", 1, "--test-images", 2000, "--threads", 1, "--network", probed(options, rate), "--overlap",
+            "none", "--target-accuracy", accuracy, *codecs, "--out", folder, "--force")
+    with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            modelled = next(value for name, value in row.items() if name.startswith("modelled_") and name.endswith("_to_target"))
+            yield {"model": model, "rate": rate, "codec": row["codec"], "params": row["params"], "target_accuracy": accuracy,
+                   "final_accuracy": row["final_accuracy"], "steps": row["steps_to_target"], "measured_seconds": row["total_seconds_to_target"],
+                   "modelled_seconds": modelled}
+
+
+def write(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--rates", default="1gbit,100mbit")
     parser.add_argument("--models", default="resnet20:32:60,resnet18:4:16")
+    parser.add_argument("--until", default="resnet20:32:0.8")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -97,13 +123,18 @@ def main():
                 off = {what: row[f"{what}_modelled_ms"] / row["measured_ms"] - 1 for what in ("train", "bench")}
                 print(f"{model} {rate} {row['codec']:<10} measured {row['measured_ms']:7.1f} ms, train {off['train']:+.0%}, bench {off['bench']:+.0%}",
                       flush=True)
-    with open(options.out / "train_prediction.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows)
+    write(options.out / "train_prediction.csv", rows)
     for what in ("train", "bench"):
         errors = [abs(row[f"{what}_modelled_ms"] / row["measured_ms"] - 1) for row in rows]
         print(f"{what}: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}")
+    reached = []
+    for model, batch, accuracy in (one.split(":") for one in options.until.split(",") if one):
+        for rate in options.rates.split(","):
+            for row in until(options, model, int(batch), accuracy, rate):
+                reached.append(row)
+                print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    if reached:
+        write(options.out / "time_to_accuracy.csv", reached)
 
 
 if __name__ == "__main__":
