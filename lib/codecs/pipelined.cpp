@@ -38,7 +38,9 @@ class ChannelCommunicator final : public ForwardingCommunicator<Space::host> {
     across_ = std::make_unique<ChannelCommunicator>(inner.across(), schedule, chunk);
   }
 
+  // NOLINTNEXTLINE(bugprone-parent-virtual-call): the forwarding one would pass its inner level on
   [[nodiscard]] Communicator& inside() const override { return Communicator::inside(); }
+  // NOLINTNEXTLINE(bugprone-parent-virtual-call): the forwarding one would pass its inner level on
   [[nodiscard]] Communicator& across() const override { return Communicator::across(); }
 
  protected:

@@ -26,8 +26,8 @@ struct DynamiqShape {
 
   DynamiqShape(std::size_t elements, double bits) : n{elements} {
     // Two bfloat16 in the statistics, one in the payload, and a byte for each group.
-    const auto metadata =
-        static_cast<double>(48 * super_groups() + 8 * ((n + format::kDynamiqGroup - 1) / format::kDynamiqGroup));
+    const std::size_t groups = (n + format::kDynamiqGroup - 1) / format::kDynamiqGroup;
+    const auto metadata = static_cast<double>(48 * super_groups() + 8 * groups);
     budget = static_cast<std::int64_t>(std::floor((bits * static_cast<double>(n) - metadata) / 32.0));
   }
 

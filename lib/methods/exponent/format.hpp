@@ -9,12 +9,10 @@
 namespace gradtool::format {
 
 /// How a chunk is written. The codes stand in the two lowest bits of its entry in the table of sizes.
-enum ExponentKind : std::uint32_t {
-  kRaw16 = 0,    ///< the upper 16 bits of every element as they are; the lower ones are zero
-  kRaw32 = 1,    ///< every element as it is
-  kCoded16 = 2,  ///< exponents entropy-coded; the lower 16 bits of every element are zero
-  kCoded32 = 3,  ///< exponents entropy-coded
-};
+constexpr std::uint32_t kRaw16 = 0;    ///< the upper 16 bits of every element as they are; the lower ones are zero
+constexpr std::uint32_t kRaw32 = 1;    ///< every element as it is
+constexpr std::uint32_t kCoded16 = 2;  ///< exponents entropy-coded; the lower 16 bits of every element are zero
+constexpr std::uint32_t kCoded32 = 3;  ///< exponents entropy-coded
 constexpr std::uint32_t kExponentKindMask = 3;
 
 /// Range variant of asymmetric numeral systems (Duda 2013): a state in [2^16, 2^32), frequencies that sum to 2^12, and
