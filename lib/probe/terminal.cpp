@@ -26,23 +26,29 @@ constexpr double gbit(double bytes_per_second) {
   return bytes_per_second * 8e-9;
 }
 
-/// Four significant digits unless told otherwise, without an exponent. On a machine that does much else the lower end
-/// of an interval may be next to nothing, and so many decimals would make the table wider than a terminal.
-std::string number(double value, int significant = 4, int most_decimals = 4) {
+/// Four significant digits unless told otherwise, at most four decimals, without an exponent.
+std::string number(double value, int significant = 4) {
   const int digits = value > 0.0 ? static_cast<int>(std::floor(std::log10(value))) + 1 : 1;
-  return fmt::format("{:.{}f}", value, std::clamp(significant - digits, 0, most_decimals));
+  return fmt::format("{:.{}f}", value, std::clamp(significant - digits, 0, 4));
 }
-constexpr int kMicroseconds = 2;  ///< decimals of a latency
+
+// On a machine that does much else a time may be off by more than anybody wants to read; tables keep their width.
+constexpr double kMostTold = 9.99;
 
 std::string percent(double share) {
-  return fmt::format("{:+.0f} %", 100.0 * share);
+  return fmt::format("{:+.0f} %", 100.0 * std::min(share, kMostTold));
 }
 
 /// "94.1-96.3", or a dash where it is not known.
-std::string interval_text(const std::optional<Interval>& range, double scale, int most_decimals = 4) {
+std::string interval_text(const std::optional<Interval>& range, double scale) {
+  return range ? fmt::format("{}-{}", number(range->low * scale, 3), number(range->high * scale, 3)) : "-";
+}
+
+/// How far the farther end of the interval is from the value, in per cent of the value; a dash where it is not known.
+std::string spread_text(double value, const std::optional<Interval>& range) {
   if (!range) return "-";
-  return fmt::format("{}-{}", number(range->low * scale, 3, most_decimals),
-                     number(range->high * scale, 3, most_decimals));
+  const double wider = std::max(value - range->low, range->high - value);
+  return value > 0.0 ? fmt::format("{:.0f}", 100.0 * std::min(wider / value, kMostTold)) : "-";
 }
 
 std::string rows_text(const ProbeOptions& options, const ProbeReport& report) {
@@ -56,13 +62,13 @@ std::string rows_text(const ProbeOptions& options, const ProbeReport& report) {
     }
     const auto value = [&](const char* column) { return std::get<double>(table.at(i, column)); };
     const double time = value("time_us_median");
-    std::string spread = "-";
+    std::optional<Interval> range;
     if (const auto* low = std::get_if<double>(&table.at(i, "time_us_low"))) {
-      const double wider = std::max(time - *low, value("time_us_high") - time);
-      spread = fmt::format("{:.0f}", 100.0 * wider / time);
+      range = Interval{*low, value("time_us_high")};
     }
-    lines.push_back({size_text(report.rows[i].times.bytes), number(time), spread, number(value("algbw_gbit_s")),
-                     number(value("busbw_gbit_s")), number(value("modelled_us")), percent(value("modelled_off"))});
+    lines.push_back({size_text(report.rows[i].times.bytes), number(time), spread_text(time, range),
+                     number(value("algbw_gbit_s")), number(value("busbw_gbit_s")), number(value("modelled_us")),
+                     percent(value("modelled_off"))});
   }
   return format_rows({"size", "time us", "+-%", "algbw", "busbw", "modelled us", "off"}, lines,
                      std::vector<bool>(7, true));
@@ -70,7 +76,6 @@ std::string rows_text(const ProbeOptions& options, const ProbeReport& report) {
 
 std::string fits_text(const ProbeOptions& options, const ProbeReport& report) {
   std::vector<std::vector<std::string>> lines;
-  constexpr double kMostTold = 9.99;  // on a machine that does much else; the table keeps its width
   for (std::size_t i = 0; i < report.fits.size(); ++i) {
     const LinkFit& fit = report.fits[i];
     std::vector<const ProbeRow*> rows;
@@ -79,14 +84,12 @@ std::string fits_text(const ProbeOptions& options, const ProbeReport& report) {
     }
     lines.push_back(
         {fmt::format("{}{}", name_of(report.patterns[i]), report.patterns[i] == options.link_from ? " *" : ""),
-         number(fit.link.alpha * 1e6, 4, kMicroseconds), interval_text(fit.alpha, 1e6, kMicroseconds),
-         number(fit.link.beta * 8e-9), interval_text(fit.beta, gbit(1.0)),
-         fmt::format("{:.0f} %", 100.0 * std::min(fit.misfit, kMostTold)),
-         fmt::format("{} {}", percent(std::min(fit.off[fit.worst], kMostTold)),
-                     size_text(rows[fit.worst]->times.bytes))});
+         number(fit.link.alpha * 1e6), spread_text(fit.link.alpha, fit.alpha), number(gbit(fit.link.beta)),
+         spread_text(fit.link.beta, fit.beta), fmt::format("{:.0f} %", 100.0 * std::min(fit.misfit, kMostTold)),
+         fmt::format("{} {}", percent(fit.off[fit.worst]), size_text(rows[fit.worst]->times.bytes))});
   }
-  return format_rows({"fit of", "alpha us", "95 %", "Gbit/s", "95 %", "misfit", "worst at"}, lines,
-                     {false, true, false, true, false, true, true});
+  return format_rows({"fit of", "alpha us", "+-%", "Gbit/s", "+-%", "misfit", "worst at"}, lines,
+                     {false, true, true, true, true, true, true});
 }
 
 }  // namespace
