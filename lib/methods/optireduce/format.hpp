@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,24 +30,24 @@ enum class PacketLoss : std::uint8_t {
 
 /// What becomes of one message, a shard that is cut into packets. `from` is the key of the rank that sends it, and
 /// `first` is the number of its first packet in the whole vector: the numbers of a rank's messages do not overlap, and
-/// those of its own shard are free for the means that it sends.
+/// those of its own shard are free for the means that it sends. Can be passed to kernels.
 class MessageLoss {
  public:
-  MessageLoss(PacketLoss model, double loss, const DrawKey& from, std::uint64_t first, std::size_t packets)
+  GT_HD MessageLoss(PacketLoss model, double loss, const DrawKey& from, std::uint64_t first, std::size_t packets)
       : loss_{model == PacketLoss::iid ? loss : 0.0}, from_{from}, first_{first}, waited_for_{packets} {
     if (model == PacketLoss::iid || packets == 0) return;
     // Rounded up or down at random, so that on average `loss` of all packets are cut, however few a message has.
-    const double cut = std::floor(loss * static_cast<double>(packets) + uniform_of(first));
-    waited_for_ -= std::min(packets, static_cast<std::size_t>(cut));
+    const auto cut = static_cast<std::size_t>(loss * static_cast<double>(packets) + uniform_of(first));
+    waited_for_ = cut < packets ? packets - cut : 0;
   }
 
   /// Whether packet number `packet` of the message is lost.
-  [[nodiscard]] bool loses(std::size_t packet) const {
+  [[nodiscard]] GT_HD bool loses(std::size_t packet) const {
     return packet >= waited_for_ || (loss_ > 0.0 && uniform_of(first_ + packet) < loss_);
   }
 
  private:
-  [[nodiscard]] double uniform_of(std::uint64_t packet) const {
+  [[nodiscard]] GT_HD double uniform_of(std::uint64_t packet) const {
     return static_cast<double>(uniform(draw4(from_, packet).bits[0]));
   }
 

@@ -1,15 +1,11 @@
 // OptiReduce on the CPU: a transpose all-reduce between whose ranks packets are lost.
 #include <algorithm>
-#include <cmath>
-#include <vector>
 
 #include "kernels/float_bits.hpp"
-#include "kernels/vector.hpp"
-#include "lib/codecs/reducer.hpp"
+#include "lib/codecs/factories.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/core/scratch.hpp"
 #include "lib/core/task_pool.hpp"
-#include "lib/methods/optireduce/format.hpp"
+#include "lib/methods/optireduce/reducer.hpp"
 
 namespace gradtool {
 namespace {
@@ -17,8 +13,7 @@ namespace {
 constexpr std::size_t kGrain = 1 << 14;
 constexpr std::size_t kSigns = 128;  ///< elements whose signs one call of draw4 gives
 
-/// to[i] := factor * from[i], with the sign that bit i of `bits` says. A NaN becomes format::one_nan, because ranks
-/// send what is made here.
+/// to[i] := factor * from[i], with the sign that bit i of `bits` says.
 GT_SIMD_CLONES void turn(const float* __restrict from, float factor, const std::uint32_t* __restrict bits,
                          std::size_t count, float* __restrict to) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -49,195 +44,66 @@ GT_SIMD_CLONES void transform_columns(float* x, const format::RotationShape& sha
   }
 }
 
-void transform(Queue<Space::host> queue, const format::RotationShape& shape, HostView<float> x) {
-  constexpr std::size_t kLine = 16;                                                // floats of a cache line
-  const std::size_t tile = std::max(kLine, (std::size_t{1} << 15) / shape.order);  // 128 KiB, for the cache
-  parallel_for(queue, shape.columns, kLine, std::max(kLine, kGrain / shape.order),
-               [&](std::size_t first, std::size_t last) {
-                 for (std::size_t at = first; at < last; at += tile)
-                   transform_columns(x.data(), shape, at, std::min(last, at + tile));
-               });
-}
-
-/// Every rank sends shard r of its rotated vector to rank r, which averages what arrives, and sends the mean to all.
-class OptireduceReducer final : public CountingReducer<Space::host> {
- public:
-  explicit OptireduceReducer(const ReducerSetup<Space::host>& setup)
-      : CountingReducer<Space::host>{setup.layout.elements, setup.ranks},
-        rotates_{setup.spec.params.is("hadamard", "on")},
-        shape_{n_, rotates_ ? static_cast<std::size_t>(setup.spec.params.integer("block")) : 1},
-        each_{static_cast<std::size_t>(setup.spec.params.integer("packet")) / sizeof(float)},
-        model_{setup.spec.params.is("model", "tail") ? format::PacketLoss::tail : format::PacketLoss::iid},
-        over_all_{setup.spec.params.is("average", "all")} {
-    expect_valid(setup.spec.params.integer("packet") % 4 == 0, "codec optireduce: packet must be a multiple of 4");
-    expect_valid(std::has_single_bit(static_cast<std::uint64_t>(setup.spec.params.integer("block"))),
-                 "codec optireduce: block must be a power of two");
-    const double loss = setup.spec.params.real("loss");
-    push_loss_ = setup.spec.params.is("direction", "pull") ? 0.0 : loss;
-    // The mean of a single rank is sent to nobody.
-    pull_loss_ = setup.spec.params.is("direction", "push") || ranks_ == 1 ? 0.0 : loss;
-    for (std::size_t r = 0; r < ranks_; ++r) {
-      const Segment shard = ring_segment(shape_.elements(), static_cast<int>(r), setup.ranks);
-      shards_.push_back({.first = shard.first, .count = shard.count, .first_packet = packets_});
-      packets_ += shards_.back().packets(each_);
-      sizes_.push_back(sizeof(float) * shard.count);
-      offsets_.push_back(sizeof(float) * shard.first);
-    }
-  }
-
-  [[nodiscard]] Pattern pattern(Level /*level*/) const override { return {.shards = true, .ring = false}; }
-  void reset(Queue<Space::host> /*queue*/) override { delivered_ = {}; }
-  void visit_state(StateVisitor& visitor) override { visitor.value("delivered", delivered_); }
-  [[nodiscard]] std::vector<Tally> tallies() const override {
-    return {{"contributions delivered", static_cast<double>(delivered_.arrived[0]),
-             static_cast<double>(delivered_.sent[0])},
-            {"means delivered", static_cast<double>(delivered_.arrived[1]), static_cast<double>(delivered_.sent[1])}};
-  }
-
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<Space::host>{}}.bytes; }
-
-  void reduce(Communicator<Space::host>& comm, Queue<Space::host> queue, HostView<float> gradient,
-              const SideInputs<Space::host>& /*side*/, const EncodeContext& context, HostView<std::byte> workspace,
-              PhaseClock<Space::host>& clock) override {
-    const Workspace work{*this, Scratch<Space::host>{workspace}};
-    const auto me = static_cast<std::size_t>(comm.rank());
-    const auto vector = as_writable_bytes(work.vector);
-
-    in_phase(clock, Phase::encode, queue, [&] {
-      turn_all(queue, context.key, gradient, work.vector);
-      std::fill(work.vector.data() + n_, work.vector.data() + work.vector.size(), 0.0F);
-      transform(queue, shape_, work.vector);
-    });
-    in_phase(clock, Phase::communicate, queue, [&] {
-      for (std::size_t k = 1; k < ranks_; ++k) {
-        const std::size_t to = (me + k) % ranks_;
-        const std::size_t from = (me + ranks_ - k) % ranks_;
-        comm.exchange(queue, static_cast<int>(to), vector.part(offsets_[to], sizes_[to]), static_cast<int>(from),
-                      as_writable_bytes(received_from(work, me, from)));
-      }
-    });
-    in_phase(clock, Phase::decode, queue, [&] { average(queue, context.key, me, work); });
-    in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_gather_v(queue, vector.part(offsets_[me], sizes_[me]), sizes_, offsets_, vector); });
-    in_phase(clock, Phase::decode, queue, [&] {
-      lose_means(queue, context.key, me, work.vector);
-      transform(queue, shape_, work.vector);
-      turn_all(queue, context.key, work.vector.first(n_), gradient);
-    });
-    payload_bytes_ = vector.size();
-    values_sent_ = work.vector.size();
-  }
-
- private:
-  /// What rank r averages. Each shard is cut into packets by itself, so that the last packet of a shard may be shorter.
-  struct Shard {
-    std::size_t first = 0;
-    std::size_t count = 0;
-    std::size_t first_packet = 0;  ///< counted over the whole vector
-    [[nodiscard]] std::size_t packets(std::size_t each) const { return (count + each - 1) / each; }
-  };
-  /// Elements in packets to this rank (0) and of the means that it sends (1).
-  struct Delivered {
-    std::uint64_t sent[2] = {};
-    std::uint64_t arrived[2] = {};
-  };
-  struct Workspace {
-    Workspace(const OptireduceReducer& r, Scratch<Space::host> pieces)
-        : vector{pieces.take<float>(r.shape_.elements())},
-          received{pieces.take<float>((r.ranks_ - 1) * r.largest_shard())},
-          lost{pieces.take<std::uint8_t>((r.ranks_ - 1) * r.packets_in(r.largest_shard()))},
-          bytes{pieces.bytes()} {}
-    HostView<float> vector;       ///< rotated: at first this rank's, and at last the mean
-    HostView<float> received;     ///< the other ranks' elements of the own shard
-    HostView<std::uint8_t> lost;  ///< for each packet of those: whether it is lost
-    std::size_t bytes;
-  };
-
-  [[nodiscard]] std::size_t packets_in(std::size_t count) const { return (count + each_ - 1) / each_; }
-  [[nodiscard]] std::size_t largest_shard() const { return (shape_.elements() + ranks_ - 1) / ranks_; }
-  /// What rank `from` sent to this rank, in the order in which it is added: me + 1, me + 2, ...
-  [[nodiscard]] HostView<float> received_from(const Workspace& work, std::size_t me, std::size_t from) const {
-    const std::size_t place = (from + ranks_ - me) % ranks_ - 1;
-    return work.received.part(place * shards_[me].count, shards_[me].count);
-  }
-  [[nodiscard]] format::MessageLoss message(format::DrawKey key, double loss, std::size_t from,
-                                            std::size_t shard) const {
-    key.rank = static_cast<std::uint32_t>(from);
-    return {model_, loss, key, shards_[shard].first_packet, shards_[shard].packets(each_)};
-  }
-  [[nodiscard]] HostView<float> packet(HostView<float> shard, std::size_t number) const {
-    return shard.part(number * each_, std::min(each_, shard.size() - number * each_));
-  }
-
-  /// Random signs and the factor that makes the transform orthonormal; without rotation a copy.
-  void turn_all(Queue<Space::host> queue, const format::DrawKey& key, HostView<const float> from,
-                HostView<float> to) const {
-    const float factor = 1.0F / std::sqrt(static_cast<float>(shape_.order));
+/// The steps of OptireduceReducer on the CPU.
+struct HostSteps {
+  static void turn(Queue<Space::host> queue, const format::DrawKey* key, float factor, HostView<const float> from,
+                   HostView<float> to) {
     parallel_for(queue, from.size(), kSigns, kGrain, [&](std::size_t first, std::size_t last) {
       format::Draws signs{};
       for (std::size_t i = first; i < last; i += kSigns) {
-        if (rotates_) signs = format::draw4(format::shared_by_ranks(key), i / kSigns);
-        turn(from.data() + i, factor, signs.bits, std::min(kSigns, last - i), to.data() + i);
+        if (key != nullptr) signs = format::draw4(*key, i / kSigns);
+        gradtool::turn(from.data() + i, factor, signs.bits, std::min(kSigns, last - i), to.data() + i);
       }
     });
   }
 
-  /// Own shard of the vector := its mean over what has arrived, or over all ranks, of which the missing ones have zero.
-  void average(Queue<Space::host> queue, const format::DrawKey& key, std::size_t me, const Workspace& work) {
-    const Shard& own = shards_[me];
-    const auto sums = work.vector.part(own.first, own.count);
-    const std::size_t packets = own.packets(each_);
-    for (std::size_t k = 1; k < ranks_; ++k) {
-      const format::MessageLoss loss = message(key, push_loss_, (me + k) % ranks_, me);
-      for (std::size_t i = 0; i < packets; ++i) {
-        const bool lost = loss.loses(i);
-        work.lost[(k - 1) * packets + i] = lost ? 1 : 0;
-        count_packet(0, packet(sums, i).size(), lost);
-      }
+  static void transform(Queue<Space::host> queue, const format::RotationShape& shape, HostView<float> x) {
+    constexpr std::size_t kLine = 16;                                                // floats of a cache line
+    const std::size_t tile = std::max(kLine, (std::size_t{1} << 15) / shape.order);  // 128 KiB, for the cache
+    parallel_for(queue, shape.columns, kLine, std::max(kLine, kGrain / shape.order),
+                 [&](std::size_t first, std::size_t last) {
+                   for (std::size_t at = first; at < last; at += tile)
+                     transform_columns(x.data(), shape, at, std::min(last, at + tile));
+                 });
+  }
+
+  static void mark(Queue<Space::host> /*queue*/, const format::MessageLoss& message, std::size_t packets,
+                   std::uint8_t* lost) {
+    for (std::size_t i = 0; i < packets; ++i) lost[i] = message.loses(i) ? 1 : 0;
+  }
+
+  static void average(Queue<Space::host> queue, const OptireduceShard<Space::host>& shard,
+                      HostView<const float> received, const std::uint8_t* lost, bool over_all) {
+    const std::size_t n = shard.values.size();
+    const std::size_t packets = shard.packets();
+    const std::size_t others = n == 0 ? 0 : received.size() / n;
+    parallel_for(queue, packets, 1, std::max<std::size_t>(1, kGrain / shard.each),
+                 [&](std::size_t first, std::size_t last) {
+                   for (std::size_t i = first; i < last; ++i) {
+                     const auto sum = packet(shard, i);
+                     std::size_t arrived = 1;
+                     for (std::size_t k = 0; k < others; ++k) {
+                       if (lost[k * packets + i] != 0) continue;
+                       add({}, received.part(k * n + i * shard.each, sum.size()), sum);
+                       ++arrived;
+                     }
+                     scale({}, sum, 1.0F / static_cast<float>(over_all ? others + 1 : arrived));
+                   }
+                 });
+  }
+
+  static void zero_lost(Queue<Space::host> queue, const format::MessageLoss& message,
+                        const OptireduceShard<Space::host>& shard) {
+    for (std::size_t i = 0; i < shard.packets(); ++i) {
+      if (message.loses(i)) fill_zero(queue, packet(shard, i));
     }
-    parallel_for(queue, packets, 1, std::max<std::size_t>(1, kGrain / each_), [&](std::size_t first, std::size_t last) {
-      for (std::size_t i = first; i < last; ++i) {
-        const auto sum = packet(sums, i);
-        std::size_t arrived = 1;
-        for (std::size_t k = 1; k < ranks_; ++k) {
-          if (work.lost[(k - 1) * packets + i] != 0) continue;
-          add({}, packet(received_from(work, me, (me + k) % ranks_), i), sum);
-          ++arrived;
-        }
-        scale({}, sum, 1.0F / static_cast<float>(over_all_ ? ranks_ : arrived));
-      }
-    });
   }
 
-  /// Means that are lost on their way are zero, on all ranks alike, their owner included.
-  void lose_means(Queue<Space::host> queue, const format::DrawKey& key, std::size_t me, HostView<float> vector) {
-    for (std::size_t r = 0; r < ranks_ && ranks_ > 1; ++r) {
-      const format::MessageLoss loss = message(key, pull_loss_, r, r);
-      for (std::size_t i = 0; i < shards_[r].packets(each_); ++i) {
-        const auto mean = packet(vector.part(shards_[r].first, shards_[r].count), i);
-        const bool lost = loss.loses(i);
-        if (lost) fill_zero(queue, mean);
-        if (r == me) count_packet(1, mean.size(), lost);
-      }
-    }
+ private:
+  static HostView<float> packet(const OptireduceShard<Space::host>& shard, std::size_t number) {
+    const std::size_t first = number * shard.each;
+    return shard.values.part(first, std::min(shard.each, shard.values.size() - first));
   }
-
-  void count_packet(std::size_t direction, std::size_t elements, bool lost) {
-    delivered_.sent[direction] += elements;
-    delivered_.arrived[direction] += lost ? 0 : elements;
-  }
-
-  bool rotates_;
-  format::RotationShape shape_;
-  std::size_t each_;  ///< elements of a full packet
-  format::PacketLoss model_;
-  bool over_all_;
-  double push_loss_ = 0.0;  ///< share of packets lost on their way to where they are averaged
-  double pull_loss_ = 0.0;  ///< and of means
-  std::vector<Shard> shards_;
-  std::vector<std::uint64_t> sizes_, offsets_;  ///< bytes of every shard
-  std::size_t packets_ = 0;                     ///< of the whole vector
-  Delivered delivered_;
 };
 
 constexpr ParamInfo kParams[] = {
@@ -301,17 +167,14 @@ extern constinit const CodecDescriptor optireduce_codec{
         " rank would lose others. Payload bytes count what is sent, lost packets included, without headers. With "
         "loss=0 and hadamard=off the result is that of none over udp with --all-reduce transpose, bit for bit, for "
         "units of p² elements and more, below which that takes a ring. The paper's gain is less waiting, and no figure "
-        "here contains it. One rank loses nothing. There is no GPU "
-        "version.",
+        "here contains it. One rank loses nothing.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,
     .determinism = Determinism::cross_backend,
     .payload = "32 n bits; hadamard=on: n rounded up to whole blocks",
     .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<OptireduceReducer>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, OptireduceReducer<Space::host, HostSteps>>,
 };
 
 }  // namespace gradtool
