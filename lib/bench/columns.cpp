@@ -338,12 +338,12 @@ std::optional<double> ResultRow::wire_gb_s() const {
 }
 
 std::optional<double> ResultRow::encode_share() const {
-  if (!has_codec_times()) return std::nullopt;
+  if (!has_codec_times() || inner) return std::nullopt;                            // of two levels two codecs encode
   return (encoded_bytes() + bytes->payload) / encode->median / (2.0 * copy_rate);  // a copy of B bytes moves 2 B
 }
 
 std::optional<double> ResultRow::decode_share() const {
-  if (!has_codec_times() || inner) return std::nullopt;  // of two levels two codecs decode
+  if (!has_codec_times() || inner) return std::nullopt;
   // A sum is decoded once, a gather p times; hop decodes p-1 segments on the way and all p at the end; alltoall decodes
   // p shards as their owner and all p means at the end.
   const double p = ranks;

@@ -108,6 +108,12 @@ TEST(Columns, ReadARowsNumbersInTheirUnits) {
   EXPECT_DOUBLE_EQ(row.decode_share().value(), (4 * 500.0 + 8000.0) / 4000.0);  // a gather decodes four payloads
 }
 
+TEST(Columns, HaveNoShareOfMemcpyWhereTwoCodecsTookTheTime) {
+  ResultRow row = full_row();
+  row.inner = parse_codec("bf16");
+  for (const char* column : {"encode_share", "decode_share"}) EXPECT_EQ(cell(row, column), Cell{}) << column;
+}
+
 TEST(Columns, AreEmptyForWhatARowDoesNotHave) {
   ResultRow row{parse_codec("topk")};
   row.status = ResultRow::Status::skipped;
