@@ -1,10 +1,13 @@
 """Reading gradient files, against h5py alone."""
 
+import subprocess
+
 import h5py
 import numpy as np
 import pytest
 
 import gradtool
+from gradtool._writer import GradientWriter, StepRecord, TensorSpec
 
 
 def test_every_way_to_index_gives_what_the_file_holds(capture_file):
@@ -49,6 +52,22 @@ def test_a_step_that_is_being_written_does_not_count(tmp_path):
         assert run["w"].gradient[:].shape == (2, 1, 4)
         with pytest.raises(IndexError):
             run["w"].gradient[2]
+
+
+def test_the_program_reads_what_any_h5py_writes_and_merges(tmp_path, gradtool_program):
+    """The HDF5 inside h5py may be newer than the program's."""
+    files = [tmp_path / f"run.rank{rank}.h5" for rank in range(2)]
+    for rank, path in enumerate(files):
+        writer = GradientWriter(path, [TensorSpec("w", (3, 5))], 1, {"model": "test", "rank": rank})
+        for step in range(2):
+            writer.write(StepRecord(step, [np.full((1, 15), 10 * rank + step, "f4")]))
+        writer.close()
+    for name, copy in (("copied.h5", True), ("linked.h5", False)):
+        gradtool.merge(files, tmp_path / name, copy=copy)
+        done = subprocess.run([gradtool_program, "validate", tmp_path / name], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        with gradtool.open(tmp_path / name) as run:
+            np.testing.assert_array_equal(run["w"].gradient[:][..., 0, 0], [[0, 10], [1, 11]])
 
 
 def test_what_is_no_gradient_file_is_refused_with_a_sentence(tmp_path, capture_file):

@@ -16,6 +16,9 @@ import numpy as np
 from ._errors import DataError, Error, UsageError
 from ._files import FORMAT, SCHEMA_VERSION
 
+# What HDF5 1.10 reads, which is the oldest that gradtool is built with, and as the program itself writes. "latest" would be what the
+# HDF5 inside h5py knows: 2.0 writes virtual data sets that 1.10 takes for damaged.
+LIBVER = ("v110", "v110")
 MOST_CHUNK_BYTES = 4 << 20
 QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
 
@@ -86,7 +89,7 @@ class GradientWriter:
             os.remove(self.path)
         self.steps = 0
         try:
-            self._file = h5py.File(self.path, "w", libver="latest")
+            self._file = h5py.File(self.path, "w", libver=LIBVER)
         except OSError as error:
             raise Error(f"{self.path}: cannot be written ({error})") from error
         self._file.attrs.update(
@@ -260,7 +263,7 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
         rows = _check_alike(sources)
         temporary = out + ".merging"
         try:
-            with h5py.File(temporary, "w", libver="latest") as file:
+            with h5py.File(temporary, "w", libver=LIBVER) as file:
                 _write_merged(file, sources, rows, copy, os.path.dirname(os.path.abspath(out)))
             os.replace(temporary, out)
         except BaseException:
