@@ -104,12 +104,12 @@ def test_models_learn(kind, corpus):
     batches = text.Batches(text.Tokenizer([]).encode(corpus.read_bytes()), shape.context, 8, 1)
     held_out = [torch.from_numpy(part) for part in batches.for_validation()]
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
-    losses = [float(model(*held_out))]
+    losses = [model(*held_out).item()]
     for step in range(160):
         optimizer.zero_grad()
         model(*(torch.from_numpy(part) for part in batches.at(0, step))).backward()
         optimizer.step()
-    losses.append(float(model(*held_out)))
+    losses.append(model(*held_out).item())
     # Nothing known is ln 256 = 5.5. Below the loss of somebody who knows how frequent each byte is, what follows what is known, too.
     counts = np.bincount(np.asarray(batches.training), minlength=256) + 1
     by_frequency = float(-np.log(counts / counts.sum())[held_out[1].numpy()].mean())
