@@ -85,10 +85,10 @@ def train(options):
             import gradtool
             capture = gradtool.Capture(model, options.capture, replace=True, first=3, optimizer=optimizer, name="ResNet-18")
         hook = None if capture else register(model, run)
-        times = []
+        times, processor = [], []
         for iteration in range(3 + (4 if capture else options.iterations)):
             dist.barrier()
-            begin = time.perf_counter()
+            begin, begin_processor = time.perf_counter(), time.process_time()
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()
@@ -97,12 +97,16 @@ def train(options):
             optimizer.step()
             if iteration >= 3:  # DDP cuts its buckets anew after the first, and PyTorch's PowerSGD begins at the second
                 times.append(time.perf_counter() - begin)
+                processor.append(time.process_time() - begin_processor)
         if capture:
             capture.close()
             continue
         slowest = torch.tensor(times, dtype=torch.float64)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        used = torch.tensor([statistics.median(processor)], dtype=torch.float64)
+        dist.all_reduce(used)
         results.append({"run": run, "codec": codec, "iteration_ms": [1e3 * t for t in slowest.tolist()],
+                        "processor_ms": 1e3 * used.item(),
                         "payload_bytes": hook.payload_bytes if hook else None})
         if rank == 0:
             print(f"{options.rate} {run}: {1e3 * statistics.median(slowest.tolist()):.0f} ms", file=sys.stderr, flush=True)
@@ -165,7 +169,8 @@ def main():
         for result in json.loads(results.read_text()):
             measured = statistics.median(result["iteration_ms"])
             name = result["codec"]
-            row = {"rate": rate, "run": result["run"], "codec": name, "measured_ms": round(measured, 1), "compute_ms": round(compute_ms, 1)}
+            row = {"rate": rate, "run": result["run"], "codec": name, "measured_ms": round(measured, 1),
+                   "processor_ms": round(result["processor_ms"], 1), "compute_ms": round(compute_ms, 1)}
             for overlap in ("none", "bucket"):
                 value = next(v for k, v in modelled.items() if k[0] == overlap and k[1].startswith(name.split(":")[0]))
                 row[f"modelled_{overlap}_ms"] = round(value, 1)
