@@ -333,6 +333,39 @@ def test_powersgd_agrees_with_pytorchs():
     assert sent[1] == 4 * 4 * (48 + 32) == sent[0]
 
 
+def overflow_in_the_middle(rank, size, specs):
+    """What two hooks average in the last step: one of them has seen a step before it in which rank 1 overflowed."""
+    results = []
+    for spec in specs:
+        parameters = [nn.Parameter(torch.zeros(40, 30))]
+        last = []
+        for overflows in (False, True):
+            hook = gradtool.ddp_hook(spec)
+            generator = torch.Generator().manual_seed(rank)
+            for step in range(4):
+                values = torch.randn(1200, generator=generator)
+                if step == 2:
+                    values[7] = float("nan") if rank == 1 else 0.0
+                    if overflows:
+                        hook._reduce(values, parameters, 0)
+                        assert not torch.isfinite(values).all(), f"{spec}: the scaler of rank {rank} would not see the overflow"
+                else:
+                    hook._reduce(values, parameters, 0)
+                hook.iteration += 1
+            last.append((values.numpy().copy(), hook.bytes_sent))
+        results.append(last)
+    return results
+
+
+@pytest.mark.usefixtures("core")
+def test_a_step_that_overflows_leaves_what_the_hook_keeps_as_it_is():
+    specs = ["topk:ratio=0.05,ef=on", "powersgd:rank=2", "efsignsgd", "thc"]
+    for rank, results in enumerate(run_ranks(2, overflow_in_the_middle, specs)):
+        for spec, ((wanted, sent), (got, sent_too)) in zip(specs, results):
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{spec}, rank {rank}")
+            assert np.isfinite(got).all() and sent == sent_too
+
+
 @pytest.mark.usefixtures("core")
 def test_wrong_hooks_are_refused():
     with pytest.raises(gradtool.UsageError, match="process group"):

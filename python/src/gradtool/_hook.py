@@ -48,7 +48,10 @@ class DdpHook:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that this rank has sent since the hook was made, counted as bench counts `wire_bytes`."""
+        """Bytes that the codec made this rank send since the hook was made, counted as bench counts `wire_bytes`.
+
+        Buckets that are averaged uncompressed and the agreement of the ranks about each bucket are not counted.
+        """
         return sum(ranks.bytes_sent for ranks in self._ranks.values())
 
     def register(self, model: torch.nn.parallel.DistributedDataParallel) -> "DdpHook":
@@ -87,11 +90,11 @@ class DdpHook:
             future.set_exception(error)
 
     def _reduce(self, buffer: torch.Tensor, parameters: list, number: int) -> None:
-        if self.iteration < self._start:
+        values = buffer if buffer.dtype == torch.float32 else buffer.to(torch.float32)
+        if self.iteration < self._start or not self._finite_everywhere(values):
             dist.all_reduce(buffer, group=self._group)
             buffer.div_(self._size)
             return
-        values = buffer if buffer.dtype == torch.float32 else buffer.to(torch.float32)
         # DDP cuts its buckets anew after the first iteration: what was kept for the old ones is dropped with them.
         key = (number, tuple(id(parameter) for parameter in parameters))
         unit = self._units.get(number)
@@ -105,6 +108,15 @@ class DdpHook:
         self._payload_so_far += reducer.payload_bytes
         if values is not buffer:
             buffer.copy_(values)
+
+    def _finite_everywhere(self, values: torch.Tensor) -> bool:
+        """Whether no rank has an infinite value or NaN in the bucket. One of them would stay in residuals for ever.
+
+        It reads the bucket once and copies nothing: the smallest and the largest value are NaN where any value is.
+        """
+        overflow = torch.stack(torch.aminmax(values)).isfinite().logical_not().any().float().reshape(1)
+        dist.all_reduce(overflow, dist.ReduceOp.MAX, group=self._group)
+        return not overflow.item()
 
     def _weights(self, parameters: list, values: torch.Tensor) -> Optional[torch.Tensor]:
         return torch.empty_like(values) if _core.parse_codec(self.spec)["needs_weight"] else None
@@ -172,6 +184,12 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
     It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back.
     Residuals and factors belong to a bucket, and begin anew when DDP cuts its buckets anew after the first iteration.
     A hook does not see the learning rate: to codecs with schedules it looks constant.
+
+    A bucket in which any rank has an infinite value or NaN, as a GradScaler provokes them, is averaged uncompressed by
+    all ranks and leaves residuals and factors as they are; the scaler then skips the step. The ranks agree on this by an
+    all-reduce of one float for each bucket. With a GradScaler, gradients and so residuals are in scaled units: after
+    the scale has changed, old residuals count too much or too little by that factor until they have been sent.
+
     Every rank makes its hook at the same point of the program, because that makes a process group.
     """
     return DdpHook(spec, **options)
