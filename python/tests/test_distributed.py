@@ -156,6 +156,47 @@ def test_gradient_accumulation_under_ddp(tmp_path):
             np.testing.assert_allclose(moment, sum(part ** 2 for part in parts), rtol=1e-3, atol=1e-10)
 
 
+def accumulate_without_no_sync(rank, size, path):
+    model = nn.parallel.DistributedDataParallel(make_model())
+    with pytest.raises(gradtool.UsageError, match=r"iteration 1: .* reduced twice .*no_sync"):
+        with gradtool.Capture(model, path, first=1, merge="no") as capture:
+            for step in range(2):
+                for micro in range(3):
+                    (loss_of(model, rank, micro) / 3).backward()
+                assert step == 0, "this one is captured"
+                capture.step()
+
+
+def test_accumulation_that_synchronises_each_time_is_refused(tmp_path):
+    run_ranks(2, accumulate_without_no_sync, str(tmp_path / "run.h5"))
+
+
+def capture_compiled(rank, size, folder):
+    """Whether a compiled DDP model is seen through, and whether a warning says that an inner model is not."""
+    for name in ("compiled", "inner"):
+        model = nn.parallel.DistributedDataParallel(make_model())
+        trained = torch.compile(model, backend="eager") if name == "compiled" else model
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with gradtool.Capture(trained if name == "compiled" else model.module, os.path.join(folder, name + ".h5")) as capture:
+                for step in range(2):
+                    model.zero_grad()
+                    loss_of(trained, rank, step).backward()
+                    capture.step()
+        said = [str(w.message) for w in caught if "averaged before step()" in str(w.message)]
+        assert len(said) == (name == "inner"), said
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile") or not hasattr(torch, "compiler"), reason="this torch cannot compile")
+def test_a_compiled_model_is_captured_before_averaging(tmp_path):
+    run_ranks(2, capture_compiled, str(tmp_path))
+    weights = flat(make_model().parameters())
+    with gradtool.open(tmp_path / "compiled.h5") as run:
+        for rank in range(2):
+            got = np.concatenate([t.gradient[0, rank].reshape(-1) for t in run])
+            np.testing.assert_allclose(got, own_gradient(weights, rank, 0), rtol=1e-4, atol=1e-7)
+
+
 def capture_with_own_hook(rank, size, path):
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
     model = nn.parallel.DistributedDataParallel(make_model())

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import warnings
+import zlib
 from typing import Any, Iterable, Optional, Union
 
 import numpy as np
@@ -169,6 +170,8 @@ class Capture:
         self.written = 0
         self.path = os.fspath(path)
         self._workers = micro_batches if micro_batches_as_workers else 1
+
+        self._may_be_averaged = self._ranks > 1 and not averaged and quantity == "gradient"
 
         self._parameters, specs = self._describe(model, scaler is not None, second_moment is not None, weight)
         if not specs:
@@ -336,6 +339,7 @@ class Capture:
         if self._delta:
             return
         _inner(model).register_forward_pre_hook(self._forward_begins)
+        model = _uncompiled(model)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             state, hook = comm_hook if comm_hook is not None else (self._group, _all_reduce_hook())
             def see_bucket(state: Any, bucket: Any) -> Any:
@@ -374,8 +378,13 @@ class Capture:
     def take(self, parameter: Any, gradient: torch.Tensor) -> None:
         """Keeps one parameter's gradient of this rank, which may be scaled; for hooks."""
         index = self._index.get(id(parameter))
-        if index is not None:
-            self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
+        if index is None:
+            return
+        if index in self._seen:
+            raise UsageError(f"iteration {self.iteration}: the gradient of {self._specs[index].name} was reduced twice since the last "
+                             f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
+                             f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
+        self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
 
     def backward_ended(self) -> None:
         """Notes how long forward and backward took, without what the capture itself took; for hooks."""
@@ -442,6 +451,8 @@ class Capture:
             if self._second_moment == "micro_batches":
                 self._observe_last_micro_batch()
             gradients = self._rows([self._seen])
+            if self._may_be_averaged and not self._by_hook:
+                self._warn_of_averages(gradients)
         if isinstance(loss, torch.Tensor):
             loss = loss.detach()
         if learning_rate is None and self._optimizer is not None:
@@ -465,6 +476,19 @@ class Capture:
             compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
                                     self._compute / self._workers),
             overflow=overflow))
+
+    def _warn_of_averages(self, gradients: list) -> None:
+        """At the first captured step: gradients that are the same on all ranks were averaged before anybody saw them."""
+        self._may_be_averaged = False
+        checksum = 0
+        for values in gradients:
+            checksum = zlib.crc32(values, checksum)
+        checksums: list = [None] * self._ranks
+        dist.all_gather_object(checksums, checksum, group=self._group)
+        if len(set(checksums)) == 1 and any(values.any() for values in gradients):
+            warnings.warn(f"iteration {self.iteration}: the gradients of all ranks are equal, so they were averaged before step() saw "
+                          f"them; give Capture the model that DistributedDataParallel or fully_shard returned, call step() before "
+                          f"you average, or say averaged=True")
 
     def _grads(self) -> dict:
         grads = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}
@@ -559,8 +583,16 @@ def _all_reduce_hook() -> Any:
 
 def _inner(model: nn.Module) -> nn.Module:
     """The user's own model, without the wrappers that change the names of its parameters."""
-    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)) or hasattr(model, "_orig_mod"):
-        model = model.module if hasattr(model, "module") else model._orig_mod  # pylint: disable=protected-access
+    model = _uncompiled(model)
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = _uncompiled(model.module)
+    return model
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """The module that was given to torch.compile."""
+    while hasattr(model, "_orig_mod"):
+        model = model._orig_mod  # pylint: disable=protected-access
     return model
 
 
