@@ -5,6 +5,7 @@ import sys
 import time
 import types
 
+import h5py
 import numpy as np
 import pytest
 
@@ -238,6 +239,63 @@ for step in range(10**6):
             assert len(run.steps) >= written > 3 and not run.complete
             for step in (0, written - 1, len(run.steps) - 1):
                 assert (run["weight"].gradient[step] == run.steps["iteration"][step]).all()
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_a_full_disk_ends_in_a_sentence_and_leaves_the_steps_before(asked_before, tmp_path, gradtool_program):
+    """A limit on the size of files stands for the disk; the second time, HDF5 finds it full in the middle of a step."""
+    if not asked_before and int(h5py.version.hdf5_version.split(".")[0]) < 2:
+        pytest.skip(f"HDF5 {h5py.version.hdf5_version} cannot close a file after a write that failed in the middle of a flush")
+    path = tmp_path / "run.h5"
+    program = f"""
+import os, resource, time, torch, gradtool
+if {asked_before}:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+model = torch.nn.Linear(40, 30)
+try:
+    with gradtool.Capture(model, {str(path)!r}) as capture:
+        for step in range(100):
+            while step == 20 and capture.written < 20:
+                time.sleep(0.01)
+            if step == 20 and not {asked_before}:
+                os.dup2(os.open("/dev/full", os.O_RDWR), capture._file._file.id.get_vfd_handle())
+            model(torch.ones(2, 40)).sum().backward()
+            capture.step()
+except gradtool.Error as error:
+    print(error, capture.written, sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    sentence, written = done.stdout.strip().splitlines()[0], int(done.stdout.split()[-1])
+    assert str(path) in sentence and ("bytes for what is to be written" if asked_before else "could not be written") in sentence
+    assert path.stat().st_size <= 300000
+    with gradtool.open(path) as run:
+        assert len(run.steps) == written > 10 and not run.complete and np.isfinite(run["weight"].gradient[:]).all()
+    assert subprocess.run([gradtool_program, "validate", path], capture_output=True).returncode == 0
+
+
+def test_a_disk_without_room_for_a_step_leaves_no_file(tmp_path, monkeypatch):
+    model = small_model()
+    monkeypatch.setattr("os.statvfs", lambda _: types.SimpleNamespace(f_blocks=10, f_bavail=1, f_frsize=4096))
+    with pytest.raises(gradtool.Error, match=r"run.h5: needs \d+ bytes .* only 4096 are free"):
+        gradtool.Capture(model, tmp_path / "run.h5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_goes_wrong_in_the_constructor_leaves_no_file(tmp_path):
+    with pytest.raises(gradtool.UsageError, match="seed is"):
+        gradtool.Capture(small_model(), tmp_path / "run.h5", seed=2 ** 70)
+    assert not list(tmp_path.iterdir())
+
+
+def test_parameters_without_elements_are_left_out(tmp_path):
+    model = small_model()
+    model.nothing = nn.Parameter(torch.zeros(0, 4))
+    with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+        model(torch.ones(2, 1, 8, 8)).sum().backward()
+        capture.step()
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert "nothing" not in run.tensors and len(run.tensors) == 6
 
 
 def test_an_exception_leaves_an_interrupted_file_and_none_without_a_step(tmp_path):

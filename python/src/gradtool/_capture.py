@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
@@ -80,7 +81,7 @@ class Capture:
     Parameters
     ----------
     model:
-        The model that is trained. Parameters that need no gradient are left out.
+        The model that is trained. Parameters that need no gradient, or have no elements, are left out.
     path:
         The file to write.
     every, first, last:
@@ -201,12 +202,12 @@ class Capture:
         }
         if self._ranks > 1:
             attributes.update(rank=self._rank, ranks=self._ranks)
-        failure = None
+        failure: Optional[Exception] = None
         try:
             if self._ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:
                 raise UsageError(f"{self.path} exists; give another path or replace=True")
             self._file = GradientWriter(self._rank_path(self._rank), specs, self._workers, attributes, columns, replace)
-        except Error as error:
+        except Exception as error:  # pylint: disable=broad-except
             failure = error
         if self._ranks > 1:
             # One rank that cannot write would leave the others waiting for it at the next collective.
@@ -219,12 +220,12 @@ class Capture:
         self._writer = BackgroundWriter(self._file, self._count_written)
         try:
             self._attach(model, comm_hook)
+            if self._delta:
+                self.start()
         except BaseException:
             self._writer.finish()
             self._file.close()
             raise
-        if self._delta:
-            self.start()
         _OPEN.add(self)
 
     # ---- what the training calls ----
@@ -283,17 +284,26 @@ class Capture:
         if not complete:
             self._close_alone(complete)
             return
-        self._finish(complete)
-        if self._ranks > 1 and self._merge != "no":
-            self._merge_ranks()
+        if self._ranks == 1 or self._merge == "no":
+            self._finish(complete)
+            return
+        failure = None
+        try:
+            self._finish(complete)
+        except Error as error:
+            failure = error
+        self._merge_ranks(failure)
 
     def _finish(self, complete: bool) -> None:
         self._closed = True
         _OPEN.discard(self)
         try:
             self._writer.finish()
-        finally:
-            self._file.close(complete)
+        except BaseException:
+            with contextlib.suppress(Error):  # the first error is the one to know
+                self._file.close(complete=False)
+            raise
+        self._file.close(complete and not self._writer.failed)
 
     def _close_alone(self, complete: bool) -> None:
         """As close(), but without the other ranks."""
@@ -308,7 +318,12 @@ class Capture:
         return self
 
     def __exit__(self, kind: Any, *exception: Any) -> None:
-        self.close(complete=kind is None)
+        try:
+            self.close(complete=kind is None)
+        except Error as error:
+            if kind is None:
+                raise
+            warnings.warn(str(error))  # the exception that leaves the block is the one to know
 
     # ---- how gradients are found ----
 
@@ -318,7 +333,7 @@ class Capture:
         inner = _inner(model)
         modules = dict(inner.named_modules())
         for name, parameter in inner.named_parameters():
-            if not parameter.requires_grad or id(parameter) in seen:
+            if not parameter.requires_grad or parameter.numel() == 0 or id(parameter) in seen:
                 continue
             if parameter.dtype not in _DTYPES:
                 raise UsageError(f"parameter {name} has the type {parameter.dtype}; valid are float32, float16, bfloat16, "
@@ -547,16 +562,20 @@ class Capture:
         stem, extension = os.path.splitext(self.path)
         return f"{stem}.rank{rank}{extension or '.h5'}"
 
-    def _merge_ranks(self) -> None:
+    def _merge_ranks(self, failed: Optional[Error]) -> None:
         """Rank 0 merges when all ranks have closed; every rank leaves when that is done, and learns how it went."""
-        _meet(self._group, None)
+        elsewhere = _meet(self._group, None if failed is None else str(failed))
+        if failed is not None:
+            raise failed
+        if elsewhere is not None:
+            raise Error(f"the files of the ranks are not merged, because another rank could not write its own: {elsewhere}")
         failure = None
         if self._rank == 0:
             paths = [self._rank_path(rank) for rank in range(self._ranks)]
-            elsewhere = [path for path in paths if not os.path.exists(path)]
+            unseen = [path for path in paths if not os.path.exists(path)]
             try:
-                if elsewhere and self.written > 0:
-                    warnings.warn(f"{', '.join(elsewhere)} cannot be seen from rank 0; bring the ranks' files into one "
+                if unseen and self.written > 0:
+                    warnings.warn(f"{', '.join(unseen)} cannot be seen from rank 0; bring the ranks' files into one "
                                   f"folder and merge them with 'gradtool merge'")
                 elif self.written > 0:
                     merge_files(paths, self.path, copy=self._merge == "copy", replace=True)

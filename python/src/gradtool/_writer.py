@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import queue
 import re
+import resource
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Sequence, Union
@@ -20,6 +22,8 @@ from ._files import FORMAT, SCHEMA_VERSION
 # HDF5 inside h5py knows: 2.0 writes virtual data sets that 1.10 takes for damaged.
 LIBVER = ("v110", "v110")
 MOST_CHUNK_BYTES = 4 << 20
+# What HDF5's own records about a step may take at most, in the file and for each data set.
+_SLACK, _SLACK_OF_DATA_SET = 64 << 10, 4 << 10
 QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
 
 
@@ -71,6 +75,22 @@ def chunk_shape(workers: int, elements: int, value_bytes: int) -> tuple:
     return (1, together, per_chunk)
 
 
+def expect_room(path: str, needed: int) -> None:
+    """Raises Error where the file cannot grow by so many bytes.
+
+    This is asked before HDF5 begins to write, because HDF5 ends the process when it cannot write what it holds.
+    """
+    disk = os.statvfs(os.path.dirname(os.path.abspath(path)))
+    if disk.f_blocks == 0:  # a file system that does not know how much room it has
+        return
+    free = disk.f_bavail * disk.f_frsize
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY:
+        free = min(free, max(0, limit - (os.path.getsize(path) if os.path.exists(path) else 0)))
+    if needed > free:
+        raise Error(f"{path}: needs {needed} bytes for what is to be written, but only {free} are free there")
+
+
 class GradientWriter:
     """A gradient file that grows by one step at a time.
 
@@ -81,21 +101,38 @@ class GradientWriter:
     def __init__(self, path: Union[str, os.PathLike], tensors: Sequence[TensorSpec], workers: int, attributes: dict,
                  columns: Sequence[str] = (), replace: bool = False) -> None:
         self.path = os.fspath(path)
+        self._place = self.path  # where it is written
         if os.path.lexists(self.path):
             if not replace:
                 raise UsageError(f"{self.path} exists; give another path or replace=True")
             if not os.path.isfile(self.path):
                 raise UsageError(f"{self.path} is not a plain file and is not replaced")
-            os.remove(self.path)
+            self._place += ".new"  # until there is a step, the old file stays
         self.steps = 0
+        if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
+            raise Error(f"{self.path}: cannot be written, because there is no such folder")
+        expect_room(self._place, len(tensors) * _SLACK_OF_DATA_SET + _SLACK)
         try:
-            self._file = h5py.File(self.path, "w", libver=LIBVER)
+            self._file = h5py.File(self._place, "w", libver=LIBVER)
         except OSError as error:
             raise Error(f"{self.path}: cannot be written ({error})") from error
+        self._open = True
+        try:
+            self._lay_out(tensors, workers, attributes, columns)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lay_out(self, tensors: Sequence[TensorSpec], workers: int, attributes: dict, columns: Sequence[str]) -> None:
         self._file.attrs.update(
             format=FORMAT, schema_version=SCHEMA_VERSION, complete=0, interrupted=0, workers=workers,
             created=_now())
-        self._file.attrs.update({name: value for name, value in attributes.items() if value is not None})
+        for name, value in attributes.items():
+            try:
+                if value is not None:
+                    self._file.attrs[name] = value
+            except (TypeError, ValueError, OverflowError) as error:
+                raise UsageError(f"{name} is {value!r}, which an attribute of a gradient file cannot hold ({error})") from error
 
         steps = self._file.create_group("steps")
         self._columns = {}
@@ -124,9 +161,25 @@ class GradientWriter:
                 self._weights.append(group.create_dataset("weight", (0, n), "f4", maxshape=(None, n),
                                                           chunks=chunk_shape(1, n, 4)[::2]))
         self._file.swmr_mode = True
+        data_sets = [*self._gradients, *self._moments, *self._weights, *self._columns.values()]
+        self._step_bytes = _SLACK + sum(_chunk_bytes_of_a_step(data) + _SLACK_OF_DATA_SET for data in data_sets)
 
     def write(self, step: StepRecord) -> None:
         """Appends a step. When it returns, the step is in the file even if the process is killed."""
+        if not self._open:
+            raise Error(f"{self.path}: is closed, because an earlier step could not be written")
+        expect_room(self._place, self._step_bytes)
+        try:
+            self._append(step)
+        except (OSError, RuntimeError) as error:
+            self._abandon()
+            raise Error(f"{self.path}: a step could not be written ({error})") from error
+        self.steps += 1
+        if self._place != self.path:
+            os.replace(self._place, self.path)
+            self._place = self.path
+
+    def _append(self, step: StepRecord) -> None:
         row = self.steps
         for data, values in [*zip(self._gradients, step.gradients), *zip(self._moments, step.second_moments or ()),
                              *zip(self._weights, step.weights or ())]:
@@ -143,18 +196,46 @@ class GradientWriter:
         iteration.resize(row + 1, axis=0)
         iteration[row] = step.iteration
         self._file.flush()
-        self.steps += 1
 
     def close(self, complete: bool = True) -> None:
         """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it."""
-        if not self._file:
+        if not self._open:
             return
+        self._open = False
+        try:
+            self._file.flush()
+        except (OSError, RuntimeError) as error:
+            self._abandon()
+            raise Error(f"{self.path}: could not be finished ({error})") from error
         self._file.close()
         if self.steps == 0:
-            os.remove(self.path)
+            os.remove(self._place)
             return
         with h5py.File(self.path, "r+") as file:
-            file.attrs["complete" if complete else "interrupted"] = 1
+            # In place, which needs no room on the disk.
+            file.attrs.modify("complete" if complete else "interrupted", 1)
+
+    def _abandon(self) -> None:
+        """Closes a file that HDF5 could not write. It stays as it is, which is as a killed process would have left it.
+
+        HDF5 goes on to write what it holds, in close() and at the end of the process, and crashes where it cannot; so
+        it is given a file in memory to write that to.
+        """
+        sink = os.memfd_create("gradtool") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
+        os.dup2(sink, self._file.id.get_vfd_handle())
+        os.close(sink)
+        for _ in range(2):  # HDF5 puts its cache in order in a first attempt that fails
+            with contextlib.suppress(OSError, RuntimeError):
+                self._file.close()
+        self._open = False
+        if self.steps == 0:
+            os.remove(self._place)
+
+
+def _chunk_bytes_of_a_step(data: h5py.Dataset) -> int:
+    """What one more step can make a data set grow by: whole chunks."""
+    chunks = [-(-extent // chunk) for extent, chunk in zip(data.shape[1:], data.chunks[1:])]
+    return int(np.prod(chunks, dtype=object) * np.prod(data.chunks, dtype=object)) * data.dtype.itemsize
 
 
 class BackgroundWriter:
@@ -167,6 +248,8 @@ class BackgroundWriter:
         self._queue: queue.Queue = queue.Queue()
         self._idle = threading.Semaphore(1)  # held from `put` until the step is written
         self._failure: Optional[BaseException] = None
+        #: Whether a step is missing in the file because it could not be written.
+        self.failed = False
         self._thread = threading.Thread(target=self._work, name="gradtool writer", daemon=True)
         self._thread.start()
 
@@ -189,6 +272,8 @@ class BackgroundWriter:
     def _raise(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            if isinstance(failure, Error):
+                raise failure
             raise Error(f"{self.writer.path}: a step could not be written ({failure})") from failure
 
     def _work(self) -> None:
@@ -198,7 +283,7 @@ class BackgroundWriter:
                 if self._on_written is not None:
                     self._on_written(step)
             except BaseException as error:  # pylint: disable=broad-except
-                self._failure = error
+                self._failure, self.failed = error, True
             del step  # before the next one is waited for
             self._idle.release()
 
@@ -263,6 +348,8 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
         rows = _check_alike(sources)
         temporary = out + ".merging"
         try:
+            if copy:
+                expect_room(temporary, sum(os.path.getsize(source.path) for source in sources) + _SLACK)
             with h5py.File(temporary, "w", libver=LIBVER) as file:
                 _write_merged(file, sources, rows, copy, os.path.dirname(os.path.abspath(out)))
             os.replace(temporary, out)
