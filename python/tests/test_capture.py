@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 import types
+import warnings
 
 import h5py
 import numpy as np
@@ -307,9 +308,65 @@ def test_an_exception_leaves_an_interrupted_file_and_none_without_a_step(tmp_pat
             1 / 0
     with gradtool.open(tmp_path / "run.h5") as run:
         assert not run.complete and run.attributes["interrupted"] == 1 and len(run.steps) == 2
-    with gradtool.Capture(model, tmp_path / "empty.h5", first=100) as capture:
-        train(model, batches(2), capture, optimizer)
-    assert not (tmp_path / "empty.h5").exists()
+    with pytest.warns(UserWarning, match="empty.h5 was not written.*called 2 times.*first=100"):
+        with gradtool.Capture(model, tmp_path / "empty.h5", first=100) as capture:
+            train(model, batches(2), capture, optimizer)
+    assert not (tmp_path / "empty.h5").exists() and not model._forward_pre_hooks
+
+
+def test_an_old_file_stays_until_there_is_a_step(tmp_path):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for steps in (1, 0, 2):
+        options = {"iterations": range(steps)} if steps else {"first": 100}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with gradtool.Capture(model, tmp_path / "run.h5", replace=True, **options) as capture:
+                train(model, batches(2), capture, optimizer)
+        with gradtool.open(tmp_path / "run.h5") as run:
+            assert len(run.steps) == (steps or 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def test_only_optimizers_with_adams_second_moment_give_it(tmp_path):
+    model = small_model()
+
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99)})
+
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["exp_avg"] = p.grad.clone()
+    with pytest.raises(gradtool.UsageError, match="exp_avg_sq.*SGD does not"):
+        gradtool.Capture(model, tmp_path / "run.h5", optimizer=torch.optim.SGD(model.parameters(), 0.1), second_moment="adam")
+    optimizer = Lion(model.parameters())
+    with pytest.raises(gradtool.UsageError, match="Lion keeps exp_avg"):
+        with gradtool.Capture(model, tmp_path / "run.h5", optimizer=optimizer, second_moment="adam") as capture:
+            train(model, batches(2), capture, optimizer)
+
+
+def test_a_round_that_did_not_start_is_refused(tmp_path):
+    with gradtool.Capture(small_model(), tmp_path / "run.h5", quantity="pseudo_gradient") as capture:
+        capture.step()
+        with pytest.raises(gradtool.UsageError, match=r"iteration 1: step\(\) came without start\(\)"):
+            capture.step()
+        capture.start()
+        capture.step()
+    assert capture.written == 2
+
+
+def test_a_validation_is_no_part_of_an_iteration(tmp_path):
+    model = small_model()
+    model.register_forward_hook(lambda *_: time.sleep(0.05))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+        with torch.no_grad():
+            for inputs, _ in batches(20):
+                model(inputs)
+        train(model, batches(1), capture, optimizer)
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert 0.05 < run.steps["compute_seconds"][0, 0] < 0.8
 
 
 @pytest.mark.parametrize("end, complete", [("", True), ("raise RuntimeError('the training broke')", False)])
@@ -330,8 +387,9 @@ for _ in range(5):
 
 
 @pytest.mark.parametrize("options, sentence", [
-    ({"every": 0}, "every"), ({"merge": "maybe"}, "merge"), ({"quantity": "loss"}, "quantity"),
-    ({"second_moment": "adam"}, "optimizer"), ({"second_moment": "micro_batches"}, "micro_batches"),
+    ({"every": 0}, "every"), ({"iterations": []}, "iterations is empty"), ({"merge": "maybe"}, "merge"), ({"quantity": "loss"}, "quantity"),
+    ({"second_moment": "adam"}, "optimizer"),
+    ({"second_moment": "micro_batches", "micro_batches": 2, "micro_batches_as_workers": True}, "each worker has one micro-batch"), ({"second_moment": "micro_batches"}, "micro_batches"),
     ({"scaler": object()}, "optimizer"), ({"inner_steps": 5}, "pseudo_gradient"), ({"comm_hook": (None, print)}, "Distributed")])
 def test_wrong_options_are_refused_and_leave_nothing(options, sentence, tmp_path):
     with pytest.raises(gradtool.UsageError, match=sentence):

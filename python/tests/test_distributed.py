@@ -203,9 +203,19 @@ def capture_with_own_hook(rank, size, path):
     with gradtool.Capture(model, path, comm_hook=(None, fp16_compress_hook)) as capture:
         loss_of(model, rank, 0).backward()
         capture.step()
+    averaged = flat(p.grad for p in model.parameters())
+    model.zero_grad()
+    with gradtool.Capture(model, path + ".again.h5") as capture:  # the user's hook stays
+        with pytest.raises(gradtool.UsageError, match="captured already, to .*again"):
+            gradtool.Capture(model, path + ".third.h5")
+        loss_of(model, rank, 0).backward()
+        capture.step()
+    np.testing.assert_array_equal(flat(p.grad for p in model.parameters()), averaged)
+    other = nn.parallel.DistributedDataParallel(make_model())
+    other.register_comm_hook(None, fp16_compress_hook)
     with pytest.raises(gradtool.UsageError, match="comm_hook"):
-        gradtool.Capture(model, path, replace=True)
-    return flat(p.grad for p in model.parameters())
+        gradtool.Capture(other, path, replace=True)
+    return averaged
 
 
 def test_ones_own_hook_still_runs(tmp_path):
@@ -214,6 +224,9 @@ def test_ones_own_hook_still_runs(tmp_path):
     mean = (own_gradient(weights, 0, 0) + own_gradient(weights, 1, 0)) / 2
     assert np.any(averaged[0] != mean)  # it was rounded to float16
     np.testing.assert_allclose(averaged[0], mean, rtol=2e-3, atol=1e-5)
+    with gradtool.open(tmp_path / "run.h5") as first, gradtool.open(tmp_path / "run.h5.again.h5") as second:
+        for tensor in first:
+            np.testing.assert_array_equal(second[tensor.name].gradient[:], tensor.gradient[:])
 
 
 # ---- FSDP2 ----
@@ -236,6 +249,17 @@ def capture_fsdp(rank, size, path):
             loss_of(model, rank, step).backward()
             capture.step()
             optimizer.step()
+    capture.take = None  # what is called after the end would fail
+    loss_of(model, rank, 0).backward()
+    with pytest.raises(gradtool.UsageError, match="micro_batches' is not for FSDP2"):
+        gradtool.Capture(model, path + ".moments.h5", micro_batches=2, second_moment="micro_batches")
+    capture = gradtool.Capture(model, path + ".twice.h5")
+    loss_of(model, rank, 0).backward()
+    with pytest.raises(gradtool.UsageError, match="reduced twice"):
+        loss_of(model, rank, 0).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        capture.close()
     return weights, None
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import warnings
+import weakref
 import zlib
 from typing import Any, Iterable, Optional, Union
 
@@ -60,6 +61,17 @@ def _by_owner(module: nn.Module, parameter: str, shape: tuple) -> tuple[str, str
         # The Conv1D of Hugging Face's GPT-2 is a linear layer whose weight is stored input first.
         return "linear", "IO" if owner == "Conv1D" else "OI"
     return ("bias", "") if len(shape) == 1 and parameter.endswith("_b") else ("other", "")
+
+
+class _Watch:
+    """What the communication hook of a DDP model does: shows buckets to the capture that runs, then calls (state, hook)."""
+
+    def __init__(self, capture: Capture, hook: tuple) -> None:
+        self.capture, self.hook = capture, hook
+
+
+#: By DDP model, for as long as it lives.
+_WATCHES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class Capture:
@@ -142,6 +154,8 @@ class Capture:
         valid(every >= 1 and first >= 0, f"every is {every} and first is {first}; valid is every >= 1 and first >= 0")
         valid(iterations is None or (every, first, last) == (1, 0, None),
               "iterations goes without every, first and last")
+        iterations = None if iterations is None else frozenset(iterations)
+        valid(iterations is None or len(iterations) > 0, "iterations is empty; valid is at least one")
         valid(micro_batches >= 1, f"micro_batches is {micro_batches}; valid is 1 or more")
         valid(merge in ("copy", "link", "no"), f"merge is '{merge}'; valid is copy, link or no")
         valid(quantity in QUANTITIES, f"quantity is '{quantity}'; valid is {', '.join(QUANTITIES)}")
@@ -149,7 +163,11 @@ class Capture:
               f"second_moment is '{second_moment}'; valid is micro_batches or adam")
         valid(second_moment != "micro_batches" or micro_batches > 1,
               "second_moment='micro_batches' needs micro_batches of 2 or more")
+        valid(second_moment != "micro_batches" or not micro_batches_as_workers,
+              "second_moment='micro_batches' goes without micro_batches_as_workers, where each worker has one micro-batch")
         valid(second_moment != "adam" or optimizer is not None, "second_moment='adam' needs optimizer=")
+        valid(second_moment != "adam" or all("betas" in group for group in optimizer.param_groups),
+              f"second_moment='adam' needs an optimizer that keeps exp_avg_sq, as Adam and AdamW do; {type(optimizer).__name__} does not")
         valid(inner_steps is None or quantity == "pseudo_gradient",
               "inner_steps goes with quantity='pseudo_gradient'")
         valid(scaler is None or optimizer is not None, "scaler= needs optimizer=, to know whether it was unscaled already")
@@ -161,7 +179,7 @@ class Capture:
               "micro_batches_as_workers is for one process, with micro_batches of 2 or more")
 
         self._every, self._first, self._last = every, first, last
-        self._iterations = None if iterations is None else frozenset(iterations)
+        self._iterations = iterations
         self._optimizer, self._scaler, self._merge = optimizer, scaler, merge
         self._micro_batches, self._as_workers = micro_batches, micro_batches_as_workers
         self._second_moment, self._delta = second_moment, quantity == "pseudo_gradient"
@@ -242,7 +260,7 @@ class Capture:
             self._observe_micro_batch({i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None})
 
     def start(self) -> None:
-        """Where a round of local steps begins, for pseudo-gradients: remembers the weights."""
+        """Where a round of local steps begins, for pseudo-gradients: remembers the weights, for the next `step` alone."""
         if not self._delta:
             raise UsageError("start() is for quantity='pseudo_gradient'")
         self._start_weights = [_full(p).detach().clone() for p in self._parameters]
@@ -254,10 +272,14 @@ class Capture:
         """
         if self._closed:
             raise UsageError("step() was called after the capture had ended")
+        if self._delta and self._start_weights is None:
+            raise UsageError(f"iteration {self.iteration}: step() came without start() since the last step(); call start() where a "
+                             f"round of local steps begins, and step() once where it ends")
         captured = self.capturing
         if captured:
             self._capture(loss, epoch, learning_rate)
         self.iteration += 1
+        self._start_weights = None
         self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
         self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
         return captured
@@ -269,6 +291,11 @@ class Capture:
             return self.iteration in self._iterations
         after = self.iteration - self._first
         return after >= 0 and after % self._every == 0 and (self._last is None or self.iteration <= self._last)
+
+    @property
+    def watching(self) -> bool:
+        """Whether gradients are looked at now; for hooks, which stay on the model after the capture."""
+        return not self._closed and self.capturing
 
     def close(self, complete: bool = True) -> None:
         """Waits for the last step to be written, and merges the files of the ranks. Every rank calls it.
@@ -297,6 +324,8 @@ class Capture:
     def _finish(self, complete: bool) -> None:
         self._closed = True
         _OPEN.discard(self)
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
         try:
             self._writer.finish()
         except BaseException:
@@ -304,11 +333,16 @@ class Capture:
                 self._file.close(complete=False)
             raise
         self._file.close(complete and not self._writer.failed)
+        if complete and self.written == 0 and self._rank == 0:
+            which = f"first={self._first}, every={self._every}, last={self._last}" if self._iterations is None else \
+                f"iterations from {min(self._iterations)} to {max(self._iterations)}"
+            warnings.warn(f"{self.path} was not written, because no step was captured: step() was called {self.iteration} times, and "
+                          f"the capture was made with {which}")
 
     def _close_alone(self, complete: bool) -> None:
         """As close(), but without the other ranks."""
         self._finish(complete)
-        if self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
+        if self.written > 0 and self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
             why = "was not closed before the program ended" if complete else "was interrupted"
             files = " ".join(self._rank_path(rank) for rank in range(self._ranks))
             warnings.warn(f"the capture {why}: {self._rank_path(self._rank)} holds {self.written} steps; merge the ranks' "
@@ -351,35 +385,54 @@ class Capture:
     def _attach(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
         """Finds out how the model is parallel, and hangs itself where each rank's own gradients can be seen."""
         self._by_hook = False
+        self._forward_hook: Any = None
         if self._delta:
             return
-        _inner(model).register_forward_pre_hook(self._forward_begins)
+        self._forward_hook = _inner(model).register_forward_pre_hook(self._forward_begins)
         model = _uncompiled(model)
         if isinstance(model, nn.parallel.DistributedDataParallel):
-            state, hook = comm_hook if comm_hook is not None else (self._group, _all_reduce_hook())
-            def see_bucket(state: Any, bucket: Any) -> Any:
-                if self.capturing and not self._closed:
-                    self._take_bucket(bucket)
-                return hook(state, bucket)
-            # DDP looks at the types themselves, not at their names.
-            see_bucket.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
-            try:
-                model.register_comm_hook(state, see_bucket)
-            except RuntimeError as error:
-                raise UsageError("the model has a communication hook already; give it to Capture as "
-                                 "comm_hook=(state, hook) instead of registering it") from error
+            self._watch_buckets(model, comm_hook)
             self._by_hook = True
         elif comm_hook is not None:
             raise UsageError("comm_hook= is for a model wrapped in DistributedDataParallel")
         elif _is_fsdp2(model):
+            if self._second_moment == "micro_batches":
+                raise UsageError("second_moment='micro_batches' is not for FSDP2, which does not show each rank's own gradient of a "
+                                 "micro-batch; leave it out, or use DistributedDataParallel")
             from ._fsdp import watch_reduce_scatter
             watch_reduce_scatter(model, self)
             self._by_hook = True
         elif any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
             raise UnavailableError("FSDP1 does not show gradients before it reduces them; use fully_shard (FSDP2)")
 
+    def _watch_buckets(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
+        """Registers the communication hook, or takes over that of an earlier capture, since DDP takes one hook for ever."""
+        watch = _WATCHES.get(model)
+        if watch is not None:
+            if watch.capture is not None and not watch.capture._closed:
+                raise UsageError(f"the model is being captured already, to {watch.capture.path}; close that capture first")
+            watch.capture = self
+            watch.hook = comm_hook or watch.hook
+            return
+        watch = _Watch(self, comm_hook or (self._group, _all_reduce_hook()))
+
+        def see_bucket(_: Any, bucket: Any) -> Any:
+            if watch.capture is not None and watch.capture.watching:
+                watch.capture._take_bucket(bucket)
+            state, hook = watch.hook
+            return hook(state, bucket)
+        # DDP looks at the types themselves, not at their names.
+        see_bucket.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        try:
+            model.register_comm_hook(None, see_bucket)
+        except RuntimeError as error:
+            raise UsageError("the model has a communication hook already; give it to Capture as "
+                             "comm_hook=(state, hook) instead of registering it") from error
+        _WATCHES[model] = watch
+
     def _forward_begins(self, *_: Any) -> None:
-        if self._began is None and self.capturing:
+        # A validation between two iterations runs under no_grad, and is no part of them.
+        if self._began is None and torch.is_grad_enabled() and self.capturing:
             self._began = time.perf_counter()
 
     def _take_bucket(self, bucket: Any) -> None:
@@ -545,6 +598,9 @@ class Capture:
             beta = group.get("betas", (0.0, 0.999))[1]
             for parameter in group["params"]:
                 state = self._optimizer.state.get(parameter, {})
+                if state and "exp_avg_sq" not in state:
+                    raise UsageError(f"second_moment='adam' needs an optimizer that keeps exp_avg_sq, as Adam and AdamW do; "
+                                     f"{type(self._optimizer).__name__} keeps {', '.join(map(str, state))}")
                 if id(parameter) in self._index and "exp_avg_sq" in state:
                     correction = 1.0 - beta ** float(state["step"])
                     value = _full(state["exp_avg_sq"]).detach().to("cpu", torch.float32) / correction

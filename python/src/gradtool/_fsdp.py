@@ -34,7 +34,7 @@ def watch_reduce_scatter(model: nn.Module, capture: Any) -> None:
             self.parameters = parameters
 
         def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False) -> Any:
-            if capture.capturing:
+            if capture.watching:
                 _show(capture, self.parameters, input_tensor, group)
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
