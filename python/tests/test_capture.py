@@ -390,7 +390,8 @@ for _ in range(5):
     ({"every": 0}, "every"), ({"iterations": []}, "iterations is empty"), ({"merge": "maybe"}, "merge"), ({"quantity": "loss"}, "quantity"),
     ({"second_moment": "adam"}, "optimizer"),
     ({"second_moment": "micro_batches", "micro_batches": 2, "micro_batches_as_workers": True}, "each worker has one micro-batch"), ({"second_moment": "micro_batches"}, "micro_batches"),
-    ({"scaler": object()}, "optimizer"), ({"inner_steps": 5}, "pseudo_gradient"), ({"comm_hook": (None, print)}, "Distributed")])
+    ({"scaler": object()}, "optimizer"), ({"inner_steps": 5}, "pseudo_gradient"),
+    ({"quantity": "pseudo_gradient", "inner_steps": 0}, "inner_steps is 0"), ({"comm_hook": (None, print)}, "Distributed")])
 def test_wrong_options_are_refused_and_leave_nothing(options, sentence, tmp_path):
     with pytest.raises(gradtool.UsageError, match=sentence):
         gradtool.Capture(small_model(), tmp_path / "run.h5", **options)

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import struct
+import subprocess
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_differences_of_torch_checkpoints_of_several_workers(tmp_path):
     gradtool.import_checkpoint(paths, tmp_path / "d.h5", difference=True, negate=True, inner_steps=30, iterations=[0, 30, 60])
     with gradtool.open(tmp_path / "d.h5") as run:
         assert (run.attributes["quantity"], run.attributes["inner_steps"]) == ("pseudo_gradient", 30)
-        assert run.steps["iteration"].tolist() == [30, 60] and run.workers == 2
+        assert run.steps["iteration"].tolist() == [0, 30] and run.workers == 2
         for step in range(2):
             for worker in range(2):
                 for name in ("w", "b"):
@@ -91,9 +92,11 @@ def test_no_pickle_is_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"w": torch.zeros(3), "extra": Hostile()}, "hostile.pt")
     (tmp_path / "raw.pt").write_bytes(pickle.dumps(Hostile()))
-    for path in ("hostile.pt", "raw.pt"):
-        with pytest.raises(gradtool.DataError, match="weights alone"):
+    (tmp_path / "empty.pt").write_bytes(b"")
+    for path in ("hostile.pt", "raw.pt", "empty.pt"):
+        with pytest.raises(gradtool.DataError, match="weights alone") as caught:
             gradtool.import_checkpoint(path, "out.h5")
+        assert "weights_only" not in str(caught.value) and "\n" not in str(caught.value)
     assert not os.path.exists("executed") and not os.path.exists("out.h5")
 
 
@@ -106,6 +109,130 @@ def test_damaged_safetensors(damage, sentence, tmp_path):
     with pytest.raises(gradtool.DataError, match=sentence):
         gradtool.import_checkpoint(tmp_path / "a.safetensors", tmp_path / "a.h5")
     assert not (tmp_path / "a.h5").exists()
+
+
+GOOD = {"dtype": "F32", "shape": [3, 3], "data_offsets": [0, 36]}
+
+
+def write_raw(path, header, data=bytes(36)):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.mark.parametrize("header, sentence", [
+    *[({"w": {**GOOD, **change}}, "not dtype, shape and data_offsets") for change in (
+        {"shape": [-3, -3]}, {"shape": [3.0, 3.0]}, {"shape": ["3", "3"]}, {"shape": "33"}, {"shape": [[3], [3]]}, {"shape": [True, 9]},
+        {"data_offsets": [None, 36]}, {"data_offsets": [0, 3, 36]}, {"data_offsets": [0.0, 36.0]}, {"dtype": ["F32"]}, {"dtype": 3})],
+    ({"w": 3}, "not dtype"), ([1, 2], "no object"), (b"[" * 50000, "not valid JSON"), ({"w": {**GOOD, "shape": [3, 3] + [1] * 31}}, "33 dimensions"),
+    ({"": GOOD}, "names of 1 to 1024 bytes"), ({"w" * 1025: GOOD}, "names of 1"), ({"a\n": GOOD}, "names of 1"), ({"\ud800": GOOD}, "names of 1"),
+    (b'{"w": %s, "w": %s}' % ((json.dumps(GOOD).encode(),) * 2), "twice"), ({"w": {**GOOD, "shape": [0, 3], "data_offsets": [0, 0]}}, "holds no")])
+def test_headers_of_safetensors_that_are_refused(header, sentence, tmp_path):
+    write_raw(tmp_path / "a.safetensors", header)
+    with pytest.raises(gradtool.DataError, match=sentence):
+        gradtool.import_checkpoint(tmp_path / "a.safetensors", tmp_path / "a.h5")
+    assert not (tmp_path / "a.h5").exists()
+
+
+def test_tensors_without_elements_are_left_out(tmp_path):
+    write_safetensors(tmp_path / "a.safetensors", {"none": np.zeros((0, 3), "f4"), "w": np.ones(5, "f4")})
+    gradtool.import_checkpoint(tmp_path / "a.safetensors", tmp_path / "a.h5")
+    with gradtool.open(tmp_path / "a.h5") as run:
+        assert list(run.tensors) == ["w"]
+
+
+def test_whatever_is_damaged_ends_in_an_error_of_gradtool(tmp_path, gradtool_program):
+    """Bytes that are flipped, and headers in which a value is replaced or a part is doubled."""
+    rng = np.random.default_rng(5)
+    path, out = tmp_path / "a.safetensors", tmp_path / "a.h5"
+    write_safetensors(path, sample())
+    whole = path.read_bytes()
+    length = struct.unpack("<Q", whole[:8])[0]
+    values = [None, True, -1, 0, 3, 2 ** 70, 0.5, "F32", "I64", "", "\0", [], [0], [1, 2], {}, {"dtype": "F32"}, [[[]]]]
+    taken = 0
+    for attempt in range(400):
+        damaged = bytearray(whole)
+        if attempt % 2:
+            for _ in range(int(rng.integers(1, 4))):
+                damaged[int(rng.integers(0, 8 + length))] ^= 1 << int(rng.integers(0, 8))
+        else:
+            header = json.loads(whole[8:8 + length])
+            name = list(header)[int(rng.integers(0, len(header)))]
+            value = values[int(rng.integers(0, len(values)))]
+            inner = list(header[name])[int(rng.integers(0, len(header[name])))]
+            change = int(rng.integers(0, 3))
+            if change == 0:
+                header[name] = value
+            elif change == 1 or not isinstance(header[name][inner], list):
+                header[name][inner] = value
+            else:
+                header[name][inner] = header[name][inner] + [value]
+            text = json.dumps(header).encode()
+            damaged = struct.pack("<Q", len(text)) + text + whole[8 + length:]
+        path.write_bytes(damaged)
+        try:
+            gradtool.import_checkpoint(path, out, replace=True)
+        except gradtool.Error as error:
+            assert str(error)
+            continue
+        taken += 1
+        if taken % 10 == 0:
+            done = subprocess.run([gradtool_program, "validate", out], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    assert 20 < taken < 380
+
+
+def test_a_difference_is_rounded_once(tmp_path):
+    """And has the iteration of the earlier step, as `gradtool import` gives it."""
+    for step in range(3):
+        write_safetensors(tmp_path / f"s{step}.safetensors", {"w": np.full(4, 1 + step * 1e-9)})
+        torch.save({"w": torch.full((4,), 1 + step * 1e-9, dtype=torch.float64)}, tmp_path / f"s{step}.pt")
+    for suffix in ("safetensors", "pt"):
+        gradtool.import_checkpoint([tmp_path / f"s{step}.{suffix}" for step in range(3)], tmp_path / f"{suffix}.h5", difference=True)
+        with gradtool.open(tmp_path / f"{suffix}.h5") as run:
+            assert run.steps["iteration"].tolist() == [0, 1]
+            np.testing.assert_allclose(run["w"].gradient[:], 1e-9, rtol=1e-6)
+
+
+def test_a_difference_is_that_of_the_program(tmp_path, gradtool_program):
+    for step in (5, 7, 20):
+        write_safetensors(tmp_path / f"s{step}.safetensors", {"w": np.random.default_rng(step).standard_normal((4, 3))})
+    paths = [tmp_path / f"s{step}.safetensors" for step in (5, 7, 20)]
+    gradtool.import_checkpoint(paths, tmp_path / "ours.h5", difference=True, negate=True, iterations=[5, 7, 20])
+    subprocess.run([gradtool_program, "import", tmp_path / "s{step}.safetensors", "--difference", "--negate", "-o", tmp_path / "theirs.h5"],
+                   check=True, capture_output=True)
+    with gradtool.open(tmp_path / "ours.h5") as ours, gradtool.open(tmp_path / "theirs.h5") as theirs:
+        np.testing.assert_array_equal(ours.steps["iteration"], theirs.steps["iteration"])
+        np.testing.assert_array_equal(ours["w"].gradient[:], theirs["w"].gradient[:])
+
+
+def test_kinds_of_recurrent_layers_are_those_of_a_capture(tmp_path):
+    model = torch.nn.LSTM(4, 5)
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
+    with gradtool.Capture(model, tmp_path / "b.h5") as capture:
+        model(torch.ones(2, 3, 4))[0].sum().backward()
+        capture.step()
+    with gradtool.open(tmp_path / "a.h5") as imported, gradtool.open(tmp_path / "b.h5") as captured:
+        assert [(t.name, t.kind) for t in imported] == [(t.name, t.kind) for t in captured]
+
+
+def test_sentences_about_checkpoints_of_torch(tmp_path):
+    torch.save({"net": {"w": torch.zeros(3)}, "epoch": 3}, tmp_path / "net.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    for name, sentence in (("net.pt", "'net', 'epoch'; key="), ("list.pt", "one list")):
+        with pytest.raises(gradtool.DataError, match=sentence):
+            gradtool.import_checkpoint(tmp_path / name, tmp_path / "out.h5")
+    gradtool.import_checkpoint(tmp_path / "net.pt", tmp_path / "out.h5", key="net")
+    with pytest.raises(gradtool.UsageError, match="one of the checkpoints"):
+        gradtool.import_checkpoint(tmp_path / "net.pt", tmp_path / "net.pt", key="net", replace=True)
+    with pytest.raises(gradtool.UsageError, match="inner_steps is 0"):
+        gradtool.import_checkpoint([tmp_path / "net.pt"] * 2, tmp_path / "no.h5", key="net", difference=True, negate=True, inner_steps=0)
+    for text in ('{"weight_map": {}}', '{"weight_map": []}', '{"weight_map": {"a": 3}}', "[" * 50000, '{"weight_map": {"a": [1]}}'):
+        folder = tmp_path / "folder"
+        folder.mkdir(exist_ok=True)
+        (folder / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(gradtool.DataError, match="index.json: (names|is not)"):
+            gradtool.import_checkpoint(folder, tmp_path / "no.h5")
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):

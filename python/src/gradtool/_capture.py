@@ -170,6 +170,7 @@ class Capture:
               f"second_moment='adam' needs an optimizer that keeps exp_avg_sq, as Adam and AdamW do; {type(optimizer).__name__} does not")
         valid(inner_steps is None or quantity == "pseudo_gradient",
               "inner_steps goes with quantity='pseudo_gradient'")
+        valid(inner_steps is None or inner_steps >= 1, f"inner_steps is {inner_steps}; valid is 1 or more")
         valid(scaler is None or optimizer is not None, "scaler= needs optimizer=, to know whether it was unscaled already")
         self._distributed = dist.is_available() and dist.is_initialized()
         self._group = group

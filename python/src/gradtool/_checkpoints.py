@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -23,8 +25,16 @@ class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
     def __init__(self) -> None:
         self.loaders: dict = {}
         self.specs: dict = {}
+        self.files: list = []
 
     def add(self, name: str, shape: tuple, dtype: str, load: Callable[[], np.ndarray], where: Path) -> None:
+        """Takes a tensor that has elements; float64 is said to be float32 and may be loaded as it is."""
+        encoded = name.encode(errors="replace")
+        if not 1 <= len(encoded) <= 1024 or any(byte < 32 or byte == 127 for byte in encoded) or encoded.decode() != name:
+            raise DataError(f"{where}: a tensor is called {name[:80]!r}; valid are names of 1 to 1024 bytes of UTF-8 without control "
+                            f"characters")
+        if len(shape) > 32:
+            raise DataError(f"{where}: tensor {name} has {len(shape)} dimensions; valid are at most 32")
         if name in self.specs:
             raise DataError(f"{where}: tensor {name} is there twice")
         self.specs[name], self.loaders[name] = (shape, dtype), load
@@ -45,25 +55,42 @@ def _add_safetensors(checkpoint: _Checkpoint, path: str) -> None:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _MOST_HEADER):
             raise DataError(f"{path}: is not a safetensors file: its header says that it is {length} bytes long")
-        try:
-            header = json.loads(file.read(length))
-            entries = {name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
-                       for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, TypeError, KeyError, AttributeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: the safetensors header is not valid ({error})") from error
-    for name, (dtype, shape, begin, end) in entries.items():
-        if dtype not in _SAFETENSORS:
-            continue  # indices and masks are no weights
+        text = file.read(length)
+    try:
+        header = json.loads(text, object_pairs_hook=_without_repetition)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: the safetensors header is not valid JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise DataError(f"{path}: the safetensors header is not valid: it is no object of tensors")
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, offsets = (entry.get(what) if isinstance(entry, dict) else None for what in ("dtype", "shape", "data_offsets"))
+        if not (isinstance(dtype, str) and _are_counts(shape) and _are_counts(offsets) and len(offsets) == 2):
+            raise DataError(f"{path}: the safetensors header is not valid: tensor {name!r} has not dtype, shape and data_offsets as a text "
+                            f"and two lists of whole numbers")
+        if dtype not in _SAFETENSORS or 0 in shape:
+            continue  # indices and masks are no weights, and what is empty has no values
         kind, stored = _SAFETENSORS[dtype]
-        bytes_needed = int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize
-        if not 0 <= begin <= end <= size - 8 - length or end - begin != bytes_needed:
-            raise DataError(f"{path}: tensor {name} of shape {list(shape)} lies at bytes {begin} to {end}, which does not fit")
+        begin, end = offsets
+        bytes_needed = math.prod(shape) * np.dtype(kind).itemsize
+        if not begin <= end <= size - 8 - length or end - begin != bytes_needed:
+            raise DataError(f"{path}: tensor {name!r} of shape {shape} lies at bytes {begin} to {end}, which does not fit")
 
-        def load(kind: str = kind, begin: int = begin, shape: tuple = shape, dtype: str = dtype) -> np.ndarray:
-            values = np.memmap(path, kind, "r", 8 + length + begin, shape=(int(np.prod(shape, dtype=np.int64)),))
-            return values.astype("f4") if dtype == "F64" else values
+        def load(kind: str = kind, begin: int = begin, shape: tuple = tuple(shape)) -> np.ndarray:
+            return np.memmap(path, kind, "r", 8 + length + begin, shape=(math.prod(shape),))
 
-        checkpoint.add(name, shape, stored, load, path)
+        checkpoint.add(name, tuple(shape), stored, load, path)
+
+
+def _are_counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _without_repetition(pairs: list) -> dict:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name is there twice")
+    return dict(pairs)
 
 
 def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
@@ -84,25 +111,41 @@ def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
             options.pop("mmap", None)
             state = torch.load(path, **options)
     except Exception as error:
-        raise DataError(f"{path}: cannot be loaded as weights alone ({str(error).splitlines()[0]})") from error
+        # PyTorch's own advice is to load it with weights_only=False, which would execute it.
+        foreign = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise DataError(f"{path}: cannot be loaded as weights alone, because it " + (
+            f"refers to {foreign[1]}, and what is no tensor could run a program; save its state_dict() instead"
+            if foreign else "is damaged or no checkpoint of PyTorch")) from error
     if key is None and isinstance(state, dict):
         key = next((k for k in ("state_dict", "model", "model_state_dict", "module") if isinstance(state.get(k), dict)), None)
     if key is not None:
         if not isinstance(state, dict) or not isinstance(state.get(key), dict):
-            raise DataError(f"{path}: has no dictionary '{key}'; it has {', '.join(map(str, state)) if isinstance(state, dict) else type(state).__name__}")
+            raise DataError(f"{path}: has no dictionary '{key}'; it has {_keys(state)}")
         state = state[key]
     names = {torch.float32: "float32", torch.float64: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-    for name, tensor in state.items() if isinstance(state, dict) else []:
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names or tensor.numel() == 0:
+    if not isinstance(state, dict):
+        raise DataError(f"{path}: is no dictionary of tensors; it has {_keys(state)}")
+    if not any(isinstance(value, torch.Tensor) for value in state.values()):
+        raise DataError(f"{path}: has no tensors but {_keys(state)}; key= names the dictionary that has them")
+    for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names or tensor.numel() == 0 or tensor.layout != torch.strided:
             continue
 
         def load(tensor: Any = tensor) -> np.ndarray:
             tensor = tensor.detach().contiguous().view(-1)
             if tensor.dtype == torch.bfloat16:
                 return tensor.view(torch.int16).numpy().view(np.uint16)
-            return tensor.float().numpy() if tensor.dtype == torch.float64 else tensor.numpy()
+            return tensor.numpy()
 
         checkpoint.add(str(name), tuple(tensor.shape), names[tensor.dtype], load, path)
+
+
+def _keys(state: Any) -> str:
+    """What an object of a checkpoint has, for a sentence."""
+    if not isinstance(state, dict):
+        return f"one {type(state).__name__}"
+    names = [f"'{name}'" for name in list(state)[:10]] + (["..."] if len(state) > 10 else [])
+    return ", ".join(names) or "nothing"
 
 
 def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
@@ -113,6 +156,7 @@ def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
         files = _files_of_folder(path)
     elif not os.path.exists(path):
         raise DataError(f"{path}: there is no such file")
+    checkpoint.files = files
     for file in files:
         if file.endswith(".safetensors"):
             _add_safetensors(checkpoint, file)
@@ -133,12 +177,15 @@ def _files_of_folder(folder: str) -> list:
         if os.path.exists(index):
             try:
                 with open(index, encoding="utf-8") as file:
-                    parts = sorted(set(json.load(file)["weight_map"].values()))
-            except (ValueError, KeyError, AttributeError, TypeError) as error:
-                raise DataError(f"{index}: is not an index of weights ({error})") from error
+                    parts = set(json.load(file)["weight_map"].values())
+            except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+                raise DataError(f"{index}: is not an index of weights: it has no weight_map of tensors' names to files") from error
+            if not parts:
+                raise DataError(f"{index}: names no file in its weight_map")
             for part in parts:
-                if os.path.basename(part) != part or not os.path.exists(os.path.join(folder, part)):
-                    raise DataError(f"{index}: names {part}, which is not in the folder")
+                if not isinstance(part, str) or os.path.basename(part) != part or not os.path.isfile(os.path.join(folder, part)):
+                    raise DataError(f"{index}: names {part!r}, which is not in the folder")
+            parts = sorted(parts)
             return [os.path.join(folder, part) for part in parts]
         if os.path.exists(os.path.join(folder, name)):
             return [os.path.join(folder, name)]
@@ -147,9 +194,9 @@ def _files_of_folder(folder: str) -> list:
 
 
 def kind_of(name: str, shape: tuple) -> tuple[str, str]:
-    """Kind and layout of a tensor of which only name and shape are known, as `gradtool import` guesses them."""
+    """Kind and layout of a tensor of which only name and shape are known, as near to what Capture says as these tell."""
     lower = name.lower()
-    if lower.endswith("bias"):
+    if lower.endswith("bias") or "bias" in lower.rpartition(".")[2]:  # bias_ih_l0 of a recurrent layer
         return "bias", ""
     if len(shape) == 1:
         return ("norm", "") if any(word in lower for word in ("norm", "ln_", ".ln", "bn", "layernorm")) else ("other", "")
@@ -159,6 +206,8 @@ def kind_of(name: str, shape: tuple) -> tuple[str, str]:
         return part, "OI" if len(shape) == 2 else ""
     if len(shape) == 4:
         return "conv", "OIHW"
+    if len(shape) == 2 and {"lstm", "gru", "rnn", "ih", "hh"} & {word.rstrip("0123456789") for word in re.split(r"[./_-]", lower)}:
+        return "recurrent", "OI"
     return ("linear", "OI") if len(shape) == 2 else ("other", "")
 
 
@@ -177,8 +226,9 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
     quantity:
         What the tensors are: gradient, pseudo_gradient, weight_delta, weight or activation.
     difference:
-        Writes the difference of each step to the one before it (so one step less), as weight_delta; with `negate`,
-        before less after, as pseudo_gradient of `inner_steps` local steps.
+        Writes the difference of each step to the next one (so one step less), as weight_delta; with `negate`,
+        before less after, as pseudo_gradient of `inner_steps` local steps. It is computed in float64, and its iteration
+        is that of the earlier step, as `gradtool import` has it.
     averaged:
         True where the values are the same on all workers because they were averaged before they were stored.
     iterations:
@@ -204,10 +254,15 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
         raise UsageError("negate goes with difference")
     if iterations is not None and len(iterations) != len(steps):
         raise UsageError(f"there are {len(iterations)} iterations for {len(steps)} steps")
+    if inner_steps is not None and not (isinstance(inner_steps, int) and inner_steps >= 1):
+        raise UsageError(f"inner_steps is {inner_steps!r}; valid is 1 or more")
     if difference:
         quantity = "pseudo_gradient" if negate else "weight_delta"
     opened = [[_open_checkpoint(path, key) for path in step] for step in steps]
     first = opened[0][0]
+    for file in (file for row in opened for checkpoint in row for file in checkpoint.files):
+        if os.path.exists(out) and os.path.samefile(file, out):
+            raise UsageError(f"{os.fspath(out)} is one of the checkpoints to import; give another path")
     for step, row in zip(steps, opened):
         for path, checkpoint in zip(step, row):
             if checkpoint.specs != first.specs:
@@ -221,16 +276,16 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
         "producer": "gradtool import_checkpoint", "quantity": None if quantity == "gradient" else quantity,
         "inner_steps": inner_steps, "averaged": 1 if averaged else None, **attributes}, (), replace)
     try:
-        for number in range(1 if difference else 0, len(steps)):
-            def values(row: list = opened[number], before: list = opened[number - 1]) -> Iterator[np.ndarray]:
+        for number in range(len(steps) - 1 if difference else len(steps)):
+            def values(row: list = opened[number], later: list = opened[number + 1 if difference else number]) -> Iterator[np.ndarray]:
                 for spec, (name, (_, dtype)) in zip(specs, first.specs.items()):
                     rows = []
-                    for now, then in zip(row, before):
+                    for now, then in zip(row, later):
                         value = now[name]()
                         if difference:
-                            change = _as_float(value, dtype) - _as_float(then[name](), dtype)
+                            change = _as_double(then[name](), dtype) - _as_double(value, dtype)
                             value = -change if negate else change
-                        rows.append(value)
+                        rows.append(value.astype("f4") if value.dtype == np.float64 else value)
                     yield np.stack(rows) if workers > 1 else rows[0].reshape(1, -1)
             iteration = number if iterations is None else iterations[number]
             writer.write(StepRecord(int(iteration), values()))  # type: ignore[arg-type]
@@ -242,8 +297,8 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
     return os.fspath(out)
 
 
-def _as_float(values: np.ndarray, dtype: str) -> np.ndarray:
-    return (values.astype("u4") << 16).view("f4") if dtype == "bfloat16" else values.astype("f4")
+def _as_double(values: np.ndarray, dtype: str) -> np.ndarray:
+    return ((values.astype("u4") << 16).view("f4") if dtype == "bfloat16" else values).astype("f8")
 
 
 def _told(checkpoint: _Checkpoint, name: str) -> str:
