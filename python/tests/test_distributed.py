@@ -1,6 +1,7 @@
 """Four processes and gloo: captures under DDP and FSDP2, merging, and the hook that compresses."""
 
 import os
+import shutil
 import subprocess
 import warnings
 
@@ -88,8 +89,9 @@ def test_the_ranks_files_merge_by_hand(tmp_path, gradtool_program):
         check_file(tmp_path / name, results[0][0], 4, gradtool_program)
     with pytest.raises(gradtool.UsageError, match="exists"):
         gradtool.merge(files, tmp_path / "copied.h5")
+    shutil.copy(files[0], tmp_path / "again.h5")
     with pytest.raises(gradtool.DataError, match="same rank"):
-        gradtool.merge([files[0], files[0]], tmp_path / "twice.h5")
+        gradtool.merge([files[0], tmp_path / "again.h5"], tmp_path / "twice.h5")
     with pytest.raises(gradtool.DataError, match="merged file"):
         gradtool.merge([tmp_path / "linked.h5", files[0]], tmp_path / "twice.h5")
     assert not (tmp_path / "twice.h5").exists()

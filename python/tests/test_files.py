@@ -1,6 +1,8 @@
 """Reading gradient files, against h5py alone."""
 
+import pathlib
 import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -68,6 +70,91 @@ def test_the_program_reads_what_any_h5py_writes_and_merges(tmp_path, gradtool_pr
         assert done.returncode == 0, done.stderr
         with gradtool.open(tmp_path / name) as run:
             np.testing.assert_array_equal(run["w"].gradient[:][..., 0, 0], [[0, 10], [1, 11]])
+
+
+def write_file(path, steps=2, workers=1, columns=(), **attributes):
+    writer = GradientWriter(path, [TensorSpec("w", (3, 5))], workers, {"model": "test", **attributes}, columns)
+    for step in range(steps):
+        writer.write(StepRecord(step, [np.full((workers, 15), 1 + step, "f4")], loss=np.ones(workers, "f4")))
+    writer.close()
+
+
+def test_a_view_whose_files_are_gone_or_changed_is_refused(tmp_path):
+    files = [tmp_path / f"run.rank{rank}.h5" for rank in range(2)]
+    for rank, path in enumerate(files):
+        write_file(path, rank=rank)
+    gradtool.merge(files, tmp_path / "run.h5", copy=False)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link.h5").symlink_to(tmp_path / "run.h5")
+    for path in (tmp_path / "run.h5", tmp_path / "elsewhere" / "link.h5"):
+        with gradtool.open(path) as run:
+            assert (run["w"].gradient[:] > 0).all()
+    files[1].rename(tmp_path / "away.h5")
+    with pytest.raises(gradtool.DataError, match="run.rank1.h5, which is not there"):
+        gradtool.open(tmp_path / "run.h5")
+    write_file(files[1], steps=1, rank=1)
+    with pytest.raises(gradtool.DataError, match="values of .*run.rank1.h5 that it does not have"):
+        gradtool.open(tmp_path / "run.h5")
+    files[1].write_text("hello")
+    with pytest.raises(gradtool.DataError, match="run.rank1.h5: cannot be read"):
+        gradtool.open(tmp_path / "run.h5")
+    gradtool.merge([files[0]], tmp_path / "one.h5", copy=False)
+    (tmp_path / "one.h5").rename(files[1])
+    with pytest.raises(gradtool.DataError, match="is a merged view itself"):
+        gradtool.open(tmp_path / "run.h5")
+
+
+def test_a_view_of_a_file_whose_writer_was_killed(tmp_path):
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_files import GradientWriter, StepRecord, TensorSpec, np
+writer = GradientWriter({str(tmp_path / "a.h5")!r}, [TensorSpec("w", (3, 5))], 1, {{}})
+for step in range(3):
+    writer.write(StepRecord(step, [np.full((1, 15), 1 + step, "f4")]))
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    gradtool.merge([tmp_path / "a.h5"], tmp_path / "run.h5", copy=False)
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert not run.complete and run.attributes["interrupted"] == 0
+        np.testing.assert_array_equal(run["w"].gradient[:, 0, 0, 0], [1, 2, 3])
+
+
+@pytest.mark.parametrize("one, other", [
+    ({}, {"quantity": "pseudo_gradient", "inner_steps": 5}), ({"averaged": 1}, {}), ({"micro_batches": 2}, {}), ({"ranks": 2}, {"ranks": 3}),
+    ({"quantity": "pseudo_gradient", "inner_steps": 5}, {"quantity": "pseudo_gradient", "inner_steps": 6})])
+def test_files_that_say_different_things_do_not_merge(one, other, tmp_path):
+    write_file(tmp_path / "a.h5", **one)
+    write_file(tmp_path / "b.h5", **other)
+    with pytest.raises(gradtool.DataError, match="b.h5: has another '"):
+        gradtool.merge([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "run.h5")
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_a_merge_is_that_of_the_program(tmp_path, gradtool_program):
+    """Attributes and columns, of files that differ in what may differ; what is left out is told."""
+    write_file(tmp_path / "a.h5", steps=3, rank=1, ranks=2, seed=3, columns=("loss", "epoch"), quantity="gradient", averaged=0)
+    write_file(tmp_path / "b.h5", steps=2, rank=0, ranks=2, seed=4, columns=("compute_seconds", "overflow", "epoch"))
+    files = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    with pytest.warns(UserWarning) as caught:
+        gradtool.merge(files, tmp_path / "ours.h5")
+    said = " | ".join(str(w.message) for w in caught)
+    assert "steps are left out" in said and "iteration 2, which" in said and "b.h5 lacks" in said and "in them: seed" in said and \
+        "overflow is left out" in said
+    subprocess.run([gradtool_program, "merge", "--copy", *files, "-o", tmp_path / "theirs.h5"], check=True, capture_output=True)
+    with gradtool.open(tmp_path / "ours.h5") as ours, gradtool.open(tmp_path / "theirs.h5") as theirs:
+        for run in (ours, theirs):
+            assert run.attributes["ranks"] == 2 and "rank" not in run.attributes and "seed" not in run.attributes and run.complete
+        assert sorted(ours.steps) == sorted(theirs.steps)
+        for name in ours.steps:
+            np.testing.assert_array_equal(ours.steps[name], theirs.steps[name])
+    with pytest.raises(gradtool.UsageError, match="a list of paths"):
+        gradtool.merge(tmp_path / "a.h5", tmp_path / "run.h5")
+    with pytest.raises(gradtool.UsageError, match="a list of paths"):
+        gradtool.merge(str(tmp_path / "a.h5"), tmp_path / "run.h5")
+    with pytest.raises(gradtool.UsageError, match="given twice"):
+        gradtool.merge([tmp_path / "a.h5"] * 2, tmp_path / "run.h5")
 
 
 def test_what_is_no_gradient_file_is_refused_with_a_sentence(tmp_path, capture_file):

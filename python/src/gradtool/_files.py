@@ -34,11 +34,13 @@ class GradientFile:
         if not os.path.exists(self.path):
             raise DataError(f"{self.path}: there is no such file")
         try:
-            # A file that is being written in SWMR mode, or whose writer was killed, opens in SWMR mode alone.
+            # A file that is being written in SWMR mode, or whose writer was killed, opens in SWMR mode alone. The files that
+            # a view refers to are looked for beside the file itself, where the path is a symbolic link.
+            where = os.path.realpath(self.path)
             try:
-                self._file = h5py.File(self.path, "r")
+                self._file = h5py.File(where, "r")
             except OSError:
-                self._file = h5py.File(self.path, "r", swmr=True)
+                self._file = h5py.File(where, "r", swmr=True)
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read as HDF5 ({error})") from error
         try:
@@ -62,7 +64,11 @@ class GradientFile:
         self.workers: int = int(self.attributes["workers"])
         #: False while it is being written, and after a writer that died.
         self.complete: bool = bool(self.attributes.get("complete", 0))
-        groups = [self._file["tensors"][name] for name in sorted(self._file["tensors"], key=int)]
+        groups = self._groups()
+        if any(data.is_virtual for data in _data_sets(groups)) and self._check_view(groups) and not self._file.swmr_mode:
+            self._file.close()
+            self._file = h5py.File(os.path.realpath(self.path), "r", swmr=True)
+            groups = self._groups()
         # A step that is being written may be there in part; the shortest data set says how many are whole.
         count = min([len(self._file["steps/iteration"])] + [len(group["gradient"]) for group in groups])
         #: The tensors by name, in forward order.
@@ -70,6 +76,59 @@ class GradientFile:
         #: Columns of the captured steps: iteration [S], and where the file has them epoch, learning_rate [S], loss,
         #: compute_seconds, overflow [S, W].
         self.steps: Steps = Steps({name: data[:count] for name, data in self._file["steps"].items()})
+
+    def _groups(self) -> list:
+        return [self._file["tensors"][name] for name in sorted(self._file["tensors"], key=int)]
+
+    def _check_view(self, groups: list) -> bool:
+        """Raises DataError where a merged view refers to what is not there, which HDF5 would silently read as zeros.
+
+        Returns whether one of the files opens in SWMR mode alone, in which the view has to be opened then, too.
+        """
+        folder = os.path.dirname(os.path.realpath(self.path))
+        sources: dict = {}
+        try:
+            for data in _data_sets(groups):
+                if not data.is_virtual:
+                    continue
+                blocks = data.virtual_sources()
+                for block in blocks:
+                    name = block.file_name
+                    if name in ("", ".", "..") or "/" in name or "%" in name:
+                        raise DataError(f"{self.path}: {data.name} refers to the file {name!r}; valid is the name of a file in the same "
+                                        f"folder, without / and %")
+                    if name not in sources:
+                        sources[name] = self._open_source(os.path.join(folder, name))
+                    self._check_block(data, block, sources[name])
+                if sum(block.vspace.get_select_npoints() for block in blocks) != data.size:
+                    raise DataError(f"{self.path}: {data.name} does not refer to a file for each of its values")
+            return any(source._file.swmr_mode for source in sources.values())
+        finally:
+            for source in sources.values():
+                source.close()
+
+    def _open_source(self, path: str) -> "GradientFile":
+        if not os.path.isfile(path):
+            raise DataError(f"{self.path}: refers to {path}, which is not there; keep the files of a merged view together, or merge "
+                            f"them with 'gradtool merge --copy'")
+        source = GradientFile(path)
+        if any(data.is_virtual for data in _data_sets(source._groups())):
+            source.close()
+            raise DataError(f"{self.path}: refers to {path}, which is a merged view itself")
+        return source
+
+    def _check_block(self, data: h5py.Dataset, block: Any, source: "GradientFile") -> None:
+        """A block lies in the whole steps of a data set of the same name, number of elements and type."""
+        found = source._file.get(block.dset_name)
+        fits = isinstance(found, h5py.Dataset) and found.shape[1:][-1:] == data.shape[-1:] and found.dtype == data.dtype and \
+            os.path.basename(found.name) == os.path.basename(data.name)
+        if fits and block.src_space.get_select_type() == h5py.h5s.SEL_ALL:
+            fits = block.vspace.get_select_npoints() == found.size and len(found) == len(source.steps)
+        elif fits:
+            ends = block.src_space.get_select_bounds()[1]
+            fits = all(end < extent for end, extent in zip(ends, (len(source.steps), *found.shape[1:])))
+        if not fits:
+            raise DataError(f"{self.path}: {data.name} refers to values of {source.path} that it does not have")
 
     def __getitem__(self, name: str) -> "Tensor":
         try:
@@ -176,6 +235,10 @@ class Values:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         values = self[()]
         return values if dtype is None else values.astype(dtype)
+
+
+def _data_sets(groups: list) -> list:
+    return [group[name] for group in groups for name in ("gradient", "second_moment", "weight") if name in group]
 
 
 def _optional(group: h5py.Group, name: str, steps: int, shape: tuple) -> Optional[Values]:

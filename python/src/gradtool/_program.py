@@ -69,15 +69,18 @@ def bench(file: Union[str, os.PathLike], codec: Any = "all", **options: Any) -> 
     """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV.
 
     Options are the program's, with underscores: `bench("run.h5", ["topk:ratio=0.01", "powersgd:rank=4"], network="10gbe",
-    nodes=32, timeout=2)`. `gradtool bench --help` lists them, `gradtool list columns` says what the columns mean.
+    nodes=32, timeout=2)`. `gradtool bench --help` lists them, `gradtool list columns` says what the columns mean. With `csv=`
+    the table is written to that file, too.
 
     >>> rows = bench("datasets/lenet5-fashion-mnist.h5", "bf16", timeout=0.2)
     >>> float(rows[rows.codec == "bf16"].payload_ratio.mean().round(2))
     2.0
     """
     pandas = _pandas()
+    if options.get("csv") == "-":
+        raise UsageError("csv is '-', and the rows are returned already; valid is the path of a file")
     with tempfile.TemporaryDirectory() as folder:
-        csv = os.path.join(folder, "bench.csv")
+        csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
         run("bench", file, *_arguments({"codec": codec, **options, "csv": csv}))
         return pandas.read_csv(csv)
 
@@ -85,11 +88,17 @@ def bench(file: Union[str, os.PathLike], codec: Any = "all", **options: Any) -> 
 def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
     """Runs `gradtool analyze` and returns its tables: pandas DataFrames by name (`"spectrum"`, `"variance"`, ...).
 
+    With `out=` they are written to that folder, too.
+
     >>> sorted(analyze("datasets/lenet5-fashion-mnist.h5", only="variance,noise"))
     ['noise', 'noise_steps', 'variance']
     """
     pandas = _pandas()
+    out = options.pop("out", None)
     with tempfile.TemporaryDirectory() as folder:
         run("analyze", file, *_arguments({**options, "out": folder}))
-        return {name[:-len(".csv")]: pandas.read_csv(os.path.join(folder, name))
-                for name in sorted(os.listdir(folder)) if name.endswith(".csv")}
+        names = [name for name in sorted(os.listdir(folder)) if name.endswith(".csv")]
+        tables = {name[:-len(".csv")]: pandas.read_csv(os.path.join(folder, name)) for name in names}
+        if out is not None:
+            shutil.copytree(folder, out, dirs_exist_ok=True)
+        return tables

@@ -9,6 +9,7 @@ import queue
 import re
 import resource
 import threading
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Sequence, Union
 
@@ -16,7 +17,7 @@ import h5py
 import numpy as np
 
 from ._errors import DataError, Error, UsageError
-from ._files import FORMAT, SCHEMA_VERSION
+from ._files import FORMAT, SCHEMA_VERSION, _plain
 
 # What HDF5 1.10 reads, which is the oldest that gradtool is built with, and as the program itself writes. "latest" would be what the
 # HDF5 inside h5py knows: 2.0 writes virtual data sets that 1.10 takes for damaged.
@@ -295,7 +296,11 @@ def _now() -> str:
 # ---- merging ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
+#: What must be the same in all files, and what it is where it is absent.
+_MUST_AGREE = {"model": None, "quantity": "gradient", "inner_steps": None, "averaged": 0, "micro_batches": 1, "ranks": None}
+
+
+@dataclass(eq=False)
 class _Source:
     """A file of one rank, open for reading."""
 
@@ -330,9 +335,12 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
         True makes a file of its own. False makes HDF5 virtual data sets, which refer to the files by name: they take no
         space, and the files must stay beside the merged one.
 
-    Steps that not every file has are left out. Files of different models raise `DataError`.
+    Steps that not every file has are left out, with a warning. Files of different models, or that say different things about
+    what their values are, raise `DataError`.
     """
     out = os.fspath(out)
+    if isinstance(paths, (str, os.PathLike)):
+        raise UsageError(f"paths is {os.fspath(paths)!r}; valid is a list of paths, one for each file")
     if not paths:
         raise UsageError("there is no file to merge")
     if os.path.lexists(out) and not replace:
@@ -342,6 +350,8 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
         for path in paths:
             if os.path.exists(out) and os.path.exists(path) and os.path.samefile(path, out):
                 raise UsageError(f"{out} is one of the files to merge")
+            if any(os.path.exists(path) and os.path.samefile(path, source.path) for source in sources):
+                raise UsageError(f"{os.fspath(path)} is given twice")
             sources.append(_open_source(path))
         if all("rank" in source.file.attrs for source in sources):
             sources.sort(key=lambda source: int(source.file.attrs["rank"]))
@@ -380,11 +390,24 @@ def _check_alike(sources: list) -> list:
             if mine["gradient"].dtype != theirs["gradient"].dtype:
                 raise DataError(f"{source.path}: {mine.name}/gradient has the type {mine['gradient'].dtype}, but in "
                                 f"{first.path} it is {theirs['gradient'].dtype}")
-    common = first.iterations
-    for source in sources[1:]:
-        common = np.intersect1d(common, source.iterations)
-    if len(common) == 0:
+            if ("second_moment" in mine) != ("second_moment" in theirs):
+                raise DataError(f"{source.path}: {mine.name} has {'' if 'second_moment' in mine else 'no '}second moments, unlike that "
+                                f"in {first.path}")
+        for name, default in _MUST_AGREE.items():
+            if _plain(source.file.attrs.get(name, default)) != _plain(first.file.attrs.get(name, default)):
+                raise DataError(f"{source.path}: has another '{name}' than {first.path}; the files of one job have the same")
+    for source in sources:
+        if len(set(source.iterations.tolist())) != len(source.iterations):
+            raise DataError(f"{source.path}: has an iteration twice, so that steps cannot be matched by it")
+    everywhere = set.intersection(*(set(source.iterations.tolist()) for source in sources))
+    anywhere = set.union(*(set(source.iterations.tolist()) for source in sources))
+    common = [iteration for iteration in first.iterations.tolist() if iteration in everywhere]
+    if not common:
         raise DataError(f"{first.path} and {sources[-1].path}: have no training iteration in common")
+    if missing := anywhere - everywhere:
+        lacks = next(source.path for source in sources if min(missing) not in source.iterations)
+        warnings.warn(f"steps are left out because not all files have them: {len(missing)}, of which the first is iteration "
+                      f"{min(missing)}, which {lacks} lacks")
     rows = []
     for source in sources:
         where = {int(iteration): row for row, iteration in enumerate(source.iterations)}
@@ -397,16 +420,31 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
     workers = sum(source.workers for source in sources)
     alike = {name: value for name, value in first.file.attrs.items()
              if all(name in s.file.attrs and np.array_equal(s.file.attrs[name], value) for s in sources)}
-    for name in ("rank", "ranks"):
-        alike.pop(name, None)
+    alike.pop("rank", None)
+    differ = [name for name in ("dataset", "optimizer", "seed", "batch_size")
+              if name not in alike and any(name in source.file.attrs for source in sources)]
+    if differ:
+        warnings.warn(f"attributes are left out because the files differ in them: {', '.join(differ)}")
+    if alike.get("ranks", workers) != workers:
+        warnings.warn(f"the job had {alike['ranks']} ranks, the files have {workers}")
     complete = all(int(source.file.attrs.get("complete", 0)) for source in sources)
-    file.attrs.update({**alike, "created": _now(), "workers": workers, "complete": 0, "interrupted": 0 if complete else 1})
+    in_order = all(int(source.file.attrs.get("complete", 0)) or int(source.file.attrs.get("interrupted", 0)) for source in sources)
+    file.attrs.update({**alike, "created": _now(), "workers": workers, "complete": 0, "interrupted": int(in_order and not complete)})
     steps = file.create_group("steps")
-    for name, column in first.file["steps"].items():
-        if any(name not in source.file["steps"] for source in sources):
+    for name, kind in {"iteration": "i8", "epoch": "f8", "learning_rate": "f8", "loss": "f4", "compute_seconds": "f8", "overflow": "u1"}.items():
+        having = [source for source in sources if name in source.file["steps"]]
+        if not having:
             continue
-        columns = [source.file["steps"][name][:source.steps][row] for source, row in zip(sources, rows)]
-        steps.create_dataset(name, data=columns[0] if column.ndim == 1 else np.concatenate(columns, axis=1))
+        if name in ("iteration", "epoch", "learning_rate"):
+            if having[0] is first:
+                steps.create_dataset(name, data=first.file["steps"][name][:first.steps][rows[0]])
+            continue
+        if name == "overflow" and len(having) < len(sources):  # a mark has no value for "not known"
+            warnings.warn("overflow is left out because not all files have it")
+            continue
+        columns = [source.file["steps"][name][:source.steps][row] if source in having else
+                   np.full((len(row), source.workers), np.nan, kind) for source, row in zip(sources, rows)]
+        steps.create_dataset(name, data=np.concatenate(columns, axis=1))
     count = len(rows[0])
     for number, group in enumerate(first.groups):
         into = file.create_group(f"tensors/{number:04d}")
