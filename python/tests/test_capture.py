@@ -387,9 +387,10 @@ for _ in range(5):
 
 
 @pytest.mark.parametrize("options, sentence", [
-    ({"every": 0}, "every"), ({"iterations": []}, "iterations is empty"), ({"merge": "maybe"}, "merge"), ({"quantity": "loss"}, "quantity"),
-    ({"second_moment": "adam"}, "optimizer"),
-    ({"second_moment": "micro_batches", "micro_batches": 2, "micro_batches_as_workers": True}, "each worker has one micro-batch"), ({"second_moment": "micro_batches"}, "micro_batches"),
+    ({"every": 0}, "every"), ({"every": 2.5}, "every is 2.5"), ({"batch_size": 3.5}, "batch_size is 3.5"),
+    ({"iterations": []}, "iterations is empty"), ({"merge": "maybe"}, "merge"), ({"quantity": "loss"}, "quantity"),
+    ({"second_moment": "adam"}, "optimizer"), ({"second_moment": "micro_batches"}, "micro_batches"),
+    ({"second_moment": "micro_batches", "micro_batches": 2, "micro_batches_as_workers": True}, "each worker has one micro-batch"),
     ({"scaler": object()}, "optimizer"), ({"inner_steps": 5}, "pseudo_gradient"),
     ({"quantity": "pseudo_gradient", "inner_steps": 0}, "inner_steps is 0"), ({"comm_hook": (None, print)}, "Distributed")])
 def test_wrong_options_are_refused_and_leave_nothing(options, sentence, tmp_path):
@@ -409,6 +410,8 @@ def test_misuse_is_refused_with_a_sentence(tmp_path):
             gradtool.Capture(model, tmp_path / "run.h5")
     with pytest.raises(gradtool.UsageError, match="had ended"):
         capture.step()
+    with pytest.raises(gradtool.UsageError, match="generator; valid is a torch.nn.Module"):
+        gradtool.Capture(model.parameters(), tmp_path / "none.h5")
     with pytest.raises(gradtool.UsageError, match="no parameter"):
         gradtool.Capture(nn.ReLU(), tmp_path / "none.h5")
     embedding = nn.Embedding(5, 3, sparse=True)

@@ -160,7 +160,8 @@ def test_gradient_accumulation_under_ddp(tmp_path):
 
 def accumulate_without_no_sync(rank, size, path):
     model = nn.parallel.DistributedDataParallel(make_model())
-    with pytest.raises(gradtool.UsageError, match=r"iteration 1: .* reduced twice .*no_sync"):
+    # DDP of torch 1.13 makes a RuntimeError of what its hook raises.
+    with pytest.raises((gradtool.UsageError, RuntimeError), match=r"iteration 1: .* reduced twice .*no_sync"):
         with gradtool.Capture(model, path, first=1, merge="no") as capture:
             for step in range(2):
                 for micro in range(3):

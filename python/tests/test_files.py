@@ -122,7 +122,8 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("one, other", [
-    ({}, {"quantity": "pseudo_gradient", "inner_steps": 5}), ({"averaged": 1}, {}), ({"micro_batches": 2}, {}), ({"ranks": 2}, {"ranks": 3}),
+    ({}, {"quantity": "pseudo_gradient", "inner_steps": 5}), ({"averaged": 1}, {}), ({"micro_batches": 2}, {}),
+    ({"ranks": 2}, {"ranks": 3}),
     ({"quantity": "pseudo_gradient", "inner_steps": 5}, {"quantity": "pseudo_gradient", "inner_steps": 6})])
 def test_files_that_say_different_things_do_not_merge(one, other, tmp_path):
     write_file(tmp_path / "a.h5", **one)

@@ -151,6 +151,10 @@ class Capture:
             if not condition:
                 raise UsageError(sentence)
 
+        valid(isinstance(model, nn.Module), f"model is of the type {type(model).__name__}; valid is a torch.nn.Module")
+        for what, value in {"every": every, "first": first, "last": last, "micro_batches": micro_batches, "inner_steps": inner_steps,
+                            "seed": seed, "batch_size": batch_size}.items():
+            valid(value is None or isinstance(value, (int, np.integer)), f"{what} is {value!r}; valid is a whole number")
         valid(every >= 1 and first >= 0, f"every is {every} and first is {first}; valid is every >= 1 and first >= 0")
         valid(iterations is None or (every, first, last) == (1, 0, None),
               "iterations goes without every, first and last")
@@ -208,6 +212,7 @@ class Capture:
         self._copying = 0.0
         self._closed = False
         self._start_weights: Optional[list] = None
+        self._forward_hook: Any = None
 
         columns = ["loss", "epoch", "learning_rate", "compute_seconds"] + (["overflow"] if scaler is not None else [])
         attributes = {
@@ -242,8 +247,7 @@ class Capture:
             if self._delta:
                 self.start()
         except BaseException:
-            self._writer.finish()
-            self._file.close()
+            self._finish(complete=False)
             raise
         _OPEN.add(self)
 
@@ -386,7 +390,6 @@ class Capture:
     def _attach(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
         """Finds out how the model is parallel, and hangs itself where each rank's own gradients can be seen."""
         self._by_hook = False
-        self._forward_hook: Any = None
         if self._delta:
             return
         self._forward_hook = _inner(model).register_forward_pre_hook(self._forward_begins)

@@ -254,7 +254,7 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
         raise UsageError("negate goes with difference")
     if iterations is not None and len(iterations) != len(steps):
         raise UsageError(f"there are {len(iterations)} iterations for {len(steps)} steps")
-    if inner_steps is not None and not (isinstance(inner_steps, int) and inner_steps >= 1):
+    if inner_steps is not None and not (isinstance(inner_steps, (int, np.integer)) and inner_steps >= 1):
         raise UsageError(f"inner_steps is {inner_steps!r}; valid is 1 or more")
     if difference:
         quantity = "pseudo_gradient" if negate else "weight_delta"

@@ -24,7 +24,7 @@ from ._files import FORMAT, SCHEMA_VERSION, _plain
 LIBVER = ("v110", "v110")
 MOST_CHUNK_BYTES = 4 << 20
 # What HDF5's own records about a step may take at most, in the file and for each data set.
-_SLACK, _SLACK_OF_DATA_SET = 64 << 10, 4 << 10
+_SLACK, _SLACK_OF_DATA_SET = 64 << 10, 8 << 10
 QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
 
 
@@ -431,7 +431,7 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
     in_order = all(int(source.file.attrs.get("complete", 0)) or int(source.file.attrs.get("interrupted", 0)) for source in sources)
     file.attrs.update({**alike, "created": _now(), "workers": workers, "complete": 0, "interrupted": int(in_order and not complete)})
     steps = file.create_group("steps")
-    for name, kind in {"iteration": "i8", "epoch": "f8", "learning_rate": "f8", "loss": "f4", "compute_seconds": "f8", "overflow": "u1"}.items():
+    for name in ("iteration", "epoch", "learning_rate", "loss", "compute_seconds", "overflow"):
         having = [source for source in sources if name in source.file["steps"]]
         if not having:
             continue
@@ -443,7 +443,7 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
             warnings.warn("overflow is left out because not all files have it")
             continue
         columns = [source.file["steps"][name][:source.steps][row] if source in having else
-                   np.full((len(row), source.workers), np.nan, kind) for source, row in zip(sources, rows)]
+                   np.full((len(row), source.workers), np.nan, "f4" if name == "loss" else "f8") for source, row in zip(sources, rows)]
         steps.create_dataset(name, data=np.concatenate(columns, axis=1))
     count = len(rows[0])
     for number, group in enumerate(first.groups):
