@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 import warnings
 
 import numpy as np
@@ -131,6 +132,30 @@ def test_a_file_in_the_way_of_one_rank_stops_all(tmp_path):
     words = run_ranks(3, refuse_if_there, str(tmp_path / "run.h5"))
     assert all(word is not None and "run.rank2.h5 exists" in word for word in words)
     assert [p.name for p in tmp_path.iterdir()] == ["run.rank2.h5"]
+
+
+def capture_with_a_full_disk_on_one(rank, size, path):
+    model = nn.parallel.DistributedDataParallel(make_model())
+    capture = gradtool.Capture(model, path)
+
+    def refuse(step):
+        raise gradtool.Error("the disk is full")
+    for step in range(2):
+        if step == rank == 1:
+            while capture.written == 0:
+                time.sleep(0.01)
+            capture._file.write = refuse
+        loss_of(model, rank, step).backward()
+        capture.step()
+    with pytest.raises(gradtool.Error, match="the disk is full" if rank == 1 else "another rank could not write its own: the disk is full"):
+        capture.close()
+
+
+def test_a_rank_that_could_not_write_its_last_step_does_not_leave_the_others_waiting(tmp_path):
+    run_ranks(2, capture_with_a_full_disk_on_one, str(tmp_path / "run.h5"))
+    for rank in range(2):
+        with gradtool.open(tmp_path / f"run.rank{rank}.h5") as run:
+            assert len(run.steps) == 2 - rank and run.complete == (rank == 0)
 
 
 def accumulate_under_ddp(rank, size, path):
