@@ -25,6 +25,7 @@
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/usable_steps.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/page/records.hpp"
 #include "lib/report/color.hpp"
@@ -81,7 +82,7 @@ void select_steps(const std::string& text, std::size_t steps, Scope& scope) {
   if (scope.first_step > scope.last_step || scope.last_step >= steps) throw bad();
 }
 
-std::vector<std::size_t> select_tensors(const GradientReader& reader, const std::string& layers, Scope& scope) {
+std::vector<std::size_t> select_tensors(const GradientSource& reader, const std::string& layers, Scope& scope) {
   std::vector<std::size_t> chosen;
   for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
     if (!layers.empty() && !matches(layers, reader.tensors()[t].name)) continue;
@@ -135,7 +136,7 @@ std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, con
   return analyses;
 }
 
-std::string heading(const GradientReader& reader, const Scope& scope) {
+std::string heading(const GradientSource& reader, const Scope& scope) {
   const auto& info = reader.info();
   std::string what = info.model.empty() ? "unnamed model" : printable(info.model);
   if (!info.dataset.empty()) what += " on " + printable(info.dataset);
@@ -184,15 +185,16 @@ void add_measured(Table& predictions, const std::string& path, const std::string
   }
 }
 
-void save_json(const std::string& path, const GradientReader& reader, const std::vector<Table>& tables,
-               const Table& summary) {
+void save_json(const std::string& path, const UsableSteps& reader, const std::vector<std::string>& sources,
+               const std::vector<Table>& tables, const Table& summary) {
   nlohmann::ordered_json record;
   record["schema_version"] = 1;
   record["command"] = command_line();
   record["provenance"] = provenance();
   record["file"] = reader.path();
   record["file_sha256"] = sha256_of_file(reader.path());
-  for (const auto& source : reader.sources())
+  if (reader.left_out() > 0) record["overflowed_steps"] = reader.left_out();
+  for (const auto& source : sources)
     record["sources"].push_back({{"path", source}, {"sha256", sha256_of_file(source)}});
   record["summary"] = to_json(summary);
   for (const auto& table : tables) record[table.name()] = to_json(table);
@@ -205,8 +207,11 @@ int analyze(const Options& options) {
   expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}, {"--measured", options.measured}}, outputs);
   const DeviceChoice device = parse_device(options.device);
   const auto gpu = device.cuda ? open_analysis_gpu(device.index) : nullptr;
-  const GradientReader reader{options.file};
-  expect_outputs_spare_sources(reader.sources(), outputs);
+  auto file = std::make_unique<GradientReader>(options.file);
+  const std::vector<std::string> sources = file->sources();
+  expect_outputs_spare_sources(sources, outputs);
+  const UsableSteps reader{std::move(file)};
+  if (reader.left_out() > 0) print_warning(left_out_warning(reader.path(), reader.left_out()));
   if (const auto warning =
           averaged_warning(worker_likeness(reader, static_cast<int>(reader.workers())), reader.info().averaged);
       !warning.empty())
@@ -255,7 +260,7 @@ int analyze(const Options& options) {
     wrote += " " + table.name() + ".csv";
   }
   if (!options.csv.empty()) save_csv(options.csv, summary);
-  if (!options.json.empty()) save_json(options.json, reader, tables, summary);
+  if (!options.json.empty()) save_json(options.json, reader, sources, tables, summary);
   for (const auto& path : {options.csv, options.json}) {
     if (!path.empty() && path != "-") wrote += "; and " + path;
   }

@@ -18,6 +18,7 @@
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/io/usable_steps.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 
@@ -373,10 +374,7 @@ int run(Options& o) {
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
   if (report.averaged())
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
-  if (report.overflowed_steps > 0)
-    print_warning(
-        fmt::format("{}: {} left out because the gradients overflowed (/steps/overflow)", bench.file,
-                    report.overflowed_steps == 1 ? "1 step is" : fmt::format("{} steps are", report.overflowed_steps)));
+  if (report.overflowed_steps > 0) print_warning(left_out_warning(bench.file, report.overflowed_steps));
   std::optional<double> max_nmse;
   if (o.advise) max_nmse = o.max_nmse.value_or(kDefaultMaxNmse);
   std::FILE* const people = data_on_stdout ? stderr : stdout;

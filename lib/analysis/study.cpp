@@ -37,7 +37,7 @@ struct Lane {
 /// One pass over the file for the analyses that share a unit.
 class Pass {
  public:
-  Pass(const GradientReader& reader, std::span<const std::size_t> tensors, std::vector<Analysis*> analyses,
+  Pass(const GradientSource& reader, std::span<const std::size_t> tensors, std::vector<Analysis*> analyses,
        const StudyOptions& options, TaskPool& pool)
       : reader_{reader}, tensors_{tensors}, analyses_{std::move(analyses)}, options_{options}, pool_{pool} {}
 
@@ -155,7 +155,7 @@ class Pass {
     whole_.clear();
   }
 
-  const GradientReader& reader_;
+  const GradientSource& reader_;
   std::span<const std::size_t> tensors_;
   std::vector<Analysis*> analyses_;
   const StudyOptions& options_;
@@ -165,7 +165,7 @@ class Pass {
 
 }  // namespace
 
-bool study(const GradientReader& reader, std::span<const std::size_t> tensors,
+bool study(const GradientSource& reader, std::span<const std::size_t> tensors,
            std::span<const std::unique_ptr<Analysis>> analyses, const StudyOptions& options) {
   expects(!analyses.empty() && !tensors.empty(), "a study needs an analysis and a tensor");
   TaskPool pool{options.gpu ? 1 : options.threads};

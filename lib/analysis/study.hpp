@@ -32,7 +32,7 @@ struct StudyOptions {
 /// largest tensor for the latter; PearsonSums keeps about 64 MiB for the current tensor. Memory does not
 /// depend on the size of the file. Returns false when `progress` stopped the study; the analyses then hold no usable
 /// results.
-[[nodiscard]] bool study(const GradientReader& reader, std::span<const std::size_t> tensors,
+[[nodiscard]] bool study(const GradientSource& reader, std::span<const std::size_t> tensors,
                          std::span<const std::unique_ptr<Analysis>> analyses, const StudyOptions& options);
 
 }  // namespace gradtool

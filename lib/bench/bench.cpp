@@ -23,13 +23,13 @@
 #include "lib/bench/memory.hpp"
 #include "lib/bench/replay_files.hpp"
 #include "lib/bench/synthetic.hpp"
-#include "lib/bench/usable_steps.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/usable_steps.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool {

@@ -400,10 +400,15 @@ def check_overflow(folder):
     code, out, _ = run("validate", path)
     assert code == 0 and f"1 of {steps} steps overflowed" in out, out
     assert "1 overflowed" in run("info", path)[1]
-    assert run("analyze", path, "--out", os.path.join(folder, "of"))[0] == 0
+    code, _, err = run("analyze", path, "--out", os.path.join(folder, "of"), "--csv", os.path.join(folder, "of.csv"))
+    assert code == 0 and "1 step is left out" in err, err
+    with open(os.path.join(folder, "of.csv"), newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert rows and not any("not finite" in " ".join(map(str, row.values())) for row in rows), rows
     with h5py.File(path, "r+") as f:
         f["steps/overflow"][...] = 1
     one_sentence(["bench", path, "--codec", "topk", "-n", "1"], 3, "/steps/overflow", "every step")
+    one_sentence(["analyze", path, "--out", os.path.join(folder, "none")], 3, "/steps/overflow", "every step")
 
 
 def check_not_finite(folder):

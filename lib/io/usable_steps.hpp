@@ -12,7 +12,7 @@ namespace gradtool {
 
 /// Another source without the steps whose gradients overflowed on any worker (/steps/overflow). The training threw such
 /// a step away, and because nearly every tensor of it holds infinite values, leaving out tensors that are not finite
-/// would leave nothing to replay.
+/// would leave nothing.
 class UsableSteps final : public GradientSource {
  public:
   /// Throws Fault::data when every step overflowed.
@@ -43,5 +43,8 @@ class UsableSteps final : public GradientSource {
   std::vector<StepInfo> steps_;
   std::vector<std::size_t> places_;  ///< of each step, its position in the source
 };
+
+/// "run.h5: 2 steps are left out because the gradients overflowed (/steps/overflow)", for people.
+[[nodiscard]] std::string left_out_warning(const std::string& path, std::size_t left_out);
 
 }  // namespace gradtool

@@ -1,4 +1,6 @@
-#include "lib/bench/usable_steps.hpp"
+#include "lib/io/usable_steps.hpp"
+
+#include <fmt/format.h>
 
 #include "lib/core/error.hpp"
 
@@ -14,8 +16,13 @@ UsableSteps::UsableSteps(std::unique_ptr<GradientSource> source) : source_{std::
   if (steps_.empty()) {
     throw Error{Fault::data, source_->path() +
                                  ": /steps/overflow: the gradients of every step overflowed, so there is nothing to "
-                                 "replay; capture steps that the optimizer did not skip"};
+                                 "use; capture steps that the optimizer did not skip"};
   }
+}
+
+std::string left_out_warning(const std::string& path, std::size_t left_out) {
+  return fmt::format("{}: {} left out because the gradients overflowed (/steps/overflow)", path,
+                     left_out == 1 ? "1 step is" : fmt::format("{} steps are", left_out));
 }
 
 }  // namespace gradtool
