@@ -61,8 +61,9 @@ int run(const Options& options) {
 Subcommand add_report(CLI::App& root) {
   auto* app = root.add_subcommand("report", "Make one page of charts and verdicts from what bench and analyze wrote");
   auto options = std::make_shared<Options>();
-  app->add_option("INPUT", options->paths,
-                  "JSON records of bench, analyze, capture and info, their CSV files, or folders with such files")
+  app->add_option(
+         "INPUT", options->paths,
+         "JSON records of bench, train, analyze, capture and info, their CSV files, or folders with such files")
       ->required();
   app->add_option("-o,--out", options->out,
                   "The page, one HTML file that opens without a network, or - for standard output [report.html]; with "

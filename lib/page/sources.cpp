@@ -201,6 +201,7 @@ class Reader {
     source.title = fmt::format("{} on {}, {} workers", string_at(settings, "--model"), string_at(settings, "--dataset"),
                                string_at(settings, "--workers"));
     source.text = string_at(settings, "--dataset") == "text";
+    source.steps_per_epoch = json.value("steps_per_epoch", std::int64_t{0});
     source.rows = table_from_json("train", json.at("rows"), file_.path);
     source.summary = table_from_json("summary", json.at("summary"), file_.path);
     for (const auto& run : json.value("runs", Json::array())) {

@@ -40,7 +40,8 @@ struct AnalysisSource {
 struct TrainingSource {
   Origin origin;
   std::string title = {};  ///< "resnet20 on cifar10, 4 workers"
-  bool text = false;       ///< it learnt to continue a text, not to name images
+  std::int64_t steps_per_epoch = 0;
+  bool text = false;  ///< it learnt to continue a text, not to name images
   Table rows{"train", {}}, summary{"summary", {}};
   std::vector<std::string> notes = {};  ///< what codecs said of their runs
 };

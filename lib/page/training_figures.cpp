@@ -55,6 +55,7 @@ class Figures {
     notes();
     basis();
     accuracy_by_epoch();
+    loss_by_epoch();
     accuracy_by_bytes();
     accuracy_by_time();
     final_accuracy();
@@ -112,15 +113,20 @@ class Figures {
     out_.missing.push_back(missing_chart(chart, why, blanks()));
   }
 
-  /// Rows of the training's table that belong to a codec and the same epoch, epochs ascending.
-  [[nodiscard]] std::map<std::int64_t, std::vector<std::size_t>> epochs_of(const Codec& codec) const {
-    std::map<std::int64_t, std::vector<std::size_t>> epochs;
+  /// Rows of the training's table that belong to a codec and the same step, steps ascending.
+  [[nodiscard]] std::map<std::int64_t, std::vector<std::size_t>> steps_of(const Codec& codec) const {
+    std::map<std::int64_t, std::vector<std::size_t>> steps;
     for (std::size_t i = 0; i < rows_.rows().size(); ++i) {
       if (text_at(rows_, i, "codec") != codec.codec || text_at(rows_, i, "params") != codec.params) continue;
-      const auto epoch = number_at(rows_, i, "epoch");
-      if (epoch) epochs[static_cast<std::int64_t>(*epoch)].push_back(i);
+      const auto step = number_at(rows_, i, "step");
+      if (step) steps[static_cast<std::int64_t>(*step)].push_back(i);
     }
-    return epochs;
+    return steps;
+  }
+  /// Epochs up to that step, a whole number where one ends there.
+  [[nodiscard]] Cell epochs_at(std::int64_t step) const {
+    const std::int64_t each = std::max<std::int64_t>(1, source_.steps_per_epoch);
+    return step % each == 0 ? Cell{step / each} : Cell{static_cast<double>(step) / static_cast<double>(each)};
   }
   [[nodiscard]] OverSeeds over(const std::vector<std::size_t>& rows, const std::string& column,
                                double factor = 1.0) const {
@@ -171,42 +177,73 @@ class Figures {
   void accuracy_by_epoch() {
     Table table{"accuracy_by_epoch",
                 {{"codec", "with what tells it from others"},
-                 {"epoch", "that has ended"},
+                 {"epoch", "epochs so far"},
                  {"seeds", "so many runs"},
                  {"accuracy", "share of correct answers on the test set, mean over seeds"},
                  {"accuracy_least", "of the worst seed"},
                  {"accuracy_most", "of the best seed"},
-                 {"train_loss", "mean cross-entropy of the epoch, mean over seeds"},
+                 {"train_loss", "mean cross-entropy of the steps before, mean over seeds"},
                  {"test_loss", "mean cross-entropy on the test set, mean over seeds"}}};
     for (const Codec& codec : codecs_) {
-      for (const auto& [epoch, rows] : epochs_of(codec)) {
+      for (const auto& [step, rows] : steps_of(codec)) {
         const OverSeeds accuracy = over(rows, "test_accuracy");
         if (accuracy.count == 0) continue;
-        table.add({codec.name, epoch, static_cast<std::int64_t>(accuracy.count), accuracy.mean(), accuracy.least,
-                   accuracy.most, over(rows, "train_loss").mean(), over(rows, "test_loss").mean()});
+        table.add({codec.name, epochs_at(step), static_cast<std::int64_t>(accuracy.count), accuracy.mean(),
+                   accuracy.least, accuracy.most, over(rows, "train_loss").mean(), over(rows, "test_loss").mean()});
       }
     }
     if (table.rows().empty())
-      lacks("accuracy_by_epoch", "there was no test set, or no epoch has ended");
+      lacks("accuracy_by_epoch", "there was no test set, or it was not evaluated yet");
     else
       add("accuracy_by_epoch", std::move(table), blanks());
+  }
+
+  /// Of the test set; without one, of the training.
+  void loss_by_epoch() {
+    const bool tested = [&] {
+      for (std::size_t i = 0; i < rows_.rows().size(); ++i) {
+        if (number_at(rows_, i, "test_loss")) return true;
+      }
+      return false;
+    }();
+    Table table{"loss_by_epoch",
+                {{"codec", "with what tells it from others"},
+                 {"epoch", "epochs so far"},
+                 {"seeds", "so many runs"},
+                 {"loss", "mean cross-entropy, mean over seeds"},
+                 {"loss_least", "of the best seed"},
+                 {"loss_most", "of the worst seed"}}};
+    for (const Codec& codec : codecs_) {
+      for (const auto& [step, rows] : steps_of(codec)) {
+        const OverSeeds loss = over(rows, tested ? "test_loss" : "train_loss");
+        if (loss.count == 0) continue;
+        table.add(
+            {codec.name, epochs_at(step), static_cast<std::int64_t>(loss.count), loss.mean(), loss.least, loss.most});
+      }
+    }
+    Blanks filled = blanks();
+    filled["measure"] = tested ? "cross-entropy on the test set" : "cross-entropy of the training";
+    if (table.rows().empty())
+      lacks("loss_by_epoch", "no row has a loss");
+    else
+      add("loss_by_epoch", std::move(table), filled);
   }
 
   void accuracy_by_bytes() {
     Table table{"accuracy_by_bytes",
                 {{"codec", "with what tells it from others"},
-                 {"epoch", "that has ended"},
+                 {"epoch", "epochs so far"},
                  {"megabytes", "that the busiest rank has sent so far, 10^6 bytes, mean over seeds"},
                  {"accuracy", "share of correct answers on the test set, mean over seeds"}}};
     for (const Codec& codec : codecs_) {
-      for (const auto& [epoch, rows] : epochs_of(codec)) {
+      for (const auto& [step, rows] : steps_of(codec)) {
         const OverSeeds accuracy = over(rows, "test_accuracy"), bytes = over(rows, "wire_bytes", 1e-6);
         if (accuracy.count == 0 || !(bytes.sum > 0.0)) continue;
-        table.add({codec.name, epoch, bytes.mean(), accuracy.mean()});
+        table.add({codec.name, epochs_at(step), bytes.mean(), accuracy.mean()});
       }
     }
     if (table.rows().empty())
-      lacks("accuracy_by_bytes", "nothing was sent: one worker, no test set, or no epoch has ended");
+      lacks("accuracy_by_bytes", "nothing was sent: one worker, no test set, or it was not evaluated yet");
     else
       add("accuracy_by_bytes", std::move(table), blanks());
   }
@@ -230,20 +267,20 @@ class Figures {
     Table table{"accuracy_by_time",
                 {{"place", "a network as modelled, or where it was run"},
                  {"codec", "with what tells it from others"},
-                 {"epoch", "that has ended"},
+                 {"epoch", "epochs so far"},
                  {"seconds", "of training steps so far, without evaluation, mean over seeds"},
                  {"accuracy", "share of correct answers on the test set, mean over seeds"}}};
     for (const auto& [place, column] : places) {
       for (const Codec& codec : codecs_) {
-        for (const auto& [epoch, rows] : epochs_of(codec)) {
+        for (const auto& [step, rows] : steps_of(codec)) {
           const OverSeeds accuracy = over(rows, "test_accuracy"), seconds = over(rows, column);
           if (accuracy.count == 0 || seconds.count == 0) continue;
-          table.add({place, codec.name, epoch, seconds.mean(), accuracy.mean()});
+          table.add({place, codec.name, epochs_at(step), seconds.mean(), accuracy.mean()});
         }
       }
     }
     if (table.rows().empty()) {
-      lacks("accuracy_by_time", "there was no test set, or no epoch has ended");
+      lacks("accuracy_by_time", "there was no test set, or it was not evaluated yet");
       return;
     }
     Blanks filled = blanks();

@@ -310,6 +310,13 @@ def check_training(folder):
         assert int(cell["seeds"]) == len(of_epoch)
         assert math.isclose(float(cell["accuracy"]), sum(of_epoch) / len(of_epoch), rel_tol=1e-12)
         assert float(cell["accuracy_least"]) == min(of_epoch) and float(cell["accuracy_most"]) == max(of_epoch)
+    losses = page.table("loss_by_epoch")
+    assert {(cell["codec"], cell["epoch"]) for cell in losses} >= {(cell["codec"], cell["epoch"]) for cell in curves}
+    for cell in losses:
+        codec = next(codec for codec, name in names.items() if name == cell["codec"])
+        of_epoch = [row["test_loss"] for row in record["rows"]
+                    if row["codec"] == codec and row["step"] == 20 * int(cell["epoch"]) and row["test_loss"] is not None]
+        assert math.isclose(float(cell["loss"]), sum(of_epoch) / len(of_epoch), rel_tol=1e-12)
     times = page.table("accuracy_by_time")
     assert {row["place"] for row in times} == {"1gbe, modelled", "10gbe, modelled", "here, measured"}
     for row in page.table("final_accuracy"):
