@@ -78,7 +78,9 @@ Subcommand add_train(CLI::App& root) {
   app->remove_option(app->get_option("--seed"));
   app->get_option("--steps")->description("Or training iterations, in the place of --epochs");
   app->get_option("--lr-schedule")
-      ->description("constant, cosine (to 0 at the end), or step:ITERATIONS:FACTOR (times FACTOR every ITERATIONS)");
+      ->description(
+          "constant, cosine (to 0 at the end), step:ITERATIONS:FACTOR (times FACTOR every ITERATIONS), or "
+          "milestones:ITERATION,...:FACTOR; with warmup:ITERATIONS: before it the rate first rises from 0");
   app->get_option("--micro-batches")
       ->description("Split a worker's batch in K; with K above 1 codecs have second moments (vgc)");
   app->add_option(
@@ -86,9 +88,11 @@ Subcommand add_train(CLI::App& root) {
          "Of the initial weights, the order of the images and the codecs' draws: a run for each, such as 1,2,3")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--test-images", t.test_images, "Test images after each epoch, the first ones [all]");
+  app->add_option("--test-images", t.test_images, "Test images of each evaluation, the first ones [all]");
+  app->add_option("--evaluate-every", t.evaluate_every,
+                  "Steps after which it is evaluated too, with a row of its own [after each epoch only]");
   app->add_option("--target-accuracy", t.target_accuracy,
-                  "Share of correct answers, such as 0.9, whose time is to be told");
+                  "Share of correct answers, such as 0.9, whose time is to be told, as finely as it is evaluated");
   app->add_option(
          "--codec", o->codecs,
          "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
@@ -126,11 +130,12 @@ Subcommand add_train(CLI::App& root) {
   app->get_option("--out")->type_name("FOLDER");
   app->get_option("--codec")->type_name("CODEC");
   app->get_option("--network")->type_name("NETWORK");
-  set_groups(*app, {{"How it is trained", {"--epochs", "--seeds", "--test-images", "--target-accuracy"}},
-                    {"Codecs", {"--codec", "--granularity", "--reduce", "--all-reduce"}},
-                    {"Communication", {"--comm", "--comm-timeout"}},
-                    {"Modelled networks", {"--network", "--overlap"}},
-                    {"Output", {"--out", "--force", "--resume", "--checkpoint-every"}}});
+  set_groups(*app,
+             {{"How it is trained", {"--epochs", "--seeds", "--test-images", "--evaluate-every", "--target-accuracy"}},
+              {"Codecs", {"--codec", "--granularity", "--reduce", "--all-reduce"}},
+              {"Communication", {"--comm", "--comm-timeout"}},
+              {"Modelled networks", {"--network", "--overlap"}},
+              {"Output", {"--out", "--force", "--resume", "--checkpoint-every"}}});
   app->footer(
       "none (uncompressed) is trained beside the codecs, from the same seeds. The same command gives the same numbers, "
       "times aside. What the numbers mean: docs/train.md. Examples:\n"

@@ -356,13 +356,14 @@ class RankUnits {
   [[nodiscard]] EncodeContext context(std::size_t step, std::size_t unit) const {
     const auto& steps = plan_.reader.steps();
     const double now = steps[step].learning_rate.value_or(1.0);
-    const double first = steps.front().learning_rate.value_or(1.0);
+    double highest = now;  // of the steps so far: a warm-up is not what schedules follow
+    for (std::size_t i = 0; i < step; ++i) highest = std::max(highest, steps[i].learning_rate.value_or(1.0));
     return {.key = {.seed = plan_.options.seed,
                     .step = static_cast<std::uint32_t>(step),
                     .rank = static_cast<std::uint32_t>(comm_.rank()),
                     .tensor = static_cast<std::uint32_t>(unit)},
             .iteration = steps[step].iteration,
-            .learning_rate_ratio = first > 0.0 ? now / first : 1.0};
+            .learning_rate_ratio = highest > 0.0 ? now / highest : 1.0};
   }
 
   const ReplayPlan& plan_;
@@ -551,8 +552,13 @@ class RankReplay {
       if (tally.whole > 0.0)
         notes_.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
     }
-    if (const auto target = plan_.codec.descriptor->target; !target.empty())
-      notes_.push_back(fmt::format("errors are those against {}", target));
+    const CodecDescriptor& codec = *plan_.codec.descriptor;
+    if (!codec.target.empty()) {
+      notes_.push_back(fmt::format("errors are those against {}", codec.target));
+    } else if (plan_.codec.own_momentum()) {
+      notes_.push_back(fmt::format(
+          "what is sent carries momentum, so errors against plain gradients are large; {}=0 compares", codec.momentum));
+    }
     result_.note = fmt::format("{}", fmt::join(notes_, "; "));
   }
 

@@ -59,6 +59,8 @@ struct CodecDescriptor {
   /// What the result is the mean of, where that is not the gradient ("the momentum"): errors are then those against it,
   /// see Reducer::target(), and rows say so.
   std::string_view target = {};
+  /// The parameter that is momentum of the method's own, in the place of an optimiser's ("mu"); empty: it has none.
+  std::string_view momentum = {};
   Determinism determinism = Determinism::cross_backend;
   std::string_view payload;  ///< payload formula, for the docs
   /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
@@ -104,6 +106,10 @@ struct CodecSpec {
   std::string given = {};  ///< the parameters as they were written, without defaults
   bool ef21 = false;       ///< payloads are differences to what was sent before; error_feedback is false then
 
+  /// Whether the method brings momentum of its own, so that an optimiser behind it has none.
+  [[nodiscard]] bool own_momentum() const {
+    return !descriptor->momentum.empty() && params.real(descriptor->momentum) > 0.0;
+  }
   [[nodiscard]] Feedback feedback() const {
     return ef21 ? Feedback::ef21 : error_feedback ? Feedback::residual : Feedback::off;
   }

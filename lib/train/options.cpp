@@ -83,6 +83,7 @@ TrainOptions check_options(TrainOptions options, int ranks) {
   check_range("--epochs", options.epochs);
   check_range("--steps", training.steps);
   check_range("--checkpoint-every", options.checkpoint_every);
+  check_range("--evaluate-every", options.evaluate_every);
   check_range("--test-images", options.test_images);
   check_folder(options);
   if (!options.epochs && !training.steps) options.epochs = kDefaultEpochs;
@@ -136,6 +137,7 @@ std::vector<Fact> facts_of(const TrainOptions& options, std::int64_t steps) {
                           {"--reduce", std::string{name_of(options.scheme)}},
                           {"--all-reduce", std::string{name_of(options.all_reduce)}},
                           {"--overlap", options.overlap == Overlap::none ? "none" : "bucket"},
+                          {"--evaluate-every", fmt::to_string(options.evaluate_every.value_or(0))},
                           {"--test-images", options.test_images ? fmt::to_string(*options.test_images) : "all"}};
   std::vector<std::string> codecs, networks;
   for (const auto& spec : options.codecs) {

@@ -25,9 +25,10 @@ struct TrainOptions {
   UdpOptions udp;                ///< where comm is udp
   double comm_timeout = 600.0;   ///< seconds that ranks wait for one of them; rank 0 evaluates while they do
 
-  std::vector<Network> networks;            ///< to model
-  std::optional<double> target_accuracy;    ///< in (0, 1], to be timed
-  std::optional<std::int64_t> test_images;  ///< the first ones of the test set; all where it is not given
+  std::vector<Network> networks;               ///< to model
+  std::optional<double> target_accuracy;       ///< in (0, 1], to be timed
+  std::optional<std::int64_t> evaluate_every;  ///< steps between rows, besides those at the ends of epochs
+  std::optional<std::int64_t> test_images;     ///< the first ones of the test set; all where it is not given
 
   std::string out;                               ///< folder
   std::optional<std::int64_t> checkpoint_every;  ///< steps; else each epoch, and a minute after the last one

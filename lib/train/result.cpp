@@ -174,11 +174,11 @@ Table train_table(const TrainOptions& options, const TrainReport& report) {
       {"codec", "name of the codec"},
       {"params", "its parameters, or default where it has none"},
       {"seed", "of the weights, the order of the data and the codec's draws"},
-      {"epoch", "number of the epoch that ends here, from 1"},
+      {"epoch", "number of the epoch that the last step is in, from 1"},
       {"step", "steps made"},
       {"status", "of the run: finished, diverged, or unfinished"},
       {"learning_rate", "of the last step"},
-      {"train_loss", "mean cross-entropy over workers and the steps of this epoch"},
+      {"train_loss", "mean cross-entropy over workers and the steps since the row before"},
       {"test_loss", "mean cross-entropy on the test images"},
       {"test_accuracy", "share of correct answers on the test images"},
       {"wire_bytes", "sent so far, by the rank that sent most in each step"},
@@ -241,9 +241,9 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
   add("diverged_seeds", "their seeds");
   add("unfinished", "runs that were interrupted");
   add_three("final_accuracy", "share of correct answers after the last step, mean over seeds");
-  add_three("best_accuracy", "the same of the best epoch of each seed");
+  add_three("best_accuracy", "the same of the best row of each seed");
   add_three("final_accuracy_minus_none", "difference to none with the same seed, mean over seeds");
-  add("train_loss", "of the last epoch, mean over seeds");
+  add("train_loss", "of the last row, mean over seeds");
   add("test_loss", "after the last step, mean over seeds");
   add("wire_bytes", "of a run, sent by the rank that sent most in each step");
   add("wire_ratio", "bytes of an uncompressed ring all-reduce, 2(p-1)/p raw_bytes, / wire_bytes");
@@ -252,8 +252,8 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
     add(fmt::format("modelled_{}_seconds", network.name), "of a run: what the steps would take there");
   if (options.target_accuracy) {
     add("target_accuracy", "as asked for");
-    add("reached_target", "finished runs whose accuracy was that high after some epoch; what follows is their mean");
-    add("steps_to_target", "to the end of the first such epoch");
+    add("reached_target", "finished runs whose accuracy was that high in some row; what follows is their mean");
+    add("steps_to_target", "to the first such row");
     add("total_seconds_to_target", "the same in clock time of the steps");
     for (const auto& network : options.networks)
       add(fmt::format("modelled_{}_seconds_to_target", network.name), "the same on that network");
@@ -338,7 +338,7 @@ nlohmann::ordered_json train_record(const TrainOptions& options, const TrainRepo
 
 std::string train_text(const TrainOptions& options, const TrainReport& report) {
   const bool timed = options.target_accuracy.has_value();
-  std::vector<std::string> header{"codec", "accuracy %", "best %", "minus none", "wire ratio"};
+  std::vector<std::string> header{"codec", "accuracy %", "best %", "minus none", "loss", "wire ratio"};
   if (timed) header.emplace_back("steps to target");
   header.emplace_back("here");
   for (const auto& network : options.networks) header.push_back(network.name);
@@ -358,6 +358,11 @@ std::string train_text(const TrainOptions& options, const TrainReport& report) {
     std::vector<std::string> line{text_of(options.codecs[codec]), percent(runs.mean(final_accuracy)),
                                   percent(runs.mean([](const TrainRun& run) { return run.best_accuracy(); })),
                                   codec == 0 ? "" : percent(runs.mean_difference(none, final_accuracy), true)};
+    const auto loss = runs.mean([](const TrainRun& run) -> std::optional<double> {
+      const auto& last = run.rows.back().numbers;
+      return last.tested != 0 ? std::optional{last.test_loss} : std::nullopt;
+    });
+    line.push_back(loss ? fmt::format("{:.3f}", loss->mean) : "-");
     const auto ratio = runs.mean([&](const TrainRun& run) { return wire_ratio(options, report, run); });
     line.push_back(ratio ? fmt::format("{:.3g}", ratio->mean) : "-");
     if (timed) {
@@ -383,12 +388,15 @@ std::string train_text(const TrainOptions& options, const TrainReport& report) {
   right.front() = false;
   const CaptureOptions& training = options.training;
   std::string out = wrapped(
-      fmt::format("{} on {}, {} workers x {}, {} seed{}: accuracy on the test images, mean over seeds with its 95 % "
-                  "interval; times {}.",
-                  training.model, training.dataset, training.workers, training.batch_size, options.seeds.size(),
-                  options.seeds.size() == 1 ? "" : "s",
-                  timed ? fmt::format("until {:g} % were reached", 100.0 * *options.target_accuracy)
-                        : std::string{"of a whole run"}),
+      fmt::format(
+          "{} on {}, {} worker{} x {}, {} seed{}: {} and mean cross-entropy (loss), means over seeds with the 95 "
+          "% interval; times {}.",
+          training.model, training.dataset, training.workers, training.workers == 1 ? "" : "s", training.batch_size,
+          options.seeds.size(), options.seeds.size() == 1 ? "" : "s",
+          training.dataset == "text" ? "share of tokens of the held-out text that were foretold (accuracy)"
+                                     : "accuracy on the test images",
+          timed ? fmt::format("until {:g} % were reached", 100.0 * *options.target_accuracy)
+                : std::string{"of a whole run"}),
       80, "");
   return out + "\n" + format_rows(header, lines, right, 32) + remarks;
 }

@@ -26,13 +26,14 @@ struct TrainCosts {
   double total = 0.0;        ///< clock time of the steps, without evaluating and checkpoints
 };
 
-/// A run after an epoch, or where it ended.
+/// A run after an epoch, at a step of --evaluate-every, or where it ended.
 struct TrainRow {
   struct Numbers {
-    std::int64_t epoch = 0;      ///< from 1
+    std::int64_t epoch = 0;      ///< that the last step is in, from 1
     std::int64_t step = 0;       ///< steps made
     double learning_rate = 0.0;  ///< of the last of them
-    double train_loss = 0.0;     ///< mean over workers and the steps of this epoch; not finite where the run diverged
+    double train_loss =
+        0.0;  ///< mean over workers and the steps since the row before; not finite where the run diverged
     double test_loss = 0.0, test_accuracy = 0.0;
     TrainCosts costs;         ///< of all steps so far
     std::int64_t tested = 0;  ///< 1 where the model was evaluated
@@ -82,7 +83,8 @@ struct TrainReport {
   bool leads = true;  ///< false on all processes of a job but the first
 };
 
-/// train.csv: a row for each codec, seed and epoch, in that order. Columns of times end in _seconds.
+/// train.csv: a row for each codec, seed and epoch (or step of --evaluate-every), in that order. Columns of times end
+/// in _seconds.
 [[nodiscard]] Table train_table(const TrainOptions& options, const TrainReport& report);
 /// summary.csv: a row for each codec. Means are over the seeds whose run has finished.
 [[nodiscard]] Table train_summary(const TrainOptions& options, const TrainReport& report);

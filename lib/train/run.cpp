@@ -72,7 +72,7 @@ struct UnitSums {
 };
 
 /// Since the last row.
-struct EpochSums {
+struct RowSums {
   double loss = 0.0;  ///< added over workers and steps
   std::int64_t steps = 0;
   TrainCosts costs;
@@ -118,14 +118,16 @@ class RankTraining {
     last_checkpoint_ = Clock::now();
     while (run_.status == TrainRun::Status::unfinished && step_ < plan_.steps) {
       const bool stop = make_step();
-      const bool row = run_.status == TrainRun::Status::diverged || step_ == plan_.steps ||
-                       step_ % sampler_.iterations_per_epoch() == 0;
-      if (row) end_epoch();
+      const bool epoch = step_ % sampler_.iterations_per_epoch() == 0;
+      const auto every = plan_.options.evaluate_every;
+      const bool row =
+          run_.status == TrainRun::Status::diverged || step_ == plan_.steps || epoch || (every && step_ % *every == 0);
+      if (row) add_row();
       const bool over = run_.status == TrainRun::Status::diverged || step_ == plan_.steps;
       if (over && run_.status == TrainRun::Status::unfinished) run_.status = TrainRun::Status::finished;
       if (over) finish();
       if (leads() && plan_.on_step) plan_.on_step(run_, step_, last_loss_, row);
-      if (over || stop || checkpoint_due(row)) save();
+      if (over || stop || checkpoint_due(epoch)) save();
       if (stop && !over) return;
     }
   }
@@ -149,6 +151,7 @@ class RankTraining {
       CaptureOptions options = plan_.options.training;
       options.seed = plan_.seed;
       if (!plan_.threads) options.workers = 1;
+      if (plan_.spec().own_momentum()) options.momentum = 0.0, options.nesterov = false;
       shared_.trainer = make_trainer(trainer_options(options), plan_.training_set);
     }
     comm_.barrier({});  // the trainer is there
@@ -221,9 +224,9 @@ class RankTraining {
     comm_.agree_max(verdict_);
     const double loss = std::accumulate(verdict_.begin() + kLosses, verdict_.end(), 0.0);
     last_loss_ = loss / static_cast<double>(workers_);
-    epoch_.loss += loss;
-    ++epoch_.steps;
-    TrainCosts& costs = epoch_.costs;
+    since_row_.loss += loss;
+    ++since_row_.steps;
+    TrainCosts& costs = since_row_.costs;
     costs.wire_bytes += verdict_[kWire];
     costs.compute += verdict_[kCompute];
     costs.encode += verdict_[kEncode];
@@ -263,7 +266,8 @@ class RankTraining {
     const auto weights = shared_.weights;
     std::span<const float> moments;
     if (moments_) moments = trainer().second_moment(place());
-    const double first_rate = rate_.at(0);
+    // A warm-up is not what schedules follow. After a resumption this looks at all steps before it once.
+    for (; rated_ <= step_; ++rated_) highest_rate_ = std::max(highest_rate_, rate_.at(rated_));
     for (std::size_t u = 0; u < units_.size(); ++u) {
       auto copying = Clock::now();
       const auto buffer = gather(units_[u], gradient, buffer_);
@@ -275,7 +279,7 @@ class RankTraining {
                                           .rank = static_cast<std::uint32_t>(rank_),
                                           .tensor = static_cast<std::uint32_t>(u)},
                                   .iteration = step_,
-                                  .learning_rate_ratio = first_rate > 0.0 ? rate_.at(step_) / first_rate : 1.0};
+                                  .learning_rate_ratio = highest_rate_ > 0.0 ? rate_.at(step_) / highest_rate_ : 1.0};
       comm_.describe(summed_[u]);
       verdict_[kCompute] += since(copying);
       reduce(u, buffer, side, context);
@@ -310,7 +314,7 @@ class RankTraining {
   }
 
   /// Compares the ranks, evaluates, and adds a row.
-  void end_epoch() {
+  void add_row() {
     share_payload_bytes();
     if (run_.status != TrainRun::Status::diverged) expect_agreement();
     TrainRow row;
@@ -320,13 +324,14 @@ class RankTraining {
     numbers.step = step_;
     numbers.learning_rate = rate_.at(step_ - 1);
     const bool diverged = run_.status == TrainRun::Status::diverged;
-    numbers.train_loss = diverged ? std::numeric_limits<double>::quiet_NaN()
-                                  : epoch_.loss / static_cast<double>(epoch_.steps) / static_cast<double>(workers_);
+    numbers.train_loss = diverged
+                             ? std::numeric_limits<double>::quiet_NaN()
+                             : since_row_.loss / static_cast<double>(since_row_.steps) / static_cast<double>(workers_);
     const TrainCosts before = run_.rows.empty() ? TrainCosts{} : run_.rows.back().numbers.costs;
     for (double TrainCosts::*what :
          {&TrainCosts::wire_bytes, &TrainCosts::payload_bytes, &TrainCosts::compute, &TrainCosts::encode,
           &TrainCosts::communicate, &TrainCosts::decode, &TrainCosts::total})
-      numbers.costs.*what = before.*what + epoch_.costs.*what;
+      numbers.costs.*what = before.*what + since_row_.costs.*what;
     if (leads() && plan_.test_set != nullptr && !diverged) {
       const auto most = static_cast<std::size_t>(
           plan_.options.test_images.value_or(static_cast<std::int64_t>(plan_.test_set->size())));
@@ -340,7 +345,7 @@ class RankTraining {
     comm_.agree_max(spoilt);
     if (spoilt[0] != 0.0) run_.status = TrainRun::Status::diverged;
     run_.rows.push_back(std::move(row));
-    epoch_ = {};
+    since_row_ = {};
     std::fill(sums_.begin(), sums_.end(), UnitSums{});
   }
 
@@ -349,7 +354,7 @@ class RankTraining {
     std::vector<double> bytes(workers_, 0.0);
     bytes[rank_] = std::exchange(payload_bytes_, 0.0);
     comm_.agree_max(bytes);
-    epoch_.costs.payload_bytes += std::accumulate(bytes.begin(), bytes.end(), 0.0) / static_cast<double>(workers_);
+    since_row_.costs.payload_bytes += std::accumulate(bytes.begin(), bytes.end(), 0.0) / static_cast<double>(workers_);
   }
 
   /// Ranks agree where the largest hash is also the smallest, which is the largest negative one.
@@ -368,16 +373,16 @@ class RankTraining {
     }
   }
 
-  /// What the steps so far would take on each network, from the mean step of this epoch: the collectives by the model,
-  /// encoding and decoding as measured here.
+  /// What the steps so far would take on each network, from the mean step since the last row: the collectives by the
+  /// model, encoding and decoding as measured here.
   [[nodiscard]] std::vector<double> modelled_so_far() const {
     std::vector<double> modelled;
     if (!leads()) return modelled;
-    const auto steps = static_cast<double>(epoch_.steps);
+    const auto steps = static_cast<double>(since_row_.steps);
     double encode = 0.0, decode = 0.0;  // of rank 0
     for (const auto& unit : sums_) encode += unit.encode, decode += unit.decode;
-    const double slower_encode = encode > 0.0 ? epoch_.costs.encode / encode : 1.0;
-    const double slower_decode = decode > 0.0 ? epoch_.costs.decode / decode : 1.0;
+    const double slower_encode = encode > 0.0 ? since_row_.costs.encode / encode : 1.0;
+    const double slower_decode = decode > 0.0 ? since_row_.costs.decode / decode : 1.0;
     for (std::size_t i = 0; i < plan_.options.networks.size(); ++i) {
       std::vector<UnitCost> costs;
       for (std::size_t u = 0; u < sums_.size(); ++u) {
@@ -389,7 +394,7 @@ class RankTraining {
                          .decode = sums_[u].decode * slower_decode / steps});
       }
       const double before = run_.rows.empty() ? 0.0 : run_.rows.back().modelled[i];
-      const double compute = plan_.compute_seconds.value_or(epoch_.costs.compute / steps);
+      const double compute = plan_.compute_seconds.value_or(since_row_.costs.compute / steps);
       modelled.push_back(before + steps * iteration_seconds(costs, compute, plan_.options.overlap));
     }
     return modelled;
@@ -401,7 +406,7 @@ class RankTraining {
     Sha256 hash;
     hash.update(std::as_bytes(trainer().weights()));
     run_.weights_sha256 = hash.hex();
-    std::vector<std::string> notes;
+    std::vector<std::string> notes = what_stands_for_the_optimiser();
     std::vector<Tally> tallies;
     for (const auto& reducer : reducers_) {
       std::string note = reducer->note();
@@ -422,9 +427,22 @@ class RankTraining {
     run_.note = fmt::format("{}", fmt::join(notes, "; "));
   }
 
-  [[nodiscard]] bool checkpoint_due(bool row) const {
+  [[nodiscard]] std::vector<std::string> what_stands_for_the_optimiser() const {
+    const CaptureOptions& training = plan_.options.training;
+    std::vector<std::string> notes;
+    if (plan_.spec().own_momentum()) {
+      notes.push_back(training.optimizer == "sgd"
+                          ? "its momentum is its own: the optimiser has none"
+                          : fmt::format("its momentum comes on top of that of {}", training.optimizer));
+    }
+    if (!plan_.spec().descriptor->target.empty())
+      notes.emplace_back("sends an update instead of a gradient, which wants a learning rate of its own");
+    return notes;
+  }
+
+  [[nodiscard]] bool checkpoint_due(bool epoch) const {
     if (const auto every = plan_.options.checkpoint_every) return step_ % *every == 0;
-    return row || verdict_[kLate] != 0.0;
+    return epoch || verdict_[kLate] != 0.0;
   }
 
   // A checkpoint has a part for what all ranks know, one for the trainer, and one for each rank.
@@ -438,7 +456,7 @@ class RankTraining {
     if (whose != mine) throw_foreign();
     visitor.value("step", step_);
     visitor.value("status", run_.status);
-    visitor.value("epoch", epoch_);
+    visitor.value("since the last row", since_row_);
     std::uint64_t count = run_.rows.size();
     visitor.value("rows", count);
     if (visitor.restores()) {
@@ -549,6 +567,8 @@ class RankTraining {
   TrainRun& run_;
   std::size_t workers_, rank_;
   LearningRate rate_;
+  double highest_rate_ = 0.0;  ///< of the first `rated_` steps
+  std::int64_t rated_ = 0;
   Sampler sampler_;
   bool moments_ = false;
   std::size_t elements_ = 0;
@@ -566,7 +586,7 @@ class RankTraining {
   std::vector<double> verdict_;  ///< what ranks agree on after every step
   std::int64_t step_ = 0;
   double last_loss_ = 0.0;
-  EpochSums epoch_;
+  RowSums since_row_;
   double payload_bytes_ = 0.0;  ///< of this rank since the last row
   ResultHash results_;
   Clock::time_point last_checkpoint_;

@@ -57,12 +57,15 @@ void remove_results(const fs::path& folder) {
   }
 }
 
-/// Makes the folder ready, on one process.
-void prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts) {
+/// Makes the folder ready, on one process. Returns whether it begins anew there.
+bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts) {
   const fs::path folder{options.out};
   try {
     if (fs::exists(folder) && !fs::is_empty(folder)) {
-      if (options.resume) return expect_same_settings(folder, facts);
+      if (options.resume) {
+        expect_same_settings(folder, facts);
+        return false;
+      }
       if (!options.force) {
         refuse(fmt::format("--out '{}' exists already; --resume goes on with it, --force replaces it", options.out));
       }
@@ -75,6 +78,8 @@ void prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts)
   nlohmann::ordered_json settings{{"format", "gradtool.train.settings"}, {"command", options.command}};
   for (const auto& fact : facts) settings["settings"][fact.what] = fact.value;
   save_text((folder / kSettings).string(), settings.dump(1) + "\n");
+  if (options.resume) fmt::print(stderr, "there is no training in '{}' yet: it begins\n", options.out);
+  return true;
 }
 
 class Training {
@@ -98,7 +103,24 @@ class Training {
     join(facts);
   }
 
+  /// Where the first run cannot even begin, on a device that is not there or with data that the model does not take,
+  /// the folder goes again, so that it is not in the way of the corrected command.
   TrainReport run() {
+    try {
+      return run_all();
+    } catch (...) {
+      std::error_code ignored;
+      if (new_folder_ && fs::is_empty(fs::path{options_.out} / kCheckpoints, ignored) && !ignored) {
+        remove_results(options_.out);
+        for (const fs::path& empty : {fs::path{options_.out} / kCheckpoints, fs::path{options_.out}})
+          fs::remove(empty, ignored);
+      }
+      throw;
+    }
+  }
+
+ private:
+  TrainReport run_all() {
     std::size_t number = 0;
     const std::size_t runs = options_.seeds.size() * options_.codecs.size();
     for (const std::int64_t seed : options_.seeds) {
@@ -112,10 +134,12 @@ class Training {
     return std::move(report_);
   }
 
- private:
   /// On the processes of a job: all must have been asked the same. One of them makes the folder.
   void join(const std::vector<Fact>& facts) {
-    if (!across_processes_) return prepare_folder(options_, facts);
+    if (!across_processes_) {
+      new_folder_ = prepare_folder(options_, facts);
+      return;
+    }
     report_.leads = mpi_place().rank == 0;
     std::optional<Error> different;
     // The file of a network is the first rank's business, as all that is modelled.
@@ -131,7 +155,7 @@ class Training {
             different = error;
             return;
           }
-          if (comm.rank() == 0) prepare_folder(options_, facts);
+          if (comm.rank() == 0) new_folder_ = prepare_folder(options_, facts);
           comm.barrier({});
         },
         options_.comm_timeout);
@@ -206,6 +230,7 @@ class Training {
   Dataset training_set_;
   std::optional<Dataset> test_set_;
   std::int64_t steps_ = 0;
+  bool new_folder_ = false;  ///< made by this process, or emptied
   TrainReport report_;
 };
 

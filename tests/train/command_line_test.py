@@ -136,7 +136,39 @@ with tempfile.TemporaryDirectory() as folder:
     done = train(*data, "--steps", "4", "--codec", "vgc", "--out", os.path.join(folder, "vgc1"))
     check(done.returncode == 0 and "no second moments" in done.stdout, f"{done}")
 
+    # Evaluated more often than at the ends of epochs, which changes nothing else.
+    often, seldom = os.path.join(folder, "often"), os.path.join(folder, "seldom")
+    steps = [*data, "--steps", "20", "--codec", "topk:ratio=0.1", "--target-accuracy", "0.01"]
+    for out, options in ((often, ["--evaluate-every", "6"]), (seldom, [])):
+        done = train(*steps, *options, "--out", out)
+        check(done.returncode == 0, done.stderr)
+    check([r["step"] for r in rows(often)] == 2 * ["6", "12", "16", "18", "20"], f"{rows(often)}")
+    check([r["epoch"] for r in rows(often)] == 2 * ["1", "1", "1", "2", "2"], f"{rows(often)}")
+    check(hashes(often) == hashes(seldom), "evaluating changed the weights")
+    check([r["steps_to_target"] for r in rows(often, "summary.csv")] == ["6", "6"], f"{rows(often, 'summary.csv')}")
+    refused(2, ["another command", "--evaluate-every"], *steps, "--out", often, "--resume")
+
+    # A method with momentum of its own has an optimiser without it; none beside it keeps its own.
+    heavy, light = os.path.join(folder, "heavy"), os.path.join(folder, "light")
+    own = ["--codec", "dgc:ratio=0.05", "--codec", "signsgd:momentum=0.9", "--codec", "topk:ratio=0.1"]
+    for out, momentum in ((heavy, "0.9"), (light, "0")):
+        done = train(*data, "--steps", "8", *own, "--momentum", momentum, *(["--nesterov"] if momentum == "0.9" else []), "--out", out)
+        check(done.returncode == 0 and done.stdout.count("its momentum is its own") == 2 and "plain gradients" not in done.stdout, f"{done}")
+    same = {key[0]: hashes(heavy)[key] == hashes(light)[key] for key in hashes(heavy)}
+    check(same == {"none": False, "dgc": True, "signsgd": True, "topk": False}, f"{same}")
+
+    # A warm-up of the learning rate is not what theta follows.
+    warm = os.path.join(folder, "warm")
+    done = train(*data, "--steps", "12", "--lr-schedule", "warmup:6:constant", "--codec", "fft:theta=0.9,schedule=sqrt_lr", "--codec",
+                 "fft:theta=0.9", "--out", warm)
+    check(done.returncode == 0 and len({r["payload_bytes"] for r in rows(warm) if r["codec"] == "fft" and r["step"] == "12"}) == 1, f"{rows(warm)}")
+
+    done = train(*data, "--steps", "2", "--out", os.path.join(folder, "fresh"), "--resume")
+    check(done.returncode == 0 and "no training in" in done.stderr, f"{done}")
+
     spare = ["--out", os.path.join(folder, "spare")]
+    refused(2, ["28 x 28", "--image-size"], *data, *spare, "--model", "alexnet")
+    refused(2, ["--evaluate-every 0"], *data, *spare, "--evaluate-every", "0")
     refused(2, ["--model is missing"], *data, *spare, "--model", "")
     refused(2, ["--out FOLDER is missing"], *data)
     refused(2, ["--epochs", "--steps"], *data, *spare, "--epochs", "1", "--steps", "1")

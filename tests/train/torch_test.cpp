@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/nn.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -99,25 +101,39 @@ torch::Tensor flat_weights(const Net& net) {
   return torch::cat(pieces);
 }
 
-TEST_F(TrainAlone, OneWorkerIsTorchsOwnLoop) {
+class EveryOptimizer : public TrainAlone, public testing::WithParamInterface<std::string> {
+ protected:
+  static std::unique_ptr<torch::optim::Optimizer> optimizer_of(const std::vector<torch::Tensor>& weights) {
+    if (GetParam() == "adam")
+      return std::make_unique<torch::optim::Adam>(weights, torch::optim::AdamOptions(0.05).weight_decay(1e-4));
+    if (GetParam() == "adamw")
+      return std::make_unique<torch::optim::AdamW>(weights, torch::optim::AdamWOptions(0.05).weight_decay(1e-4));
+    return std::make_unique<torch::optim::SGD>(weights,
+                                               torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));
+  }
+};
+
+TEST_P(EveryOptimizer, OneWorkerIsTorchsOwnLoop) {
   const Dataset images = test::striped_images(160, 1, 28);
   const test::TemporaryFolder folder;
   TrainRun run;
-  const auto weights = train(train_options(1), images, folder.file("checkpoint"), run);
+  TrainOptions options = train_options(1);
+  options.training.optimizer = GetParam();
+  const auto weights = train(options, images, folder.file("checkpoint"), run);
 
   at::set_num_threads(1);
   torch::manual_seed(3);
   Net net;
-  torch::optim::SGD optimizer{net.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4)};
+  const auto optimizer = optimizer_of(net.parameters());
   Sampler sampler{images.size(), 1, 16, 3};
   double loss_of_epoch = 0.0;
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const auto [x, y] = batch_of(images, sampler.batches(step));
-    static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options()).lr(0.05 * std::pow(0.5, step / 10));
-    optimizer.zero_grad();
+    optimizer->param_groups()[0].options().set_lr(0.05 * std::pow(0.5, step / 10));
+    optimizer->zero_grad();
     torch::Tensor loss = torch::nn::functional::cross_entropy(net.forward(x), y);
     loss.backward();
-    optimizer.step();
+    optimizer->step();
     if (step >= 20) loss_of_epoch += loss.item<double>();
   }
   const torch::Tensor end = flat_weights(net);
@@ -128,6 +144,9 @@ TEST_F(TrainAlone, OneWorkerIsTorchsOwnLoop) {
   EXPECT_EQ(run.rows.back().numbers.train_loss, loss_of_epoch / 5.0);
   EXPECT_EQ(run.rows.back().numbers.costs.wire_bytes, 0.0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Train, EveryOptimizer, testing::Values("sgd", "adam", "adamw"),
+                         [](const auto& info) { return info.param; });
 
 // The ring adds in float32, in an order of its own; update() adds in float64. So bits differ, by rounding: after 25
 // steps by less than 1e-5 of the weights.

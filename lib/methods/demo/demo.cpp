@@ -275,6 +275,7 @@ extern constinit const CodecDescriptor demo_codec{
     .memory = true,
     .by_layout = true,
     .target = "the mean of the momenta",
+    .momentum = "beta",
     .payload = "48 k bits for each chunk of 4096 elements, k coefficients; values=sign: 17 k, and 32 T for T tensors",
     .make_host = make_method_codec<Space::host, Demo>,
     .make_host_reducer = make_method_reducer<Space::host, DemoReducer<Space::host, Demo>>,

@@ -66,11 +66,6 @@ std::size_t DgcPlan::samples_above(double density, std::size_t taken) {
   return std::clamp<std::size_t>(wanted, 1, taken);
 }
 
-std::string DgcPlan::note() const {
-  if (momentum_.momentum == 0.0F) return {};
-  return "what is sent carries momentum, so errors against plain gradients are large; momentum=0 compares";
-}
-
 namespace {
 
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
@@ -380,6 +375,7 @@ extern constinit const CodecDescriptor dgc_codec{
     .memory = true,
     .delays = true,
     .by_layout = true,
+    .momentum = "momentum",
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, and with dense vectors of d elements 64 + 32 d more",
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<HostDgc>(p, layout);

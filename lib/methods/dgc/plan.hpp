@@ -76,9 +76,6 @@ class DgcPlan {
     return sparse_offset() + sparse_bound(coding_, most_kept_, elements_);
   }
 
-  /// See Encoder::note.
-  [[nodiscard]] std::string note() const;
-
  private:
   std::vector<Run> competing_runs_, whole_runs_;
   std::size_t elements_, competing_ = 0, whole_ = 0;
@@ -119,7 +116,6 @@ class DgcEncoder final : public Encoder<S> {
     visitor.values("v", v_);
   }
   [[nodiscard]] View<const float, S> residual() const override { return v_; }
-  [[nodiscard]] std::string note() const override { return codec_.step_plan().note(); }
 
  private:
   const C& codec_;

@@ -102,6 +102,7 @@ extern constinit const CodecDescriptor dion_codec{
     .memory = true,
     .by_layout = true,
     .target = "the update after one more product with the mean momentum",
+    .momentum = "mu",
     .determinism = Determinism::run_to_run,
     .payload = "32 (sum over matrices of r (rows + columns) + other elements) bits",
     .make_host = nullptr,

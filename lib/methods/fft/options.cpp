@@ -26,6 +26,11 @@ FftOptions::FftOptions(const Params& params)
       half_{params.is("precision", "fp16")},
       chunk_{params.is("chunk", "whole") ? std::size_t{0x7fffffff}
                                          : static_cast<std::size_t>(params.integer("chunk"))} {
+  if (schedule_ == Schedule::drop && drop_at_ == 0) {
+    throw Error{
+        Fault::usage,
+        "codec fft: schedule=drop wants drop_at, the training iteration from which theta_end holds, 1 at least"};
+  }
   if (bits_ == 32) {
     formats_ = format::RangeFormats::only(0, {});
     return;

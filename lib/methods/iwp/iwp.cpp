@@ -330,6 +330,7 @@ extern constinit const CodecDescriptor iwp_codec{
     .delays = true,
     .by_layout = true,
     .needs_weight = true,
+    .momentum = "mu",
     .payload = "32 |M| bits, and (n or about |m| (log2(n/|m|) + 2)) + 128 bits on a rank that broadcasts its mask m",
     .make_host = nullptr,
     .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {

@@ -94,6 +94,7 @@ extern constinit const CodecDescriptor signsgd_codec{
     .aggregation = Aggregation::own,
     .memory = true,
     .by_layout = true,
+    .momentum = "momentum",
     .payload = "n + 32 T bits, T tensors, each padded to 32 bits; scale=none: without the 32 T",
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<SignCodec>("signsgd", layout, p.is("scale", "mean"));

@@ -122,6 +122,7 @@ extern constinit const CodecDescriptor sketch_codec{
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,
+    .momentum = "mu",
     .payload = "32 n / compression + 32 P k bits, k = round(ratio n); 32 n where that is no less",
     .make_host = nullptr,
     .make_host_reducer = make_method_reducer<Space::host, SketchReducer<Space::host, HostSteps>>,
