@@ -48,6 +48,22 @@ def gap_text(gap):
     return signed(gap.mean) + (" (a run diverged)" if gap.diverged else "")
 
 
+def epochs(state):
+    return f"{int(state['steps']) / int(state['steps_per_epoch']):.1f} epochs"
+
+
+WHOLE = {"fashion-mnist": 60000, "cifar10": 50000}  # training images
+
+
+def data(state):
+    """The data set, and how much of it: an epoch has as many whole batches as there are."""
+    if state["dataset"] not in WHOLE or not state["steps_per_epoch"]:
+        return state["dataset"]
+    used = int(state["steps_per_epoch"]) * int(state["workers"]) * int(state["batch"])
+    share = used / WHOLE[state["dataset"]]
+    return state["dataset"] if share > 0.99 else f"{100 * share:.0f} % of {state['dataset']} (some {used:,} training images)"
+
+
 def trial_row(trial, outcome):
     needed = "" if trial.points is None else f"{0 - trial.points:+.1f}"
     wanted = "" if trial.ratio is None else f"{number(trial.ratio)} ({trial.kind})"
@@ -141,6 +157,7 @@ def loss_paragraph(results):
     for kind, word in (("model=iid", "at random"), ("model=importance", "large packets marked")):
         found = sorted((statistics.fmean(lost), arm) for arm, lost in measured.items() if kind in arm)
         equal = None
+        most = max((lost for lost, _ in found), default=0.0)
         unbroken = True
         for lost, name in found:
             gap = difference(results.arm("lenet5-dlcp", name), results.arm("lenet5-dlcp", "none"))
@@ -149,10 +166,12 @@ def loss_paragraph(results):
             if unbroken:
                 equal = lost
             lines.append([word, f"`{name}`", f"{100 * lost:.2f}", gap_text(gap), span(gap), "yes" if same else "no"])
-        reached = f"up to {100 * equal:.1f} % of the elements lost" if equal is not None else "at none of these losses"
+        reached = "at none of these losses" if equal is None else (
+            f"up to {100 * equal:.1f} % of the elements lost" + (", the most that was tried" if equal == most else ""))
         sentences.append(f"{word}, {reached}")
     return (f"**The loss at which the final accuracy still equals none's within its interval:** {'; '.join(sentences)}. Losses are measured on captures of the same "
-            "model, of one rank's elements that are not zero.\n\n"
+            "model, of one rank's elements that are not zero. An element that was zero before does not count as lost, so that the share of "
+            "packets is higher, above all where small packets are the ones that go.\n\n"
             + table(["lost", "arm", "elements lost %", "minus none, points", "95 % interval", "interval has 0"], lines))
 
 
@@ -182,7 +201,7 @@ def page(claim, results, out, paper):
                      "own):\n\n" + table(ARMS, [arm_row(arm, results) for arm in rows]))
     if used:
         commands = "\n".join(results.campaigns[name]["command"] for name in used)
-        said = "; ".join(f"{name}: {state['steps']} steps, seeds {state['seeds']}, {state['workers']} workers x {state['batch']}, {state['dataset']}"
+        said = "; ".join(f"{name}: {state['steps']} steps ({epochs(state)}), seeds {state['seeds']}, {state['workers']} workers x {state['batch']}, {data(state)}"
                          for name, state in ((name, results.campaigns[name]) for name in used))
         parts.append(f"**What was run.** {said}.\n\n```sh\n{commands}\n```")
     parts += [f"**What would change our mind.** {mind(outcomes) or 'A run of the trials.'}", f"**What was scaled down.** {claim.smaller}",
@@ -221,11 +240,11 @@ def overview(judged, results, out):
               table(header, rows[:len(claims.PAPERS)]), "Ten methods that the papers are compared with:", table(header, rows[len(claims.PAPERS):]),
               "[All arms of all campaigns](all.md); [what a replay says about training](replay.md).",
               "## What ran", table(["campaign", "state", "model", "data", "steps", "seeds"],
-                                  [[s["campaign"], ": ".join(filter(None, (s["status"], s["reason"]))), s["model"], s["dataset"], s["steps"], s["seeds"]]
+                                  [[s["campaign"], ": ".join(filter(None, (s["status"], s["reason"]))), s["model"], data(s), s["steps"], s["seeds"]]
                                    for s in states]),
               "```sh\nscripts/verdicts/run.py --out FOLDER --cifar CIFAR10_FOLDER --text TEXT\nscripts/verdicts/pages.py FOLDER --out "
               "reports/verdicts\n```",
-              f"{states[0]['gradtool']}." if states else ""]
+              "Trained by " + ", ".join(dict.fromkeys(s["gradtool"] for s in states if s["gradtool"])) + "."]
     write(os.path.join(out, "README.md"), parts, results.quick)
     arms = [arm_row(arm, results) for found in results.arms.values() for arm in found.values()]
     write(os.path.join(out, "all.md"), ["# All arms of all campaigns", "Differences are to `none` of the same campaign, or of lenet5 where the "
@@ -311,6 +330,17 @@ def replay_page(results, out):
               + (f"Accepted at {today:g} today, and lost more than a point: {', '.join(f'`{name}`' for name in below)}. " if below else
                  f"Nothing that lost more than a point is accepted at {today:g}. ")
               + (f"Refused, at least on one capture, and lost a point at most: {', '.join(f'`{name}`' for name in above)}." if above else "")]
+    firsts = []
+    for name in dict.fromkeys(row["campaign"] for row in used):
+        losers = [row for row in worse if row["campaign"] == name]
+        surely = [row for row in losers if row["certain"]]
+        firsts.append([name] + [f"{number(judged(least))}, `{least['arm']}`" if (least := min(those, key=judged, default=None)) else "none lost as much"
+                                for those in (losers, surely)])
+    parts += [f"**By training**, the smallest judged error of an arm that lost more than {MOST_LOST:g} point:\n\n"
+              + table(["training", "in the mean", "with its whole interval below 0"], firsts)
+              + f"\n\nThe default, {today:g}, lies below all losses of LeNet-5 with SGD that are beyond noise, where arms are many and seeds differ by tenths of a point. "
+              "It sorts out what is hopeless there. No limit would do for the trainings that lose at much smaller errors, or that "
+              "are too short for three seeds to tell: `gradtool train` has to say what a codec costs them."]
     lines = [[row["campaign"], row["moment"], f"{row['first_step']} to {row['last_step']}", f"`{row['arm']}`", "yes" if row["delays"] == "1" else "no",
               number(float(row["nmse"])), number(float(row["cumulative_nmse"])), signed(row["lost"])]
              for row in sorted(used, key=lambda row: (row["campaign"], row["moment"], judged(row)))]

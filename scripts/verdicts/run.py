@@ -135,9 +135,14 @@ def arms_of(campaign, record):
     return rows
 
 
+def build_of(record):
+    """What trained it, which may be another build than the one that is driven now."""
+    build = record["provenance"]
+    return f"gradtool {build['gradtool_version']} ({build['commit']}, {build['build_type']})"
+
+
 def write_state(found, failed, options):
     """campaigns.csv and arms.csv, from what is in the folder."""
-    version = subprocess.run([options.gradtool, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     states, arms = [], []
     for campaign in found:
         record = None if campaign.missing else record_of(os.path.join(options.out, campaign.name))
@@ -148,8 +153,9 @@ def write_state(found, failed, options):
             "campaign": campaign.name, "status": "complete" if record else "not run", "reason": "" if record else why,
             "model": campaign.model, "dataset": campaign.data[1], "workers": 4, "batch": campaign.batch, "steps": campaign.steps,
             "seeds": " ".join(map(str, campaign.seeds)), "elements": record["elements"] if record else "",
+            "steps_per_epoch": record["steps_per_epoch"] if record else "",
             "compared_with": campaign.compared_with or campaign.name,
-            "gradtool": version, "quick": int(options.quick), "command": shown(train_command(campaign, options), options)})
+            "gradtool": build_of(record) if record else "", "quick": int(options.quick), "command": shown(train_command(campaign, options), options)})
     write_csv(os.path.join(options.out, "campaigns.csv"), states)
     write_csv(os.path.join(options.out, "arms.csv"), arms)
 
@@ -158,10 +164,12 @@ def capture(campaign, moment, start, count, options):
     """A gradient file of the same model, data and optimiser, whose training no codec takes part in."""
     path = os.path.join(options.out, "replay", f"{campaign.name}-{moment}.h5")
     if not os.path.exists(path):
-        extra = [word for word in campaign.options if word in ("--optimizer", "adam", "adamw")]
+        trained = [word for option, value in zip(campaign.options[::2], campaign.options[1::2]) if option != "--test-images"
+                   for word in (option, value)]
+        side = "weight,second_moment" if "--micro-batches" in campaign.options else "weight"
         status = call([options.gradtool, "capture", "--model", campaign.model, *campaign.data, "--workers", "4", "--batch-size",
-                       str(campaign.batch), "--steps", str(campaign.steps), *extra, "--start-step", str(start), "--end-step",
-                       str(start + count), "--with", "weight", "--seed", "1", "--out", path + ".part", "--force"], quiet=True)
+                       str(campaign.batch), "--steps", str(campaign.steps), *trained, "--start-step", str(start),
+                       "--end-step", str(start + count), "--with", side, "--seed", "1", "--out", path + ".part", "--force"], quiet=True)
         if status != 0:
             stop(status, f"gradtool capture ended with status {status}")
         os.replace(path + ".part", path)

@@ -50,7 +50,7 @@ def made_up(folder, changes, left_out=()):
         ran = campaign.name not in left_out
         states.append({"campaign": campaign.name, "status": "complete" if ran else "not run", "reason": "" if ran else "not reached yet",
                        "model": campaign.model, "dataset": campaign.data[1], "workers": 4, "batch": campaign.batch, "steps": campaign.steps,
-                       "seeds": "1 2 3", "elements": 1000, "compared_with": campaign.compared_with or campaign.name, "gradtool": "gradtool",
+                       "seeds": "1 2 3", "elements": 1000, "steps_per_epoch": 2, "compared_with": campaign.compared_with or campaign.name, "gradtool": "gradtool",
                        "quick": 0, "command": f"gradtool train {campaign.name}"})
         if not ran:
             continue
