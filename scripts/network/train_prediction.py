@@ -4,8 +4,9 @@ what `train` itself and `gradtool bench --compute-ms` model for the network that
 a test accuracy is reached.
 
 Usage: scripts/network/train_prediction.py --out FOLDER [--rates 1gbit,100mbit] [--models resnet20:32:60,resnet18:4:16]
-           [--until resnet20:32:0.8]
-  a model is NAME:BATCH:STEPS, and NAME:BATCH:ACCURACY to train an epoch until; batches are of each of the four workers
+           [--until resnet20:32:312:26:0.75,lenet5:32:468:26:0.75]
+  a model is NAME:BATCH:STEPS; to reach an accuracy NAME:BATCH:STEPS:EVERY:ACCURACY, evaluated after so many steps each time; batches are of
+  each of the four workers; an empty list leaves the part out
 Writes train_prediction.csv and time_to_accuracy.csv. Needs root, scripts/shaped-cluster.sh, dataset-fashion-mnist and `gradtool` in PATH. A run that is there is not made again.
 """
 import argparse
@@ -84,13 +85,13 @@ def measure(options, model, batch, steps, rate):
                "wire_megabytes": row["wire_bytes"] / steps / 1e6, "library_ms": 1e3 * library[key]["total_seconds"] / steps if key in library else ""}
 
 
-def until(options, model, batch, accuracy, rate):
-    """Rows: codec, seconds until the accuracy was reached, as measured and as train models them. Accuracy is looked at after each epoch."""
+def until(options, model, batch, steps, every, accuracy, rate):
+    """Rows: codec, steps and seconds until the accuracy was reached, as measured and as train models them."""
     folder = options.out / f"{model}-{rate}-accuracy"
     codecs = [argument for codec in CODECS for argument in ("--codec", codec)]
     if not (folder / "train.json").exists():
         run(HERE.parent / "shaped-cluster.sh", "with", "--hosts", RANKS, "--rate", rate, "-n", RANKS, "--", *RING, "gradtool", "train", "--comm", "mpi",
-            "--model", model, "--batch-size", batch, "--epochs", 1, "--test-images", 2000, "--threads", 1, "--network", probed(options, rate), "--overlap",
+            "--model", model, "--batch-size", batch, "--steps", steps, "--evaluate-every", every, "--test-images", 1000, "--threads", 1, "--network", probed(options, rate), "--overlap",
             "none", "--target-accuracy", accuracy, *codecs, "--out", folder, "--force")
     with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -112,25 +113,26 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--rates", default="1gbit,100mbit")
     parser.add_argument("--models", default="resnet20:32:60,resnet18:4:16")
-    parser.add_argument("--until", default="resnet20:32:0.8")
+    parser.add_argument("--until", default="resnet20:32:312:26:0.75,lenet5:32:468:26:0.75")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for model, batch, steps in (one.split(":") for one in options.models.split(",")):
+    for model, batch, steps in (one.split(":") for one in options.models.split(",") if one):
         for rate in options.rates.split(","):
             for row in measure(options, model, int(batch), int(steps), rate):
                 rows.append(row)
                 off = {what: row[f"{what}_modelled_ms"] / row["measured_ms"] - 1 for what in ("train", "bench")}
                 print(f"{model} {rate} {row['codec']:<10} measured {row['measured_ms']:7.1f} ms, train {off['train']:+.0%}, bench {off['bench']:+.0%}",
                       flush=True)
-    write(options.out / "train_prediction.csv", rows)
-    for what in ("train", "bench"):
+    if rows:
+        write(options.out / "train_prediction.csv", rows)
+    for what in ("train", "bench") if rows else ():
         errors = [abs(row[f"{what}_modelled_ms"] / row["measured_ms"] - 1) for row in rows]
         print(f"{what}: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}")
     reached = []
-    for model, batch, accuracy in (one.split(":") for one in options.until.split(",") if one):
+    for model, batch, steps, every, accuracy in (one.split(":") for one in options.until.split(",") if one):
         for rate in options.rates.split(","):
-            for row in until(options, model, int(batch), accuracy, rate):
+            for row in until(options, model, int(batch), int(steps), int(every), accuracy, rate):
                 reached.append(row)
                 print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if reached:
