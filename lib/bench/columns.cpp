@@ -389,9 +389,10 @@ Table steps_table(std::span<const ResultRow> rows) {
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];
       std::vector<Cell> cells;
+      cells.reserve(sources.size() + 4);
       for (const auto* column : sources) cells.push_back(column->cell(row));
-      cells.push_back(row.step_iterations[s]);
-      cells.push_back(step.sums.nmse());
+      cells.emplace_back(row.step_iterations[s]);
+      cells.emplace_back(step.sums.nmse());
       cells.push_back(to_cell(step.sums.cosine()));
       cells.push_back(row.cumulative_nmse ? to_cell(cumulative_nmse(step.cumulative_error, step.cumulative_energy))
                                           : Cell{});
