@@ -253,7 +253,8 @@ class Figures {
   /// Every network, and here; `ending` is what the columns' names end with.
   [[nodiscard]] Places places_with(const std::string& ending) const {
     Places places;
-    for (const auto& network : networks_) places.emplace_back(network + ", modelled", fmt::format("modelled_{}{}", network, ending));
+    for (const auto& network : networks_)
+      places.emplace_back(network + ", modelled", fmt::format("modelled_{}{}", network, ending));
     places.emplace_back("here, measured", "total" + ending);
     return places;
   }
