@@ -26,7 +26,7 @@ struct Footprint {
 struct EncodeContext {
   format::DrawKey key;               ///< every random draw comes from here
   std::int64_t iteration = 0;        ///< training iteration of the captured step, for schedules
-  double learning_rate_ratio = 1.0;  ///< learning rate now / the highest so far (eta_t / eta_0), for schedules
+  double learning_rate_ratio = 1.0;  ///< learning rate now / the highest of the training so far, for schedules
 };
 
 /// What a capture knows beside the gradient, element by element. Empty where the file does not have it.

@@ -330,17 +330,17 @@ def replay_page(results, out):
               + (f"Accepted at {today:g} today, and lost more than a point: {', '.join(f'`{name}`' for name in below)}. " if below else
                  f"Nothing that lost more than a point is accepted at {today:g}. ")
               + (f"Refused, at least on one capture, and lost a point at most: {', '.join(f'`{name}`' for name in above)}." if above else "")]
-    firsts = []
+    firsts, kept, broken = [], [], []
     for name in dict.fromkeys(row["campaign"] for row in used):
         losers = [row for row in worse if row["campaign"] == name]
-        surely = [row for row in losers if row["certain"]]
+        (broken if any(judged(row) <= today for row in losers) else kept).append(name)
         firsts.append([name] + [f"{number(judged(least))}, `{least['arm']}`" if (least := min(those, key=judged, default=None)) else "none lost as much"
-                                for those in (losers, surely)])
+                                for those in (losers, [row for row in losers if row["certain"]])])
     parts += [f"**By training**, the smallest judged error of an arm that lost more than {MOST_LOST:g} point:\n\n"
               + table(["training", "in the mean", "with its whole interval below 0"], firsts)
-              + f"\n\nThe default, {today:g}, lies below all losses of LeNet-5 with SGD that are beyond noise, where arms are many and seeds differ by tenths of a point. "
-              "It sorts out what is hopeless there. No limit would do for the trainings that lose at much smaller errors, or that "
-              "are too short for three seeds to tell: `gradtool train` has to say what a codec costs them."]
+              + f"\n\nNo error up to the default of {today:g} went with such a loss in: {', '.join(kept) or 'none of them'}. Smaller errors did in: "
+              f"{', '.join(broken) or 'none of them'}. So the default sorts out what is hopeless for the former, and is no promise: `gradtool train` "
+              "has to say what a codec costs a model."]
     lines = [[row["campaign"], row["moment"], f"{row['first_step']} to {row['last_step']}", f"`{row['arm']}`", "yes" if row["delays"] == "1" else "no",
               number(float(row["nmse"])), number(float(row["cumulative_nmse"])), signed(row["lost"])]
              for row in sorted(used, key=lambda row: (row["campaign"], row["moment"], judged(row)))]

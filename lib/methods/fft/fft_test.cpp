@@ -188,7 +188,7 @@ TEST(FftCodec, ScheduleFollowsIterationAndLearningRate) {
   EXPECT_EQ(drop.theta({.key = {}, .iteration = 100}), 0.25);
   const FftOptions root{parse_codec("fft:theta=0.9,schedule=sqrt_lr").params};
   EXPECT_DOUBLE_EQ(root.theta({.key = {}, .learning_rate_ratio = 0.25}), 0.45);
-  EXPECT_DOUBLE_EQ(root.theta({.key = {}, .learning_rate_ratio = 4.0}), 0.9);  // never above the first
+  EXPECT_DOUBLE_EQ(root.theta({.key = {}, .learning_rate_ratio = 4.0}), 0.9);  // never above theta
   EXPECT_THROW(static_cast<void>(FftOptions{parse_codec("fft:theta=0.9,schedule=drop").params}), Error);
 }
 

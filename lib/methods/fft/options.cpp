@@ -59,7 +59,7 @@ double FftOptions::theta(const EncodeContext& context) const {
       return theta_;
     case Schedule::drop:  // as in the paper's runs (section 4.1): a smaller theta once the learning rate has dropped
       return context.iteration < drop_at_ ? theta_ : theta_end_;
-    case Schedule::sqrt_lr:  // theta_t^2 = L eta_t (theorem 3.5); the constant L makes the first step's theta theta_
+    case Schedule::sqrt_lr:  // theta_t^2 = L eta_t (theorem 3.5); L makes theta_ that of the highest rate so far
       return std::min(theta_, theta_ * std::sqrt(std::max(0.0, context.learning_rate_ratio)));
   }
   return theta_;
