@@ -156,12 +156,14 @@ TEST(UdpLossy, SumsLoseWithinTheBoundAndAllRanksAgree) {
   }
 }
 
-// Tensors in the last third of the model may have a bound of their own.
+// Tensors in the last third of the model may have a bound of their own. A receiver that is not scheduled in time has
+// everything repeated, in which little gets lost, so that one sum alone may be whole by accident.
 TEST(UdpLossy, BackLayersKeepTheirOwnBound) {
+  constexpr int kSums = 20;
   LossyNetwork network{2, 0.1};
   Engine::Options transport;
   transport.packet_bytes = 256;
-  std::vector<float> sums;
+  std::vector<std::vector<float>> sums;
   run_engines(
       2, transport,
       [&](Engine& engine) {
@@ -172,19 +174,22 @@ TEST(UdpLossy, BackLayersKeepTheirOwnBound) {
         udp::UdpCommunicator comm{engine, options};
         const std::vector<SummedTensor> tensors{{10'000, 0.0}, {10'000, 0.7}};
         comm.describe(tensors);
-        std::vector<float> values(20'000, 1.0F), scratch(20'000);
-        comm.all_reduce_sum({}, as_writable_bytes(HostView<float>{values}), Dtype::f32,
-                            as_writable_bytes(HostView<float>{scratch}));
-        if (engine.rank() == 0) sums = values;
+        for (int sum = 0; sum < kSums; ++sum) {
+          std::vector<float> values(20'000, 1.0F), scratch(20'000);
+          comm.all_reduce_sum({}, as_writable_bytes(HostView<float>{values}), Dtype::f32,
+                              as_writable_bytes(HostView<float>{scratch}));
+          if (engine.rank() == 0) sums.push_back(values);
+        }
       },
       &network);
-  const auto whole = [&](std::size_t first) {
-    return std::count(sums.begin() + static_cast<std::ptrdiff_t>(first),
-                      sums.begin() + static_cast<std::ptrdiff_t>(first + 10'000), 2.0F);
-  };
-  EXPECT_LT(whole(0), 10'000);
-  EXPECT_GE(whole(0), 7'000);
-  EXPECT_EQ(whole(10'000), 10'000);
+  std::ptrdiff_t least_in_front = 10'000;
+  for (const std::vector<float>& sum : sums) {
+    const auto front = std::count(sum.begin(), sum.begin() + 10'000, 2.0F);
+    EXPECT_GE(front, 7'000);
+    EXPECT_EQ(std::count(sum.begin() + 10'000, sum.end(), 2.0F), 10'000);
+    least_in_front = std::min(least_in_front, front);
+  }
+  EXPECT_LT(least_in_front, 10'000) << "a network that loses 10 % has lost nothing";
 }
 
 // Views that are too small for a server, and reduce-scatters, go around the ring, where each link has a smaller bound.
