@@ -15,7 +15,8 @@ const std::vector<std::string> kContractive{
     "topk:ratio=0.1,ef=ef21", "int8:ef=ef21",   "efsignsgd:ef=ef21",
     "fp16:ef=ef21",           "bf16:ef=ef21",   "randomk:ratio=0.25,ef=ef21",
     "mx:format=e4m3,ef=ef21", "sidco:ef=ef21",  "qsgd:bits=4,bucket=128,ef=ef21",
-    "exponent:ef=ef21",       "onebit:ef=ef21", "none:ef=ef21"};
+    "exponent:ef=ef21",       "onebit:ef=ef21", "none:ef=ef21",
+    "natural:ef=ef21",        "fft:ef=ef21"};
 
 std::string failure(const std::string& spec) {
   try {
@@ -179,7 +180,7 @@ TEST(Ef21, IsReadAndWritten) {
 
 TEST(Ef21, IsRefusedWhereItNeedNotConverge) {
   for (const auto& text : kContractive) EXPECT_EQ(failure(text), "taken");
-  for (const char* text : {"natural:ef=ef21", "terngrad:ef=ef21", "qsgd:bits=2,ef=ef21", "randomk:scale=on,ef=ef21",
+  for (const char* text : {"fft:range=1,ef=ef21", "terngrad:ef=ef21", "qsgd:bits=2,ef=ef21", "randomk:scale=on,ef=ef21",
                            "atomo:ef=ef21", "noop:ef=ef21"})
     EXPECT_NE(failure(text).find("does not promise"), std::string::npos) << text;
   for (const char* text : {"powersgd:ef=ef21", "thc:ef=ef21", "sketch:ef=ef21"})

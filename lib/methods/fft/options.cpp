@@ -112,7 +112,9 @@ format::FftHeader FftOptions::header(std::size_t bins, std::size_t kept, std::ui
 // The sum of the errors of each step, as shares of the norm. Dropping the weakest theta of the bins leaves at most the
 // share theta of the energy when every bin counts once; in a real signal's spectrum the inner bins count twice and the
 // first and the last once, hence the factor 2. Quantising changes each component by up to 2^-m of itself, and by up to
-// eps of the largest one where it underflows. Rounding to binary16 happens twice, each time by up to 2^-11.
+// eps of the largest one where it underflows. No component changes by more than itself, whether it is dropped,
+// underflows or is quantised, so that they cannot change by more than the norm together. Rounding to binary16 happens
+// twice, each time by up to 2^-11.
 ErrorBound FftOptions::bound(std::size_t n) const {
   if (n < format::kFftSmallest) return {.nmse = 0.0, .of_largest = 0.0};
   // A fixed range clips larger components, and a calibrated range those larger than in the first steps: no bound holds.
@@ -128,7 +130,8 @@ ErrorBound FftOptions::bound(std::size_t n) const {
   const double relative = plain ? 1e-6 : std::ldexp(1.0, -static_cast<int>(mantissa_));
   const double numbers = 4.0 * static_cast<double>(kept(theta_, cut));
   const double underflow = plain ? 0.0 : static_cast<double>(formats_.format[mantissa_].eps()) * std::sqrt(numbers);
-  const double norm = dropped + relative + underflow + (half_ ? 0x1p-10 : 0.0) + 1e-6;
+  const double rounding = (half_ ? 0x1p-10 : 0.0) + 1e-6;
+  const double norm = std::min(1.0, dropped + relative + underflow) + rounding;
   return {.nmse = norm * norm};
 }
 

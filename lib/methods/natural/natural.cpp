@@ -64,9 +64,11 @@ class NaturalCodec final : public Codec<Space::host> {
     });
   }
 
-  /// At worst an element becomes twice as large.
+  /// At worst an element becomes twice as large: the float above a power of two, 1 + 2^-23, goes to 2, which errs by a
+  /// share of (1 - 2^-23) / (1 + 2^-23) < 1 - 2^-23. On average an eighth of the energy is lost, so that ef21 converges
+  /// fast.
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override {
-    return {.nmse = 1.0, .of_largest = 1.0, .absolute = 0x1p-126};
+    return {.nmse = 1.0 - 0x1p-23, .of_largest = 1.0, .absolute = 0x1p-126};
   }
 };
 
