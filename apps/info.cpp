@@ -169,9 +169,9 @@ std::string loss_text(const std::vector<StepInfo>& steps) {
 }
 
 std::string compute_text(const std::vector<StepInfo>& steps) {
-  const auto seconds = median_compute_seconds(steps);
+  const auto seconds = captured_compute_seconds(steps);
   if (!seconds) return "not stated";
-  return fmt::format("{} an iteration, forward, backward and update (median over steps and workers)",
+  return fmt::format("{} an iteration, forward, backward and update (slowest worker, median over steps)",
                      human_seconds(*seconds));
 }
 

@@ -35,8 +35,8 @@
 namespace gradtool {
 namespace {
 
-double captured_compute_seconds(const GradientSource& reader) {
-  if (const auto seconds = median_compute_seconds(reader.steps())) return *seconds;
+double compute_seconds_of(const GradientSource& reader) {
+  if (const auto seconds = captured_compute_seconds(reader.steps())) return *seconds;
   throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); give "
                                        "the time: --compute-ms 120",
                                        reader.path())};
@@ -186,7 +186,7 @@ class Bench {
       auto reader = std::make_unique<GradientReader>(options.file);
       for (const auto& path : reader->sources()) known_.source_sha256.emplace_back(path, "");
       sources_.push_back(std::move(reader));
-      if (options.compute_captured) compute_seconds_ = captured_compute_seconds(*sources_.front());
+      if (options.compute_captured) compute_seconds_ = compute_seconds_of(*sources_.front());
     }
     if (device_.across_processes) join_job();
     if (!sources_.empty()) {

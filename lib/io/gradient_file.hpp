@@ -58,8 +58,9 @@ struct StepInfo {
   [[nodiscard]] bool overflowed() const { return std::find(overflow.begin(), overflow.end(), 1) != overflow.end(); }
 };
 
-/// The median of compute_seconds over steps and workers. Only values above 0 count; nothing when there are none.
-[[nodiscard]] std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps);
+/// How long an iteration computes: the median over steps of the slowest worker's compute_seconds, since the others wait
+/// for it. Only values above 0 count; nothing when there are none.
+[[nodiscard]] std::optional<double> captured_compute_seconds(const std::vector<StepInfo>& steps);
 
 /// Gradients of W workers in S steps, to be replayed: a gradient file, or made up. Tensors, steps and workers are named
 /// by their positions, from 0.

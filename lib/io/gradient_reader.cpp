@@ -72,11 +72,14 @@ std::uint64_t count_in_parts(std::uint64_t elements, std::vector<float>& buffer,
 
 }  // namespace
 
-std::optional<double> median_compute_seconds(const std::vector<StepInfo>& steps) {
+std::optional<double> captured_compute_seconds(const std::vector<StepInfo>& steps) {
   std::vector<double> seconds;
   for (const auto& step : steps) {
-    std::copy_if(step.compute_seconds.begin(), step.compute_seconds.end(), std::back_inserter(seconds),
-                 [](double value) { return std::isfinite(value) && value > 0.0; });
+    double slowest = 0.0;
+    for (const double value : step.compute_seconds) {
+      if (std::isfinite(value)) slowest = std::max(slowest, value);
+    }
+    if (slowest > 0.0) seconds.push_back(slowest);
   }
   if (seconds.empty()) return std::nullopt;
   std::sort(seconds.begin(), seconds.end());

@@ -191,6 +191,18 @@ TEST(GradientFile, KeepsTheTimeThatEachWorkerComputed) {
   EXPECT_EQ(reader.steps()[1].compute_seconds.size(), kWorkers);
 }
 
+TEST(GradientFile, AnIterationComputesAsLongAsItsSlowestWorker) {
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  const auto captured = [](std::vector<std::vector<double>> seconds) {
+    std::vector<StepInfo> steps;
+    for (auto& one : seconds) steps.push_back({.compute_seconds = std::move(one)});
+    return captured_compute_seconds(steps);
+  };
+  EXPECT_EQ(captured({{0.25, 0.5, 0.1}, {}, {0.25, 0.25, 0.125}, {4.0, unknown, 1.0}}), 0.5);
+  EXPECT_EQ(captured({{0.25, 0.5}, {0.75, 1.0}}), 0.75);
+  EXPECT_EQ(captured({{unknown, 0.0}, {}}), std::nullopt);
+}
+
 TEST(GradientFile, IsReadableWhileItIsWrittenAndIncompleteWhenAbandoned) {
   TempFile file;
   {
