@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import warnings
-import weakref
 import zlib
 from typing import Any, Iterable, Optional, Union
 
@@ -17,9 +16,11 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from ._ddp import watch_buckets
 from ._errors import Error, UnavailableError, UsageError
-from ._writer import (QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files,
-                      part_of_mixture)
+from ._fsdp import is_fsdp2, watch_reduce_scatter
+from ._modules import describe_tensor, full_tensor, inner_module, uncompiled
+from ._writer import QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files
 
 #: Captures that nobody has closed, which the end of the program does.
 _OPEN: set = set()
@@ -32,46 +33,6 @@ def _close_at_exit() -> None:
 
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
-
-
-def _is_fsdp2(model: nn.Module) -> bool:
-    return any(hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard") for module in model.modules())
-
-
-def describe_tensor(module: nn.Module, name: str, shape: tuple) -> tuple[str, str]:
-    """Kind and layout of a parameter, by the module that owns it and its name: ('conv', 'OIHW') for nn.Conv2d's weight."""
-    kind, layout = _by_owner(module, name.rpartition(".")[2], shape)
-    return part_of_mixture(name, shape) or kind, layout
-
-
-def _by_owner(module: nn.Module, parameter: str, shape: tuple) -> tuple[str, str]:
-    owner = type(module).__name__
-    if "bias" in parameter:
-        return "bias", ""
-    if "Norm" in owner:
-        return "norm", ""
-    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-        return "embedding", "VD"
-    if isinstance(module, nn.RNNBase) or isinstance(module, nn.RNNCellBase):
-        return "recurrent", "OI"
-    if isinstance(module, nn.modules.conv._ConvNd):  # pylint: disable=protected-access
-        spatial = "DHW"[3 - (len(shape) - 2):] if len(shape) > 2 else ""
-        return "conv", ("IO" if module.transposed else "OI") + spatial
-    if len(shape) == 2:
-        # The Conv1D of Hugging Face's GPT-2 is a linear layer whose weight is stored input first.
-        return "linear", "IO" if owner == "Conv1D" else "OI"
-    return ("bias", "") if len(shape) == 1 and parameter.endswith("_b") else ("other", "")
-
-
-class _Watch:
-    """What the communication hook of a DDP model does: shows buckets to the capture that runs, then calls (state, hook)."""
-
-    def __init__(self, capture: Capture, hook: tuple) -> None:
-        self.capture, self.hook = capture, hook
-
-
-#: By DDP model, for as long as it lives.
-_WATCHES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class Capture:
@@ -177,7 +138,8 @@ class Capture:
         valid(inner_steps is None or inner_steps >= 1, f"inner_steps is {inner_steps}; valid is 1 or more")
         valid(scaler is None or optimizer is not None, "scaler= needs optimizer=, to know whether it was unscaled already")
         self._distributed = dist.is_available() and dist.is_initialized()
-        self._group = group
+        #: The process group as it was given.
+        self.group = group
         self._rank = dist.get_rank(group) if self._distributed else 0
         self._ranks = dist.get_world_size(group) if self._distributed else 1
         valid(not micro_batches_as_workers or (self._ranks == 1 and micro_batches > 1),
@@ -210,14 +172,15 @@ class Capture:
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
-        self._closed = False
+        #: Whether the capture has ended.
+        self.closed = False
         self._start_weights: Optional[list] = None
         self._forward_hook: Any = None
 
         columns = ["loss", "epoch", "learning_rate", "compute_seconds"] + (["overflow"] if scaler is not None else [])
         attributes = {
             "producer": f"gradtool {_version()} (Python, torch {torch.__version__})",
-            "model": name or type(_inner(model)).__name__, "dataset": dataset, "seed": seed, "batch_size": batch_size,
+            "model": name or type(inner_module(model)).__name__, "dataset": dataset, "seed": seed, "batch_size": batch_size,
             "micro_batches": 1 if micro_batches_as_workers else micro_batches,
             "optimizer": None if optimizer is None else type(optimizer).__name__,
             "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
@@ -235,7 +198,7 @@ class Capture:
             failure = error
         if self._ranks > 1:
             # One rank that cannot write would leave the others waiting for it at the next collective.
-            elsewhere = _meet(self._group, None if failure is None else str(failure))
+            elsewhere = _meet(self.group, None if failure is None else str(failure))
             if elsewhere is not None and failure is None:
                 self._file.close(complete=False)
                 failure = Error(f"another rank cannot write its file: {elsewhere}")
@@ -268,14 +231,14 @@ class Capture:
         """Where a round of local steps begins, for pseudo-gradients: remembers the weights, for the next `step` alone."""
         if not self._delta:
             raise UsageError("start() is for quantity='pseudo_gradient'")
-        self._start_weights = [_full(p).detach().clone() for p in self._parameters]
+        self._start_weights = [full_tensor(p).detach().clone() for p in self._parameters]
 
     def step(self, loss: Any = None, *, epoch: Optional[float] = None, learning_rate: Optional[float] = None) -> bool:
         """Ends an iteration: after backward(), before the optimizer changes weights or anybody averages gradients.
 
         Returns whether the iteration was captured. For pseudo-gradients: after the last local step of a round.
         """
-        if self._closed:
+        if self.closed:
             raise UsageError("step() was called after the capture had ended")
         if self._delta and self._start_weights is None:
             raise UsageError(f"iteration {self.iteration}: step() came without start() since the last step(); call start() where a "
@@ -300,7 +263,7 @@ class Capture:
     @property
     def watching(self) -> bool:
         """Whether gradients are looked at now; for hooks, which stay on the model after the capture."""
-        return not self._closed and self.capturing
+        return not self.closed and self.capturing
 
     def close(self, complete: bool = True) -> None:
         """Waits for the last step to be written, and merges the files of the ranks. Every rank calls it.
@@ -311,7 +274,7 @@ class Capture:
         With complete=False, which is how a `with` block ends that an exception leaves, files are closed in order and
         marked interrupted, and not merged: other ranks may not be there any more.
         """
-        if self._closed:
+        if self.closed:
             return
         if not complete:
             self._close_alone(complete)
@@ -327,7 +290,7 @@ class Capture:
         self._merge_ranks(failure)
 
     def _finish(self, complete: bool) -> None:
-        self._closed = True
+        self.closed = True
         _OPEN.discard(self)
         if self._forward_hook is not None:
             self._forward_hook.remove()
@@ -369,7 +332,7 @@ class Capture:
     @staticmethod
     def _describe(model: nn.Module, scaled: bool, second_moment: bool, weight: bool) -> tuple[list, list]:
         parameters, specs, seen = [], [], set()
-        inner = _inner(model)
+        inner = inner_module(model)
         modules = dict(inner.named_modules())
         for name, parameter in inner.named_parameters():
             if not parameter.requires_grad or parameter.numel() == 0 or id(parameter) in seen:
@@ -392,60 +355,26 @@ class Capture:
         self._by_hook = False
         if self._delta:
             return
-        self._forward_hook = _inner(model).register_forward_pre_hook(self._forward_begins)
-        model = _uncompiled(model)
+        self._forward_hook = inner_module(model).register_forward_pre_hook(self._forward_begins)
+        model = uncompiled(model)
         if isinstance(model, nn.parallel.DistributedDataParallel):
-            self._watch_buckets(model, comm_hook)
+            watch_buckets(model, self, comm_hook)
             self._by_hook = True
         elif comm_hook is not None:
             raise UsageError("comm_hook= is for a model wrapped in DistributedDataParallel")
-        elif _is_fsdp2(model):
+        elif is_fsdp2(model):
             if self._second_moment == "micro_batches":
                 raise UsageError("second_moment='micro_batches' is not for FSDP2, which does not show each rank's own gradient of a "
                                  "micro-batch; leave it out, or use DistributedDataParallel")
-            from ._fsdp import watch_reduce_scatter
             watch_reduce_scatter(model, self)
             self._by_hook = True
         elif any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
             raise UnavailableError("FSDP1 does not show gradients before it reduces them; use fully_shard (FSDP2)")
 
-    def _watch_buckets(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
-        """Registers the communication hook, or takes over that of an earlier capture, since DDP takes one hook for ever."""
-        watch = _WATCHES.get(model)
-        if watch is not None:
-            if watch.capture is not None and not watch.capture._closed:
-                raise UsageError(f"the model is being captured already, to {watch.capture.path}; close that capture first")
-            watch.capture = self
-            watch.hook = comm_hook or watch.hook
-            return
-        watch = _Watch(self, comm_hook or (self._group, _all_reduce_hook()))
-
-        def see_bucket(_: Any, bucket: Any) -> Any:
-            if watch.capture is not None and watch.capture.watching:
-                watch.capture._take_bucket(bucket)
-            state, hook = watch.hook
-            return hook(state, bucket)
-        # DDP looks at the types themselves, not at their names.
-        see_bucket.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
-        try:
-            model.register_comm_hook(None, see_bucket)
-        except RuntimeError as error:
-            raise UsageError("the model has a communication hook already; give it to Capture as "
-                             "comm_hook=(state, hook) instead of registering it") from error
-        _WATCHES[model] = watch
-
     def _forward_begins(self, *_: Any) -> None:
         # A validation between two iterations runs under no_grad, and is no part of them.
         if self._began is None and torch.is_grad_enabled() and self.capturing:
             self._began = time.perf_counter()
-
-    def _take_bucket(self, bucket: Any) -> None:
-        begin = time.perf_counter()
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            self.take(parameter, gradient)
-        self._copying += time.perf_counter() - begin
-        if bucket.is_last():
-            self.backward_ended()
 
     def take(self, parameter: Any, gradient: torch.Tensor) -> None:
         """Keeps one parameter's gradient of this rank, which may be scaled; for hooks."""
@@ -457,6 +386,10 @@ class Capture:
                              f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
                              f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
         self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that the capture took itself while the backward pass ran; for hooks."""
+        self._copying += seconds
 
     def backward_ended(self) -> None:
         """Notes how long forward and backward took, without what the capture itself took; for hooks."""
@@ -538,7 +471,7 @@ class Capture:
         if self._scaler is not None:
             bad = any(not np.isfinite(values).all() for values in gradients)
             overflow = np.full(self._workers, bad, "u1")
-        weights = [_numpy(_full(p).detach().to("cpu", torch.float32, copy=True).view(-1)) for p in self._parameters] \
+        weights = [_numpy(full_tensor(p).detach().to("cpu", torch.float32, copy=True).view(-1)) for p in self._parameters] \
             if self._specs[0].weight else None
         self._writer.put(StepRecord(
             self.iteration, gradients, moments, weights,
@@ -556,7 +489,7 @@ class Capture:
         for values in gradients:
             checksum = zlib.crc32(values, checksum)
         checksums: list = [None] * self._ranks
-        dist.all_gather_object(checksums, checksum, group=self._group)
+        dist.all_gather_object(checksums, checksum, group=self.group)
         if len(set(checksums)) == 1 and any(values.any() for values in gradients):
             warnings.warn(f"iteration {self.iteration}: the gradients of all ranks are equal, so they were averaged before step() saw "
                           f"them; give Capture the model that DistributedDataParallel or fully_shard returned, call step() before "
@@ -592,7 +525,7 @@ class Capture:
     def _pseudo_gradients(self) -> list:
         """What the weights went over a round, as DiLoCo's outer optimizer takes it: weights at its start less now."""
         assert self._start_weights is not None
-        return self._rows([{i: self._on_cpu(start - _full(p).detach(), i)
+        return self._rows([{i: self._on_cpu(start - full_tensor(p).detach(), i)
                             for i, (start, p) in enumerate(zip(self._start_weights, self._parameters))}])
 
     def _adam_moments(self) -> list:
@@ -607,7 +540,7 @@ class Capture:
                                      f"{type(self._optimizer).__name__} keeps {', '.join(map(str, state))}")
                 if id(parameter) in self._index and "exp_avg_sq" in state:
                     correction = 1.0 - beta ** float(state["step"])
-                    value = _full(state["exp_avg_sq"]).detach().to("cpu", torch.float32) / correction
+                    value = full_tensor(state["exp_avg_sq"]).detach().to("cpu", torch.float32) / correction
                     moments[self._index[id(parameter)]] = value.reshape(-1)
         return self._rows([moments], torch.float32)
 
@@ -624,7 +557,7 @@ class Capture:
 
     def _merge_ranks(self, failed: Optional[Error]) -> None:
         """Rank 0 merges when all ranks have closed; every rank leaves when that is done, and learns how it went."""
-        elsewhere = _meet(self._group, None if failed is None else str(failed))
+        elsewhere = _meet(self.group, None if failed is None else str(failed))
         if failed is not None:
             raise failed
         if elsewhere is not None:
@@ -643,7 +576,7 @@ class Capture:
                         os.remove(path)
             except Exception as error:  # pylint: disable=broad-except
                 failure = str(error)
-        failure = _meet(self._group, failure)
+        failure = _meet(self.group, failure)
         if failure is not None:
             raise Error(f"the files of the ranks could not be merged: {failure}")
 
@@ -653,31 +586,6 @@ def _meet(group: Any, word: Optional[str]) -> Optional[str]:
     words: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(words, word, group=group)
     return next((w for w in words if w is not None), None)
-
-
-def _all_reduce_hook() -> Any:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    return default_hooks.allreduce_hook
-
-
-def _inner(model: nn.Module) -> nn.Module:
-    """The user's own model, without the wrappers that change the names of its parameters."""
-    model = _uncompiled(model)
-    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        model = _uncompiled(model.module)
-    return model
-
-
-def _uncompiled(model: nn.Module) -> nn.Module:
-    """The module that was given to torch.compile."""
-    while hasattr(model, "_orig_mod"):
-        model = model._orig_mod  # pylint: disable=protected-access
-    return model
-
-
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor of which FSDP2 keeps a shard; a collective there."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

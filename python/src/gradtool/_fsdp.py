@@ -13,6 +13,10 @@ from torch import nn
 from ._errors import UnavailableError, UsageError
 
 
+def is_fsdp2(model: nn.Module) -> bool:
+    return any(hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard") for module in model.modules())
+
+
 def watch_reduce_scatter(model: nn.Module, capture: Any) -> None:
     """Gives every FSDP module of the model a reduce-scatter that shows `capture` what it is given, then reduces it.
 
@@ -84,7 +88,7 @@ def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> Non
         whole = matrix[:, at:at + width].reshape(-1)[:parameter.numel()]
         capture.take(parameter, whole * factor if factor != 1 else whole)
         at += width
-    capture._copying += time.perf_counter() - begin  # pylint: disable=protected-access
+    capture.leave_out(time.perf_counter() - begin)
     capture.backward_ended()
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import distributed as dist
 
 from . import _core
-from ._capture import _inner, describe_tensor
+from ._modules import describe_tensor, inner_module
 from ._errors import UnavailableError, UsageError
 
 
@@ -56,8 +56,8 @@ class DdpHook:
 
     def register(self, model: torch.nn.parallel.DistributedDataParallel) -> "DdpHook":
         """Registers the hook, and learns the tensors' kinds and names from the model, which a few codecs look at."""
-        modules = dict(_inner(model).named_modules())
-        parameters = [(name, p) for name, p in _inner(model).named_parameters() if p.requires_grad]
+        modules = dict(inner_module(model).named_modules())
+        parameters = [(name, p) for name, p in inner_module(model).named_parameters() if p.requires_grad]
         elements, before = sum(p.numel() for _, p in parameters), 0
         for name, parameter in parameters:
             owner = name.rpartition(".")[0]
