@@ -116,7 +116,7 @@ def test_ef21_sends_differences_to_what_was_sent():
         sent[largest] += (gradient - sent)[largest]
         np.testing.assert_array_equal(received, sent)
     with pytest.raises(gradtool.UsageError, match="does not promise"):
-        gradtool.Codec("natural:ef=ef21")
+        gradtool.Codec("terngrad:ef=ef21")
 
 
 @pytest.mark.parametrize("spec, sentence", [
