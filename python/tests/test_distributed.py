@@ -459,6 +459,48 @@ def test_a_step_that_overflows_leaves_what_the_hook_keeps_as_it_is():
             assert np.isfinite(got).all() and sent == sent_too
 
 
+class Scale:
+    """What the hook asks a GradScaler, which torch has for GPUs alone in some versions."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def get_scale(self):
+        return self.scale
+
+    def is_enabled(self):
+        return True
+
+
+def scaled_and_not(rank, size, specs):
+    """What a hook averages over steps, and one that sees the same gradients with a scale that changes."""
+    results = []
+    for spec in specs:
+        parameters = [nn.Parameter(torch.zeros(40, 30))]
+        averaged = []
+        for scales in ([1.0] * 4, [65536.0, 65536.0, 32768.0, 2.0]):
+            scaler = Scale(1.0)
+            hook = gradtool.ddp_hook(spec, scaler=scaler)
+            generator = torch.Generator().manual_seed(rank)
+            steps = []
+            for scaler.scale in scales:
+                values = torch.randn(1200, generator=generator) * scaler.scale
+                hook._reduce(values, parameters, 0)
+                hook.iteration += 1
+                steps.append(values.numpy() / scaler.scale)
+            averaged.append(steps)
+        results.append(averaged)
+    return results
+
+
+@pytest.mark.usefixtures("core")
+def test_a_scale_that_changes_changes_nothing_that_the_hook_keeps():
+    specs = ["topk:ratio=0.05,ef=on", "powersgd:rank=2", "efsignsgd", "strom:tau=0.5"]
+    for rank, results in enumerate(run_ranks(2, scaled_and_not, specs)):
+        for spec, (wanted, got) in zip(specs, results):
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{spec}, rank {rank}")
+
+
 @pytest.mark.usefixtures("core")
 def test_wrong_hooks_are_refused():
     with pytest.raises(gradtool.UsageError, match="process group"):

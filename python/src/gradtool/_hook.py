@@ -16,7 +16,7 @@ class DdpHook:
     """What `ddp_hook` returns: register it with `hook.register(model)`, or `model.register_comm_hook(None, hook)`."""
 
     def __init__(self, spec: str, *, scheme: str = "auto", seed: int = 1, threads: Optional[int] = None,
-                 group: Any = None, start_iteration: int = 0) -> None:
+                 group: Any = None, start_iteration: int = 0, scaler: Any = None) -> None:
         if not dist.is_initialized():
             raise UsageError("there is no process group; call torch.distributed.init_process_group first")
         parsed = _core.parse_codec(spec)
@@ -26,6 +26,9 @@ class DdpHook:
         self.spec = f"{parsed['name']}:{parsed['params']}" if parsed["params"] else parsed["name"]
         self.__qualname__ = self.__name__ = "gradtool_" + parsed["name"]  # DDP notes the name of its hook
         self._scheme, self._seed, self._start = scheme, seed, start_iteration
+        if scaler is not None and not hasattr(scaler, "get_scale"):
+            raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
+        self._scaler = scaler
         # A group of its own keeps the codec's messages apart from those of the training, which run at the same time.
         ranks = dist.get_process_group_ranks(group) if hasattr(dist, "get_process_group_ranks") and group else None
         if group is not None and ranks is None:
@@ -101,11 +104,16 @@ class DdpHook:
         if unit is None or unit[0] != key:
             unit = self._units[number] = (key, self._make(parameters, values), self._weights(parameters, values))
         _, reducer, weights = unit
+        scale = float(self._scaler.get_scale()) if self._scaler is not None and self._scaler.is_enabled() else 1.0
+        if scale != 1.0:
+            values.div_(scale)
         if weights is not None:
             torch.cat([p.detach().reshape(-1).float() for p in parameters], out=weights)
         reducer.reduce(values, weights, None, seed=self._seed, step=self.iteration, tensor=number,
                        iteration=self.iteration, learning_rate_ratio=1.0, stream=_stream(values))
         self._payload_so_far += reducer.payload_bytes
+        if scale != 1.0:
+            values.mul_(scale)
         if values is not buffer:
             buffer.copy_(values)
 
@@ -180,6 +188,9 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
         Iterations before this one are averaged uncompressed.
     group:
         The process group of DDP, if it is not the default one.
+    scaler:
+        The GradScaler of mixed precision, without which gradients and so residuals are in scaled units: after the scale
+        has changed, old residuals would count too much or too little by that factor until they have been sent.
 
     It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back.
     Residuals and factors belong to a bucket, and begin anew when DDP cuts its buckets anew after the first iteration.
@@ -187,8 +198,7 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
 
     A bucket in which any rank has an infinite value or NaN, as a GradScaler provokes them, is averaged uncompressed by
     all ranks and leaves residuals and factors as they are; the scaler then skips the step. The ranks agree on this by an
-    all-reduce of one float for each bucket. With a GradScaler, gradients and so residuals are in scaled units: after
-    the scale has changed, old residuals count too much or too little by that factor until they have been sent.
+    all-reduce of one float for each bucket.
 
     Every rank makes its hook at the same point of the program, because that makes a process group.
     """
