@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <ctime>
-#include <filesystem>
 #include <future>
 #include <limits>
 #include <memory>
@@ -22,6 +20,7 @@
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/memory.hpp"
 #include "lib/bench/replay_files.hpp"
+#include "lib/bench/rows.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
@@ -42,15 +41,9 @@ double compute_seconds_of(const GradientSource& reader) {
                                        reader.path())};
 }
 
-/// The tensors that are replayed, and those that are not because their values are not finite.
-struct Selection {
-  std::vector<std::size_t> tensors;
-  std::vector<NonFinite> skipped;
-};
-
 /// Those whose name matches `layers`; all when it is empty. Throws Fault::usage when none does.
-Selection choose_tensors(const GradientSource& reader, const std::string& layers) {
-  Selection selection;
+TensorChoice choose_tensors(const GradientSource& reader, const std::string& layers) {
+  TensorChoice selection;
   const auto bad = find_non_finite(reader);
   bool any = false;
   for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
@@ -72,15 +65,6 @@ PacketShares worse_of(const PacketShares& a, const PacketShares& b) {
           .lost_first = std::max(a.lost_first, b.lost_first),
           .repeated = std::max(a.repeated, b.repeated),
           .burst = std::max(a.burst, b.burst)};
-}
-
-/// What was lost on the way, and the parameters with which the codec dlcp loses as much: a Gilbert-Elliott channel that
-/// loses everything in its bad state, as often and for as long as measured.
-std::string lossy_channel_note(const PacketShares& packets) {
-  return fmt::format(
-      "{:.2g} % of the packets were lost at first, {:.1f} in a row; as a codec: "
-      "dlcp:model=gilbert,bad={:.3g},burst={:.3g},loss_bad=1",
-      100.0 * packets.lost_first, packets.burst, packets.lost_first, packets.burst);
 }
 
 /// --ranks, or the processes of the job; 0 where neither says. Throws Fault::usage where they contradict each other.
@@ -126,56 +110,6 @@ std::string quantity_text(const FileInfo& info) {
              : name;
 }
 
-/// The remarks, the second behind the first where there is one.
-std::string joined(const std::string& first, const std::string& second) {
-  return first + (first.empty() || second.empty() ? "" : "; ") + second;
-}
-
-/// Seconds of one phase (0 to 2) or of the whole (3), over all samples, so many of which each round took.
-PhaseSummary summary_of(const std::vector<PhaseTimes>& samples, const std::vector<std::size_t>& rounds,
-                        std::size_t phase) {
-  std::vector<double> seconds(samples.size());
-  std::transform(samples.begin(), samples.end(), seconds.begin(),
-                 [phase](const PhaseTimes& sample) { return phase < 3 ? sample.phase[phase] : sample.total; });
-  const Summary all = summarise(seconds);
-  const auto interval = median_interval(seconds, rounds);
-  PhaseSummary summary{.median = all.median, .p95 = all.p95, .min = all.min, .noise = all.noise};
-  if (interval) {
-    // A resampled median is one sample, that of all may lie between two.
-    summary.low = std::min(interval->low, all.median);
-    summary.high = std::max(interval->high, all.median);
-  }
-  return summary;
-}
-
-/// The data type of a tensor, or of all: "mixed" where they differ.
-std::string dtype_of(const GradientSource& reader, const std::string& tensor) {
-  std::string dtype;
-  for (const auto& info : reader.tensors()) {
-    if (tensor != "all" && info.name != tensor) continue;
-    const std::string name{name_of(info.dtype)};
-    dtype = dtype.empty() || dtype == name ? name : "mixed";
-  }
-  return dtype;
-}
-
-/// One codec with one timing, replayed in several rounds.
-struct Measurement {
-  Measurement(CodecSpec codec, Timing how) : spec{std::move(codec)}, timing{how} {}
-
-  CodecSpec spec;
-  Timing timing;
-  ReplayResult result;              ///< errors and bytes of the first round; the samples of all of them
-  std::vector<std::size_t> rounds;  ///< how many samples each of them took
-  double seconds = 0.0;             ///< of sampling
-  double limit = 0.0;               ///< of that, see StopRule
-  std::string clock_note;
-  CodecQuality quality;
-  bool errors = false;  ///< the errors are those of this very replay
-  ResultRow::Status status = ResultRow::Status::ok;
-  std::string message;  ///< of a status that is not ok
-};
-
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
@@ -216,10 +150,10 @@ class Bench {
       const std::uint64_t cache = divide_memory(*sources_.front());
       sources_.front() = std::make_unique<CachedGradients>(std::move(sources_.front()), cache);
       const auto& file = *sources_.front();
-      const Selection selection = choose_tensors(file, options.layers);
+      const TensorChoice selection = choose_tensors(file, options.layers);
       for (const auto& granularity : options.granularities) add_cut(file, selection, granularity, granularity.text());
     } else {
-      const Selection whole{.tensors = {0}, .skipped = {}};  // finite by construction
+      const TensorChoice whole{.tensors = {0}, .skipped = {}};  // finite by construction
       for (std::size_t i = 0; i < sources_.size(); ++i)
         add_cut(*sources_[i], whole, Granularity::parse("tensor"), size_name(options.sizes[i]));
     }
@@ -263,13 +197,16 @@ class Bench {
     stop_.most_seconds = std::clamp(kSamplingSeconds / static_cast<double>(specs.size() * timings().size()),
                                     stop_.least_seconds, stop_.most_seconds);
     Progress progress{label, cuts_.size() * specs.size() * timings().size() * options_.rounds};
-    for (const Cut& cut : cuts_) {
+    const RowMaker maker{options_, {run_id_, ranks_, threads(), known_.copy_rate}};
+    for (const BenchCut& cut : cuts_) {
       std::vector<Measurement> measurements;
       const std::size_t before = report_.rows.size();
       std::size_t built = 0;
       const auto keep_rows = [&] {  // of the measurements that have none yet
         if (!report_.leads) return;
-        for (; built < measurements.size(); ++built) add_rows(cut, measurements[built]);
+        for (; built < measurements.size(); ++built) {
+          for (ResultRow& row : maker.rows_of(cut, measurements[built])) report_.rows.push_back(std::move(row));
+        }
         set_verdicts(report_.rows);
         if (keep) keep(report_.rows);
       };
@@ -314,19 +251,9 @@ class Bench {
     values_remark_ = "replayed: " + quantity_text(file->info());
   }
 
-  /// What one --granularity makes of a file's tensors, or one size of synthetic gradients. Each is a bench of its own.
-  struct Cut {
-    const GradientSource& source;
-    std::string name;  ///< as the column granularity has it
-    Selection selection = {};
-    std::vector<Unit> units = {};
-    std::uint64_t elements = 0;  ///< of all units
-    std::string remark = {};     ///< for rows that cover all tensors
-  };
-
-  void add_cut(const GradientSource& source, const Selection& selection, const Granularity& granularity,
+  void add_cut(const GradientSource& source, const TensorChoice& selection, const Granularity& granularity,
                const std::string& name) {
-    Cut cut{.source = source, .name = name, .selection = selection};
+    BenchCut cut{.source = source, .name = name, .selection = selection};
     cut.units = make_units(source.tensors(), cut.selection.tensors, granularity);
     for (const auto& unit : cut.units) cut.elements += unit.elements;
     if (!cut.selection.skipped.empty()) {
@@ -415,7 +342,8 @@ class Bench {
 
   /// The first round of a codec: errors and bytes come from the first timing that succeeds, unless the other one is
   /// pipelined, which is another sum.
-  void start_codec(const Cut& cut, const CodecSpec& spec, std::vector<Measurement>& measurements, Progress& progress) {
+  void start_codec(const BenchCut& cut, const CodecSpec& spec, std::vector<Measurement>& measurements,
+                   Progress& progress) {
     const std::string reason = reason_to_skip(cut, spec);  // of a codec that is not replayed at all
     const std::size_t here = measurements.size();
     for (const Timing timing : timings()) {
@@ -459,7 +387,7 @@ class Bench {
   }
 
   /// Another round, unless the row's time is over.
-  void sample_again(const Cut& cut, Measurement& m, std::size_t round, Progress& progress) {
+  void sample_again(const BenchCut& cut, Measurement& m, std::size_t round, Progress& progress) {
     show(progress, done_++, m);
     if (m.status != ResultRow::Status::ok || interrupted()) return;
     if (m.seconds >= m.limit) return;  // all processes have the same numbers, so they decide alike
@@ -504,7 +432,7 @@ class Bench {
   }
 
   /// Why a codec is not replayed at all; empty when it is.
-  [[nodiscard]] std::string reason_to_skip(const Cut& cut, const CodecSpec& spec) const {
+  [[nodiscard]] std::string reason_to_skip(const BenchCut& cut, const CodecSpec& spec) const {
     if (interrupted()) return std::string{kInterruptedMessage};
     if (options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline) return "no time was left for it";
     if (cut.units.empty()) return "no tensor has only finite values";
@@ -514,40 +442,6 @@ class Bench {
       return error.what();  // `--codec all` with a scheme that this one cannot ride
     }
     return {};
-  }
-
-  /// A row with what is known before anything is measured. `tensor` is a name or "all".
-  [[nodiscard]] ResultRow start_row(const Cut& cut, const Measurement& m, const std::string& tensor,
-                                    std::uint64_t elements) const {
-    ResultRow row{m.spec};
-    row.run_id = run_id_;
-    row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
-    row.op = options_.op;
-    if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped)
-      row.scheme = options_.resolved(m.spec);
-    if (options_.levelled(m.spec)) {
-      row.level_node = options_.node;
-      row.inner = options_.inside();
-    }
-    if (tensor == "all") row.message = cut.remark;
-    row.file = std::filesystem::path{cut.source.path()}.filename().string();
-    row.model = cut.source.info().model;
-    row.tensor = tensor;
-    row.granularity = cut.name;
-    row.elements = elements;
-    row.first_step = cut.source.steps().front().iteration;
-    row.last_step = cut.source.steps()[options_.steps_of(cut.source.steps().size()) - 1].iteration;
-    row.ranks = row.measured_ranks = ranks_;
-    row.comm = options_.comm;
-    row.device = options_.device;
-    row.threads = threads();
-    row.dtype = dtype_of(cut.source, tensor);
-    row.quantity = cut.source.info().quantity;
-    row.seed = options_.seed;
-    row.timing = m.timing;
-    row.pipeline = options_.pipeline_for(m.spec, m.timing);
-    row.all_reduce = options_.all_reduce_for(m.spec);
-    return row;
   }
 
   /// Of each rank: as in a real job, where the ranks on a machine share its cores.
@@ -571,7 +465,7 @@ class Bench {
   }
 
   /// `write`: also the files that were asked for.
-  ReplayResult replay(const Cut& cut, const Measurement& m, std::size_t round, bool write) {
+  ReplayResult replay(const BenchCut& cut, const Measurement& m, std::size_t round, bool write) {
     write = write && is_wanted(m.spec);
     const bool writes = write && !(options_.payloads.empty() && options_.reconstruction.empty());
     ReplayPlan plan{.options = options_,
@@ -602,130 +496,11 @@ class Bench {
     return spec.name() == options_.codecs.front().name() && spec.params_text() == options_.codecs.front().params_text();
   }
 
-  /// The rows of one measurement: tensors that were left out, all tensors, and each tensor where that was asked for.
-  void add_rows(const Cut& cut, const Measurement& m) {
-    for (const auto& bad : cut.selection.skipped) {
-      if (m.timing != timings().front()) break;  // once for both
-      const TensorInfo& info = cut.source.tensors()[bad.tensor];
-      ResultRow row = start_row(cut, m, info.name, info.elements);
-      row.status = ResultRow::Status::skipped;
-      row.message = fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
-                                cut.source.steps()[bad.first_step].iteration, bad.first_worker);
-      report_.rows.push_back(std::move(row));
-    }
-    ResultRow row = start_row(cut, m, "all", cut.elements);
-    if (m.status != ResultRow::Status::ok) {
-      row.status = m.status;
-      row.message = m.message;
-      report_.rows.push_back(std::move(row));
-      return;
-    }
-    const ReplayResult& replayed = m.result;
-    ErrorSums all;
-    double cumulative_error = 0.0;
-    double cumulative_energy = 0.0;
-    for (const std::size_t tensor : cut.selection.tensors) {
-      all.merge(replayed.tensor_errors[tensor]);
-      cumulative_error += replayed.cumulative_error[tensor];
-      cumulative_energy += replayed.cumulative_energy[tensor];
-    }
-    if (!std::isfinite(all.yy) || !std::isfinite(replayed.residual_energy)) {
-      row.status = ResultRow::Status::not_finite;
-      row.message = joined(row.message, "the result is not finite: values overflow in this codec, or in the sum");
-    }
-    row.message = joined(joined(row.message, replayed.note), m.clock_note);
-    if (replayed.packets && replayed.packets->lost_first > 0.0)
-      row.message = joined(row.message, lossy_channel_note(*replayed.packets));
-    row.packets = replayed.packets;
-    row.reached = replayed.reached;
-    row.errors = all;
-    if (options_.adds_up(m.spec)) row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
-    row.steps = replayed.step_errors;
-    for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
-      row.step_iterations.push_back(cut.source.steps()[step].iteration);
-    row.bytes = replayed.bytes;
-    row.level_node = std::max(row.level_node, node_of(replayed));
-    // Of two levels the residual is a shard's, of a machine's mean.
-    if (replayed.has_residual && replayed.gradient_energy > 0.0 && !options_.levelled(m.spec))
-      row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
-    if (!replayed.samples.empty()) {
-      row.encode = summary_of(replayed.samples, m.rounds, 0);
-      row.communicate = summary_of(replayed.samples, m.rounds, 1);
-      row.decode = summary_of(replayed.samples, m.rounds, 2);
-      if (m.timing == Timing::concurrent) row.total = summary_of(replayed.samples, m.rounds, 3);
-      if (m.timing == Timing::isolated) row.units = units_of(cut, replayed, row);
-      row.copy_rate = report_.copy_rate;
-      row.samples = replayed.samples;
-      row.rounds = m.rounds;
-    }
-    if (options_.pipeline_for(m.spec, m.timing) == 1) row.quality = m.quality;
-    if (row.quality && row.quality->bias_nmse && row.quality->seed_units < cut.units.size()) {
-      row.message = joined(row.message, fmt::format("bias and variance are those of {} of {} units",
-                                                    row.quality->seed_units, cut.units.size()));
-    }
-    report_.rows.push_back(std::move(row));
-    if (options_.per_tensor && m.errors) add_tensor_rows(cut, m);  // once for both timings, which share the errors
-  }
-
-  /// Ranks of a machine, where the codec worked in two levels.
-  [[nodiscard]] static int node_of(const ReplayResult& replayed) {
-    int node = 1;
-    for (const UnitProfile& unit : replayed.units) {
-      for (const CollectiveUse& use : unit.uses) node = std::max(node, use.node);
-    }
-    return node;
-  }
-
-  /// Errors of each tensor, and its bytes where it is a unit of its own: what a bucket sends is not its tensors' apart.
-  void add_tensor_rows(const Cut& cut, const Measurement& m) {
-    const ReplayResult& replayed = m.result;
-    std::vector<std::size_t> unit_of(cut.source.tensors().size());
-    for (std::size_t u = 0; u < cut.units.size(); ++u) {
-      for (const auto& piece : cut.units[u].pieces) unit_of[piece.tensor] = u;
-    }
-    for (const std::size_t tensor : cut.selection.tensors) {
-      const TensorInfo& info = cut.source.tensors()[tensor];
-      ResultRow row = start_row(cut, m, info.name, info.elements);
-      row.level_node = std::max(row.level_node, node_of(replayed));
-      row.errors = replayed.tensor_errors[tensor];
-      if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
-      if (options_.adds_up(m.spec))
-        row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
-      if (cut.units[unit_of[tensor]].pieces.size() == 1) {
-        row.bytes = replayed.units[unit_of[tensor]].bytes;
-      } else {
-        row.message = "it shares a bucket, whose bytes are not its own; --granularity tensor counts them";
-      }
-      report_.rows.push_back(std::move(row));
-    }
-  }
-
-  /// The units' profiles, their times scaled to add up to the row's medians.
-  [[nodiscard]] std::vector<UnitProfile> units_of(const Cut& cut, const ReplayResult& replayed,
-                                                  const ResultRow& row) const {
-    std::vector<UnitProfile> units = replayed.units;
-    const auto ready = ready_shares(cut.units, cut.source.tensors());
-    for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
-    const auto scale_to = [&units](double UnitProfile::*time, double whole) {
-      double sum = 0.0;
-      for (const auto& unit : units) sum += unit.*time;
-      return sum > 0.0 ? whole / sum : 0.0;
-    };
-    const double encode = scale_to(&UnitProfile::encode, row.encode->median);
-    const double decode = scale_to(&UnitProfile::decode, row.decode->median);
-    for (auto& unit : units) {
-      unit.encode *= encode;
-      unit.decode *= decode;
-      unit.decode_across *= decode;
-    }
-    return units;
-  }
-
   void model_networks() {
     const std::vector<int> machines = options_.nodes.empty() ? std::vector<int>{ranks_} : options_.nodes;
     std::vector<double> tensor_bytes;
     if (options_.sizes.empty()) {
-      const Cut& cut = cuts_.front();
+      const BenchCut& cut = cuts_.front();
       for (const std::size_t tensor : cut.selection.tensors)
         tensor_bytes.push_back(4.0 * static_cast<double>(cut.source.tensors()[tensor].elements));
     }
@@ -741,7 +516,7 @@ class Bench {
   ReplayDevice device_;
   MpiPlace place_;
   std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size
-  std::vector<Cut> cuts_;
+  std::vector<BenchCut> cuts_;
   BenchReport known_;   ///< what every report begins with
   BenchReport report_;  ///< of this run
   std::string run_id_;

@@ -1,0 +1,211 @@
+#include "lib/bench/rows.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+namespace gradtool {
+namespace {
+
+/// What was lost on the way, and the parameters with which the codec dlcp loses as much: a Gilbert-Elliott channel that
+/// loses everything in its bad state, as often and for as long as measured.
+std::string lossy_channel_note(const PacketShares& packets) {
+  return fmt::format(
+      "{:.2g} % of the packets were lost at first, {:.1f} in a row; as a codec: "
+      "dlcp:model=gilbert,bad={:.3g},burst={:.3g},loss_bad=1",
+      100.0 * packets.lost_first, packets.burst, packets.lost_first, packets.burst);
+}
+
+/// Seconds of one phase (0 to 2) or of the whole (3), over all samples, so many of which each round took.
+PhaseSummary summary_of(const std::vector<PhaseTimes>& samples, const std::vector<std::size_t>& rounds,
+                        std::size_t phase) {
+  std::vector<double> seconds(samples.size());
+  std::transform(samples.begin(), samples.end(), seconds.begin(),
+                 [phase](const PhaseTimes& sample) { return phase < 3 ? sample.phase[phase] : sample.total; });
+  const Summary all = summarise(seconds);
+  const auto interval = median_interval(seconds, rounds);
+  PhaseSummary summary{.median = all.median, .p95 = all.p95, .min = all.min, .noise = all.noise};
+  if (interval) {
+    // A resampled median is one sample, that of all may lie between two.
+    summary.low = std::min(interval->low, all.median);
+    summary.high = std::max(interval->high, all.median);
+  }
+  return summary;
+}
+
+/// The data type of a tensor, or of all: "mixed" where they differ.
+std::string dtype_of(const GradientSource& reader, const std::string& tensor) {
+  std::string dtype;
+  for (const auto& info : reader.tensors()) {
+    if (tensor != "all" && info.name != tensor) continue;
+    const std::string name{name_of(info.dtype)};
+    dtype = dtype.empty() || dtype == name ? name : "mixed";
+  }
+  return dtype;
+}
+
+/// Ranks of a machine, where the codec worked in two levels.
+int node_of(const ReplayResult& replayed) {
+  int node = 1;
+  for (const UnitProfile& unit : replayed.units) {
+    for (const CollectiveUse& use : unit.uses) node = std::max(node, use.node);
+  }
+  return node;
+}
+
+/// The units' profiles, their times scaled to add up to the row's medians.
+std::vector<UnitProfile> units_of(const BenchCut& cut, const ReplayResult& replayed, const ResultRow& row) {
+  std::vector<UnitProfile> units = replayed.units;
+  const auto ready = ready_shares(cut.units, cut.source.tensors());
+  for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
+  const auto scale_to = [&units](double UnitProfile::*time, double whole) {
+    double sum = 0.0;
+    for (const auto& unit : units) sum += unit.*time;
+    return sum > 0.0 ? whole / sum : 0.0;
+  };
+  const double encode = scale_to(&UnitProfile::encode, row.encode->median);
+  const double decode = scale_to(&UnitProfile::decode, row.decode->median);
+  for (auto& unit : units) {
+    unit.encode *= encode;
+    unit.decode *= decode;
+    unit.decode_across *= decode;
+  }
+  return units;
+}
+
+}  // namespace
+
+std::string joined(const std::string& first, const std::string& second) {
+  return first + (first.empty() || second.empty() ? "" : "; ") + second;
+}
+
+// A row with what is known before anything is measured. `tensor` is a name or "all".
+ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const std::string& tensor,
+                              std::uint64_t elements) const {
+  ResultRow row{m.spec};
+  row.run_id = run_.id;
+  row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
+  row.op = options_.op;
+  if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped) row.scheme = options_.resolved(m.spec);
+  if (options_.levelled(m.spec)) {
+    row.level_node = options_.node;
+    row.inner = options_.inside();
+  }
+  if (tensor == "all") row.message = cut.remark;
+  row.file = std::filesystem::path{cut.source.path()}.filename().string();
+  row.model = cut.source.info().model;
+  row.tensor = tensor;
+  row.granularity = cut.name;
+  row.elements = elements;
+  row.first_step = cut.source.steps().front().iteration;
+  row.last_step = cut.source.steps()[options_.steps_of(cut.source.steps().size()) - 1].iteration;
+  row.ranks = row.measured_ranks = run_.ranks;
+  row.comm = options_.comm;
+  row.device = options_.device;
+  row.threads = run_.threads;
+  row.dtype = dtype_of(cut.source, tensor);
+  row.quantity = cut.source.info().quantity;
+  row.seed = options_.seed;
+  row.timing = m.timing;
+  row.pipeline = options_.pipeline_for(m.spec, m.timing);
+  row.all_reduce = options_.all_reduce_for(m.spec);
+  return row;
+}
+
+ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const {
+  ResultRow row = start_row(cut, m, "all", cut.elements);
+  if (m.status != ResultRow::Status::ok) {
+    row.status = m.status;
+    row.message = m.message;
+    return row;
+  }
+  const ReplayResult& replayed = m.result;
+  ErrorSums all;
+  double cumulative_error = 0.0;
+  double cumulative_energy = 0.0;
+  for (const std::size_t tensor : cut.selection.tensors) {
+    all.merge(replayed.tensor_errors[tensor]);
+    cumulative_error += replayed.cumulative_error[tensor];
+    cumulative_energy += replayed.cumulative_energy[tensor];
+  }
+  if (!std::isfinite(all.yy) || !std::isfinite(replayed.residual_energy)) {
+    row.status = ResultRow::Status::not_finite;
+    row.message = joined(row.message, "the result is not finite: values overflow in this codec, or in the sum");
+  }
+  row.message = joined(joined(row.message, replayed.note), m.clock_note);
+  if (replayed.packets && replayed.packets->lost_first > 0.0)
+    row.message = joined(row.message, lossy_channel_note(*replayed.packets));
+  row.packets = replayed.packets;
+  row.reached = replayed.reached;
+  row.errors = all;
+  if (options_.adds_up(m.spec)) row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
+  row.steps = replayed.step_errors;
+  for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
+    row.step_iterations.push_back(cut.source.steps()[step].iteration);
+  row.bytes = replayed.bytes;
+  row.level_node = std::max(row.level_node, node_of(replayed));
+  // Of two levels the residual is a shard's, of a machine's mean.
+  if (replayed.has_residual && replayed.gradient_energy > 0.0 && !options_.levelled(m.spec))
+    row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
+  if (!replayed.samples.empty()) {
+    row.encode = summary_of(replayed.samples, m.rounds, 0);
+    row.communicate = summary_of(replayed.samples, m.rounds, 1);
+    row.decode = summary_of(replayed.samples, m.rounds, 2);
+    if (m.timing == Timing::concurrent) row.total = summary_of(replayed.samples, m.rounds, 3);
+    if (m.timing == Timing::isolated) row.units = units_of(cut, replayed, row);
+    row.copy_rate = run_.copy_rate;
+    row.samples = replayed.samples;
+    row.rounds = m.rounds;
+  }
+  if (options_.pipeline_for(m.spec, m.timing) == 1) row.quality = m.quality;
+  if (row.quality && row.quality->bias_nmse && row.quality->seed_units < cut.units.size()) {
+    row.message = joined(row.message, fmt::format("bias and variance are those of {} of {} units",
+                                                  row.quality->seed_units, cut.units.size()));
+  }
+  return row;
+}
+
+// Errors of each tensor, and its bytes where it is a unit of its own: what a bucket sends is not its tensors' apart.
+void RowMaker::add_tensor_rows(const BenchCut& cut, const Measurement& m, std::vector<ResultRow>& rows) const {
+  const ReplayResult& replayed = m.result;
+  std::vector<std::size_t> unit_of(cut.source.tensors().size());
+  for (std::size_t u = 0; u < cut.units.size(); ++u) {
+    for (const auto& piece : cut.units[u].pieces) unit_of[piece.tensor] = u;
+  }
+  for (const std::size_t tensor : cut.selection.tensors) {
+    const TensorInfo& info = cut.source.tensors()[tensor];
+    ResultRow row = start_row(cut, m, info.name, info.elements);
+    row.level_node = std::max(row.level_node, node_of(replayed));
+    row.errors = replayed.tensor_errors[tensor];
+    if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
+    if (options_.adds_up(m.spec))
+      row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
+    if (cut.units[unit_of[tensor]].pieces.size() == 1) {
+      row.bytes = replayed.units[unit_of[tensor]].bytes;
+    } else {
+      row.message = "it shares a bucket, whose bytes are not its own; --granularity tensor counts them";
+    }
+    rows.push_back(std::move(row));
+  }
+}
+
+std::vector<ResultRow> RowMaker::rows_of(const BenchCut& cut, const Measurement& m) const {
+  std::vector<ResultRow> rows;
+  const Timing first = options_.isolated ? Timing::isolated : Timing::concurrent;
+  for (const auto& bad : cut.selection.skipped) {
+    if (m.timing != first) break;
+    const TensorInfo& info = cut.source.tensors()[bad.tensor];
+    ResultRow row = start_row(cut, m, info.name, info.elements);
+    row.status = ResultRow::Status::skipped;
+    row.message = fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
+                              cut.source.steps()[bad.first_step].iteration, bad.first_worker);
+    rows.push_back(std::move(row));
+  }
+  rows.push_back(row_of_all(cut, m));
+  if (options_.per_tensor && m.errors && m.status == ResultRow::Status::ok) add_tensor_rows(cut, m, rows);
+  return rows;
+}
+
+}  // namespace gradtool
