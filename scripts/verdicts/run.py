@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains what the verdicts on papers rest on: some two hours on two idle cores. Stop or kill it at any time; the same command goes on.
+"""Trains what the verdicts on papers rest on: some three hours on two idle cores, one of them for gpt-nano. Stop or kill it at any time; the same command goes on.
 
     run.py --out FOLDER [--cifar FOLDER] [--text FILE] [--quick] [--only CAMPAIGN ...]
 
