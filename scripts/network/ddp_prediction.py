@@ -115,8 +115,8 @@ def train(options):
     dist.barrier()
 
 
-def model_of(capture, rate, compute_ms):
-    """What bench models: milliseconds of an iteration by codec, without overlap and with it."""
+def model_of(capture, rate):
+    """What bench models: milliseconds of an iteration by codec, without overlap and with it; and of its computation, as captured."""
     bits = float(rate.replace("gbit", "e9").replace("mbit", "e6"))
     # TCP's and IP's headers take 4.4 % of a link of Ethernet with frames of 1500 bytes.
     network = f"cluster:alpha=150us,beta={bits / 8 * 0.956 / 1e9:.5f}GBps"
@@ -124,7 +124,7 @@ def model_of(capture, rate, compute_ms):
     modelled = {}
     for overlap in ("none", "bucket"):
         table = f"{capture}.{rate}.{overlap}.csv"
-        subprocess.run(["gradtool", "bench", capture, *codecs, "--network", network, "--compute-ms", f"{compute_ms:.3f}", "--threads", "1",
+        subprocess.run(["gradtool", "bench", capture, *codecs, "--network", network, "--compute-ms", "captured", "--threads", "1",
                         "--overlap", overlap, "--timeout", "1", "--csv", table], check=True, stdout=subprocess.DEVNULL)
         with open(table, encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -132,7 +132,8 @@ def model_of(capture, rate, compute_ms):
                     name = row["codec"] + (":" + row["params"] if row["params"] not in ("", "-") else "")
                     modelled[overlap, name] = float(row["iteration_ms"])
                     modelled[overlap, row["codec"]] = float(row["iteration_ms"])
-    return modelled
+                    compute_ms = float(row["compute_ms"])
+    return modelled, compute_ms
 
 
 def main():
@@ -162,11 +163,7 @@ def main():
                            check=True)
         finally:
             subprocess.run([cluster, "down"], check=True)
-        import gradtool
-        with gradtool.open(capture) as run:
-            # All ranks wait for the slowest.
-            compute_ms = 1e3 * statistics.median(max(ranks) for ranks in run.steps["compute_seconds"].tolist())
-        modelled = model_of(capture, rate, compute_ms)
+        modelled, compute_ms = model_of(capture, rate)
         for result in json.loads(results.read_text()):
             measured = statistics.median(result["iteration_ms"])
             name = result["codec"]
