@@ -36,7 +36,7 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct AnalyzeArguments {
   std::string file, out = "analysis", layers, steps, measured, json, csv, device = "cpu";
   std::vector<std::string> only;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -56,7 +56,7 @@ constexpr std::array kTableNames{
     "variance",   "certainty",       "unambiguous",   "noise",          "noise_steps", "losses",
     "packets",    "importance",      "distribution",  "fits",           "formats",     "prediction"};
 
-std::string path_of_table(const Options& options, const std::string& table) {
+std::string path_of_table(const AnalyzeArguments& options, const std::string& table) {
   return (std::filesystem::path{options.out} / (table + ".csv")).string();
 }
 
@@ -97,7 +97,7 @@ std::vector<std::size_t> select_tensors(const GradientSource& reader, const std:
   return chosen;
 }
 
-std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, const Scope& scope,
+std::vector<std::unique_ptr<Analysis>> make_analyses(const AnalyzeArguments& options, const Scope& scope,
                                                      const std::shared_ptr<AnalysisGpu>& gpu) {
   const auto wanted = [&](const std::string& name) {
     return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
@@ -128,8 +128,7 @@ std::vector<std::unique_ptr<Analysis>> make_analyses(const Options& options, con
   on_cpu("losses", make_losses);
   on_cpu("distribution", make_distribution);
   if (!missing.empty()) {
-    const std::string message =
-        fmt::format("not computed on GPUs, --device cpu has them: {}", fmt::join(missing, ", "));
+    const std::string message = fmt::format("not computed on GPUs, --device cpu has them: {}", joined(missing, ", "));
     if (!options.only.empty()) throw Error{Fault::unavailable, message};
     print_warning(message);
   }
@@ -198,10 +197,10 @@ void save_json(const std::string& path, const UsableSteps& reader, const std::ve
     record["sources"].push_back({{"path", source}, {"sha256", sha256_of_file(source)}});
   record["summary"] = to_json(summary);
   for (const auto& table : tables) record[table.name()] = to_json(table);
-  save_text(path, record.dump(2) + "\n");
+  save_text(path, json_text(record, 2) + "\n");
 }
 
-int analyze(const Options& options) {
+int analyze(const AnalyzeArguments& options) {
   std::vector<NamedPath> outputs{{"--csv", options.csv}, {"--json", options.json}, {"--out", options.out}};
   for (const char* table : kTableNames) outputs.push_back({"--out", path_of_table(options, table)});
   expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}, {"--measured", options.measured}}, outputs);
@@ -275,12 +274,12 @@ int analyze(const Options& options) {
 Subcommand add_analyze(CLI::App& root) {
   auto* app =
       root.add_subcommand("analyze", "Study a gradient file: frequencies, correlations, certainty, distribution");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AnalyzeArguments>();
   app->add_option("FILE", options->file, "Gradient file (gradtool capture, or any tool that writes the format)")
       ->required()
       ->type_name("FILE");
   app->add_option("-o,--out", options->out, "Folder for the CSV files; made if it is not there")->capture_default_str();
-  app->add_option("--only", options->only, fmt::format("Of {}: those to run", fmt::join(analysis_names, ", ")))
+  app->add_option("--only", options->only, fmt::format("Of {}: those to run", joined(analysis_names, ", ")))
       ->delimiter(',')
       ->check(CLI::IsMember{analysis_names});
   app->add_option("--layers", options->layers, "Only tensors whose name contains a match of this regular expression");

@@ -18,6 +18,7 @@
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -147,7 +148,7 @@ int bench_against(const std::string& baseline, int cycles, const std::string& js
   }
   const CompareOptions options;
   const Comparison comparison = compare_runs(runs[0], runs[1], options);
-  if (!json.empty()) save_text(json, to_json(comparison, options).dump(1) + "\n");
+  if (!json.empty()) save_text(json, json_text(to_json(comparison, options), 1) + "\n");
   if (json == "-") return comparison.regression() ? static_cast<int>(Fault::check) : 0;
   if (markdown)
     fmt::print("A: `{}`, B: `{}`\n\n{}", programs[0], programs[1], to_markdown(comparison, false));

@@ -9,7 +9,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
@@ -18,14 +17,16 @@
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/text.hpp"
 #include "lib/io/usable_steps.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct BenchArguments {
   BenchOptions bench;
   std::vector<std::string> codecs;
   std::vector<std::string> granularities;
@@ -107,7 +108,7 @@ void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_red
 }
 
 CLI::Validator one_of_comms(const std::vector<std::string>& names) {
-  const std::string list = fmt::format("{{{}}}", fmt::join(names, ","));
+  const std::string list = fmt::format("{{{}}}", joined(names, ","));
   return {[names, list](std::string& text) {
             const std::string name = text.substr(0, text.find(':'));
             const bool known = std::find(names.begin(), names.end(), name) != names.end();
@@ -206,7 +207,7 @@ int parse_pipeline(const std::string& text) {
 }
 
 /// What the launcher started and what --comm makes of it; also sets the ranks that --gpus stands for.
-void check_place(Options& o) {
+void check_place(BenchArguments& o) {
   const int processes = mpi_place().size;
   BenchOptions& bench = o.bench;
   if (processes > 1 && (bench.comm == "threads" || bench.comm == "loopback")) {
@@ -231,9 +232,9 @@ void check_place(Options& o) {
 void add_payload_files(const std::string& folder, std::vector<NamedPath>& outputs, std::span<const NamedPath> others) {
   if (folder.empty()) return;
   namespace fs = std::filesystem;
-  static const std::regex payload_file{"rank[0-9]+\\.(bin|csv)"};
   const auto add = [&](const std::string& name) {
-    if (std::regex_match(name, payload_file)) outputs.push_back({"--payloads", (fs::path{folder} / name).string()});
+    if (matches("^rank[0-9]+\\.(bin|csv)$", name))
+      outputs.push_back({"--payloads", (fs::path{folder} / name).string()});
   };
   outputs.push_back({"--payloads", folder});
   for (const auto& other : others) add(fs::path{follow_links(other.path)}.filename().string());
@@ -242,7 +243,7 @@ void add_payload_files(const std::string& folder, std::vector<NamedPath>& output
 }
 
 /// The sizes of --synthetic, or of the options that nccl-tests has for them; empty where a capture is replayed.
-std::vector<std::uint64_t> chosen_sizes(const Options& o) {
+std::vector<std::uint64_t> chosen_sizes(const BenchArguments& o) {
   const bool as_nccl_tests =
       !(o.min_bytes.empty() && o.max_bytes.empty() && o.step_factor.empty() && o.step_bytes.empty());
   if (o.synthetic.empty() && !as_nccl_tests) {
@@ -274,7 +275,7 @@ std::vector<std::uint64_t> chosen_sizes(const Options& o) {
   return parse_sizes(sweep);
 }
 
-void check_paths(const Options& o) {
+void check_paths(const BenchArguments& o) {
   if (o.markdown && (o.csv == "-" || o.json == "-" || o.steps_csv == "-")) {
     throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
   }
@@ -290,7 +291,7 @@ void check_paths(const Options& o) {
   if (!o.bench.file.empty()) expect_outputs_spare_sources(sources_of_view(o.bench.file), outputs);
 }
 
-int run_against_baseline(const Options& o) {
+int run_against_baseline(const BenchArguments& o) {
   if (!(o.csv.empty() && o.steps_csv.empty() && o.bench.payloads.empty() && o.bench.reconstruction.empty()) ||
       o.advise) {
     throw Error{Fault::usage,
@@ -302,7 +303,7 @@ int run_against_baseline(const Options& o) {
   return bench_against(o.baseline, o.cycles, o.json, o.markdown);
 }
 
-int run(Options& o) {
+int run(BenchArguments& o) {
   BenchOptions& bench = o.bench;
   bench.sizes = chosen_sizes(o);
   check_paths(o);
@@ -369,7 +370,7 @@ int run(Options& o) {
   });
   if (!report.leads) return 0;
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
-  if (!o.json.empty()) save_text(o.json, record(bench, report).dump(1) + "\n");
+  if (!o.json.empty()) save_text(o.json, json_text(record(bench, report), 1) + "\n");
   if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
   if (report.averaged())
@@ -415,7 +416,7 @@ int run(Options& o) {
 
 Subcommand add_bench(CLI::App& root) {
   auto* app = root.add_subcommand("bench", "Replay a capture through codecs and a real all-reduce");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchArguments>();
   BenchOptions& b = o->bench;
   app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->type_name("FILE");
   app->add_option(

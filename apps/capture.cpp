@@ -16,12 +16,12 @@ namespace gradtool::app {
 
 void add_data_options(CLI::App& app, CaptureOptions& options) {
   app.add_option("--model", options.model,
-                 fmt::format("Network to train (gradtool list models): {}", fmt::join(model_names(), ", ")))
+                 fmt::format("Network to train (gradtool list models): {}", joined(model_names(), ", ")))
       ->type_name("MODEL")
       ->group("What is trained");
   app.add_option("--dataset", options.dataset,
                  fmt::format("Data to train on (gradtool list datasets): {} [fashion-mnist; text for language models]",
-                             fmt::join(dataset_names(), ", ")))
+                             joined(dataset_names(), ", ")))
       ->type_name("DATASET")
       ->group("What is trained");
   app.add_option("--data-dir", options.data_dir,
@@ -50,7 +50,7 @@ void add_training_options(CLI::App& app, CaptureOptions& options) {
   constexpr auto* kGroup = "How it is trained";
   app.add_option("--steps", options.steps, "Training iterations [--end-step]")->group(kGroup);
   app.add_option("--optimizer", options.optimizer,
-                 fmt::format("As PyTorch defines them: {}", fmt::join(optimizer_names(), ", ")))
+                 fmt::format("As PyTorch defines them: {}", joined(optimizer_names(), ", ")))
       ->type_name("OPTIMIZER")
       ->capture_default_str()
       ->group(kGroup);
@@ -173,7 +173,7 @@ void save_json(const std::string& path, const CaptureOptions& options, const Cap
                               {"write_seconds", report.write_seconds},
                               {"command", options.command},
                               {"provenance", provenance()}};
-  save_text(path, json.dump(2) + "\n");
+  save_text(path, json_text(json, 2) + "\n");
 }
 
 void check_paths(const CaptureOptions& options, const std::string& json) {

@@ -11,17 +11,18 @@
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct CompareArguments {
   CompareOptions compare;
   std::string a, b, json, markdown;
   bool all = false, no_times = false;
 };
 
-int run(Options& o) {
+int run(CompareArguments& o) {
   expect_separate_files(std::vector<NamedPath>{{"A", o.a}, {"B", o.b}},
                         std::vector<NamedPath>{{"--json", o.json}, {"--markdown", o.markdown}});
   if (!(o.compare.margin > 0.0 && o.compare.margin <= 1.0))
@@ -38,7 +39,7 @@ int run(Options& o) {
                                           "granularities, ranks or captures",
                                           o.a, o.b)};
   }
-  if (!o.json.empty()) save_text(o.json, to_json(comparison, o.compare).dump(1) + "\n");
+  if (!o.json.empty()) save_text(o.json, json_text(to_json(comparison, o.compare), 1) + "\n");
   if (!o.markdown.empty()) save_text(o.markdown, to_markdown(comparison, o.all));
   if (o.json != "-" && o.markdown != "-") fmt::print("{}", to_text(comparison, o.all));
   return comparison.regression() ? static_cast<int>(Fault::check) : 0;
@@ -48,7 +49,7 @@ int run(Options& o) {
 
 Subcommand add_compare(CLI::App& root) {
   auto* app = root.add_subcommand("compare", "Compare two runs of bench: before and after, two versions, two machines");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CompareArguments>();
   app->add_option("A", o->a, "What bench wrote, --json or --csv; only a record has the samples")
       ->required()
       ->type_name("FILE");

@@ -1,12 +1,12 @@
 // gradtool completion: scripts for shells, written from the tree of options, so that they know what the program knows.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
+#include "lib/core/text.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -37,7 +37,7 @@ struct Command {
       const auto flags = argument.flags();
       all.insert(all.end(), flags.begin(), flags.end());
     }
-    return fmt::format("{}", fmt::join(all, " "));
+    return joined(all, " ");
   }
 };
 
@@ -78,7 +78,7 @@ std::string joined_names(const std::vector<Command>& commands, const char* separ
   std::vector<std::string> names;
   names.reserve(commands.size());
   for (const auto& command : commands) names.push_back(command.name);
-  return fmt::format("{}", fmt::join(names, separator));
+  return joined(names, separator);
 }
 
 std::string bash_script(const Command& root, const std::vector<Command>& commands) {
@@ -86,14 +86,14 @@ std::string bash_script(const Command& root, const std::vector<Command>& command
   for (const auto& command : commands) {
     words += fmt::format("    '{} -'*) words='{}' ;;\n", command.name, command.flags());
     for (const auto& argument : command.arguments) {
-      const std::string list = fmt::format("{}", fmt::join(argument.words, " "));
+      const std::string list = joined(argument.words, " ");
       if (argument.positional()) {
         if (!list.empty()) words += fmt::format("    '{} '*) words='{}' ;;\n", command.name, list);
       } else if (argument.takes_value) {
         std::vector<std::string> cases;
         for (const auto& flag : argument.flags()) cases.push_back(fmt::format("'{} {}'", command.name, flag));
         values +=
-            fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")); return ;;\n", fmt::join(cases, "|"), list);
+            fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")); return ;;\n", joined(cases, "|"), list);
       }
     }
   }
@@ -123,7 +123,7 @@ complete -o default -F _gradtool gradtool
 std::string zsh_script(const Command& root, const std::vector<Command>& commands) {
   const auto values_of = [](const Argument& argument) {
     return argument.words.empty() ? std::string{argument.takes_path || argument.positional() ? "_files" : " "}
-                                  : fmt::format("({})", fmt::join(argument.words, " "));
+                                  : fmt::format("({})", joined(argument.words, " "));
   };
   const auto specs_of = [&](const Command& command) {
     std::string specs;
@@ -167,7 +167,7 @@ std::string fish_script(const Command& root, const std::vector<Command>& command
       for (const auto& name : argument.longs) out += " -l " + name;
       if (!argument.positional() && argument.takes_value) out += argument.takes_path ? " -r -F" : " -x";
       if (argument.positional()) out += " -f";
-      if (!argument.words.empty()) out += fmt::format(" -a '{}'", fmt::join(argument.words, " "));
+      if (!argument.words.empty()) out += fmt::format(" -a '{}'", joined(argument.words, " "));
       out += fmt::format(" -d '{}'\n", argument.text);
     }
   };

@@ -15,8 +15,6 @@
 namespace gradtool::app {
 namespace {
 
-constexpr const char* kGeneral = "General";
-
 /// The options that a file may set: all with a long name but those of the command line itself.
 std::vector<std::string> keys_of(const CLI::App& command) {
   std::vector<std::string> keys;
@@ -62,14 +60,14 @@ void read_config(CLI::App& command, const std::string& path) {
     const std::string section = item.parents.empty() ? command.get_name() : item.parents.front();
     if (item.parents.size() > 1 || !has(sections, section)) {
       throw Error{Fault::usage, fmt::format("{}: there is no section [{}]; sections are commands: {}", path,
-                                            fmt::join(item.parents, "."), fmt::join(sections, ", "))};
+                                            joined(item.parents, "."), joined(sections, ", "))};
     }
     if (section != command.get_name()) continue;  // of another command, for which the file is as well
     if (!has(keys, item.name)) {
       const std::string near = nearest(item.name, keys);
       throw Error{Fault::usage,
                   fmt::format("{}: there is no option '{}' of gradtool {}; {}", path, item.name, command.get_name(),
-                              near.empty() ? fmt::format("there are {}", fmt::join(keys, ", "))
+                              near.empty() ? fmt::format("there are {}", joined(keys, ", "))
                                            : fmt::format("did you mean '{}'?", near))};
     }
     CLI::Option* option = command.get_option_no_throw("--" + item.name);

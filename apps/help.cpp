@@ -10,9 +10,7 @@
 namespace gradtool::app {
 namespace {
 
-constexpr std::size_t kWidth = 80;
 constexpr std::size_t kColumn = 26;  // where descriptions begin
-constexpr const char* kGeneral = "General";
 
 class HelpFormatter final : public CLI::Formatter {
  public:

@@ -1,7 +1,6 @@
 #include "lib/import/import.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
 #include <optional>
@@ -16,13 +15,13 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct ImportArguments {
   ImportOptions import;
   std::string raw;
   std::vector<std::string> kinds;
 };
 
-int run(Options& o) {
+int run(ImportArguments& o) {
   ImportOptions& options = o.import;
   expect_separate_files(std::vector<NamedPath>{{"PATTERN", options.pattern}, {"--shapes", options.shapes}},
                         std::vector<NamedPath>{{"--out", options.out}});
@@ -55,7 +54,7 @@ int run(Options& o) {
 
 Subcommand add_import(CLI::App& root) {
   auto* app = root.add_subcommand("import", "Make a gradient file of safetensors, NumPy or raw files");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ImportArguments>();
   ImportOptions& import = o->import;
   app->add_option("PATTERN", import.pattern,
                   "A file, or files: {step} and {worker} stand for their numbers, as in "

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -23,7 +22,7 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct InfoArguments {
   std::string file, json, csv;
   bool quick = false;
 };
@@ -55,7 +54,7 @@ Summary summarize(const GradientReader& reader, bool quick) {
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape, "x"));
+  return shape.empty() ? "scalar" : joined(shape, "x");
 }
 
 /// Everything of the tensors; the terminal shows some of these columns.
@@ -159,7 +158,7 @@ std::string dtypes_text(const std::vector<TensorInfo>& tensors) {
     const auto has = [dtype](const TensorInfo& tensor) { return tensor.dtype == dtype; };
     if (std::any_of(tensors.begin(), tensors.end(), has)) names.push_back(name_of(dtype));
   }
-  return fmt::format("{}", fmt::join(names, " and "));
+  return joined(names, " and ");
 }
 
 std::string loss_text(const std::vector<StepInfo>& steps) {
@@ -203,8 +202,7 @@ std::string sources_text(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
   names.reserve(paths.size());
   for (const auto& path : paths) names.push_back(std::filesystem::path{path}.filename().string());
-  return fmt::format("of {} file{} in its folder: {}", paths.size(), paths.size() == 1 ? "" : "s",
-                     fmt::join(names, ", "));
+  return fmt::format("of {} file{} in its folder: {}", paths.size(), paths.size() == 1 ? "" : "s", joined(names, ", "));
 }
 
 /// The steps that overflowed, behind the range of iterations.
@@ -262,14 +260,14 @@ void print_summary(const Summary& summary) {
                                  rows, {true, false, false, false, false, true, false, true, false}));
 }
 
-int run(const Options& options) {
+int run(const InfoArguments& options) {
   expect_separate_files(std::vector<NamedPath>{{"FILE", options.file}},
                         std::vector<NamedPath>{{"--json", options.json}, {"--csv", options.csv}});
   const GradientReader reader{options.file};
   expect_outputs_spare_sources(reader.sources(), {{"--json", options.json}, {"--csv", options.csv}});
   const Summary summary = summarize(reader, options.quick);
   if (options.json != "-" && options.csv != "-") print_summary(summary);
-  if (!options.json.empty()) save_text(options.json, summary_json(summary).dump(2) + "\n");
+  if (!options.json.empty()) save_text(options.json, json_text(summary_json(summary), 2) + "\n");
   if (!options.csv.empty()) save_csv(options.csv, tensor_table(summary));
   for (const auto& path : {options.json, options.csv}) {
     if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
@@ -281,7 +279,7 @@ int run(const Options& options) {
 
 Subcommand add_info(CLI::App& root) {
   auto* app = root.add_subcommand("info", "Says what a gradient file holds");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InfoArguments>();
   app->add_option("FILE", options->file, "Gradient file (HDF5)")->required()->type_name("FILE");
   app->add_option("--json", options->json, "Write everything as one JSON object to this file; - is standard output");
   app->add_option("--csv", options->csv, "Write the table of tensors as CSV to this file; - is standard output");

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -26,15 +25,13 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct ListArguments {
   std::string what = "codecs";
   std::string json, csv;
   bool markdown = false;
 };
 
 using Codecs = std::span<const CodecDescriptor* const>;
-
-constexpr std::size_t kWidth = 80;  // of a terminal, in characters
 
 std::string parameter_text(const ParamInfo& info) {
   return fmt::format("{}={}", info.name, info.default_value);
@@ -264,11 +261,11 @@ bool is_list(const std::string& what) {
   const std::string near = nearest(what, names);
   throw Error{Fault::usage, near.empty()
                                 ? fmt::format("'{}' is not a list and not a codec; write {} or a codec's name", what,
-                                              fmt::join(list_names(), ", "))
+                                              joined(list_names(), ", "))
                                 : fmt::format("'{}' is not a list and not a codec; did you mean '{}'?", what, near)};
 }
 
-int run(const Options& o) {
+int run(const ListArguments& o) {
   expect_separate_files({}, std::vector<NamedPath>{{"--json", o.json}, {"--csv", o.csv}});
   const bool list = is_list(o.what);
   std::vector<const CodecDescriptor*> chosen;
@@ -285,7 +282,7 @@ int run(const Options& o) {
                       : o.what == "models"   ? model_table()
                       : o.what == "datasets" ? dataset_table()
                                              : codec_table(chosen);
-  if (!o.json.empty()) save_text(o.json, (chosen.empty() ? to_json(table) : codec_json(chosen)).dump(1) + "\n");
+  if (!o.json.empty()) save_text(o.json, json_text(chosen.empty() ? to_json(table) : codec_json(chosen), 1) + "\n");
   if (!o.csv.empty()) save_csv(o.csv, table);
   if (!o.json.empty() || !o.csv.empty()) return 0;
   if (!list)
@@ -311,9 +308,8 @@ const std::vector<std::string>& list_names() {
 Subcommand add_list(CLI::App& root) {
   auto* app = root.add_subcommand(
       "list", "What there is: codecs, communicators, report columns, models, data sets; or one codec's page");
-  auto o = std::make_shared<Options>();
-  app->add_option("what", o->what,
-                  fmt::format("{}, or the name of a codec for its page", fmt::join(list_names(), ", ")))
+  auto o = std::make_shared<ListArguments>();
+  app->add_option("what", o->what, fmt::format("{}, or the name of a codec for its page", joined(list_names(), ", ")))
       ->capture_default_str();
   app->add_option("--json", o->json, "Write as JSON; - for standard output");
   app->add_option("--csv", o->csv, "Write as CSV; - for standard output");

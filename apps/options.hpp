@@ -13,6 +13,11 @@
 
 namespace gradtool::app {
 
+/// The width of help and of lists, in characters.
+inline constexpr std::size_t kWidth = 80;
+/// The last heading of a command's help, with what every command has.
+inline constexpr const char* kGeneral = "General";
+
 /// The headings under which a command's help lists its options, in this order.
 struct OptionGroup {
   const char* heading;

@@ -17,11 +17,12 @@
 #include "lib/core/text.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct ProbeArguments {
   ProbeOptions probe;
   std::string first = "8", last;
   double factor = 4.0;
@@ -39,10 +40,10 @@ Pattern parse_pattern(const std::string& text) {
   const std::string near = nearest(text, names);
   throw Error{Fault::usage,
               fmt::format("--collective '{}' is not valid; {}there are {}", text,
-                          near.empty() ? "" : fmt::format("did you mean '{}'? ", near), fmt::join(names, ", "))};
+                          near.empty() ? "" : fmt::format("did you mean '{}'? ", near), joined(names, ", "))};
 }
 
-std::vector<Pattern> chosen_collectives(const Options& o) {
+std::vector<Pattern> chosen_collectives(const ProbeArguments& o) {
   std::vector<Pattern> chosen;
   const auto add = [&chosen](Pattern pattern) {
     if (std::find(chosen.begin(), chosen.end(), pattern) == chosen.end()) chosen.push_back(pattern);
@@ -64,7 +65,7 @@ std::vector<Pattern> chosen_collectives(const Options& o) {
   return chosen;
 }
 
-std::vector<std::uint64_t> chosen_sizes(const Options& o) {
+std::vector<std::uint64_t> chosen_sizes(const ProbeArguments& o) {
   constexpr std::uint64_t kLast = std::uint64_t{64} << 20, kMost = std::uint64_t{16} << 30;
   constexpr std::size_t kMostSizes = 1000;
   const std::uint64_t first = parse_bytes(o.first, "-b");
@@ -90,7 +91,7 @@ std::vector<std::uint64_t> chosen_sizes(const Options& o) {
 }
 
 /// The network's name: what was asked for, else that of the file.
-std::string chosen_name(const Options& o) {
+std::string chosen_name(const ProbeArguments& o) {
   if (o.name) {
     if (valid_network_name(*o.name)) return *o.name;
     throw Error{
@@ -102,7 +103,7 @@ std::string chosen_name(const Options& o) {
   return o.out != "-" && valid_network_name(stem) ? stem : "probe";
 }
 
-void check_place(const Options& o) {
+void check_place(const ProbeArguments& o) {
   const int processes = mpi_place().size;
   if (processes > 1 && o.probe.comm == "threads")
     throw Error{Fault::usage, fmt::format("started as {} processes: add --comm mpi or udp", processes)};
@@ -110,7 +111,7 @@ void check_place(const Options& o) {
     throw Error{Fault::usage, "the launcher says how many ranks there are: leave --ranks out"};
 }
 
-int run(Options& o) {
+int run(ProbeArguments& o) {
   ProbeOptions& probe = o.probe;
   const ProcessComm comm = parse_comm(probe.comm);
   probe.comm = comm.name;
@@ -139,7 +140,7 @@ int run(Options& o) {
   }
   if (!report.leads) return 0;
   if (!o.csv.empty()) save_csv(o.csv, to_table(probe, report));
-  if (!o.out.empty()) save_text(o.out, record(probe, report, name).dump(1) + "\n");
+  if (!o.out.empty()) save_text(o.out, json_text(record(probe, report, name), 1) + "\n");
   if (o.out != "-" && o.csv != "-") fmt::print("{}", terminal_text(probe, report));
   std::fflush(stdout);
   for (const auto& path : {o.out, o.csv}) {
@@ -154,7 +155,7 @@ int run(Options& o) {
 
 Subcommand add_probe(CLI::App& root) {
   auto* app = root.add_subcommand("probe", "Measure the network between ranks, for bench --network");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ProbeArguments>();
   ProbeOptions& p = o->probe;
   app->add_option(
          "--comm", p.comm,

@@ -15,7 +15,7 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct ReportArguments {
   std::vector<std::string> paths;
   std::string out, format = "html";
   std::vector<std::string> networks;
@@ -23,7 +23,7 @@ struct Options {
   double max_nmse = kDefaultMaxNmse;
 };
 
-int run(const Options& options) {
+int run(const ReportArguments& options) {
   if (!charts_available()) static_cast<void>(asset("vega.js"));  // says what to install
   std::vector<NamedPath> inputs;
   for (const auto& path : options.paths) inputs.push_back({"input", path});
@@ -60,7 +60,7 @@ int run(const Options& options) {
 
 Subcommand add_report(CLI::App& root) {
   auto* app = root.add_subcommand("report", "Make one page of charts and verdicts from what bench and analyze wrote");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReportArguments>();
   app->add_option(
          "INPUT", options->paths,
          "JSON records of bench, train, analyze, capture and info, their CSV files, or folders with such files")

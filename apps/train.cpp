@@ -1,4 +1,5 @@
 #include "lib/train/train.hpp"
+#include "lib/report/json.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +16,7 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct TrainArguments {
   TrainOptions train;
   std::vector<std::string> codecs, networks;
   std::string granularity = "bucket:25MB";
@@ -36,7 +37,7 @@ int processes_of(const TrainOptions& train) {
   return processes_world(train.processes(), train.comm_timeout).size;
 }
 
-int run(Options& o, const CLI::App& app) {
+int run(TrainArguments& o, const CLI::App& app) {
   TrainOptions& train = o.train;
   train.workers_given = app.get_option("--workers")->count() > 0;
   const ProcessComm comm = parse_comm(train.comm);
@@ -56,7 +57,7 @@ int run(Options& o, const CLI::App& app) {
   const auto path = [&](const char* name) { return (std::filesystem::path{options.out} / name).string(); };
   save_csv(path("train.csv"), train_table(options, report));
   save_csv(path("summary.csv"), train_summary(options, report));
-  save_text(path("train.json"), train_record(options, report, facts).dump(1) + "\n");
+  save_text(path("train.json"), json_text(train_record(options, report, facts), 1) + "\n");
   fmt::print("{}", train_text(options, report));
   std::fflush(stdout);
   for (const char* name : {"train.csv", "summary.csv", "train.json"}) fmt::print(stderr, "wrote {}\n", path(name));
@@ -70,7 +71,7 @@ int run(Options& o, const CLI::App& app) {
 Subcommand add_train(CLI::App& root) {
   auto* app =
       root.add_subcommand("train", "Train a model with codecs in the loop, and see what they do to its accuracy");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TrainArguments>();
   TrainOptions& t = o->train;
   add_data_options(*app, t.training);
   app->add_option("--epochs", t.epochs, "Times that every training image is seen [10, unless --steps says otherwise]");

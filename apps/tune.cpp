@@ -1,4 +1,5 @@
 #include "lib/tune/tune.hpp"
+#include "lib/report/json.hpp"
 
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct TuneArguments {
   TuneOptions tune;
   std::vector<std::string> codecs;
   std::string network, granularity = "bucket:25MB", scheme = "auto", overlap, csv, json;
@@ -48,7 +49,7 @@ std::vector<std::string> chosen_codecs(const std::vector<std::string>& lists) {
   return codecs;
 }
 
-int run(Options& o) {
+int run(TuneArguments& o) {
   BenchOptions& bench = o.tune.bench;
   if (mpi_place().size > 1) {
     throw Error{
@@ -91,7 +92,7 @@ int run(Options& o) {
     return kInterrupted;
   }
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.bench.rows));
-  if (!o.json.empty()) save_text(o.json, tune_record(o.tune, report).dump(1) + "\n");
+  if (!o.json.empty()) save_text(o.json, json_text(tune_record(o.tune, report), 1) + "\n");
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (report.bench.averaged())
     print_warning(
@@ -110,7 +111,7 @@ int run(Options& o) {
 
 Subcommand add_tune(CLI::App& root) {
   auto* app = root.add_subcommand("tune", "Search codecs' parameters for an error limit and a network");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TuneArguments>();
   BenchOptions& b = o->tune.bench;
   o->tune.max_error = kDefaultMaxNmse;
   app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")

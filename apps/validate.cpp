@@ -13,7 +13,7 @@
 namespace gradtool::app {
 namespace {
 
-struct Options {
+struct ValidateArguments {
   std::string file;
   bool strict = false;
 };
@@ -52,7 +52,7 @@ std::vector<std::string> warnings(const GradientReader& reader) {
   return found;
 }
 
-int run(const Options& options) {
+int run(const ValidateArguments& options) {
   const GradientReader reader{options.file};
   const auto found = warnings(reader);
   fmt::print("{}: conforms to gradient file schema {}: steps {}, workers {}, tensors {}, elements {}\n", reader.path(),
@@ -67,7 +67,7 @@ int run(const Options& options) {
 
 Subcommand add_validate(CLI::App& root) {
   auto* app = root.add_subcommand("validate", "Checks a gradient file against the schema, reading every value");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ValidateArguments>();
   app->add_option("FILE", options->file, "Gradient file (HDF5)")->required()->type_name("FILE");
   app->add_flag("--strict", options->strict,
                 "Exit with 1 on a warning: an incomplete file, averaged gradients, non-finite values");

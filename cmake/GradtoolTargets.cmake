@@ -9,6 +9,7 @@ function(gradtool_library name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/gradtool>)
   target_link_libraries(gradtool_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:gradtool_options>)
   target_compile_features(gradtool_${name} PUBLIC cxx_std_20)
+  target_precompile_headers(gradtool_${name} REUSE_FROM gradtool_headers)
   set_property(GLOBAL APPEND PROPERTY GRADTOOL_LIBRARIES gradtool_${name})
 endfunction()
 

@@ -211,8 +211,7 @@ std::string shown(const Table& table, std::size_t row) {
 }
 
 std::string line(const std::string& what, const std::vector<std::string>& codecs) {
-  return wrapped(fmt::format("- {}: {}", what, codecs.empty() ? "none" : fmt::format("{}", fmt::join(codecs, ", "))),
-                 100);
+  return wrapped(fmt::format("- {}: {}", what, codecs.empty() ? "none" : joined(codecs, ", ")), 100);
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ class Advice {
             .push_back(name_of_row(row) + (is_noisy(row) ? fmt::format(" (+-{:.0f} %)", *noise_percent(row)) : ""));
     }
     const auto line = [&lines](const char* what, const std::vector<std::string>& names) {
-      if (!names.empty()) lines.push_back(fmt::format("{}: {}.", what, fmt::join(names, ", ")));
+      if (!names.empty()) lines.push_back(fmt::format("{}: {}.", what, joined(names, ", ")));
     };
     line("next", next);
     line("also faster than uncompressed", faster);
@@ -184,7 +184,7 @@ class Advice {
     for (std::size_t i = 1; i < fit_.size() && names.size() < 2; ++i) {
       if (judged_interval(*fit_[i]).low < best.high) names.push_back(name_of_row(*fit_[i]));
     }
-    return fmt::format("{}", fmt::join(names, " or "));
+    return joined(names, " or ");
   }
   [[nodiscard]] std::string hopeless() const {
     const bool is = noop_ != nullptr && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);

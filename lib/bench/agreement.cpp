@@ -1,7 +1,6 @@
 #include "lib/bench/agreement.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +12,7 @@
 #include "lib/bench/fingerprint.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
+#include "lib/core/text.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool {
@@ -31,7 +31,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   }
   facts.push_back({"the number of granularities", fmt::to_string(options.granularities.size())});
   for (const auto& granularity : options.granularities) facts.push_back({"--granularity", granularity.text()});
-  facts.push_back({"--synthetic", fmt::format("{}", fmt::join(options.sizes, ", "))});
+  facts.push_back({"--synthetic", joined(options.sizes, ", ")});
   facts.push_back({"--rounds", fmt::to_string(options.rounds)});
   facts.push_back({"--values", fmt::to_string(static_cast<int>(options.values))});
   facts.push_back({"--op", std::string{name_of(options.op)}});
@@ -63,7 +63,7 @@ void add_shapes(std::vector<Fact>& facts, const GradientSource& reader) {
     const TensorInfo& info = reader.tensors()[t];
     facts.push_back(
         {fmt::format("tensor {}", t),
-         fmt::format("{} [{}] {} {}{}{}", info.name, fmt::join(info.shape, ", "), info.kind, printable(info.layout),
+         fmt::format("{} [{}] {} {}{}{}", info.name, joined(info.shape, ", "), info.kind, printable(info.layout),
                      info.has_second_moment ? ", second moments" : "", info.has_weight ? ", weights" : "")});
   }
 }

@@ -14,6 +14,7 @@
 
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool {
 namespace {
@@ -94,7 +95,7 @@ class NetworkFile {
       if (text.size() > kMostBytes) fail("is larger than any network file");
     }
     if (in.bad()) fail("cannot be read");
-    json_ = Json::parse(text, nullptr, false);
+    json_ = parse_json(text);
     if (json_.is_discarded()) fail("is no valid JSON; it may have been cut off");
     if (!json_.is_object() || !json_.contains("format") || json_["format"] != kNetworkFormat)
       fail("is no network file, which gradtool probe -o writes");

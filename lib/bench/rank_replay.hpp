@@ -29,6 +29,7 @@
 #include "lib/core/allocation_watch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/text.hpp"
 
 namespace gradtool {
 
@@ -559,7 +560,7 @@ class RankReplay {
       notes_.push_back(fmt::format(
           "what is sent carries momentum, so errors against plain gradients are large; {}=0 compares", codec.momentum));
     }
-    result_.note = fmt::format("{}", fmt::join(notes_, "; "));
+    result_.note = joined(notes_, "; ");
   }
 
   /// Counts the collectives, and writes payloads down when asked to.

@@ -15,7 +15,8 @@ WriterOptions writer_options(const BenchOptions& options, const GradientSource& 
                              const std::vector<std::size_t>& tensors, const CodecSpec& spec) {
   WriterOptions out;
   out.info = source.info();
-  out.info.producer = "gradtool bench " + spec.name() + (spec.params_text().empty() ? "" : ":" + spec.params_text());
+  const std::string params = spec.params_text();
+  out.info.producer = fmt::format("gradtool bench {}{}{}", spec.name(), params.empty() ? "" : ":", params);
   out.info.created.clear();
   out.info.command = options.command;
   out.info.workers = 1;

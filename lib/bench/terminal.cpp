@@ -79,9 +79,9 @@ class Remarks {
       for (const auto& clause : clauses) {
         if (!several || !contains(common_, clause)) own.push_back(clause);
       }
-      if (!own.empty()) text += remark(fmt::format("{}: {}", row_name, fmt::join(own, "; ")), style);
+      if (!own.empty()) text += remark(fmt::format("{}: {}", row_name, joined(own, "; ")), style);
     }
-    if (several && !common_.empty()) text += remark(fmt::format("all: {}", fmt::join(common_, "; ")), style);
+    if (several && !common_.empty()) text += remark(fmt::format("all: {}", joined(common_, "; ")), style);
     return text;
   }
 

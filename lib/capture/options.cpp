@@ -28,7 +28,7 @@ void check_choice(const char* flag, const std::string& value, const std::vector<
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
   const std::string near = nearest(value, choices);
   refuse(fmt::format("{} '{}' is not known; {}it is one of {}", flag, value,
-                     near.empty() ? "" : fmt::format("did you mean '{}'? ", near), fmt::join(choices, ", ")));
+                     near.empty() ? "" : fmt::format("did you mean '{}'? ", near), joined(choices, ", ")));
 }
 
 void check_range(const char* flag, std::int64_t value, std::int64_t least, std::int64_t most = kMost) {
@@ -181,7 +181,7 @@ Dtype parse_dtype(const std::string& text) {
 }
 
 CaptureOptions check_options(CaptureOptions options) {
-  if (options.model.empty()) refuse(fmt::format("--model is missing: one of {}", fmt::join(model_names(), ", ")));
+  if (options.model.empty()) refuse(fmt::format("--model is missing: one of {}", joined(model_names(), ", ")));
   check_choice("--model", options.model, model_names());
   check_data(options);
   check_choice("--optimizer", options.optimizer, optimizer_names());

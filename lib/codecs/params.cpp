@@ -67,7 +67,7 @@ Params::Params(std::string_view codec, std::span<const ParamInfo> infos, std::st
       else if (const auto near = nearest(key, names); !near.empty())
         message += fmt::format("; did you mean '{}'?", near);
       else
-        message += fmt::format("; it takes {}", fmt::join(names, ", "));
+        message += fmt::format("; it takes {}", joined(names, ", "));
       throw Error{Fault::usage, message};
     }
     const std::string_view value = part.substr(equals + 1);

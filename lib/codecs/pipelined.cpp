@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "lib/comm/forwarding.hpp"
+#include "lib/core/text.hpp"
 
 namespace gradtool {
 namespace {
@@ -176,7 +177,7 @@ std::string PipelinedReducer::note() const {
     std::string one = part.reducer->note();
     if (!one.empty() && std::find(notes.begin(), notes.end(), one) == notes.end()) notes.push_back(std::move(one));
   }
-  return fmt::format("{}", fmt::join(notes, "; "));
+  return joined(notes, "; ");
 }
 
 std::vector<Tally> PipelinedReducer::tallies() const {

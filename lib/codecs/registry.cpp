@@ -60,7 +60,7 @@ const CodecDescriptor& find_codec(std::string_view name) {
     names.emplace_back(codec.name);
   }
   const std::string near = nearest(name, names);
-  throw Error{Fault::usage, near.empty() ? fmt::format("unknown codec '{}'; there are {}", name, fmt::join(names, ", "))
+  throw Error{Fault::usage, near.empty() ? fmt::format("unknown codec '{}'; there are {}", name, joined(names, ", "))
                                          : fmt::format("unknown codec '{}'; did you mean '{}'?", name, near)};
 }
 

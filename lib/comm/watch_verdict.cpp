@@ -1,4 +1,5 @@
 #include "lib/comm/watch_verdict.hpp"
+#include "lib/core/text.hpp"
 
 #include <fmt/format.h>
 
@@ -18,9 +19,9 @@ std::string list_ranks(std::span<const int> ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
   constexpr std::size_t kMost = 8;
   if (ranks.size() > kMost) {
-    return fmt::format("ranks {} and {} more", fmt::join(ranks.first(kMost), ", "), ranks.size() - kMost);
+    return fmt::format("ranks {} and {} more", joined(ranks.first(kMost), ", "), ranks.size() - kMost);
   }
-  return fmt::format("ranks {} and {}", fmt::join(ranks.first(ranks.size() - 1), ", "), ranks.back());
+  return fmt::format("ranks {} and {}", joined(ranks.first(ranks.size() - 1), ", "), ranks.back());
 }
 
 std::string call_of(const WatchReport& report) {
@@ -63,7 +64,7 @@ std::string whereabouts(std::span<const WatchedRank> ranks) {
   for (const auto& [call, there] : calls) {
     if (parts.size() < kMost) parts.push_back(fmt::format("{} in {}", list_ranks(there), call.second));
   }
-  return fmt::format("{}{}", fmt::join(parts, ", "), calls.size() > kMost ? ", ..." : "");
+  return fmt::format("{}{}", joined(parts, ", "), calls.size() > kMost ? ", ..." : "");
 }
 
 /// The rank that is named as waiting: one that waits for the culprit itself or, when there is none, the one that has

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "lib/core/text.hpp"
 #include "lib/page/records.hpp"
 
 namespace gradtool {
@@ -109,7 +110,7 @@ std::string label_of(const std::vector<Row>& rows, const Row& row, bool with_tim
       const auto same = other.key.parameters.find(name);
       if (same == other.key.parameters.end() || same->second != value) own.push_back(fmt::format("{}={}", name, value));
     }
-    label += fmt::format(":{}", fmt::join(own, ","));
+    label += fmt::format(":{}", joined(own, ","));
     break;
   }
   const auto varies = [&](std::size_t part) {

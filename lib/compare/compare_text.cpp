@@ -153,7 +153,7 @@ BenchRun read_bench_run(const std::string& path) {
   if (first == std::string::npos || text[first] != '{') {
     run.table = table_from_csv("bench", text, path);
   } else {
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = parse_json(text);
     if (json.is_discarded()) throw Error{Fault::data, fmt::format("{}: no valid JSON; it may have been cut off", path)};
     if (json.value("format", Json{}) != "gradtool.bench" || !json.contains("rows"))
       throw Error{Fault::data, fmt::format("{}: not a record of gradtool bench --json", path)};

@@ -1,11 +1,31 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace gradtool {
+
+/// The elements as fmt writes them, with `separator` between them. fmt::join would compile the formatting of numbers
+/// again in every source that uses it.
+template <class List>
+[[nodiscard]] std::string joined(const List& list, std::string_view separator) {
+  std::string out;
+  bool first = true;
+  for (const auto& element : list) {
+    if (!first) out += separator;
+    first = false;
+    if constexpr (std::is_convertible_v<decltype(element), std::string_view>)
+      out += std::string_view{element};
+    else
+      out += fmt::format("{}", element);
+  }
+  return out;
+}
 
 /// The candidate with the smallest edit distance to `word`; empty when none is similar enough to be what was meant.
 [[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

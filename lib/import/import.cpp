@@ -1,7 +1,6 @@
 #include "lib/import/import.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,7 +73,7 @@ struct Taken {
 
 std::string text_of(const ArrayInfo& info) {
   return info.foreign_type.empty()
-             ? fmt::format("of type {} and shape [{}]", name_of(info.element), fmt::join(info.shape, ", "))
+             ? fmt::format("of type {} and shape [{}]", name_of(info.element), joined(info.shape, ", "))
              : "of type " + info.foreign_type;
 }
 
@@ -311,7 +310,7 @@ void check_options(const ImportOptions& options) {
   if (!options.quantity.empty() && std::find(schema::kQuantities.begin(), schema::kQuantities.end(),
                                              options.quantity) == schema::kQuantities.end()) {
     fail(fmt::format("--quantity '{}' is not valid; must be one of {}", printable(options.quantity),
-                     fmt::join(schema::kQuantities, ", ")));
+                     joined(schema::kQuantities, ", ")));
   }
 }
 

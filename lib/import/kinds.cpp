@@ -1,7 +1,6 @@
 #include "lib/import/kinds.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -75,7 +74,7 @@ KindRule parse_kind_rule(const std::string& text) {
   if (at == std::string::npos || rule.pattern.empty() ||
       std::find(schema::kKinds.begin(), schema::kKinds.end(), rule.kind) == schema::kKinds.end()) {
     throw Error{Fault::usage, fmt::format("--kind '{}' is not valid; write PATTERN=KIND, where KIND is one of {}",
-                                          printable(text), fmt::join(schema::kKinds, ", "))};
+                                          printable(text), joined(schema::kKinds, ", "))};
   }
   static_cast<void>(matches(rule.pattern, ""));
   return rule;

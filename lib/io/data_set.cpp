@@ -1,7 +1,6 @@
 #include "lib/io/data_set.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include <memory>
 
 #include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/chunk_cache.hpp"
 #include "lib/io/schema.hpp"
@@ -163,7 +163,7 @@ Filters DataSet::check_filters(hid_t creation, std::size_t chunk_bytes) const {
 }
 
 std::string DataSet::dims_text() const {
-  return fmt::format("[{}]", fmt::join(dims_, ", "));
+  return fmt::format("[{}]", joined(dims_, ", "));
 }
 
 Dtype DataSet::value_dtype() const {
@@ -319,7 +319,7 @@ std::vector<std::byte> DataSet::unpack(const std::vector<hsize_t>& offset) const
     place_.fail(
         fmt::format("has a damaged chunk at [{}]: the {} bytes in the file do not unpack to the {} bytes of a "
                     "chunk",
-                    fmt::join(offset, ", "), size, filters_.chunk_bytes()));
+                    joined(offset, ", "), size, filters_.chunk_bytes()));
   }
   return bytes;
 }

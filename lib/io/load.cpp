@@ -1,13 +1,13 @@
 #include "lib/io/load.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
 
+#include "lib/core/text.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/utf8.hpp"
@@ -94,7 +94,7 @@ FileInfo load_root(hid_t file, const Place& root) {
   info.quantity = read_text(file, root, "quantity").value_or(info.quantity);
   if (std::find(schema::kQuantities.begin(), schema::kQuantities.end(), info.quantity) == schema::kQuantities.end()) {
     root.fail(fmt::format("the attribute 'quantity' is '{}'; must be one of {}", printable(info.quantity),
-                          fmt::join(schema::kQuantities, ", ")));
+                          joined(schema::kQuantities, ", ")));
   }
   info.inner_steps = read_count(file, root, "inner_steps", 1);
   info.averaged = read_flag(file, root, "averaged");
@@ -228,7 +228,7 @@ TensorInfo load_info(hid_t group, const Place& place) {
   info.kind = required(read_text(group, place, "kind"), place, "kind");
   if (std::find(schema::kKinds.begin(), schema::kKinds.end(), info.kind) == schema::kKinds.end()) {
     place.fail(fmt::format("the attribute 'kind' is '{}'; must be one of {}", printable(info.kind),
-                           fmt::join(schema::kKinds, ", ")));
+                           joined(schema::kKinds, ", ")));
   }
   info.layout = read_text(group, place, "layout").value_or("");
   return info;

@@ -1,13 +1,13 @@
 #include "lib/io/mapping.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
 
+#include "lib/core/text.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
@@ -117,7 +117,7 @@ void expect_covered(const std::vector<Mapping>& mappings, const Place& place, co
   const hsize_t steps = dims.front(), workers = dims.size() == 3 ? dims[1] : 1;
   const auto fail = [&] {
     place.fail(
-        fmt::format("does not map each of its values, of the extent [{}], to exactly one file", fmt::join(dims, ", ")));
+        fmt::format("does not map each of its values, of the extent [{}], to exactly one file", joined(dims, ", ")));
   };
   hsize_t worker = 0;
   for (std::size_t i = 0; i < mappings.size();) {

@@ -1,7 +1,6 @@
 #include "lib/io/merge.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "lib/core/interrupt.hpp"
+#include "lib/core/text.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/layout.hpp"
 #include "lib/io/mapping.hpp"
@@ -92,7 +92,7 @@ void sort_by_rank(std::vector<Part>& parts, std::vector<std::string>& notes) {
 }
 
 std::string tensor_text(const TensorInfo& tensor) {
-  return fmt::format("'{}' of shape [{}], {}{}", tensor.name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype),
+  return fmt::format("'{}' of shape [{}], {}{}", tensor.name, joined(tensor.shape, ", "), name_of(tensor.dtype),
                      tensor.has_second_moment ? ", with second moments" : "");
 }
 
@@ -185,7 +185,7 @@ FileInfo merged_info(const std::vector<Part>& parts, const std::string& command,
   keep_if_same("seed", &FileInfo::seed);
   keep_if_same("batch_size", &FileInfo::batch_size);
   if (!dropped.empty()) {
-    notes.push_back(fmt::format("{} {} left out because the files differ in {}", fmt::join(dropped, ", "),
+    notes.push_back(fmt::format("{} {} left out because the files differ in {}", joined(dropped, ", "),
                                 dropped.size() == 1 ? "is" : "are", dropped.size() == 1 ? "it" : "them"));
   }
   info.producer.clear(), info.created.clear(), info.rank.reset();

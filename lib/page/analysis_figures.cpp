@@ -19,9 +19,9 @@ constexpr std::size_t kMostEigenvalues = 12'000;
 constexpr std::array kNoiseQuartiles{std::pair{"noise_q25", 0.25}, std::pair{"noise_q50", 0.50},
                                      std::pair{"noise_q75", 0.75}};
 
-class Figures {
+class AnalysisCharts {
  public:
-  Figures(const AnalysisSource& source, const std::string& suffix) : source_{source}, suffix_{suffix} {}
+  AnalysisCharts(const AnalysisSource& source, const std::string& suffix) : source_{source}, suffix_{suffix} {}
 
   AnalysisFigures take() {
     out_.title = source_.capture.empty() ? "analysis" : source_.capture;
@@ -283,7 +283,7 @@ class Figures {
 }  // namespace
 
 AnalysisFigures analysis_figures(const AnalysisSource& source, const std::string& suffix) {
-  return Figures{source, suffix}.take();
+  return AnalysisCharts{source, suffix}.take();
 }
 
 }  // namespace gradtool

@@ -35,9 +35,9 @@ std::string meaning_of(const std::string& network) {
   return {};
 }
 
-class Figures {
+class BenchCharts {
  public:
-  Figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix, CodecLooks& looks)
+  BenchCharts(const BenchSource& source, const FigureOptions& options, const std::string& suffix, CodecLooks& looks)
       : source_{source}, record_{source.record}, options_{options}, suffix_{suffix}, looks_{looks} {
     several_cuts_ = has_several_granularities(record_.rows);
     for (const ResultRow& row : record_.rows) {
@@ -777,7 +777,7 @@ class Figures {
 
 BenchFigures bench_figures(const BenchSource& source, const FigureOptions& options, const std::string& suffix,
                            CodecLooks& looks) {
-  return Figures{source, options, suffix, looks}.take();
+  return BenchCharts{source, options, suffix, looks}.take();
 }
 
 }  // namespace gradtool

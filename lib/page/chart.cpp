@@ -31,7 +31,7 @@ Json filled_text(const std::string& text, const Blanks& blanks) {
     while (end < text.size() && is_name_character(text[end])) ++end;
     const Json& value = value_of(blanks, text.substr(i + 1, end - i - 1));
     if (i == 0 && end == text.size()) return value;
-    out += value.is_string() ? value.get<std::string>() : value.dump();
+    out += value.is_string() ? value.get<std::string>() : json_text(value);
     i = end;
   }
   return out;
@@ -46,7 +46,7 @@ void fill(Json& json, const Blanks& blanks) {
 }
 
 Json specification(const std::string& name) {
-  return Json::parse(asset(name + ".vl.json"));
+  return parse_json(asset(name + ".vl.json"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "lib/page/codec_looks.hpp"
+#include "lib/core/text.hpp"
 
 #include <fmt/format.h>
 
@@ -65,7 +66,7 @@ std::string codec_label(const ResultRow& row, const std::vector<ResultRow>& rows
   }
   // Error feedback is no parameter of the registry's; the text has it where it is not the codec's default.
   if (const std::string feedback = parameter_in(all, "ef"); !feedback.empty()) named.push_back(feedback);
-  return row.codec.name() + (named.empty() ? "" : ":") + fmt::format("{}", fmt::join(named, ","));
+  return row.codec.name() + (named.empty() ? "" : ":") + joined(named, ",");
 }
 
 }  // namespace gradtool

@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 /// JSON as it may stand inside a <script>: nothing in it ends the element or opens a comment.
 std::string within_script(const Json& json) {
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(json);
   for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos; at += 6) text.replace(at, 1, "\\u003c");
   return text;
 }
@@ -95,7 +95,7 @@ Json page_json(const Page& page) {
       {"sections", sections},
       {"files", files},
       {"ignored", page.ignored},
-      {"theme", Json::parse(asset("theme.json"))}};
+      {"theme", parse_json(asset("theme.json"))}};
 }
 
 void replace(std::string& text, std::string_view mark, std::string_view with) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/core/error.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool {
 namespace {
@@ -34,7 +35,7 @@ Cell cell_of(const Json& json, const std::string& where) {
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number_float()) return json.get<double>();
   if (json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& one) { return one.is_number(); }))
-    return json.dump();
+    return json_text(json);
   if (!json.is_string()) bad(where, "a cell of a row is neither a number nor text");
   const auto& text = json.get_ref<const std::string&>();
   if (const auto special = special_number(text)) return *special;

@@ -13,6 +13,7 @@
 #include "lib/core/error.hpp"
 #include "lib/page/assets.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool {
 namespace {
@@ -59,8 +60,7 @@ std::size_t render_charts(const Page& page, const std::string& format, const std
   const std::filesystem::path out{folder};
   for (const auto& section : page.sections) {
     for (const Chart& chart : section.figures.charts) {
-      save_text((out / (chart.id + ".vl.json")).string(),
-                whole_spec(chart).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+      save_text((out / (chart.id + ".vl.json")).string(), json_text(whole_spec(chart), 1) + "\n");
       save_csv((out / (chart.id + ".csv")).string(), chart.table);
       words.push_back(chart.id);
     }

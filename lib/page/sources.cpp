@@ -9,6 +9,7 @@
 
 #include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
+#include "lib/report/json.hpp"
 
 namespace gradtool {
 namespace {
@@ -86,7 +87,7 @@ std::string text_of(const fs::path& path) {
 
 std::string string_at(const Json& json, const std::string& key) {
   if (!json.is_object() || !json.contains(key) || json.at(key).is_null() || json.at(key).is_structured()) return {};
-  return json.at(key).is_string() ? json.at(key).get<std::string>() : json.at(key).dump();
+  return json.at(key).is_string() ? json.at(key).get<std::string>() : json_text(json.at(key));
 }
 
 /// What `provenance` of a record says, for people.
@@ -151,7 +152,7 @@ class Reader {
 
  private:
   bool read_json(const std::string& text, bool named) {
-    Json json = Json::parse(text, nullptr, false);
+    Json json = parse_json(text);
     if (json.is_discarded()) {
       if (!named) return false;
       throw Error{Fault::data, fmt::format("{}: no valid JSON; it may have been cut off", file_.path)};
@@ -195,7 +196,7 @@ class Reader {
     constexpr int kSchema = 1;
     if (const Json& version = json.value("schema_version", Json{}); version != kSchema) {
       throw Error{Fault::data, fmt::format("{}: a training record of schema version {}; this gradtool reads version {}",
-                                           file_.path, version.dump(), kSchema)};
+                                           file_.path, json_text(version), kSchema)};
     }
     TrainingSource source{.origin = {file_.path, string_at(json, "command")}};
     source.title = fmt::format("{} on {}, {} workers", string_at(settings, "--model"), string_at(settings, "--dataset"),

@@ -1,4 +1,5 @@
 #include "lib/page/sweep.hpp"
+#include "lib/core/text.hpp"
 
 #include <fmt/format.h>
 
@@ -48,7 +49,7 @@ std::string LatencyCurve::words() const {
   for (const Link& link : known_)
     each.push_back(fmt::format("{:.3g} us at {:.3g} Gbit/s", link.alpha * 1e6, link.beta * 8e-9));
   return fmt::format("{}: {}", own_ ? "the networks of this record" : "the Ethernet that gradtool knows",
-                     fmt::join(each, ", "));
+                     joined(each, ", "));
 }
 
 TimeUnit time_unit_for(double seconds) {

@@ -30,9 +30,9 @@ struct OverSeeds {
   [[nodiscard]] Cell mean() const { return count == 0 ? Cell{} : Cell{sum / static_cast<double>(count)}; }
 };
 
-class Figures {
+class TrainingCharts {
  public:
-  Figures(const TrainingSource& source, const std::string& suffix, CodecLooks& looks)
+  TrainingCharts(const TrainingSource& source, const std::string& suffix, CodecLooks& looks)
       : source_{source}, rows_{source.rows}, summary_{source.summary}, suffix_{suffix} {
     name_codecs();
     for (const auto& codec : codecs_) {
@@ -361,7 +361,7 @@ class Figures {
 }  // namespace
 
 BenchFigures training_figures(const TrainingSource& source, const std::string& suffix, CodecLooks& looks) {
-  return Figures{source, suffix, looks}.take();
+  return TrainingCharts{source, suffix, looks}.take();
 }
 
 }  // namespace gradtool

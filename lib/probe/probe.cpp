@@ -1,7 +1,6 @@
 #include "lib/probe/probe.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cmath>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include "lib/bench/agreement.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
 #include "lib/probe/rank_probe.hpp"
 #if GT_HAS_CUDA
 #include "kernels/cuda/runtime.hpp"
@@ -81,9 +81,9 @@ std::vector<Fact> facts_of(const ProbeOptions& options) {
   for (const Pattern pattern : options.collectives) names.push_back(name_of(pattern));
   return {{"gradtool", GRADTOOL_VERSION " (" GRADTOOL_COMMIT ")"},
           {"--comm", options.comm + (options.udp.text.empty() ? "" : ":" + options.udp.text)},
-          {"the list of sizes", fmt::format("{}", fmt::join(options.sizes, ", "))},
+          {"the list of sizes", joined(options.sizes, ", ")},
           {"-e", options.largest_by_time ? "none" : "given"},
-          {"--collective", fmt::format("{}", fmt::join(names, ", "))},
+          {"--collective", joined(names, ", ")},
           {"--iters", fmt::to_string(options.samples)},
           {"--rounds", fmt::to_string(options.rounds)},
           {"--warmup-iters", fmt::to_string(options.warmup)},

@@ -32,6 +32,14 @@ std::string proc_value(const char* file, std::string_view key) {
 
 }  // namespace
 
+nlohmann::ordered_json parse_json(std::string_view text) {
+  return nlohmann::ordered_json::parse(text, nullptr, false);
+}
+
+std::string json_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 nlohmann::ordered_json to_json(const Cell& cell) {
   struct Converter {
     nlohmann::ordered_json operator()(std::monostate) const { return nullptr; }

@@ -1,10 +1,21 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
 
 #include "lib/report/table.hpp"
 
 namespace gradtool {
+
+// Every source that parses or writes JSON by itself compiles the parser or the writer again: some seconds each.
+
+/// A value that is_discarded() where the text is no valid JSON.
+[[nodiscard]] nlohmann::ordered_json parse_json(std::string_view text);
+
+/// In lines indented by `indent` spaces a level, or in one line where that is negative. Bytes that are no UTF-8, as
+/// file names may have, become U+FFFD, since JSON cannot hold them.
+[[nodiscard]] std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 
 /// One cell: null for "not measured"; infinities and NaN become the strings "inf", "-inf", "nan", which JSON cannot
 /// say.

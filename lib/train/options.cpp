@@ -1,7 +1,6 @@
 #include "lib/train/options.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include "lib/capture/dataset.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
+#include "lib/core/text.hpp"
 
 namespace gradtool {
 namespace {
@@ -124,14 +124,14 @@ std::vector<Fact> facts_of(const TrainOptions& options, std::int64_t steps) {
                           {"--lr-schedule", training.lr_schedule},
                           {"--momentum", fmt::to_string(training.momentum.value_or(0.0))},
                           {"--nesterov", training.nesterov ? "yes" : "no"},
-                          {"--betas", fmt::format("{}", fmt::join(training.betas, ","))},
+                          {"--betas", joined(training.betas, ",")},
                           {"--epsilon", fmt::to_string(training.epsilon.value_or(0.0))},
                           {"--weight-decay", fmt::to_string(training.weight_decay.value_or(0.0))},
                           {"--image-size", fmt::to_string(training.image_size)},
                           {"--sequence-length", fmt::to_string(training.sequence_length.value_or(0))},
                           {"--device", training.device},
                           {"--threads", fmt::to_string(training.threads.value_or(0))},
-                          {"--seeds", fmt::format("{}", fmt::join(options.seeds, ","))},
+                          {"--seeds", joined(options.seeds, ",")},
                           {"--comm", options.comm + (options.udp.text.empty() ? "" : ":" + options.udp.text)},
                           {"--granularity", options.granularity.text()},
                           {"--reduce", std::string{name_of(options.scheme)}},
@@ -143,10 +143,10 @@ std::vector<Fact> facts_of(const TrainOptions& options, std::int64_t steps) {
   for (const auto& spec : options.codecs) {
     codecs.push_back(fmt::format("{}{}{}", spec.name(), spec.params_text().empty() ? "" : ":", spec.params_text()));
   }
-  facts.push_back({"--codec", fmt::format("{}", fmt::join(codecs, " "))});
+  facts.push_back({"--codec", joined(codecs, " ")});
   networks.reserve(options.networks.size());
   for (const auto& network : options.networks) networks.push_back(network.name);
-  facts.push_back({"--network", fmt::format("{}", fmt::join(networks, " "))});
+  facts.push_back({"--network", joined(networks, " ")});
   for (const auto& file : dataset_files(training.dataset, training.data_dir)) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(file, ignored)) continue;

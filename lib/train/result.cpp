@@ -1,7 +1,6 @@
 #include "lib/train/result.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -268,7 +267,7 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
                           params_of(options.codecs[codec]),
                           static_cast<std::int64_t>(runs.count(TrainRun::Status::finished)),
                           static_cast<std::int64_t>(runs.count(TrainRun::Status::diverged)),
-                          fmt::format("{}", fmt::join(runs.seeds_with(TrainRun::Status::diverged), " ")),
+                          joined(runs.seeds_with(TrainRun::Status::diverged), " "),
                           static_cast<std::int64_t>(runs.count(TrainRun::Status::unfinished))};
     add_mean(row, runs.mean(final_accuracy));
     add_mean(row, runs.mean([](const TrainRun& run) { return run.best_accuracy(); }));
@@ -381,7 +380,7 @@ std::string train_text(const TrainOptions& options, const TrainReport& report) {
     lines.push_back(std::move(line));
     const std::string name = text_of(options.codecs[codec]);
     if (const auto seeds = runs.seeds_with(TrainRun::Status::diverged); !seeds.empty())
-      remarks += wrapped(fmt::format("{}: diverged with seed {}", name, fmt::join(seeds, ", ")), 80);
+      remarks += wrapped(fmt::format("{}: diverged with seed {}", name, joined(seeds, ", ")), 80);
     for (const auto& note : runs.notes()) remarks += wrapped(fmt::format("{}: {}", name, note), 80);
   }
   std::vector<bool> right(header.size(), true);

@@ -1,7 +1,6 @@
 #include "lib/train/run.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -28,6 +27,7 @@
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/state.hpp"
+#include "lib/core/text.hpp"
 #include "lib/train/checkpoint.hpp"
 
 namespace gradtool {
@@ -424,7 +424,7 @@ class RankTraining {
     for (const auto& tally : tallies) {
       if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
     }
-    run_.note = fmt::format("{}", fmt::join(notes, "; "));
+    run_.note = joined(notes, "; ");
   }
 
   [[nodiscard]] std::vector<std::string> what_stands_for_the_optimiser() const {

@@ -15,6 +15,7 @@
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
 #include "lib/train/run.hpp"
 
@@ -36,7 +37,8 @@ void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts
   const fs::path path = folder / kSettings;
   std::ifstream file{path};
   if (!file) refuse(fmt::format("--resume: '{}' holds nothing of gradtool train", folder.string()));
-  const auto saved = nlohmann::ordered_json::parse(file, nullptr, false);
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  const auto saved = parse_json(text);
   const auto settings = saved.is_object() ? saved.find("settings") : saved.end();
   if (!saved.is_object() || settings == saved.end() || !settings->is_object())
     throw Error{Fault::data, fmt::format("{}: is damaged", path.string())};
@@ -77,7 +79,7 @@ bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts)
   }
   nlohmann::ordered_json settings{{"format", "gradtool.train.settings"}, {"command", options.command}};
   for (const auto& fact : facts) settings["settings"][fact.what] = fact.value;
-  save_text((folder / kSettings).string(), settings.dump(1) + "\n");
+  save_text((folder / kSettings).string(), json_text(settings, 1) + "\n");
   if (options.resume) fmt::print(stderr, "there is no training in '{}' yet: it begins\n", options.out);
   return true;
 }

@@ -101,7 +101,7 @@ UdpOptions parse_udp_options(std::string_view text) {
       const std::string meant = nearest(key, keys);
       throw Error{Fault::usage,
                   fmt::format("--comm udp has no {}{}; it has {}", key,
-                              meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), fmt::join(keys, ", "))};
+                              meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), joined(keys, ", "))};
     }
   }
   return options;
