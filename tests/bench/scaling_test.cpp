@@ -9,6 +9,7 @@
 #include "lib/comm/recording.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/task_pool.hpp"
+#include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 
 namespace gradtool::test {
@@ -96,8 +97,7 @@ TEST_P(Scaling, BytesOfMoreRanksAreWhatMoreRanksSend) {
     const int measured = 2 << from;
     const double modelled = model_step(counted[from].uses, network, measured, 2 * measured).wire_bytes;
     const double should = counted[from + 1].bytes;
-    // atomo draws how many singular vectors it sends.
-    const double tolerance = spec.name() == "atomo" ? 0.3 : 0.1;
+    const double tolerance = test::has_trait(GetParam().codec, "draws") ? 0.3 : 0.1;
     EXPECT_NEAR(modelled, should, tolerance * should + 64.0) << "from " << measured << " ranks";
   }
 }
@@ -105,10 +105,7 @@ TEST_P(Scaling, BytesOfMoreRanksAreWhatMoreRanksSend) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const CodecDescriptor* codec : codecs()) {
-    // What Ok-Topk sends depends on how much its ranks agree, and so on their number, in this few steps above all; sums
-    // of THC's codes need wider lanes from some number of ranks on.
-    if (codec->name == "oktopk" || codec->name == "thc") continue;
-    all.push_back({std::string{codec->name}});
+    if (!test::has_trait(std::string{codec->name}, "by-ranks")) all.push_back({std::string{codec->name}});
   }
   for (const char* codec : {"qsgd", "int8", "natural"}) all.push_back({codec, Scheme::hop});
   for (const char* codec : {"qgz:node=2", "iwp:roots=2,density=0.05", "gradiveq:lt=2,lc=2,slice=32"})

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/codecs/registry.hpp"
@@ -95,12 +97,41 @@ inline Layout several_tensors() {
   return layout;
 }
 
-/// Lines of lib/methods/<name>/variants.txt: specifications that take other paths than the defaults do. For a reducer
-/// of its own their parameters reach every phase within six steps.
+/// A line of lib/methods/<name>/variants.txt: a specification, and behind a # what suites must know of it, which
+/// docs/adding-a-codec.md lists. The codec's bare name stands for its defaults.
+struct Variant {
+  std::string spec;
+  std::string traits;  ///< words, before the colon of a reason
+};
+inline std::vector<Variant> lines_of_variants(const CodecDescriptor& codec) {
+  std::vector<Variant> lines;
+  std::ifstream file{std::string{GRADTOOL_METHOD_FOLDER "/"}.append(codec.name) + "/variants.txt"};
+  for (std::string line; std::getline(file, line);) {
+    const auto end = std::min(line.find(' '), line.size());
+    const auto hash = line.find("# ");
+    lines.push_back({line.substr(0, end), hash == std::string::npos
+                                              ? std::string{}
+                                              : line.substr(hash + 2, line.find(": ", hash) - hash - 2)});
+  }
+  return lines;
+}
+/// Whether the specification has the trait; the codec's bare name speaks for all of its specifications.
+inline bool has_trait(const std::string& spec, std::string_view trait) {
+  const CodecDescriptor& codec = *parse_codec(spec).descriptor;
+  const auto lines = lines_of_variants(codec);
+  const std::string word = " " + std::string{trait} + " ";
+  return std::any_of(lines.begin(), lines.end(), [&](const Variant& line) {
+    return (line.spec == spec || line.spec == codec.name) && (" " + line.traits + " ").find(word) != std::string::npos;
+  });
+}
+
+/// Specifications that take other paths than the defaults do. For a reducer of its own their parameters reach every
+/// phase within six steps.
 inline std::vector<std::string> variants_of(const CodecDescriptor& codec) {
   std::vector<std::string> specs;
-  std::ifstream file{std::string{GRADTOOL_METHOD_FOLDER "/"}.append(codec.name) + "/variants.txt"};
-  for (std::string spec; std::getline(file, spec);) specs.push_back(spec);
+  for (auto& line : lines_of_variants(codec)) {
+    if (line.spec != codec.name) specs.push_back(std::move(line.spec));
+  }
   return specs;
 }
 

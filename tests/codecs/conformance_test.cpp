@@ -183,8 +183,10 @@ TEST_P(Conformance, DamagedPayloadsThrowOrStayInBounds) {
   damage(GetParam(), Layout::flat(1025));
 }
 
-TEST_P(Conformance, UnitsOfSeveralTensors) {
-  if (!parse_codec(GetParam()).descriptor->by_layout) GTEST_SKIP() << "looks at no shapes";
+/// Codecs that look at the shapes of tensors, over units of several.
+class ByLayout : public testing::TestWithParam<std::string> {};
+
+TEST_P(ByLayout, UnitsOfSeveralTensors) {
   const Layout layout = several_tensors();
   const auto x = gradient_like(layout.elements, 3);
   CodecRun one{GetParam(), layout};
@@ -204,8 +206,7 @@ TEST_P(Conformance, NonFiniteInputComesOutNonFinite) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     auto x = gradient_like(n);
     x[1000] = bad;
-    // What a draw passes by is not looked at, and comes when it is drawn.
-    if (run.spec().name() == "randomk") std::fill(x.begin(), x.end(), bad);
+    if (has_trait(GetParam(), "draws")) std::fill(x.begin(), x.end(), bad);
     const auto y = run.decode(run.encode(x, kContext));
     bool seen = false;
     for (const float value : y) seen = seen || !std::isfinite(value);
@@ -229,15 +230,18 @@ TEST_P(Conformance, DegenerateInputsGiveFiniteResults) {
   for (const float value : run.decode(run.encode(std::vector<float>(n, 0.0F), kContext))) ASSERT_EQ(value, 0.0F);
 }
 
-std::vector<std::string> unbiased_specs() {
+/// The specs whose codec says that it is so.
+std::vector<std::string> specs_that_are(bool CodecDescriptor::*property) {
   std::vector<std::string> specs;
   for (const auto& spec : specs_to_test()) {
-    if (parse_codec(spec).descriptor->unbiased) specs.push_back(spec);
+    if (parse_codec(spec).descriptor->*property) specs.push_back(spec);
   }
   return specs;
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Unbiased, testing::ValuesIn(unbiased_specs()),
+INSTANTIATE_TEST_SUITE_P(Registry, Unbiased, testing::ValuesIn(specs_that_are(&CodecDescriptor::unbiased)),
+                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Registry, ByLayout, testing::ValuesIn(specs_that_are(&CodecDescriptor::by_layout)),
                          [](const auto& info) { return test_name(info.param); });
 INSTANTIATE_TEST_SUITE_P(Registry, Conformance, testing::ValuesIn(specs_to_test()),
                          [](const auto& info) { return test_name(info.param); });

@@ -105,11 +105,16 @@ TEST_P(GpuReducer, SaysThatItsStateCannotBeSaved) {
   });
 }
 
-std::vector<std::string> cuda_reducers() {
+std::vector<std::string> own_cuda_reducers() {
   std::vector<std::string> specs;
   for (const auto& spec : own_specs()) {
     if (parse_codec(spec).descriptor->gpu.reducer) specs.push_back(spec);
   }
+  return specs;
+}
+/// Codecs' own kernels, which residuals go through.
+std::vector<std::string> feedback_on_cuda() {
+  std::vector<std::string> specs;
   for (const auto& spec : specs_to_test()) {
     const CodecSpec parsed = parse_codec(spec);
     const CodecDescriptor& codec = *parsed.descriptor;
@@ -119,7 +124,9 @@ std::vector<std::string> cuda_reducers() {
   for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "exponent:ef=ef21"}) specs.emplace_back(spec);
   return specs;
 }
-INSTANTIATE_TEST_SUITE_P(Registry, GpuReducer, testing::ValuesIn(cuda_reducers()),
+INSTANTIATE_TEST_SUITE_P(Own, GpuReducer, testing::ValuesIn(own_cuda_reducers()),
+                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Feedback, GpuReducer, testing::ValuesIn(feedback_on_cuda()),
                          [](const auto& info) { return test_name(info.param); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuReducer);
 
