@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# A night of hostile inputs and sudden deaths: 10^8 inputs for the fuzz targets, under the sanitizers, and a thousand commands
-# killed at random moments. Writes a page about it, reports/reliability/README.md, and keeps inputs that break a promise in
-# build/soak/found. Exit status 1 if there were any, or if a killed command left what it should not have.
+# A night of hostile inputs and sudden deaths: the tests that depend on the clock (tests/soak), 10^8 inputs for the fuzz targets,
+# under the sanitizers, and a thousand commands killed at random moments. Writes a page about inputs and kills,
+# reports/reliability/README.md, and keeps inputs that break a promise in build/soak/found. Exit status 1 if a test failed, if there were
+# such inputs, or if a killed command left what it should not have.
 # Usage: scripts/soak.sh [--inputs N] [--kills N] [--hours H] [--jobs N]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 targets=(fuzz_chunk fuzz_import fuzz_packet fuzz_codec_spec fuzz_payload fuzz_reducer fuzz_gradient_file fuzz_command)
 scripts/build.sh asan -- "${targets[@]}" | tail -n 1
-scripts/build.sh release -- gradtool | tail -n 1
-exec /usr/bin/python3 scripts/soak/run.py "${targets[@]}" "$@"
+scripts/build.sh release -- gradtool comm_mpi | tail -n 1
+status=0
+ctest --preset release -C soak -L soak || status=1
+/usr/bin/python3 scripts/soak/run.py "${targets[@]}" "$@" || status=$?
+exit "$status"

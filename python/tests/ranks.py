@@ -8,6 +8,10 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
+# Processes are forked from one that has imported PyTorch and does nothing else; each would take a second to import it.
+_FORKSERVER = multiprocessing.get_context("forkserver")
+_FORKSERVER.set_forkserver_preload(["torch", "torch.distributed", "gradtool"])
+
 
 def _enter(rank, size, rendezvous, results, function, arguments):
     torch.set_num_threads(1)
@@ -24,7 +28,7 @@ def _enter(rank, size, rendezvous, results, function, arguments):
 def run_ranks(size, function, *arguments):
     """Calls function(rank, size, *arguments) in `size` processes; returns what each returned, which must pickle."""
     with tempfile.TemporaryDirectory() as folder:
-        manager = multiprocessing.get_context("spawn").Manager()
-        results = manager.dict()
-        multiprocessing.spawn(_enter, (size, os.path.join(folder, "rendezvous"), results, function, arguments), size)
+        results = _FORKSERVER.Manager().dict()
+        multiprocessing.start_processes(_enter, (size, os.path.join(folder, "rendezvous"), results, function, arguments), size,
+                                        start_method="forkserver")
         return [results[rank] for rank in range(size)]

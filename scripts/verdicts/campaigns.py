@@ -5,7 +5,7 @@ import dataclasses
 
 SEEDS = (1, 2, 3)  # two seeds give intervals of 12.7 standard errors, three of 4.3
 FULL = {"lenet5": 1404, "resnet20": 540, "resnet20-fashion": 200, "gpt-nano": 1000}  # steps; 1404 are three epochs of Fashion-MNIST
-QUICK = {"lenet5": 16, "resnet20": 4, "resnet20-fashion": 4, "gpt-nano": 4}
+QUICK = {"lenet5": 8, "resnet20": 4, "resnet20-fashion": 4, "gpt-nano": 4}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -398,11 +398,11 @@ def keep(source, target, columns):
         writer.writerows(rows)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="what run.py --out wrote, or the folder data of earlier pages")
     parser.add_argument("--out", required=True, help="folder of the pages")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not os.path.exists(os.path.join(options.folder, "campaigns.csv")):
         print(f"pages.py: {options.folder} has no campaigns.csv; run.py --out writes one", file=sys.stderr)
         return 3

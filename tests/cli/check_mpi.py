@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import h5py
 import numpy as np
@@ -42,13 +41,15 @@ def compare(*flags):
         assert b["comm"] == "mpi"
 
 
+HANGS = 100  # seconds; below the two minutes after which a rank that waits gives up, so that an error that ends nobody else is seen
+
+
 def fails_once(status, word, *flags):
     """Every process meets the error; one says it, and the job ends at once."""
-    begun = time.monotonic()
-    done = subprocess.run([mpiexec, "-n", "2", *more, gradtool, "bench", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([mpiexec, "-n", "2", *more, gradtool, "bench", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, timeout=HANGS)
     said = [line for line in done.stderr.splitlines() if line.startswith("gradtool: ")]
     assert done.returncode == status and len(said) == 1 and word in said[0], (flags, done.returncode, done.stderr)
-    assert time.monotonic() - begun < 9, flags
 
 
 sys.path.append(str(root / "tests/io"))
@@ -57,15 +58,13 @@ import conforming  # noqa: E402
 
 def differ(mine, others, *words):
     """Ranks 0 and 1 run `mine`, rank 2 runs `others`, file and options: one line says what rank 2 has and rank 0 has not."""
-    begun = time.monotonic()
     parts = [part for n, arguments in (("2", mine), ("1", others))
              for part in (":", "-n", n, gradtool, "bench", "--comm", "mpi", "-n", "1", *arguments)]
-    done = subprocess.run([mpiexec, *more, *parts[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([mpiexec, *more, *parts[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANGS)
     said = [line for line in done.stderr.splitlines() if line.startswith("gradtool: ")]
     case = (mine, others, done.returncode, done.stderr, done.stdout[:500])
     assert done.returncode in (2, 3) and len(said) == 1 and not done.stdout, case
     assert all(word in said[0] for word in ("rank 2", *words)), case
-    assert time.monotonic() - begun < 15, case
 
 
 def different_jobs(folder):
@@ -110,7 +109,7 @@ def different_jobs(folder):
         list(pool.map(lambda case: differ(*case), cases))
     same = subprocess.run([mpiexec, *more, "-n", "1", gradtool, "bench", a, "--comm", "mpi", *topk, "-n", "5", ":",
                            "-n", "2", gradtool, "bench", b, "--comm", "mpi", *topk, "-n", "7", "--per-tensor"],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert same.returncode == 0, same.stderr  # copies of a file, and options that are the first rank's business alone
 
 

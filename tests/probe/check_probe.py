@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from waiting import until_interruptible  # noqa: E402
 
 GRADTOOL, ROOT, WAY = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
 MPIEXEC = sys.argv[4] if len(sys.argv) > 4 else ""
@@ -116,7 +118,7 @@ def check_threads(folder):
         refused(status, word, "probe", "--comm", "threads", *arguments)
     process = subprocess.Popen([GRADTOOL, "probe", "--comm", "threads", "-n", "1000", "-o", folder / "stopped.json"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
+    until_interruptible(process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and err == "interrupted: nothing written\n" and out == "", (process.returncode, out, err)

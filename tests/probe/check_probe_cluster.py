@@ -1,4 +1,4 @@
-"""On the shaped cluster probe finds the rate that was set, within 10 %, and bench takes its file on those hosts.
+"""On the shaped cluster probe knows its hosts, and bench takes its file there. (tests/soak looks at the rate that it finds.)
 
 Usage: check_probe_cluster.py GRADTOOL SOURCE_DIR      (77: built without MPI, not root, or no network namespaces here)
 """
@@ -14,7 +14,6 @@ import tempfile
 
 GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SCRIPT = str(ROOT / "scripts/shaped-cluster.sh")
-RATES = {"50mbit": 0.05, "200mbit": 0.2}  # what two busy cores can carry
 
 
 def skip(why):
@@ -34,25 +33,19 @@ if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc") or not 
 if "gtc-" in run("ip", "netns", "list").stdout:
     skip("a cluster is up already; not touched")
 with tempfile.TemporaryDirectory() as scratch:
-    for name, rate in RATES.items():
-        up = run(SCRIPT, "up", "--hosts", "3", "--rate", name)
-        if up.returncode != 0:
-            skip(f"no namespaces or no tbf here: {up.stderr.strip()}")
-        try:
-            file = pathlib.Path(scratch) / "net.json"
-            for attempt in range(3):  # what else runs on the machine slows a probe down
-                probe = run(SCRIPT, "run", "--", GRADTOOL, "probe", "--collective", "pair", "-n", "6", "--rounds", "3", "-f", "8", "-o", file)
-                assert probe.returncode == 0, probe.stderr
-                net = json.loads(file.read_text())
-                found = net["link"]["beta_gbit_s"]
-                print(f"{name}: found {found} Gbit/s, contention {net['link']['contention']}")
-                if abs(found / rate - 1) < 0.1:
-                    break
-            assert abs(found / rate - 1) < 0.1, f"{name}: found {found} Gbit/s\n{probe.stdout}"
-            assert net["hosts"] == net["ranks"] == 3, (net["hosts"], net["ranks"])
-            # Ranks other than the first need not see the file: bench's models are that one's business.
-            bench = run(SCRIPT, "run", "-n", "2", "--", GRADTOOL, "bench", "--synthetic", "256KB", "--comm", "mpi", "--codec", "fp16", "-n", "2",
-                        "--network", file, "--csv", "-")
-            assert bench.returncode == 0 and "net:alpha=" in bench.stdout, bench.stderr
-        finally:
-            run(SCRIPT, "down")
+    up = run(SCRIPT, "up", "--hosts", "3", "--rate", "200mbit")
+    if up.returncode != 0:
+        skip(f"no namespaces or no tbf here: {up.stderr.strip()}")
+    try:
+        file = pathlib.Path(scratch) / "net.json"
+        probe = run(SCRIPT, "run", "--", GRADTOOL, "probe", "--collective", "pair", "-b", "64", "-e", "64K", "-f", "8", "-n", "3", "--rounds", "2",
+                    "-o", file)
+        assert probe.returncode == 0, probe.stderr
+        net = json.loads(file.read_text())
+        assert net["hosts"] == net["ranks"] == 3, (net["hosts"], net["ranks"])
+        # Ranks other than the first need not see the file: bench's models are that one's business.
+        bench = run(SCRIPT, "run", "-n", "2", "--", GRADTOOL, "bench", "--synthetic", "256KB", "--comm", "mpi", "--codec", "fp16", "-n", "2",
+                    "--network", file, "--csv", "-")
+        assert bench.returncode == 0 and "net:alpha=" in bench.stdout, bench.stderr
+    finally:
+        run(SCRIPT, "down")

@@ -332,7 +332,6 @@ TEST(Pipelined, RoundsOfAllChunksInterleaveInOneOrderOnEveryRank) {
 TEST(Pipelined, AChunkThatFailsOnOneRankEndsAllOfThem) {
   for (const int round : {0, 1}) {
     std::vector<Log> logs(3);
-    const auto start = std::chrono::steady_clock::now();
     try {
       run_threads(
           3,
@@ -344,13 +343,12 @@ TEST(Pipelined, AChunkThatFailsOnOneRankEndsAllOfThem) {
             }
             reduce_sleeping(comm, plans, logs[static_cast<std::size_t>(comm.rank())]);
           },
-          30.0);
+          1e6);  // who waits in vain is ended by CTest
       FAIL() << "the failure was lost";
     } catch (const Error& error) {
       EXPECT_EQ(error.fault(), Fault::data);
       EXPECT_NE(std::string{error.what()}.find("cannot be encoded"), std::string::npos) << error.what();
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds{20}) << "somebody waited in vain";
   }
 }
 

@@ -1,8 +1,10 @@
 """What the tests of train share."""
+import contextlib
 import csv
 import json
 import os
 import sys
+import time
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../capture"))
 from synthetic import check, run, write_images  # noqa: E402, F401
@@ -25,6 +27,19 @@ def hashes(out):
     """The hash of the final weights of each run."""
     with open(os.path.join(out, "train.json")) as file:
         return {(r["codec"], r["params"], r["seed"]): r["weights_sha256"] for r in json.load(file)["runs"]}
+
+
+def until_saved(process, out):
+    """Returns once the training has written a checkpoint that was not there at the call, or has ended."""
+    def saved():
+        found = set()
+        with contextlib.suppress(OSError):  # a file was renamed meanwhile
+            for entry in os.scandir(os.path.join(out, "checkpoints")):
+                found.add((entry.name, entry.stat().st_mtime_ns))
+        return found
+    before = saved()
+    while process.poll() is None and saved() <= before:
+        time.sleep(0.005)
 
 
 def compare(out, expected, what):

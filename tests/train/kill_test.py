@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from example import check, compare, hashes, rows, run, write_data
+from example import check, compare, hashes, rows, run, until_saved, write_data
 
 KILLS = 6
 program = os.path.abspath(sys.argv[1])
@@ -26,9 +26,7 @@ with tempfile.TemporaryDirectory() as folder:
     for model, options in CASES:
         command = [program, "train", "--model", model, "--workers", "2", "--batch-size", "8", "--threads", "1", *data, *options]
         whole = os.path.join(folder, f"{model}-whole")
-        begun = time.monotonic()
         done = run(*command, "--out", whole)
-        lasts = time.monotonic() - begun
         check(done.returncode == 0, done.stderr)
         expected = rows(whole), hashes(whole)
 
@@ -36,7 +34,8 @@ with tempfile.TemporaryDirectory() as folder:
         killed = stopped = 0
         for number in range(KILLS):
             process = subprocess.Popen([*command, "--out", out, "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0.05, 1.0) * lasts * 0.6)
+            until_saved(process, out)
+            time.sleep(chance.uniform(0.0, 0.1))
             gentle = number % 3 == 2
             process.send_signal(signal.SIGINT if gentle else signal.SIGKILL)
             status = process.wait(timeout=100)

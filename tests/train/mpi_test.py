@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from example import check, compare, hashes, rows, run, write_data
+from example import check, compare, hashes, rows, run, until_saved, write_data
 
 program = os.path.abspath(sys.argv[1])
 mpiexec = sys.argv[2] if len(sys.argv) > 2 else ""  # CMake drops an empty argument
@@ -43,12 +43,11 @@ with tempfile.TemporaryDirectory() as folder:
     command = [*launch, "2", program, "train", "--model", "lenet5", "--comm", "mpi", "--batch-size", "8", "--threads", "1", *data,
                "--codec", "powersgd", "--epochs", "4", "--checkpoint-every", "3"]
     whole, out = os.path.join(folder, "whole"), os.path.join(folder, "killed")
-    begun = time.monotonic()
     done = run(*command, "--out", whole)
-    lasts = time.monotonic() - begun
     check(done.returncode == 0, done.stderr)
     process = subprocess.Popen([*command, "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    time.sleep(0.6 * lasts)
+    until_saved(process, out)
+    check(process.poll() is None, "ended before it could be killed")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     time.sleep(1.0)  # ranks that have lost their launcher end by themselves

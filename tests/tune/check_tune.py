@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from waiting import until_interruptible  # noqa: E402
 
 GRADTOOL, CAPTURE = sys.argv[1:3]
 # So slow that times are what is sent: they are the same in every run, however busy the machine is.
@@ -93,11 +95,7 @@ def check_interrupt(folder):
     record = folder / "interrupted.json"
     process = subprocess.Popen([GRADTOOL, "tune", CAPTURE, *NETWORK, "--budget", "600", "--json", record],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    caught = 0
-    while not caught & 1 << signal.SIGINT - 1:  # until the program catches the signal
-        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-        caught = int(status.split("SigCgt:")[1].split()[0], 16)
-        time.sleep(0.02)
+    until_interruptible(process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130 and out == "" and err == "interrupted: nothing written\n", (process.returncode, out, err)

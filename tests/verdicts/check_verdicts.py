@@ -3,7 +3,9 @@ gone on with, becomes pages that say what train.csv says.
 
 Usage: check_verdicts.py GRADTOOL SOURCE_DIR
 """
+import contextlib
 import csv
+import io
 import math
 import os
 import signal
@@ -25,6 +27,7 @@ except ImportError as error:
 import campaigns  # noqa: E402
 import claims  # noqa: E402
 import results  # noqa: E402
+from pages import main as write_pages  # noqa: E402
 from synthetic import check, run, write_images  # noqa: E402
 
 SETTINGS = types.SimpleNamespace(quick=False, cifar="C", text="T", fashion_mnist="F")
@@ -72,9 +75,10 @@ def made_up(folder, changes, left_out=()):
 
 
 def pages(folder, out):
-    done = subprocess.run([sys.executable, os.path.join(scripts, "pages.py"), folder, "--out", out], capture_output=True, text=True)
-    check(done.returncode == 0, done.stderr)
-    return dict(line.split(None, 1) for line in done.stdout.splitlines())
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        check(write_pages([folder, "--out", out]) == 0, folder)
+    return dict(line.split(None, 1) for line in said.getvalue().splitlines())
 
 
 def read(*path):
