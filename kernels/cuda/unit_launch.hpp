@@ -32,13 +32,13 @@ __device__ inline Place whole_grid() {
 }
 
 /// The parameters of a launch, which say which thread blocks of the grid work on which unit.
-template <class Work, std::size_t Most>
+template <class Work>
 struct UnitTable {
   Work work;
   std::uint32_t count;
-  std::uint32_t first_index;  ///< index of units[0] among all units of the caller
-  std::uint32_t ends[Most];   ///< one more than the last block of each unit; a unit without elements has no blocks
-  Unit units[Most];
+  std::uint32_t first_index;       ///< index of units[0] among all units of the caller
+  std::uint32_t ends[kMostUnits];  ///< one more than the last block of each unit; one without elements has no blocks
+  Unit units[kMostUnits];
 };
 
 /// Thread blocks that fit a multiprocessor together, at least. A kernel says so (kResident) where the compiler would
@@ -51,52 +51,41 @@ constexpr unsigned resident_blocks() {
     return 1;
 }
 
-template <class Work, std::size_t Most>
+template <class Work>
 __global__ void __launch_bounds__(kThreads, resident_blocks<Work>())
-    units_kernel(const __grid_constant__ UnitTable<Work, Most> table) {
+    units_kernel(const __grid_constant__ UnitTable<Work> table) {
+  // Find the first unit whose end lies behind this block. A single one is found at once: a kernel of its own for it
+  // would be compiled for every codec again, to pass a smaller table.
   std::uint32_t unit = 0;
-  if constexpr (Most > 1) {  // Find the first unit whose end lies behind this block.
-    for (std::uint32_t behind = table.count - 1; unit < behind;) {
-      const std::uint32_t middle = (unit + behind) / 2;
-      if (blockIdx.x < table.ends[middle])
-        behind = middle;
-      else
-        unit = middle + 1;
-    }
+  for (std::uint32_t behind = table.count - 1; unit < behind;) {
+    const std::uint32_t middle = (unit + behind) / 2;
+    if (blockIdx.x < table.ends[middle])
+      behind = middle;
+    else
+      unit = middle + 1;
   }
   const std::uint32_t begin = unit == 0 ? 0 : table.ends[unit - 1];
   table.work.run(table.units[unit], table.first_index + unit, Place{blockIdx.x - begin, table.ends[unit] - begin});
 }
 
-namespace detail {
-
-template <std::size_t Most, class Work>
-void launch_table(Queue<Space::cuda> queue, const char* name, const Work& work, std::span<const Unit> units,
-                  std::size_t first) {
-  UnitTable<Work, Most> table{.work = work,
-                              .count = static_cast<std::uint32_t>(units.size()),
-                              .first_index = static_cast<std::uint32_t>(first),
-                              .ends = {},
-                              .units = {}};
-  static_assert(sizeof table <= 4096, "more than the parameters of a kernel");
-  std::uint32_t end = 0;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    if (units[i].n > 0) end += static_cast<std::uint32_t>(work.blocks(units[i].n));
-    table.ends[i] = end;
-    table.units[i] = units[i];
-  }
-  if (end > 0) launch(queue, name, units_kernel<Work, Most>, end, table);
-}
-
-}  // namespace detail
-
 /// Enqueues the kernel for all units, kMostUnits a launch.
 template <class Work>
 void launch_units(Queue<Space::cuda> queue, const char* name, const Work& work, std::span<const Unit> units) {
-  if (units.size() == 1) return detail::launch_table<1>(queue, name, work, units, 0);
   for (std::size_t first = 0; first < units.size(); first += kMostUnits) {
     const auto batch = units.subspan(first, std::min(kMostUnits, units.size() - first));
-    detail::launch_table<kMostUnits>(queue, name, work, batch, first);
+    UnitTable<Work> table{.work = work,
+                          .count = static_cast<std::uint32_t>(batch.size()),
+                          .first_index = static_cast<std::uint32_t>(first),
+                          .ends = {},
+                          .units = {}};
+    static_assert(sizeof table <= 4096, "more than the parameters of a kernel");
+    std::uint32_t end = 0;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (batch[i].n > 0) end += static_cast<std::uint32_t>(work.blocks(batch[i].n));
+      table.ends[i] = end;
+      table.units[i] = batch[i];
+    }
+    if (end > 0) launch(queue, name, units_kernel<Work>, end, table);
   }
 }
 
