@@ -10,6 +10,9 @@
 
 namespace gradtool::netsim {
 
+/// The whole program: parses, runs and prints errors. Returns the exit status.
+[[nodiscard]] int run_program(int argc, char** argv);
+
 /// A subcommand's parser and what it does once its options are read; `run` returns the exit status.
 struct Command {
   CLI::App* parser = nullptr;

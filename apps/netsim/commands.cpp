@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "apps/netsim/command_line.hpp"
@@ -21,10 +20,6 @@ constexpr double kMicro = 1e6;
 
 void group(CLI::App& app, const char* heading, const std::vector<const char*>& names) {
   for (const char* name : names) app.get_option(name)->group(heading);
-}
-
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 std::vector<Column> setting_columns() {

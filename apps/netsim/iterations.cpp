@@ -19,9 +19,6 @@ namespace {
 using ns3::Seconds;
 using ns3::Simulator;
 
-// Connections are open and the background is what it will be when the first iteration begins.
-constexpr double kStart = 60e-3, kBackgroundStart = 58e-3, kLongest = 100.0;
-
 /// Workers that compute, and what their units' communication is left to.
 class Training {
  public:

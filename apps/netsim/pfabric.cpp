@@ -20,7 +20,7 @@ constexpr int kPatience = 5;  // timeouts in a row, after which only probes are 
 
 enum class State : std::uint8_t { waiting, flying, acknowledged };
 
-struct Flow {
+struct PfabricFlow {
   Message message;
   Transport::Done done;
   ns3::Time start;
@@ -59,8 +59,8 @@ class PFabric final : public Transport {
   }
 
   void send(const Message& message, Done done) override {
-    auto made = std::make_unique<Flow>();
-    Flow& flow = *made;
+    auto made = std::make_unique<PfabricFlow>();
+    PfabricFlow& flow = *made;
     flow.id = static_cast<std::uint32_t>(flows_.size());
     flows_.push_back(std::move(made));
     flow.message = message;
@@ -79,10 +79,10 @@ class PFabric final : public Transport {
  private:
   struct Host {
     std::unique_ptr<LinkPacer> pacer;
-    std::vector<Flow*> flows;  ///< not wholly acknowledged
+    std::vector<PfabricFlow*> flows;  ///< not wholly acknowledged
   };
 
-  [[nodiscard]] std::uint32_t bytes(const Flow& flow, std::uint32_t packet) const {
+  [[nodiscard]] std::uint32_t bytes(const PfabricFlow& flow, std::uint32_t packet) const {
     return packet + 1 < flow.packets
                ? payload_
                : static_cast<std::uint32_t>(flow.message.bytes - std::uint64_t{packet} * payload_);
@@ -90,8 +90,8 @@ class PFabric final : public Transport {
 
   /// The flow with the fewest remaining bytes goes first, as in the ports.
   LinkPacer::Turn send_one(Host& host) {
-    Flow* best = nullptr;
-    for (Flow* flow : host.flows) {
+    PfabricFlow* best = nullptr;
+    for (PfabricFlow* flow : host.flows) {
       if ((best == nullptr || flow->remaining < best->remaining) && flow->may_send()) best = flow;
     }
     if (best == nullptr) return {};
@@ -107,7 +107,7 @@ class PFabric final : public Transport {
     return {.bytes = static_cast<double>(data) + kPacketOverhead};
   }
 
-  void post(const Flow& flow, Kind kind, std::uint32_t packet, std::uint32_t data, std::uint64_t remaining) {
+  void post(const PfabricFlow& flow, Kind kind, std::uint32_t packet, std::uint32_t data, std::uint64_t remaining) {
     DatagramHeader header;
     header.port = static_cast<std::uint16_t>(flow.id);
     header.kind = kind;
@@ -121,7 +121,7 @@ class PFabric final : public Transport {
   }
 
   void receive(const DatagramHeader& header) {
-    Flow& flow = *flows_[header.flow];
+    PfabricFlow& flow = *flows_[header.flow];
     if (header.kind == Kind::acknowledgement) return take_acknowledgement(flow, header.packet);
     const bool probe = header.kind == Kind::probe;
     post(flow, Kind::acknowledgement, probe ? flow.packets : header.packet, 0, 0);
@@ -137,7 +137,7 @@ class PFabric final : public Transport {
   }
 
   /// `packet` is beyond the last one when a probe is acknowledged.
-  void take_acknowledgement(Flow& flow, std::uint32_t packet) {
+  void take_acknowledgement(PfabricFlow& flow, std::uint32_t packet) {
     if (flow.remaining == 0) return;
     flow.timeouts = 0;
     if (packet < flow.packets && flow.states[packet] != State::acknowledged) {
@@ -157,7 +157,7 @@ class PFabric final : public Transport {
     host.pacer->wake();
   }
 
-  void restart_timer(Flow& flow) {
+  void restart_timer(PfabricFlow& flow) {
     flow.timer.Cancel();
     flow.timer = Simulator::Schedule(ns3::Seconds(kTimeoutRoundTrips * fabric_.round_trip()), [this, &flow] {
       ++flow.timeouts;
@@ -180,7 +180,7 @@ class PFabric final : public Transport {
   double window_;  ///< packets of a bandwidth-delay product
   Datagrams datagrams_;
   std::vector<Host> hosts_;
-  std::vector<std::unique_ptr<Flow>> flows_;
+  std::vector<std::unique_ptr<PfabricFlow>> flows_;
 };
 
 }  // namespace

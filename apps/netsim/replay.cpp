@@ -14,9 +14,6 @@ namespace {
 using ns3::Seconds;
 using ns3::Simulator;
 
-// Connections are open and the background is what it will be when the first step begins.
-constexpr double kStart = 60e-3, kBackgroundStart = 58e-3, kLongest = 100.0;
-
 }  // namespace
 
 ReplayResult replay(const Setting& setting, const PayloadLog& log, const ReplayOptions& options,

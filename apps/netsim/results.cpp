@@ -5,11 +5,12 @@
 #include <numeric>
 
 namespace gradtool::netsim {
-namespace {
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
+
+namespace {
 
 std::string class_of(const Message& message) {
   constexpr std::uint64_t kSmall = 100'000, kLarge = 10'000'000;  // the sizes that pFabric's authors tell apart

@@ -21,6 +21,12 @@ struct Setting {
   std::uint64_t seed = 1;
 };
 
+/// Simulated seconds at which the first step begins: connections are open, and other traffic, which begins a little
+/// earlier, is what it will be. A simulation of more than the last of them is given up.
+constexpr double kStart = 60e-3, kBackgroundStart = 58e-3, kLongest = 100.0;
+
+[[nodiscard]] double mean(const std::vector<double>& values);
+
 /// Host of rank `rank` of `ranks`: neighbours are on different leaves, which are filled evenly.
 [[nodiscard]] int host_of_rank(const FabricOptions& fabric, int rank);
 

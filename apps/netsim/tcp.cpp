@@ -30,11 +30,12 @@ constexpr std::uint16_t kPort = 9;
 constexpr std::uint32_t kSocketBuffer = 8U << 20;
 
 /// One direction between two hosts: messages in order over one connection.
-class Connection final : public ns3::SimpleRefCount<Connection> {
+class TcpConnection final : public ns3::SimpleRefCount<TcpConnection> {
  public:
-  Connection(Ptr<ns3::Socket> socket, ns3::Ipv4Address to) : socket_{std::move(socket)}, to_{to} {
-    socket_->SetSendCallback(MakeCallback(&Connection::writable, this));
-    socket_->SetConnectCallback(MakeCallback(&Connection::connected, this), MakeCallback(&Connection::failed, this));
+  TcpConnection(Ptr<ns3::Socket> socket, ns3::Ipv4Address to) : socket_{std::move(socket)}, to_{to} {
+    socket_->SetSendCallback(MakeCallback(&TcpConnection::writable, this));
+    socket_->SetConnectCallback(MakeCallback(&TcpConnection::connected, this),
+                                MakeCallback(&TcpConnection::failed, this));
   }
 
   /// Only now, because the port that the connection gets is what the other side knows it by.
@@ -48,7 +49,7 @@ class Connection final : public ns3::SimpleRefCount<Connection> {
 
   void accept(Ptr<ns3::Socket> peer) {
     peer_ = std::move(peer);
-    peer_->SetRecvCallback(MakeCallback(&Connection::readable, this));
+    peer_->SetRecvCallback(MakeCallback(&TcpConnection::readable, this));
   }
 
  private:
@@ -148,14 +149,14 @@ class Tcp final : public Transport {
   }
 
  private:
-  Connection& connection(int from, int to, bool background) {
+  TcpConnection& connection(int from, int to, bool background) {
     auto& made = connections_[{from, to, background}];
     if (made != nullptr) return *made;
     listen(to);
     auto socket = ns3::Socket::CreateSocket(fabric_.host(from), ns3::TcpSocketFactory::GetTypeId());
     socket->SetIpTos(tos_);
     socket->Bind();
-    made = ns3::Create<Connection>(socket, Fabric::address(to));
+    made = ns3::Create<TcpConnection>(socket, Fabric::address(to));
     ns3::Address local;
     socket->GetSockName(local);
     callers_[{to, from, ns3::InetSocketAddress::ConvertFrom(local).GetPort()}] = made;
@@ -186,8 +187,8 @@ class Tcp final : public Transport {
 
   Fabric& fabric_;
   std::uint8_t tos_;
-  std::map<std::tuple<int, int, bool>, Ptr<Connection>> connections_;
-  std::map<std::tuple<int, int, std::uint16_t>, Ptr<Connection>> callers_;  ///< host called, host calling, its port
+  std::map<std::tuple<int, int, bool>, Ptr<TcpConnection>> connections_;
+  std::map<std::tuple<int, int, std::uint16_t>, Ptr<TcpConnection>> callers_;  ///< host called, host calling, its port
   std::vector<Ptr<ns3::Socket>> listeners_;
 };
 

@@ -11,6 +11,11 @@
 #include <vector>
 
 namespace gradtool {
+
+void PrintTo(const ModelDescription& model, std::ostream* out) {
+  *out << model.name;
+}
+
 namespace {
 
 constexpr ModelInput kCifar10{.channels = 3, .height = 32, .width = 32, .classes = 10};

@@ -65,6 +65,8 @@ struct BadIdx {
   const char* name;
   Bytes images, labels;
   const char* says;
+
+  friend void PrintTo(const BadIdx& one, std::ostream* out) { *out << one.name; }
 };
 
 class MalformedIdx : public testing::TestWithParam<BadIdx> {};

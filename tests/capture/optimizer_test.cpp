@@ -18,6 +18,8 @@ struct Case {
   const char* name;
   TrainerOptions options;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)> reference;
+
+  friend void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 };
 
 double rate(int step) {

@@ -65,6 +65,8 @@ struct Refused {
   const char* name;
   std::function<void(CaptureOptions&)> change;
   const char* says;
+
+  friend void PrintTo(const Refused& one, std::ostream* out) { *out << one.name; }
 };
 
 class BadCaptureOptions : public testing::TestWithParam<Refused> {};

@@ -3,7 +3,7 @@
 A decoder may be off by rounding only: its tolerance is 2e-6 of the largest decoded value, unless its module states
 another TOLERANCE. Every registered codec must have a decoder. A module with a function `check` also says from its paper
 what the payload of an input is: check(parameters, input, payload) asserts it.
-Usage: check_payloads.py PAYLOAD_DUMP
+Usage: check_payloads.py PAYLOAD_DUMP [CODEC]
 """
 import json
 import pathlib
@@ -23,6 +23,8 @@ with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     subprocess.run([sys.argv[1], str(folder)], check=True)
     for case in json.loads((folder / "manifest.json").read_text()):
+        if sys.argv[2:] not in ([], [case["codec"]]):
+            continue
         payload = (folder / f"{case['stem']}.payload").read_bytes()
         expected = np.fromfile(folder / f"{case['stem']}.decoded", dtype="<f4")
         name = f"{case['text']} n={case['n']}" + (", several tensors" if "tensors" in case else "")

@@ -26,6 +26,14 @@ float rounded(float x, Dtype dtype) {
   return x;
 }
 
+}  // namespace
+
+void PrintTo(Dtype dtype, std::ostream* out) {
+  *out << name_of(dtype);
+}
+
+namespace {
+
 class RoundTrip : public testing::TestWithParam<Dtype> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, RoundTrip, testing::Values(Dtype::f32, Dtype::f16, Dtype::bf16),
                          [](const auto& info) { return std::string{name_of(info.param)}; });

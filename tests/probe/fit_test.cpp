@@ -30,6 +30,14 @@ std::vector<SizeTimes> planted(Pattern pattern, const Link& link, int ranks, dou
   return sizes;
 }
 
+}  // namespace
+
+void PrintTo(const PatternInfo& info, std::ostream* out) {
+  *out << info.name;
+}
+
+namespace {
+
 class EveryPattern : public testing::TestWithParam<PatternInfo> {};
 
 TEST_P(EveryPattern, FindsAPlantedLinkExactly) {

@@ -3,7 +3,7 @@
 Each module's `follow(case)` gets the run (see Case) and yields, step by step, the result that the messages stand for;
 it must agree with what the ranks ended with to TOLERANCE (2e-6) of the largest value. Every codec that is a reducer of
 its own must have one.
-Usage: check_messages.py MESSAGE_DUMP
+Usage: check_messages.py MESSAGE_DUMP [CODEC]
 """
 import json
 import pathlib
@@ -40,6 +40,8 @@ with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     subprocess.run([sys.argv[1], str(folder)], check=True)
     for raw in json.loads((folder / "manifest.json").read_text()):
+        if sys.argv[2:] not in ([], [raw["codec"]]):
+            continue
         case = Case(folder, raw)
         try:
             module = payloads.module(raw["codec"])
