@@ -115,6 +115,7 @@ up() {
   trap 'down' EXIT  # until everything stands; a kill leaves nothing behind either
   trap 'exit 130' INT TERM HUP
 
+  rm -rf "$state"  # of a cluster whose namespaces somebody else deleted
   mkdir -p "$state"
   ip netns add $prefix-switch
   ip -n $prefix-switch link add switch type bridge
@@ -190,9 +191,13 @@ with() {
     shift 2
   done
   [ $# -ge 2 ] || fail 2 "no command; write with [options] -- COMMAND"
+  # Killed while the cluster comes up, this process ends once it stands, and takes it down; one that was there before stays.
+  local killed=""
+  trap 'killed=yes' INT TERM HUP
   "$me" up "${options[@]}"
   trap down EXIT
   trap 'exit 130' INT TERM HUP
+  [ -z "$killed" ] || exit 130
   local rc=0
   run "${ranks[@]}" "$@" || rc=$?
   exit "$rc"
