@@ -460,7 +460,7 @@ class Bench {
     }
 #endif
     TaskPool pool{threads()};
-    if (known_.leads) known_.copy_rate = measure_copy_rate({&pool}, 128U << 20);
+    if (known_.leads) known_.copy_rate = measure_copy_rate({&pool}, copy_block_bytes());
     if (threads() > 1) known_.thread_bytes = measure_thread_bytes(pool);
   }
 

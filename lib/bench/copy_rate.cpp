@@ -7,11 +7,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "lib/bench/statistics.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/text.hpp"
 
 namespace gradtool {
 
@@ -21,9 +26,8 @@ double measure_copy_rate(Queue<Space::host> queue, std::size_t bytes) {
   const auto source = from.take_bytes(bytes);
   const auto target = to.take_bytes(bytes);
   std::memset(source.data(), 1, bytes);
-  std::memset(target.data(), 2, bytes);
   std::vector<double> rates;
-  for (int repeat = 0; repeat < 7; ++repeat) {
+  for (int repeat = 0; repeat < 7; ++repeat) {  // the first one makes the target's pages
     const auto start = std::chrono::steady_clock::now();
     parallel_for(queue, bytes, 4096, 1 << 18, [&](std::size_t first, std::size_t last) {
       std::memcpy(target.data() + first, source.data() + first, last - first);
@@ -32,6 +36,26 @@ double measure_copy_rate(Queue<Space::host> queue, std::size_t bytes) {
     if (repeat > 0) rates.push_back(static_cast<double>(bytes) / seconds);
   }
   return summarise(rates).median;
+}
+
+std::size_t copy_block_bytes() {
+  constexpr std::size_t kLeast = std::size_t{16} << 20, kMost = std::size_t{128} << 20;
+  namespace fs = std::filesystem;
+  std::map<std::string, std::size_t> caches;  // by the processors that share one
+  std::error_code none;
+  for (const auto& cpu : fs::directory_iterator{"/sys/devices/system/cpu", none}) {
+    const auto word = [&](const char* name) {
+      std::ifstream file{cpu.path() / "cache/index3" / name};
+      std::string text;
+      file >> text;
+      return text;
+    };
+    const std::string size = word("size");
+    if (!size.empty()) caches[word("shared_cpu_list")] = parse_bytes(size, "a cache");
+  }
+  std::size_t all = 0;
+  for (const auto& [processors, bytes] : caches) all += bytes;
+  return all == 0 ? kMost : std::clamp(2 * all, kLeast, kMost);
 }
 
 double measure_thread_bytes(TaskPool& pool) {
