@@ -89,7 +89,7 @@ def every_write():
 def random_moments():
     generator = random.Random(11)
     total_reported = killed = 0
-    for attempt in range(150):
+    for attempt in range(80):
         if os.path.exists(PATH):
             os.remove(PATH)
         dtype = generator.choice(["f32", "f16", "bf16"])

@@ -11,7 +11,7 @@ import time
 
 from example import check, compare, hashes, rows, run, until_saved, write_data
 
-KILLS = 6
+KILLS = 4
 program = os.path.abspath(sys.argv[1])
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 20240229
 chance = random.Random(seed)
