@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-// The main of every GoogleTest program. CTest runs whole suites, and takes the status 77 as "skipped": it is what a suite ends with of
-// which nothing could run here.
+// The main of every GoogleTest program. CTest runs whole suites, and takes the status 77 as "skipped": it is what a
+// suite ends with of which nothing could run here.
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const int status = RUN_ALL_TESTS();
