@@ -56,13 +56,15 @@ gradtool_feature(NS3 "ns-3, for gradtool_netsim (GPL)")
 
 # Required.
 find_package(fmt REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(ZLIB REQUIRED)
-find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(LAPACK REQUIRED)
-find_package(Boost 1.74 REQUIRED)  # headers: Boost.Math
-gradtool_settle(HDF5 ON "${HDF5_VERSION}")
+if(GRADTOOL_PROGRAM)
+  find_package(CLI11 REQUIRED)
+  find_package(nlohmann_json REQUIRED)
+  find_package(ZLIB REQUIRED)
+  find_package(HDF5 REQUIRED COMPONENTS C)
+  find_package(Boost 1.74 REQUIRED)  # headers: Boost.Math
+  gradtool_settle(HDF5 ON "${HDF5_VERSION}")
+endif()
 
 # FFTW: Debian ships no CMake package for the float library that find_package understands.
 find_path(FFTW_INCLUDE_DIR fftw3.h)

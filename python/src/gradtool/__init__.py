@@ -5,8 +5,8 @@
         loss.backward()
         capture.step(loss)
 
-`Capture`, `merge` and `open` need torch or h5py alone; `Codec` and `ddp_hook` need the compiled module, and `bench` and
-`analyze` the program, both of which `pip install ./python` builds.
+`Capture`, `merge` and `open` need torch or h5py alone; `Codec` and `ddp_hook` need the compiled module, which
+`pip install ./python` builds, and `bench` and `analyze` the program, which `GRADTOOL_PROGRAM=ON` adds to it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ def program() -> str:
     found = (shutil.which("gradtool", path=sysconfig.get_path("scripts")) or
              shutil.which("gradtool", path=os.path.dirname(sys.executable)) or shutil.which("gradtool"))
     if found is None:
-        raise UnavailableError("the program 'gradtool' is neither beside this Python nor in PATH; pip install ./python builds it")
+        raise UnavailableError("the program 'gradtool' is neither beside this Python nor in PATH; GRADTOOL_PROGRAM=ON pip install ./python "
+                               "builds it along with the package, and scripts/quickstart.sh builds it as build/release/bin/gradtool")
     return found
 
 
