@@ -20,17 +20,18 @@ fi
 if [ "$what" = tidy-changed ]; then
   command -v clang-tidy >/dev/null || { echo "check.sh: clang-tidy is not installed (scripts/setup.sh --with-checks)" >&2; exit 77; }
   since=${2:-$(git rev-parse -q --verify HEAD~4 || git rev-list --max-parents=0 HEAD | tail -n 1)}
-  [ -f build/asan/compile_commands.json ] || cmake --preset asan >/dev/null
-  # The build with clang says how each source is compiled; those that it leaves out (CUDA, MPI, LibTorch) are not looked at.
+  # A build with clang, without precompiled headers, says how each source is compiled; those that it leaves out (CUDA, MPI, LibTorch)
+  # are not looked at.
+  cmake --preset tidy -DGRADTOOL_TESTS=OFF >/dev/null
   sources=()
   while read -r file; do
-    if grep -qF "\"$PWD/$file\"" build/asan/compile_commands.json; then sources+=("$file"); else echo "not looked at: $file"; fi
+    if grep -qF "\"$PWD/$file\"" build/tidy/compile_commands.json; then sources+=("$file"); else echo "not looked at: $file"; fi
   done < <(git diff --numstat --diff-filter=d "$since" -- 'apps/*.cpp' 'lib/*.cpp' 'kernels/*.cpp' | sort -rn | cut -f 3 | grep -v '_test\.cpp$')
   # A file takes some ten seconds. After a change of the whole tree the most changed ones must do; `check.sh tidy` looks at all.
   most=30
   for file in "${sources[@]:$most}"; do echo "not looked at, beyond the $most that changed most: $file"; done
   sources=("${sources[@]:0:$most}")
-  [ ${#sources[@]} -eq 0 ] || printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p build/asan --quiet
+  [ ${#sources[@]} -eq 0 ] || printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p build/tidy --quiet
   echo "tidy: ${#sources[@]} sources that changed since $(git rev-parse --short "$since"): ok"
 fi
 if [ "$what" = tidy ] || [ "$what" = all ]; then
