@@ -45,7 +45,7 @@ struct BenchArguments {
   std::string pipeline = "off";
   std::string all_reduce = "ring";
   bool advise = false, markdown = false;
-  std::string baseline;
+  std::string baseline, baseline_dtype = "captured";
   int cycles = 1;
   std::optional<double> max_nmse;
   std::optional<int> gpus;
@@ -82,6 +82,19 @@ void expect_outputs_spare_sources(const std::vector<std::string>& sources, const
   inputs.reserve(sources.size());
   for (const auto& source : sources) inputs.push_back({"a file of the merged view", source});
   if (!inputs.empty()) expect_separate_files(inputs, outputs);
+}
+
+void add_baseline_dtype(CLI::App& app, std::string& dtype) {
+  app.add_option("--baseline-dtype", dtype,
+                 "Type in which the job reduces gradients that nothing compresses: captured (that of the file, tensor "
+                 "by tensor), fp32, bf16 or fp16; codecs are compared with that")
+      ->check(CLI::IsMember({"captured", "fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+}
+
+std::optional<Dtype> parse_baseline_dtype(const std::string& text) {
+  if (text == "captured") return std::nullopt;
+  return text == "bf16" ? Dtype::bf16 : text == "fp16" ? Dtype::f16 : Dtype::f32;  // CLI11 has checked the word
 }
 
 AllReduce parse_all_reduce(const std::string& text) {
@@ -322,6 +335,7 @@ int run(BenchArguments& o) {
   if (!o.baseline.empty()) return run_against_baseline(o);
   bench.op = parse_collective(o.op);
   bench.values = parse_values(o.values);
+  bench.baseline = parse_baseline_dtype(o.baseline_dtype);
   bench.node = parse_levels(o.levels);
   if (!o.inner.empty()) bench.inner = parse_codec(o.inner);
   bench.scheme = parse_scheme(o.scheme);
@@ -453,6 +467,7 @@ Subcommand add_bench(CLI::App& root) {
                   "else own")
       ->check(CLI::IsMember({"auto", "own", "weight", "weight-difference"}))
       ->capture_default_str();
+  add_baseline_dtype(*app, o->baseline_dtype);
   add_reduce_options(*app, o->scheme, o->all_reduce);
   app->add_option(
       "--levels", o->levels,
@@ -552,8 +567,8 @@ Subcommand add_bench(CLI::App& root) {
       *app,
       {{"Synthetic gradients", {"--synthetic", "--minbytes", "--maxbytes", "--stepfactor", "--stepbytes"}},
        {"Codecs",
-        {"--codec", "--granularity", "--op", "--values", "--reduce", "--levels", "--codec-inner", "--pipeline",
-         "--layers", "--seed", "--check"}},
+        {"--codec", "--granularity", "--op", "--values", "--baseline-dtype", "--reduce", "--levels", "--codec-inner",
+         "--pipeline", "--layers", "--seed", "--check"}},
        {"Communication", {"--comm", "--comm-timeout", "--ranks", "--gpus", "--threads", "--device", "--all-reduce"}},
        {"Timing",
         {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},

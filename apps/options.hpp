@@ -54,6 +54,9 @@ void add_training_options(CLI::App& app, CaptureOptions& options);
 [[nodiscard]] Collective parse_collective(const std::string& text);
 [[nodiscard]] Scheme parse_scheme(const std::string& text);
 [[nodiscard]] AllReduce parse_all_reduce(const std::string& text);
+/// --baseline-dtype, and what it says: empty for captured.
+void add_baseline_dtype(CLI::App& app, std::string& dtype);
+[[nodiscard]] std::optional<Dtype> parse_baseline_dtype(const std::string& text);
 /// --reduce and --all-reduce.
 void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_reduce);
 /// Checks that the text is one of these names; udp may have options behind a colon.

@@ -23,7 +23,7 @@ namespace {
 struct TuneArguments {
   TuneOptions tune;
   std::vector<std::string> codecs;
-  std::string network, granularity = "bucket:25MB", scheme = "auto", overlap, csv, json;
+  std::string network, granularity = "bucket:25MB", scheme = "auto", baseline_dtype = "captured", overlap, csv, json;
   std::optional<std::string> nodes, compute, layers;
   std::string seed = "1";
   bool markdown = false;
@@ -74,6 +74,7 @@ int run(TuneArguments& o) {
     throw Error{Fault::usage, fmt::format("--nodes {}: what is best depends on it; give one number", *o.nodes)};
   bench.granularities = {Granularity::parse(o.granularity)};
   bench.scheme = parse_scheme(o.scheme);
+  bench.baseline = parse_baseline_dtype(o.baseline_dtype);
   bench.all_codecs = true;  // a codec that does not fit the scheme is left out, not refused
   bench.comm = bench.device == "cpu" ? "threads" : "loopback";
   bench.seed = parse_seed(o.seed);
@@ -148,9 +149,12 @@ Subcommand add_tune(CLI::App& root) {
   app->add_option("--granularity", o->granularity,
                   "What is reduced in one piece: bucket:25MB (filled as PyTorch DDP does), tensor or model")
       ->capture_default_str();
-  app->add_option("--reduce", o->scheme, "Collective for the codecs: auto, sum, gather, hop or alltoall")
+  app->add_option(
+         "--reduce", o->scheme,
+         "Collective for the codecs: auto (of gather and alltoall the better one), sum, gather, hop or alltoall")
       ->check(CLI::IsMember({"auto", "sum", "gather", "hop", "alltoall"}))
       ->capture_default_str();
+  add_baseline_dtype(*app, o->baseline_dtype);
   app->add_option("--ranks", b.ranks, "Ranks to replay [the file's workers]")->check(CLI::Range(1, 65536));
   app->add_option("-t,--threads", b.threads, "Threads of each rank [the machine's cores over its ranks]")
       ->check(CLI::Range(1, 1024));
@@ -164,10 +168,13 @@ Subcommand add_tune(CLI::App& root) {
          "Write the record: that of the finalists' bench, and every trial of the search; - for standard output")
       ->type_name("FILE");
   app->add_flag("--markdown", o->markdown, "Print Markdown, for a pull request");
-  set_groups(*app, {{"Search", {"--codec", "--max-nmse", "--budget"}},
-                    {"Modelled network", {"--network", "--nodes", "--compute-ms", "--overlap"}},
-                    {"Replay", {"--granularity", "--reduce", "--ranks", "--threads", "--device", "--layers", "--seed"}},
-                    {"Output", {"--csv", "--json", "--markdown"}}});
+  set_groups(
+      *app,
+      {{"Search", {"--codec", "--max-nmse", "--budget"}},
+       {"Modelled network", {"--network", "--nodes", "--compute-ms", "--overlap"}},
+       {"Replay",
+        {"--granularity", "--reduce", "--baseline-dtype", "--ranks", "--threads", "--device", "--layers", "--seed"}},
+       {"Output", {"--csv", "--json", "--markdown"}}});
   app->footer(
       "Which parameters are searched, and between which values: gradtool list CODEC.\n"
       "Examples:\n"

@@ -26,9 +26,10 @@ def read(path):
             first = first or row
             same = networks.setdefault(row["network"], {})
             label = row["codec"] + (":" + row["params"] if row["params"] else "")
-            same.setdefault(label, []).append((int(row["ranks"]), float(row["scaling_efficiency"]), row["pareto"] in ("true", "True", "1"),
-                                               row["codec"]))
-    return networks, first
+            point = (int(row["ranks"]), float(row["scaling_efficiency"]), row["pareto"] in ("true", "True", "1"), row["codec"])
+            best = same.setdefault(label, {})  # of the ways that the codec was replayed by
+            best[point[0]] = max(best.get(point[0], point), point)
+    return {network: {label: list(points.values()) for label, points in same.items()} for network, same in networks.items()}, first
 
 
 def shorten(labels):

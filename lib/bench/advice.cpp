@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lib/core/text.hpp"
 
@@ -13,6 +14,8 @@ namespace {
 
 // A smaller gain is not worth an error, because neither the model nor the measured times are that exact.
 constexpr double kWorthwhile = 1.05;
+// Errors that differ by less are alike: other seeds, or other steps, move them as much.
+constexpr double kAlike = 1.1;
 
 /// Two significant digits: "93 %", "0.043 %".
 std::string percent(double share) {
@@ -23,7 +26,41 @@ std::string percent(double share) {
 /// How much is reduced in a step: " (61706 parameters, 0.247 MB of fp32 gradients)".
 std::string size_of_model(const ResultRow& row) {
   if (row.elements == 0) return "";
-  return fmt::format(" ({} parameters, {:.3g} MB of fp32 gradients)", row.elements, row.raw_bytes() * 1e-6);
+  return fmt::format(" ({} parameters, {:.3g} MB of {} gradients)", row.elements, row.raw_bytes() * 1e-6,
+                     type_words(row.baseline_dtype));
+}
+
+/// What uncompressed means where it is not float32.
+std::string baseline_text(const ResultRow& none) {
+  if (none.baseline_dtype == "f32") return "";
+  return fmt::format(" Uncompressed are {} gradients, which is how this job sends them (--baseline-dtype){}.",
+                     none.baseline_dtype == "mixed" ? "bf16, fp16 and fp32" : type_words(none.baseline_dtype),
+                     none.errors ? fmt::format("; adding them in that type errs by {:.2g}", none.errors->nmse()) : "");
+}
+
+/// The less there is to it, the smaller: a cast that is added up, what is gathered, what keeps a memory, several
+/// collectives of its own.
+int complexity(const ResultRow& row) {
+  const int memory = delays(row.codec) || row.codec.descriptor->memory ? 2 : 0;
+  switch (row.codec.descriptor->aggregation) {
+    case Aggregation::sum:
+      return memory;
+    case Aggregation::own:
+      return 4;
+    default:
+      return memory + 1;
+  }
+}
+
+/// Leaves of each method the first row alone, whatever way it takes, and none of the methods in `others`.
+void leave_first_of_each(std::vector<const ResultRow*>& rows, const std::vector<const ResultRow*>& others) {
+  std::vector<const ResultRow*> left;
+  for (const ResultRow* row : rows) {
+    const auto same = [row](const ResultRow* other) { return same_method(*other, *row); };
+    if (std::none_of(left.begin(), left.end(), same) && std::none_of(others.begin(), others.end(), same))
+      left.push_back(row);
+  }
+  rows = std::move(left);
 }
 
 /// The advice for one network and number of ranks.
@@ -46,8 +83,13 @@ class Advice {
         fit_.push_back(row);
       }
     }
-    std::stable_sort(fit_.begin(), fit_.end(),
-                     [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
+    const auto by_time = [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); };
+    for (auto* rows : {&fit_, &wrong_, &unreached_}) std::stable_sort(rows->begin(), rows->end(), by_time);
+    leave_first_of_each(fit_, {});
+    leave_first_of_each(wrong_, fit_);
+    leave_first_of_each(unreached_, fit_);
+    leave_first_of_each(other_results_, {});
+    if (none_ != nullptr) choose();
   }
 
   [[nodiscard]] bool possible() const { return none_ != nullptr; }
@@ -70,15 +112,39 @@ class Advice {
     return fit_.empty() || gain_interval(*fit_.front(), *none_).low < kWorthwhile ? nullptr : fit_.front();
   }
 
+  /// Among those that cannot be told apart from the fastest in time, and are as surely worth it, puts the one with the
+  /// least error first; of those that err alike, the simplest.
+  void choose() {
+    if (fit_.empty()) return;
+    const Interval best = judged_interval(*fit_.front());
+    const auto worthwhile = [this](const ResultRow* row) { return gain_interval(*row, *none_).low >= kWorthwhile; };
+    std::vector<const ResultRow*> alike;
+    for (const ResultRow* row : fit_) {
+      if (row == fit_.front() || judged_interval(*row).low < best.high) alike.push_back(row);
+    }
+    if (std::any_of(alike.begin(), alike.end(), worthwhile))
+      alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
+    double least = std::numeric_limits<double>::infinity();
+    for (const ResultRow* row : alike) least = std::min(least, judged_error(*row));
+    const ResultRow* chosen = nullptr;
+    for (const ResultRow* row : alike) {
+      if (judged_error(*row) > kAlike * least) continue;
+      if (chosen == nullptr || complexity(*row) < complexity(*chosen)) chosen = row;
+    }
+    for (const ResultRow* row : alike) {
+      if (row != chosen) rivals_.push_back(row);
+    }
+    const auto place = std::find(fit_.begin(), fit_.end(), chosen);
+    std::rotate(fit_.begin(), place, place + 1);
+  }
+
   /// What is to be done, in a word or two: neighbouring numbers of ranks with the same answer share a paragraph.
   [[nodiscard]] std::string answer() const {
     if (fit_.empty() || gain_interval(*fit_.front(), *none_).high < kWorthwhile) return "stay uncompressed";
     const std::string name = name_of_row(*fit_.front());
     if (gain_interval(*fit_.front(), *none_).low < kWorthwhile)
       return fmt::format("{} or uncompressed, too close to call", name);
-    const auto rivals = too_close();
-    if (rivals.empty()) return "take " + name;
-    return fmt::format("take {} or {}, too close to call", name, rivals);
+    return "take " + name;
   }
 
   /// Why, as whole sentences.
@@ -129,6 +195,14 @@ class Advice {
     }
     if (best.codec.given.empty() && !best.codec.params.text().empty())
       text += fmt::format("Its parameters: {}. ", best.codec.params.text());
+    if (!rivals_.empty()) {
+      std::vector<std::string> names = names_of(rivals_);
+      if (names.size() > 4) names.resize(4);
+      text += fmt::format(
+          "In time it cannot be told apart from {}{}; of such codecs the one with the smallest error is "
+          "taken, and of those that err alike the simplest. ",
+          joined(names, ", "), rivals_.size() > names.size() ? " and others" : "");
+    }
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless();
     return text;
   }
@@ -177,15 +251,6 @@ class Advice {
     for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
     return names;
   }
-  /// Codecs whose times cannot be told from those of the fastest.
-  [[nodiscard]] std::string too_close() const {
-    std::vector<std::string> names;
-    const Interval best = judged_interval(*fit_.front());
-    for (std::size_t i = 1; i < fit_.size() && names.size() < 2; ++i) {
-      if (judged_interval(*fit_[i]).low < best.high) names.push_back(name_of_row(*fit_[i]));
-    }
-    return joined(names, " or ");
-  }
   [[nodiscard]] std::string hopeless() const {
     const bool is = noop_ != nullptr && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
     return is ? "Even sending nothing would gain less than 5 %. " : "";
@@ -196,6 +261,7 @@ class Advice {
   bool several_cuts_;
   const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
   std::vector<const ResultRow*> fit_, wrong_, unreached_, other_results_;
+  std::vector<const ResultRow*> rivals_;  ///< of fit_, those that noise does not let be told apart from the chosen one
 };
 
 }  // namespace
@@ -233,6 +299,10 @@ bool is_noisy(const ResultRow& row) {
   return noise_percent(row).value_or(0.0) > kNoisyPercent;
 }
 
+std::string type_words(const std::string& dtype) {
+  return dtype == "f32" ? "fp32" : dtype == "f16" ? "fp16" : dtype;
+}
+
 std::string full_name(const ResultRow& row, bool several_cuts) {
   return short_name(row) + (several_cuts ? " with " + row.granularity : "");
 }
@@ -250,8 +320,8 @@ std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, double max
 std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse) {
   return {fmt::format("Only codecs with an error of at most {:g} (--max-nmse) are taken: 0 is exact, and 1 is sending "
                       "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
-                      "of a step. Whether a model still learns with it, only training tells.",
-                      max_nmse),
+                      "of a step. Whether a model still learns with it, only training tells.{}",
+                      max_nmse, baseline_text(any)),
           fmt::format("It rests on times of {} thread{} of this machine, errors of {} ranks, {}{}, and a model of the "
                       "network.{}",
                       any.threads, any.threads == 1 ? "" : "s", any.measured_ranks,

@@ -26,6 +26,9 @@ struct ModelledGroup {
 
 [[nodiscard]] bool has_several_granularities(std::span<const ResultRow> rows);
 
+/// "fp32" of "f32", as people write it.
+[[nodiscard]] std::string type_words(const std::string& dtype);
+
 /// short_name(), and what is reduced at once where rows differ in it.
 [[nodiscard]] std::string full_name(const ResultRow& row, bool several_cuts);
 

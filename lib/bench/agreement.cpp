@@ -33,6 +33,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   for (const auto& granularity : options.granularities) facts.push_back({"--granularity", granularity.text()});
   facts.push_back({"--synthetic", joined(options.sizes, ", ")});
   facts.push_back({"--rounds", fmt::to_string(options.rounds)});
+  facts.push_back({"--baseline-dtype", std::string{options.baseline ? name_of(*options.baseline) : "captured"}});
   facts.push_back({"--values", fmt::to_string(static_cast<int>(options.values))});
   facts.push_back({"--op", std::string{name_of(options.op)}});
   facts.push_back({"--levels", fmt::format("node={}", options.node)});
@@ -42,6 +43,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   facts.push_back({"--all-reduce", std::string{name_of(options.all_reduce)}});
   facts.push_back({"--pipeline", fmt::to_string(options.pipeline)});
   facts.push_back({"--timing", !options.isolated ? "concurrent" : !options.concurrent ? "isolated" : "both"});
+  facts.push_back({"--network, which has codecs replayed by more ways", yes(!options.networks.empty())});
   facts.push_back({"--seed", fmt::to_string(options.seed)});
   facts.push_back({"--check", yes(options.check)});
   facts.push_back({"--hot", yes(options.hot)});

@@ -194,9 +194,11 @@ class Bench {
     if (!options_.reconstruction.empty()) open_reconstruction();
     done_ = 0;
     stop_ = options_.stop;
-    stop_.most_seconds = std::clamp(kSamplingSeconds / static_cast<double>(specs.size() * timings().size()),
-                                    stop_.least_seconds, stop_.most_seconds);
-    Progress progress{label, cuts_.size() * specs.size() * timings().size() * options_.rounds};
+    std::size_t replays = specs.size() * timings().size();  // of a cut
+    for (const auto& spec : specs) replays += options_.other_ways(spec).size();
+    stop_.most_seconds =
+        std::clamp(kSamplingSeconds / static_cast<double>(replays), stop_.least_seconds, stop_.most_seconds);
+    Progress progress{label, cuts_.size() * replays * options_.rounds};
     const RowMaker maker{options_, {run_id_, ranks_, threads(), known_.copy_rate}};
     for (const BenchCut& cut : cuts_) {
       std::vector<Measurement> measurements;
@@ -254,7 +256,7 @@ class Bench {
   void add_cut(const GradientSource& source, const TensorChoice& selection, const Granularity& granularity,
                const std::string& name) {
     BenchCut cut{.source = source, .name = name, .selection = selection};
-    cut.units = make_units(source.tensors(), cut.selection.tensors, granularity);
+    cut.units = make_units(source.tensors(), cut.selection.tensors, granularity, options_.baseline);
     for (const auto& unit : cut.units) cut.elements += unit.elements;
     if (!cut.selection.skipped.empty()) {
       cut.remark = fmt::format("{} of {} tensors left out: not finite", cut.selection.skipped.size(),
@@ -295,7 +297,7 @@ class Bench {
     std::iota(all.begin(), all.end(), std::size_t{0});
     std::uint64_t cache = mine;
     for (const auto& granularity : options_.granularities) {
-      const auto units = make_units(file.tensors(), all, granularity);
+      const auto units = make_units(file.tensors(), all, granularity, options_.baseline);
       const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_);
       range_elements_ = plan.range_elements;
       cache = std::min(cache, plan.cache_bytes);
@@ -340,14 +342,18 @@ class Bench {
     return both;
   }
 
-  /// The first round of a codec: errors and bytes come from the first timing that succeeds, unless the other one is
-  /// pipelined, which is another sum.
+  /// The first round of a codec, with each timing and by each way: errors and bytes of a way come from its first timing
+  /// that succeeds, unless the other one is pipelined, which is another sum.
   void start_codec(const BenchCut& cut, const CodecSpec& spec, std::vector<Measurement>& measurements,
                    Progress& progress) {
     const std::string reason = reason_to_skip(cut, spec);  // of a codec that is not replayed at all
     const std::size_t here = measurements.size();
-    for (const Timing timing : timings()) {
-      Measurement m{spec, timing};
+    std::vector<Measurement> wanted;
+    for (const Timing timing : timings()) wanted.emplace_back(spec, timing);
+    if (reason.empty()) {
+      for (const Scheme way : options_.other_ways(spec)) wanted.emplace_back(spec, Timing::isolated, way);
+    }
+    for (Measurement& m : wanted) {
       if (!reason.empty()) {
         m.status = ResultRow::Status::skipped;
         m.message = reason;
@@ -357,9 +363,11 @@ class Bench {
       show(progress, done_++, m);
       const Measurement* first = nullptr;
       for (std::size_t i = here; i < measurements.size() && first == nullptr; ++i) {
-        if (measurements[i].status == ResultRow::Status::ok) first = &measurements[i];
+        const bool ok = measurements[i].status == ResultRow::Status::ok;
+        if (ok && measurements[i].way == m.way) first = &measurements[i];
       }
-      m.errors = first == nullptr || options_.pipeline_for(spec, timing) != options_.pipeline_for(spec, first->timing);
+      m.errors =
+          first == nullptr || options_.pipeline_for(spec, m.timing) != options_.pipeline_for(spec, first->timing);
       try {
         m.result = replay(cut, m, 0, m.errors && first == nullptr);
         m.clock_note = m.result.clock_note;
@@ -370,7 +378,9 @@ class Bench {
           m.result = first->result;
           m.result.samples = std::move(samples);
           m.quality = first->quality;
-        } else if (report_.leads && options_.quality && options_.pipeline_for(spec, timing) == 1) {
+        } else if (m.way) {
+          m.quality = measurements[here].quality;  // of one rank's codec alone, which takes no way
+        } else if (report_.leads && options_.quality && options_.pipeline_for(spec, m.timing) == 1) {
           m.quality = measure_quality(cut.source, cut.units, spec, options_.seed);  // of a codec that gets whole units
         }
         m.rounds.push_back(m.result.samples.size());
@@ -472,6 +482,7 @@ class Bench {
                     .reader = cut.source,
                     .units = cut.units,
                     .codec = m.spec,
+                    .way = m.way,
                     .ranks = ranks_,
                     .threads = threads(),
                     .thread_bytes = report_.thread_bytes,
@@ -501,8 +512,10 @@ class Bench {
     std::vector<double> tensor_bytes;
     if (options_.sizes.empty()) {
       const BenchCut& cut = cuts_.front();
-      for (const std::size_t tensor : cut.selection.tensors)
-        tensor_bytes.push_back(4.0 * static_cast<double>(cut.source.tensors()[tensor].elements));
+      for (const std::size_t tensor : cut.selection.tensors) {
+        const TensorInfo& info = cut.source.tensors()[tensor];
+        tensor_bytes.push_back(static_cast<double>(size_of(options_.baseline.value_or(info.dtype)) * info.elements));
+      }
     }
     add_modelled(report_.rows, {.networks = options_.networks,
                                 .machines = machines,

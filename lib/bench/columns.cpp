@@ -167,7 +167,8 @@ std::vector<ResultColumn> make_columns() {
     const std::string params = r.inner->params_text();
     return Cell{r.inner->name() + (params.empty() ? "" : ":") + params};
   });
-  c.add("raw_bytes", "4 x elements", [](Row r) { return 4 * r.elements; });
+  c.add("raw_bytes", "of the elements in baseline_dtype: what an uncompressed collective is handed",
+        [](Row r) { return count_if_whole(r.raw_bytes()); });
   c.add("payload_bytes", "what a rank's encoder wrote in a step, mean over steps and ranks",
         [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload); }); });
   c.add("payload_bytes_max", "the same of the rank that wrote most, mean over steps",
@@ -231,8 +232,8 @@ std::vector<ResultColumn> make_columns() {
   c.add("samples", "steps timed", [](Row r) { return r.samples.empty() ? Cell{} : to_cell(r.samples.size()); });
   c.add("iteration_ms", "milliseconds of a modelled iteration: computation, codec and communication",
         [](Row r) { return from(r.iteration, [](auto& i) { return i.seconds * 1e3; }); });
-  c.add("encode_gb_s", "raw_bytes / encode time, 1e9 bytes a second", &ResultRow::encode_gb_s);
-  c.add("decode_gb_s", "raw_bytes / decode time", &ResultRow::decode_gb_s);
+  c.add("encode_gb_s", "4 x elements / encode time, 1e9 bytes a second: codecs read float32", &ResultRow::encode_gb_s);
+  c.add("decode_gb_s", "4 x elements / decode time", &ResultRow::decode_gb_s);
   c.add("algbw_gb_s", "raw_bytes / total time", &ResultRow::algbw_gb_s);
   c.add("busbw_gb_s", "algbw_gb_s x 2(p-1)/p for an all-reduce, x (p-1)/p for the others", &ResultRow::busbw_gb_s);
   c.add("wire_gb_s", "wire_bytes_per_rank / communication time", &ResultRow::wire_gb_s);
@@ -240,11 +241,10 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.samples.empty() ? Cell{} : Cell{r.copy_rate / 1e9}; });
   c.add(
       "encode_share",
-      "(raw + payload bytes) / encode time / (2 copy_gb_s): what it moves, as a share of the 2 n bytes that a copy of "
-      "n moves",
+      "(4 x elements + payload bytes) / encode time / (2 copy_gb_s): what it moves, as a share of the 2 n bytes that a "
+      "copy of n moves",
       &ResultRow::encode_share);
-  c.add("decode_share", "(payloads + twice the raw bytes) / decode time / (2 copy_gb_s), likewise",
-        &ResultRow::decode_share);
+  c.add("decode_share", "(payloads + 8 x elements) / decode time / (2 copy_gb_s), likewise", &ResultRow::decode_share);
   c.add("speedup_vs_none", "total time of none / total time of this row",
         [](Row r) { return r.verdict.speedup_vs_none; });
   c.add("headroom_vs_noop", "total time of this row / total time of noop",
@@ -270,6 +270,8 @@ std::vector<ResultColumn> make_columns() {
         &ResultRow::scaling_efficiency);
   c.add("iteration_speedup_vs_none", "iteration_ms of none / iteration_ms of this row",
         [](Row r) { return r.verdict.iteration_speedup_vs_none; });
+  c.add("baseline_dtype", "in which none reduces gradients: f32, f16, bf16, or mixed, tensor by tensor",
+        &ResultRow::baseline_dtype);
   return c.take();
 }
 
@@ -290,15 +292,16 @@ std::string_view name_of(ResultRow::Status status) {
 }
 
 std::optional<double> ResultRow::element_ratio() const {
-  return bytes ? positive_ratio(encoded_bytes() / 4.0, bytes->values_sent) : std::nullopt;
+  return bytes ? positive_ratio(encoded_share() * static_cast<double>(elements), bytes->values_sent) : std::nullopt;
 }
 
 std::optional<double> ResultRow::element_ratio_max() const {
-  return bytes ? positive_ratio(encoded_bytes() / 4.0, bytes->fewest_values_sent) : std::nullopt;
+  return bytes ? positive_ratio(encoded_share() * static_cast<double>(elements), bytes->fewest_values_sent)
+               : std::nullopt;
 }
 
 std::optional<double> ResultRow::payload_ratio() const {
-  return bytes ? positive_ratio(encoded_bytes(), bytes->payload) : std::nullopt;
+  return bytes ? positive_ratio(encoded_share() * raw_bytes(), bytes->payload) : std::nullopt;
 }
 
 std::optional<double> ResultRow::wire_ratio() const {
@@ -307,7 +310,7 @@ std::optional<double> ResultRow::wire_ratio() const {
 
 std::optional<double> ResultRow::bits_per_element() const {
   if (!bytes) return std::nullopt;
-  return 8.0 * bytes->payload / (encoded_bytes() / 4.0);
+  return 8.0 * bytes->payload / (encoded_share() * static_cast<double>(elements));
 }
 
 bool ResultRow::has_codec_times() const {
@@ -316,11 +319,11 @@ bool ResultRow::has_codec_times() const {
 }
 
 std::optional<double> ResultRow::encode_gb_s() const {
-  return has_codec_times() ? rate(encoded_bytes(), encode) : std::nullopt;
+  return has_codec_times() ? rate(encoded_share() * float_bytes(), encode) : std::nullopt;
 }
 
 std::optional<double> ResultRow::decode_gb_s() const {
-  return has_codec_times() ? rate(raw_bytes(), decode) : std::nullopt;
+  return has_codec_times() ? rate(float_bytes(), decode) : std::nullopt;
 }
 
 std::optional<double> ResultRow::algbw_gb_s() const {
@@ -338,8 +341,9 @@ std::optional<double> ResultRow::wire_gb_s() const {
 }
 
 std::optional<double> ResultRow::encode_share() const {
-  if (!has_codec_times() || inner) return std::nullopt;                            // of two levels two codecs encode
-  return (encoded_bytes() + bytes->payload) / encode->median / (2.0 * copy_rate);  // a copy of B bytes moves 2 B
+  if (!has_codec_times() || inner) return std::nullopt;  // of two levels two codecs encode
+  return (encoded_share() * float_bytes() + bytes->payload) / encode->median /
+         (2.0 * copy_rate);  // a copy of B bytes moves 2 B
 }
 
 std::optional<double> ResultRow::decode_share() const {
@@ -352,7 +356,7 @@ std::optional<double> ResultRow::decode_share() const {
                           : scheme == Scheme::hop                 ? (gathers ? (2.0 * p - 1.0) / p : 1.0)
                           : scheme == Scheme::alltoall && gathers ? 2.0
                                                                   : 1.0;
-  return (payloads * bytes->payload + 2.0 * raw_bytes()) / decode->median / (2.0 * copy_rate);
+  return (payloads * bytes->payload + 2.0 * float_bytes()) / decode->median / (2.0 * copy_rate);
 }
 
 std::optional<double> ResultRow::scaling_efficiency() const {

@@ -15,6 +15,17 @@ std::size_t BenchOptions::steps_of(std::size_t captured) const {
   return steps > 0 ? std::min(steps, captured) : captured;
 }
 
+std::vector<Scheme> BenchOptions::other_ways(const CodecSpec& spec) const {
+  const bool chooses = scheme == Scheme::automatic && !networks.empty() && op == Collective::all_reduce && node == 1 &&
+                       payloads.empty() && reconstruction.empty();
+  if (!chooses || spec.descriptor->aggregation == Aggregation::none || resolved(spec) != Scheme::gather) return {};
+  try {
+    return {resolve(Scheme::alltoall, spec, op)};
+  } catch (const Error&) {
+    return {};  // its payloads are those of whole vectors
+  }
+}
+
 Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
   // The baselines stay what they are, whatever scheme the others are put on.
   return spec.descriptor->name == "none" || spec.descriptor->name == "noop" ? Scheme::automatic : scheme;

@@ -13,6 +13,7 @@
 #include "lib/bench/units.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
+#include "lib/core/dtype.hpp"
 
 namespace gradtool {
 
@@ -38,6 +39,7 @@ struct BenchOptions {
   std::vector<std::uint64_t> sizes;           ///< bytes of synthetic gradients to replay instead (synthetic.hpp)
   std::vector<CodecSpec> codecs;              ///< `none` and `noop` are added in front when missing
   std::vector<Granularity> granularities{1};  ///< each is a bench of its own, compared with the others
+  std::optional<Dtype> baseline;              ///< in which the job reduces gradients uncompressed; empty: as captured
   ReplayedValues values = ReplayedValues::automatic;
   Collective op = Collective::all_reduce;  ///< what is carried out on every unit
   Scheme scheme = Scheme::automatic;
@@ -78,6 +80,10 @@ struct BenchOptions {
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
   /// How many of the captured steps are replayed.
   [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
+  /// Ways beside `scheme` that a codec is replayed by, so that the networks' models can choose: where --reduce is auto,
+  /// alltoall for a codec whose payloads are gathered otherwise, and which can work on shards. Not hop, which sends the
+  /// same bytes in as many messages and rounds at each of them.
+  [[nodiscard]] std::vector<Scheme> other_ways(const CodecSpec& spec) const;
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
   /// True where `spec` works between machines, and another codec inside. The baselines stay what they are.

@@ -23,6 +23,7 @@
 #include "lib/bench/fingerprint.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/replay_files.hpp"
+#include "lib/bench/uncompressed.hpp"
 #include "lib/codecs/pipelined.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/recording.hpp"
@@ -270,7 +271,8 @@ class RankUnits {
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
       queues_.push_back(processor.queue(unit.elements));
       summed_.push_back(summed_tensors(layout));
-      reducers_.push_back(make_unit_reducer(codec, layout));
+      uncompressed_.push_back(nullptr);
+      reducers_.push_back(make_unit_reducer(codec, layout, unit.dtype));
       reducers_.back()->prepare(comm_);
       workspace = std::max(workspace, reducers_.back()->workspace_bytes());
       largest = std::max(largest, layout.elements);
@@ -318,8 +320,21 @@ class RankUnits {
     side_ = {.weight = weight_.first(weight.size()), .second_moment = second_moment_.first(moment.size())};
     comm_.describe(summed_[unit - range_.first]);
     const std::size_t padded = plan_.padded(gradient.size());
-    fill_zero(queue_, buffer_.part(gradient.size(), padded - gradient.size()));
-    return buffer_.first(padded);
+    const auto buffer = buffer_.first(padded);
+    fill_zero(queue_, buffer.part(gradient.size(), padded - gradient.size()));
+    if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->load(queue_, buffer);
+    return buffer;
+  }
+
+  /// What a reduction of `buffer` reads first.
+  [[nodiscard]] View<float, S> input(std::size_t unit, View<float, S> buffer) const {
+    const auto* const uncompressed = uncompressed_[unit - range_.first];
+    return uncompressed == nullptr ? buffer : uncompressed->memory();
+  }
+  /// Where the last reduction of `buffer` left its result. Not timed.
+  View<float, S> result(std::size_t unit, View<float, S> buffer) {
+    if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->store(queue_, buffer);
+    return (*this)[unit].result(buffer);
   }
 
   /// Throws Fault::check when it allocates.
@@ -340,7 +355,13 @@ class RankUnits {
   }
 
  private:
-  std::unique_ptr<Reducer<S>> make_unit_reducer(const std::shared_ptr<const Codec<S>>& codec, const Layout& layout) {
+  std::unique_ptr<Reducer<S>> make_unit_reducer(const std::shared_ptr<const Codec<S>>& codec, const Layout& layout,
+                                                Dtype dtype) {
+    if (dtype != Dtype::f32 && plan_.codec.name() == "none") {
+      auto reducer = std::make_unique<UncompressedReducer<S>>(dtype, layout.elements, plan_.ranks, plan_.op());
+      uncompressed_.back() = reducer.get();
+      return reducer;
+    }
     if constexpr (S == Space::host) {
       if (plan_.pipeline() > 1) {
         return make_pipelined_reducer(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_,
@@ -375,8 +396,9 @@ class RankUnits {
   StepLoader& loader_;
   bool shared_loader_;
   std::vector<std::unique_ptr<Reducer<S>>> reducers_;
-  std::vector<std::vector<SummedTensor>> summed_;  ///< of each unit, for Communicator::describe
-  std::vector<Queue<S>> queues_;                   ///< of each, with the threads that it feeds
+  std::vector<UncompressedReducer<S>*> uncompressed_;  ///< of each unit, where its reducer is one
+  std::vector<std::vector<SummedTensor>> summed_;      ///< of each unit, for Communicator::describe
+  std::vector<Queue<S>> queues_;                       ///< of each, with the threads that it feeds
   std::unique_ptr<Arena<S>> arena_;
   RegisteredMemory<S> registered_;  ///< ends before the arena does
   View<float, S> buffer_, weight_, second_moment_;
@@ -481,7 +503,7 @@ class RankReplay {
           sent_inside_[step] += sent[count + u];
           sent_across_[step] += sent[2 * count + u];
         }
-        const auto result = reducer.result(buffer);
+        const auto result = units_->result(unit, buffer);
         comparison_.after(result);
         const auto target = mean_target(reducer);
         const auto values = processor_.download(result).first(plan_.units[unit].elements);
@@ -652,9 +674,9 @@ class RankReplay {
     for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
       const auto buffer = units_->prepare(step, unit, false);
       if (plan_.options.hot)
-        processor_.warm(buffer);
+        processor_.warm(units_->input(unit, buffer));
       else
-        processor_.evict(buffer);
+        processor_.evict(units_->input(unit, buffer));
       processor_.clock().start();
       units_->reduce(comm_, step, unit, buffer, processor_.clock());
       const PhaseTimes times = processor_.clock().stop();
@@ -665,7 +687,7 @@ class RankReplay {
       row[4] = times.decode_across;
       if (!plan_.options.check) continue;
       comm_.barrier(processor_.queue());  // after every rank's clock has stopped
-      agreement_->keep(unit, processor_.download(buffer));
+      agreement_->keep(unit, processor_.download(units_->result(unit, buffer)));
     }
     const auto seen = throttle.take();
     std::copy(seen.begin(), seen.end(), clock_seen().begin());

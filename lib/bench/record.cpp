@@ -39,7 +39,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       microseconds["decode"].push_back(sample.phase[2] * 1e6);
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
-    if (row.tensor == "all") rows[i]["name"] = short_name(row);  // as tables for people call it
+    if (row.tensor == "all") rows[i]["name"] = spec_of(row);
     if (row.modelled()) continue;
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];

@@ -55,9 +55,11 @@ struct ResultRow {
   int ranks = 1;
   int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
-  int threads = 1;                    ///< of one rank
-  std::string dtype;                  ///< of the captured gradients, or "mixed"
-  std::string quantity = "gradient";  ///< what is replayed, one of schema::kQuantities
+  int threads = 1;                     ///< of one rank
+  std::string dtype;                   ///< of the captured gradients, or "mixed"
+  std::string baseline_dtype = "f32";  ///< in which `none` reduces them, or "mixed"
+  double baseline_bytes = 4.0;         ///< of an element in that type, mean over elements
+  std::string quantity = "gradient";   ///< what is replayed, one of schema::kQuantities
   std::uint64_t seed = 0;
   Timing timing = Timing::isolated;
   int pipeline = 1;                     ///< chunks of a unit that overlap
@@ -106,11 +108,12 @@ struct ResultRow {
   Verdict verdict;
 
   [[nodiscard]] bool modelled() const { return network.has_value(); }
-  [[nodiscard]] double raw_bytes() const { return 4.0 * static_cast<double>(elements); }
-  /// Of raw_bytes, what one rank encodes: in an all-gather its own shard.
-  [[nodiscard]] double encoded_bytes() const {
-    return raw_bytes() / (op == Collective::all_gather ? measured_ranks : 1);
-  }
+  /// What a step hands to the uncompressed collective.
+  [[nodiscard]] double raw_bytes() const { return baseline_bytes * static_cast<double>(elements); }
+  /// What codecs read of it: they take float32, whatever the baseline sends.
+  [[nodiscard]] double float_bytes() const { return 4.0 * static_cast<double>(elements); }
+  /// The part of all elements that one rank encodes: in an all-gather its own shard.
+  [[nodiscard]] double encoded_share() const { return op == Collective::all_gather ? 1.0 / measured_ranks : 1.0; }
   /// Bytes that one rank sends in this collective when nothing is compressed / raw_bytes: the factor between algbw and
   /// busbw (nccl-tests, doc/PERFORMANCE.md).
   [[nodiscard]] double bus_factor() const {
@@ -219,8 +222,16 @@ constexpr double kBreakevenAlpha = 30e-6;
 /// sends more than none but in fewer messages loses again on slow networks: breakeven_from is where, else 0.
 void set_verdicts(std::span<ResultRow> rows);
 
-/// The name under which a row stands in tables for people: the codec, with the parameters that were given.
+/// The codec as --codec takes it, with the parameters that were given.
+[[nodiscard]] std::string spec_of(const ResultRow& row);
+/// The name under which a row stands in tables for people: the same, and the way where it is not the one that the codec
+/// takes by itself, as in "nvfp4 by alltoall".
 [[nodiscard]] std::string short_name(const ResultRow& row);
+/// Whether two rows are of one codec with the same parameters, reduced by the same units, whatever way each takes.
+[[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
+/// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
+/// for none of the numbers of ranks: for tables and charts, which they would only crowd.
+[[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows);
 
 /// How what people read is written.
 enum class Style : std::uint8_t {

@@ -46,6 +46,21 @@ std::string dtype_of(const GradientSource& reader, const std::string& tensor) {
   return dtype;
 }
 
+/// In which type the row's tensor, or all of them, are reduced uncompressed.
+void set_baseline(const BenchCut& cut, ResultRow& row) {
+  double bytes = 0.0, elements = 0.0;
+  for (const Unit& unit : cut.units) {
+    for (const Unit::Piece& piece : unit.pieces) {
+      if (row.tensor != "all" && cut.source.tensors()[piece.tensor].name != row.tensor) continue;
+      const std::string_view name = name_of(unit.dtype);
+      row.baseline_dtype = elements == 0.0 || row.baseline_dtype == name ? name : "mixed";
+      bytes += static_cast<double>(size_of(unit.dtype) * piece.elements);
+      elements += static_cast<double>(piece.elements);
+    }
+  }
+  if (elements > 0.0) row.baseline_bytes = bytes / elements;
+}
+
 /// Ranks of a machine, where the codec worked in two levels.
 int node_of(const ReplayResult& replayed) {
   int node = 1;
@@ -88,6 +103,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.run_id = run_.id;
   row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
   row.op = options_.op;
+  if (m.way) row.scheme = *m.way;
   if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped) row.scheme = options_.resolved(m.spec);
   if (options_.levelled(m.spec)) {
     row.level_node = options_.node;
@@ -106,11 +122,12 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.device = options_.device;
   row.threads = run_.threads;
   row.dtype = dtype_of(cut.source, tensor);
+  set_baseline(cut, row);
   row.quantity = cut.source.info().quantity;
   row.seed = options_.seed;
   row.timing = m.timing;
   row.pipeline = options_.pipeline_for(m.spec, m.timing);
-  row.all_reduce = options_.all_reduce_for(m.spec);
+  row.all_reduce = m.way ? "none" : options_.all_reduce_for(m.spec);
   return row;
 }
 

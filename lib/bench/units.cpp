@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "lib/core/error.hpp"
@@ -31,33 +32,46 @@ Granularity Granularity::parse(const std::string& text) {
 }
 
 std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors, const std::vector<std::size_t>& chosen,
-                             const Granularity& granularity) {
+                             const Granularity& granularity, std::optional<Dtype> reduced_in) {
   std::vector<Unit> units;
-  const auto append = [&](std::size_t tensor) {
-    Unit& unit = units.back();
+  const auto type_of = [&](std::size_t tensor) { return reduced_in.value_or(tensors[tensor].dtype); };
+  const auto append = [&](Unit& unit, std::size_t tensor) {
+    const Dtype type = type_of(tensor);
+    if (unit.pieces.empty())
+      unit.dtype = type;
+    else if (unit.dtype != type)
+      unit.dtype = Dtype::f32;
     const auto elements = static_cast<std::size_t>(tensors[tensor].elements);
     unit.pieces.push_back({.tensor = tensor, .first = unit.elements, .elements = elements});
     unit.elements += elements;
   };
   switch (granularity.kind) {
     case Granularity::Kind::tensor:
-      for (const std::size_t tensor : chosen) {
-        units.emplace_back();
-        append(tensor);
-      }
+      for (const std::size_t tensor : chosen) append(units.emplace_back(), tensor);
       break;
     case Granularity::Kind::model:
       if (!chosen.empty()) units.emplace_back();
-      for (const std::size_t tensor : chosen) append(tensor);
+      for (const std::size_t tensor : chosen) append(units.back(), tensor);
       break;
-    case Granularity::Kind::bucket:
+    case Granularity::Kind::bucket: {
+      struct Filling {
+        std::size_t unit = 0;   ///< the bucket that is being filled
+        std::size_t begun = 0;  ///< how many buckets its type has
+      };
+      std::map<Dtype, Filling> of_type;
       for (std::size_t i = chosen.size(); i-- > 0;) {
+        const Dtype type = type_of(chosen[i]);
+        Filling& filling = of_type[type];
         const std::uint64_t most =
-            units.size() <= 1 ? std::min(kFirstBucketBytes, granularity.bucket_bytes) : granularity.bucket_bytes;
-        if (units.empty() || 4 * units.back().elements >= most) units.emplace_back();
-        append(chosen[i]);
+            filling.begun <= 1 ? std::min(kFirstBucketBytes, granularity.bucket_bytes) : granularity.bucket_bytes;
+        if (filling.begun == 0 || units[filling.unit].bytes() >= most) {
+          filling = {.unit = units.size(), .begun = filling.begun + 1};
+          units.emplace_back();
+        }
+        append(units[filling.unit], chosen[i]);
       }
       break;
+    }
   }
   return units;
 }

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lib/codecs/layout.hpp"
+#include "lib/core/dtype.hpp"
 #include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
@@ -18,7 +20,7 @@ struct Granularity {
   enum class Kind : std::uint8_t { tensor, bucket, model };
   /// PyTorch DDP's buckets of 25 MB: what most training runs reduce.
   Kind kind = Kind::bucket;
-  std::uint64_t bucket_bytes = 25'000'000;  ///< fp32 bytes; for Kind::bucket
+  std::uint64_t bucket_bytes = 25'000'000;  ///< for Kind::bucket, in the type in which gradients are reduced
 
   /// "tensor", "model" or "bucket:25MB"; the size needs its unit. Throws Fault::usage.
   [[nodiscard]] static Granularity parse(const std::string& text);
@@ -37,6 +39,8 @@ struct Unit {
   };
   std::vector<Piece> pieces;
   std::size_t elements = 0;
+  Dtype dtype = Dtype::f32;  ///< in which the job reduces it when nothing compresses it
+  [[nodiscard]] std::size_t bytes() const { return size_of(dtype) * elements; }
 };
 
 /// DDP's first bucket is this small, so that the first all-reduce starts early in the backward pass.
@@ -47,8 +51,13 @@ constexpr std::uint64_t kFirstBucketBytes = 1U << 20;
 /// first, and a bucket closes as soon as it has reached its size. So it holds up to one tensor more than the size, and
 /// a large tensor shares a bucket with the small ones before it. The first bucket's size is kFirstBucketBytes, or the
 /// one asked for where that is smaller.
+///
+/// `reduced_in`: the type of all gradients on their way; empty: that in which the file has each tensor. Tensors of
+/// different types share no bucket, as in DDP, where each type has a first bucket of its own; the model as one unit is
+/// reduced in the widest type.
 [[nodiscard]] std::vector<Unit> make_units(const std::vector<TensorInfo>& tensors,
-                                           const std::vector<std::size_t>& chosen, const Granularity& granularity);
+                                           const std::vector<std::size_t>& chosen, const Granularity& granularity,
+                                           std::optional<Dtype> reduced_in = Dtype::f32);
 
 /// Units that follow each other: [first, last) of a list.
 struct UnitRange {

@@ -46,6 +46,7 @@ class BenchCharts {
     // Gradients that nobody captured: how fast codecs are can be seen in them, what errors they make cannot.
     synthetic_ = !record_.rows.empty() && record_.rows.front().granularity.starts_with("size:");
     choose_networks();
+    leave_out_slower_ways();
     model();
     choose_unit();
     if (!synthetic_) {
@@ -164,6 +165,27 @@ class BenchCharts {
     return std::nullopt;
   }
 
+  /// Also those that only a link of some other speed would prefer stay.
+  void leave_out_slower_ways() {
+    std::vector<ResultRow> rows = record_.rows;
+    const auto add = [&rows](std::vector<ResultRow> more) { rows.insert(rows.end(), more.begin(), more.end()); };
+    add(modelled_for(networks_, nodes_));
+    if (can_model()) add(modelled_for(links_of_every_speed(), {usual_nodes_}));
+    std::vector<ResultRow> kept;
+    std::vector<std::size_t> places;
+    for (const std::size_t i : rows_of_best_ways(rows)) {
+      if (i >= record_.rows.size()) break;
+      kept.push_back(record_.rows[i]);
+      places.push_back(record_.place[i]);
+    }
+    record_.rows = std::move(kept);
+    record_.place = std::move(places);
+    measured_.clear();
+    for (const ResultRow& row : record_.rows) {
+      if (!row.modelled()) measured_.push_back(row);
+    }
+  }
+
   void read_tensor_bytes() {
     if (record_.rows.empty()) return;
     const Table& table = record_.table;
@@ -172,7 +194,7 @@ class BenchCharts {
           text_at(table, i, "timing") != "isolated" || text_at(table, i, "status") != "ok" ||
           text_at(table, i, "granularity") != record_.rows.front().granularity)
         continue;
-      tensor_bytes_.push_back(4.0 * number_at(table, i, "elements").value_or(0.0));
+      tensor_bytes_.push_back(number_at(table, i, "raw_bytes").value_or(0.0));
     }
   }
 
@@ -189,11 +211,8 @@ class BenchCharts {
     if (count > 0) unit_ = time_unit_for(std::exp(sum / static_cast<double>(count)));
   }
 
-  /// Links of every speed, of which the bench's advice is asked for each.
-  void sweep() {
-    if (!can_model()) return;
+  [[nodiscard]] std::vector<Network> links_of_every_speed() const {
     const LatencyCurve latencies{networks_};
-    latency_words_ = latencies.words();
     std::vector<Network> networks;
     for (std::size_t i = 0; i < kSweepSpeeds; ++i) {
       Network network = networks_.front();  // with its ranks of a machine and what joins them
@@ -201,7 +220,14 @@ class BenchCharts {
       network.link = {.alpha = latencies.at(sweep_speed(i)), .beta = sweep_speed(i) * 1e9 / 8.0};
       networks.push_back(network);
     }
-    swept_ = modelled_for(networks, {usual_nodes_});
+    return networks;
+  }
+
+  /// Links of every speed, of which the bench's advice is asked for each.
+  void sweep() {
+    if (!can_model()) return;
+    latency_words_ = LatencyCurve{networks_}.words();
+    swept_ = modelled_for(links_of_every_speed(), {usual_nodes_});
     swept_advice_ = advice_of(swept_, options_.max_nmse);
   }
 
@@ -492,7 +518,7 @@ class BenchCharts {
                  {"parameters", "all of them"},
                  {"wire_bytes_per_rank", "what one rank sends in a step, to all others together"},
                  {"payload_bytes", "what one rank's encoder wrote in a step"},
-                 {"payload_ratio", "fp32 bytes / payload bytes"},
+                 {"payload_ratio", "uncompressed bytes / payload bytes"},
                  {"nmse", "error of a step's mean gradient: squared, relative"},
                  {"cumulative_nmse", "of the sum over all steps"},
                  {"judged_by", "which of the two the codec is judged by"},
@@ -629,7 +655,8 @@ class BenchCharts {
           const auto same = [&](const char* column) {
             return text_at(all, s, column) == text_at(record_.table, record_.place[i], column);
           };
-          if (same("codec") && same("params") && same("granularity") && same("timing")) add_step(all, s);
+          if (same("codec") && same("params") && same("aggregation") && same("granularity") && same("timing"))
+            add_step(all, s);
         }
       }
     }
@@ -750,7 +777,7 @@ class BenchCharts {
   }
 
   const BenchSource& source_;
-  const BenchRecord& record_;
+  BenchRecord record_;  ///< without the rows that only crowd charts
   const FigureOptions& options_;
   std::string suffix_;
   CodecLooks& looks_;

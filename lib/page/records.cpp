@@ -215,6 +215,11 @@ ResultRow result_row(const RowReader& cells) {
   row.device = cells.text("device");
   row.threads = cells.count("threads");
   row.dtype = cells.text("dtype");
+  if (const std::string baseline = cells.text("baseline_dtype"); !baseline.empty()) {
+    row.baseline_dtype = baseline;
+    if (const auto raw = cells.number("raw_bytes"); raw && row.elements > 0)
+      row.baseline_bytes = *raw / static_cast<double>(row.elements);
+  }
   if (const std::string quantity = cells.text("quantity"); !quantity.empty()) row.quantity = quantity;
   row.timing = cells.text("timing") == "concurrent" ? Timing::concurrent : Timing::isolated;
   row.pipeline = cells.count("pipeline");

@@ -74,6 +74,13 @@ class Tuner {
   }
   [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
+  /// Of two ways of a setting: the faster one whose error is within the limit, else the one with less error.
+  [[nodiscard]] bool is_better(const Found& one, const Found& other) const {
+    const bool within = one.error <= options_.max_error;
+    if (within != (other.error <= options_.max_error)) return within;
+    return within ? one.seconds < other.seconds : one.error < other.error;
+  }
+
   std::vector<std::optional<Found>> measure(const std::vector<std::string>& specs, int round) {
     std::vector<std::optional<Found>> found(specs.size());
     const double until = kUntil[round] * options_.budget_seconds;
@@ -87,23 +94,27 @@ class Tuner {
     bench_.deadline = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(until));
     bench_.stop = {.min_samples = round < 3 ? 3U : 7U, .max_noise = 1e150, .timeout_seconds = 1e9};
     const BenchReport bench = session_.run({}, fmt::format("round {} of {}", round + 1, kSearchRounds));
-    std::map<std::string, const ResultRow*> measured, modelled;
+    std::map<std::string, const ResultRow*> measured;
+    std::multimap<std::string, const ResultRow*> modelled;  // by each way that the setting takes
     for (const ResultRow& row : bench.rows) {
-      const std::string spec = row.codec.name() + (row.codec.given.empty() ? "" : ":") + row.codec.given;
-      if (row.status == ResultRow::Status::ok && row.tensor == "all")
-        (row.modelled() ? modelled : measured)[spec] = &row;
+      if (row.status != ResultRow::Status::ok || row.tensor != "all") continue;
+      if (row.modelled())
+        modelled.emplace(spec_of(row), &row);
+      else
+        measured[short_name(row)] = &row;
     }
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      const auto row = modelled.find(specs[i]);
-      if (row == modelled.end()) continue;
-      if (!row->second->reached) {
-        ++log.idle;
-        continue;
+      bool reached = false;
+      const auto [first, last] = modelled.equal_range(specs[i]);
+      for (auto row = first; row != last; ++row) {
+        if (!row->second->reached) continue;
+        reached = true;
+        const Found one{.error = expected_error(*measured.at(short_name(*row->second)), report_.steps),
+                        .seconds = judged_seconds(*row->second)};
+        if (std::isfinite(one.error) && std::isfinite(one.seconds) && (!found[i] || is_better(one, *found[i])))
+          found[i] = one;
       }
-      ++log.measured;
-      const Found one{.error = expected_error(*measured.at(specs[i]), report_.steps),
-                      .seconds = judged_seconds(*row->second)};
-      if (std::isfinite(one.error) && std::isfinite(one.seconds)) found[i] = one;
+      if (first != last) ++(reached ? log.measured : log.idle);
     }
     report_.rounds.push_back(log);
     return found;

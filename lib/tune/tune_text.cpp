@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/bench/advice.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/table.hpp"
 #include "lib/tune/tune.hpp"
@@ -19,10 +20,6 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-std::string spec_of(const ResultRow& row) {
-  return row.codec.name() + (row.codec.given.empty() ? "" : ":") + row.codec.given;
-}
-
 const ResultRow* uncompressed(const TuneReport& report) {
   for (const ResultRow& row : report.bench.rows) {
     if (row.modelled() && row.codec.name() == "none") return &row;
@@ -37,7 +34,7 @@ std::string front_text(const TuneReport& report, const std::vector<const ResultR
   std::vector<std::vector<std::string>> lines;
   lines.reserve(front.size());
   for (const ResultRow* row : front) {
-    lines.push_back({spec_of(*row), fmt::format("{:.2g}", judged_error(*row)), human_seconds(judged_seconds(*row)),
+    lines.push_back({short_name(*row), fmt::format("{:.2g}", judged_error(*row)), human_seconds(judged_seconds(*row)),
                      none == nullptr ? "-" : fmt::format("{:.2f}", judged_seconds(*none) / judged_seconds(*row)),
                      fmt::format("{:.4g}", row->payload_ratio().value_or(0.0))});
   }
@@ -56,7 +53,8 @@ std::string reproducing_command(const TuneOptions& options, const ResultRow& row
     command += fmt::format(" --compute-ms {:g}", row.iteration->compute_seconds * 1e3);
     if (bench.overlap == Overlap::none) command += " --overlap none";
   }
-  if (bench.scheme != Scheme::automatic) command += fmt::format(" --reduce {}", name_of(bench.scheme));
+  if (short_name(row) != spec_of(row)) command += fmt::format(" --reduce {}", name_of(row.scheme));
+  if (bench.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));
   if (bench.ranks > 0) command += fmt::format(" --ranks {}", bench.ranks);
   if (bench.threads > 0) command += fmt::format(" --threads {}", bench.threads);
   if (bench.device != "cpu") command += fmt::format(" --device {}", bench.device);
@@ -120,6 +118,7 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
   auto& front = tune["front"] = nlohmann::ordered_json::array();
   for (const ResultRow* row : tuned_front(report, options.max_error)) {
     front.push_back({{"codec", spec_of(*row)},
+                     {"reduce", name_of(row->scheme)},
                      {"error", judged_error(*row)},
                      {"seconds", judged_seconds(*row)},
                      {"command", reproducing_command(options, *row)}});

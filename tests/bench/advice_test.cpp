@@ -166,11 +166,46 @@ TEST_F(Advice, SaysHowLargeTheModelIs) {
       << advice();
 }
 
-TEST_F(Advice, NamesTheRivalsWhoseTimesCannotBeTold) {
-  add({.codec = "fp16", .ms = 50.0, .spread = 3.0, .error = 0.001});
-  add({.codec = "int8", .ms = 52.0, .spread = 3.0, .error = 0.001});
-  add({.codec = "bf16", .ms = 70.0, .spread = 3.0, .error = 0.001});
-  EXPECT_TRUE(says(advice(), "take fp16 or int8, too close to call.")) << advice();
+TEST_F(Advice, TakesTheSmallestErrorAmongTimesThatCannotBeTold) {
+  add({.codec = "int8", .ms = 50.0, .spread = 3.0, .error = 0.01});
+  add({.codec = "fp16", .ms = 52.0, .spread = 3.0, .error = 0.001});
+  add({.codec = "bf16", .ms = 70.0, .spread = 3.0, .error = 0.0001});
+  EXPECT_TRUE(says(advice(), "take fp16. With fp16 a step's all-reduce takes 52.0 ms")) << advice();
+  EXPECT_TRUE(says(advice(), "In time it cannot be told apart from int8;")) << advice();
+  EXPECT_TRUE(says(advice(), "next: int8 50.0 ms (error 0.01), bf16 70.0 ms")) << advice();
+}
+
+TEST_F(Advice, TakesTheSimplestAmongThoseThatErrAlike) {
+  add({.codec = "powersgd", .ms = 50.0, .spread = 3.0, .error = 0.00099}).cumulative_nmse = 0.00099;
+  add({.codec = "bf16", .ms = 51.0, .spread = 3.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "take bf16.")) << advice();
+}
+
+TEST_F(Advice, TakesWhatSurelyGainsBeforeWhatMayBeFaster) {
+  add({.codec = "int8", .ms = 50.0, .spread = 48.0, .error = 0.0001});
+  add({.codec = "fp16", .ms = 60.0, .spread = 1.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "take fp16.")) << advice();
+}
+
+TEST_F(Advice, LooksAtTheBestWayOfACodecAndNamesIt) {
+  add({.codec = "int8", .ms = 150.0, .error = 0.001}).scheme = Scheme::gather;
+  add({.codec = "int8", .ms = 40.0, .error = 0.002}).scheme = Scheme::alltoall;
+  add({.codec = "bf16", .ms = 60.0, .error = 0.0001});
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "take int8 by alltoall. With int8 by alltoall")) << text;
+  EXPECT_FALSE(says(text, "slower than uncompressed")) << text;
+  EXPECT_TRUE(says(advice(0.0015), "take bf16.")) << "the faster way errs too much, the other is slower";
+}
+
+TEST_F(Advice, SaysWhatUncompressedIs) {
+  add({.codec = "int8", .ms = 40.0, .error = 0.002});
+  for (ResultRow& row : rows_) {
+    row.baseline_dtype = "bf16";
+    row.baseline_bytes = 2.0;
+    row.elements = 1'000'000;
+  }
+  EXPECT_TRUE(says(advice(), "2 MB of bf16 gradients")) << advice();
+  EXPECT_TRUE(says(advice(), "Uncompressed are bf16 gradients, which is how this job sends them")) << advice();
 }
 
 TEST_F(Advice, LeavesOutWhatErrsTooMuch) {

@@ -22,8 +22,8 @@ gradtool = sys.argv[1]
 FIRST = 1 << 20  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 
 
-def units(elements, size):
-    """Elements of each unit that bench makes of a capture with such tensors."""
+def units(elements, size, halves):
+    """Bytes of each unit that bench makes of a capture with such tensors, of which `halves` are bfloat16."""
     with tempfile.TemporaryDirectory() as folder:
         with h5py.File(f"{folder}/c.h5", "w") as file:
             file.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=2)
@@ -32,23 +32,27 @@ def units(elements, size):
                 group = file.create_group(f"tensors/{i:04d}")
                 group.attrs.update(name=f"t{i}", kind="other", layout="none", shape=np.array([n]))
                 values = np.random.default_rng(i).normal(size=(1, 2, n)).astype(np.float32)
-                group["gradient"] = values
+                if i in halves:
+                    group["gradient"] = (values.view(np.uint32) >> 16).astype(np.uint16)
+                    group["gradient"].attrs["dtype"] = "bfloat16"
+                else:
+                    group["gradient"] = values
         run = subprocess.run([gradtool, "bench", f"{folder}/c.h5", "--codec", "none", "-n", "1", "--granularity", f"bucket:{size}B",
                               "--timing", "isolated", "--json", f"{folder}/r.json"], capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
         with open(f"{folder}/r.json") as file:
             row = next(row for row in json.load(file)["rows"] if row["codec"] == "none")
-        return [round(sum(use["bytes"] for use in unit["collectives"]) / 4) for unit in row["units"]]
+        return [round(sum(use["bytes"] for use in unit["collectives"])) for unit in row["units"]]
 
 
-def ddp(elements, size):
+def ddp(elements, size, halves):
     """As DDP's reducer rebuilds its buckets: in the order in which gradients become ready."""
     ready = list(reversed(range(len(elements))))
-    tensors = [torch.empty(elements[i]) for i in ready]
+    tensors = [torch.empty(elements[i], dtype=torch.bfloat16 if i in halves else torch.float32) for i in ready]
     result = assignment(tensors, [min(FIRST, size), size], [False] * len(tensors), ready)
     buckets = result[0] if isinstance(result, tuple) else result
     # DDP sorts nothing when it is told the order; the numbers are those of the tensors in the file.
-    return [sum(elements[i] for i in bucket) for bucket in buckets]
+    return [sum(elements[i] * (2 if i in halves else 4) for i in bucket) for bucket in buckets]
 
 
 random.seed(1)
@@ -60,6 +64,9 @@ for width, last in ((32, 16), (64, 32)):
 resnet20 += [640, 10]
 cases.append((resnet20, 25_000_000))
 for elements, size in cases:
-    here, there = units(elements, size), ddp(elements, size)
-    assert here == there, (elements, size, here, there)
-print(f"{len(cases)} models cut as DDP cuts them; ResNet-20 at 25 MB: {here}")
+    for halves in (set(), set(range(0, len(elements), 3))):
+        here, there = units(elements, size, halves), ddp(elements, size, halves)
+        if halves:  # DDP lists buckets as they close, here they are listed as they begin
+            here, there = sorted(here), sorted(there)
+        assert here == there, (elements, size, here, there)
+print(f"{2 * len(cases)} models cut as DDP cuts them; ResNet-20 at 25 MB, a third of it bfloat16: {here}")

@@ -46,5 +46,6 @@ for granularity in ("tensor", "model"):
             assert float(row["residual_ratio"]) < 60, f"{where}: residual {row['residual_ratio']} times the gradient"
     lossless = [name for name in ("none", "zstd") if name in rows]
     for name in lossless:
-        assert float(rows[name]["nmse"]) < 1e-12, name
+        # Sums of bfloat16 round at every hop.
+        assert float(rows[name]["nmse"]) < (1e-12 if name != "none" or rows[name]["baseline_dtype"] == "f32" else 1e-4), name
 print(f"{len(codecs)} codecs on {ranks} ranks, {elements} elements")

@@ -119,11 +119,11 @@ TEST(Columns, AreEmptyForWhatARowDoesNotHave) {
   row.status = ResultRow::Status::skipped;
   row.message = "no tensor has only finite values";
   row.granularity = "model";
-  const std::set<std::string> known{"schema_version", "run_id", "status",      "message", "codec",       "params",
-                                    "aggregation",    "file",   "model",       "tensor",  "granularity", "elements",
-                                    "first_step",     "ranks",  "last_step",   "comm",    "device",      "threads",
-                                    "dtype",          "seed",   "time_source", "timing",  "pipeline",    "all_reduce",
-                                    "raw_bytes",      "op",     "quantity"};
+  const std::set<std::string> known{
+      "schema_version", "run_id",   "status",     "message",     "codec",    "params",     "aggregation",
+      "file",           "model",    "tensor",     "granularity", "elements", "first_step", "ranks",
+      "last_step",      "comm",     "device",     "threads",     "dtype",    "seed",       "time_source",
+      "timing",         "pipeline", "all_reduce", "raw_bytes",   "op",       "quantity",   "baseline_dtype"};
   for (const auto& column : bench_columns()) {
     const bool empty = std::holds_alternative<std::monostate>(column.cell(row));
     EXPECT_EQ(empty, !known.contains(column.name)) << column.name;

@@ -56,6 +56,25 @@ TEST(Units, TheFirstBucketIsOneMebibyte) {
   EXPECT_EQ(units[1].elements, 7'184U);
 }
 
+TEST(Units, TypesShareNoBucketAndCountTheirOwnBytes) {
+  auto infos = tensors({100, 10, 10, 10, 500});
+  for (const std::size_t t : {0U, 2U, 3U}) infos[t].dtype = Dtype::bf16;
+  const std::vector<std::size_t> all{0, 1, 2, 3, 4};
+  const auto units = make_units(infos, all, Granularity::parse("bucket:100B"), std::nullopt);
+  ASSERT_EQ(units.size(), 3U);  // 500 | 10 10 100, which are 40 bytes before the last | 10
+  EXPECT_EQ(units[0].dtype, Dtype::f32);
+  EXPECT_EQ(units[0].bytes(), 2000U);
+  EXPECT_EQ(units[1].dtype, Dtype::bf16);
+  EXPECT_EQ(units[1].elements, 120U);
+  EXPECT_EQ(units[1].bytes(), 240U);
+  EXPECT_EQ(units[2].elements, 10U);
+  EXPECT_EQ(make_units(infos, all, Granularity::parse("model"), std::nullopt).front().dtype, Dtype::f32)
+      << "the widest";
+  EXPECT_EQ(make_units(infos, {0, 2}, Granularity::parse("model"), std::nullopt).front().dtype, Dtype::bf16);
+  for (const Unit& unit : make_units(infos, all, Granularity::parse("tensor"), Dtype::f16))
+    EXPECT_EQ(unit.dtype, Dtype::f16);
+}
+
 TEST(Units, RangesHoldNoMoreThanAskedFor) {
   const auto of = [](const std::vector<std::size_t>& elements, std::size_t most) {
     std::vector<Unit> units;

@@ -64,7 +64,8 @@ def rows_of(path):
 
 
 def name_of(row, names):
-    return names[row["codec"], row["params"]]
+    """As tables call it: with the way, where a codec that gathers was replayed by another one as well."""
+    return names[row["codec"], row["params"]] + (" by alltoall" if row["aggregation"] == "alltoall" else "")
 
 
 US_PER_UNIT = {"us": 1, "ms": 1e3, "s": 1e6}
@@ -82,6 +83,14 @@ def check_numbers(folder, page):
     names = {(row["codec"], row["params"]): row["name"] for row in record["rows"] if row["tensor"] == "all"}
     isolated = {name_of(r, names): r for r in rows if r["tensor"] == "all" and r["timing"] == "isolated" and r["time_source"] == "measured"}
     modelled = {(f"{r['network']}, {r['ranks']} ranks", name_of(r, names)): r for r in rows if r["time_source"] == "modelled"}
+    # Ways that another one of the codec beats wherever both were modelled are left out.
+    left_out = {name for _, name in modelled} - {row["codec"] for row in page.table("phases")}
+    assert "topk:ratio=0.05 by alltoall" in {name for _, name in modelled}, "a codec that gathers has both ways in the file"
+    for place, name in modelled:
+        if name in left_out:
+            rival = name.removesuffix(" by alltoall") if "by alltoall" in name else f"{name} by alltoall"
+            assert float(modelled[place, rival]["total_us_median"]) <= float(modelled[place, name]["total_us_median"]), (place, name)
+    modelled = {key: row for key, row in modelled.items() if key[1] not in left_out}
     compared = 0
 
     def equal(shown, cell, where):
@@ -109,7 +118,7 @@ def check_numbers(folder, page):
     judged = {row["codec"]: row["judged_by"] for row in page.table("pareto_bytes")}
     assert judged["efsignsgd"] == "cumulative_nmse" and judged["bf16"] == "nmse", judged
     phases = page.table("phases")
-    assert len(phases) == len(modelled) == 2 * 3 * 7, (len(phases), len(modelled))
+    assert len(phases) == len(modelled) >= 2 * 3 * 7, (len(phases), len(modelled))
     for row in phases:
         for phase in ("encode", "comm", "decode", "total", "total_low", "total_high"):
             column, end = (f"total_{unit}_{phase[6:]}", phase[6:]) if phase.startswith("total_") else (f"{phase}_{unit}", "median")
@@ -122,7 +131,8 @@ def check_numbers(folder, page):
         assert math.isclose(float(row[unit]) * US_PER_UNIT[unit], float(source["total_us_median"]), rel_tol=1e-12), row
     per_tensor = {(name_of(r, names), r["tensor"]): r for r in rows if r["tensor"] != "all"}
     layers = page.table("layers")
-    assert len(layers) == 5 * 10, "five codecs, ten tensors"
+    drawn = {row["codec"] for row in layers}
+    assert len(drawn) >= 5 and not drawn & left_out and len(layers) == len(drawn) * 10, "five codecs at least, ten tensors"
     for row in layers:
         source = per_tensor[row["codec"], row["tensor"]]
         equal(row["error"], source[row["judged_by"]], f"layers {row['codec']} {row['tensor']}")
@@ -195,7 +205,7 @@ def check_model(folder, page):
     unit, unit_there = unit_of(point), unit_of(there.table("pareto_time")[0])
     times = {row["codec"]: float(row[unit_there]) * US_PER_UNIT[unit_there] for row in there.table("pareto_time")}
     compared = [row for row in lines if row["link_gbit_s"] == point["link_gbit_s"] and row["codec"] in times]
-    assert len(compared) == 6, compared
+    assert len({row["codec"].split(" by ")[0] for row in compared}) == 6, compared
     for row in compared:
         assert math.isclose(float(row[unit]) * US_PER_UNIT[unit], times[row["codec"]], rel_tol=1e-9), (row, times)
     # Where the strip changes from one codec to another, the lines cross: the codec that is taken is faster than uncompressed.

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/vector.hpp"
+#include "lib/codecs/reducer.hpp"
+
+namespace gradtool {
+
+/// The uncompressed collective of a job whose gradients are float16 or bfloat16, by the library itself: sums are in
+/// that type and are rounded at every hop. Such a job has its gradients in the type already, divided by the number of
+/// ranks before they are added, as DDP does. So `load` and `store`, which stand in for that, are not part of `reduce`.
+/// Infinite where the type overflows: gradients are taken as they were captured, without the job's loss scaling.
+template <Space S>
+class UncompressedReducer final : public Reducer<S> {
+ public:
+  /// `dtype`: f16 or bf16. n: elements of the unit; for another collective than all-reduce, `ranks` divides it.
+  UncompressedReducer(Dtype dtype, std::size_t n, int ranks, Collective op)
+      : dtype_{dtype},
+        n_{n},
+        each_{op == Collective::all_gather ? n / static_cast<std::size_t>(ranks) : n},
+        op_{op},
+        cast_{make_codec<S>(parse_codec(dtype == Dtype::f16 ? "fp16" : "bf16"), Layout::flat(n))},
+        state_{2 * Arena<S>::padded_size(bytes())},
+        values_{state_.take_bytes(bytes())},
+        arrived_{state_.take_bytes(bytes())} {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Segment part = ring_segment(n, rank, ranks);
+      sizes_.push_back(2 * part.count);
+      offsets_.push_back(2 * part.first);
+    }
+  }
+
+  /// Takes the gradient in the job's type, the ranks' share of a mean where ranks are averaged. Untimed, before
+  /// `reduce`.
+  void load(Queue<S> queue, View<float, S> gradient) {
+    if (op_ == Collective::all_reduce || op_ == Collective::reduce_scatter)
+      scale(queue, gradient, 1.0F / static_cast<float>(sizes_.size()));
+    cast_->encode(queue, gradient, {}, values_, {});
+  }
+  /// Brings what `reduce` came to into `gradient`. Untimed.
+  void store(Queue<S> queue, View<float, S> gradient) {
+    fill_zero(queue, gradient);
+    cast_->decode_add(queue, op_ == Collective::all_to_all ? arrived_ : values_, 1.0F, gradient, {});
+  }
+
+  /// The memory that `reduce` works on.
+  [[nodiscard]] View<float, S> memory() const {
+    return {reinterpret_cast<float*>(values_.data()), values_.size() / sizeof(float)};
+  }
+
+  [[nodiscard]] std::size_t workspace_bytes() const override { return Arena<S>::padded_size(bytes()); }
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> /*gradient*/, const SideInputs<S>& /*side*/,
+              const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+    in_phase(clock, Phase::encode, queue, [] {});
+    in_phase(clock, Phase::communicate, queue, [&] { send(comm, queue, workspace); });
+    in_phase(clock, Phase::decode, queue, [] {});
+  }
+  void reset(Queue<S> /*queue*/) override {}
+  [[nodiscard]] std::uint64_t payload_bytes() const override { return 2 * each_; }
+  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return each_; }
+  [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override {
+    return {.shards = op_ != Collective::all_reduce};
+  }
+
+ private:
+  [[nodiscard]] std::size_t bytes() const { return 2 * n_; }
+
+  void send(Communicator<S>& comm, Queue<S> queue, View<std::byte, S> workspace) {
+    const auto mine = static_cast<std::size_t>(comm.rank());
+    switch (op_) {
+      case Collective::all_reduce:
+        return comm.all_reduce_native(queue, values_, dtype_, workspace);
+      case Collective::reduce_scatter:
+        return comm.reduce_scatter_sum(queue, values_, dtype_, workspace);
+      case Collective::all_gather:
+        return comm.all_gather_v(queue, values_.part(offsets_[mine], sizes_[mine]), sizes_, offsets_, values_);
+      case Collective::all_to_all:
+        return comm.all_to_all(queue, values_, arrived_);
+    }
+  }
+
+  Dtype dtype_;
+  std::size_t n_;
+  std::size_t each_;  ///< elements that a rank hands to the collective
+  Collective op_;
+  std::shared_ptr<const Codec<S>> cast_;
+  Arena<S> state_;
+  View<std::byte, S> values_;   ///< in the type
+  View<std::byte, S> arrived_;  ///< of an all-to-all, which is not in place
+  std::vector<std::uint64_t> sizes_, offsets_;
+};
+
+}  // namespace gradtool
