@@ -164,21 +164,23 @@ std::vector<Network> parse_networks(const std::vector<std::string>& texts) {
 }
 
 void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench) {
-  bench.overlap = overlap == "none" ? Overlap::none : Overlap::bucket;
-  if (!compute) {
-    if (!overlap.empty()) throw Error{Fault::usage, "--overlap is about modelled iterations: give --compute-ms"};
+  if (!overlap.empty()) bench.overlap = overlap == "none" ? Overlap::none : Overlap::bucket;
+  if (!compute) return;
+  if (*compute == "captured" || *compute == "none") {
+    bench.computation = *compute == "none" ? Computation::none : Computation::captured;
+    if (bench.overlap && bench.computation == Computation::none)
+      throw Error{Fault::usage, "--overlap is about modelled iterations: leave --compute-ms none out"};
     return;
   }
-  bench.compute_captured = *compute == "captured";
-  if (bench.compute_captured) return;
   double milliseconds = 0.0;
   const char* const end = compute->data() + compute->size();
   const auto result = std::from_chars(compute->data(), end, milliseconds);
   if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
-    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, or "
-                                          "captured",
+    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, "
+                                          "captured or none",
                                           *compute)};
   }
+  bench.computation = Computation::given;
   bench.compute_seconds = milliseconds * 1e-3;
 }
 
@@ -370,10 +372,11 @@ int run(BenchArguments& o) {
   bench.layers = o.layers.value_or("");
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   set_iteration(o.compute, o.overlap, bench);
-  if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute)) {
-    throw Error{Fault::usage,
-                "--nodes, --advise, --max-nmse and --compute-ms are about a modelled network: give --network, such as "
-                "10gbe"};
+  if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty())) {
+    throw Error{
+        Fault::usage,
+        "--nodes, --advise, --max-nmse, --compute-ms and --overlap are about a modelled network: give --network, "
+        "such as 10gbe"};
   }
   if (o.max_nmse && !o.advise)
     throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
@@ -533,8 +536,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
   app->add_option(
       "--compute-ms", o->compute,
-      "Model whole iterations: milliseconds of forward, backward and update on one rank, or captured for the time "
-      "that capture recorded");
+      "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
+      "file states; none: gradients alone [the file's time, where it states one]");
   app->add_option(
          "--overlap", o->overlap,
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")

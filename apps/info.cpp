@@ -168,10 +168,10 @@ std::string loss_text(const std::vector<StepInfo>& steps) {
 }
 
 std::string compute_text(const std::vector<StepInfo>& steps) {
-  const auto seconds = captured_compute_seconds(steps);
+  const auto seconds = captured_compute_time(steps);
   if (!seconds) return "not stated";
-  return fmt::format("{} an iteration, forward, backward and update (slowest worker, median over steps)",
-                     human_seconds(*seconds));
+  return fmt::format("{} an iteration, forward, backward and update (slowest worker, median over steps of {} to {})",
+                     human_seconds(seconds->seconds), human_seconds(seconds->low), human_seconds(seconds->high));
 }
 
 std::string non_finite_text(const Summary& summary) {

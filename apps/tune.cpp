@@ -141,8 +141,8 @@ Subcommand add_tune(CLI::App& root) {
   app->add_option("--nodes", o->nodes, "Machines in it [the replayed ranks]");
   app->add_option(
       "--compute-ms", o->compute,
-      "Judge whole iterations: milliseconds of forward, backward and update on one rank, or captured for the time "
-      "that capture recorded");
+      "Judge whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
+      "file states; none: gradients alone [the file's time, where it states one]");
   app->add_option("--overlap", o->overlap,
                   "In iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
       ->check(CLI::IsMember({"none", "bucket"}));

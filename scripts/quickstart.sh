@@ -60,6 +60,6 @@ esac
 
 say "written to $out"
 ls "$out" "$out/analysis"
-printf '\nThe table of all codecs is in %s. Next, with your own capture (docs/gradient-file.md) and the time of an iteration:\n' "$out/bench.txt"
-printf '  %s bench %s --network 10gbe --nodes 8,16,...,256 --compute-ms captured --advise\n' "$gradtool" "$capture"
+printf '\nThe table of all codecs is in %s. Next, with your own capture (docs/gradient-file.md), or for machines that compute faster:\n' "$out/bench.txt"
+printf '  %s bench %s --network 10gbe --nodes 8,16,...,256 --compute-ms 20 --advise\n' "$gradtool" "$capture"
 [ -z "$page" ] || printf '%s\n' "$page"

@@ -38,6 +38,18 @@ std::string baseline_text(const ResultRow& none) {
                      none.errors ? fmt::format("; adding them in that type errs by {:.2g}", none.errors->nmse()) : "");
 }
 
+/// What an iteration does beside its gradients.
+std::string computation_text(const ResultRow::Iteration& iteration) {
+  const std::string captured = iteration.compute_low > 0.0 ? fmt::format(", as captured ({} to {} in single steps)",
+                                                                         human_seconds(iteration.compute_low),
+                                                                         human_seconds(iteration.compute_high))
+                                                           : "";
+  return fmt::format(" An iteration computes for {}{}, and {}.", human_seconds(iteration.compute_seconds), captured,
+                     iteration.overlap == Overlap::bucket
+                         ? "a bucket is sent as soon as the backward pass has it"
+                         : "gradients are sent after the backward pass (--overlap none)");
+}
+
 /// The less there is to it, the smaller: a cast that is added up, what is gathered, what keeps a memory, several
 /// collectives of its own.
 int complexity(const ResultRow& row) {
@@ -164,7 +176,7 @@ class Advice {
                  "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes "
                  "uncompressed{}. A gain of less than 5 % is not worth an error. ",
                  name, judged_error(best), change, uncompressed, what, unknown_noise(best)) +
-             hopeless();
+             hopeless() + pays_below();
     }
     const std::string compressed = human_seconds(judged_seconds(best));
     const double ratio = gain(judged_seconds(best));
@@ -180,7 +192,8 @@ class Advice {
       text += ratio >= 1.0 ? fmt::format(": {:.2f} times faster", ratio)
                            : fmt::format(": {:.2f} times slower", 1.0 / ratio);
     }
-    if (const Interval gains = gain_interval(best, *none_); gains.high > gains.low) {
+    const Interval gains = gain_interval(best, *none_);
+    if (fmt::format("{:.2f}", gains.high) != fmt::format("{:.2f}", gains.low)) {
       text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of the measured times)", gains.low,
                           gains.high);
     }
@@ -203,8 +216,8 @@ class Advice {
           "taken, and of those that err alike the simplest. ",
           joined(names, ", "), rivals_.size() > names.size() ? " and others" : "");
     }
-    if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless();
-    return text;
+    if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();
+    return text + exposed();
   }
 
   /// What runs up and why nothing else was taken, a line each.
@@ -250,6 +263,42 @@ class Advice {
     names.reserve(rows.size());
     for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
     return names;
+  }
+  /// How long an iteration waits for uncompressed gradients: no codec can save more.
+  [[nodiscard]] std::string exposed() const {
+    if (!none_->iteration) return "";
+    const double waits = none_->iteration->seconds - none_->iteration->compute_seconds;
+    return fmt::format(
+        "Uncompressed, {} of an iteration are exposed communication: no codec can gain more than {:.2f} "
+        "times. ",
+        human_seconds(waits), none_->iteration->seconds / none_->iteration->compute_seconds);
+  }
+  /// The longest computation beside which one of the codecs would gain enough, where that of the iteration is longer.
+  [[nodiscard]] std::string pays_below() const {
+    const auto& iteration = none_->iteration;
+    if (!iteration || none_->units.empty()) return "";
+    double longest = 0.0;
+    const ResultRow* codec = nullptr;
+    for (const ResultRow* row : fit_) {
+      if (row->units.empty()) continue;
+      const auto gains = [&](double compute) {
+        return modelled_iteration(*none_, compute, iteration->overlap) >=
+               kWorthwhile * modelled_iteration(*row, compute, iteration->overlap);
+      };
+      double pays = 0.0, does_not = iteration->compute_seconds;
+      if (!gains(pays)) continue;
+      for (int step = 0; step < 40; ++step) {
+        const double middle = 0.5 * (pays + does_not);
+        (gains(middle) ? pays : does_not) = middle;
+      }
+      if (pays > longest) {
+        longest = pays;
+        codec = row;
+      }
+    }
+    if (codec == nullptr) return "Beside no computation at all would a codec gain that. ";
+    return fmt::format("{} would pay beside a computation of less than {}. ", name_of_row(*codec),
+                       human_seconds(longest));
   }
   [[nodiscard]] std::string hopeless() const {
     const bool is = noop_ != nullptr && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
@@ -322,13 +371,14 @@ std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse) {
                       "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
                       "of a step. Whether a model still learns with it, only training tells.{}",
                       max_nmse, baseline_text(any)),
-          fmt::format("It rests on times of {} thread{} of this machine, errors of {} ranks, {}{}, and a model of the "
-                      "network.{}",
-                      any.threads, any.threads == 1 ? "" : "s", any.measured_ranks,
-                      any.file.empty() ? "the capture" : any.file, size_of_model(any),
-                      any.iteration ? ""
-                                    : " Times are of the gradients alone: --compute-ms adds the computation that they "
-                                      "can hide behind.")};
+          fmt::format(
+              "It rests on times of {} thread{} of this machine, errors of {} ranks, {}{} in iterations {} to {}, "
+              "reduced by {}, and a model of the network.{}",
+              any.threads, any.threads == 1 ? "" : "s", any.measured_ranks, any.file.empty() ? "the capture" : any.file,
+              size_of_model(any), any.first_step, any.last_step, any.granularity,
+              any.iteration ? computation_text(*any.iteration)
+                            : " Times are of the gradients alone: --compute-ms adds the computation that they "
+                              "can hide behind.")};
 }
 
 }  // namespace gradtool

@@ -34,13 +34,6 @@
 namespace gradtool {
 namespace {
 
-double compute_seconds_of(const GradientSource& reader) {
-  if (const auto seconds = captured_compute_seconds(reader.steps())) return *seconds;
-  throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); give "
-                                       "the time: --compute-ms 120",
-                                       reader.path())};
-}
-
 /// Those whose name matches `layers`; all when it is empty. Throws Fault::usage when none does.
 TensorChoice choose_tensors(const GradientSource& reader, const std::string& layers) {
   TensorChoice selection;
@@ -120,7 +113,7 @@ class Bench {
       auto reader = std::make_unique<GradientReader>(options.file);
       for (const auto& path : reader->sources()) known_.source_sha256.emplace_back(path, "");
       sources_.push_back(std::move(reader));
-      if (options.compute_captured) compute_seconds_ = compute_seconds_of(*sources_.front());
+      look_for_computation(*sources_.front());
     }
     if (device_.across_processes) join_job();
     if (!sources_.empty()) {
@@ -234,6 +227,20 @@ class Bench {
   /// Seconds for all rows of one granularity together, where --timeout does not say how long one may take. Six rows, as
   /// one codec has with none and noop, keep the 5 s that StopRule gives each.
   static constexpr double kSamplingSeconds = 30.0;
+
+  void look_for_computation(const GradientSource& file) {
+    const bool carries = options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter;
+    const bool wanted = options_.computation == Computation::captured ||
+                        (options_.computation == Computation::if_captured && carries && !options_.networks.empty());
+    if (options_.computation == Computation::given) compute_ = {.seconds = options_.compute_seconds};
+    if (wanted) compute_ = captured_compute_time(file.steps()).value_or(ComputeTime{});
+    if (compute_.seconds > 0.0) return;
+    if (options_.computation == Computation::captured || (options_.overlap && carries)) {
+      throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); "
+                                           "give the time: --compute-ms 120",
+                                           file.path())};
+    }
+  }
 
   /// Puts the capture's weights, or their differences, in the place of its values where that is asked for.
   void choose_values(std::unique_ptr<GradientSource>& file) {
@@ -520,8 +527,8 @@ class Bench {
     add_modelled(report_.rows, {.networks = options_.networks,
                                 .machines = machines,
                                 .tensor_bytes = tensor_bytes,
-                                .compute_seconds = compute_seconds_,
-                                .overlap = options_.overlap});
+                                .compute = compute_,
+                                .overlap = options_.overlap.value_or(Overlap::bucket)});
   }
 
   const BenchOptions& options_;
@@ -538,7 +545,7 @@ class Bench {
   int ranks_ = 1;
   std::size_t range_elements_ = 0;  ///< see ReplayPlan
   std::uint64_t done_ = 0;          ///< of the progress
-  double compute_seconds_ = options_.compute_seconds;
+  ComputeTime compute_;
   std::unique_ptr<Reconstruction> reconstruction_;
 };
 

@@ -272,6 +272,14 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.verdict.iteration_speedup_vs_none; });
   c.add("baseline_dtype", "in which none reduces gradients: f32, f16, bf16, or mixed, tensor by tensor",
         &ResultRow::baseline_dtype);
+  const auto captured = [](double ResultRow::Iteration::*seconds) {
+    return [seconds](Row r) {
+      return r.iteration && r.iteration->compute_low > 0.0 ? Cell{(*r.iteration).*seconds * 1e3} : Cell{};
+    };
+  };
+  c.add("compute_low_ms", "compute_ms of the fastest captured step; empty where the time was given",
+        captured(&ResultRow::Iteration::compute_low));
+  c.add("compute_high_ms", "and of the slowest", captured(&ResultRow::Iteration::compute_high));
   return c.take();
 }
 

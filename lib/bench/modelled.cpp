@@ -16,6 +16,18 @@ double share(double part, double whole) {
   return whole > 0.0 ? part / whole : 1.0;
 }
 
+/// When coding takes `encode` and `decode` seconds in all.
+double iteration_at(const ResultRow& row, double compute, Overlap overlap, double encode, double decode) {
+  std::vector<UnitCost> costs;
+  for (const UnitProfile& unit : row.units) {
+    costs.push_back({.ready = unit.ready,
+                     .encode = unit.encode * share(encode, row.encode->median),
+                     .communicate = model_step(unit.uses, *row.network, row.measured_ranks, row.ranks).seconds,
+                     .decode = unit.decode * share(decode, row.decode->median)});
+  }
+  return iteration_seconds(costs, compute, overlap);
+}
+
 ResultRow modelled_row(const ResultRow& measured, const Network& network, int machines, const ModelSetting& setting) {
   const int ranks = machines * network.node;
   const bool decodes_all = measured.op == Collective::all_reduce && measured.scheme == Scheme::gather &&
@@ -64,18 +76,13 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
       *row.tensorwise_seconds += model_step({&use, 1}, network, measured.ranks, ranks).seconds;
     }
   }
-  if (setting.compute_seconds > 0.0) {
+  if (setting.compute.seconds > 0.0) {
     const auto seconds_at = [&](double encode, double decode) {
-      std::vector<UnitCost> costs;
-      for (const UnitProfile& unit : row.units) {
-        costs.push_back({.ready = unit.ready,
-                         .encode = unit.encode * share(encode, row.encode->median),
-                         .communicate = model_step(unit.uses, network, measured.ranks, ranks).seconds,
-                         .decode = unit.decode * share(decode, row.decode->median)});
-      }
-      return iteration_seconds(costs, setting.compute_seconds, setting.overlap);
+      return iteration_at(row, setting.compute.seconds, setting.overlap, encode, decode);
     };
-    row.iteration = {.compute_seconds = setting.compute_seconds,
+    row.iteration = {.compute_seconds = setting.compute.seconds,
+                     .compute_low = setting.compute.low,
+                     .compute_high = setting.compute.high,
                      .overlap = setting.overlap,
                      .seconds = seconds_at(row.encode->median, row.decode->median)};
     if (row.total->low) {
@@ -89,6 +96,10 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
 }
 
 }  // namespace
+
+double modelled_iteration(const ResultRow& row, double compute, Overlap overlap) {
+  return iteration_at(row, compute, overlap, row.encode->median, row.decode->median);
+}
 
 ModelledStep model_units(const ResultRow& row, const Network& network, int ranks) {
   ModelledStep step;

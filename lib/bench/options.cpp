@@ -69,8 +69,9 @@ void check_collective(const BenchOptions& options) {
   refuse(options.node > 1, "--levels", "divides an all-reduce");
   refuse(options.pipeline > 1, "--pipeline", "overlaps chunks of an all-reduce");
   refuse(options.all_reduce != AllReduce::ring, "--all-reduce", "is how an all-reduce adds");
-  refuse(options.op != Collective::reduce_scatter && (options.compute_captured || options.compute_seconds > 0.0),
-         "--compute-ms", "models gradients on their way beside the backward pass");
+  const bool computes = options.computation == Computation::captured || options.computation == Computation::given;
+  refuse(options.op != Collective::reduce_scatter && computes, "--compute-ms",
+         "models gradients on their way beside the backward pass");
   refuse(options.op == Collective::all_to_all && !options.reconstruction.empty(), "--reconstruction",
          "writes the one result of all ranks");
 }
@@ -88,11 +89,13 @@ void check_options(const BenchOptions& options) {
   expect_valid(options.file.empty() != options.sizes.empty(), "bench: give a gradient file or --synthetic sizes");
   if (!options.sizes.empty() && options.values > ReplayedValues::own)
     throw Error{Fault::usage, "--values is about a captured model: leave it out with --synthetic"};
-  if (!options.sizes.empty() && !(options.layers.empty() && options.reconstruction.empty() && !options.per_tensor &&
-                                  !options.compute_captured && options.compute_seconds == 0.0)) {
-    throw Error{Fault::usage,
-                "--layers, --per-tensor, --reconstruction and --compute-ms are about a captured model: leave them out "
-                "with --synthetic"};
+  if (!options.sizes.empty() &&
+      !(options.layers.empty() && options.reconstruction.empty() && !options.per_tensor && !options.overlap &&
+        options.computation != Computation::captured && options.computation != Computation::given)) {
+    throw Error{
+        Fault::usage,
+        "--layers, --per-tensor, --reconstruction, --compute-ms and --overlap are about a captured model: leave them "
+        "out with --synthetic"};
   }
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};

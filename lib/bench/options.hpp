@@ -29,6 +29,14 @@ enum class Timing : std::uint8_t {
   return kNames[static_cast<std::size_t>(algorithm)];
 }
 
+/// Where the time that an iteration computes comes from, without which gradients alone are modelled.
+enum class Computation : std::uint8_t {
+  if_captured,  ///< the file, where it says
+  captured,     ///< the file, which must say
+  given,        ///< compute_seconds
+  none,
+};
+
 /// Ranks of synthetic gradients where nothing says how many.
 constexpr int kSyntheticRanks = 4;
 
@@ -69,12 +77,12 @@ struct BenchOptions {
   std::string layers;             ///< regular expression; empty: all tensors
   std::vector<Network> networks;  ///< to model
   std::vector<int> nodes;         ///< of each; empty: as many as were measured
-  double compute_seconds = 0.0;   ///< of one iteration on one rank, exchange aside; 0: no iterations modelled
-  bool compute_captured = false;  ///< take them from the file
-  Overlap overlap = Overlap::bucket;
-  std::string reconstruction;  ///< file to write; empty: none
-  std::string payloads;        ///< folder to write the codec's payloads to; empty: none
-  std::string command;         ///< as given, for the record
+  Computation computation = Computation::if_captured;
+  double compute_seconds = 0.0;    ///< of one iteration on one rank, exchange aside, where they are given
+  std::optional<Overlap> overlap;  ///< of modelled iterations; empty: by bucket, where there are any
+  std::string reconstruction;      ///< file to write; empty: none
+  std::string payloads;            ///< folder to write the codec's payloads to; empty: none
+  std::string command;             ///< as given, for the record
 
   /// Where ranks are processes: how they reach each other.
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }

@@ -74,7 +74,8 @@ struct ResultRow {
 
   /// One modelled iteration.
   struct Iteration {
-    double compute_seconds = 0.0;  ///< forward and backward pass and update on one rank
+    double compute_seconds = 0.0;                  ///< forward and backward pass and update on one rank
+    double compute_low = 0.0, compute_high = 0.0;  ///< of single captured steps; 0: the time was given
     Overlap overlap = Overlap::bucket;
     double seconds = 0.0;                       ///< computation, codec and communication
     std::optional<double> low = {}, high = {};  ///< of that, from the codec's times
@@ -177,7 +178,7 @@ struct ModelSetting {
   const std::vector<Network>& networks;
   const std::vector<int>& machines;         ///< numbers of machines, for each network
   const std::vector<double>& tensor_bytes;  ///< of each tensor of the capture; empty: there is none
-  double compute_seconds = 0.0;  ///< above 0: rows also have the iteration that this makes (iteration_seconds)
+  ComputeTime compute = {};                 ///< where it is known, rows have the iteration that it makes
   Overlap overlap = Overlap::bucket;
 };
 /// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
@@ -186,6 +187,9 @@ struct ModelSetting {
 /// payload, so its decode time grows with the ranks; that of other schemes does not. Errors are those of the measured
 /// ranks, which the message says.
 void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting);
+
+/// Seconds of an iteration that computes for `compute`, of a modelled row; its units are needed.
+[[nodiscard]] double modelled_iteration(const ResultRow& row, double compute, Overlap overlap);
 
 /// The collectives of one step of an isolated or modelled row, on `network` among `ranks`.
 [[nodiscard]] ModelledStep model_units(const ResultRow& row, const Network& network, int ranks);

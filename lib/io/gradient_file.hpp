@@ -58,9 +58,14 @@ struct StepInfo {
   [[nodiscard]] bool overflowed() const { return std::find(overflow.begin(), overflow.end(), 1) != overflow.end(); }
 };
 
-/// How long an iteration computes: the median over steps of the slowest worker's compute_seconds, since the others wait
-/// for it. Only values above 0 count; nothing when there are none.
-[[nodiscard]] std::optional<double> captured_compute_seconds(const std::vector<StepInfo>& steps);
+/// How long an iteration computes, in seconds.
+struct ComputeTime {
+  double seconds = 0.0;          ///< 0: not known
+  double low = 0.0, high = 0.0;  ///< of single steps; 0: not known
+};
+/// The median over steps of the slowest worker's compute_seconds, since the others wait for it. Only values above 0
+/// count; nothing when there are none.
+[[nodiscard]] std::optional<ComputeTime> captured_compute_time(const std::vector<StepInfo>& steps);
 
 /// Gradients of W workers in S steps, to be replayed: a gradient file, or made up. Tensors, steps and workers are named
 /// by their positions, from 0.

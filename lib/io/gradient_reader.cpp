@@ -72,7 +72,7 @@ std::uint64_t count_in_parts(std::uint64_t elements, std::vector<float>& buffer,
 
 }  // namespace
 
-std::optional<double> captured_compute_seconds(const std::vector<StepInfo>& steps) {
+std::optional<ComputeTime> captured_compute_time(const std::vector<StepInfo>& steps) {
   std::vector<double> seconds;
   for (const auto& step : steps) {
     double slowest = 0.0;
@@ -83,7 +83,9 @@ std::optional<double> captured_compute_seconds(const std::vector<StepInfo>& step
   }
   if (seconds.empty()) return std::nullopt;
   std::sort(seconds.begin(), seconds.end());
-  return 0.5 * (seconds[(seconds.size() - 1) / 2] + seconds[seconds.size() / 2]);
+  return ComputeTime{.seconds = 0.5 * (seconds[(seconds.size() - 1) / 2] + seconds[seconds.size() / 2]),
+                     .low = seconds.front(),
+                     .high = seconds.back()};
 }
 
 std::uint64_t GradientSource::elements() const {

@@ -98,8 +98,10 @@ class BenchCharts {
     std::set<std::string> seen;
     std::set<int> counts;
     for (const ResultRow& row : record_.rows) {
-      if (row.iteration && compute_seconds_ == 0.0) {
-        compute_seconds_ = row.iteration->compute_seconds;
+      if (row.iteration && compute_.seconds == 0.0) {
+        compute_ = {.seconds = row.iteration->compute_seconds,
+                    .low = row.iteration->compute_low,
+                    .high = row.iteration->compute_high};
         overlap_ = row.iteration->overlap;
       }
       if (!row.modelled()) continue;
@@ -128,7 +130,7 @@ class BenchCharts {
     add_modelled(rows, {.networks = networks,
                         .machines = nodes,
                         .tensor_bytes = tensor_bytes_,
-                        .compute_seconds = compute_seconds_,
+                        .compute = compute_,
                         .overlap = overlap_});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(measured));
     return rows;
@@ -144,9 +146,7 @@ class BenchCharts {
         modelled_.push_back(record_.rows[i]);
         places.push_back(record_.place[i]);
       }
-      for (ResultRow& row : modelled_) {
-        if (row.codec.name() == "none" && !tensor_bytes_.empty()) row.tensorwise_seconds = tensorwise_seconds(row);
-      }
+      add_what_is_not_written();
       std::vector<std::string> columns;
       for (const auto& column : record_.table.columns()) columns.push_back(column.name);
       modelled_cells_ = selected(record_.table, columns, places);
@@ -157,12 +157,19 @@ class BenchCharts {
     }
   }
 
-  /// What add_modelled() computed when the bench ran, but does not write down.
-  [[nodiscard]] std::optional<double> tensorwise_seconds(const ResultRow& row) const {
-    for (const ResultRow& again : modelled_for({*row.network}, {row.ranks / row.network->node})) {
-      if (again.codec.name() == "none" && again.granularity == row.granularity) return again.tensorwise_seconds;
+  /// To recorded rows, what add_modelled() knew of them when the bench ran, but does not write down.
+  void add_what_is_not_written() {
+    const std::vector<ResultRow> again = modelled_for(networks_, nodes_);
+    for (ResultRow& row : modelled_) {
+      const auto same = std::find_if(again.begin(), again.end(), [&](const ResultRow& other) {
+        return same_method(other, row) && other.scheme == row.scheme && other.ranks == row.ranks &&
+               other.network->name == row.network->name;
+      });
+      if (same == again.end()) continue;
+      row.units = same->units;
+      row.measured_ranks = same->measured_ranks;
+      if (!tensor_bytes_.empty()) row.tensorwise_seconds = same->tensorwise_seconds;
     }
-    return std::nullopt;
   }
 
   /// Also those that only a link of some other speed would prefer stay.
@@ -298,7 +305,7 @@ class BenchCharts {
   }
 
   [[nodiscard]] std::string what() const {
-    return compute_seconds_ > 0.0 ? "an iteration" : fmt::format("a step's {}", collective());
+    return compute_.seconds > 0.0 ? "an iteration" : fmt::format("a step's {}", collective());
   }
   /// That of the record's rows.
   [[nodiscard]] std::string_view collective() const {
@@ -619,7 +626,7 @@ class BenchCharts {
   }
 
   [[nodiscard]] Column time_column() const {
-    return {unit_.name, unit_.words + (compute_seconds_ > 0.0 ? std::string{" of an iteration"}
+    return {unit_.name, unit_.words + (compute_.seconds > 0.0 ? std::string{" of an iteration"}
                                                               : fmt::format(" of one step's {}", collective()))};
   }
   /// A cell in microseconds, in the section's unit: as it stands there where that is microseconds.
@@ -788,7 +795,7 @@ class BenchCharts {
   std::vector<Network> networks_;
   std::vector<int> nodes_;
   int usual_nodes_ = kUsualNodes;
-  double compute_seconds_ = 0.0;
+  ComputeTime compute_;
   Overlap overlap_ = Overlap::bucket;
   std::vector<double> tensor_bytes_;
   std::vector<ResultRow> modelled_;          ///< of the networks

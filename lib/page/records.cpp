@@ -228,6 +228,8 @@ ResultRow result_row(const RowReader& cells) {
   if (cells.text("time_source") == "modelled") row.network = Network::parse(cells.text("network"));
   if (const auto ms = cells.number("iteration_ms"), compute = cells.number("compute_ms"); ms && compute) {
     row.iteration = {.compute_seconds = *compute * 1e-3,
+                     .compute_low = cells.number("compute_low_ms").value_or(0.0) * 1e-3,
+                     .compute_high = cells.number("compute_high_ms").value_or(0.0) * 1e-3,
                      .overlap = cells.text("overlap") == "none" ? Overlap::none : Overlap::bucket,
                      .seconds = *ms * 1e-3};
   }

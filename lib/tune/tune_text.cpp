@@ -52,6 +52,8 @@ std::string reproducing_command(const TuneOptions& options, const ResultRow& row
   if (row.iteration) {
     command += fmt::format(" --compute-ms {:g}", row.iteration->compute_seconds * 1e3);
     if (bench.overlap == Overlap::none) command += " --overlap none";
+  } else if (bench.computation == Computation::none) {
+    command += " --compute-ms none";
   }
   if (short_name(row) != spec_of(row)) command += fmt::format(" --reduce {}", name_of(row.scheme));
   if (bench.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));

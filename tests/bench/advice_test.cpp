@@ -162,7 +162,9 @@ TEST_F(Advice, CountsTheNoiseOfUncompressedTimesAsWell) {
 TEST_F(Advice, SaysHowLargeTheModelIs) {
   add({.codec = "fp16", .ms = 50.0, .error = 0.001});
   for (ResultRow& row : rows_) row.elements = 61'706;
-  EXPECT_TRUE(says(advice(), "errors of 2 ranks, capture.h5 (61706 parameters, 0.247 MB of fp32 gradients), and"))
+  EXPECT_TRUE(says(advice(),
+                   "errors of 2 ranks, capture.h5 (61706 parameters, 0.247 MB of fp32 gradients) in "
+                   "iterations 0 to 0, reduced by bucket:25MB, and"))
       << advice();
 }
 

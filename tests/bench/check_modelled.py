@@ -8,9 +8,13 @@ import csv
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+
+import h5py
+import numpy as np
 
 gradtool, capture = sys.argv[1:]
 ALPHA, BETA = 7e-6, 2e9
@@ -141,3 +145,38 @@ for overlap in "bucket", "none":
     wide = [line for line in said.splitlines() if len(line) > 80 + 20 * ("modelled" in said)]
     assert "scaling efficiency in %" in said and not wide, wide
 print(f"{len(totals)} modelled rows and {2 * len(modelled)} iterations as computed here")
+
+
+def advised(path, *flags):
+    """The modelled rows, and the advice on one line."""
+    with tempfile.NamedTemporaryFile(suffix=".csv") as table:
+        run = subprocess.run([gradtool, "bench", path, "--codec", "bf16", "--timing", "isolated", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8",
+                              "--advise", "--csv", table.name, *flags], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        with open(table.name) as file:
+            return {row["codec"]: row for row in csv.DictReader(file) if row["time_source"] == "modelled"}, " ".join(run.stdout.split())
+
+
+# A file that says how long an iteration computes is judged by iterations, unless that is switched off.
+with tempfile.TemporaryDirectory() as folder:
+    shutil.copy(capture, f"{folder}/c.h5")
+    with h5py.File(f"{folder}/c.h5", "r+") as file:
+        steps, workers = file["steps/iteration"].shape[0], int(file.attrs["workers"])
+        file["steps/compute_seconds"] = np.linspace(20.0, 30.0, steps)[:, None] * np.linspace(0.5, 1.0, workers)
+    rows, said = advised(f"{folder}/c.h5")
+    assert all((row["compute_ms"], row["compute_low_ms"], row["compute_high_ms"]) == ("25000", "20000", "30000") for row in rows.values()), rows
+    assert "computes for 25.0 s, as captured (20.0 s to 30.0 s in single steps)" in said, said
+    found = re.search(r"[.] ([a-z0-9]+) would pay beside a computation of less than ([0-9.]+) (m?s)[.]", said)
+    assert "stay uncompressed" in said and found and found[1] == "bf16", said
+    longest = float(found[2]) * (1000 if found[3] == "s" else 1)
+    for share, answer in (0.97, "take bf16"), (1.03, "stay uncompressed"):
+        rows, said = advised(f"{folder}/c.h5", "--compute-ms", f"{share * longest:.6g}")
+        assert answer in said, (share, longest, said)
+        if answer == "take bf16":
+            exposed = float(rows["none"]["iteration_ms"]) - share * longest
+            told = re.search(r"Uncompressed, ([0-9.]+) ms of an iteration are exposed communication", said)
+            assert told and abs(float(told[1]) / exposed - 1) < 0.01, (exposed, said)
+    rows, said = advised(f"{folder}/c.h5", "--compute-ms", "none")
+    assert all(row["compute_ms"] == row["iteration_ms"] == "" for row in rows.values()) and "Times are of the gradients alone" in said, said
+    tuned = subprocess.run([gradtool, "tune", f"{folder}/c.h5", "--codec", "bf16", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8", "--budget", "1"],
+                           check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    assert "stay uncompressed" in tuned, "bench and tune have one answer"

@@ -88,7 +88,7 @@ def check_mistakes(folder):
     for time in ("", "0", "-1", "nan", "12ms"):
         one_sentence(["bench", SAMPLE, "--network", "10gbe", "--compute-ms", time], 2, f"--compute-ms '{time}'")
     one_sentence(["bench", SAMPLE, "--compute-ms", "12"], 2, "--network")
-    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--overlap", "none"], 2, "--compute-ms")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe", "--overlap", "none"], 3, "--compute-ms")
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--compute-ms", "captured"], 3, "/steps/compute_seconds")
     one_sentence(["bench", SAMPLE, "--csv", folder], 4, "folder")
     one_sentence(["bench", SAMPLE, "--payloads", folder], 2, "exactly one --codec")
