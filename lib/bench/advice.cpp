@@ -210,7 +210,7 @@ class Advice {
       text += fmt::format("Its parameters: {}. ", best.codec.params.text());
     if (!rivals_.empty()) {
       std::vector<std::string> names = names_of(rivals_);
-      if (names.size() > 4) names.resize(4);
+      if (names.size() > kNamed) names.resize(kNamed);
       text += fmt::format(
           "In time it cannot be told apart from {}{}; of such codecs the one with the smallest error is "
           "taken, and of those that err alike the simplest. ",
@@ -233,8 +233,12 @@ class Advice {
         (gain(judged_seconds(row)) >= 1.0 ? faster : slower)
             .push_back(name_of_row(row) + (is_noisy(row) ? fmt::format(" (+-{:.0f} %)", *noise_percent(row)) : ""));
     }
-    const auto line = [&lines](const char* what, const std::vector<std::string>& names) {
-      if (!names.empty()) lines.push_back(fmt::format("{}: {}.", what, joined(names, ", ")));
+    const auto line = [&lines](const char* what, std::vector<std::string> names) {
+      if (names.empty()) return;
+      const std::size_t more = names.size() > kNamed + 1 ? names.size() - kNamed : 0;  // the table has all of them
+      names.resize(names.size() - more);
+      lines.push_back(
+          fmt::format("{}: {}{}.", what, joined(names, ", "), more > 0 ? fmt::format(" and {} others", more) : ""));
     };
     line("next", next);
     line("also faster than uncompressed", faster);
@@ -305,6 +309,8 @@ class Advice {
     return is ? "Even sending nothing would gain less than 5 %. " : "";
   }
 
+  static constexpr std::size_t kNamed = 6;  ///< codecs in a list
+
   ModelledGroup group_;
   double max_nmse_;
   bool several_cuts_;
@@ -371,14 +377,15 @@ std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse) {
                       "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
                       "of a step. Whether a model still learns with it, only training tells.{}",
                       max_nmse, baseline_text(any)),
-          fmt::format(
-              "It rests on times of {} thread{} of this machine, errors of {} ranks, {}{} in iterations {} to {}, "
-              "reduced by {}, and a model of the network.{}",
-              any.threads, any.threads == 1 ? "" : "s", any.measured_ranks, any.file.empty() ? "the capture" : any.file,
-              size_of_model(any), any.first_step, any.last_step, any.granularity,
-              any.iteration ? computation_text(*any.iteration)
-                            : " Times are of the gradients alone: --compute-ms adds the computation that they "
-                              "can hide behind.")};
+          fmt::format("It rests on times of {} thread{} of {} (on another processor codecs take another time), errors "
+                      "of {} ranks, {}{} in iterations {} to {}, "
+                      "reduced by {}, and a model of the network.{}",
+                      any.threads, any.threads == 1 ? "" : "s", any.processor.empty() ? "this machine" : any.processor,
+                      any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any),
+                      any.first_step, any.last_step, any.granularity,
+                      any.iteration ? computation_text(*any.iteration)
+                                    : " Times are of the gradients alone: --compute-ms adds the computation that they "
+                                      "can hide behind.")};
 }
 
 }  // namespace gradtool

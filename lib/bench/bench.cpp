@@ -15,6 +15,9 @@
 #include <optional>
 #include <thread>
 
+#if GT_HAS_CUDA
+#include "kernels/cuda/runtime.hpp"
+#endif
 #include "lib/bench/agreement.hpp"
 #include "lib/bench/cached_gradients.hpp"
 #include "lib/bench/copy_rate.hpp"
@@ -29,6 +32,7 @@
 #include "lib/core/task_pool.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/usable_steps.hpp"
+#include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool {
@@ -192,7 +196,7 @@ class Bench {
     stop_.most_seconds =
         std::clamp(kSamplingSeconds / static_cast<double>(replays), stop_.least_seconds, stop_.most_seconds);
     Progress progress{label, cuts_.size() * replays * options_.rounds};
-    const RowMaker maker{options_, {run_id_, ranks_, threads(), known_.copy_rate}};
+    const RowMaker maker{options_, {run_id_, ranks_, threads(), known_.processor, known_.copy_rate}};
     for (const BenchCut& cut : cuts_) {
       std::vector<Measurement> measurements;
       const std::size_t before = report_.rows.size();
@@ -472,10 +476,13 @@ class Bench {
   void measure_machine() {
 #if GT_HAS_CUDA
     if (device_.cuda) {
-      if (known_.leads) known_.copy_rate = measure_device_copy_rate(device_.index, 256U << 20);
+      if (!known_.leads) return;
+      known_.processor = cuda::device_info(device_.index).name;
+      known_.copy_rate = measure_device_copy_rate(device_.index, 256U << 20);
       return;
     }
 #endif
+    known_.processor = processor_name();
     TaskPool pool{threads()};
     if (known_.leads) known_.copy_rate = measure_copy_rate({&pool}, copy_block_bytes());
     if (threads() > 1) known_.thread_bytes = measure_thread_bytes(pool);

@@ -20,6 +20,7 @@ struct BenchReport {
   std::string file_sha256;
   /// Of a merged view the files that have its values, with their hashes; empty for any other file.
   std::vector<std::pair<std::string, std::string>> source_sha256;
+  std::string processor;         ///< name of the CPU or GPU that codecs ran on; empty: not known
   double copy_rate = 0.0;        ///< bytes per second, measured in this run
   double thread_bytes = 0.0;     ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
   double likeness = 0.0;         ///< of the workers' gradients, see worker_likeness()

@@ -277,6 +277,8 @@ std::vector<ResultColumn> make_columns() {
       return r.iteration && r.iteration->compute_low > 0.0 ? Cell{(*r.iteration).*seconds * 1e3} : Cell{};
     };
   };
+  c.add("processor", "name of the CPU or GPU that encoded and decoded",
+        [](Row r) { return unless_empty(r.processor); });
   c.add("compute_low_ms", "compute_ms of the fastest captured step; empty where the time was given",
         captured(&ResultRow::Iteration::compute_low));
   c.add("compute_high_ms", "and of the slowest", captured(&ResultRow::Iteration::compute_high));

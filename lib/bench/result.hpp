@@ -56,6 +56,7 @@ struct ResultRow {
   int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
   int threads = 1;                     ///< of one rank
+  std::string processor;               ///< name of the CPU or GPU that codecs ran on; empty: not known
   std::string dtype;                   ///< of the captured gradients, or "mixed"
   std::string baseline_dtype = "f32";  ///< in which `none` reduces them, or "mixed"
   double baseline_bytes = 4.0;         ///< of an element in that type, mean over elements

@@ -121,6 +121,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.comm = options_.comm;
   row.device = options_.device;
   row.threads = run_.threads;
+  row.processor = run_.processor;
   row.dtype = dtype_of(cut.source, tensor);
   set_baseline(cut, row);
   row.quantity = cut.source.info().quantity;

@@ -60,6 +60,7 @@ class RowMaker {
     std::string id;
     int ranks = 1;
     int threads = 1;         ///< of a rank
+    std::string processor;   ///< see BenchReport
     double copy_rate = 0.0;  ///< bytes/s, of a rank's threads
   };
 

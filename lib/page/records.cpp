@@ -214,6 +214,7 @@ ResultRow result_row(const RowReader& cells) {
   row.comm = cells.text("comm");
   row.device = cells.text("device");
   row.threads = cells.count("threads");
+  row.processor = cells.text("processor");
   row.dtype = cells.text("dtype");
   if (const std::string baseline = cells.text("baseline_dtype"); !baseline.empty()) {
     row.baseline_dtype = baseline;

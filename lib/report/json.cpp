@@ -64,6 +64,10 @@ nlohmann::ordered_json to_json(const Table& table) {
   return rows;
 }
 
+std::string processor_name() {
+  return proc_value("/proc/cpuinfo", "model name");
+}
+
 nlohmann::ordered_json provenance() {
   nlohmann::ordered_json out;
   out["gradtool_version"] = GRADTOOL_VERSION;
@@ -72,7 +76,7 @@ nlohmann::ordered_json provenance() {
   out["compiler"] = GRADTOOL_COMPILER;
   if (!std::string_view{GRADTOOL_CUDA_COMPILER}.empty()) out["cuda_compiler"] = GRADTOOL_CUDA_COMPILER;
   out["created"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  out["cpu"] = proc_value("/proc/cpuinfo", "model name");
+  out["cpu"] = processor_name();
   out["cores"] = std::thread::hardware_concurrency();
   out["memory"] = proc_value("/proc/meminfo", "MemTotal");
   auto environment = nlohmann::ordered_json::object();

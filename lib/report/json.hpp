@@ -26,5 +26,7 @@ namespace gradtool {
 
 /// Version, commit, compiler, machine (CPU, cores, memory), date and an allow-list of the environment. Never all of it.
 [[nodiscard]] nlohmann::ordered_json provenance();
+/// The CPU's name, as Linux has it; empty where it has none.
+[[nodiscard]] std::string processor_name();
 
 }  // namespace gradtool
