@@ -28,7 +28,7 @@ def run(*arguments, status=0):
 
 def rows(device, *arguments):
     table = csv.DictReader(io.StringIO(run("bench", capture, "--device", device, *QUICK, *arguments).stdout))
-    return {(r["codec"], r["params"], r["timing"], r["network"], r["ranks"]): r for r in table}
+    return {(r["codec"], r["params"], r["timing"], r["network"], r["ranks"], r["aggregation"]): r for r in table}
 
 
 def same(name, exact, found, expected, columns, rounding):
@@ -69,6 +69,16 @@ for choice in (flags(on_gpu) + ["--timing", "concurrent"], flags(on_gpu) + ["--r
         same(key[0], exact, row, expected[key], ERRORS, 1e-3)
         compared += 1
 
+# What a job sends uncompressed in 16 bits, by every collective: the same casts, and the ring's own sums.
+for dtype in "bf16", "fp16":
+    for op in "all-reduce", "reduce-scatter", "all-gather", "all-to-all":
+        choice = ["--codec", "none", "--baseline-dtype", dtype, "--op", op, "--values", "own"]
+        expected = rows("cpu", *choice)
+        for key, row in rows("cuda", *choice).items():
+            assert row["status"] == "ok" and (key[0] == "noop" or float(row["nmse"]) > 0), (key, row["message"])
+            same(key[0], True, row, expected[key], COUNTS + ERRORS, 0.0)
+            compared += 1
+
 # A codec without a CUDA version is skipped with a reason; the other rows are measured.
 without_cuda = [row for row in rows("cuda", *flags(["dlcp"])).values() if row["codec"] == "dlcp"]
 assert without_cuda and all(row["status"] == "skipped" and "no CUDA version" in row["message"] for row in without_cuda), without_cuda
@@ -77,7 +87,7 @@ assert without_cuda and all(row["status"] == "skipped" and "no CUDA version" in 
 network = flags(generic) + ["--timing", "isolated", "--network", "10gbe", "--nodes", "2,8", "--compute-ms", "5"]
 expected = {key: row for key, row in rows("cpu", *network).items() if row["time_source"] == "modelled"}
 found = {key: row for key, row in rows("cuda", *network).items() if row["time_source"] == "modelled"}
-assert expected.keys() == found.keys() and len(found) == 2 * (2 + len(generic)), (expected.keys(), found.keys())
+assert expected.keys() == found.keys() and len(found) == 2 * (2 + 2 * len(generic)), (expected.keys(), found.keys())  # by gather and by alltoall
 for key, row in found.items():
     same(key[0], codecs[key[0]]["determinism"] == "cross_backend", row, expected[key],
          ["wire_bytes_per_rank", "comm_us_median"], 0.02)
