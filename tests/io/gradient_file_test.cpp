@@ -201,12 +201,16 @@ TEST(GradientFile, KeepsTheTimeThatEachWorkerComputed) {
 
 TEST(GradientFile, AnIterationComputesAsLongAsItsSlowestWorker) {
   const double unknown = std::numeric_limits<double>::quiet_NaN();
-  const auto captured = [](std::vector<std::vector<double>> seconds) {
+  std::optional<ComputeTime> time;
+  const auto captured = [&time](std::vector<std::vector<double>> seconds) {
     std::vector<StepInfo> steps;
     for (auto& one : seconds) steps.push_back({.compute_seconds = std::move(one)});
-    return captured_compute_seconds(steps);
+    time = captured_compute_time(steps);
+    return time ? std::optional{time->seconds} : std::nullopt;
   };
   EXPECT_EQ(captured({{0.25, 0.5, 0.1}, {}, {0.25, 0.25, 0.125}, {4.0, unknown, 1.0}}), 0.5);
+  EXPECT_EQ(time->low, 0.25);
+  EXPECT_EQ(time->high, 4.0);
   EXPECT_EQ(captured({{0.25, 0.5}, {0.75, 1.0}}), 0.75);
   EXPECT_EQ(captured({{unknown, 0.0}, {}}), std::nullopt);
 }
