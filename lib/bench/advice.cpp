@@ -97,11 +97,12 @@ class Advice {
     }
     const auto by_time = [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); };
     for (auto* rows : {&fit_, &wrong_, &unreached_}) std::stable_sort(rows->begin(), rows->end(), by_time);
+    if (none_ != nullptr) choose();
     leave_first_of_each(fit_, {});
+    leave_first_of_each(rivals_, {fit_.begin(), fit_.empty() ? fit_.end() : fit_.begin() + 1});
     leave_first_of_each(wrong_, fit_);
     leave_first_of_each(unreached_, fit_);
     leave_first_of_each(other_results_, {});
-    if (none_ != nullptr) choose();
   }
 
   [[nodiscard]] bool possible() const { return none_ != nullptr; }
@@ -134,8 +135,9 @@ class Advice {
     for (const ResultRow* row : fit_) {
       if (row == fit_.front() || judged_interval(*row).low < best.high) alike.push_back(row);
     }
-    if (std::any_of(alike.begin(), alike.end(), worthwhile))
-      alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
+    // Where none surely gains, the fastest stands for all: a slower one could turn an open question into a no.
+    alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
+    if (alike.empty()) return;
     double least = std::numeric_limits<double>::infinity();
     for (const ResultRow* row : alike) least = std::min(least, judged_error(*row));
     const ResultRow* chosen = nullptr;

@@ -49,6 +49,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   facts.push_back({"--hot", yes(options.hot)});
   facts.push_back({"--layers", options.layers.empty() ? "all" : options.layers});
   facts.push_back({"--reconstruction", yes(!options.reconstruction.empty())});
+  facts.push_back({"--payloads", yes(!options.payloads.empty())});
 }
 
 void add_shapes(std::vector<Fact>& facts, const GradientSource& reader) {
@@ -63,10 +64,10 @@ void add_shapes(std::vector<Fact>& facts, const GradientSource& reader) {
   facts.push_back({"the hash of the steps' iterations and learning rates", steps.hex()});
   for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
     const TensorInfo& info = reader.tensors()[t];
-    facts.push_back(
-        {fmt::format("tensor {}", t),
-         fmt::format("{} [{}] {} {}{}{}", info.name, joined(info.shape, ", "), info.kind, printable(info.layout),
-                     info.has_second_moment ? ", second moments" : "", info.has_weight ? ", weights" : "")});
+    facts.push_back({fmt::format("tensor {}", t),
+                     fmt::format("{} [{}] {} {} {}{}{}", info.name, joined(info.shape, ", "), name_of(info.dtype),
+                                 info.kind, printable(info.layout), info.has_second_moment ? ", second moments" : "",
+                                 info.has_weight ? ", weights" : "")});
   }
 }
 

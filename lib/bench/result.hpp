@@ -235,8 +235,10 @@ void set_verdicts(std::span<ResultRow> rows);
 /// Whether two rows are of one codec with the same parameters, reduced by the same units, whatever way each takes.
 [[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
 /// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
-/// for none of the numbers of ranks: for tables and charts, which they would only crowd.
-[[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows);
+/// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way whose error is at most
+/// `max_nmse` counts as faster than one whose error is not.
+[[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
+                                                         std::optional<double> max_nmse = {});
 
 /// How what people read is written.
 enum class Style : std::uint8_t {

@@ -215,7 +215,10 @@ bool same_method(const ResultRow& a, const ResultRow& b) {
          a.granularity == b.granularity;
 }
 
-std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows) {
+std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows, std::optional<double> max_nmse) {
+  const auto rank = [max_nmse](const ResultRow& row) {
+    return std::pair{max_nmse && judged_error(row) > *max_nmse, judged_seconds(row)};
+  };
   std::vector<const ResultRow*> fastest;  // of each method, in each group
   for (const ModelledGroup& group : modelled_groups(rows)) {
     const auto begun = static_cast<std::ptrdiff_t>(fastest.size());
@@ -224,7 +227,7 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows) {
                                      [&](const ResultRow* other) { return same_method(*other, *row); });
       if (same == fastest.end())
         fastest.push_back(row);
-      else if (judged_seconds(*row) < judged_seconds(**same))
+      else if (rank(*row) < rank(**same))
         *same = row;
     }
   }
@@ -243,16 +246,16 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows) {
 
 namespace {
 
-std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows) {
+std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows, std::optional<double> max_nmse = {}) {
   std::vector<ResultRow> kept;
-  for (const std::size_t i : rows_of_best_ways(rows)) kept.push_back(rows[i]);
+  for (const std::size_t i : rows_of_best_ways(rows, max_nmse)) kept.push_back(rows[i]);
   return kept;
 }
 
 }  // namespace
 
 std::string terminal_table(std::span<const ResultRow> all_rows, Style style, std::optional<double> max_nmse) {
-  const std::vector<ResultRow> kept = without_slower_ways(all_rows);
+  const std::vector<ResultRow> kept = without_slower_ways(all_rows, max_nmse);
   const std::span<const ResultRow> rows{kept};
   const bool several_cuts = has_several_granularities(rows);
   // By modelled time on the first network and number of ranks where there is one, else by break-even, highest first.
