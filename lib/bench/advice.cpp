@@ -26,16 +26,25 @@ std::string percent(double share) {
 /// How much is reduced in a step: " (61706 parameters, 0.247 MB of fp32 gradients)".
 std::string size_of_model(const ResultRow& row) {
   if (row.elements == 0) return "";
-  return fmt::format(" ({} parameters, {:.3g} MB of {} gradients)", row.elements, row.raw_bytes() * 1e-6,
-                     type_words(row.baseline_dtype));
+  const bool mixed = row.baseline_dtype == "mixed";
+  return fmt::format(" ({} parameters, {:.3g} MB of {}gradients)", row.elements, row.raw_bytes() * 1e-6,
+                     mixed ? "" : type_words(row.baseline_dtype) + " ");
 }
 
 /// What uncompressed means where it is not float32.
 std::string baseline_text(const ResultRow& none) {
   if (none.baseline_dtype == "f32") return "";
-  return fmt::format(" Uncompressed are {} gradients, which is how this job sends them (--baseline-dtype){}.",
-                     none.baseline_dtype == "mixed" ? "bf16, fp16 and fp32" : type_words(none.baseline_dtype),
-                     none.errors ? fmt::format("; adding them in that type errs by {:.2g}", none.errors->nmse()) : "");
+  const double error = none.errors ? none.errors->nmse() : 0.0;
+  return fmt::format(" Uncompressed are gradients in {}, which is how this job sends them (--baseline-dtype){}.",
+                     none.baseline_dtype == "mixed" ? "each tensor's own type" : type_words(none.baseline_dtype),
+                     none.errors && std::isfinite(error) ? fmt::format("; adding them so errs by {:.2g}", error) : "");
+}
+
+/// "2 threads of AMD EPYC", or a GPU's name.
+std::string processor_text(const ResultRow& row) {
+  const std::string name = row.processor.empty() ? "this machine" : row.processor;
+  if (row.device != "cpu" && !row.device.empty()) return name;
+  return fmt::format("{} thread{} of {}", row.threads, row.threads == 1 ? "" : "s", name);
 }
 
 /// What an iteration does beside its gradients.
@@ -125,15 +134,16 @@ class Advice {
     return fit_.empty() || gain_interval(*fit_.front(), *none_).low < kWorthwhile ? nullptr : fit_.front();
   }
 
-  /// Among those that cannot be told apart from the fastest in time, and are as surely worth it, puts the one with the
-  /// least error first; of those that err alike, the simplest.
+  /// Among those that surely gain, and that the fastest does not beat by its noise and by 5 %, which would be worth an
+  /// error, puts the one with the least error first; of those that err alike, the simplest.
   void choose() {
     if (fit_.empty()) return;
     const Interval best = judged_interval(*fit_.front());
     const auto worthwhile = [this](const ResultRow* row) { return gain_interval(*row, *none_).low >= kWorthwhile; };
     std::vector<const ResultRow*> alike;
     for (const ResultRow* row : fit_) {
-      if (row == fit_.front() || judged_interval(*row).low < best.high) alike.push_back(row);
+      const bool near = judged_seconds(*row) < kWorthwhile * judged_seconds(*fit_.front());
+      if (near || judged_interval(*row).low < best.high) alike.push_back(row);
     }
     // Where none surely gains, the fastest stands for all: a slower one could turn an open question into a no.
     alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
@@ -163,7 +173,8 @@ class Advice {
 
   /// Why, as whole sentences.
   [[nodiscard]] std::string reasons() const {
-    if (fit_.empty()) return fmt::format("No codec here has an error of at most {:g}. ", max_nmse_) + hopeless();
+    if (fit_.empty())
+      return fmt::format("No codec here has an error of at most {:g}. ", max_nmse_) + hopeless() + exposed();
     const ResultRow& best = *fit_.front();
     const std::string name = name_of_row(best);
     const std::string uncompressed = human_seconds(judged_seconds(*none_));
@@ -178,7 +189,7 @@ class Advice {
                  "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes "
                  "uncompressed{}. A gain of less than 5 % is not worth an error. ",
                  name, judged_error(best), change, uncompressed, what, unknown_noise(best)) +
-             hopeless() + pays_below();
+             hopeless() + pays_below() + exposed();
     }
     const std::string compressed = human_seconds(judged_seconds(best));
     const double ratio = gain(judged_seconds(best));
@@ -214,8 +225,8 @@ class Advice {
       std::vector<std::string> names = names_of(rivals_);
       if (names.size() > kNamed) names.resize(kNamed);
       text += fmt::format(
-          "In time it cannot be told apart from {}{}; of such codecs the one with the smallest error is "
-          "taken, and of those that err alike the simplest. ",
+          "As fast within 5 % or their noise: {}{}; of such codecs the one with the smallest error is taken, and of "
+          "those that err alike the simplest. ",
           joined(names, ", "), rivals_.size() > names.size() ? " and others" : "");
     }
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();
@@ -302,7 +313,7 @@ class Advice {
         codec = row;
       }
     }
-    if (codec == nullptr) return "Beside no computation at all would a codec gain that. ";
+    if (codec == nullptr) return "No codec would gain 5 %, even without any computation. ";
     return fmt::format("{} would pay beside a computation of less than {}. ", name_of_row(*codec),
                        human_seconds(longest));
   }
@@ -379,12 +390,11 @@ std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse) {
                       "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
                       "of a step. Whether a model still learns with it, only training tells.{}",
                       max_nmse, baseline_text(any)),
-          fmt::format("It rests on times of {} thread{} of {} (on another processor codecs take another time), errors "
+          fmt::format("It rests on times of {} (on another processor codecs take another time), errors "
                       "of {} ranks, {}{} in iterations {} to {}, "
                       "reduced by {}, and a model of the network.{}",
-                      any.threads, any.threads == 1 ? "" : "s", any.processor.empty() ? "this machine" : any.processor,
-                      any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any),
-                      any.first_step, any.last_step, any.granularity,
+                      processor_text(any), any.measured_ranks, any.file.empty() ? "the capture" : any.file,
+                      size_of_model(any), any.first_step, any.last_step, any.granularity,
                       any.iteration ? computation_text(*any.iteration)
                                     : " Times are of the gradients alone: --compute-ms adds the computation that they "
                                       "can hide behind.")};

@@ -232,14 +232,19 @@ class Bench {
   /// one codec has with none and noop, keep the 5 s that StopRule gives each.
   static constexpr double kSamplingSeconds = 30.0;
 
+  /// How long an iteration computes beside the gradients that are modelled. Unless it was asked for, the file's time
+  /// stays out of it where what is replayed is not what the backward pass of an iteration brings.
   void look_for_computation(const GradientSource& file) {
-    const bool carries = options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter;
-    const bool wanted = options_.computation == Computation::captured ||
-                        (options_.computation == Computation::if_captured && carries && !options_.networks.empty());
+    const bool whole_gradients = (options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter) &&
+                                 options_.layers.empty() && file.info().quantity == "gradient";
+    const bool by_default = options_.computation == Computation::if_captured && whole_gradients;
     if (options_.computation == Computation::given) compute_ = {.seconds = options_.compute_seconds};
-    if (wanted) compute_ = captured_compute_time(file.steps()).value_or(ComputeTime{});
+    if (options_.computation == Computation::captured || (by_default && !options_.networks.empty()))
+      compute_ = captured_compute_time(file.steps()).value_or(ComputeTime{});
     if (compute_.seconds > 0.0) return;
-    if (options_.computation == Computation::captured || (options_.overlap && carries)) {
+    if (options_.overlap && options_.computation == Computation::if_captured && !whole_gradients)
+      throw Error{Fault::usage, "--overlap is about modelled iterations: give --compute-ms"};
+    if (options_.computation == Computation::captured || options_.overlap) {
       throw Error{Fault::data, fmt::format("{} does not say how long an iteration computes (/steps/compute_seconds); "
                                            "give the time: --compute-ms 120",
                                            file.path())};

@@ -299,8 +299,7 @@ class RankUnits {
   }
 
   /// Brings the rank's gradient of a unit into the buffer that is reduced, and zeros behind it up to whole shards. Not
-  /// timed. `with_mean`: the loader of rank 0
-  /// has the mean over ranks then.
+  /// timed. `with_mean`: the loader of rank 0 has the mean over ranks then.
   View<float, S> prepare(std::size_t step, std::size_t unit, bool with_mean) {
     processor_.finish_uploads();
     const bool leads = comm_.rank() == 0;
@@ -322,18 +321,18 @@ class RankUnits {
     const std::size_t padded = plan_.padded(gradient.size());
     const auto buffer = buffer_.first(padded);
     fill_zero(queue_, buffer.part(gradient.size(), padded - gradient.size()));
-    if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->load(queue_, buffer);
+    if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->load(queue_, buffer, workspace_);
     return buffer;
   }
 
   /// What a reduction of `buffer` reads first.
   [[nodiscard]] View<float, S> input(std::size_t unit, View<float, S> buffer) const {
     const auto* const uncompressed = uncompressed_[unit - range_.first];
-    return uncompressed == nullptr ? buffer : uncompressed->memory();
+    return uncompressed == nullptr ? buffer : uncompressed->input(workspace_);
   }
   /// Where the last reduction of `buffer` left its result. Not timed.
   View<float, S> result(std::size_t unit, View<float, S> buffer) {
-    if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->store(queue_, buffer);
+    if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->store(queue_, buffer, workspace_);
     return (*this)[unit].result(buffer);
   }
 

@@ -9,10 +9,11 @@
 
 namespace gradtool {
 
-/// The uncompressed collective of a job whose gradients are float16 or bfloat16, by the library itself: sums are in
-/// that type and are rounded at every hop. Such a job has its gradients in the type already, divided by the number of
-/// ranks before they are added, as DDP does. So `load` and `store`, which stand in for that, are not part of `reduce`.
-/// Infinite where the type overflows: gradients are taken as they were captured, without the job's loss scaling.
+/// The uncompressed collective of a job whose gradients are float16 or bfloat16, by NCCL itself and over MPI, which
+/// has no such types, by our ring: sums are in that type and are rounded at every hop. Such a job has its gradients in
+/// the type already, divided by the number of ranks before they are added, as DDP does. So `load` and `store`, which
+/// stand in for that, are not part of `reduce`. Infinite where the type overflows: gradients are taken as they were
+/// captured, without the job's loss scaling.
 template <Space S>
 class UncompressedReducer final : public Reducer<S> {
  public:
@@ -22,10 +23,7 @@ class UncompressedReducer final : public Reducer<S> {
         n_{n},
         each_{op == Collective::all_gather ? n / static_cast<std::size_t>(ranks) : n},
         op_{op},
-        cast_{make_codec<S>(parse_codec(dtype == Dtype::f16 ? "fp16" : "bf16"), Layout::flat(n))},
-        state_{2 * Arena<S>::padded_size(bytes())},
-        values_{state_.take_bytes(bytes())},
-        arrived_{state_.take_bytes(bytes())} {
+        cast_{make_codec<S>(parse_codec(dtype == Dtype::f16 ? "fp16" : "bf16"), Layout::flat(n))} {
     for (int rank = 0; rank < ranks; ++rank) {
       const Segment part = ring_segment(n, rank, ranks);
       sizes_.push_back(2 * part.count);
@@ -33,25 +31,25 @@ class UncompressedReducer final : public Reducer<S> {
     }
   }
 
-  /// Takes the gradient in the job's type, the ranks' share of a mean where ranks are averaged. Untimed, before
-  /// `reduce`.
-  void load(Queue<S> queue, View<float, S> gradient) {
+  /// Puts the gradient into the workspace in the job's type, the ranks' share of a mean where ranks are averaged.
+  /// Untimed, before `reduce`, which works there.
+  void load(Queue<S> queue, View<float, S> gradient, View<std::byte, S> workspace) {
     if (op_ == Collective::all_reduce || op_ == Collective::reduce_scatter)
       scale(queue, gradient, 1.0F / static_cast<float>(sizes_.size()));
-    cast_->encode(queue, gradient, {}, values_, {});
+    cast_->encode(queue, gradient, {}, values(workspace), {});
   }
-  /// Brings what `reduce` came to into `gradient`. Untimed.
-  void store(Queue<S> queue, View<float, S> gradient) {
+  /// Brings what `reduce` left in the workspace into `gradient`. Untimed.
+  void store(Queue<S> queue, View<float, S> gradient, View<std::byte, S> workspace) {
     fill_zero(queue, gradient);
-    cast_->decode_add(queue, op_ == Collective::all_to_all ? arrived_ : values_, 1.0F, gradient, {});
+    const auto result = op_ == Collective::all_to_all ? behind_values(workspace) : values(workspace);
+    cast_->decode_add(queue, result, 1.0F, gradient, {});
+  }
+  /// What `reduce` reads first.
+  [[nodiscard]] View<float, S> input(View<std::byte, S> workspace) const {
+    return {reinterpret_cast<float*>(workspace.data()), bytes() / sizeof(float)};
   }
 
-  /// The memory that `reduce` works on.
-  [[nodiscard]] View<float, S> memory() const {
-    return {reinterpret_cast<float*>(values_.data()), values_.size() / sizeof(float)};
-  }
-
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Arena<S>::padded_size(bytes()); }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return 2 * Arena<S>::padded_size(bytes()); }
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> /*gradient*/, const SideInputs<S>& /*side*/,
               const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     in_phase(clock, Phase::encode, queue, [] {});
@@ -67,18 +65,25 @@ class UncompressedReducer final : public Reducer<S> {
 
  private:
   [[nodiscard]] std::size_t bytes() const { return 2 * n_; }
+  /// The vector in its type; behind it what the collective receives into.
+  [[nodiscard]] View<std::byte, S> values(View<std::byte, S> workspace) const { return workspace.first(bytes()); }
+  [[nodiscard]] View<std::byte, S> behind_values(View<std::byte, S> workspace) const {
+    return workspace.part(Arena<S>::padded_size(bytes()), bytes());
+  }
 
   void send(Communicator<S>& comm, Queue<S> queue, View<std::byte, S> workspace) {
     const auto mine = static_cast<std::size_t>(comm.rank());
+    const auto vector = values(workspace);
+    const auto other = behind_values(workspace);
     switch (op_) {
       case Collective::all_reduce:
-        return comm.all_reduce_native(queue, values_, dtype_, workspace);
+        return comm.all_reduce_native(queue, vector, dtype_, other);
       case Collective::reduce_scatter:
-        return comm.reduce_scatter_sum(queue, values_, dtype_, workspace);
+        return comm.reduce_scatter_sum(queue, vector, dtype_, other);
       case Collective::all_gather:
-        return comm.all_gather_v(queue, values_.part(offsets_[mine], sizes_[mine]), sizes_, offsets_, values_);
+        return comm.all_gather_v(queue, vector.part(offsets_[mine], sizes_[mine]), sizes_, offsets_, vector);
       case Collective::all_to_all:
-        return comm.all_to_all(queue, values_, arrived_);
+        return comm.all_to_all(queue, vector, other);
     }
   }
 
@@ -87,9 +92,6 @@ class UncompressedReducer final : public Reducer<S> {
   std::size_t each_;  ///< elements that a rank hands to the collective
   Collective op_;
   std::shared_ptr<const Codec<S>> cast_;
-  Arena<S> state_;
-  View<std::byte, S> values_;   ///< in the type
-  View<std::byte, S> arrived_;  ///< of an all-to-all, which is not in place
   std::vector<std::uint64_t> sizes_, offsets_;
 };
 

@@ -136,10 +136,13 @@ class BenchCharts {
     return rows;
   }
 
+  [[nodiscard]] bool as_recorded() const {
+    return record_has_models_ && options_.networks.empty() && options_.nodes.empty();
+  }
+
   void model() {
     read_tensor_bytes();
-    const bool as_recorded = record_has_models_ && options_.networks.empty() && options_.nodes.empty();
-    if (as_recorded) {
+    if (as_recorded()) {
       std::vector<std::size_t> places;
       for (std::size_t i = 0; i < record_.rows.size(); ++i) {
         if (!record_.rows[i].modelled()) continue;
@@ -762,18 +765,26 @@ class BenchCharts {
                  {"measured_" + unit_.name, "total_us_median of the measured row, all ranks at once"},
                  {"measured_" + unit_.name + "_low", "95 % interval of that, from here"},
                  {"measured_" + unit_.name + "_high", "and to here"}}};
-    for (std::size_t i = 0; i < record_.rows.size(); ++i) {
-      const ResultRow& row = record_.rows[i];
+    // Also of the ways that other charts leave out: all ranks at once are measured on a codec's own way alone.
+    const BenchRecord& all = source_.record;
+    std::vector<std::pair<const ResultRow*, Cell>> models;
+    for (std::size_t j = 0; j < modelled_.size(); ++j)
+      models.emplace_back(&modelled_[j], time_at(modelled_cells_, j, "total_us_median"));
+    for (std::size_t j = 0; as_recorded() && j < all.rows.size(); ++j) {
+      const auto same = [&](auto& model) { return name(*model.first) == name(all.rows[j]); };
+      if (all.rows[j].modelled() && std::none_of(models.begin(), models.end(), same))
+        models.emplace_back(&all.rows[j], time_at(all.table, all.place[j], "total_us_median"));
+    }
+    for (std::size_t i = 0; i < all.rows.size(); ++i) {
+      const ResultRow& row = all.rows[i];
       // Ranks that share a memory are on no network that could be predicted.
       if (row.modelled() || row.timing != Timing::concurrent || !row.total || (row.comm != "mpi" && row.comm != "nccl"))
         continue;
-      for (std::size_t j = 0; j < modelled_.size(); ++j) {
-        const ResultRow& model = modelled_[j];
-        if (name(model) != name(row) || model.ranks != row.ranks || row.codec.name() == "noop") continue;
-        const auto at = [&](const char* column) { return time_at(record_.table, record_.place[i], column); };
-        table.add({name(row), model.network->name, std::int64_t{row.ranks}, row.comm,
-                   time_at(modelled_cells_, j, "total_us_median"), at("total_us_median"), at("total_us_low"),
-                   at("total_us_high")});
+      for (const auto& [model, predicted] : models) {
+        if (name(*model) != name(row) || model->ranks != row.ranks || row.codec.name() == "noop") continue;
+        const auto at = [&](const char* column) { return time_at(all.table, all.place[i], column); };
+        table.add({name(row), model->network->name, std::int64_t{row.ranks}, row.comm, predicted, at("total_us_median"),
+                   at("total_us_low"), at("total_us_high")});
       }
     }
     if (table.rows().empty()) {

@@ -129,7 +129,9 @@ class Tuner {
     bench_.quality = true;
     bench_.deadline.reset();
     bench_.stop = options_.bench.stop;
-    const double rows = static_cast<double>(bench_.codecs.size() + 2);
+    std::size_t replays = bench_.codecs.size() + 2;
+    for (const auto& spec : bench_.codecs) replays += bench_.other_ways(spec).size();
+    const auto rows = static_cast<double>(replays);
     bench_.stop.least_seconds = kFinalistSeconds;
     bench_.stop.most_seconds =
         std::clamp((options_.budget_seconds - elapsed()) / rows, kFinalistSeconds, bench_.stop.most_seconds);

@@ -55,7 +55,8 @@ std::string reproducing_command(const TuneOptions& options, const ResultRow& row
   } else if (bench.computation == Computation::none) {
     command += " --compute-ms none";
   }
-  if (short_name(row) != spec_of(row)) command += fmt::format(" --reduce {}", name_of(row.scheme));
+  if (short_name(row) != spec_of(row) || bench.scheme != Scheme::automatic)
+    command += fmt::format(" --reduce {}", name_of(row.scheme));
   if (bench.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));
   if (bench.ranks > 0) command += fmt::format(" --ranks {}", bench.ranks);
   if (bench.threads > 0) command += fmt::format(" --threads {}", bench.threads);

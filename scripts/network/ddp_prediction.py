@@ -128,7 +128,7 @@ def model_of(capture, rate):
                         "--overlap", overlap, "--timeout", "1", "--csv", table], check=True, stdout=subprocess.DEVNULL)
         with open(table, encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                if row["time_source"] == "modelled" and row["iteration_ms"]:
+                if row["time_source"] == "modelled" and row["iteration_ms"] and row["aggregation"] != "alltoall":  # the hook gathers
                     name = row["codec"] + (":" + row["params"] if row["params"] not in ("", "-") else "")
                     modelled[overlap, name] = float(row["iteration_ms"])
                     modelled[overlap, row["codec"]] = float(row["iteration_ms"])

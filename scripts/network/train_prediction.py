@@ -75,7 +75,8 @@ def measure(options, model, batch, steps, rate):
     run("gradtool", "bench", capture, *codecs, "--timing", "isolated", "--threads", 1, "--network", network, "--nodes", RANKS, "--compute-ms",
         f"{compute_ms:.3f}", "--overlap", "none", "--csv", table)
     with open(table, encoding="utf-8", newline="") as file:
-        modelled = {columns(row): row for row in csv.DictReader(file) if row["time_source"] == "modelled" and row["tensor"] == "all"}
+        modelled = {columns(row): row for row in csv.DictReader(file) if row["time_source"] == "modelled" and row["tensor"] == "all"
+                    and row["aggregation"] != "alltoall"}  # train gathers
     for key, row in last.items():
         measured = row["total_seconds"] / steps
         yield {"model": model, "rate": rate, "codec": row["codec"], "params": row["params"], "steps": steps,

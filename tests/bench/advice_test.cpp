@@ -173,8 +173,21 @@ TEST_F(Advice, TakesTheSmallestErrorAmongTimesThatCannotBeTold) {
   add({.codec = "fp16", .ms = 52.0, .spread = 3.0, .error = 0.001});
   add({.codec = "bf16", .ms = 70.0, .spread = 3.0, .error = 0.0001});
   EXPECT_TRUE(says(advice(), "take fp16. With fp16 a step's all-reduce takes 52.0 ms")) << advice();
-  EXPECT_TRUE(says(advice(), "In time it cannot be told apart from int8;")) << advice();
+  EXPECT_TRUE(says(advice(), "As fast within 5 % or their noise: int8;")) << advice();
   EXPECT_TRUE(says(advice(), "next: int8 50.0 ms (error 0.01), bf16 70.0 ms")) << advice();
+}
+
+TEST_F(Advice, TakesNoLargerErrorForLessThanFivePercent) {
+  add({.codec = "fft", .ms = 50.0, .error = 0.09});
+  add({.codec = "nvfp4", .ms = 52.0, .error = 0.015});
+  add({.codec = "bf16", .ms = 53.0, .error = 1e-5});
+  EXPECT_TRUE(says(advice(), "take nvfp4.")) << advice();
+}
+
+TEST_F(Advice, LeavesAnOpenQuestionOpenThoughASlowerCodecErrsLess) {
+  add({.codec = "int8", .ms = 93.0, .spread = 3.0, .error = 0.02});
+  add({.codec = "bf16", .ms = 96.5, .spread = 1.0, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "int8 or uncompressed, too close to call.")) << advice();
 }
 
 TEST_F(Advice, TakesTheSimplestAmongThoseThatErrAlike) {
@@ -207,7 +220,7 @@ TEST_F(Advice, SaysWhatUncompressedIs) {
     row.elements = 1'000'000;
   }
   EXPECT_TRUE(says(advice(), "2 MB of bf16 gradients")) << advice();
-  EXPECT_TRUE(says(advice(), "Uncompressed are bf16 gradients, which is how this job sends them")) << advice();
+  EXPECT_TRUE(says(advice(), "Uncompressed are gradients in bf16, which is how this job sends them")) << advice();
 }
 
 TEST_F(Advice, LeavesOutWhatErrsTooMuch) {

@@ -79,6 +79,11 @@ def different_jobs(folder):
     def other_value(file):
         file["tensors/0001/gradient"][2, 2, 7] += np.float32(1e-6)
 
+    def widened(file):
+        """The values of half.h5 as float32."""
+        for t, x in conforming.gradients(3, 3, "bf16").items():
+            file[f"tensors/{t:04d}/gradient"][...] = x
+
     a = copy("a.h5")
     shutil.copy(a, pathlib.Path(folder) / "b.h5")
     b = str(pathlib.Path(folder) / "b.h5")
@@ -91,6 +96,10 @@ def different_jobs(folder):
              ([a, *topk], [a, *topk, "--reduce", "hop"], "--reduce", "auto", "hop"),
              ([a, *topk], [a, *topk, "--all-reduce", "doubling"], "--all-reduce", "ring", "doubling"),
              ([a, *topk], [a, *topk, "--pipeline", "2"], "--pipeline", "'1'", "'2'"),
+             ([a, *topk], [a, *topk, "--baseline-dtype", "bf16"], "--baseline-dtype", "captured", "bf16"),
+             ([a, *topk], [a, *topk, "--network", "10gbe"], "--network", "yes", "no"),
+             ([a, *topk, "--network", "10gbe"], [a, *topk, "--network", "10gbe", "--payloads", f"{folder}/p"], "--payloads", "yes", "no"),
+             ([copy("half.h5", dtype="bf16"), *topk], [copy("wide.h5", widened), *topk], "tensor 0", "bf16", "f32"),
              ([a, *topk], [a, *topk, "--check", "0"], "--check", "yes", "no"),
              ([a, *topk], [a, *topk, "--timing", "isolated"], "--timing", "isolated", "both"),
              ([a, *topk], [a, *topk, "--layers", "conv"], "--layers", "all", "conv"),
