@@ -7,8 +7,6 @@
 namespace gradtool::netsim {
 namespace {
 
-constexpr std::int64_t kStream = 1;
-
 struct Point {
   double packets, share;  ///< share of flows that are not larger
 };
@@ -32,7 +30,7 @@ Background::Background(const Fabric& fabric, Transport& transport, double load,
       transport_{transport},
       delivered_{std::move(delivered)},
       random_{ns3::CreateObject<ns3::UniformRandomVariable>()} {
-  random_->SetStream(kStream);
+  random_->SetStream(kBackgroundStream);
   const double bytes = mean_bytes() * (1.0 + static_cast<double>(kPacketOverhead) / fabric.options().payload);
   mean_gap_ = fabric.serialisation(bytes) / load;
 }

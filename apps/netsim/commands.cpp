@@ -16,8 +16,6 @@
 namespace gradtool::netsim {
 namespace {
 
-constexpr double kMicro = 1e6;
-
 void group(CLI::App& app, const char* heading, const std::vector<const char*>& names) {
   for (const char* name : names) app.get_option(name)->group(heading);
 }

@@ -18,7 +18,6 @@ using ns3::Simulator;
 using Kind = DatagramHeader::Kind;
 
 constexpr int kControlBand = 0;
-constexpr int kMiddleBand = kBands / 2;
 
 /// A message on its way. Sender and receiver know its size and bound, which are agreed before training begins.
 struct Flow {

@@ -42,6 +42,9 @@ struct FabricOptions {
 inline constexpr int kHeaderBytes = 32, kIpBytes = 20, kLinkBytes = 2;
 inline constexpr int kPacketOverhead = kHeaderBytes + kIpBytes + kLinkBytes;
 
+/// Streams of random numbers that have one user each: sizes and gaps of other traffic, and arrivals of `check_queue`.
+inline constexpr std::int64_t kBackgroundStream = 1, kArrivalStream = 2;
+
 /// The nodes, links and queues of one simulation, in ns-3's one and only simulator: there is at most one Fabric at a
 /// time. What a host sends to another passes its own link, its leaf's, and where the leaves differ two of a spine.
 class Fabric {

@@ -15,7 +15,6 @@ namespace gradtool::netsim {
 QueueCheck check_queue(const FabricOptions& options, double load, std::uint64_t packets, std::uint64_t seed) {
   using ns3::Simulator;
   constexpr std::uint64_t kBatches = 30;
-  constexpr std::int64_t kStream = 2;
   FabricOptions two = options;
   two.leaves = two.spines = 1;
   two.hosts_per_leaf = 2;
@@ -35,7 +34,7 @@ QueueCheck check_queue(const FabricOptions& options, double load, std::uint64_t 
                         ++counts[batch];
                       }};
   auto random = ns3::CreateObject<ns3::UniformRandomVariable>();
-  random->SetStream(kStream);
+  random->SetStream(kArrivalStream);
   const double service = fabric.serialisation(payload + kPacketOverhead);
   std::uint32_t next = 0;
   std::function<void()> arrive = [&] {

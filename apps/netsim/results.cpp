@@ -75,7 +75,6 @@ void Completions::append_to(Table& table, const std::vector<Cell>& before) const
     std::vector<double> seconds = group.seconds, slowdowns = group.slowdowns;
     std::sort(seconds.begin(), seconds.end());
     std::sort(slowdowns.begin(), slowdowns.end());
-    constexpr double kMicro = 1e6;
     std::vector<Cell> row = before;
     row.insert(
         row.end(),

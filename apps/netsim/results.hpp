@@ -25,6 +25,9 @@ struct Setting {
 /// earlier, is what it will be. A simulation of more than the last of them is given up.
 constexpr double kStart = 60e-3, kBackgroundStart = 58e-3, kLongest = 100.0;
 
+/// Microseconds in a second, the unit of tables.
+inline constexpr double kMicro = 1e6;
+
 [[nodiscard]] double mean(const std::vector<double>& values);
 
 /// Host of rank `rank` of `ranks`: neighbours are on different leaves, which are filled evenly.

@@ -11,6 +11,8 @@ namespace gradtool::netsim {
 /// Strict priorities of a port. Band 0 is served first. Hosts choose a packet's band by its DSCP class selector: band b
 /// is CS(7-b), so that packets without a DSCP are in the last band.
 inline constexpr int kBands = 8;
+/// The band of packets whose messages have no priorities: others can be put before them and behind.
+inline constexpr int kMiddleBand = kBands / 2;
 /// The type-of-service byte of a packet in `band`, ECN-capable (ECT(0)) or not.
 [[nodiscard]] constexpr std::uint8_t tos_of(int band, bool ecn_capable) {
   return static_cast<std::uint8_t>((kBands - 1 - band) << 5 | (ecn_capable ? 2 : 0));

@@ -41,7 +41,6 @@ Routing routing_of(Protocol protocol) {
 
 std::unique_ptr<Transport> make_transport(Protocol protocol, Fabric& fabric, const DlcpOptions& dlcp,
                                           const TcpOptions& tcp) {
-  constexpr int kMiddleBand = kBands / 2;
   switch (protocol) {
     case Protocol::dlcp:
       return std::make_unique<Mixed>(make_dlcp(fabric, dlcp), make_tcp(fabric, tcp, true, kMiddleBand));
