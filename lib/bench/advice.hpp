@@ -46,9 +46,10 @@ struct NetworkAdvice {
   std::string reasons;               ///< whole sentences
   std::vector<std::string> others;   ///< what runs up, and why nothing else was taken: sentences without a capital
 };
-/// For each network and number of ranks that has a row of `none`. Taken is the fastest codec with an error
-/// (judged_error) of at most `max_nmse`, by the iteration where it was modelled, if it gains 5 % at least and more than
-/// its noise. The rows must outlive the result.
+/// For each network and number of ranks that has a row of `none`. Compared are codecs with an error
+/// (judged_error) of at most `max_nmse`, by the iteration where it was modelled. Of those that surely gain 5 %, and
+/// that the fastest does not beat by 5 % and by more than its noise, the one with the least error is taken; of those
+/// that err alike the simplest. The rows must outlive the result.
 [[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, double max_nmse);
 
 /// What the advice rests on, two paragraphs. `any` is one of the rows it was made of.
