@@ -127,12 +127,30 @@ def write_raw(path, header, data=bytes(36)):
     ({"w": 3}, "not dtype"), ([1, 2], "no object"), (b"[" * 50000, "not valid JSON"),
     (b'{"w": %s, "w": %s}' % ((json.dumps(GOOD).encode(),) * 2), "twice"),
     ({"w": {**GOOD, "shape": [3, 3] + [1] * 31}}, "33 dimensions"),
-    ({"w": {**GOOD, "shape": [0, 3], "data_offsets": [0, 0]}}, "holds no")])
+    ({"w": {**GOOD, "shape": [0, 3], "data_offsets": [0, 0]}}, "bytes behind"),
+    ({"w": GOOD, "v": {**GOOD, "shape": [8], "data_offsets": [4, 36]}}, "side by side"),
+    ({"w": GOOD, "v": {**GOOD, "dtype": "F8_E4M3", "shape": [0], "data_offsets": [36, 36]}}, "type F8_E4M3"),
+    ({"w": {**GOOD, "shape": [8], "data_offsets": [4, 36]}}, "side by side")])
 def test_headers_of_safetensors_that_are_refused(header, sentence, tmp_path):
     write_raw(tmp_path / "a.safetensors", header)
     with pytest.raises(gradtool.DataError, match=sentence):
         gradtool.import_checkpoint(tmp_path / "a.safetensors", tmp_path / "a.h5")
     assert not (tmp_path / "a.h5").exists()
+
+
+def test_tied_weights_of_torch_are_taken_once(tmp_path):
+    shared = torch.nn.Parameter(torch.arange(6.0).view(2, 3))
+    torch.save({"wte.weight": shared, "head.weight": shared, "bias": torch.ones(2)}, tmp_path / "a.pt")
+    with pytest.warns(UserWarning, match="head.weight is tied to wte.weight"):
+        gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
+    with gradtool.open(tmp_path / "a.h5") as run:
+        assert list(run.tensors) == ["wte.weight", "bias"]
+
+
+def test_complex_tensors_of_torch_are_refused_by_name(tmp_path):
+    torch.save({"w": torch.ones(3), "spectrum": torch.ones(3, dtype=torch.complex64)}, tmp_path / "a.pt")
+    with pytest.raises(gradtool.DataError, match="'spectrum' has values of type torch.complex64"):
+        gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
 
 
 def test_tensors_without_elements_are_left_out(tmp_path):

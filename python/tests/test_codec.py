@@ -1,5 +1,6 @@
 """The codecs of the package against the program's bytes, and against themselves on NumPy and PyTorch."""
 
+import concurrent.futures
 import csv
 import subprocess
 
@@ -153,3 +154,25 @@ def test_any_layout_and_type_of_array_is_taken():
     codec = gradtool.Codec("fp16")
     values = np.arange(24, dtype="f8").reshape(4, 6)
     np.testing.assert_array_equal(codec.decode(codec.encode(values.T), (6, 4)), values.T)
+
+
+@pytest.mark.parametrize("spec", ["fft:theta=0.9", "topk:ratio=0.05", "exponent", "onebit"])
+def test_threads_may_share_a_codec(spec):
+    """Every payload is decoded by four threads at once; each result is the one that a thread alone gets."""
+    values = np.random.default_rng(3).standard_normal((40, 50)).astype("f4")
+    codec = gradtool.Codec(spec)
+    payload = codec.encode(values)
+    alone = codec.decode(payload, values.shape)
+    shared = gradtool.Codec(spec)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: shared.encode(values), range(200)))
+        for decoded in threads.map(lambda _: shared.decode(payload, values.shape), range(200)):
+            np.testing.assert_array_equal(decoded, alone)
+    assert shared._tensors[0].steps == 200
+
+
+def test_numbers_that_are_not_real_are_refused():
+    torch = pytest.importorskip("torch")
+    for values in (np.ones(4, "c8"), torch.ones(4, dtype=torch.complex64), torch.ones(4, dtype=torch.bool)):
+        with pytest.raises(gradtool.UsageError, match="valid are real numbers"):
+            gradtool.Codec("bf16").encode(values)

@@ -121,6 +121,48 @@ os._exit(0)
         np.testing.assert_array_equal(run["w"].gradient[:, 0, 0, 0], [1, 2, 3])
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_file_that_was_cut_is_refused_and_never_read_as_zeros(killed, tmp_path):
+    end = "os._exit(0)" if killed else "writer.close()"
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_files import GradientWriter, StepRecord, TensorSpec, np
+writer = GradientWriter({str(tmp_path / "whole.h5")!r}, [TensorSpec("w", (30, 50)), TensorSpec("b", (70,))], 2, {{}})
+for step in range(4):
+    writer.write(StepRecord(step, [np.full((2, 1500), 1 + step, "f4"), np.full((2, 70), 1 + step, "f4")]))
+{end}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    whole = (tmp_path / "whole.h5").read_bytes()
+    with gradtool.open(tmp_path / "whole.h5") as run:
+        assert all((run[name].gradient[:] > 0).all() for name in run.tensors)
+    ends = np.random.default_rng(5).integers(0, len(whole), 40).tolist()
+    for end in [len(whole) - 1, len(whole) - 8, len(whole) - 700, *ends]:
+        (tmp_path / "cut.h5").write_bytes(whole[:end])
+        with pytest.raises(gradtool.DataError, match="cut.h5: "):
+            gradtool.open(tmp_path / "cut.h5")
+        with pytest.raises(gradtool.DataError, match="cut.h5: "):
+            gradtool.merge([tmp_path / "cut.h5"], tmp_path / "merged.h5")
+        assert not (tmp_path / "merged.h5").exists()
+
+
+def test_a_damaged_file_is_refused_with_a_sentence(tmp_path):
+    write_file(tmp_path / "whole.h5", steps=2)
+    whole = bytearray((tmp_path / "whole.h5").read_bytes())
+    said = 0
+    for position in np.random.default_rng(7).integers(48, len(whole), 60).tolist():
+        damaged = bytearray(whole)
+        damaged[position:position + 16] = bytes(16 * [0xA5])
+        (tmp_path / "damaged.h5").write_bytes(damaged)
+        try:
+            gradtool.open(tmp_path / "damaged.h5").close()
+        except gradtool.DataError as error:
+            said += 1
+            assert "damaged.h5: " in str(error)
+    assert said > 10
+
+
 @pytest.mark.parametrize("one, other", [
     ({}, {"quantity": "pseudo_gradient", "inner_steps": 5}), ({"averaged": 1}, {}), ({"micro_batches": 2}, {}),
     ({"ranks": 2}, {"ranks": 3}),
@@ -156,6 +198,14 @@ def test_a_merge_is_that_of_the_program(tmp_path, gradtool_program):
         gradtool.merge(str(tmp_path / "a.h5"), tmp_path / "run.h5")
     with pytest.raises(gradtool.UsageError, match="given twice"):
         gradtool.merge([tmp_path / "a.h5"] * 2, tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("name, attributes, sentence", [
+    ("w\x1b[31m", {}, "a tensor is called"), ("", {}, "a tensor is called"), ("w", {"batch_size": -1}, "batch_size is -1")])
+def test_what_a_reader_would_refuse_is_not_written(name, attributes, sentence, tmp_path):
+    with pytest.raises(gradtool.UsageError, match=sentence):
+        GradientWriter(tmp_path / "run.h5", [TensorSpec(name, (3, 5))], 1, attributes)
+    assert not (tmp_path / "run.h5").exists()
 
 
 def test_what_is_no_gradient_file_is_refused_with_a_sentence(tmp_path, capture_file):

@@ -6,12 +6,13 @@ import json
 import math
 import os
 import re
+import warnings
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from ._errors import DataError, UnavailableError, UsageError
-from ._writer import QUANTITIES, GradientWriter, StepRecord, TensorSpec, part_of_mixture
+from ._writer import QUANTITIES, VALID_NAMES, GradientWriter, StepRecord, TensorSpec, is_valid_name, part_of_mixture
 
 Path = Union[str, os.PathLike]
 # Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
@@ -29,10 +30,8 @@ class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
 
     def add(self, name: str, shape: tuple, dtype: str, load: Callable[[], np.ndarray], where: Path) -> None:
         """Takes a tensor that has elements; float64 is said to be float32 and may be loaded as it is."""
-        encoded = name.encode(errors="replace")
-        if not 1 <= len(encoded) <= 1024 or any(byte < 32 or byte == 127 for byte in encoded) or encoded.decode() != name:
-            raise DataError(f"{where}: a tensor is called {name[:80]!r}; valid are names of 1 to 1024 bytes of UTF-8 without control "
-                            f"characters")
+        if not is_valid_name(name):
+            raise DataError(f"{where}: a tensor is called {name[:80]!r}; {VALID_NAMES}")
         if len(shape) > 32:
             raise DataError(f"{where}: tensor {name} has {len(shape)} dimensions; valid are at most 32")
         if name in self.specs:
@@ -62,6 +61,7 @@ def _add_safetensors(checkpoint: _Checkpoint, path: str) -> None:
         raise DataError(f"{path}: the safetensors header is not valid JSON ({error})") from error
     if not isinstance(header, dict):
         raise DataError(f"{path}: the safetensors header is not valid: it is no object of tensors")
+    places = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -69,6 +69,10 @@ def _add_safetensors(checkpoint: _Checkpoint, path: str) -> None:
         if not (isinstance(dtype, str) and _are_counts(shape) and _are_counts(offsets) and len(offsets) == 2):
             raise DataError(f"{path}: the safetensors header is not valid: tensor {name!r} has not dtype, shape and data_offsets as a text "
                             f"and two lists of whole numbers")
+        places.append((*offsets, name))
+        if dtype not in _SAFETENSORS and dtype.startswith(("F", "BF")):
+            raise DataError(f"{path}: tensor {name!r} has values of type {dtype}; valid are {', '.join(_SAFETENSORS)}: convert it, "
+                            f"with its scales, to one of these")
         if dtype not in _SAFETENSORS or 0 in shape:
             continue  # indices and masks are no weights, and what is empty has no values
         kind, stored = _SAFETENSORS[dtype]
@@ -81,6 +85,14 @@ def _add_safetensors(checkpoint: _Checkpoint, path: str) -> None:
             return np.memmap(path, kind, "r", 8 + length + begin, shape=(math.prod(shape),))
 
         checkpoint.add(name, tuple(shape), stored, load, path)
+    next_begin = 0
+    for begin, end, name in sorted(places):
+        if begin != next_begin or end < begin:
+            raise DataError(f"{path}: tensor {name!r} lies at bytes {begin} to {end}, and the one before ends at {next_begin}; tensors must "
+                            f"lie side by side")
+        next_begin = end
+    if next_begin != size - 8 - length:
+        raise DataError(f"{path}: has {size - 8 - length - next_begin} bytes behind its last tensor; must have none")
 
 
 def _are_counts(values: Any) -> bool:
@@ -127,9 +139,20 @@ def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
         raise DataError(f"{path}: is no dictionary of tensors; it has {_keys(state)}")
     if not any(isinstance(value, torch.Tensor) for value in state.values()):
         raise DataError(f"{path}: has no tensors but {_keys(state)}; key= names the dictionary that has them")
+    seen: dict = {}
     for name, tensor in state.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names or tensor.numel() == 0 or tensor.layout != torch.strided:
+        if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0 or tensor.layout != torch.strided:
             continue
+        if tensor.dtype not in names:
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise DataError(f"{path}: tensor {name!r} has values of type {tensor.dtype}; valid are float32, float64, float16 and "
+                                f"bfloat16: convert it, with its scales, to one of these")
+            continue
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if place in seen:
+            warnings.warn(f"{path}: {name} is tied to {seen[place]}, the same values in memory, and is taken once")
+            continue
+        seen[place] = name
 
         def load(tensor: Any = tensor) -> np.ndarray:
             tensor = tensor.detach().contiguous().view(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any, Optional
 
 import numpy as np
@@ -29,6 +30,8 @@ def _flat_floats(array: Any, what: str) -> Any:
     """The array as contiguous float32 of one dimension; a copy only where it is not that already."""
     if _is_torch(array):
         torch = sys.modules["torch"]
+        if array.is_complex() or array.dtype == torch.bool:
+            raise UsageError(f"{what} has the type {array.dtype}; valid are real numbers")
         return array.detach().to(torch.float32).contiguous().view(-1)
     array = np.asarray(array)
     if array.dtype.kind not in "fiu":
@@ -69,7 +72,8 @@ class Codec:
 
     `encode` takes arrays of NumPy or tensors of PyTorch, on the CPU or on a GPU, of any shape, and copies them only
     where they are not contiguous float32. What a method keeps (residuals, momentum, accumulated gradients) belongs to a
-    tensor, named by any hashable key; give each parameter its own.
+    tensor, named by any hashable key; give each parameter its own. Threads may share a codec: calls for one tensor wait
+    for each other, since they change what is kept for it; those for different tensors do not.
 
     >>> import numpy as np
     >>> codec = Codec("topk:ratio=0.25,ef=on")
@@ -94,6 +98,7 @@ class Codec:
         self.error_feedback: bool = parsed["error_feedback"]
         self._rank, self._ranks, self._seed, self._threads = rank, ranks, seed, threads
         self._tensors: dict = {}
+        self._lock = threading.Lock()  # of `_tensors`
 
     def __repr__(self) -> str:
         return f"gradtool.Codec({self.spec!r})"
@@ -122,15 +127,16 @@ class Codec:
             encode of a tensor.
         """
         kept = self._kept(tensor, values, kind=kind, depth=depth)
-        step = kept.steps if step is None else step
-        kept.steps = step + 1
         flat = _flat_floats(values, "the gradient")
         payload = _empty_like(flat, kept.native.payload_bytes, "uint8")
         sides = [None if side is None else _flat_floats(side, name)
                  for side, name in ((weight, "weight"), (second_moment, "second_moment"))]
-        size = kept.native.encode(flat, payload, *sides, seed=self._seed, step=step, rank=self._rank, tensor=kept.number,
-                                  iteration=step if iteration is None else iteration,
-                                  learning_rate_ratio=learning_rate_ratio, stream=_stream(flat))
+        with kept.lock:
+            step = kept.steps if step is None else step
+            kept.steps = step + 1
+            size = kept.native.encode(flat, payload, *sides, seed=self._seed, step=step, rank=self._rank, tensor=kept.number,
+                                      iteration=step if iteration is None else iteration,
+                                      learning_rate_ratio=learning_rate_ratio, stream=_stream(flat))
         return payload[:size]
 
     def decode(self, payload: Any, shape: Any, *, tensor: Any = 0) -> Any:
@@ -143,7 +149,8 @@ class Codec:
         count = int(np.prod(shape, dtype=np.int64))
         out = _empty_like(payload, count, "float32")
         kept = self._kept(tensor, out, shape)
-        kept.native.decode(_bytes(payload), out, stream=_stream(out))
+        with kept.lock:
+            kept.native.decode(_bytes(payload), out, stream=_stream(out))
         return out.reshape(shape)
 
     def decode_add(self, payload: Any, out: Any, *, weight: float = 1.0, tensor: Any = 0, shape: Any = None) -> None:
@@ -155,21 +162,24 @@ class Codec:
         if not contiguous or "float32" not in str(out.dtype):
             raise UsageError("the result of decode_add is not a contiguous float32 array")
         kept = self._kept(tensor, out, tuple(out.shape) if shape is None else shape)
-        kept.native.decode_add(_bytes(payload), weight, out.reshape(-1), stream=_stream(out))
+        with kept.lock:
+            kept.native.decode_add(_bytes(payload), weight, out.reshape(-1), stream=_stream(out))
 
     def reset(self) -> None:
         """Forgets residuals, momenta and step numbers of all tensors."""
-        self._tensors.clear()
+        with self._lock:
+            self._tensors.clear()
 
     def _kept(self, key: Any, values: Any, shape: Optional[tuple] = None, kind: Optional[str] = None,
               depth: float = 0.0) -> "_Tensor":
         shape = tuple(np.shape(values)) if shape is None else shape
         device = str(values.device) if _is_torch(values) else "cpu"
-        kept = self._tensors.get(key)
-        if kept is None:
-            number = key if isinstance(key, int) and 0 <= key < 2**24 else len(self._tensors)
-            kept = self._tensors[key] = _Tensor(self, shape, device, number, _stream(values), kind, depth)
-        elif (kept.shape, kept.device) != (shape, device):
+        with self._lock:
+            kept = self._tensors.get(key)
+            if kept is None:
+                number = key if isinstance(key, int) and 0 <= key < 2**24 else len(self._tensors)
+                kept = self._tensors[key] = _Tensor(self, shape, device, number, _stream(values), kind, depth)
+        if (kept.shape, kept.device) != (shape, device):
             raise UsageError(f"tensor {key!r} was of shape {kept.shape} on {kept.device} and is now {shape} on {device}; "
                              f"give each tensor a key of its own (tensor=...)")
         return kept
@@ -191,6 +201,7 @@ class _Tensor:
             make = _core.CudaCodec
         guessed, layout = _kind_of(shape)
         self.shape, self.device, self.number, self.steps = shape, device, number, 0
+        self.lock = threading.Lock()  # of `native`, whose memory every call works in, and of `steps`
         self.native = make(codec.spec, [(str(number), list(shape), kind or guessed, layout, depth)], codec._ranks,
                            codec._threads, stream)
 

@@ -34,13 +34,7 @@ class GradientFile:
         if not os.path.exists(self.path):
             raise DataError(f"{self.path}: there is no such file")
         try:
-            # A file that is being written in SWMR mode, or whose writer was killed, opens in SWMR mode alone. The files that
-            # a view refers to are looked for beside the file itself, where the path is a symbolic link.
-            where = os.path.realpath(self.path)
-            try:
-                self._file = h5py.File(where, "r")
-            except OSError:
-                self._file = h5py.File(where, "r", swmr=True)
+            self._file = _open_hdf5(self.path)
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read as HDF5 ({error})") from error
         try:
@@ -48,6 +42,9 @@ class GradientFile:
         except DataError:
             self._file.close()
             raise
+        except (KeyError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            self._file.close()
+            raise DataError(f"{self.path}: is damaged ({error}); 'gradtool validate' says what is wrong") from error
 
     def _load(self) -> None:
         attributes = self._file.attrs
@@ -65,6 +62,7 @@ class GradientFile:
         #: False while it is being written, and after a writer that died.
         self.complete: bool = bool(self.attributes.get("complete", 0))
         groups = self._groups()
+        self._check_stored(groups)
         if any(data.is_virtual for data in _data_sets(groups)) and self._check_view(groups) and not self._file.swmr_mode:
             self._file.close()
             self._file = h5py.File(os.path.realpath(self.path), "r", swmr=True)
@@ -79,6 +77,16 @@ class GradientFile:
 
     def _groups(self) -> list:
         return [self._file["tensors"][name] for name in sorted(self._file["tensors"], key=int)]
+
+    def _check_stored(self, groups: list) -> None:
+        """Raises DataError where the file is shorter than its values, which HDF5 in SWMR mode would read as zeros."""
+        stored = sum(data.id.get_storage_size() for data in _data_sets(groups) if not data.is_virtual)
+        size = os.path.getsize(self.path)
+        if stored > size:
+            raise DataError(f"{self.path}: is truncated: its gradients and weights take {stored} bytes, and it has {size}")
+        for data in _data_sets(groups) if self.complete else []:
+            if data.chunks and data.id.get_num_chunks() < np.prod([-(-d // c) for d, c in zip(data.shape, data.chunks)]):
+                raise DataError(f"{self.path}: {data.name} was never written in full, although the file says that it is complete")
 
     def _check_view(self, groups: list) -> bool:
         """Raises DataError where a merged view refers to what is not there, which HDF5 would silently read as zeros.
@@ -235,6 +243,21 @@ class Values:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         values = self[()]
         return values if dtype is None else values.astype(dtype)
+
+
+def _open_hdf5(path: str) -> h5py.File:
+    # The files that a view refers to are looked for beside the file itself, where the path is a symbolic link.
+    where = os.path.realpath(path)
+    if not os.path.isfile(where):
+        raise OSError("it is not a regular file")
+    try:
+        return h5py.File(where, "r")
+    except OSError as error:
+        # Only a file that is marked as being written, or whose writer was killed, may be opened in SWMR mode: there HDF5 does not compare
+        # the file's length with its header's, and reads what is missing as zeros.
+        if "already open for" not in str(error):
+            raise
+        return h5py.File(where, "r", swmr=True)
 
 
 def _data_sets(groups: list) -> list:

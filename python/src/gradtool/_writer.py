@@ -28,6 +28,15 @@ _SLACK, _SLACK_OF_DATA_SET = 64 << 10, 8 << 10
 QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
 
 
+VALID_NAMES = "valid are names of 1 to 1024 bytes of UTF-8 without control characters"
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether a tensor may be called so."""
+    encoded = name.encode(errors="replace")
+    return 1 <= len(encoded) <= 1024 and not any(byte < 32 or byte == 127 for byte in encoded) and encoded.decode() == name
+
+
 def part_of_mixture(name: str, shape: tuple) -> Optional[str]:
     """'expert' or 'router' for a weight that a mixture of experts calls so, as `gradtool import` guesses it; else None."""
     words = {word.rstrip("0123456789") for word in re.split(r"[./_ -]", name.lower())}
@@ -101,6 +110,11 @@ class GradientWriter:
 
     def __init__(self, path: Union[str, os.PathLike], tensors: Sequence[TensorSpec], workers: int, attributes: dict,
                  columns: Sequence[str] = (), replace: bool = False) -> None:
+        for spec in tensors:
+            if not is_valid_name(spec.name):
+                raise UsageError(f"a tensor is called {spec.name[:80]!r}; {VALID_NAMES}")
+        if (attributes.get("batch_size") or 0) < 0:
+            raise UsageError(f"batch_size is {attributes['batch_size']}; valid is 0 or more")
         self.path = os.fspath(path)
         self._place = self.path  # where it is written
         if os.path.lexists(self.path):
