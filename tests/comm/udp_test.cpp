@@ -402,6 +402,28 @@ TEST(UdpEngine, StrangersConnectionsAreRefusedAndDisturbNobody) {
   EXPECT_NE(refused.find("does not have this job's key"), std::string::npos) << refused;
 }
 
+TEST(UdpEngine, JobsOfOneSecretHaveKeysOfTheirOwn) {
+  // What was recorded in the first job is refused in the second, because no datagram is sealed under the second's key.
+  const udp::JobKey secret = udp::key_of_secret("0123456789abcdef");
+  std::array<std::array<udp::JobKey, 3>, 2> keys{};
+  for (auto& of_job : keys) {
+    udp::Socket listener = udp::listen_on(0);
+    const udp::MeetingPoint point{{loopback_address(0).sin_addr}, udp::port_of(listener)};
+    std::vector<std::thread> others;
+    for (int rank = 1; rank < 3; ++rank) {
+      others.emplace_back([&of_job, &point, &secret, rank] {
+        of_job[static_cast<std::size_t>(rank)] = udp::join_mesh(rank, 3, secret, point, {}, kForever).key;
+      });
+    }
+    of_job[0] = udp::join_mesh(0, 3, secret, point, std::move(listener), kForever).key;
+    for (auto& other : others) other.join();
+    EXPECT_EQ(of_job[0], of_job[1]);
+    EXPECT_EQ(of_job[0], of_job[2]);
+    EXPECT_NE(of_job[0], secret);
+  }
+  EXPECT_NE(keys[0], keys[1]);
+}
+
 TEST(UdpEngine, AMissingRankIsNamedAtTheStart) {
   udp::Socket listener = udp::listen_on(0);
   try {

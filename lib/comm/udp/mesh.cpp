@@ -276,6 +276,15 @@ Socket open_datagrams() {
   return socket;
 }
 
+/// The key of this job alone, of the launcher's and what rank 0 has drawn: who has recorded the datagrams of another
+/// job that had the same secret cannot send them to this one.
+JobKey session_key(const JobKey& key, const Nonce& drawn) {
+  JobKey session{};
+  for (std::size_t i = 0; i < session.size(); ++i)
+    session[i] = siphash(key, bytes_of(drawn), bytes_of(std::uint64_t{i}));
+  return session;
+}
+
 }  // namespace
 
 std::vector<in_addr> local_addresses() {
@@ -371,7 +380,9 @@ Mesh join_mesh(int rank, int size, const JobKey& key, const MeetingPoint& point,
                     .control_port = port_of(listener),
                     .data_port = port_of(mesh.datagrams)};
   std::vector<Place> table(ranks);
+  Nonce drawn{};
   if (rank == 0) {
+    drawn = random_words();
     Doorkeeper door{mesh, listener, 1};
     door.admit_all(deadline, timeout_seconds);
     table[0].data_port = hello.data_port;
@@ -381,12 +392,14 @@ Mesh join_mesh(int rank, int size, const JobKey& key, const MeetingPoint& point,
                                             theirs.control_port, theirs.data_port};
     }
     for (std::size_t r = 1; r < ranks; ++r) {
-      if (!write_all(mesh.lines[r].fd(), std::as_bytes(std::span{table}), deadline))
+      if (!write_all(mesh.lines[r].fd(), bytes_of(drawn), deadline) ||
+          !write_all(mesh.lines[r].fd(), std::as_bytes(std::span{table}), deadline))
         throw Error{Fault::backend, fmt::format("--comm udp: rank {} left while the ranks were connecting", r)};
     }
   } else {
     Socket socket = reach(point, key, hello, 0, deadline, timeout_seconds);
-    if (!read_all(socket.fd(), std::as_writable_bytes(std::span{table}), deadline)) {
+    if (!read_value(socket.fd(), drawn, deadline) ||
+        !read_all(socket.fd(), std::as_writable_bytes(std::span{table}), deadline)) {
       throw Error{Fault::backend,
                   fmt::format("--comm udp: rank {} reached rank 0, which left or waits for others", rank)};
     }
@@ -394,7 +407,11 @@ Mesh join_mesh(int rank, int size, const JobKey& key, const MeetingPoint& point,
     table[0].address = other_end(mesh.lines[0]).sin_addr.s_addr;
   }
   for (std::size_t r = 0; r < ranks; ++r) mesh.addresses[r] = address_at(table[r].address, table[r].data_port);
-  if (rank == 0) return mesh;
+  const JobKey session = session_key(key, drawn);
+  if (rank == 0) {
+    mesh.key = session;
+    return mesh;
+  }
 
   // A rank connects to those before it and then waits for those behind it: rank 1 waits at once, so nobody waits in a
   // circle.
@@ -404,6 +421,7 @@ Mesh join_mesh(int rank, int size, const JobKey& key, const MeetingPoint& point,
     mesh.lines[static_cast<std::size_t>(r)] = ControlLine{reach(there, key, hello, r, deadline, timeout_seconds)};
   }
   Doorkeeper{mesh, listener, rank + 1}.admit_all(deadline, timeout_seconds);
+  mesh.key = session;
   return mesh;
 }
 

@@ -40,8 +40,8 @@ struct MeetingPoint {
 struct Mesh {
   int rank = 0;
   int size = 1;
-  JobKey key{};
-  Socket datagrams{};                    ///< the UDP socket, bound and not blocking
+  JobKey key{};        ///< of this job's datagrams: of the launcher's key and of what rank 0 has drawn for this job
+  Socket datagrams{};  ///< the UDP socket, bound and not blocking
   std::vector<sockaddr_in> addresses{};  ///< where each rank takes datagrams
   std::vector<ControlLine> lines{};      ///< to each rank; the own one is closed
   std::uint64_t refused = 0;             ///< connections of strangers, which did not know the key
