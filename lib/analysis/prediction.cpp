@@ -15,10 +15,11 @@
 namespace gradtool {
 namespace {
 
-constexpr double kInvites = 0.1;    ///< an error below it cost no accuracy in training (reports/verdicts)
-constexpr double kRulesOut = 0.5;   ///< half of the gradient is lost
-constexpr double kOff = 1.5;        ///< a factor by which a prediction fails
-constexpr std::size_t kFewest = 5;  ///< codecs: fewer say nothing of what these gradients invite
+constexpr double kLeastRatio = 1.05;  ///< of bytes, below which a codec compresses nothing
+constexpr double kInvites = 0.1;      ///< an error below it cost no accuracy in training (reports/verdicts)
+constexpr double kRulesOut = 0.5;     ///< half of the gradient is lost
+constexpr double kOff = 1.5;          ///< a factor by which a prediction fails
+constexpr std::size_t kFewest = 5;    ///< codecs: fewer say nothing of what these gradients invite
 
 std::optional<double> number_in(const Table& table, std::size_t row, std::string_view column) {
   const Cell& cell = table.at(row, column);
@@ -235,6 +236,8 @@ std::string describe_predictions(const Table& predictions) {
   std::size_t measured = 0;
   for (std::size_t r = 0; r < predictions.rows().size(); ++r) {
     const double nmse = number_in(predictions, r, "predicted_nmse").value_or(0);
+    // A codec that saves nothing is no advice, however exact it is: a rank that is as large as the matrices.
+    if (nmse < kInvites && number_in(predictions, r, "ratio").value_or(kLeastRatio) < kLeastRatio) continue;
     const Verdict verdict = nmse < kInvites ? invited : nmse > kRulesOut ? ruled_out : open;
     const std::string codec = to_text(predictions.at(r, "codec")), method = codec.substr(0, codec.find(':'));
     auto& these = chosen[verdict];

@@ -263,10 +263,10 @@ std::string about_agreement(const Row& all) {
                                    ? fmt::format(" (the {:.0f} pairs of {:.0f} evenly spaced ones of {:.0f})",
                                                  compared * (compared - 1) / 2, compared, in_file)
                                    : "";
-    text += fmt::format(
-        "Workers{} correlate {:.3f}: about that share of a worker's gradient is common to all, the rest is its "
-        "own noise.",
-        sample, *workers);
+    text += fmt::format("Workers{} correlate {:.3f}: {}.", sample, *workers,
+                        *workers > 0.0
+                            ? "about that share of a worker's gradient is common to all, the rest is its own noise"
+                            : "what is common to all is too little to be seen among their own noise");
   }
   if (steps) {
     text += fmt::format("{}Consecutive captured steps correlate {:.3f}{}", text.empty() ? "" : " ", *steps,
@@ -297,6 +297,12 @@ std::string about_variance(const Row& all) {
 std::string about_noise(const Row& all) {
   const auto scale = all.number("noise_scale"), samples = all.number("noise_scale_samples");
   if (!scale) return {};
+  if (*scale < 1.0) {
+    return wrap(
+        fmt::format("Noise scale: {:.2g} workers' batches{}: the gradient of one batch is more signal than noise, "
+                    "and what a codec adds is not hidden by any.",
+                    *scale, samples ? fmt::format(", {:.3g} samples", *samples) : std::string{}));
+  }
   return wrap(fmt::format("Noise scale: averaged over fewer than {}, a gradient is more noise than signal{}.",
                           samples ? fmt::format("{:.3g} samples ({:.2g} workers' batches)", *samples, *scale)
                                   : fmt::format("{:.2g} workers' batches", *scale),
