@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <sstream>
 
 #include "apps/options.hpp"
 #include "lib/bench/network.hpp"
@@ -9,7 +11,9 @@
 #include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/color.hpp"
 
 namespace gradtool::app {
@@ -42,13 +46,35 @@ void set_from_file(CLI::Option& option, const CLI::ConfigItem& item, const std::
   }
 }
 
-void read_config(CLI::App& command, const std::string& path) {
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML{}.from_file(path);
-  } catch (const CLI::FileError&) {
-    throw Error{Fault::data, fmt::format("--config '{}' cannot be read", path)};
+bool is_word_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0;
+}
+
+/// Refuses what CLI11's reader takes no notice of, lines of one or two bytes, and what it takes gigabytes for, sections
+/// in sections. Leaves `text` at its beginning.
+void expect_readable(std::istringstream& text, const std::string& path) {
+  int number = 0;
+  for (std::string line; std::getline(text, line);) {
+    ++number;
+    const auto first = line.find_first_not_of(" \t\r");
+    if (first == std::string::npos || line[first] == '#' || line[first] == ';') continue;
+    const std::string word = line.substr(first, line.find_last_not_of(" \t\r") - first + 1);
+    const bool nested = word.front() == '[' && std::count(word.begin(), word.end(), '.') > 1;
+    const bool says_something = word.size() > 2 || std::none_of(word.begin(), word.end(), is_word_character);
+    if (says_something && !nested) continue;  // "]" alone ends an array
+    throw Error{Fault::usage,
+                fmt::format("{}: line {} is '{}'; valid are 'option = value', '[command]' and '# comment'", path,
+                            number, printable(word.substr(0, 40)))};
   }
+  text.clear();
+  text.seekg(0);
+}
+
+void read_config(CLI::App& command, const std::string& path) {
+  constexpr std::uint64_t kMostBytes = 1 << 20;
+  std::istringstream text{read_file(path, kMostBytes, "--config " + path)};
+  expect_readable(text, path);
+  const std::vector<CLI::ConfigItem> items = CLI::ConfigTOML{}.from_config(text);
   std::vector<std::string> sections;
   for (const auto* each : command.get_parent()->get_subcommands({})) sections.push_back(each->get_name());
   const auto keys = keys_of(command);

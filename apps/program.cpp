@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <thread>
 
@@ -171,6 +172,9 @@ int run_program(int argc, char** argv) {
     return exit_status(error.fault());
   } catch (const std::bad_alloc&) {
     print_error("gradtool: out of memory");
+    return static_cast<int>(Fault::backend);
+  } catch (const std::filesystem::filesystem_error& error) {
+    print_error(fmt::format("gradtool: '{}' cannot be used: {}", error.path1().string(), error.code().message()));
     return static_cast<int>(Fault::backend);
   } catch (const std::exception& error) {
     const bool lost = std::ferror(stdout) != 0 || std::ferror(stderr) != 0;  // fmt::print has thrown

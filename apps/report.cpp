@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -43,6 +44,15 @@ int run(const ReportArguments& options) {
     const std::size_t drawn = render_charts(page, options.format, out);
     fmt::print(stderr, "wrote {} charts to {}: {}, CSV and specification of each\n", drawn, out, options.format);
     return 0;
+  }
+  // Records that were found in a folder are inputs as those that were named.
+  for (const auto& file : page.files) inputs.push_back({"input", file.path});
+  expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
+  if (options.out.empty() && std::filesystem::exists(out) &&
+      !shows_same_files(read_file(out, kMostRecordBytes), page)) {
+    throw Error{Fault::usage, fmt::format("'{}' is there, and no page of these files; give the page a name with --out "
+                                          "(--out {} replaces it)",
+                                          out, out)};
   }
   save_text(out, html_of(page));
   std::size_t charts = 0, missing = 0;

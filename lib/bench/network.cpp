@@ -8,11 +8,11 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/json.hpp"
 
@@ -86,16 +86,8 @@ double bytes_per_second_in(const std::string& network, std::string_view text) {
 class NetworkFile {
  public:
   explicit NetworkFile(const std::string& path) : path_{path} {
-    std::ifstream in{path, std::ios::binary};
-    if (!in.is_open()) fail("cannot be opened; gradtool probe -o writes such a file");
-    constexpr std::size_t kMostBytes = std::size_t{256} << 20;
-    std::string text;
-    for (std::array<char, 1 << 16> part{}; in.read(part.data(), part.size()) || in.gcount() > 0;) {
-      text.append(part.data(), static_cast<std::size_t>(in.gcount()));
-      if (text.size() > kMostBytes) fail("is larger than any network file");
-    }
-    if (in.bad()) fail("cannot be read");
-    json_ = parse_json(text);
+    constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
+    json_ = parse_json(read_file(path, kMostBytes, "--network " + path));
     if (json_.is_discarded()) fail("is no valid JSON; it may have been cut off");
     if (!json_.is_object() || !json_.contains("format") || json_["format"] != kNetworkFormat)
       fail("is no network file, which gradtool probe -o writes");

@@ -2,12 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lib/compare/compare.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/page/records.hpp"
 #include "lib/report/json.hpp"
@@ -144,18 +143,19 @@ Json to_json(const Comparison& c, const CompareOptions& options) {
 }
 
 BenchRun read_bench_run(const std::string& path) {
-  std::ifstream in{path, std::ios::binary};
-  if (!in.is_open())
-    throw Error{Fault::usage, fmt::format("{}: cannot be opened; give a record of gradtool bench", path)};
-  const std::string text{std::istreambuf_iterator<char>{in}, {}};
+  const std::string text = read_file(path, kMostRecordBytes);
   BenchRun run{.path = path};
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos || text[first] != '{') {
     run.table = table_from_csv("bench", text, path);
   } else {
     const Json json = parse_json(text);
-    if (json.is_discarded()) throw Error{Fault::data, fmt::format("{}: no valid JSON; it may have been cut off", path)};
-    if (json.value("format", Json{}) != "gradtool.bench" || !json.contains("rows"))
+    if (json.is_discarded()) {
+      throw Error{Fault::data, fmt::format("{}: no valid JSON, which it has to be, at most {} levels deep; it may have "
+                                           "been cut off",
+                                           path, kMostJsonDepth)};
+    }
+    if (!json.is_object() || json.value("format", Json{}) != "gradtool.bench" || !json.contains("rows"))
       throw Error{Fault::data, fmt::format("{}: not a record of gradtool bench --json", path)};
     const Json& rows = json.at("rows");
     run.table = table_from_json("bench", rows, path);

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <random>
 #include <utility>
@@ -155,6 +156,31 @@ ParentFolders::~ParentFolders() {
 void ParentFolders::remove() {
   for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) rmdir(folder->c_str());  // fails if not empty
   made_.clear();
+}
+
+std::string read_file(const std::string& path, std::uint64_t most_bytes, const std::string& label) {
+  const auto fail = [&](const std::string& why) {
+    throw Error{Fault::data, (label.empty() ? path : label) + ": " + why};
+  };
+  // Without O_NONBLOCK the opening of a pipe waits for its other end.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) fail(std::string{"cannot be opened ("} + std::strerror(errno) + ")");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{fdopen(descriptor, "rb"), std::fclose};
+  struct stat found {};
+  if (!file || fstat(descriptor, &found) != 0) fail(std::string{"cannot be read ("} + std::strerror(errno) + ")");
+  if (S_ISDIR(found.st_mode)) fail("is a folder, not a file");
+  if (!S_ISREG(found.st_mode)) fail("is not a regular file");
+  // Files of /proc say that they have 0 bytes, so that the size alone does not tell.
+  std::string bytes;
+  std::array<char, 1 << 16> part{};
+  while (const std::size_t count = std::fread(part.data(), 1, part.size(), file.get())) {
+    if (bytes.size() + count > most_bytes) {
+      fail("has more than " + std::to_string(most_bytes) + " bytes, more than any file of its kind");
+    }
+    bytes.append(part.data(), count);
+  }
+  if (std::ferror(file.get()) != 0) fail(std::string{"cannot be read ("} + std::strerror(errno) + ")");
+  return bytes;
 }
 
 OutputFile::OutputFile(std::string path) : path_{std::move(path)} {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +26,14 @@ void expect_separate_files(std::span<const NamedPath> inputs, std::span<const Na
 
 /// True for what is written as it comes and cannot be replaced: "-" (standard output), a device, a pipe, a socket.
 [[nodiscard]] bool is_stream(const std::string& path);
+
+/// All bytes of a file that somebody else may have made. Throws Fault::data, with a sentence that begins with `label`
+/// or, where that is empty, with the path, when there is no such file, it is no regular file (a folder, a pipe, a
+/// device), it cannot be read, or it has more than `most_bytes`. It never waits for a writer and never reads more than
+/// that.
+[[nodiscard]] std::string read_file(const std::string& path, std::uint64_t most_bytes, const std::string& label = {});
+/// Bytes that a record of this program, a table or a settings file has at most: a gibibyte.
+inline constexpr std::uint64_t kMostRecordBytes = std::uint64_t{1} << 30;
 
 /// The folders above a file that is to be written. Those that are not there are made, and removed again at the end
 /// where nothing is in them: what fails leaves no empty folder behind.

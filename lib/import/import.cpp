@@ -210,8 +210,9 @@ class Import {
   [[nodiscard]] const MatchedFiles& files() const { return files_; }
   [[nodiscard]] bool started() const { return started_; }  ///< run() has created the file
 
-  ImportReport run() {
-    GradientWriter writer{options_.out, layout()};
+  /// Writes the file `out`.
+  ImportReport run(const std::string& out) {
+    GradientWriter writer{out, layout()};
     started_ = true;
     for (std::size_t s = 0; s < steps_ && !interrupted(); ++s) write_step(writer, s);
     report_.steps = writer.steps();
@@ -222,7 +223,7 @@ class Import {
       writer.close();
     }
     std::error_code error;
-    const auto bytes = fs::file_size(options_.out, error);
+    const auto bytes = fs::file_size(out, error);
     report_.bytes = error ? 0 : bytes;
     return std::move(report_);
   }
@@ -303,6 +304,7 @@ class Import {
 
 void check_options(const ImportOptions& options) {
   const auto fail = [](const std::string& what) { throw Error{Fault::usage, what}; };
+  if (!is_utf8(options.model)) fail(fmt::format("--model '{}' is no valid UTF-8", printable(as_utf8(options.model))));
   if (options.raw && options.shapes.empty()) fail("--raw needs --shapes, the list of the files' arrays");
   if (!options.raw && !options.shapes.empty()) fail("--shapes is the list of arrays of raw files: give --raw");
   if (options.negate && !options.difference) fail("--negate turns a difference round: give --difference");
@@ -332,14 +334,21 @@ ImportReport import_arrays(const ImportOptions& options,
       }
     }
   }
-  if (options.force) remove_replaced(options.out);
+  ReplacingFile file{options.out, options.force};
+  ImportReport report;
   try {
-    return import.run();
+    report = import.run(file.written_to());
   } catch (...) {
     // A writer leaves a file with whole steps, as after a crash; but what stopped this one will do so again.
-    if (import.started()) unlink(options.out.c_str());
+    if (import.started()) unlink(file.written_to().c_str());
     throw;
   }
+  if (report.interrupted && file.replaces()) {
+    report.steps = 0;  // the part of a file does not replace a whole one
+  } else {
+    file.commit();
+  }
+  return report;
 }
 
 }  // namespace gradtool

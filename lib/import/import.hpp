@@ -32,7 +32,7 @@ struct ImportReport {
   std::size_t files = 0, steps = 0, workers = 0, tensors = 0;
   std::uint64_t elements = 0, bytes = 0;  ///< of one worker's step; of `out`
   std::vector<std::string> notes;         ///< what the user should know: clauses without a full stop
-  bool interrupted = false;               ///< the user stopped it: `out` has the steps until then, if there are any
+  bool interrupted = false;  ///< the user stopped it: `out` has `steps` until then; one that was there stays
 };
 
 /// Makes a gradient file of files of arrays: safetensors, .npy, .npz, or raw values. Types are kept but for f64, which

@@ -81,6 +81,7 @@ class DictReader {
   }
   bool tuple(std::vector<std::int64_t>& out) {
     if (!take('(')) return false;
+    bool comma = true;  // (8) is a number in Python, (8,) a tuple
     while (!take(')')) {
       space();
       std::int64_t value = 0;
@@ -89,9 +90,10 @@ class DictReader {
       text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
       out.push_back(value);
       take('L');  // Python 2 wrote its long integers so
-      if (!take(',') && !at(')')) return false;
+      comma = take(',');
+      if (!comma && !at(')')) return false;
     }
-    return true;
+    return comma || out.size() != 1;
   }
 
   std::string_view text_;

@@ -136,6 +136,22 @@ Directory find_directory(const InputFile& file) {
   file.fail("is not a .npz file, or truncated: it has no directory of a ZIP archive at its end");
 }
 
+/// Bytes that two members share would be read, and stored, once for each: a small file could fill a disk.
+void expect_apart(const InputFile& file, const std::vector<Member>& members) {
+  constexpr std::uint64_t kLeastHeader = 30;
+  std::vector<const Member*> by_place;
+  by_place.reserve(members.size());
+  for (const Member& member : members) by_place.push_back(&member);
+  std::sort(by_place.begin(), by_place.end(), [](auto* a, auto* b) { return a->header < b->header; });
+  for (std::size_t i = 1; i < by_place.size(); ++i) {
+    const Member &before = *by_place[i - 1], &member = *by_place[i];
+    if (member.header - before.header >= kLeastHeader && member.header - before.header - kLeastHeader >= before.stored)
+      continue;
+    file.fail(fmt::format("the members '{}' and '{}' overlap; each must have bytes of its own", printable(before.name),
+                          printable(member.name)));
+  }
+}
+
 std::vector<Member> read_members(const InputFile& file) {
   constexpr std::size_t kEntry = 46;
   const Directory directory = find_directory(file);
@@ -188,6 +204,7 @@ std::vector<Member> read_members(const InputFile& file) {
     }
     members.push_back(std::move(member));
   }
+  expect_apart(file, members);
   return members;
 }
 

@@ -6,18 +6,21 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "lib/import/array_file.hpp"
 #include "lib/io/utf8.hpp"
 
 // The format: https://github.com/huggingface/safetensors, "Format". 8 bytes, little-endian: the length of the header.
 // The header: one JSON object {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}, whose offsets
-// count from its end, with an optional member "__metadata__" of texts.
+// count from its end, with an optional member "__metadata__" of texts. Tensors lie side by side: no byte belongs to two
+// of them, and none to none. Spaces may pad the header, NULs may not. In the metadata, which nobody reads here, numbers
+// and null are taken too, since programs write them.
 namespace gradtool {
 namespace {
 
-/// Headers have some 100 bytes for each tensor.
-constexpr std::uint64_t kMostHeaderBytes = std::uint64_t{16} << 20;
+/// As in the format's own library. Headers have some 100 bytes for each tensor.
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 
 struct Entry {
   std::string name, dtype;
@@ -32,12 +35,13 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<Entry> entries;
   std::string problem;
 
-  bool null() override { return wrong("null"); }
-  bool boolean(bool) override { return wrong("a truth value"); }
-  bool number_float(number_float_t, const string_t&) override { return wrong("a fraction"); }
+  bool null() override { return (depth_ == 1 && key_ == "__metadata__") || plain_metadata() || wrong("null"); }
+  bool boolean(bool) override { return plain_metadata() || wrong("a truth value"); }
+  bool number_float(number_float_t, const string_t&) override { return plain_metadata() || wrong("a fraction"); }
   bool binary(binary_t&) override { return wrong("binary data"); }
-  bool number_integer(number_integer_t) override { return wrong("a negative number"); }
+  bool number_integer(number_integer_t) override { return plain_metadata() || wrong("a negative number"); }
   bool number_unsigned(number_unsigned_t value) override {
+    if (plain_metadata()) return true;
     if (metadata_ || depth_ != 2 || !in_list_) return wrong("a number");
     if (value > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) return wrong("a huge number");
     auto& list = key_ == "shape" ? *entries.back().shape : entries.back().offsets;
@@ -47,7 +51,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(string_t& value) override {
-    if (metadata_ && depth_ == 2) return true;
+    if (plain_metadata()) return true;
     if (depth_ != 2 || in_list_ || key_ != "dtype") return wrong("a text");
     entries.back().dtype = value;
     return true;
@@ -88,6 +92,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
+  [[nodiscard]] bool plain_metadata() const { return metadata_ && depth_ == 2; }
   bool wrong(const char* what) {
     problem = fmt::format("has {} at '{}', where the format has none", what, printable(key_.substr(0, 100)));
     return false;
@@ -111,9 +116,10 @@ class Safetensors final : public ArrayFile {
       file_.fail(fmt::format("is truncated, or no safetensors file: its header would have {} bytes, the file has {}",
                              length, file_.size()));
     }
-    if (length > kMostHeaderBytes) file_.fail("has a header of more than 16 MiB; must be at most that");
+    if (length > kMostHeaderBytes) file_.fail("has a header of more than 100 MB; must be at most that");
     std::string header(static_cast<std::size_t>(length), '\0');
     file_.read(prefix.size(), std::as_writable_bytes(std::span{header}));
+    if (header.find('\0') != std::string::npos) file_.fail("its header has a NUL byte, which no JSON has");
     HeaderReader reader;
     const bool sound = nlohmann::json::sax_parse(header, &reader) && header.starts_with('{');
     if (!sound) {
@@ -122,6 +128,7 @@ class Safetensors final : public ArrayFile {
     data_ = prefix.size() + length;
     for (const Entry& entry : reader.entries) add(entry);
     sort();
+    expect_side_by_side();
   }
 
   [[nodiscard]] const std::string& path() const override { return file_.path(); }
@@ -145,41 +152,59 @@ class Safetensors final : public ArrayFile {
       info.element = Element::f64;
     } else {
       info.foreign_type = entry.dtype.empty() ? "unnamed" : printable(entry.dtype.substr(0, 40));
-      arrays_.push_back(std::move(info));
-      offsets_.push_back(data_ + static_cast<std::uint64_t>(entry.offsets[0]));
-      return;
     }
-    info.elements = count_elements(info.shape, size_of(info.element), file_.path() + ": " + what);
     const auto begin = static_cast<std::uint64_t>(entry.offsets[0]), end = static_cast<std::uint64_t>(entry.offsets[1]);
     if (begin > end || end > file_.size() - data_) {
       file_.fail(fmt::format("is truncated, or {} is damaged: its values would end at byte {} of {}", what, end,
                              file_.size() - data_));
     }
-    if (end - begin != info.elements * size_of(info.element)) {
+    const bool known = info.foreign_type.empty();
+    if (known) info.elements = count_elements(info.shape, size_of(info.element), file_.path() + ": " + what);
+    if (known && end - begin != info.elements * size_of(info.element)) {
       file_.fail(fmt::format("{} has {} bytes, but its shape says {}", what, end - begin,
                              info.elements * size_of(info.element)));
     }
     arrays_.push_back(std::move(info));
     offsets_.push_back(data_ + begin);
+    ends_.push_back(data_ + end);
+  }
+
+  void expect_side_by_side() const {
+    std::uint64_t next = data_;
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      if (offsets_[i] != next) {
+        file_.fail(
+            fmt::format("the tensor '{}' begins at byte {} of the values, where the one before ends at {}; they "
+                        "must lie side by side",
+                        printable(arrays_[i].name), offsets_[i] - data_, next - data_));
+      }
+      next = ends_[i];
+    }
+    if (next != file_.size())
+      file_.fail(fmt::format("has {} bytes behind its last tensor; must have none", file_.size() - next));
   }
 
   /// By their places in the file, so that it is read from front to back.
   void sort() {
     std::vector<std::size_t> order(arrays_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return offsets_[a] < offsets_[b]; });
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+      return std::pair{offsets_[a], ends_[a]} < std::pair{offsets_[b], ends_[b]};
+    });
     std::vector<ArrayInfo> arrays;
-    std::vector<std::uint64_t> offsets;
-    arrays.reserve(order.size()), offsets.reserve(order.size());
-    for (const std::size_t i : order) arrays.push_back(std::move(arrays_[i])), offsets.push_back(offsets_[i]);
-    arrays_ = std::move(arrays), offsets_ = std::move(offsets);
+    std::vector<std::uint64_t> offsets, ends;
+    arrays.reserve(order.size()), offsets.reserve(order.size()), ends.reserve(order.size());
+    for (const std::size_t i : order) {
+      arrays.push_back(std::move(arrays_[i]));
+      offsets.push_back(offsets_[i]), ends.push_back(ends_[i]);
+    }
+    arrays_ = std::move(arrays), offsets_ = std::move(offsets), ends_ = std::move(ends);
   }
 
   InputFile file_;
   std::uint64_t data_ = 0;  ///< where the values begin
   std::vector<ArrayInfo> arrays_;
-  std::vector<std::uint64_t> offsets_;
+  std::vector<std::uint64_t> offsets_, ends_;  ///< of the arrays' values in the file
 };
 
 }  // namespace

@@ -239,7 +239,9 @@ void write_text(hid_t object, const char* name, const std::string& value) {
   const Dataspace scalar{checked_id(H5Screate(H5S_SCALAR), doing)};
   const Attribute attribute{
       checked_id(H5Acreate2(object, name, type.get(), scalar.get(), H5P_DEFAULT, H5P_DEFAULT), doing)};
-  const char* const text = value.c_str();
+  // A path on a command line may be anything; readers refuse a text that is no UTF-8.
+  const std::string valid = as_utf8(value);
+  const char* const text = valid.c_str();
   checked(H5Awrite(attribute.get(), type.get(), &text), doing);
 }
 

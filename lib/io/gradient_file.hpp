@@ -155,6 +155,27 @@ void expect_replaceable(const std::string& path);
 /// removed; does nothing when there is no such file. Of several processes that replace one file, one goes on.
 void remove_replaced(const std::string& path);
 
+/// Where a gradient file is written that may take the place of another one: beside it, as `PATH.new`, until it is
+/// whole.
+class ReplacingFile {
+ public:
+  /// Where `replace` is false or nothing is at `path`, the file is written there at once. What a killed program left at
+  /// `PATH.new` is removed. Throws as expect_replaceable() does.
+  ReplacingFile(const std::string& path, bool replace);
+  ~ReplacingFile();  ///< removes what was written beside `path`, which stays as it was, unless commit() was called
+  ReplacingFile(const ReplacingFile&) = delete;
+  ReplacingFile& operator=(const ReplacingFile&) = delete;
+
+  /// The name under which the file is to be created.
+  [[nodiscard]] const std::string& written_to() const { return written_to_; }
+  [[nodiscard]] bool replaces() const { return written_to_ != path_; }
+  /// Gives the file, which must be closed, its name, once the disk has it. Throws Fault::backend when that fails.
+  void commit();
+
+ private:
+  std::string path_, written_to_;
+};
+
 /// Writes a gradient file step by step. Between `begin_step` and `end_step` every tensor of every worker is put once.
 /// After `end_step` returns, that step is readable even if the process is killed (the file is flushed; `complete` is 0
 /// until `close`). Memory does not grow with the number of steps. Not thread-safe.

@@ -256,7 +256,7 @@ Plan make_plan(const MergeOptions& options, std::vector<std::string>& notes) {
 }
 
 /// Reads every value and writes it.
-void write_copy(const Plan& plan, const MergeOptions& options, const ReadProgress& progress, MergeReport& report) {
+void write_copy(const Plan& plan, const std::string& out, const ReadProgress& progress, MergeReport& report) {
   WriterOptions layout{.info = plan.info,
                        .tensors = plan.tensors(),
                        .with_epoch = plan.with_epoch,
@@ -264,7 +264,7 @@ void write_copy(const Plan& plan, const MergeOptions& options, const ReadProgres
                        .with_loss = plan.with_loss,
                        .with_compute_seconds = plan.with_compute_seconds,
                        .with_overflow = plan.with_overflow};
-  GradientWriter writer{options.out, layout};
+  GradientWriter writer{out, layout};
   const std::uint64_t step_elements =
       plan.parts.front().reader->elements() * static_cast<std::uint64_t>(plan.info.workers);
   std::uint64_t done = 0;
@@ -509,6 +509,7 @@ void write_view(const Plan& plan, const std::string& out) {
 
 MergeReport merge_gradient_files(const MergeOptions& options, const ReadProgress& progress) {
   expect_valid(!options.files.empty(), "there is nothing to merge: give the files of a job's ranks");
+  expect_valid(!options.out.empty(), "--out is empty; give the name of the merged file");
   std::error_code error;
   if (fs::exists(fs::symlink_status(options.out, error)) && !options.force) {
     throw Error{Fault::usage, "'" + options.out + "' exists already; remove it, choose another name, or use --force"};
@@ -525,12 +526,17 @@ MergeReport merge_gradient_files(const MergeOptions& options, const ReadProgress
       }
     }
   }
-  if (options.force) remove_replaced(options.out);
+  ReplacingFile file{options.out, options.force};
   report.steps = plan.steps.size();
   if (options.copy) {
-    write_copy(plan, options, progress, report);
+    write_copy(plan, file.written_to(), progress, report);
   } else {
-    write_view(plan, options.out);
+    write_view(plan, file.written_to());
+  }
+  if (report.interrupted && file.replaces()) {
+    report.steps = 0;  // the part of a file does not replace a whole one
+  } else {
+    file.commit();
   }
   report.workers = static_cast<std::size_t>(plan.info.workers);
   report.tensors = plan.tensors().size();

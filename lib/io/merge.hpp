@@ -22,7 +22,7 @@ struct MergeReport {
   std::size_t steps = 0, workers = 0, tensors = 0;
   std::uint64_t bytes = 0;         ///< of `out`
   std::vector<std::string> notes;  ///< what was left out or could not be kept: clauses without a full stop
-  bool interrupted = false;        ///< the user stopped it: `out` has the steps until then, and says so
+  bool interrupted = false;        ///< the user stopped it: `out` has `steps` until then; one that was there stays
 };
 
 /// Makes one gradient file of the files of ranks: the workers of the first file, then those of the second, and so on.

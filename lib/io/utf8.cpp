@@ -38,6 +38,23 @@ bool has_control(std::string_view text) {
   return std::any_of(text.begin(), text.end(), is_control);
 }
 
+std::string as_utf8(std::string_view text) {
+  if (is_utf8(text)) return std::string{text};
+  std::string out;
+  while (!text.empty()) {
+    std::size_t length = 1;
+    while (length <= 4 && !is_utf8(text.substr(0, length))) ++length;
+    if (length <= 4) {
+      out += text.substr(0, length);
+    } else {
+      out += "\ufffd";
+      length = 1;
+    }
+    text.remove_prefix(std::min(length, text.size()));
+  }
+  return out;
+}
+
 std::string printable(std::string_view text) {
   std::string out;
   for (const char c : text) {

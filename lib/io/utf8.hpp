@@ -13,6 +13,9 @@ namespace gradtool {
 /// a message.
 [[nodiscard]] bool has_control(std::string_view text);
 
+/// `text` with U+FFFD for each byte that is no part of well-formed UTF-8.
+[[nodiscard]] std::string as_utf8(std::string_view text);
+
 /// `text` with control characters written as \xNN.
 [[nodiscard]] std::string printable(std::string_view text);
 

@@ -81,4 +81,26 @@ void remove_replaced(const std::string& path) {
   }
 }
 
+ReplacingFile::ReplacingFile(const std::string& path, bool replace) : path_{path}, written_to_{path} {
+  struct stat found {};
+  if (!replace || (lstat(path.c_str(), &found) != 0 && errno == ENOENT)) return;
+  expect_replaceable(path);
+  written_to_ += ".new";
+  remove_replaced(written_to_);
+}
+
+ReplacingFile::~ReplacingFile() {
+  if (replaces()) unlink(written_to_.c_str());
+}
+
+void ReplacingFile::commit() {
+  if (!replaces()) return;
+  const Descriptor written{open(written_to_.c_str(), O_RDONLY | O_CLOEXEC)};
+  const Descriptor replaced = lock_for_replacement(path_);  // held until the name is the new file's
+  if (written.get() < 0 || fsync(written.get()) != 0 || rename(written_to_.c_str(), path_.c_str()) != 0) {
+    throw Error{Fault::backend, "'" + path_ + "' cannot be replaced: " + std::strerror(errno)};
+  }
+  written_to_ = path_;
+}
+
 }  // namespace gradtool

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <variant>
@@ -131,6 +132,13 @@ Page make_page(std::span<const std::string> paths, const FigureOptions& options,
     page.sections.push_back({"analysis", figures.title, origin, std::move(shown)});
   }
   return page;
+}
+
+bool shows_same_files(const std::string& html, const Page& page) {
+  return std::all_of(page.files.begin(), page.files.end(), [&](const SourceFile& file) {
+    const std::string object = within_script(Json{{"path", file.path}});
+    return html.find(object.substr(1, object.size() - 2)) != std::string::npos;  // without the braces
+  });
 }
 
 std::string html_of(const Page& page) {

@@ -27,6 +27,9 @@ struct Page {
 [[nodiscard]] Page make_page(std::span<const std::string> paths, const FigureOptions& options,
                              const std::string& command);
 
+/// Whether `html`, the text of a file, is a page of the same files as `page`.
+[[nodiscard]] bool shows_same_files(const std::string& html, const Page& page);
+
 /// One HTML file that needs nothing else: libraries, style, script, specifications and numbers are in it, and its
 /// policy forbids the browser any request. Throws Fault::unavailable in a build without the charts' libraries.
 [[nodiscard]] std::string html_of(const Page& page);

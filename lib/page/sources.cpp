@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/report/json.hpp"
 
@@ -66,10 +65,14 @@ std::vector<Candidate> candidates(std::span<const std::string> paths) {
       continue;
     }
     std::vector<Candidate> inside;
-    for (const auto& entry : fs::recursive_directory_iterator{path, fs::directory_options::skip_permission_denied}) {
-      const auto extension = entry.path().extension();
-      if (entry.is_regular_file() && (extension == ".json" || extension == ".csv")) inside.push_back({entry.path()});
+    auto entry = fs::recursive_directory_iterator{path, fs::directory_options::skip_permission_denied, error};
+    for (; !error && entry != fs::recursive_directory_iterator{}; entry.increment(error)) {
+      const auto extension = entry->path().extension();
+      std::error_code gone;
+      if (entry->is_regular_file(gone) && (extension == ".json" || extension == ".csv"))
+        inside.push_back({entry->path()});
     }
+    if (error) throw Error{Fault::data, fmt::format("{}: cannot be read ({})", path, error.message())};
     std::sort(inside.begin(), inside.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
     found.insert(found.end(), inside.begin(), inside.end());
   }
@@ -78,11 +81,13 @@ std::vector<Candidate> candidates(std::span<const std::string> paths) {
   return found;
 }
 
-std::string text_of(const fs::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  std::string text{std::istreambuf_iterator<char>{in}, {}};
-  if (!in.is_open() || in.bad()) throw Error{Fault::data, fmt::format("{}: cannot be read", path.string())};
-  return text;
+/// Makes U+2028 and U+2029 U+FFFD. JSON allows them within strings, but in Vega's expressions they end a line, and with
+/// it the drawing of the page.
+void replace_line_separators(std::string& text) {
+  for (std::size_t at = text.find("\xe2\x80"); at != std::string::npos; at = text.find("\xe2\x80", at + 1)) {
+    const std::string_view character = std::string_view{text}.substr(at, 3);
+    if (character == "\u2028" || character == "\u2029") text.replace(at, 3, "\ufffd");
+  }
 }
 
 std::string string_at(const Json& json, const std::string& key) {
@@ -125,11 +130,18 @@ class Reader {
  public:
   void read(const Candidate& candidate) {
     const std::string path = candidate.path.string();
-    const std::string text = text_of(candidate.path);
+    std::string text = read_file(path, kMostRecordBytes);
     Sha256 hash;
     hash.update(std::as_bytes(std::span{text}));
+    replace_line_separators(text);
     file_ = {.path = path, .sha256 = hash.hex(), .kind = "", .facts = {}};
-    const bool known = candidate.path.extension() == ".csv" ? read_csv(text) : read_json(text, candidate.named);
+    bool known = false;
+    try {
+      known = candidate.path.extension() == ".csv" ? read_csv(text) : read_json(text, candidate.named);
+    } catch (const Json::exception& error) {
+      // A member that is there, but of another kind: only somebody else's hand or a damaged disk writes it.
+      throw Error{Fault::data, fmt::format("{}: is no record as this gradtool writes it ({})", path, error.what())};
+    }
     if (known) {
       if (!file_.kind.empty()) out_.files.push_back(std::move(file_));
     } else if (candidate.named) {
@@ -155,7 +167,9 @@ class Reader {
     Json json = parse_json(text);
     if (json.is_discarded()) {
       if (!named) return false;
-      throw Error{Fault::data, fmt::format("{}: no valid JSON; it may have been cut off", file_.path)};
+      throw Error{Fault::data,
+                  fmt::format("{}: no valid JSON, which it has to be, at most {} levels deep; it may have been cut off",
+                              file_.path, kMostJsonDepth)};
     }
     if (!json.is_object()) return false;
     if (string_at(json, "format") == "gradtool.bench") return read_bench_record(std::move(json));

@@ -33,6 +33,17 @@ std::string proc_value(const char* file, std::string_view key) {
 }  // namespace
 
 nlohmann::ordered_json parse_json(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') ++i;
+    if (c == '"') in_string = !in_string;
+    if (in_string) continue;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > kMostJsonDepth) return nlohmann::ordered_json(nlohmann::ordered_json::value_t::discarded);
+  }
   return nlohmann::ordered_json::parse(text, nullptr, false);
 }
 

@@ -10,8 +10,10 @@ namespace gradtool {
 
 // Every source that parses or writes JSON by itself compiles the parser or the writer again: some seconds each.
 
-/// A value that is_discarded() where the text is no valid JSON.
+/// A value that is_discarded() where the text is no valid JSON, or is nested more than kMostJsonDepth deep: nothing
+/// that this program writes is, and what copies or prints a value calls itself once for each level.
 [[nodiscard]] nlohmann::ordered_json parse_json(std::string_view text);
+inline constexpr int kMostJsonDepth = 100;
 
 /// In lines indented by `indent` spaces a level, or in one line where that is negative. Bytes that are no UTF-8, as
 /// file names may have, become U+FFFD, since JSON cannot hold them.

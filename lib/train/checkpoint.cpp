@@ -4,8 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -58,9 +57,8 @@ CheckpointParts load_checkpoint(const std::string& path) {
                                      "starts from its beginning",
                                      path)};
   };
-  std::ifstream file{path, std::ios::binary};
-  const std::string all{std::istreambuf_iterator<char>{file}, {}};
-  if (!file || all.size() < kMagic.size() + 8 + kDigest || !all.starts_with(kMagic)) throw damaged();
+  const std::string all = read_file(path, std::numeric_limits<std::uint64_t>::max());
+  if (all.size() < kMagic.size() + 8 + kDigest || !all.starts_with(kMagic)) throw damaged();
   auto left = std::as_bytes(std::span{all}).first(all.size() - kDigest);
   Sha256 hash;
   hash.update(left);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +13,7 @@
 #include "lib/capture/trainer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
@@ -35,10 +35,8 @@ constexpr const char* kCheckpointEnding = ".checkpoint";
 /// Throws Fault::usage, naming the first difference, unless the folder was made with the same settings.
 void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts) {
   const fs::path path = folder / kSettings;
-  std::ifstream file{path};
-  if (!file) refuse(fmt::format("--resume: '{}' holds nothing of gradtool train", folder.string()));
-  const std::string text{std::istreambuf_iterator<char>{file}, {}};
-  const auto saved = parse_json(text);
+  if (!fs::exists(path)) refuse(fmt::format("--resume: '{}' holds nothing of gradtool train", folder.string()));
+  const auto saved = parse_json(read_file(path.string(), kMostRecordBytes));
   const auto settings = saved.is_object() ? saved.find("settings") : saved.end();
   if (!saved.is_object() || settings == saved.end() || !settings->is_object())
     throw Error{Fault::data, fmt::format("{}: is damaged", path.string())};

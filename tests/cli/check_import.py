@@ -309,7 +309,16 @@ def check_damaged_safetensors(folder):
     bad(b"", "fewer than 8 bytes")
     bad(struct.pack("<Q", 1 << 60) + b"{}", "truncated")
     bad(struct.pack("<Q", 2**64 - 1) + b"{}", "truncated")
-    bad(safetensors_bytes(b"{" + b" " * (17 << 20)), "16 MiB")
+    bad(safetensors_bytes(b"{" + b" " * 100_000_000), "100 MB")
+    bad(safetensors_bytes(json.dumps({"a": tensor}).encode() + b"\0" * 8, b"x" * 8), "NUL")
+    bad(safetensors_bytes({"a": tensor, "b": tensor}, b"x" * 8), "'b'", "side by side")
+    bad(safetensors_bytes({"a": tensor, "b": {**tensor, "data_offsets": [4, 12]}}, b"x" * 12), "'b'", "side by side")
+    bad(safetensors_bytes({"a": {**tensor, "data_offsets": [4, 12]}}, b"x" * 12), "'a'", "side by side")
+    bad(safetensors_bytes({"a": tensor, "i": {**tensor, "dtype": "I64"}}, b"x" * 8), "side by side")
+    bad(safetensors_bytes({"a": tensor}, b"x" * 9), "1 bytes behind")
+    for metadata in (None, {"step": 3, "loss": 1.5, "none": None, "yes": True}):
+        path.write_bytes(safetensors_bytes({"__metadata__": metadata, "a": tensor}, b"\0" * 8))
+        done("import", path, "-o", folder / "s.h5", "--force")
     bad(safetensors_bytes(b"[]"), "header")
     bad(safetensors_bytes(b"1"), "header")
     bad(safetensors_bytes(b'{"a":'), "not JSON")
@@ -333,9 +342,9 @@ def check_damaged_safetensors(folder):
     bad(safetensors_bytes({"": tensor}, b"x" * 8), "name")
     bad(safetensors_bytes(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
                           b'"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', b"x" * 8), "twice")
-    path.write_bytes(safetensors_bytes({"a": tensor, "i": {**tensor, "dtype": "I32"}, "e": {**tensor, "shape": [0, 3],
-                                                                                          "data_offsets": [8, 8]}}, b"\0" * 8))
-    assert "without elements left out" in done("import", path, "-o", folder / "s.h5", "--skip", "^i$")
+    path.write_bytes(safetensors_bytes({"a": tensor, "i": {**tensor, "dtype": "I32", "data_offsets": [8, 16]},
+                                        "e": {**tensor, "shape": [0, 3], "data_offsets": [16, 16]}}, b"\0" * 16))
+    assert "without elements left out" in done("import", path, "-o", folder / "s.h5", "--skip", "^i$", "--force")
     whole = safetensors_bytes({"a": tensor}, b"x" * 8)
     for cut in range(0, len(whole)):
         bad(whole[:cut])
@@ -366,7 +375,7 @@ def check_damaged_numpy(folder):
     bad(npy_bytes(good.replace("(2,)", "(4611686018427387904, 4)"), b"\0" * 8), "2^63")
     bad(npy_bytes(good.replace("(2,)", "(99999999999999999999,)"), b"\0" * 8), "damaged header")
     bad(npy_bytes(good.replace("(2,)", "(0,)")), "no array")
-    for header in (good.replace("'descr'", "'other'"), good[:20], "", "{}", good + "x", good.replace("False", "Maybe"),
+    for header in (good.replace("'descr'", "'other'"), good.replace("(2,)", "(2)"), good[:20], "", "{}", good + "x", good.replace("False", "Maybe"),
                    good.replace("(2,)", "2"), "{'descr': __import__('os')}", "(" * 60000):
         bad(npy_bytes(header, b"\0" * 8), "header")
     for descr in ("'<i8'", "'|u1'", "'<f16'", "'<c8'", "'|O'", "'<V2'", "[('a', '<f4')]"):
@@ -376,6 +385,17 @@ def check_damaged_numpy(folder):
         file.write(npy_bytes("{'descr': '<f4', 'fortran_order': True, 'shape': (65536, 4096)}"))
         file.truncate(file.tell() + (1 << 30))
     refused(["import", npy, "-o", n], 3, "Fortran", "512 MiB")
+
+    # Members that share bytes: of few bytes many values.
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.zeros(100, "<f4"), b=np.zeros(100, "<f4"))
+    whole = buffer.getvalue()
+    entries = [at for at in range(len(whole)) if whole[at:at + 4] == b"PK\x01\x02"]
+    for changed_by in (0, 31, 200):
+        changed = bytearray(whole)
+        first = struct.unpack_from("<I", whole, entries[0] + 42)[0]
+        struct.pack_into("<I", changed, entries[1] + 42, first + changed_by)
+        bad(bytes(changed), "overlap", path=npz)
 
     buffer = io.BytesIO()
     np.savez_compressed(buffer, a=np.arange(1000, dtype="<f4"), b=np.ones((3, 4), "<f8"))

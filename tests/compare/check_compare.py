@@ -64,7 +64,7 @@ with tempfile.TemporaryDirectory() as folder:
     code, out, err = run("compare", b, a, "--no-times")
     assert code == 1, "a byte less is a change as well"
 
-    one_sentence(["compare", a, place("missing.json")], 2, "missing.json")
+    one_sentence(["compare", a, place("missing.json")], 3, "missing.json")
     one_sentence(["compare", a, CAPTURE], 3, CAPTURE)
     one_sentence(["compare", a, a, "--json", a], 2, "--json")
     one_sentence(["compare", a, a, "--margin", "0"], 2, "--margin")

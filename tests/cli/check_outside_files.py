@@ -1,0 +1,177 @@
+"""Files that somebody else may have made: whatever a path is, a command ends with one sentence, and no file is lost.
+
+Usage: check_outside_files.py GRADTOOL SOURCE_DIR
+"""
+import io
+import json
+import os
+import pathlib
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+SAMPLE = ROOT / "datasets/lenet5-fashion-mnist.h5"
+HAS_REPORT = subprocess.run([GRADTOOL, "report", "-"], capture_output=True).returncode != 77
+
+
+def run(*arguments, **keywords):
+    # The limit only tells a command that ends from one that hangs.
+    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, **keywords)
+
+
+def done(*arguments):
+    result = run(*arguments)
+    assert result.returncode == 0, f"{arguments}: {result.stderr}"
+    return result.stdout + result.stderr
+
+
+def refused(status, arguments, *words, **keywords):
+    result = run(*arguments, **keywords)
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("Try ")]
+    assert result.returncode == status, f"{arguments}: exit {result.returncode}, not {status}: {result.stderr}"
+    assert len(lines) == 1 and "unexpected failure" not in lines[0], f"{arguments}: not one sentence: {result.stderr!r}"
+    for word in words:
+        assert word in lines[0], f"{arguments}: {lines[0]!r} does not say {word!r}"
+
+
+def check_odd_paths(folder, record):
+    """Pipes without a writer, devices, folders and files of /proc, wherever a command reads text."""
+    os.mkfifo(folder / "pipe.json")
+    odd = {folder / "pipe.json": "regular file", "/dev/zero": "regular file", folder: "folder", "/proc/self/mem": "cannot be read",
+           folder / "absent": "cannot be opened"}
+    for path, words in odd.items():
+        refused(3, ["compare", path, record], str(path), words)
+        refused(3, ["compare", record, path], str(path), words)
+        refused(3, ["bench", SAMPLE, "--codec", "fp16", "--config", path], str(path), words)
+        if path not in (folder, folder / "absent", "/dev/zero"):  # these are no files, so they are names of networks
+            refused(3, ["bench", SAMPLE, "--codec", "fp16", "--network", path], str(path), words)
+        if HAS_REPORT and path not in (folder, folder / "absent"):
+            refused(3, ["report", path, "-o", folder / "p.html"], str(path), words)
+    refused(2, ["merge", SAMPLE, "-o", ""], "--out")
+
+
+def check_deep_json(folder, record):
+    """Levels that no record has: what copies or prints a value calls itself for each of them."""
+    whole = json.loads(record.read_text())
+    for depth in (101, 10**5, 10**6):
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            nested = opening * depth + ("1" if opening != "[" else "") + closing * depth
+            (folder / "deep.json").write_text(json.dumps(whole)[:-1] + f', "deep": {nested}}}')
+            refused(3, ["compare", folder / "deep.json", record], "deep.json", "100 levels")
+            refused(3, ["bench", SAMPLE, "--codec", "fp16", "--network", folder / "deep.json"], "deep.json")
+            if HAS_REPORT:
+                refused(3, ["report", folder / "deep.json", "-o", folder / "p.html"], "deep.json", "100 levels")
+    # Brackets within texts are no levels.
+    (folder / "text.json").write_text(json.dumps(whole | {"message": '[\\"{' * 1000}))
+    done("compare", folder / "text.json", record)
+
+
+def check_members_of_other_kinds(folder, record):
+    whole = json.loads(record.read_text())
+    for change in ({"rows": 3}, {"rows": [3]}, {"rows": [{"codec": []}]}, {"file": 7}, {"provenance": []}, {"command": {"a": 1}},
+                   {"schema_version": "one"}):
+        (folder / "odd.json").write_text(json.dumps(whole | change))
+        for command in (["compare", folder / "odd.json", record], ["report", folder / "odd.json", "-o", folder / "p.html"]):
+            result = run(*command)
+            assert result.returncode in (0, 1, 2, 3, 77) and "unexpected failure" not in result.stderr, (change, command, result.stderr)
+    training = {"format": "gradtool.train", "schema_version": 1, "rows": [], "summary": [], "steps_per_epoch": "many", "settings": {}}
+    (folder / "train.json").write_text(json.dumps(training))
+    if HAS_REPORT:
+        refused(3, ["report", folder / "train.json", "-o", folder / "p.html"], "train.json", "no record")
+
+
+def check_config(folder):
+    """What the reader of CLI11 passes over, or takes gigabytes for."""
+    file = folder / "c.toml"
+    for text in ("ab\n", "codec = fp16\nx\n", "[a." + "b." * 10**4 + "c]\n"):
+        file.write_text(text)
+        refused(2, ["bench", SAMPLE, "--config", file], "c.toml", "line")
+    file.write_bytes(b"# " + b"x" * (2 << 20))
+    refused(3, ["bench", SAMPLE, "--config", file], "c.toml", "more than")
+    file.write_text('# a comment\n\n;\n#\n[bench]\ncodec = ["fp16",\n"bf16"\n]\niters = 2\n')
+    assert "bf16" in done("bench", SAMPLE, "--config", file, "--csv", "-")
+
+
+def check_pages_replace_no_records(folder, record):
+    if not HAS_REPORT:
+        return
+    before = record.read_bytes()
+    refused(2, ["report", folder, "-o", record], "same file")
+    refused(2, ["report", record, "-o", folder / "." / record.name], "same file")
+    assert record.read_bytes() == before
+    # The page that gets no name: a second one of the same files takes its place, one of others does not.
+    work = folder / "work"
+    work.mkdir()
+    other = work / "other.json"
+    other.write_bytes(before)
+    for _ in range(2):
+        result = run("report", record, cwd=work)
+        assert result.returncode == 0, result.stderr
+    page = (work / "report.html").read_bytes()
+    refused(2, ["report", other], "report.html", "--out", cwd=work)
+    assert (work / "report.html").read_bytes() == page
+    assert run("report", other, "--out", "report.html", cwd=work).returncode == 0
+    assert (work / "report.html").read_bytes() != page
+
+
+def check_line_separators(folder):
+    """U+2028 in a tensor's name is valid, and ends a line in Vega's expressions: pages have another character."""
+    np.savez(folder / "n.npz", **{"a\u2028b\u2029c": np.ones((4, 4), "f4"), "plain": np.ones(8, "f4")})
+    done("import", folder / "n.npz", "-o", folder / "n.h5")
+    done("bench", folder / "n.h5", "--codec", "fp16", "--per-tensor", "-n", "1", "--json", folder / "n.json")
+    if HAS_REPORT:
+        done("report", folder / "n.json", "-o", folder / "n.html")
+        page = (folder / "n.html").read_text()
+        script = page[page.index('id="page.json"'):]
+        assert not {"\u2028", "\u2029"} & set(script), "a line separator is in the page's data"
+
+
+def check_what_is_replaced_stays_until_the_new_one_is_whole(folder):
+    """--force of an import or a merge that fails leaves what was there."""
+    kept = folder / "kept.h5"
+    np.save(folder / "good.npy", np.arange(10, dtype="f4"))
+    done("import", folder / "good.npy", "-o", kept)
+    before = kept.read_bytes()
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.ones(100, "f4"), b=np.ones(100, "f4"))
+    damaged = bytearray(buffer.getvalue())
+    last = damaged.rindex(b"PK\x01\x02")  # of the last member, the checksum, which is known to be wrong when all is read
+    struct.pack_into("<I", damaged, last + 16, 12345)
+    (folder / "damaged.npz").write_bytes(damaged)
+    refused(3, ["import", folder / "damaged.npz", "-o", kept, "--force"], "checksum")
+    assert kept.read_bytes() == before and not (folder / "kept.h5.new").exists()
+
+    np.savez(folder / "large.npz", w=np.random.default_rng(0).standard_normal((512, 1024)).astype("f4"))
+    done("import", folder / "large.npz", "-o", folder / "large.h5")
+    for arguments in (["import", folder / "large.npz"], ["merge", "--copy", folder / "large.h5"]):
+        small = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))}
+        result = run(*arguments, "-o", kept, "--force", **small)
+        assert result.returncode == 4, (arguments, result)
+        assert kept.read_bytes() == before and not (folder / "kept.h5.new").exists(), arguments
+        # What a killed program has left at the name is in nobody's way.
+        (folder / "kept.h5.new").write_bytes(b"left")
+        done(*arguments, "-o", kept, "--force")
+        assert kept.read_bytes() != before and not (folder / "kept.h5.new").exists()
+        kept.write_bytes(before)
+
+
+with tempfile.TemporaryDirectory() as name:
+    top = pathlib.Path(name)
+    bench = top / "bench.json"
+    done("bench", SAMPLE, "--codec", "fp16", "-n", "1", "--json", bench)
+    for check in (check_odd_paths, check_deep_json, check_members_of_other_kinds, check_pages_replace_no_records):
+        place = top / check.__name__
+        place.mkdir()
+        own = place / "bench.json"
+        own.write_bytes(bench.read_bytes())
+        check(place, own)
+    for check in (check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole):
+        place = top / check.__name__
+        place.mkdir()
+        check(place)
+print("every odd file was refused with a sentence, and nothing was lost")
