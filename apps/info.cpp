@@ -24,8 +24,11 @@ namespace {
 
 struct InfoArguments {
   std::string file, json, csv;
-  bool quick = false;
+  bool quick = false, all = false;
 };
+
+/// Tensors that the terminal shows unless --all: a mixture of experts has tens of thousands.
+constexpr std::size_t kShown = 200;
 
 /// What is said about a file, in whatever form.
 struct Summary {
@@ -216,7 +219,7 @@ std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
 
-void print_summary(const Summary& summary) {
+void print_summary(const Summary& summary, bool all) {
   const GradientReader& reader = summary.reader;
   const FileInfo& info = reader.info();
   const auto& steps = reader.steps();
@@ -248,7 +251,8 @@ void print_summary(const Summary& summary) {
 
   std::vector<std::vector<std::string>> rows;
   const Table table = tensor_table(summary);
-  for (std::size_t t = 0; t < table.rows().size(); ++t) {
+  const std::size_t shown = all ? table.rows().size() : std::min(kShown, table.rows().size());
+  for (std::size_t t = 0; t < shown; ++t) {
     const auto text = [&](const char* column) { return to_text(table.at(t, column)); };
     const TensorInfo& tensor = reader.tensors()[t];
     std::string also = tensor.has_second_moment ? "second moment" : "";
@@ -258,6 +262,9 @@ void print_summary(const Summary& summary) {
   }
   fmt::print("\n{}", format_rows({"#", "name", "kind", "shape", "layout", "elements", "dtype", "non-finite", "also"},
                                  rows, {true, false, false, false, false, true, false, true, false}));
+  if (shown < table.rows().size()) {
+    fmt::print("... and {} more tensors; --all shows them here, --csv FILE writes them\n", table.rows().size() - shown);
+  }
 }
 
 int run(const InfoArguments& options) {
@@ -266,7 +273,7 @@ int run(const InfoArguments& options) {
   const GradientReader reader{options.file};
   expect_outputs_spare_sources(reader.sources(), {{"--json", options.json}, {"--csv", options.csv}});
   const Summary summary = summarize(reader, options.quick);
-  if (options.json != "-" && options.csv != "-") print_summary(summary);
+  if (options.json != "-" && options.csv != "-") print_summary(summary, options.all);
   if (!options.json.empty()) save_text(options.json, json_text(summary_json(summary), 2) + "\n");
   if (!options.csv.empty()) save_csv(options.csv, tensor_table(summary));
   for (const auto& path : {options.json, options.csv}) {
@@ -284,8 +291,9 @@ Subcommand add_info(CLI::App& root) {
   app->add_option("--json", options->json, "Write everything as one JSON object to this file; - is standard output");
   app->add_option("--csv", options->csv, "Write the table of tensors as CSV to this file; - is standard output");
   app->add_flag("--quick", options->quick, "Do not read the gradients: leave non-finite values uncounted");
+  app->add_flag("--all", options->all, "Show every tensor on the terminal, where there are more than 200");
   for (const char* file : {"--json", "--csv"}) app->get_option(file)->type_name("FILE");
-  set_groups(*app, {{"Output", {"--json", "--csv"}}});
+  set_groups(*app, {{"Output", {"--json", "--csv", "--all"}}});
   app->footer(
       "Examples:\n"
       "  gradtool info lenet5.h5\n"

@@ -23,6 +23,7 @@ if [ "$what" = tidy-changed ]; then
   # A build with clang, without precompiled headers, says how each source is compiled; those that it leaves out (CUDA, MPI, LibTorch)
   # are not looked at.
   cmake --preset tidy -DGRADTOOL_TESTS=OFF >/dev/null
+  cmake --build build/tidy --target gradtool_version >/dev/null
   sources=()
   while read -r file; do
     if grep -qF "\"$PWD/$file\"" build/tidy/compile_commands.json; then sources+=("$file"); else echo "not looked at: $file"; fi

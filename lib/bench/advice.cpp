@@ -42,7 +42,7 @@ std::string baseline_text(const ResultRow& none) {
 
 /// "2 threads of AMD EPYC", or a GPU's name.
 std::string processor_text(const ResultRow& row) {
-  const std::string name = row.processor.empty() ? "this machine" : row.processor;
+  std::string name = row.processor.empty() ? "this machine" : row.processor;
   if (row.device != "cpu" && !row.device.empty()) return name;
   return fmt::format("{} thread{} of {}", row.threads, row.threads == 1 ? "" : "s", name);
 }

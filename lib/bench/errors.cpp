@@ -185,8 +185,9 @@ CodecQuality measure_quality(const GradientSource& reader, const std::vector<Uni
   CodecQuality quality;
   Sums sums;
   std::uint64_t tried = 0;  // elements with several seeds
+  const std::vector<double> depths = depths_of(reader.tensors());
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const auto codec = make_codec<Space::host>(spec, layout_of(units[u], reader.tensors()));
+    const auto codec = make_codec<Space::host>(spec, layout_of(units[u], reader.tensors(), depths));
     loader.load(units[u], 0);
     const SideInputs<Space::host> side{.weight = loader.weight(), .second_moment = loader.second_moment(0)};
     const EncodeContext context{.key = {.seed = seed, .tensor = static_cast<std::uint32_t>(u)},

@@ -265,8 +265,9 @@ class RankUnits {
     std::size_t largest = 0;
     std::shared_ptr<const Codec<S>> codec;
     const CodecDescriptor& descriptor = *plan.codec.descriptor;
+    const std::vector<double> depths = depths_of(plan.reader.tensors());
     for (const auto& unit : range.of(plan.units)) {
-      const Layout layout = plan.op() == Collective::all_reduce ? layout_of(unit, plan.reader.tensors())
+      const Layout layout = plan.op() == Collective::all_reduce ? layout_of(unit, plan.reader.tensors(), depths)
                                                                 : Layout::flat(plan.padded(unit.elements));
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
       queues_.push_back(processor.queue(unit.elements));

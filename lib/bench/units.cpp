@@ -101,21 +101,29 @@ std::vector<UnitRange> make_unit_ranges(const std::vector<Unit>& units, std::siz
   return ranges;
 }
 
-Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors) {
+std::vector<double> depths_of(const std::vector<TensorInfo>& tensors) {
+  std::vector<double> depths;
+  depths.reserve(tensors.size());
   double all = 0.0;
-  for (const auto& tensor : tensors) all += static_cast<double>(tensor.elements);
+  for (const auto& tensor : tensors) {
+    depths.push_back(all);
+    all += static_cast<double>(tensor.elements);
+  }
+  for (double& depth : depths) depth = all > 0.0 ? depth / all : 0.0;
+  return depths;
+}
+
+Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors, const std::vector<double>& depths) {
   Layout layout{.tensors = {}, .elements = unit.elements};
   for (const auto& piece : unit.pieces) {
     const TensorInfo& tensor = tensors[piece.tensor];
-    double before = 0.0;
-    for (std::size_t t = 0; t < piece.tensor; ++t) before += static_cast<double>(tensors[t].elements);
     layout.tensors.push_back({.name = tensor.name,
                               .shape = {tensor.shape.begin(), tensor.shape.end()},
                               .kind = tensor.kind,
                               .layout = tensor.layout,
                               .first = piece.first,
                               .elements = piece.elements,
-                              .depth = all > 0.0 ? before / all : 0.0});
+                              .depth = depths[piece.tensor]});
   }
   return layout;
 }

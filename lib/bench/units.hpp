@@ -73,8 +73,11 @@ struct UnitRange {
 /// or one unit that has more. One range where `most_elements` is 0; none where there is no unit.
 [[nodiscard]] std::vector<UnitRange> make_unit_ranges(const std::vector<Unit>& units, std::size_t most_elements);
 
-/// What codecs are told about a unit.
-[[nodiscard]] Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors);
+/// The share of the model's elements that come before each tensor, in forward order.
+[[nodiscard]] std::vector<double> depths_of(const std::vector<TensorInfo>& tensors);
+/// What codecs are told about a unit. `depths`: depths_of(tensors), made once for all units.
+[[nodiscard]] Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors,
+                               const std::vector<double>& depths);
 
 /// Allocates the floats that a loader reads into. For a GPU they are page-locked, so that the driver copies them to the
 /// GPU without a copy of its own.

@@ -154,8 +154,7 @@ ParentFolders::~ParentFolders() {
 }
 
 void ParentFolders::remove() {
-  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) rmdir(folder->c_str());  // fails if not empty
-  made_.clear();
+  for (; !made_.empty(); made_.pop_back()) rmdir(made_.back().c_str());  // fails if not empty
 }
 
 std::string read_file(const std::string& path, std::uint64_t most_bytes, const std::string& label) {

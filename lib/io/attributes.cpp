@@ -1,5 +1,6 @@
 #include "lib/io/attributes.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,35 +53,68 @@ hid_t opaque_reference() {
 class RawFile {
  public:
   explicit RawFile(hid_t object) : file_{H5Iget_file_id(object)} {
-    const Properties creation{H5Fget_create_plist(file_.get())};
-    std::size_t lengths = 0;
     void* handle = nullptr;
-    sound_ = H5Pget_userblock(creation.get(), &base_) >= 0 &&
-             H5Pget_sizes(creation.get(), &addresses_, &lengths) >= 0 && addresses_ == 8 && lengths == 8 &&
-             H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) >= 0;
-    if (sound_) descriptor_ = *static_cast<int*>(handle);
+    struct stat now {};
+    sound_ = H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) >= 0 && fstat(*static_cast<int*>(handle), &now) == 0;
+    if (!sound_) return;
+    descriptor_ = *static_cast<int*>(handle);
+    // A file has thousands of texts, and HDF5 copies a whole property list for the two numbers that are asked for here.
+    thread_local struct stat known {};
+    thread_local std::optional<hsize_t> base;
+    const bool same = known.st_dev == now.st_dev && known.st_ino == now.st_ino &&
+                      known.st_ctim.tv_sec == now.st_ctim.tv_sec && known.st_ctim.tv_nsec == now.st_ctim.tv_nsec;
+    if (!same) base = userblock(file_.get());
+    known = now;
+    sound_ = base.has_value();
+    base_ = base.value_or(0);
   }
   /// Returns false when the file does not have that many bytes at `address`.
-  bool read(std::uint64_t address, std::span<unsigned char> out) const {
-    constexpr std::uint64_t kLast = std::numeric_limits<off_t>::max();
-    if (!sound_ || address > kLast - base_ || out.size() > kLast - base_ - address) return false;
-    const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(base_ + address));
-    return got >= 0 && static_cast<std::size_t>(got) == out.size();
+  bool read(std::uint64_t address, std::span<unsigned char> out) {
+    if (out.size() > window_.size()) return read_now(address, out) == out.size();
+    // A collection is read object by object; mostly all of it is in the window.
+    if (address < window_begin_ || address - window_begin_ > window_bytes_ ||
+        out.size() > window_bytes_ - (address - window_begin_)) {
+      window_begin_ = address;
+      window_bytes_ = read_now(address, window_);
+    }
+    if (address < window_begin_ || out.size() > window_bytes_) return false;
+    std::copy_n(window_.begin() + static_cast<std::ptrdiff_t>(address - window_begin_), out.size(), out.begin());
+    return true;
   }
 
  private:
+  /// Bytes before HDF5's own; empty when addresses or lengths have another size than 8 bytes.
+  static std::optional<hsize_t> userblock(hid_t file) {
+    const Properties creation{H5Fget_create_plist(file)};
+    hsize_t bytes = 0;
+    std::size_t addresses = 0, lengths = 0;
+    if (H5Pget_userblock(creation.get(), &bytes) < 0 || H5Pget_sizes(creation.get(), &addresses, &lengths) < 0 ||
+        addresses != 8 || lengths != 8)
+      return std::nullopt;
+    return bytes;
+  }
+  /// Returns how many bytes the file has there, out.size() at most.
+  std::size_t read_now(std::uint64_t address, std::span<unsigned char> out) const {
+    constexpr std::uint64_t kLast = std::numeric_limits<off_t>::max();
+    if (!sound_ || address > kLast - base_ || out.size() > kLast - base_ - address) return 0;
+    const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(base_ + address));
+    return got < 0 ? 0 : static_cast<std::size_t>(got);
+  }
+
   File file_;
   hsize_t base_ = 0;
-  std::size_t addresses_ = 0;
   bool sound_ = false;
   int descriptor_ = -1;
+  std::array<unsigned char, 4096> window_{};  ///< bytes from `window_begin_` on; HDF5's collections mostly have as many
+  std::uint64_t window_begin_ = 0;
+  std::size_t window_bytes_ = 0;
 };
 
 /// Finds the object that `wanted` names in its collection and reads it into `text`; returns false when the collection
 /// is damaged. A collection (HDF5 file format specification 3.0, section III.E) is a header of 16 bytes, which holds
 /// its size, followed by objects. Each object has a header of 16 bytes and is padded to 8 bytes; object 0 is the free
 /// rest.
-bool find_text(const RawFile& file, const Reference& wanted, std::string& text) {
+bool find_text(RawFile& file, const Reference& wanted, std::string& text) {
   std::array<unsigned char, 16> header;
   if (!file.read(wanted.collection, header)) return false;
   if (std::memcmp(header.data(), "GCOL\1", 5) != 0) return false;
@@ -123,7 +157,8 @@ std::string read_heap_text(hid_t attribute, std::size_t max_bytes, const Place& 
   std::string text;
   if (reference.length == 0) return text;
   if (reference.length > max_bytes) fail("is too long, or damaged");
-  if (!find_text(RawFile{attribute}, reference, text)) fail("is damaged");
+  RawFile file{attribute};
+  if (!find_text(file, reference, text)) fail("is damaged");
   // C strings may be stored together with their terminating zero.
   text.resize(std::min(text.size(), text.find('\0')));
   return text;

@@ -171,8 +171,9 @@ class RankTraining {
     comm_.set_all_reduce(plan_.options.all_reduce);
     std::shared_ptr<const Codec<Space::host>> codec;
     std::size_t workspace = 0, largest = 0;
+    const std::vector<double> depths = depths_of(tensors);
     for (const auto& unit : units_) {
-      const Layout layout = layout_of(unit, tensors);
+      const Layout layout = layout_of(unit, tensors, depths);
       if (codec == nullptr || descriptor.by_layout) codec = make_codec<Space::host>(plan_.spec(), layout);
       reducers_.push_back(make_reducer<Space::host>(plan_.spec(), codec, plan_.options.scheme_for(plan_.spec()), layout,
                                                     comm_.size(), {}));

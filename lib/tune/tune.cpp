@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
@@ -19,6 +20,10 @@ using Clock = std::chrono::steady_clock;
 /// The parts of the budget after which each round of the search begins no other setting. What is left is for the
 /// finals.
 constexpr double kUntil[kSearchRounds] = {0.30, 0.38, 0.44, 0.50, 0.55, 0.60};
+
+/// The part until which the first round still begins the first setting of a codec: an answer that never looked at a
+/// codec cannot say that another one is the fastest.
+constexpr double kUntilEachWasTried = 0.60;
 
 /// What each finalist may take of a small capture before its noise is small. A bench takes longer (StopRule), but it
 /// does not know yet that the codec is worth it; this is enough for fifty samples of two milliseconds.
@@ -67,6 +72,8 @@ class Tuner {
   }
 
  private:
+  using Measured = std::vector<std::optional<Found>>;  ///< in the order of the settings
+
   static BenchOptions first_bench(BenchOptions bench) {
     bench.codecs = {parse_codec("none")};
     bench.concurrent = false;
@@ -81,11 +88,36 @@ class Tuner {
     return within ? one.seconds < other.seconds : one.error < other.error;
   }
 
-  std::vector<std::optional<Found>> measure(const std::vector<std::string>& specs, int round) {
-    std::vector<std::optional<Found>> found(specs.size());
-    const double until = kUntil[round] * options_.budget_seconds;
-    if (elapsed() >= until || interrupted()) return found;
+  [[nodiscard]] bool time_is_left(double part) const {
+    return elapsed() < part * options_.budget_seconds && !interrupted();
+  }
+
+  Measured measure(const std::vector<std::string>& specs, int round) {
+    if (round > 0 && !time_is_left(kUntil[round])) return Measured(specs.size());
     TuneReport::Round log{.steps = steps_of_round(report_.steps, round), .settings = specs.size()};
+    Measured found;
+    if (round > 0) {
+      found = measure_until(kUntil[round], specs, round, log);
+    } else {
+      // Those nearest to the codecs' defaults stand first, one of each codec.
+      std::set<std::string> untried;
+      auto others = specs.begin();
+      while (others != specs.end() && untried.insert(parse_codec(*others).name()).second) ++others;
+      found = measure_until(kUntilEachWasTried, {specs.begin(), others}, round, log);
+      const Measured more = measure_until(kUntil[round], {others, specs.end()}, round, log);
+      found.insert(found.end(), more.begin(), more.end());
+      for (const auto& spec : looked_at_) untried.erase(parse_codec(spec).name());
+      report_.untried = {untried.begin(), untried.end()};
+    }
+    report_.rounds.push_back(log);
+    return found;
+  }
+
+  /// Begins no setting after that part of the budget. Adds to the counts of `log`.
+  Measured measure_until(double part, const std::vector<std::string>& specs, int round, TuneReport::Round& log) {
+    Measured found(specs.size());
+    if (specs.empty() || !time_is_left(part)) return found;
+    const double until = part * options_.budget_seconds;
     bench_.codecs.clear();
     for (const auto& spec : specs) bench_.codecs.push_back(parse_codec(spec));
     bench_.steps = log.steps;
@@ -114,9 +146,10 @@ class Tuner {
         if (std::isfinite(one.error) && std::isfinite(one.seconds) && (!found[i] || is_better(one, *found[i])))
           found[i] = one;
       }
-      if (first != last) ++(reached ? log.measured : log.idle);
+      if (first == last) continue;
+      ++(reached ? log.measured : log.idle);
+      looked_at_.insert(specs[i]);
     }
-    report_.rounds.push_back(log);
     return found;
   }
 
@@ -142,6 +175,7 @@ class Tuner {
   BenchOptions bench_;
   BenchSession session_;
   TuneReport report_;
+  std::set<std::string> looked_at_;  ///< settings that had their turn
   Clock::time_point start_ = Clock::now();
 };
 

@@ -30,15 +30,17 @@ struct TuneReport {
   };
   SearchResult search;
   std::vector<Round> rounds;
-  std::size_t steps = 0;  ///< captured
-  BenchReport bench;      ///< none, noop and the finalists, replayed in full
-  double seconds = 0.0;   ///< that all took
+  std::vector<std::string> untried;  ///< names of codecs of which no setting had its turn
+  std::size_t steps = 0;             ///< captured
+  BenchReport bench;                 ///< none, noop and the finalists, replayed in full
+  double seconds = 0.0;              ///< that all took
 };
 
 /// Searches with run_bench()'s own measurements, each round in one bench over more of the steps than the one before,
 /// then benches the finalists over all steps in as many rounds as `bench.rounds` says. Errors and times of codecs are
 /// measured; the network is modelled, as in every bench. The error of a codec that delays what it sends is expected
-/// from how it changed over the steps so far. The search takes at most 0.6 of the budget. Throws as run_bench() does.
+/// from how it changed over the steps so far. The search takes at most 0.6 of the budget, and
+/// begins with one setting of each codec. Throws as run_bench() does.
 [[nodiscard]] TuneReport tune(const TuneOptions& options);
 
 /// The finalists' modelled rows that are within the limit, faster than uncompressed, and not beaten by another in both

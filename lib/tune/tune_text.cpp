@@ -97,6 +97,9 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
   if (tried < asked)
     text += paragraph(fmt::format("The budget of {} was over before {} of them were tried: --budget gives more.",
                                   human_seconds(options.budget_seconds), asked - tried));
+  if (!report.untried.empty())
+    text += paragraph(fmt::format("There was no time to look at {} at all, so a faster codec may be among them.",
+                                  joined(report.untried, ", ")));
   if (idle > 0)
     text += paragraph(fmt::format("{} were left out because their method was not at work in so few steps.", idle));
   return text;
@@ -108,6 +111,7 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
   tune["max_nmse"] = options.max_error;
   tune["budget_seconds"] = options.budget_seconds;
   tune["seconds"] = report.seconds;
+  tune["untried"] = report.untried;
   tune["finalists"] = report.search.finalists;
   for (const auto& round : report.rounds)
     tune["rounds"].push_back(

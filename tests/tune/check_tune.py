@@ -2,6 +2,7 @@
 
 Usage: check_tune.py GRADTOOL CAPTURE
 """
+import collections
 import csv
 import io
 import json
@@ -80,14 +81,21 @@ def check_against_everything(found):
     assert found["seconds"] * 1e6 <= 1.05 * best, (found, best)
 
 
-def check_limits():
+def check_limits(folder):
     code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "topk", "--max-nmse", 0, "--budget", 60)
     said = " ".join(out.split())
     assert code == 0 and "No codec here has an error of at most 0." in said and "gradtool bench" not in out, (out, err)
     code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "topk:ratio=0.1,index=u32", "--markdown", "--max-nmse", 1)
     assert code == 0 and "| topk:ratio=0.1,index=u32 |" in out, (out, err)
-    code, out, err = run("tune", CAPTURE, *NETWORK, "--budget", 1, "--max-nmse", 0.5)
-    assert code == 0 and "--budget gives more" in " ".join(out.split()), (out, err)
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--budget", 1, "--max-nmse", 0.5, "--json", folder / "short.json")
+    said = " ".join(out.split())
+    assert code == 0 and "--budget gives more" in said, (out, err)
+    # However far it comes: codecs that had no turn are named, and while there are any, no other had a second one.
+    tune = json.loads((folder / "short.json").read_text())["tune"]
+    assert ("There was no time to look at " + ", ".join(tune["untried"]) + " at all" in said) == bool(tune["untried"]), (said, tune["untried"])
+    turns = collections.Counter(trial["codec"].split(":")[0] for trial in tune["trials"]
+                                if trial["round"] == 1 and trial["expected_error"] is not None)
+    assert not set(turns) & set(tune["untried"]) and (not tune["untried"] or set(turns.values()) <= {1}), (turns, tune["untried"])
 
 
 def check_interrupt(folder):
@@ -120,6 +128,6 @@ def check_refusals():
 with tempfile.TemporaryDirectory() as scratch:
     check_refusals()
     check_against_everything(check_search(pathlib.Path(scratch)))
-    check_limits()
+    check_limits(pathlib.Path(scratch))
     check_interrupt(pathlib.Path(scratch))
 print("tune finds what everything finds")
