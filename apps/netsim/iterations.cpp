@@ -303,7 +303,7 @@ double hop_bound(double bound, int workers) {
 IterationResult run_iterations(const Setting& setting, const Workload& work, const IterationOptions& options,
                                Table& table, const std::vector<Cell>& before) {
   Iterations iterations{setting, work, options};
-  const IterationResult result = iterations.run();
+  IterationResult result = iterations.run();
   iterations.completions().append_to(table, before);
   return result;
 }

@@ -48,15 +48,27 @@ double DistributionMoments::excess_kurtosis() const {
   return count * m4 / (m2 * m2) - 3;
 }
 
-RatioHistogram::RatioHistogram() : bins_(format::kRatioBins) {}
+void RatioHistogram::spread() {
+  if (!bins_.empty()) return;
+  bins_.resize(format::kRatioBins);
+  for (const std::uint32_t bin : few_) ++bins_[bin];
+  few_ = {};
+}
 
 void RatioHistogram::add_bin(std::uint32_t bin) {
-  ++bins_[bin];
+  constexpr std::size_t kFew = 1024;
   ++count_;
+  if (bins_.empty() && few_.size() < kFew) {
+    few_.push_back(bin);
+  } else {
+    spread();
+    ++bins_[bin];
+  }
 }
 
 void RatioHistogram::add_counts(std::span<const std::uint64_t> counts) {
-  expects(counts.size() == bins_.size(), "counts of another number of bins");
+  expects(counts.size() == format::kRatioBins, "counts of another number of bins");
+  spread();
   for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
     bins_[bin] += counts[bin];
     count_ += counts[bin];
@@ -64,20 +76,29 @@ void RatioHistogram::add_counts(std::span<const std::uint64_t> counts) {
 }
 
 void RatioHistogram::merge(const RatioHistogram& other) {
-  std::transform(bins_.begin(), bins_.end(), other.bins_.begin(), bins_.begin(), std::plus<>{});
-  count_ += other.count_;
+  if (!other.bins_.empty()) return add_counts(other.bins_);
+  for (const std::uint32_t bin : other.few_) add_bin(bin);
 }
 
 double RatioHistogram::quantile(double q) const {
-  const auto rank = static_cast<std::uint64_t>(std::ceil(q * static_cast<double>(count_)));
+  const auto value_of = [](std::size_t bin) {
+    const std::uint32_t low = static_cast<std::uint32_t>(bin) << format::kRatioDroppedBits;
+    if (low == 0) return 0.0;
+    if (low == format::kRatioInfinity) return std::numeric_limits<double>::infinity();
+    return static_cast<double>(std::bit_cast<float>(low | (1U << (format::kRatioDroppedBits - 1))));
+  };
+  const auto rank = std::max<std::uint64_t>(static_cast<std::uint64_t>(std::ceil(q * static_cast<double>(count_))), 1);
+  if (bins_.empty()) {
+    if (rank > few_.size()) return std::numeric_limits<double>::infinity();
+    auto sorted = few_;
+    const auto wanted = sorted.begin() + static_cast<std::ptrdiff_t>(rank - 1);
+    std::nth_element(sorted.begin(), wanted, sorted.end());
+    return value_of(*wanted);
+  }
   std::uint64_t seen = 0;
   for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
     seen += bins_[bin];
-    if (seen < std::max<std::uint64_t>(rank, 1)) continue;
-    const std::uint32_t low = static_cast<std::uint32_t>(bin) << format::kRatioDroppedBits;
-    if (low == 0) return 0;
-    if (low == format::kRatioInfinity) return std::numeric_limits<double>::infinity();
-    return static_cast<double>(std::bit_cast<float>(low | (1U << (format::kRatioDroppedBits - 1))));
+    if (seen >= rank) return value_of(bin);
   }
   return std::numeric_limits<double>::infinity();
 }

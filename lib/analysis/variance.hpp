@@ -113,7 +113,6 @@ struct DistributionMoments : format::CentralMoments {
 /// histograms can be added exactly. The relative error of a quantile is at most 2^-13.
 class RatioHistogram {
  public:
-  RatioHistogram();
   /// Adds a ratio >= 0, which may be +infinity. It is rounded to float first; below 1.2e-38 it counts as 0.
   void add(double ratio) { add_bin(format::ratio_bin(ratio)); }
   void add_bin(std::uint32_t bin);
@@ -126,7 +125,11 @@ class RatioHistogram {
   [[nodiscard]] double quantile(double q) const;
 
  private:
-  std::vector<std::uint64_t> bins_;
+  void spread();  ///< from `few_` to `bins_`
+
+  /// The bins of single ratios while there are few, since models have tens of thousands of small tensors; then empty.
+  std::vector<std::uint32_t> few_;
+  std::vector<std::uint64_t> bins_;  ///< empty until there are more
   std::uint64_t count_ = 0;
 };
 

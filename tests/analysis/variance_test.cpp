@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "feed.hpp"
 #include "lib/analysis/variance.hpp"
@@ -41,6 +44,26 @@ TEST(Moments, MergeEqualsWholeAndSurvivesALargeMean) {
   EXPECT_NEAR(joined.variance() / whole.variance(), 1, 1e-11);
   EXPECT_NEAR(joined.skewness() / whole.skewness(), 1, 1e-10);
   EXPECT_NEAR(joined.excess_kurtosis() / whole.excess_kurtosis(), 1, 1e-10);
+}
+
+TEST(RatioHistogram, FewAndManyRatiosGiveTheSameQuantiles) {
+  // Few ratios are kept one by one, many are counted; parts are merged in all combinations of both.
+  for (const std::size_t size : {1U, 2U, 1023U, 1024U, 1025U, 5000U}) {
+    std::vector<double> ratios(size);
+    for (std::size_t i = 0; i < size; ++i) ratios[i] = std::exp(std::sin(static_cast<double>(i * i + 1)) * 20.0);
+    for (const std::size_t cut : {std::size_t{0}, size / 3, size - std::min<std::size_t>(size, 5)}) {
+      RatioHistogram first, second;
+      for (std::size_t i = 0; i < size; ++i) (i < cut ? first : second).add(ratios[i]);
+      first.merge(second);
+      EXPECT_EQ(first.count(), size);
+      auto sorted = ratios;
+      std::sort(sorted.begin(), sorted.end());
+      for (const double q : {0.001, 0.25, 0.5, 0.9, 1.0}) {
+        const auto rank = static_cast<std::size_t>(std::max(1.0, std::ceil(q * static_cast<double>(size))));
+        EXPECT_NEAR(first.quantile(q) / sorted[rank - 1], 1, 1.3e-4) << size << " " << cut << " " << q;
+      }
+    }
+  }
 }
 
 TEST(RatioHistogram, QuantilesAreNearestRankToTheStatedResolution) {
