@@ -393,17 +393,17 @@ int run(BenchArguments& o) {
   if (report.averaged())
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
   if (report.overflowed_steps > 0) print_warning(left_out_warning(bench.file, report.overflowed_steps));
-  std::optional<double> max_nmse;
-  if (o.advise) max_nmse = o.max_nmse.value_or(kDefaultMaxNmse);
+  std::optional<Acceptance> acceptance;
+  if (o.advise) acceptance = o.max_nmse ? Acceptance{*o.max_nmse} : Acceptance{};
   std::FILE* const people = data_on_stdout ? stderr : stdout;
   const Style style = o.markdown ? Style::markdown : color_on(people) ? Style::colored : Style::plain;
   if (o.markdown)
     fmt::print("### Gradient compression of {}\n\n`{}`\n\n", bench.sizes.empty() ? bench.file : "synthetic gradients",
                bench.command);
-  if (max_nmse) fmt::print(people, "{}{}", advise(report.rows, *max_nmse, style), o.markdown ? "" : "\n");
+  if (acceptance) fmt::print(people, "{}{}", advise(report.rows, *acceptance, style), o.markdown ? "" : "\n");
   if (!data_on_stdout) {
     fmt::print("{}{}",
-               bench.sizes.empty() ? terminal_table(report.rows, style, max_nmse) : sizes_table(report.rows, style),
+               bench.sizes.empty() ? terminal_table(report.rows, style, acceptance) : sizes_table(report.rows, style),
                modelled_tables(report.rows, style));
   }
   std::fflush(stdout);  // so that nothing on stderr lands inside a table
@@ -546,7 +546,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option(
       "--max-nmse", o->max_nmse,
       fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
-                  "cumulative_nmse, else the nmse [{}]",
+                  "cumulative_nmse, else the nmse. Given, it is taken at its word [{}, and of a step no more than "
+                  "trained codecs lost nothing by]",
                   kDefaultMaxNmse));
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");

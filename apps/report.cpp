@@ -21,7 +21,7 @@ struct ReportArguments {
   std::string out, format = "html";
   std::vector<std::string> networks;
   std::optional<std::string> nodes;
-  double max_nmse = kDefaultMaxNmse;
+  std::optional<double> max_nmse;
 };
 
 int run(const ReportArguments& options) {
@@ -32,10 +32,11 @@ int run(const ReportArguments& options) {
   const bool html = options.format == "html";
   const std::string out = !options.out.empty() ? options.out : html ? "report.html" : "charts";
   if (html) expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
-  if (!(options.max_nmse >= 0.0 && options.max_nmse <= 1e300)) {
-    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", options.max_nmse)};
+  if (options.max_nmse && !(*options.max_nmse >= 0.0 && *options.max_nmse <= 1e300)) {
+    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *options.max_nmse)};
   }
-  FigureOptions figures{.max_nmse = options.max_nmse, .networks = {}, .nodes = {}};
+  FigureOptions figures{
+      .acceptance = options.max_nmse ? Acceptance{*options.max_nmse} : Acceptance{}, .networks = {}, .nodes = {}};
   for (const auto& text : options.networks) figures.networks.push_back(Network::from_option(text));
   if (options.nodes) figures.nodes = parse_node_counts(*options.nodes);
   if (html) expect_writable(out);
@@ -89,8 +90,7 @@ Subcommand add_report(CLI::App& root) {
       ->expected(1)
       ->type_name("NETWORK");
   app->add_option("--nodes", options->nodes, "Machines in it: 2,4,8 or 2,4,...,4096 [as in the record, else 32]");
-  app->add_option("--max-nmse", options->max_nmse, "Largest error of a codec that is advised, as bench --max-nmse")
-      ->capture_default_str();
+  app->add_option("--max-nmse", options->max_nmse, "Largest error of a codec that is advised, as bench --max-nmse");
   set_groups(*app,
              {{"Output", {"--out", "--format"}}, {"Networks and advice", {"--network", "--nodes", "--max-nmse"}}});
   app->footer(

@@ -26,6 +26,7 @@ struct TuneArguments {
   std::string network, granularity = "bucket:25MB", scheme = "auto", baseline_dtype = "captured", overlap, csv, json;
   std::optional<std::string> nodes, compute, layers;
   std::string seed = "1";
+  const CLI::Option* limit = nullptr;  ///< --max-nmse
   bool markdown = false;
 };
 
@@ -64,6 +65,7 @@ int run(TuneArguments& o) {
   expect_outputs_spare_sources(sources_of_view(bench.file), outputs);
   if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error)};
+  o.tune.limit_given = o.limit->count() > 0;
   if (!(o.tune.budget_seconds >= 1.0 && o.tune.budget_seconds <= 1e6))
     throw Error{Fault::usage,
                 fmt::format("--budget {} is not valid; write seconds, 1 to 1000000", o.tune.budget_seconds)};
@@ -125,11 +127,12 @@ Subcommand add_tune(CLI::App& root) {
       ->take_all()
       ->expected(1)
       ->type_name("CODEC");
-  app->add_option(
-         "--max-nmse", o->tune.max_error,
-         "Largest error that is accepted; of codecs with error feedback or a memory it is the cumulative_nmse, "
-         "else the nmse")
-      ->capture_default_str();
+  o->limit =
+      app->add_option(
+             "--max-nmse", o->tune.max_error,
+             "Largest error that is accepted; of codecs with error feedback or a memory it is the cumulative_nmse, "
+             "else the nmse")
+          ->capture_default_str();
   app->add_option("--budget", o->tune.budget_seconds, "Seconds for everything, about; it often takes fewer")
       ->capture_default_str()
       ->type_name("SECONDS");

@@ -16,7 +16,7 @@ namespace gradtool {
 namespace {
 
 constexpr double kLeastRatio = 1.05;  ///< of bytes, below which a codec compresses nothing
-constexpr double kInvites = 0.1;      ///< an error below it cost no accuracy in training (reports/verdicts)
+constexpr double kInvites = 0.1;      ///< a tenth of the energy; whether it costs accuracy, trainings say
 constexpr double kRulesOut = 0.5;     ///< half of the gradient is lost
 constexpr double kOff = 1.5;          ///< a factor by which a prediction fails
 constexpr std::size_t kFewest = 5;    ///< codecs: fewer say nothing of what these gradients invite

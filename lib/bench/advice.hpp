@@ -10,8 +10,6 @@
 
 namespace gradtool {
 
-/// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.
-constexpr double kDefaultMaxNmse = 0.1;
 /// Times that may be off by more percent are marked as noisy: a break-even that rests on them moves as much.
 constexpr double kNoisyPercent = 20.0;
 
@@ -41,18 +39,19 @@ struct ModelledGroup {
 struct NetworkAdvice {
   ModelledGroup group;
   const ResultRow* none = nullptr;   ///< the fastest uncompressed row, what gains are measured by; never null
-  const ResultRow* taken = nullptr;  ///< the codec to take; null: none pays, or it is too close to call
+  const ResultRow* taken = nullptr;  ///< the codec to take; null: none pays without a trial, or it is too close to call
   std::string answer;                ///< "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"
   std::string reasons;               ///< whole sentences
   std::vector<std::string> others;   ///< what runs up, and why nothing else was taken: sentences without a capital
 };
-/// For each network and number of ranks that has a row of `none`. Compared are codecs with an error
-/// (judged_error) of at most `max_nmse`, by the iteration where it was modelled. Of those that surely gain 5 %, and
-/// that the fastest does not beat by 5 % and by more than its noise, the one with the least error is taken; of those
-/// that err alike the simplest. The rows must outlive the result.
-[[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, double max_nmse);
+/// For each network and number of ranks that has a row of `none`. Compared are codecs with an error (judged_error) of
+/// at most `acceptance.max_nmse`, by the iteration where it was modelled. With `acceptance.trained`, those with an
+/// error of a step beyond harmless_nmse() are named and not taken, because they need a trial. Of the others that surely
+/// gain 5 %, and that the fastest does not beat by 5 % and by more than its noise, the one with the least error is
+/// taken; of those that err alike the simplest. The rows must outlive the result.
+[[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acceptance& acceptance);
 
 /// What the advice rests on, two paragraphs. `any` is one of the rows it was made of.
-[[nodiscard]] std::vector<std::string> advice_basis(const ResultRow& any, double max_nmse);
+[[nodiscard]] std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance);
 
 }  // namespace gradtool

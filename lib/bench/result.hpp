@@ -234,6 +234,17 @@ void set_verdicts(std::span<ResultRow> rows);
 [[nodiscard]] std::string short_name(const ResultRow& row);
 /// Whether two rows are of one codec with the same parameters, reduced by the same units, whatever way each takes.
 [[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
+/// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.
+constexpr double kDefaultMaxNmse = 0.1;
+/// Which errors advice accepts.
+struct Acceptance {
+  Acceptance() = default;
+  /// What the user asks for by number is taken at that word.
+  Acceptance(double limit) : max_nmse{limit}, trained{false} {}  // NOLINT: a limit is an acceptance
+
+  double max_nmse = kDefaultMaxNmse;  ///< of judged_error()
+  bool trained = true;  ///< and of a step's error no more than trainings vouch for: beyond it a codec needs a trial
+};
 /// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
 /// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way whose error is at most
 /// `max_nmse` counts as faster than one whose error is not.
@@ -248,10 +259,10 @@ enum class Style : std::uint8_t {
 };
 
 /// For people: one line for each codec and granularity. Sorted by modelled time on the first network and number of
-/// ranks, else by break-even. Rows whose method was not reached stand apart, below. With `max_nmse`, the codec that
+/// ranks, else by break-even. Rows whose method was not reached stand apart, below. With `acceptance`, the codec that
 /// advise() takes on that network is marked.
 [[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows, Style style = Style::plain,
-                                         std::optional<double> max_nmse = {});
+                                         std::optional<Acceptance> acceptance = {});
 
 /// For people, of synthetic gradients: sizes below each other as nccl-tests has them, at each size the fastest first.
 [[nodiscard]] std::string sizes_table(std::span<const ResultRow> rows, Style style = Style::plain);
@@ -262,6 +273,7 @@ enum class Style : std::uint8_t {
 
 /// For people: the advice of advice_of(), at most 80 characters wide. Neighbouring numbers of ranks with the same
 /// answer share it. Empty without modelled rows.
-[[nodiscard]] std::string advise(std::span<const ResultRow> rows, double max_nmse, Style style = Style::plain);
+[[nodiscard]] std::string advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
+                                 Style style = Style::plain);
 
 }  // namespace gradtool

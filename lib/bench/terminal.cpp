@@ -254,8 +254,9 @@ std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows, std:
 
 }  // namespace
 
-std::string terminal_table(std::span<const ResultRow> all_rows, Style style, std::optional<double> max_nmse) {
-  const std::vector<ResultRow> kept = without_slower_ways(all_rows, max_nmse);
+std::string terminal_table(std::span<const ResultRow> all_rows, Style style, std::optional<Acceptance> acceptance) {
+  const std::vector<ResultRow> kept =
+      without_slower_ways(all_rows, acceptance ? std::optional{acceptance->max_nmse} : std::nullopt);
   const std::span<const ResultRow> rows{kept};
   const bool several_cuts = has_several_granularities(rows);
   // By modelled time on the first network and number of ranks where there is one, else by break-even, highest first.
@@ -299,8 +300,8 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style, std
   }
   const ResultRow* shown_model = groups.empty() ? nullptr : groups.front().rows.front();
   const ResultRow* taken = nullptr;
-  if (max_nmse && !groups.empty()) {
-    const auto advice = advice_of(all_rows, *max_nmse);
+  if (acceptance && !groups.empty()) {
+    const auto advice = advice_of(all_rows, *acceptance);
     const bool first = !advice.empty() && advice.front().group.network == groups.front().network &&
                        advice.front().group.ranks == groups.front().ranks;
     if (first) taken = advice.front().taken;
@@ -452,8 +453,8 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
   return out;
 }
 
-std::string advise(std::span<const ResultRow> rows, double max_nmse, Style style) {
-  const auto advice = advice_of(rows, max_nmse);
+std::string advise(std::span<const ResultRow> rows, const Acceptance& acceptance, Style style) {
+  const auto advice = advice_of(rows, acceptance);
   const bool markdown = style == Style::markdown;
   std::string out;
   for (std::size_t i = 0; i < advice.size();) {
@@ -479,7 +480,7 @@ std::string advise(std::span<const ResultRow> rows, double max_nmse, Style style
     if (markdown && !last.others.empty()) out += "\n";
   }
   if (out.empty()) return out;
-  for (const auto& sentences : advice_basis(*advice.front().none, max_nmse)) out += paragraph(sentences, style);
+  for (const auto& sentences : advice_basis(*advice.front().none, acceptance)) out += paragraph(sentences, style);
   return out;
 }
 

@@ -50,7 +50,7 @@ class BenchCharts {
     model();
     choose_unit();
     if (!synthetic_) {
-      advice_ = advice_of(modelled_, options_.max_nmse);
+      advice_ = advice_of(modelled_, options_.acceptance);
       sweep();
     }
     choose_shown();
@@ -183,7 +183,7 @@ class BenchCharts {
     if (can_model()) add(modelled_for(links_of_every_speed(), {usual_nodes_}));
     std::vector<ResultRow> kept;
     std::vector<std::size_t> places;
-    for (const std::size_t i : rows_of_best_ways(rows, options_.max_nmse)) {
+    for (const std::size_t i : rows_of_best_ways(rows, options_.acceptance.max_nmse)) {
       if (i >= record_.rows.size()) break;
       kept.push_back(record_.rows[i]);
       places.push_back(record_.place[i]);
@@ -238,7 +238,7 @@ class BenchCharts {
     if (!can_model()) return;
     latency_words_ = LatencyCurve{networks_}.words();
     swept_ = modelled_for(links_of_every_speed(), {usual_nodes_});
-    swept_advice_ = advice_of(swept_, options_.max_nmse);
+    swept_advice_ = advice_of(swept_, options_.acceptance);
   }
 
   /// The codecs that charts bring out: those that are advised anywhere, then on each network the next fastest with an
@@ -255,7 +255,7 @@ class BenchCharts {
       for (const auto& one : advice_) {
         std::vector<const ResultRow*> fit;
         for (const ResultRow* row : one.group.rows) {
-          if (row->reached && judged_error(*row) <= options_.max_nmse && row->codec.name() != "none")
+          if (row->reached && judged_error(*row) <= options_.acceptance.max_nmse && row->codec.name() != "none")
             fit.push_back(row);
         }
         std::stable_sort(fit.begin(), fit.end(),
@@ -294,7 +294,7 @@ class BenchCharts {
       if (one.taken != nullptr) verdict.speedup = judged_seconds(*one.none) / judged_seconds(*one.taken);
       out_.verdicts.push_back(std::move(verdict));
     }
-    if (!advice_.empty()) out_.basis = advice_basis(*advice_.front().none, options_.max_nmse);
+    if (!advice_.empty()) out_.basis = advice_basis(*advice_.front().none, options_.acceptance);
   }
 
   void notes() {
@@ -364,9 +364,9 @@ class BenchCharts {
         {"measured_low", "measured_" + unit_.name + "_low"},
         {"measured_high", "measured_" + unit_.name + "_high"},
         {"latencies", latency_words_},
-        {"max_nmse", options_.max_nmse},
-        {"drawn_limit", std::max(options_.max_nmse, 1e-8)},  // errors below that are drawn there as well
-        {"limit_words", fmt::format("largest error accepted: {:g}", options_.max_nmse)},
+        {"max_nmse", options_.acceptance.max_nmse},
+        {"drawn_limit", std::max(options_.acceptance.max_nmse, 1e-8)},  // errors below that are drawn there as well
+        {"limit_words", fmt::format("largest error accepted: {:g}", options_.acceptance.max_nmse)},
         {"shown_or_none", with_none(shown_, "uncompressed")},
         {"colours_or_none", with_none(colours, "#b4bcc4")},
         {"phase_colours", {"#4b2e83", "#c3b1e1", "#8464b8"}},
@@ -740,7 +740,7 @@ class BenchCharts {
                  {"scaling_efficiency", "throughput of a rank against one rank alone, where iterations are modelled"},
                  {"shown_as", "colour in the charts"}}};
     double most = 1.0;
-    for (const NetworkAdvice& at : advice_of(rows, options_.max_nmse)) {
+    for (const NetworkAdvice& at : advice_of(rows, options_.acceptance)) {
       for (const ResultRow* row : at.group.rows) {
         if (row->codec.name() == "noop") continue;
         const double gain = judged_seconds(*at.none) / judged_seconds(*row);

@@ -14,7 +14,7 @@ namespace gradtool {
 /// What the command line says about modelled networks; empty lists: as in the record, or 1gbe, 10gbe and 100gbe with
 /// 32 nodes where it has none.
 struct FigureOptions {
-  double max_nmse = kDefaultMaxNmse;
+  Acceptance acceptance;
   std::vector<Network> networks;
   std::vector<int> nodes;
 };

@@ -16,6 +16,7 @@ struct TuneOptions {
   BenchOptions bench;
   std::vector<std::string> codecs;  ///< whose parameters are searched, as SearchSpace takes them
   double max_error = 0.0;           ///< largest judged_error() that is accepted
+  bool limit_given = false;         ///< by the user, so that the advice takes it at that word (Acceptance)
   double budget_seconds = 60.0;     ///< for everything; a codec that has been begun is ended
 };
 

@@ -63,14 +63,15 @@ std::string reproducing_command(const TuneOptions& options, const ResultRow& row
   if (bench.device != "cpu") command += fmt::format(" --device {}", bench.device);
   if (bench.seed != 1) command += fmt::format(" --seed {}", bench.seed);
   if (!bench.layers.empty()) command += fmt::format(" --layers {}", shell_word(bench.layers));
-  return command + fmt::format(" --advise --max-nmse {:g}", options.max_error);
+  return command + " --advise" + (options.limit_given ? fmt::format(" --max-nmse {:g}", options.max_error) : "");
 }
 
 std::string tune_text(const TuneOptions& options, const TuneReport& report, Style style) {
   const auto paragraph = [style](const std::string& text) {
     return style == Style::markdown ? text + "\n\n" : wrapped(text, 80);
   };
-  std::string text = advise(report.bench.rows, options.max_error, style);
+  std::string text =
+      advise(report.bench.rows, options.limit_given ? Acceptance{options.max_error} : Acceptance{}, style);
   if (style != Style::markdown) text += "\n";
   const auto front = tuned_front(report, options.max_error);
   if (!front.empty()) {

@@ -275,7 +275,7 @@ def loses_certainly(row, results):
 
 
 def default_limit():
-    with open(os.path.join(ROOT, "lib", "bench", "advice.hpp")) as file:
+    with open(os.path.join(ROOT, "lib", "bench", "result.hpp")) as file:
         return float(re.search(r"kDefaultMaxNmse = ([0-9.e+-]+);", file.read()).group(1))
 
 
@@ -339,8 +339,9 @@ def replay_page(results, out):
     parts += [f"**By training**, the smallest judged error of an arm that lost more than {MOST_LOST:g} point:\n\n"
               + table(["training", "in the mean", "with its whole interval below 0"], firsts)
               + f"\n\nNo error up to the default of {today:g} went with such a loss in: {', '.join(kept) or 'none of them'}. Smaller errors did in: "
-              f"{', '.join(broken) or 'none of them'}. So the default sorts out what is hopeless for the former, and is no promise: `gradtool train` "
-              "has to say what a codec costs a model."]
+              f"{', '.join(broken) or 'none of them'}. So that limit sorts out what is hopeless for the former, and is no promise. Without `--max-nmse` "
+              "`bench --advise` takes a codec only where also its error of a step is no larger than one up to which no arm lost more than a point "
+              "(`scripts/verdicts/trained_arms.py` gives it this table); what errs more needs a trial."]
     lines = [[row["campaign"], row["moment"], f"{row['first_step']} to {row['last_step']}", f"`{row['arm']}`", "yes" if row["delays"] == "1" else "no",
               number(float(row["nmse"])), number(float(row["cumulative_nmse"])), signed(row["lost"])]
              for row in sorted(used, key=lambda row: (row["campaign"], row["moment"], judged(row)))]

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/bench/result.hpp"
+#include "lib/bench/trained_arms.hpp"
 
 namespace gradtool::test {
 namespace {
@@ -50,8 +51,8 @@ class Advice : public testing::Test {
     }
   }
   /// The advice on one line, because where lines break is not what these tests are about.
-  [[nodiscard]] std::string advice(double max_nmse = 0.1) const {
-    const std::string lines = advise(rows_, max_nmse);
+  [[nodiscard]] std::string advice(const Acceptance& acceptance = 0.1) const {
+    const std::string lines = advise(rows_, acceptance);
     std::string text;
     for (const char c : lines) {
       if (c == '\n') text += ' ';
@@ -79,6 +80,53 @@ TEST_F(Advice, TakesTheFastestCodecOfThoseThatErrLittle) {
   EXPECT_TRUE(says(text, "next: fp16 60.0 ms (error 0.001).")) << text;
   EXPECT_TRUE(says(text, "slower than uncompressed: int8.")) << text;
   EXPECT_TRUE(says(text, "at most 0.1 (--max-nmse)")) << text;
+}
+
+TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  add({.codec = "qsgd:bits=4", .ms = 40.0, .error = 0.05});
+  add({.codec = "powersgd:rank=1", .ms = 20.0, .error = 0.6}).cumulative_nmse = 0.002;
+  const std::string text = advice(Acceptance{});
+  EXPECT_TRUE(says(text, "8 ranks: take fp16. ")) << text;
+  EXPECT_TRUE(
+      says(text, "its error of a step is 0.001. Of 8 arms trained with no larger error none lost more than a point"))
+      << text;
+  // What delays gradients errs little over many steps, and its trainings lost for it all the same.
+  EXPECT_TRUE(says(text,
+                   "Faster, but not without a trial in a training: powersgd:rank=1, 5.00 times as fast as uncompressed "
+                   "(error of a step 0.6: of "))
+      << text;
+  EXPECT_TRUE(says(text,
+                   "after a trial in a training: powersgd:rank=1 20.0 ms (error of a step 0.6), qsgd:bits=4 40.0 ms "
+                   "(error of a step 0.05)."))
+      << text;
+  EXPECT_TRUE(says(text, "is taken without a trial if its error of a step is at most")) << text;
+  // A limit that the user gives is taken at its word; what trainings say stands beside it.
+  EXPECT_TRUE(says(advice(0.1), "take powersgd:rank=1. ")) << advice(0.1);
+  EXPECT_FALSE(says(advice(0.1), "without a trial")) << advice(0.1);
+  EXPECT_TRUE(says(advice(0.1), " lost more than a point of accuracy, at worst ")) << advice(0.1);
+}
+
+TEST_F(Advice, StaysUncompressedWhereNoTrainingVouchesForACodec) {
+  add({.codec = "qsgd:bits=4", .ms = 40.0, .error = 0.05});
+  EXPECT_TRUE(says(advice(Acceptance{}),
+                   "8 ranks: stay uncompressed. No codec here errs so little that trainings vouch for it. Faster, "
+                   "but not without a trial in a training: qsgd:bits=4, 2.50 times as fast as uncompressed"))
+      << advice(Acceptance{});
+  EXPECT_FALSE(says(advice(Acceptance{}), "after a trial in a training: topk")) << advice(Acceptance{});
+}
+
+TEST(TrainedArms, TheHarmlessErrorIsTheLargestBelowAllThatCost) {
+  const double harmless = harmless_nmse();
+  EXPECT_GT(harmless, 1e-3);
+  EXPECT_EQ(trained_arms_up_to(harmless).lost, 0);
+  EXPECT_GE(trained_arms_up_to(harmless).arms, 10);
+  EXPECT_GT(trained_arms_up_to(2.0 * harmless).lost, 0);
+  const TrainedArms all = trained_arms_up_to(1e300);
+  EXPECT_GT(all.arms, 50);
+  EXPECT_GT(all.worst->lost, kPointsThatCount);
+  EXPECT_EQ(trained_arms_up_to(std::nan("")).arms, 0);
+  EXPECT_EQ(trained_arms_up_to(0.0).worst, nullptr);
 }
 
 TEST_F(Advice, HasNothingToSayWithoutAModelledNetworkOrWithoutABaseline) {

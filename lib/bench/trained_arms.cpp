@@ -1,0 +1,31 @@
+#include "lib/bench/trained_arms.hpp"
+
+namespace gradtool {
+namespace {
+
+constexpr TrainedArms::Arm kArms[] = {
+#include "lib/bench/trained_arms.inc"
+};
+
+}  // namespace
+
+TrainedArms trained_arms_up_to(double nmse) {
+  TrainedArms found;
+  for (const TrainedArms::Arm& arm : kArms) {
+    if (!(arm.nmse <= nmse)) continue;
+    ++found.arms;
+    found.lost += arm.lost > kPointsThatCount ? 1 : 0;
+    if (found.worst == nullptr || arm.lost > found.worst->lost) found.worst = &arm;
+  }
+  return found;
+}
+
+double harmless_nmse() {
+  double largest = 0.0;
+  for (const TrainedArms::Arm& arm : kArms) {
+    if (arm.nmse > largest && trained_arms_up_to(arm.nmse).lost == 0) largest = arm.nmse;
+  }
+  return largest;
+}
+
+}  // namespace gradtool

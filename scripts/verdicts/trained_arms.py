@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Writes lib/bench/trained_arms.inc of reports/verdicts/replay.csv, so that the advice knows what trained arms have lost.
+
+Usage: trained_arms.py [--check]      with --check: exits 1 unless the file is what would be written
+
+An arm is one codec in one training; of its replays, early and in the middle, the one with the smaller error of a step counts.
+"""
+import csv
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCE, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "lib/bench/trained_arms.inc"
+
+
+def text_of(rows):
+    arms = {}
+    for row in rows:
+        if not row["nmse"] or not row["lost"]:
+            continue
+        key = row["campaign"], row["arm"]
+        nmse, lost = float(row["nmse"]), float(row["lost"])
+        arms[key] = (min(nmse, arms[key][0]) if key in arms else nmse, lost)
+    lines = [f'{{"{campaign}", "{arm}", {nmse:.3g}, {lost:.2f}}},'
+             for (campaign, arm), (nmse, lost) in sorted(arms.items(), key=lambda one: (one[1][0], one[0]))]
+    return "\n".join(["// Made by scripts/verdicts/trained_arms.py of reports/verdicts/replay.csv: training, codec, error of a step, points lost.",
+                      *lines, ""])
+
+
+def main():
+    with open(SOURCE, newline="") as file:
+        text = text_of(csv.DictReader(file))
+    if sys.argv[1:] == ["--check"]:
+        if TARGET.read_text() != text:
+            sys.exit(f"{TARGET.relative_to(ROOT)} is not what scripts/verdicts/trained_arms.py makes of {SOURCE.relative_to(ROOT)}: run it")
+        return
+    TARGET.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
