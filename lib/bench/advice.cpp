@@ -89,7 +89,7 @@ bool is_harmless(const ResultRow& row) {
 /// "of 60 arms trained with no larger error 25 lost more than a point of accuracy, at worst 18.9 (topk on gpt-nano)".
 std::string evidence(double error) {
   const TrainedArms found = trained_arms_up_to(error);
-  if (found.arms == 0) return "no arm was trained with so small an error";
+  if (found.arms == 0) return "all arms that were trained erred more";
   const std::string many =
       fmt::format("of {} arm{} trained with no larger error", found.arms, found.arms == 1 ? "" : "s");
   if (found.lost == 0) return many + " none lost more than a point of accuracy";
@@ -288,7 +288,7 @@ class Advice {
     line("next", next);
     std::vector<std::string> trials;
     for (const ResultRow* row : untrained_) {
-      if (gain(judged_seconds(*row)) < kWorthwhile) continue;
+      if (kWorthwhile * judged_seconds(*row) > judged_seconds(taken() == nullptr ? *none_ : *taken())) continue;
       trials.push_back(fmt::format("{} {} (error of a step {:.2g})", name_of_row(*row),
                                    human_seconds(judged_seconds(*row)), step_error(*row)));
     }
