@@ -125,7 +125,7 @@ class Advice {
       } else if (!(judged_error(*row) <= max_nmse_)) {
         wrong_.push_back(row);
       } else {
-        (!acceptance.trained || is_harmless(*row) ? fit_ : untrained_).push_back(row);
+        (is_accepted(*row, acceptance) ? fit_ : untrained_).push_back(row);
       }
     }
     const auto by_time = [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); };
@@ -425,6 +425,10 @@ std::string type_words(const std::string& dtype) {
 
 std::string full_name(const ResultRow& row, bool several_cuts) {
   return short_name(row) + (several_cuts ? " with " + row.granularity : "");
+}
+
+bool is_accepted(const ResultRow& row, const Acceptance& acceptance) {
+  return judged_error(row) <= acceptance.max_nmse && (!acceptance.trained || is_harmless(row));
 }
 
 std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acceptance& acceptance) {

@@ -246,10 +246,10 @@ struct Acceptance {
   bool trained = true;  ///< and of a step's error no more than trainings vouch for: beyond it a codec needs a trial
 };
 /// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
-/// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way whose error is at most
-/// `max_nmse` counts as faster than one whose error is not.
+/// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way that `acceptance` allows
+/// counts as faster than one that it does not, and one that needs a trial is kept beside it where it is faster.
 [[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
-                                                         std::optional<double> max_nmse = {});
+                                                         std::optional<Acceptance> acceptance = {});
 
 /// How what people read is written.
 enum class Style : std::uint8_t {

@@ -215,22 +215,27 @@ bool same_method(const ResultRow& a, const ResultRow& b) {
          a.granularity == b.granularity;
 }
 
-std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows, std::optional<double> max_nmse) {
-  const auto rank = [max_nmse](const ResultRow& row) {
-    return std::pair{max_nmse && judged_error(row) > *max_nmse, judged_seconds(row)};
-  };
+std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows, std::optional<Acceptance> acceptance) {
   std::vector<const ResultRow*> fastest;  // of each method, in each group
-  for (const ModelledGroup& group : modelled_groups(rows)) {
-    const auto begun = static_cast<std::ptrdiff_t>(fastest.size());
-    for (const ResultRow* row : group.rows) {
-      const auto same = std::find_if(fastest.begin() + begun, fastest.end(),
-                                     [&](const ResultRow* other) { return same_method(*other, *row); });
-      if (same == fastest.end())
-        fastest.push_back(row);
-      else if (rank(*row) < rank(**same))
-        *same = row;
+  const auto add_fastest = [&](const std::optional<Acceptance>& accepted) {
+    const auto rank = [&accepted](const ResultRow& row) {
+      return std::pair{accepted && !is_accepted(row, *accepted), judged_seconds(row)};
+    };
+    for (const ModelledGroup& group : modelled_groups(rows)) {
+      const auto begun = static_cast<std::ptrdiff_t>(fastest.size());
+      for (const ResultRow* row : group.rows) {
+        const auto same = std::find_if(fastest.begin() + begun, fastest.end(),
+                                       [&](const ResultRow* other) { return same_method(*other, *row); });
+        if (same == fastest.end())
+          fastest.push_back(row);
+        else if (rank(*row) < rank(**same))
+          *same = row;
+      }
     }
-  }
+  };
+  add_fastest(acceptance);
+  // The way that would be the fastest after a trial may be another one than that which is taken without.
+  if (acceptance && acceptance->trained) add_fastest(Acceptance{acceptance->max_nmse});
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     bool known = false, wins = false;
@@ -246,17 +251,16 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows, std:
 
 namespace {
 
-std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows, std::optional<double> max_nmse = {}) {
+std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows, std::optional<Acceptance> acceptance = {}) {
   std::vector<ResultRow> kept;
-  for (const std::size_t i : rows_of_best_ways(rows, max_nmse)) kept.push_back(rows[i]);
+  for (const std::size_t i : rows_of_best_ways(rows, acceptance)) kept.push_back(rows[i]);
   return kept;
 }
 
 }  // namespace
 
 std::string terminal_table(std::span<const ResultRow> all_rows, Style style, std::optional<Acceptance> acceptance) {
-  const std::vector<ResultRow> kept =
-      without_slower_ways(all_rows, acceptance ? std::optional{acceptance->max_nmse} : std::nullopt);
+  const std::vector<ResultRow> kept = without_slower_ways(all_rows, acceptance);
   const std::span<const ResultRow> rows{kept};
   const bool several_cuts = has_several_granularities(rows);
   // By modelled time on the first network and number of ranks where there is one, else by break-even, highest first.

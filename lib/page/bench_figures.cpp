@@ -183,7 +183,7 @@ class BenchCharts {
     if (can_model()) add(modelled_for(links_of_every_speed(), {usual_nodes_}));
     std::vector<ResultRow> kept;
     std::vector<std::size_t> places;
-    for (const std::size_t i : rows_of_best_ways(rows, options_.acceptance.max_nmse)) {
+    for (const std::size_t i : rows_of_best_ways(rows, options_.acceptance)) {
       if (i >= record_.rows.size()) break;
       kept.push_back(record_.rows[i]);
       places.push_back(record_.place[i]);

@@ -107,6 +107,17 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   EXPECT_TRUE(says(advice(0.1), " lost more than a point of accuracy, at worst ")) << advice(0.1);
 }
 
+TEST_F(Advice, TablesKeepTheWayThatIsTakenAndTheFasterOneThatNeedsATrial) {
+  add({.codec = "nvfp4", .ms = 60.0, .error = 0.005}).scheme = Scheme::gather;
+  add({.codec = "nvfp4", .ms = 40.0, .error = 0.02}).scheme = Scheme::alltoall;
+  add({.codec = "int8", .ms = 80.0, .error = 0.001}).scheme = Scheme::gather;
+  add({.codec = "int8", .ms = 70.0, .error = 0.002}).scheme = Scheme::alltoall;
+  const std::vector<std::size_t> both{0, 1, 2, 3, 5}, fastest{0, 1, 3, 5};
+  EXPECT_EQ(rows_of_best_ways(rows_, Acceptance{}), both);
+  EXPECT_EQ(rows_of_best_ways(rows_, 0.1), fastest);
+  EXPECT_EQ(rows_of_best_ways(rows_), fastest);
+}
+
 TEST_F(Advice, StaysUncompressedWhereNoTrainingVouchesForACodec) {
   add({.codec = "qsgd:bits=4", .ms = 40.0, .error = 0.05});
   EXPECT_TRUE(says(advice(Acceptance{}),
