@@ -15,6 +15,10 @@
 #include "lib/core/error.hpp"
 #include "lib/core/view.hpp"
 
+namespace gradtool {
+enum class Scheme : std::uint8_t;
+}
+
 // How arrays of Python become views. An array is NumPy's, or anything that speaks DLPack; nothing is copied. The Python
 // side of the package sees to it that arrays have one dimension, are contiguous and hold float32 or bytes.
 namespace gradtool::python {
@@ -57,9 +61,14 @@ template <Space S>
   }
 }
 
-/// Adds the classes of codecs (codec.cpp) and of reducers (reducer.cpp) to the module.
+/// Adds the classes of codecs (codec.cpp), of a rank's reducers (reducer.cpp) and of those of a training in one process
+/// (workers.cpp) to the module.
 void add_codecs(nb::module_& module);
 void add_reducers(nb::module_& module);
+void add_workers(nb::module_& module);
+
+/// The way to reduce of that name, as bench's --reduce. Throws Fault::usage.
+[[nodiscard]] Scheme scheme_named(const std::string& name);
 
 /// One tensor of a unit, as Python names it: (name, shape, kind, layout, depth), the last as in TensorShape.
 using TensorTuple = std::tuple<std::string, std::vector<std::int64_t>, std::string, std::string, double>;

@@ -90,6 +90,7 @@ NB_MODULE(_core, module) {
       "All codecs of this build, sorted by name.");
   add_codecs(module);
   add_reducers(module);
+  add_workers(module);
 }
 
 }  // namespace gradtool::python

@@ -19,6 +19,15 @@
 #endif
 
 namespace gradtool::python {
+
+Scheme scheme_named(const std::string& name) {
+  for (const auto scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
+    if (name == name_of(scheme)) return scheme;
+  }
+  throw Error{Fault::usage,
+              "there is no way to reduce called '" + name + "'; valid is auto, sum, gather, hop or alltoall"};
+}
+
 namespace {
 
 /// Bytes of Python in memory that this call lends it. The array must not outlive the call.
@@ -108,14 +117,6 @@ struct Ranks {
   CallbackCommunicator<S> comm;
   TaskPool pool;
 };
-
-Scheme scheme_named(const std::string& name) {
-  for (const auto scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
-    if (name == name_of(scheme)) return scheme;
-  }
-  throw Error{Fault::usage,
-              "there is no way to reduce called '" + name + "'; valid is auto, sum, gather, hop or alltoall"};
-}
 
 /// One rank's reducer of one unit (a tensor, or a bucket of DDP), with the memory that it works in.
 template <Space S>

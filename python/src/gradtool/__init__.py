@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ._codec import Codec, codecs
     from ._hook import DdpHook, ddp_hook
     from ._program import analyze, bench, run
+    from ._trial import Trial, trial
+    from ._trial_result import TrialResult
     from ._writer import merge
 
 # Where the other names are. They are loaded at their first use, so that a capture works without the compiled module,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_writer", "Codec": "_codec",
     "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "bench": "_program", "analyze": "_program",
-    "run": "_program",
+    "run": "_program", "trial": "_trial", "Trial": "_trial", "TrialResult": "_trial_result",
 }
 __all__ = ["DataError", "Error", "GradientFile", "UnavailableError", "UsageError", "open", *_HOME]
 

@@ -1,0 +1,514 @@
+"""Trainings of the user's own with codecs in the loop, beside the same training without one. Needs torch and the compiled module."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import itertools
+import json
+import math
+import os
+import random
+import sys
+import time
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from . import _core
+from ._errors import DataError, Error, UsageError
+from ._modules import describe_tensor, inner_module
+from ._trial_result import FORMAT, SCHEMA, TrialResult, is_hopeless
+
+_BASELINE = "none"
+#: Factors that lr_factors="tune" tries.
+_FACTORS = (1.0, 0.5, 0.25, 0.1, 2.0)
+
+
+class EndOfTrial(Exception):
+    """Raised by a step behind the last one, to leave a `train` that does not look at `trial.done`. `trial` catches it."""
+
+
+class _Unpaired(UsageError):
+    """Runs that should differ in the codec alone began differently."""
+
+
+class Trial:
+    """One run: a codec, a seed and a factor of the learning rate. `gradtool.trial` hands it to `train`.
+
+    for step in trial:          # numbers of steps, until the run has all of them or is hopeless
+        trial.step(model, optimizer, (loss_of(model, batch) for batch in batches_of(step)))
+    """
+
+    def __init__(self, codec: str, seed: int, workers: int, steps: int, lr_factor: float, plan: "_Plan",
+                 reference: Optional[dict]) -> None:
+        #: The codec with all of its parameters.
+        self.codec = codec
+        #: What weights and the order of data are to be drawn from. Python's, NumPy's and PyTorch's generators are seeded with it.
+        self.seed = seed
+        #: Losses that `step` takes: one for each worker. In a process group each rank gives its own one.
+        self.workers = workers
+        #: Steps of a run.
+        self.steps = steps
+        #: What `step` multiplies learning rates with.
+        self.lr_factor = lr_factor
+        #: Whether there are no more steps to make.
+        self.done = False
+        self._plan, self._reference = plan, reference
+        self._status = "unfinished"
+        self._losses: list = []
+        self._model: Optional[nn.Module] = None
+        self._averaging: Any = None
+        self._first_rate: Optional[float] = None
+
+    def __iter__(self) -> Iterator[int]:
+        while not self.done:
+            made = len(self._losses)
+            yield made
+            if len(self._losses) == made:
+                raise UsageError("a turn of the loop made no step; call trial.step or trial.backward in each")
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, losses: Any) -> float:
+        """Clears gradients, then `backward`, then `optimizer.step()` with the learning rates times `lr_factor`. Returns the mean loss."""
+        optimizer.zero_grad()
+        loss = self.backward(model, losses, optimizer)
+        with _scaled_rates(optimizer, self.lr_factor):
+            optimizer.step()
+        return loss
+
+    def backward(self, model: nn.Module, losses: Any, optimizer: Optional[torch.optim.Optimizer] = None) -> float:
+        """Leaves in every parameter's `grad` what the codec makes of the mean of the workers' gradients.
+
+        For what `step` does not do, such as clipping: the caller clears gradients before it and updates weights behind it, with
+        learning rates times `lr_factor`. `losses` has one scalar a worker; a generator keeps one graph at a time in memory.
+        In a process group it is this rank's loss, and `model` a DistributedDataParallel. Returns the mean over workers.
+        """
+        if self.done:
+            raise EndOfTrial()
+        if self._model is None:
+            self._model = model
+            averaging = _Ranks if self._plan.distributed else _Workers
+            self._averaging = averaging(model, self.codec, self.workers, self._plan.scheme, self.seed, self._plan.bucket_bytes)
+        elif model is not self._model:
+            raise UsageError("a run of a trial trains one model, and this is another one; make it once, before the loop")
+        rate = None if optimizer is None else float(optimizer.param_groups[0]["lr"])
+        if self._first_rate is None:
+            self._first_rate = rate
+        loss = self._averaging.backward(losses, len(self._losses), rate / self._first_rate if rate and self._first_rate else 1.0)
+        self._losses.append(loss)
+        if len(self._losses) == 1:
+            self._check_first(loss)
+        self._judge(loss)
+        self._plan.progress.step(self)
+        return loss
+
+    def _check_first(self, loss: float) -> None:
+        """Runs of a seed begin with the same weights and data, or their differences would mean nothing."""
+        if self._reference is None or not math.isfinite(loss):
+            return
+        expected = self._reference["losses"][0]
+        if abs(loss - expected) > 1e-3 * max(1.0, abs(expected)):
+            raise _Unpaired(f"the first loss of {self.codec} with seed {self.seed} is {loss:.6g}, and without a codec it was {expected:.6g}; "
+                            f"train() must make its weights and the order of its data of trial.seed alone")
+
+    def _judge(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            self._status = "diverged"
+        elif len(self._losses) == self.steps:
+            self._status = "finished"
+        elif self._plan.stop_early and self._reference is not None and is_hopeless(self._losses, self._reference["losses"], self.steps):
+            self._status = "stopped"
+        self.done = self._status != "unfinished"
+
+    def _record(self, metrics: dict, message: Optional[str]) -> dict:
+        made = len(self._losses)
+        return {"codec": self.codec, "seed": self.seed, "lr_factor": self.lr_factor, "status": self._status, "steps": made,
+                "message": message, "note": self._averaging.note if self._averaging is not None else "",
+                "bytes_sent_per_step": self._averaging.bytes_sent / made if made else None,
+                "elements": None if self._averaging is None else self._averaging.elements,
+                "metrics": {key: _finite(value) for key, value in metrics.items()}, "losses": [_finite(value) for value in self._losses]}
+
+
+def _finite(value: float) -> Optional[float]:
+    """JSON has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
+@contextlib.contextmanager
+def _scaled_rates(optimizer: torch.optim.Optimizer, factor: float) -> Iterator[None]:
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates):
+            group["lr"] = rate
+
+
+def _trained(model: nn.Module) -> list:
+    """(name, parameter) of what is trained."""
+    found = [(name, p) for name, p in inner_module(model).named_parameters() if p.requires_grad and p.numel() > 0]
+    if not found:
+        raise UsageError("the model has no parameter that needs a gradient")
+    return found
+
+
+def _scalar(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise UsageError("a loss is no tensor of one element with a graph; valid is what a training calls backward() on")
+    return loss
+
+
+class _Workers:
+    """Workers of one process: each loss's gradient is that of a worker, and the real reducers average them as threads."""
+
+    def __init__(self, model: nn.Module, codec: str, workers: int, scheme: str, seed: int, bucket_bytes: int) -> None:
+        self._workers, self._seed = workers, seed
+        modules, parameters = dict(inner_module(model).named_modules()), _trained(model)
+        self._parameters = [p for _, p in parameters]
+        self.elements, before, described = sum(p.numel() for p in self._parameters), 0, []
+        for name, p in parameters:
+            shape = tuple(p.shape) or (1,)
+            described.append((name, list(shape), *describe_tensor(modules[name.rpartition(".")[0]], name, shape), before / self.elements))
+            before += p.numel()
+        needs_weight = _core.parse_codec(codec)["needs_weight"]
+        self._buckets = []
+        for chosen in _buckets(self._parameters, bucket_bytes):
+            n = sum(self._parameters[i].numel() for i in chosen)
+            reducer = _core.WorkersReducer(codec, [described[i] for i in chosen], scheme, workers)
+            self._buckets.append(([self._parameters[i] for i in chosen], torch.zeros(workers, n),
+                                  torch.empty(n) if needs_weight else None, reducer))
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(reducer.bytes_sent for *_, reducer in self._buckets)
+
+    @property
+    def note(self) -> str:
+        return next((reducer.note for *_, reducer in self._buckets if reducer.note), "")
+
+    def backward(self, losses: Iterable, step: int, rate_ratio: float) -> float:
+        total, seen = 0.0, 0
+        used: set = set()
+        for loss in losses:
+            if seen == self._workers:
+                raise UsageError(f"there are more losses than workers; valid is one for each of the {self._workers}")
+            for p in self._parameters:
+                p.grad = None
+            _scalar(loss).backward()
+            total += float(loss.detach())
+            self._collect(seen, used)
+            seen += 1
+        if seen < self._workers:
+            raise UsageError(f"there are {seen} losses for {self._workers} workers; valid is one for each")
+        for number, (parameters, values, weight, reducer) in enumerate(self._buckets):
+            if weight is not None:
+                torch.cat([p.detach().reshape(-1).float().cpu() for p in parameters], out=weight)
+            # A value that is not finite would stay in residuals for ever; the hook leaves the codec out there, too.
+            if bool(torch.stack(torch.aminmax(values)).isfinite().all()):
+                reducer.reduce(values.numpy(), None if weight is None else weight.numpy(), seed=self._seed, step=step, tensor=number,
+                               learning_rate_ratio=rate_ratio)
+                mean = values[0]
+            else:
+                mean = values.mean(0)
+            begin = 0
+            for p in parameters:
+                part = mean[begin:begin + p.numel()].reshape(p.shape)
+                p.grad = part.to(device=p.device, dtype=p.dtype, copy=True) if id(p) in used else None
+                begin += p.numel()
+        return total / self._workers
+
+    def _collect(self, worker: int, used: set) -> None:
+        """Copies the gradients of a worker to its row, in logical order. A parameter that it did not use counts as zero."""
+        for parameters, values, *_ in self._buckets:
+            begin = 0
+            for p in parameters:
+                row = values[worker, begin:begin + p.numel()]
+                begin += p.numel()
+                if p.grad is None:
+                    row.zero_()
+                    continue
+                if p.grad.is_sparse:
+                    raise UsageError("a gradient is sparse, and codecs take dense ones; make the embedding with sparse=False")
+                row.copy_(p.grad.reshape(-1))
+                used.add(id(p))
+
+
+def _buckets(parameters: Sequence, limit: int) -> Iterator[list]:
+    """Positions of the parameters of each bucket, filled as DistributedDataParallel does: from the last one on, the first bucket to 1 MiB."""
+    chosen, size, full = [], 0, min(limit, 2**20)
+    for i in reversed(range(len(parameters))):
+        chosen.append(i)
+        size += 4 * parameters[i].numel()
+        if size >= full:
+            yield chosen
+            chosen, size, full = [], 0, limit
+    if chosen:
+        yield chosen
+
+
+class _Ranks:
+    """The ranks of a process group, whose DistributedDataParallel averages through `ddp_hook`."""
+
+    def __init__(self, model: nn.Module, codec: str, _workers: int, scheme: str, seed: int, _bucket_bytes: int) -> None:
+        from ._hook import ddp_hook
+        if not isinstance(model, nn.parallel.DistributedDataParallel):
+            raise UsageError(f"there is a process group, and the model is of the type {type(model).__name__}; "
+                             f"valid is a DistributedDataParallel, made within train()")
+        self._hook = ddp_hook(codec, scheme=scheme, seed=seed).register(model)
+        self.elements = sum(p.numel() for _, p in _trained(model))
+        self.note = ""
+
+    @property
+    def bytes_sent(self) -> int:
+        return int(_over_ranks(float(self._hook.bytes_sent), dist.ReduceOp.MAX))
+
+    def backward(self, losses: Any, _step: int, _rate_ratio: float) -> float:
+        losses = [losses] if isinstance(losses, torch.Tensor) else list(losses)
+        if len(losses) != 1:
+            raise UsageError(f"there are {len(losses)} losses; in a process group valid is one, this rank's")
+        loss = _scalar(losses[0])
+        loss.backward()
+        return _over_ranks(float(loss.detach()), dist.ReduceOp.SUM) / dist.get_world_size()
+
+
+def _over_ranks(value: float, operation: Any) -> float:
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    number = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(number, operation)
+    return number.item()
+
+
+class _Progress:
+    """A line on standard error for each run; on a terminal it shows the steps, too."""
+
+    def __init__(self, runs: int, names: dict, shown: bool) -> None:
+        self._names = names
+        self._runs, self._shown, self._run, self._last = runs, shown, 0, 0.0
+        self._live = shown and sys.stderr.isatty()
+
+    def step(self, trial: Trial) -> None:
+        if self._live and (trial.done or time.monotonic() - self._last > 0.2):
+            self._last = time.monotonic()
+            self._write("\r\x1b[K" + self._line(trial.codec, trial.seed, trial.lr_factor) +
+                        f", step {len(trial._losses)} of {trial.steps}, loss {trial._losses[-1]:.4g}")
+
+    def run(self, record: dict) -> None:
+        self._run += 1
+        losses = [value for value in record["losses"] if value is not None]
+        loss = f", loss {losses[-1]:.4g}" if losses else ""
+        why = f": {record['message']}" if record["message"] else ""
+        self._write(("\r\x1b[K" if self._live else "") + self._line(record["codec"], record["seed"], record["lr_factor"], 0) +
+                    f", {record['status']} after {record['steps']} steps{loss}{why}\n")
+
+    def _line(self, codec: str, seed: int, factor: float, ahead: int = 1) -> str:
+        rate = "" if factor == 1.0 else f", learning rate times {factor:g}"
+        return f"trial: run {self._run + ahead} of at most {self._runs}, {self._names[codec]}, seed {seed}{rate}"
+
+    def _write(self, text: str) -> None:
+        if self._shown:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+class _Plan:
+    """What the runs of a trial share."""
+
+    def __init__(self, distributed: bool, scheme: str, bucket_bytes: int, stop_early: bool, progress: _Progress) -> None:
+        self.distributed, self.scheme, self.bucket_bytes = distributed, scheme, bucket_bytes
+        self.stop_early, self.progress = stop_early, progress
+
+
+def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, workers: Optional[int] = None,
+          seeds: Union[int, Sequence[int]] = 3, lr_factors: Union[str, Sequence[float]] = (1.0,), judge: str = "loss",
+          higher_is_better: bool = False, tolerance: Optional[float] = None, scheme: str = "auto", bucket_mb: float = 25.0,
+          stop_early: bool = True, out: Union[str, os.PathLike, None] = None, replace: bool = False,
+          name: Optional[str] = None, progress: bool = True) -> TrialResult:
+    """Trains with each codec in the loop and without one, and tells which of them learn.
+
+        def train(trial):
+            model, optimizer = ...                       # made of trial.seed, which is set already
+            for step in trial:
+                trial.step(model, optimizer, (loss_of(model, batch(step, w)) for w in range(trial.workers)))
+            return held_out_loss(model)                  # or {"loss": ..., "accuracy": ...}, or nothing
+
+        print(gradtool.trial(train, ["bf16", "powersgd:rank=4", "topk:ratio=0.01"], steps=300, workers=4, out="trial.json"))
+
+    In one process the losses of a step are those of `workers` workers, whose gradients go through the reducers that `bench`
+    measures, as threads, with every worker's own residuals and draws; gradients are reduced on the CPU. In a process group
+    (`torchrun`) every rank calls `trial`, `train` wraps its model in DistributedDataParallel, the ranks are the workers, and
+    `ddp_hook` averages; `step` takes the rank's own loss.
+
+    Parameters
+    ----------
+    train:
+        Called once for each run, with a `Trial`. It makes model, optimizer and data anew, loads a checkpoint where the trial
+        is about a later phase of a training, and makes the steps. All runs of a seed must begin with the same weights and see
+        the same data. What it returns is judged: the loss on data that was held out, or a mapping of numbers with one of that name.
+    codecs:
+        As on the command line. `none`, what they are compared with, is added in front.
+    steps, workers, seeds:
+        Steps of each run; workers in one process (4 when left out); seeds, their number (3: 1, 2 and 3) or themselves.
+    lr_factors:
+        Learning rates are multiplied with each of these in the first seed, for every codec and for none; the other seeds
+        run with the factor that did best, and they alone are judged where there are any. "tune": 1, 0.5, 0.25, 0.1 and 2.
+    judge, higher_is_better, tolerance:
+        The number of `train`'s that decides, and by how much it may be worse than without a codec; when left out, 2 % of what
+        the loss falls by without one. A `train` that returns no loss is judged by the training loss over the last tenth of the steps.
+    scheme, bucket_mb:
+        The way to reduce, as bench's --reduce, and in one process the MiB of a bucket, as DistributedDataParallel's bucket_cap_mb.
+    stop_early:
+        Ends a run that has fallen so far behind that none was there in a third of its steps, and drops its codec.
+    out, replace:
+        trial.json, written after every run. A trial that was interrupted goes on from it; one of other settings, or of a `train`
+        of another source, is refused unless `replace` is given.
+    name, progress:
+        The model's name in the record (its class when left out); whether runs are shown on standard error.
+
+    Each difference to none is taken within a seed. Its interval (95 %, Student's t) rests on the spread of these differences
+    over seeds, pooled over the codecs that are no worse than it or within the tolerance; with one seed there is none, and nothing but a hopeless run is decided.
+    """
+    distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    settings = _settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme, bucket_mb,
+                         stop_early, distributed)
+    leads = not distributed or dist.get_rank() == 0
+    path = None if out is None else os.fspath(out)
+    runs, model = _from_rank_0(lambda: _resumed(path, settings, replace), distributed)
+    result = TrialResult(settings, runs, name or model)
+    planned = len(settings["seeds"]) * len(settings["codecs"]) + (len(settings["lr_factors"]) - 1) * len(settings["codecs"])
+    plan = _Plan(distributed, scheme, int(bucket_mb * 2**20), stop_early, _Progress(planned, result.names, progress and leads))
+    for seed, codec in itertools.product(settings["seeds"], settings["codecs"]):
+        for factor in result.factors_for(codec, seed):
+            if result.run(codec, seed, factor) is not None:
+                continue
+            reference = None if codec == _BASELINE and factor == settings["lr_factors"][0] else result.reference(seed)
+            made = Trial(codec, seed, settings["workers"], steps, factor, plan, reference)
+            record = _run(train, made, settings, result)
+            result.add(record)
+            plan.progress.run(record)
+            if path is not None and leads:
+                result.save(path)
+    return result
+
+
+def _run(train: Callable, made: Trial, settings: dict, result: TrialResult) -> dict:
+    random.seed(made.seed)
+    np.random.seed(made.seed % 2**32)
+    torch.manual_seed(made.seed)
+    metrics: dict = {}
+    message = None
+    try:
+        metrics = _numbers(train(made), settings["judge"], settings["distributed"])
+    except EndOfTrial:
+        pass
+    except _Unpaired:
+        raise
+    except Exception as error:  # pylint: disable=broad-except
+        # Without a codec it is the training itself that fails. With one it is the codec that does not fit, or what it came to.
+        if made.codec == _BASELINE:
+            raise
+        if made._status not in ("diverged", "stopped"):
+            made._status, message = "failed", str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    if made._model is not None and result.name is None:
+        result.name = type(inner_module(made._model)).__name__
+    if made._status == "unfinished":
+        raise UsageError(f"train() ended after {len(made._losses)} of {made.steps} steps; loop over the trial: for step in trial")
+    if made._reference is None and made._status != "finished":
+        raise UsageError(f"the training has {made._status} without a codec after {len(made._losses)} steps; nothing can be compared with it")
+    if made._reference is None and settings["judge"] != "loss" and settings["judge"] not in metrics:
+        raise UsageError(f"train() returned no '{settings['judge']}', which judge= names; it returned {sorted(metrics) or 'nothing'}")
+    return made._record(metrics, message)
+
+
+def _numbers(returned: Any, judge: str, distributed: bool) -> dict:
+    """What train() returned, as numbers by name; in a process group their mean over ranks."""
+    if returned is None:
+        return {}
+    values = returned if isinstance(returned, dict) else {judge: returned}
+    try:
+        numbers = {str(key): float(value) for key, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"train() returned {returned!r:.80}; valid is a number, or a dictionary of numbers by name") from error
+    if distributed:
+        numbers = {key: _over_ranks(numbers[key], dist.ReduceOp.SUM) / dist.get_world_size() for key in sorted(numbers)}
+    return numbers
+
+
+def _settings(train: Callable, codecs: Iterable[str], steps: int, workers: Optional[int], seeds: Any, lr_factors: Any, judge: str,
+              higher_is_better: bool, tolerance: Optional[float], scheme: str, bucket_mb: float, stop_early: bool, distributed: bool) -> dict:
+    """All that decides the numbers, checked."""
+    def valid(condition: bool, sentence: str) -> None:
+        if not condition:
+            raise UsageError(sentence)
+
+    valid(callable(train), f"train is of the type {type(train).__name__}; valid is a function that takes a Trial")
+    valid(not isinstance(codecs, str), f"codecs is the text '{codecs}'; valid is a list of codecs")
+    names = {_BASELINE: _BASELINE}
+    for spec in codecs:
+        parsed = _core.parse_codec(spec)
+        valid(not parsed["needs_second_moment"],
+              f"codec {parsed['name']} needs the second moments of micro-batches, which a trial does not have; gradtool train has them")
+        names.setdefault(f"{parsed['name']}:{parsed['params']}" if parsed["params"] else parsed["name"], spec)
+    valid(len(names) > 1, "there is no codec to try; valid is at least one besides none")
+    valid(isinstance(steps, int) and steps >= 20, f"steps is {steps!r}; valid is a whole number of 20 or more")
+    if distributed:
+        valid(workers in (None, dist.get_world_size()), f"workers is {workers}, and the process group has {dist.get_world_size()} ranks, "
+              f"which are the workers; leave workers out")
+        workers = dist.get_world_size()
+    workers = 4 if workers is None else workers
+    valid(isinstance(workers, int) and 2 <= workers <= 1024, f"workers is {workers!r}; valid is 2 to 1024")
+    seeds = list(range(1, seeds + 1)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    valid(len(seeds) > 0 and len(set(seeds)) == len(seeds) and min(seeds) >= 0, "seeds are not valid; give their number, or different ones of 0 or more")
+    factors = list(_FACTORS) if lr_factors == "tune" else [float(factor) for factor in lr_factors]
+    valid(len(factors) > 0 and len(set(factors)) == len(factors) and min(factors) > 0, "lr_factors are not valid; give different ones above 0, or 'tune'")
+    valid(judge == "loss" or tolerance is not None, f"the judge is '{judge}'; valid is tolerance= with it, by how much it may be worse than without a codec")
+    valid(judge != "loss" or not higher_is_better, "a loss is better the lower it is; give judge= the name of another number with higher_is_better")
+    valid(tolerance is None or tolerance > 0, f"tolerance is {tolerance}; valid is above 0")
+    valid(scheme in ("auto", "sum", "gather", "hop", "alltoall"), f"scheme is '{scheme}'; valid is auto, sum, gather, hop or alltoall")
+    valid(bucket_mb > 0, f"bucket_mb is {bucket_mb}; valid is above 0")
+    try:
+        source = hashlib.sha256(inspect.getsource(train).encode()).hexdigest()
+    except (OSError, TypeError):
+        source = None
+    return {"codecs": list(names), "names": list(names.values()), "steps": steps, "workers": workers, "seeds": seeds, "lr_factors": factors, "judge": judge,
+            "higher_is_better": higher_is_better, "tolerance": tolerance, "scheme": scheme, "bucket_mb": bucket_mb,
+            "stop_early": stop_early, "distributed": distributed, "train_sha256": source}
+
+
+def _resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
+    """Runs that a trial of these settings has made already, and the model's name."""
+    if path is None or replace or not os.path.lexists(path):
+        return [], None
+    try:
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        if record["format"] != FORMAT or record["schema_version"] != SCHEMA:
+            raise ValueError("another format")
+        differ = [key for key in settings if record["settings"].get(key) != settings[key]]
+        runs, model = record["runs"], record["model"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
+    if differ:
+        raise UsageError(f"{path} is of another trial (it differs in {', '.join(differ)}); give another path, or replace=True")
+    return runs, model
+
+
+def _from_rank_0(make: Callable[[], Any], distributed: bool) -> Any:
+    """What rank 0 makes, on every rank; its exception, too."""
+    if not distributed:
+        return make()
+    made: list = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            made[0] = make()
+        except Error as error:
+            made[1] = error
+    dist.broadcast_object_list(made)
+    if made[1] is not None:
+        raise made[1]
+    return made[0]

@@ -1,0 +1,270 @@
+"""What a trial came to: statistics of its runs, a table, and the record trial.json. Needs NumPy alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any, Optional, Union
+
+import numpy as np
+
+FORMAT, SCHEMA = "gradtool.trial", 1
+
+#: A run is far behind that is where none was after this share of its steps.
+_FAR_BEHIND = 1 / 3
+#: Shares of the steps after which runs are looked at, and the share of the steps made within which none was where a hopeless run
+#: is. The first look is lenient, because a codec with a memory starts late.
+_HOPELESS = ((0.25, 0.1), (0.5, _FAR_BEHIND), (0.75, _FAR_BEHIND))
+
+
+def _window(steps: int) -> int:
+    """Steps over which losses are averaged: enough to see through the noise of a batch."""
+    return min(steps, max(10, steps // 20))
+
+
+def _falling(losses: Any) -> np.ndarray:
+    """The non-increasing sequence nearest to the losses by least squares (isotonic regression, by pooling adjacent violators)."""
+    blocks: list = []      # [sum, steps]
+    for loss in losses:
+        blocks.append([float(loss), 1])
+        while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] <= blocks[-1][0] * blocks[-2][1]:
+            total, count = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += count
+    return np.repeat([total / count for total, count in blocks], [count for _, count in blocks])
+
+
+def _steps_to(reference: Any, gap: float) -> int:
+    """Steps after which the reference was where a run is now whose losses are higher by `gap`."""
+    curve = _falling(reference)
+    return len(curve) if gap <= 0 else int(np.argmax(curve <= curve[-1] + gap)) + 1
+
+
+def is_hopeless(losses: list, reference: list, steps: int) -> bool:
+    """Whether a run is so far behind the one without a codec, step by step on the same data, that it is not worth its time."""
+    made, window = len(losses), _window(steps)
+    limit = next((limit for share, limit in _HOPELESS if made == int(share * steps)), None)
+    if limit is None or made < 2 * window:
+        return False
+    gap = np.subtract(losses[-window:], reference[made - window:made])
+    # Nine of ten steps are worse: a mean would see little where the losses of a run that diverges differ by orders of magnitude.
+    return bool((gap > 0).mean() >= 0.9 and _steps_to(reference[:made], gap.mean()) < limit * made)
+
+
+def _student(degrees: int) -> float:
+    """The quantile of Student's t that leaves 2.5 % on either side."""
+    # With t = sqrt(degrees) tan(a) the density becomes cos(a)^(degrees - 1).
+    angles = np.linspace(0.0, math.pi / 2, 200001)
+    density = np.cos(angles) ** (degrees - 1)
+    share = np.cumsum((density[1:] + density[:-1]) / 2)
+    return math.sqrt(degrees) * math.tan(float(np.interp(0.95, share / share[-1], angles[1:])))
+
+
+class TrialResult:
+    """Runs and arms of a trial. `print` shows the table; `frame()` is it for pandas; `result["topk:ratio=0.01"]` is one arm.
+
+    runs:  a dictionary for each run: codec, seed, lr_factor, status (finished, diverged, stopped, failed), steps, losses of each
+           step before its update, metrics that train() returned, bytes_sent_per_step of the worker that sends most.
+    arms:  a dictionary for each codec, with all of its parameters (codec) and as it was given (name):
+           verdict: baseline, learns (the interval's high end is within the tolerance), loses (its low end is beyond it, or the
+               run diverged or was stopped), undecided, or failed
+           value: what is judged, mean over seeds;  worse_by, low, high: how much worse than none, and its 95 % interval
+           same_as_none: share of the steps after which none had the same training loss; divides a speed-up in time for an iteration
+           sent: bytes sent by those of none;  lr_factor: what was best of lr_factors;  reason: of the verdict
+    """
+
+    def __init__(self, settings: dict, runs: list, name: Optional[str] = None) -> None:
+        self.settings, self.runs, self.name = settings, runs, name
+        self._arms: Optional[list] = None
+        #: Codecs as they were given, by what they are with all of their parameters.
+        self.names = dict(zip(settings["codecs"], settings["names"]))
+
+    def __getitem__(self, codec: str) -> dict:
+        from . import _core
+        parsed = _core.parse_codec(codec)
+        spec = f"{parsed['name']}:{parsed['params']}" if parsed["params"] else parsed["name"]
+        for arm in self.arms:
+            if arm["codec"] == spec:
+                return arm
+        raise KeyError(f"{codec} took no part; these did: {', '.join(self.names.values())}")
+
+    def add(self, record: dict) -> None:
+        """Takes a run that has ended."""
+        self.runs.append(record)
+        self._arms = None
+
+    def run(self, codec: str, seed: int, factor: float) -> Optional[dict]:
+        """That run, where it has been made."""
+        return next((run for run in self.runs if (run["codec"], run["seed"], run["lr_factor"]) == (codec, seed, factor)), None)
+
+    def reference(self, seed: int) -> Optional[dict]:
+        """The run without a codec that others of the seed are compared with while they run."""
+        factors = {self.settings["lr_factors"][0], self.best_factor("none")}
+        return next((run for run in self.runs if run["codec"] == "none" and run["seed"] == seed and run["lr_factor"] in factors), None)
+
+    def best_factor(self, codec: str) -> Optional[float]:
+        """The factor of the learning rate with which the codec did best in the first seed; None where it finished with none."""
+        tried = [run for run in self.runs if run["codec"] == codec and run["seed"] == self.settings["seeds"][0] and run["status"] == "finished"]
+        best = min(tried, key=self._cost, default=None)
+        return None if best is None else best["lr_factor"]
+
+    def factors_for(self, codec: str, seed: int) -> list:
+        """What has to be run: all factors in the first seed, then the best one; nothing for a codec that is hopeless."""
+        if seed == self.settings["seeds"][0]:
+            return self.settings["lr_factors"]
+        if any(run["codec"] == codec and run["seed"] < seed and run["status"] != "finished" and run["lr_factor"] == self.best_factor(codec)
+               for run in self.runs):
+            return []
+        best = self.best_factor(codec)
+        return [] if best is None else [best]
+
+    def _held_out(self) -> bool:
+        return all(self.settings["judge"] in run["metrics"] for run in self.runs if run["status"] == "finished")
+
+    def _value(self, run: dict) -> float:
+        """What is judged of a run that has finished."""
+        if self._held_out():
+            value = run["metrics"][self.settings["judge"]]
+            return math.nan if value is None else value
+        return float(np.mean(run["losses"][-max(10, len(run["losses"]) // 10):]))
+
+    def _cost(self, run: dict) -> float:
+        value = self._value(run)
+        cost = -value if self.settings["higher_is_better"] else value
+        return cost if math.isfinite(cost) else math.inf
+
+    @property
+    def tolerance(self) -> float:
+        """By how much an arm may be worse than none."""
+        if self.settings["tolerance"] is not None:
+            return self.settings["tolerance"]
+        falls = [run["losses"][0] - self._value(run) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
+        return 0.02 * max(0.0, float(np.mean(falls))) if falls else 0.0
+
+    def _judged_seeds(self) -> list:
+        """The seed that chose the learning rates is none of those that judge, where there is another one."""
+        seeds = self.settings["seeds"]
+        return seeds[1:] if len(self.settings["lr_factors"]) > 1 and len(seeds) > 1 else seeds
+
+    @property
+    def arms(self) -> list:
+        """One dictionary for each codec, none first."""
+        if self._arms is None:
+            self._arms = self._judge()
+        return self._arms
+
+    def _judge(self) -> list:
+        seeds = self._judged_seeds()
+        pairs: dict = {}      # codec: (its run, none's) of each judged seed
+        for codec in self.settings["codecs"]:
+            found = [(self.run(codec, seed, self.best_factor(codec)), self.run("none", seed, self.best_factor("none"))) for seed in seeds]
+            pairs[codec] = [(run, none) for run, none in found if run is not None and none is not None and run["status"] == "finished"]
+        worse = {codec: np.array([self._cost(run) - self._cost(none) for run, none in both]) for codec, both in pairs.items()}
+        return [self._arm(codec, pairs[codec], worse[codec], *self._spread(worse[codec], worse)) for codec in self.settings["codecs"]]
+
+    def _spread(self, own: np.ndarray, worse: dict) -> tuple:
+        """Standard deviation of an arm's differences over seeds, and its degrees of freedom.
+
+        It is pooled over the codecs that are within the tolerance or no worse than this one. Those that lose more also vary more.
+        """
+        limit = max(self.tolerance, abs(own.mean()) if len(own) else 0.0)
+        pooled = [d for codec, d in worse.items() if codec != "none" and len(d) and np.isfinite(d).all() and abs(d.mean()) <= limit]
+        degrees = sum(len(d) - 1 for d in pooled)
+        return math.sqrt(sum(((d - d.mean()) ** 2).sum() for d in pooled) / degrees) if degrees else None, degrees
+
+    def _arm(self, codec: str, pairs: list, worse: np.ndarray, spread: Optional[float], degrees: int) -> dict:
+        runs = [run for run in self.runs if run["codec"] == codec]
+        ended = next((run for run in runs if run["status"] != "finished" and run["lr_factor"] in (self.best_factor(codec), None)), None)
+        if ended is None and self.best_factor(codec) is None and runs:
+            ended = runs[0]
+        arm: dict = {"codec": codec, "name": self.names[codec], "verdict": "undecided", "reason": None, "seeds": len(pairs), "lr_factor": self.best_factor(codec),
+                     "value": None, "worse_by": None, "low": None, "high": None, "same_as_none": None, "sent": None}
+        shown = [run for run, _ in pairs] or ([ended] if ended is not None else [])
+        none_bytes = next((run["bytes_sent_per_step"] for run in self.runs if run["codec"] == "none"), None)
+        sent = [run["bytes_sent_per_step"] for run in shown if run["bytes_sent_per_step"]]
+        if sent and none_bytes:
+            arm["sent"] = float(np.mean(sent)) / none_bytes
+        if pairs:
+            arm["value"] = float(np.mean([self._value(run) for run, _ in pairs]))
+            arm["worse_by"] = float(worse.mean())
+            arm["same_as_none"] = float(np.mean([self._progress(run, none) for run, none in pairs]))
+            if spread is not None and codec != "none":
+                half = _student(degrees) * spread / math.sqrt(len(worse))
+                arm["low"], arm["high"] = arm["worse_by"] - half, arm["worse_by"] + half
+        for key, value in arm.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                arm[key] = None
+        self._decide(arm, ended)
+        return arm
+
+    def _progress(self, run: dict, none: dict) -> float:
+        window = _window(self.settings["steps"])
+        gap = float(np.mean(run["losses"][-window:])) - float(np.mean(none["losses"][-window:]))
+        return _steps_to(none["losses"], gap) / self.settings["steps"]
+
+    def _decide(self, arm: dict, ended: Optional[dict]) -> None:
+        if arm["codec"] == "none":
+            arm["verdict"] = "baseline"
+        elif ended is not None and ended["status"] == "failed":
+            arm.update(verdict="failed", reason=ended["message"])
+        elif ended is not None:
+            how = "diverged" if ended["status"] == "diverged" else "was stopped far behind none"
+            arm.update(verdict="loses", reason=f"{how} at step {ended['steps']} with seed {ended['seed']}")
+        elif arm["value"] is None:
+            if arm["seeds"]:
+                arm.update(verdict="loses", reason="what train() returned is not finite")
+        elif arm["worse_by"] > self.tolerance and arm["same_as_none"] < _FAR_BEHIND:
+            arm.update(verdict="loses", reason="far behind none")
+        elif arm["low"] is None:
+            arm["reason"] = "one seed has no interval"
+        elif arm["high"] <= self.tolerance:
+            arm["verdict"] = "learns"
+        elif arm["low"] > self.tolerance:
+            arm["verdict"] = "loses"
+        else:
+            arm["reason"] = "more seeds or steps would tell"
+
+    def frame(self) -> Any:
+        """The arms as a pandas DataFrame."""
+        from ._program import _pandas
+        return _pandas().DataFrame(self.arms)
+
+    def save(self, path: Union[str, os.PathLike]) -> None:
+        """Writes the record. What is there already is replaced when the new one is whole."""
+        elements = next((run["elements"] for run in self.runs if run["elements"]), None)
+        record = {"format": FORMAT, "schema_version": SCHEMA, "model": self.name, "elements": elements, "settings": self.settings,
+                  "tolerance": self.tolerance, "judged": self._judged_by(), "arms": self.arms, "runs": self.runs}
+        beside = os.fspath(path) + ".part"
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(record, file, allow_nan=False, indent=1)
+            file.write("\n")
+        os.replace(beside, path)
+
+    def _judged_by(self) -> str:
+        judge = self.settings["judge"]
+        return f"the {judge} that train() returned" if self._held_out() else "the training loss over the last tenth of the steps"
+
+    def __str__(self) -> str:
+        settings, rates = self.settings, len(self.settings["lr_factors"]) > 1
+        limit = "" if settings["tolerance"] is not None else " (2 % of what the loss falls by)"
+        seeds = ", ".join(map(str, self._judged_seeds()))
+        lines = [f"{self.name or 'Model'}: {settings['workers']} workers, {settings['steps']} steps, seeds {seeds}. Judged by {self._judged_by()}, "
+                 f"which may be worse than without a codec by {self.tolerance:.3g}{limit}.", ""]
+        table = [["codec", *(["rate x"] if rates else []), settings["judge"], "worse by", "95 %", "as none after", "bytes sent", "verdict"]]
+        for arm in self.arms:
+            number = lambda key, form: "" if arm[key] is None else format(arm[key], form)
+            interval = "" if arm["low"] is None else f"{arm['low']:+.3g} to {arm['high']:+.3g}"
+            steps = "" if arm["same_as_none"] is None else f"{round(arm['same_as_none'] * settings['steps'])} steps"
+            verdict = arm["verdict"] + (f": {arm['reason']}" if arm["reason"] else "")
+            baseline = arm["codec"] == "none"
+            table.append([arm["name"], *([number("lr_factor", "g")] if rates else []), number("value", ".4g"),
+                          "" if baseline else number("worse_by", "+.3g"), interval, steps, number("sent", ".3g"), verdict])
+        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+        learning = [arm for arm in self.arms if arm["verdict"] == "learns"]
+        if learning:
+            least = min(learning, key=lambda arm: (arm["sent"] is None, arm["sent"]))
+            lines += ["", f"Of those that learn, {least['name']} sends least: {least['sent']:.3g} of the bytes of none."]
+        notes = sorted({f"{run['codec'].partition(':')[0]}: {run['note']}." for run in self.runs if run["note"]})
+        return "\n".join(lines + ([""] + notes if notes else []))
