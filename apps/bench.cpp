@@ -13,11 +13,13 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/advice.hpp"
+#include "lib/bench/own_trial.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/gradient_file.hpp"
 #include "lib/io/usable_steps.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
@@ -48,6 +50,7 @@ struct BenchArguments {
   std::string baseline, baseline_dtype = "captured";
   int cycles = 1;
   std::optional<double> max_nmse;
+  std::string trained;
   std::optional<int> gpus;
   std::size_t iterations = 0;
 };
@@ -161,6 +164,12 @@ std::vector<Network> parse_networks(const std::vector<std::string>& texts) {
     if (std::none_of(networks.begin(), networks.end(), same)) networks.push_back(std::move(network));
   }
   return networks;
+}
+
+Acceptance parse_acceptance(std::optional<double> max_nmse, const std::string& trial) {
+  Acceptance acceptance = max_nmse ? Acceptance{*max_nmse} : Acceptance{};
+  if (!trial.empty()) acceptance.trial = std::make_shared<const OwnTrial>(read_own_trial(trial));
+  return acceptance;
 }
 
 void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench) {
@@ -380,6 +389,10 @@ int run(BenchArguments& o) {
   }
   if (o.max_nmse && !o.advise)
     throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
+  if (!o.trained.empty() && (!o.advise || bench.file.empty()))
+    throw Error{Fault::usage, "--trained is about the advice for a capture: give a file and --advise"};
+  const Acceptance acceptable = parse_acceptance(o.max_nmse, o.trained);
+  if (acceptable.trial) expect_same_model(*acceptable.trial, bench.file, GradientReader{bench.file}.elements());
   bench.command = command_line();
   const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
     // What was written to a device or a pipe could not be replaced when the next codec is done.
@@ -394,7 +407,7 @@ int run(BenchArguments& o) {
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
   if (report.overflowed_steps > 0) print_warning(left_out_warning(bench.file, report.overflowed_steps));
   std::optional<Acceptance> acceptance;
-  if (o.advise) acceptance = o.max_nmse ? Acceptance{*o.max_nmse} : Acceptance{};
+  if (o.advise) acceptance = acceptable;
   std::FILE* const people = data_on_stdout ? stderr : stdout;
   const Style style = o.markdown ? Style::markdown : color_on(people) ? Style::colored : Style::plain;
   if (o.markdown)
@@ -549,6 +562,11 @@ Subcommand add_bench(CLI::App& root) {
                   "cumulative_nmse, else the nmse. Given, it is taken at its word [{}, and of a step no more than "
                   "trained codecs lost nothing by]",
                   kDefaultMaxNmse));
+  app->add_option(
+         "--trained", o->trained,
+         "Record of gradtool.trial with your own training: about the codecs that it has tried --advise goes by "
+         "its verdict (docs/trial.md)")
+      ->type_name("FILE");
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
@@ -576,7 +594,8 @@ Subcommand add_bench(CLI::App& root) {
        {"Communication", {"--comm", "--comm-timeout", "--ranks", "--gpus", "--threads", "--device", "--all-reduce"}},
        {"Timing",
         {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},
-       {"Modelled networks", {"--network", "--nodes", "--compute-ms", "--overlap", "--advise", "--max-nmse"}},
+       {"Modelled networks",
+        {"--network", "--nodes", "--compute-ms", "--overlap", "--advise", "--max-nmse", "--trained"}},
        {"Output", {"--per-tensor", "--reconstruction", "--payloads", "--csv", "--steps-csv", "--json", "--markdown"}},
        {"Comparison", {"--baseline", "--cycles"}}});
   app->footer(

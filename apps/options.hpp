@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/bench/options.hpp"
+#include "lib/bench/result.hpp"
 #include "lib/capture/capture.hpp"
 #include "lib/core/files.hpp"
 
@@ -68,6 +69,8 @@ void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_red
 /// --network as often as given, each once.
 [[nodiscard]] std::vector<Network> parse_networks(const std::vector<std::string>& texts);
 [[nodiscard]] std::uint64_t parse_seed(const std::string& text);
+/// Which errors the advice accepts, by --max-nmse and --trained, the latter "" where it is not given.
+[[nodiscard]] Acceptance parse_acceptance(std::optional<double> max_nmse, const std::string& trial);
 /// --compute-ms and --overlap.
 void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench);
 

@@ -22,6 +22,7 @@ struct ReportArguments {
   std::vector<std::string> networks;
   std::optional<std::string> nodes;
   std::optional<double> max_nmse;
+  std::string trained;
 };
 
 int run(const ReportArguments& options) {
@@ -35,8 +36,7 @@ int run(const ReportArguments& options) {
   if (options.max_nmse && !(*options.max_nmse >= 0.0 && *options.max_nmse <= 1e300)) {
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *options.max_nmse)};
   }
-  FigureOptions figures{
-      .acceptance = options.max_nmse ? Acceptance{*options.max_nmse} : Acceptance{}, .networks = {}, .nodes = {}};
+  FigureOptions figures{.acceptance = parse_acceptance(options.max_nmse, options.trained), .networks = {}, .nodes = {}};
   for (const auto& text : options.networks) figures.networks.push_back(Network::from_option(text));
   if (options.nodes) figures.nodes = parse_node_counts(*options.nodes);
   if (html) expect_writable(out);
@@ -91,8 +91,10 @@ Subcommand add_report(CLI::App& root) {
       ->type_name("NETWORK");
   app->add_option("--nodes", options->nodes, "Machines in it: 2,4,8 or 2,4,...,4096 [as in the record, else 32]");
   app->add_option("--max-nmse", options->max_nmse, "Largest error of a codec that is advised, as bench --max-nmse");
-  set_groups(*app,
-             {{"Output", {"--out", "--format"}}, {"Networks and advice", {"--network", "--nodes", "--max-nmse"}}});
+  app->add_option("--trained", options->trained, "Record of a trial of the model, as bench --trained")
+      ->type_name("FILE");
+  set_groups(*app, {{"Output", {"--out", "--format"}},
+                    {"Networks and advice", {"--network", "--nodes", "--max-nmse", "--trained"}}});
   app->footer(
       "A page from bench --json has all charts of codecs, one from bench --csv those that need no collectives.\n"
       "Examples:\n"

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/bench/own_trial.hpp"
 #include "lib/bench/trained_arms.hpp"
 #include "lib/core/text.hpp"
 
@@ -97,6 +98,15 @@ std::string evidence(double error) {
                      found.worst->lost, found.worst->codec, found.worst->training);
 }
 
+/// What the user's own trial says of a row; null where it says nothing.
+const OwnTrial::Arm* own_arm(const ResultRow& row, const Acceptance& acceptance) {
+  return acceptance.trial == nullptr ? nullptr : acceptance.trial->arm_of(row);
+}
+bool is_own(const ResultRow& row, const Acceptance& acceptance, OwnTrial::Verdict verdict) {
+  const auto* arm = own_arm(row, acceptance);
+  return arm != nullptr && arm->verdict == verdict;
+}
+
 /// Leaves of each method the first row alone, whatever way it takes, and none of the methods in `others`.
 void leave_first_of_each(std::vector<const ResultRow*>& rows, const std::vector<const ResultRow*>& others) {
   std::vector<const ResultRow*> left;
@@ -112,7 +122,7 @@ void leave_first_of_each(std::vector<const ResultRow*>& rows, const std::vector<
 class Advice {
  public:
   Advice(const ModelledGroup& group, const Acceptance& acceptance, bool several_cuts)
-      : group_{group}, max_nmse_{acceptance.max_nmse}, several_cuts_{several_cuts} {
+      : group_{group}, acceptance_{acceptance}, several_cuts_{several_cuts} {
     for (const ResultRow* row : group.rows) {
       if (row->codec.name() == "noop") {
         if (noop_ == nullptr || judged_seconds(*row) < judged_seconds(*noop_)) noop_ = row;
@@ -122,18 +132,24 @@ class Advice {
         other_results_.push_back(row);
       } else if (!row->reached) {
         unreached_.push_back(row);
-      } else if (!(judged_error(*row) <= max_nmse_)) {
+      } else if (is_own(*row, acceptance, OwnTrial::Verdict::loses)) {
+        lost_.push_back(row);
+      } else if (is_own(*row, acceptance, OwnTrial::Verdict::learns)) {
+        fit_.push_back(row);
+      } else if (!(judged_error(*row) <= acceptance.max_nmse)) {
         wrong_.push_back(row);
       } else {
         (is_accepted(*row, acceptance) ? fit_ : untrained_).push_back(row);
       }
     }
     const auto by_time = [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); };
-    for (auto* rows : {&fit_, &untrained_, &wrong_, &unreached_}) std::stable_sort(rows->begin(), rows->end(), by_time);
+    for (auto* rows : {&fit_, &untrained_, &lost_, &wrong_, &unreached_})
+      std::stable_sort(rows->begin(), rows->end(), by_time);
     if (none_ != nullptr) choose();
     leave_first_of_each(fit_, {});
     leave_first_of_each(rivals_, {fit_.begin(), fit_.empty() ? fit_.end() : fit_.begin() + 1});
     leave_first_of_each(untrained_, {});
+    leave_first_of_each(lost_, {});
     leave_first_of_each(wrong_, fit_);
     leave_first_of_each(unreached_, fit_);
     leave_first_of_each(other_results_, {});
@@ -200,7 +216,7 @@ class Advice {
   [[nodiscard]] std::string reasons() const {
     if (fit_.empty()) {
       const std::string none = untrained_.empty()
-                                   ? fmt::format("No codec here has an error of at most {:g}. ", max_nmse_)
+                                   ? fmt::format("No codec here has an error of at most {:g}. ", acceptance_.max_nmse)
                                    : "No codec here errs so little that trainings vouch for it. ";
       return none + needs_trial() + hopeless() + exposed();
     }
@@ -247,7 +263,8 @@ class Advice {
       text += fmt::format("; its accumulated error is {:.2g}", judged_error(best));
       if (best.errors) text += fmt::format(" (that of a step {:.2g})", best.errors->nmse());
     }
-    std::string vouched = evidence(step_error(best));
+    const auto* own = own_arm(best, acceptance_);
+    std::string vouched = own != nullptr ? acceptance_.trial->words(*own) : evidence(step_error(best));
     vouched.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(vouched.front())));
     text += ". " + vouched + ". ";
     if (best.codec.given.empty() && !best.codec.params.text().empty())
@@ -295,6 +312,7 @@ class Advice {
     line("after a trial in a training", trials);
     line("also faster than uncompressed", faster);
     line("slower than uncompressed", slower);
+    line("lost in the trial", names_of(lost_));
     line("error too large", names_of(wrong_));
     line("method not at work in this replay", names_of(unreached_));
     line("no mean of gradients, and so for an optimizer of its own", names_of(other_results_));
@@ -329,8 +347,11 @@ class Advice {
     const double error = step_error(fastest);
     const std::string said = std::isfinite(error) ? fmt::format("error of a step {:.2g}: {}", error, evidence(error))
                                                   : std::string{"its error of a step is not known"};
-    return fmt::format("Faster, but not without a trial in a training: {}, {:.2f} times as fast as uncompressed ({}). ",
-                       name_of_row(fastest), gain(judged_seconds(fastest)), said);
+    return fmt::format(
+        "Faster, but not without a trial in a training: {}, {:.2f} times as fast as uncompressed ({}). A trial in your "
+        "own: gradtool.trial(train, [\"{}\"], steps=300{}), docs/trial.md. ",
+        name_of_row(fastest), gain(judged_seconds(fastest)), said, spec_of(fastest),
+        short_name(fastest) == spec_of(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)));
   }
   /// How long an iteration waits for uncompressed gradients: no codec can save more.
   [[nodiscard]] std::string exposed() const {
@@ -376,10 +397,11 @@ class Advice {
   static constexpr std::size_t kNamed = 6;  ///< codecs in a list
 
   ModelledGroup group_;
-  double max_nmse_;
+  const Acceptance& acceptance_;
   bool several_cuts_;
   const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
   std::vector<const ResultRow*> fit_, wrong_, unreached_, other_results_;
+  std::vector<const ResultRow*> lost_;       ///< in the user's own trial
   std::vector<const ResultRow*> untrained_;  ///< would fit, but err more than arms that lost nothing
   std::vector<const ResultRow*> rivals_;  ///< of fit_, those that noise does not let be told apart from the chosen one
 };
@@ -428,6 +450,8 @@ std::string full_name(const ResultRow& row, bool several_cuts) {
 }
 
 bool is_accepted(const ResultRow& row, const Acceptance& acceptance) {
+  if (is_own(row, acceptance, OwnTrial::Verdict::loses)) return false;
+  if (is_own(row, acceptance, OwnTrial::Verdict::learns)) return true;
   return judged_error(row) <= acceptance.max_nmse && (!acceptance.trained || is_harmless(row));
 }
 
@@ -450,10 +474,13 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                 "ResNet-20, a small GPT).",
                 harmless_nmse())
           : "";
+  const std::string tried =
+      acceptance.trial ? fmt::format(" About the codecs that {} has tried its verdict decides.", acceptance.trial->file)
+                       : "";
   return {fmt::format("Only codecs with an error of at most {:g} (--max-nmse) are taken: 0 is exact, and 1 is sending "
                       "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
-                      "of a step.{} Whether your model still learns with it, only training tells.{}",
-                      acceptance.max_nmse, trained, baseline_text(any)),
+                      "of a step.{}{} Whether your model still learns with it, only training tells.{}",
+                      acceptance.max_nmse, trained, tried, baseline_text(any)),
           fmt::format("It rests on times of {} (on another processor codecs take another time), errors "
                       "of {} ranks, {}{} in iterations {} to {}, "
                       "reduced by {}, and a model of the network.{}",

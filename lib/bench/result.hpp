@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -236,6 +237,7 @@ void set_verdicts(std::span<ResultRow> rows);
 [[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
 /// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.
 constexpr double kDefaultMaxNmse = 0.1;
+struct OwnTrial;
 /// Which errors advice accepts.
 struct Acceptance {
   Acceptance() = default;
@@ -244,6 +246,7 @@ struct Acceptance {
 
   double max_nmse = kDefaultMaxNmse;  ///< of judged_error()
   bool trained = true;  ///< and of a step's error no more than trainings vouch for: beyond it a codec needs a trial
+  std::shared_ptr<const OwnTrial> trial = {};  ///< decides about the codecs that it has tried, whatever they err
 };
 /// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
 /// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way that `acceptance` allows

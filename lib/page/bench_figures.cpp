@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "lib/bench/own_trial.hpp"
 #include "lib/core/error.hpp"
 #include "lib/page/sweep.hpp"
 
@@ -50,6 +51,8 @@ class BenchCharts {
     model();
     choose_unit();
     if (!synthetic_) {
+      if (options_.acceptance.trial && !record_.rows.empty())
+        expect_same_model(*options_.acceptance.trial, record_.rows.front().file, record_.rows.front().elements);
       advice_ = advice_of(modelled_, options_.acceptance);
       sweep();
     }

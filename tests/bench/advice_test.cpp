@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/bench/own_trial.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/bench/trained_arms.hpp"
 
@@ -105,6 +106,51 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   EXPECT_TRUE(says(advice(0.1), "take powersgd:rank=1. ")) << advice(0.1);
   EXPECT_FALSE(says(advice(0.1), "without a trial")) << advice(0.1);
   EXPECT_TRUE(says(advice(0.1), " lost more than a point of accuracy, at worst ")) << advice(0.1);
+}
+
+TEST_F(Advice, GoesByTheUsersOwnTrial) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  add({.codec = "qsgd:bits=4", .ms = 30.0, .error = 0.3});
+  add({.codec = "int8", .ms = 20.0, .error = 0.001});
+  const auto arm = [](const char* codec, OwnTrial::Verdict verdict) {
+    const CodecSpec spec = parse_codec(codec);
+    return OwnTrial::Arm{.codec = spec.name() + ":" + spec.params_text(),
+                         .verdict = verdict,
+                         .reason = {},
+                         .worse_by = 0.012,
+                         .low = 0.01,
+                         .high = 0.014,
+                         .same_as_none = 0.9};
+  };
+  OwnTrial trial{.file = "trial.json",
+                 .model = "GPT",
+                 .judge = "loss",
+                 .scheme = "auto",
+                 .elements = 9,
+                 .workers = 4,
+                 .steps = 300,
+                 .arms = {arm("qsgd:bits=4", OwnTrial::Verdict::learns), arm("int8", OwnTrial::Verdict::loses)}};
+  Acceptance acceptance;
+  acceptance.trial = std::make_shared<const OwnTrial>(trial);
+  // Whatever it errs by, what has learned is taken; what has not is not, however little it errs.
+  const std::string text = advice(acceptance);
+  EXPECT_TRUE(says(text, "8 ranks: take qsgd:bits=4. ")) << text;
+  EXPECT_TRUE(says(text,
+                   "In trial.json (GPT, 4 workers, 300 steps) it learns: its loss is worse by 0.012 (95 %: 0.01 to "
+                   "0.014), and uncompressed was there after 270 steps."))
+      << text;
+  EXPECT_TRUE(says(text, "lost in the trial: int8.")) << text;
+  EXPECT_TRUE(says(text, "About the codecs that trial.json has tried its verdict decides.")) << text;
+  // Another way adds errors of its own, which the trial has not seen: there it vouches for nothing.
+  rows_[3].scheme = Scheme::alltoall;
+  rows_[4].scheme = Scheme::alltoall;
+  const std::string other = advice(acceptance);
+  EXPECT_TRUE(says(other, "8 ranks: take fp16. ")) << other;
+  EXPECT_TRUE(says(other, "error too large: qsgd:bits=4 by alltoall.")) << other;
+  EXPECT_TRUE(says(other, "lost in the trial: int8 by alltoall.")) << other;
+  trial.scheme = "alltoall";
+  acceptance.trial = std::make_shared<const OwnTrial>(trial);
+  EXPECT_TRUE(says(advice(acceptance), "8 ranks: take qsgd:bits=4 by alltoall. ")) << advice(acceptance);
 }
 
 TEST_F(Advice, TablesKeepTheWayThatIsTakenAndTheFasterOneThatNeedsATrial) {

@@ -85,6 +85,29 @@ def check_members_of_other_kinds(folder, record):
         refused(3, ["report", folder / "train.json", "-o", folder / "p.html"], "train.json", "no record")
 
 
+def check_trials(folder):
+    """--trained: the record of a trial, as gradtool.trial writes it, and everything else."""
+    arm = {"codec": "fp16:scale_log2=0", "verdict": "loses", "reason": "far behind none", "worse_by": 0.5, "low": None, "high": None, "same_as_none": 0.2}
+    trial = {"format": "gradtool.trial", "schema_version": 1, "model": "LeNet", "elements": 61706, "arms": [arm],
+             "settings": {"judge": "loss", "scheme": "auto", "workers": 4, "steps": 300}}
+    file = folder / "trial.json"
+    base = ["bench", SAMPLE, "--codec", "fp16", "-n", "1", "--network", "wan", "--nodes", "8"]
+    command = [*base, "--advise", "--trained", file]
+    refused(3, command, "trial.json")
+    file.write_text(json.dumps(trial))
+    said = " ".join(done(*command).split())
+    assert "lost in the trial: fp16." in said and "stay uncompressed" in said, said
+    refused(2, [*base, "--trained", file], "--trained", "--advise")
+    file.write_text(json.dumps(trial | {"elements": 7}))
+    refused(2, command, "trial.json is a trial of a model of 7 parameters", "61706")
+    broken = [{"format": "gradtool.bench"}, {"schema_version": 2}, {"arms": 3}, {"arms": [3]}, {"arms": [{**arm, "low": "x"}]}, {"settings": None},
+              {"elements": -1}, {"elements": "many"}, {"model": None}, {"arms": [{"codec": "fp16"}]}]
+    for change in broken:
+        file.write_text(json.dumps(trial | change))
+        result = run(*command)
+        assert result.returncode in (2, 3) and "trial.json" in result.stderr and "unexpected" not in result.stderr, (change, result.stderr)
+
+
 def check_config(folder):
     """What the reader of CLI11 passes over, or takes gigabytes for."""
     file = folder / "c.toml"
@@ -170,7 +193,7 @@ with tempfile.TemporaryDirectory() as name:
         own = place / "bench.json"
         own.write_bytes(bench.read_bytes())
         check(place, own)
-    for check in (check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole):
+    for check in (check_trials, check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole):
         place = top / check.__name__
         place.mkdir()
         check(place)
