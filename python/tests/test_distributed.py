@@ -1,5 +1,6 @@
 """Four processes and gloo: captures under DDP and FSDP2, merging, and the hook that compresses."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -255,6 +256,40 @@ def test_ones_own_hook_still_runs(tmp_path):
     with gradtool.open(tmp_path / "run.h5") as first, gradtool.open(tmp_path / "run.h5.again.h5") as second:
         for tensor in first:
             np.testing.assert_array_equal(second[tensor.name].gradient[:], tensor.gradient[:])
+
+
+def compress_after_a_capture(rank, size, path):
+    """Halves what is averaged, after a capture of the same model and during another one."""
+    from gradtool._ddp import take_over
+    model = nn.parallel.DistributedDataParallel(make_model())
+    calls = []
+
+    def halve(state, bucket):
+        calls.append(state)
+        return torch.distributed.all_reduce(bucket.buffer().div_(2 * size), async_op=True).get_future().then(lambda f: f.value()[0])
+    assert not take_over(model, "mine", halve)
+    with gradtool.Capture(model, path + ".first.h5") as capture:
+        loss_of(model, rank, 0).backward()
+        capture.step()
+    averaged = flat(p.grad for p in model.parameters())
+    assert take_over(model, "mine", halve) and not calls
+    for captured in (False, True):
+        model.zero_grad()
+        with gradtool.Capture(model, path) if captured else contextlib.nullcontext() as capture:
+            loss_of(model, rank, 0).backward()
+            if captured:
+                capture.step()
+        np.testing.assert_allclose(flat(p.grad for p in model.parameters()), averaged / 2, rtol=1e-5, atol=1e-8)
+    assert set(calls) == {"mine"}
+
+
+def test_a_captured_model_can_be_compressed_afterwards_and_meanwhile(tmp_path):
+    run_ranks(2, compress_after_a_capture, str(tmp_path / "run.h5"))
+    weights = flat(make_model().parameters())
+    with gradtool.open(tmp_path / "run.h5") as run:
+        for rank in range(2):
+            got = np.concatenate([t.gradient[0, rank].reshape(-1) for t in run])
+            np.testing.assert_allclose(got, own_gradient(weights, rank, 0), rtol=1e-5, atol=1e-7)
 
 
 # ---- FSDP2 ----

@@ -11,6 +11,7 @@ from torch import distributed as dist
 from torch import nn
 
 from ._errors import UsageError
+from ._modules import uncompiled
 
 
 class _Watch:
@@ -51,6 +52,19 @@ def watch_buckets(model: nn.Module, capture: Any, comm_hook: Optional[tuple]) ->
         raise UsageError("the model has a communication hook already; give it to Capture as "
                          "comm_hook=(state, hook) instead of registering it") from error
     _WATCHES[model] = watch
+
+
+def take_over(model: nn.Module, state: Any, hook: Any) -> bool:
+    """Lets the communication hook of a model that was or is being captured call (state, hook) from now on.
+
+    DDP takes one hook for ever, and the first capture of a model has registered it. Returns False where there was none, so that
+    the caller can register its own. A capture that is open still sees each bucket before `hook` does.
+    """
+    watch = _WATCHES.get(uncompiled(model))
+    if watch is None:
+        return False
+    watch.hook = (state, hook)
+    return True
 
 
 def _show(capture: Any, bucket: Any) -> None:
