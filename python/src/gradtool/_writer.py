@@ -101,6 +101,14 @@ def expect_room(path: str, needed: int) -> None:
         raise Error(f"{path}: needs {needed} bytes for what is to be written, but only {free} are free there")
 
 
+def existing(path: str) -> UsageError:
+    """What is said of a file that is in the way."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    hint = "" if restarts == "0" else (f" (torchrun has started this job again, {restarts} times; with the environment variable "
+                                       f"TORCHELASTIC_RESTART_COUNT in the path each start has files of its own)")
+    return UsageError(f"{path} exists; give another path or replace=True{hint}")
+
+
 class GradientWriter:
     """A gradient file that grows by one step at a time.
 
@@ -119,7 +127,7 @@ class GradientWriter:
         self._place = self.path  # where it is written
         if os.path.lexists(self.path):
             if not replace:
-                raise UsageError(f"{self.path} exists; give another path or replace=True")
+                raise existing(self.path)
             if not os.path.isfile(self.path):
                 raise UsageError(f"{self.path} is not a plain file and is not replaced")
             self._place += ".new"  # until there is a step, the old file stays
@@ -358,7 +366,7 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
     if not paths:
         raise UsageError("there is no file to merge")
     if os.path.lexists(out) and not replace:
-        raise UsageError(f"{out} exists; give another path or replace=True")
+        raise existing(out)
     sources = []
     try:
         for path in paths:
@@ -417,16 +425,26 @@ def _check_alike(sources: list) -> list:
     anywhere = set.union(*(set(source.iterations.tolist()) for source in sources))
     common = [iteration for iteration in first.iterations.tolist() if iteration in everywhere]
     if not common:
-        raise DataError(f"{first.path} and {sources[-1].path}: have no training iteration in common")
+        raise DataError(f"the files have no training iteration in common: {_who_has_which(sources)}")
     if missing := anywhere - everywhere:
         lacks = next(source.path for source in sources if min(missing) not in source.iterations)
         warnings.warn(f"steps are left out because not all files have them: {len(missing)}, of which the first is iteration "
-                      f"{min(missing)}, which {lacks} lacks")
+                      f"{min(missing)}, which {lacks} lacks ({_who_has_which(sources)})")
     rows = []
     for source in sources:
         where = {int(iteration): row for row, iteration in enumerate(source.iterations)}
         rows.append([where[int(iteration)] for iteration in common])
     return rows
+
+
+def _who_has_which(sources: list) -> str:
+    """Which files have which steps; files that have the same are named together."""
+    files: dict = {}
+    for source in sources:
+        files.setdefault(tuple(sorted(source.iterations.tolist())), []).append(os.path.basename(source.path))
+    return "; ".join(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: "
+                     f"{len(steps)} steps{f' of iterations {steps[0]} to {steps[-1]}' if steps else ''}"
+                     for steps, names in list(files.items())[:8])
 
 
 def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder: str) -> None:
