@@ -292,7 +292,9 @@ def test_what_goes_wrong_in_the_constructor_leaves_no_file(tmp_path):
 def test_parameters_without_elements_are_left_out(tmp_path):
     model = small_model()
     model.nothing = nn.Parameter(torch.zeros(0, 4))
-    with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+    with pytest.warns(UserWarning, match="not captured, because they have no elements: nothing"):
+        capture = gradtool.Capture(model, tmp_path / "run.h5")
+    with capture:
         model(torch.ones(2, 1, 8, 8)).sum().backward()
         capture.step()
     with gradtool.open(tmp_path / "run.h5") as run:

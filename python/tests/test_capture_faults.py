@@ -1,10 +1,22 @@
 """What a capture would get wrong is refused, or warned of, in a sentence that names it."""
 
+import copy
+import gc
+import io
+import pickle
+import types
+import warnings
+import weakref
+
+import numpy as np
 import pytest
 
 import gradtool
 
 torch = pytest.importorskip("torch")
+from gradtool import _fsdp, _ranks  # noqa: E402  pylint: disable=wrong-import-position
+from ranks import run_ranks  # noqa: E402  pylint: disable=wrong-import-position
+
 nn = torch.nn
 
 
@@ -15,6 +27,184 @@ def two_layers():
 
 def backward(model, rank=0):
     model(torch.ones(2, 6) + rank).square().sum().backward()
+
+
+def warnings_of(function, *arguments):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function(*arguments)
+    return [str(w.message) for w in caught]
+
+
+# ---- which parameters ----
+
+
+def unfreeze(model):
+    model[1].bias.requires_grad_(True)
+
+
+def replace(model):
+    model[1] = nn.Linear(5, 4)
+
+
+def add(model):
+    model.extra = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize("change, names", [(unfreeze, "1.bias"), (replace, "1.weight, 1.bias"), (add, "extra")])
+def test_what_is_trained_after_the_capture_was_made_is_refused(change, names, tmp_path):
+    model = two_layers()
+    model[1].bias.requires_grad_(False)
+    with pytest.raises(gradtool.UsageError, match=f"iteration 2: trained but not in the file.*: {names}. Make the Capture afterwards"):
+        with gradtool.Capture(model, tmp_path / "run.h5", every=2) as capture:
+            for step in range(3):
+                if step == 1:
+                    change(model)
+                backward(model)
+                capture.step()
+                model.zero_grad()
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert run.steps["iteration"].tolist() == [0]
+
+
+def test_what_is_not_trained_any_more_is_named_once(tmp_path):
+    model = two_layers()
+
+    def train():
+        with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+            for step in range(3):
+                if step == 1:
+                    model[0].bias.requires_grad_(False)
+                model.zero_grad(set_to_none=True)
+                backward(model)
+                capture.step()
+    said = warnings_of(train)
+    assert len(said) == 1 and "iteration 1: in the file but not trained any more" in said[0] and ": 0.bias." in said[0]
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert run["0.bias"].gradient[0].any() and not run["0.bias"].gradient[1:].any()
+
+
+def test_parameters_without_a_shape_are_refused(tmp_path):
+    with pytest.raises(gradtool.UsageError, match="0.weight has no shape"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gradtool.Capture(nn.Sequential(nn.LazyLinear(3)), tmp_path / "lazy.h5")
+
+
+# ---- which values ----
+
+
+def test_gradients_that_are_zero_everywhere_are_warned_of_once(tmp_path):
+    model = two_layers()
+
+    def train():
+        with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+            for step in range(3):
+                backward(model)
+                if step > 0:
+                    for p in model.parameters():
+                        p.grad.zero_()
+                capture.step()
+    said = warnings_of(train)
+    assert len(said) == 1 and "iteration 1: all gradients are zero; was zero_grad(set_to_none=False) called before step()?" in said[0]
+
+
+def test_a_micro_batch_whose_gradients_are_zero_is_named(tmp_path):
+    model = two_layers()
+
+    def train():
+        with gradtool.Capture(model, tmp_path / "run.h5", micro_batches=2, micro_batches_as_workers=True) as capture:
+            backward(model)
+            capture.micro_batch()
+            (0 * model(torch.ones(2, 6))).sum().backward()
+            capture.step()
+    assert [word for word in warnings_of(train) if "all gradients of micro-batch 1 are zero" in word]
+
+
+def test_channels_last_is_stored_in_the_order_of_the_axes(tmp_path):
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters())
+    with gradtool.Capture(model, tmp_path / "run.h5", weight=True, optimizer=optimizer, second_moment="adam") as capture:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(2, 3, 5, 5)).square().sum().backward()
+            weight = model.weight.detach().numpy().copy()
+            squares = {p: state["exp_avg_sq"].numpy() / (1 - 0.999) for p, state in optimizer.state.items()}
+            capture.step()
+            optimizer.step()
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert not model.weight.is_contiguous()
+        np.testing.assert_array_equal(run["weight"].gradient[1, 0], model.weight.grad.numpy())
+        np.testing.assert_array_equal(run["weight"].weight[1], weight)
+        np.testing.assert_allclose(run["weight"].second_moment[1, 0], squares[model.weight], rtol=1e-5)
+
+
+def test_a_sparse_micro_batch_is_refused(tmp_path):
+    embedding = nn.Embedding(5, 3, sparse=True)
+    capture = gradtool.Capture(embedding, tmp_path / "run.h5", micro_batches=2, second_moment="micro_batches")
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(gradtool.UsageError, match="gradient of weight is sparse"):
+        capture.micro_batch()
+    capture.close(complete=False)
+
+
+# ---- trainings that keep gradients elsewhere ----
+
+
+def test_main_grad_is_read_where_grad_is_none(tmp_path):
+    """Megatron and TransformerEngine accumulate in float32, whatever the type of the parameter."""
+    model = two_layers().to(torch.bfloat16)
+    for p in model.parameters():
+        p.main_grad = torch.randn(p.shape)
+    with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+        capture.step()
+    with gradtool.open(tmp_path / "run.h5") as run:
+        for tensor, p in zip(run, model.parameters()):
+            np.testing.assert_array_equal(tensor.gradient[0, 0], p.main_grad.numpy())
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_zero_is_named_with_what_can_be_captured(stage, tmp_path):
+    model = two_layers()
+    for p in model.parameters():
+        if stage == 3:
+            p.ds_id, p.data = 1, torch.empty(0)
+        else:
+            p._hp_mapping = object()
+    with pytest.raises(gradtool.UnavailableError, match="ZeRO.*stage 0, .*safe_get_full_grad"):
+        with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+            capture.step()
+
+
+# ---- copies of a model that is being captured ----
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_copies_and_pickles_of_a_captured_model_know_nothing_of_it(wrapped, tmp_path):
+    class Wrapper(nn.Module):
+        """As torch.compile wraps a module."""
+
+        def __init__(self, model):
+            super().__init__()
+            self._orig_mod = model
+
+        def forward(self, inputs):
+            return self._orig_mod(inputs)
+    model = two_layers()
+    trained = Wrapper(model) if wrapped else model
+    with gradtool.Capture(trained, tmp_path / "run.h5") as capture:
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        assert b"gradtool" not in saved.getvalue(), "it could not be loaded where there is no gradtool"
+        saved.seek(0)
+        copies = [copy.deepcopy(trained), pickle.loads(pickle.dumps(model)), torch.load(saved)]
+        copies.append(torch.optim.swa_utils.AveragedModel(trained))
+        for other in copies:
+            backward(other)
+            assert capture._began is None and all(p.grad is None for p in model.parameters())
+            with torch.no_grad():
+                np.testing.assert_array_equal(other(torch.ones(1, 6)), model(torch.ones(1, 6)))
+        backward(trained)
+        capture.step()
 
 
 # ---- files that are in the way, and that differ ----
@@ -39,3 +229,187 @@ def test_a_merge_says_which_ranks_have_which_steps(tmp_path):
         gradtool.merge(files[:3], tmp_path / "run.h5")
     with pytest.raises(gradtool.DataError, match="in common: .*; 3.h5: 2 steps of iterations 20 to 21"):
         gradtool.merge(files, tmp_path / "other.h5")
+
+
+# ---- FSDP2, of which only what needs no FSDP2 ----
+
+
+class Placement:
+    def __init__(self, dim):
+        self.dim = dim
+
+    def is_replicate(self):
+        return self.dim is None
+
+    def is_shard(self):
+        return self.dim is not None
+
+
+@pytest.mark.parametrize("dims, sentence", [((0,), None), ((None, 0), None), ((1,), "along dimension 1"),
+                                            ((0, 0), "parameter weight is sharded over 2 .*tensor parallel"), ((0, None), None)])
+def test_fsdp2_on_a_mesh(dims, sentence):
+    layer = nn.Linear(4, 3, bias=False)
+    layer.weight.placements = [Placement(dim) for dim in dims]
+    if sentence is None:
+        assert _fsdp._managed(layer, nn.Bilinear) == [layer.weight]
+        return
+    with pytest.raises(gradtool.UnavailableError, match=sentence):
+        _fsdp._managed(layer, nn.Bilinear)
+
+
+def test_parameters_of_fsdp2_that_were_not_used_are_named(monkeypatch):
+    monkeypatch.setattr(_fsdp.dist, "get_world_size", lambda group: 2)
+    layer = nn.Linear(4, 3)
+    capture = types.SimpleNamespace(iteration=7, name_of=lambda p: "weight" if p is layer.weight else "bias")
+    with pytest.raises(gradtool.UsageError, match=r"iteration 7: .* reduces 16 values, .*\(weight, bias\) have 20: some were not used"):
+        _fsdp._show(capture, [layer.weight, layer.bias], torch.zeros(16), None)
+
+
+@pytest.mark.parametrize("groups", ["_fsdp_param_group", "_fsdp_param_groups"])
+def test_gradients_that_fsdp2_has_not_reduced_are_refused(groups):
+    model = two_layers()
+    parameter = types.SimpleNamespace(unsharded_accumulated_grad=None, _unsharded_param=types.SimpleNamespace(grad=None))
+    group = types.SimpleNamespace(fsdp_params=[parameter])
+    model[1]._get_fsdp_state = lambda: types.SimpleNamespace(**{groups: [group] if groups.endswith("s") else group})
+    _fsdp.expect_all_reduced(model, 3)
+    for place in (parameter, parameter._unsharded_param):
+        name = "grad" if place is parameter._unsharded_param else "unsharded_accumulated_grad"
+        setattr(place, name, torch.ones(3))
+        with pytest.raises(gradtool.UsageError, match=r"iteration 3: .*set_requires_gradient_sync\(False\)"):
+            _fsdp.expect_all_reduced(model, 3)
+        setattr(place, name, None)
+
+
+# ---- DistributedDataParallel ----
+
+
+def ddp(model, **options):
+    return nn.parallel.DistributedDataParallel(model, **options)
+
+
+def synchronise_first(rank, path):
+    model = ddp(two_layers())
+    with gradtool.Capture(model, path, merge="no") as capture:
+        with model.no_sync():  # this order is the right one
+            backward(model, rank)
+        backward(model, rank)
+        capture.step()
+        model.zero_grad()
+        backward(model, rank)
+        with model.no_sync():
+            backward(model, rank)
+        capture.step()
+
+
+def wrap_frozen(rank, path):
+    model = two_layers()
+    model[0].bias.requires_grad_(False)
+    model = ddp(model)
+    model.module[0].bias.requires_grad_(True)
+    with gradtool.Capture(model, path, merge="no") as capture:
+        backward(model, rank)
+        capture.step()
+
+
+def join(rank, path):
+    model = ddp(two_layers())
+    with gradtool.Capture(model, path, first=2, merge="no") as capture:
+        with model.join():
+            for _ in range(2 * rank):  # rank 0 has nothing
+                backward(model, rank)
+                capture.step()
+
+
+def look_up_sparse(rank, path):
+    model = ddp(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2)))
+    with gradtool.Capture(model, path, first=1, merge="no") as capture:
+        for _ in range(2):
+            model(torch.tensor([1, 2])).sum().backward()
+            capture.step()
+
+
+def faults(rank, size, folder):
+    words = []
+    for function in (synchronise_first, wrap_frozen, join, look_up_sparse):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                function(rank, f"{folder}/{function.__name__}.h5")
+            words.append("nothing")
+        except (gradtool.Error, RuntimeError) as error:  # DDP of torch 1.13 makes a RuntimeError of what its hook raises
+            words.append(str(error))
+    return words
+
+
+def test_what_ddp_would_not_show_is_refused_on_all_ranks(tmp_path):
+    for late, frozen, joined, sparse in run_ranks(2, faults, str(tmp_path)):
+        assert "iteration 1: a backward pass under no_sync() came after the one that synchronises" in late
+        assert "iteration 0: DistributedDataParallel does not reduce what was frozen when it was made: 0.bias." in frozen
+        assert "trained with join()" in joined
+        assert "iteration 1: the gradient of 0.weight is sparse" in sparse
+
+
+def capture_odd_models(rank, size, folder):
+    """A model in channels_last, and one of which DDP ignores a parameter, copied in the middle."""
+    image, gradients = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(rank)), []
+    for view in (False, True):
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)).to(memory_format=torch.channels_last)
+        alone = copy.deepcopy(inner)
+        alone(image).square().sum().backward()
+        gradients.append([p.grad.numpy() for p in alone.parameters()])
+        model = ddp(inner, gradient_as_bucket_view=view)
+        with gradtool.Capture(model, f"{folder}/{view}.h5") as capture:
+            model(image).square().sum().backward()
+            capture.step()
+        alive = weakref.ref(model)
+        del model
+        gc.collect()
+        assert alive() is None, "the capture keeps the model alive"
+    inner = two_layers()
+    inner._ddp_params_and_buffers_to_ignore = ["0.bias"]
+    model = ddp(inner)
+
+    def train():
+        with gradtool.Capture(model, f"{folder}/ignored.h5") as capture:
+            pickle.loads(pickle.dumps(model.module))
+            backward(copy.deepcopy(model).module, rank)
+            assert not capture._seen and capture._began is None
+            backward(model, rank)
+            capture.step()
+    return gradients, warnings_of(train)
+
+
+def test_ddp_in_channels_last_and_with_parameters_that_it_ignores(tmp_path):
+    results = run_ranks(2, capture_odd_models, str(tmp_path))
+    for number, view in enumerate((False, True)):
+        with gradtool.open(tmp_path / f"{view}.h5") as run:
+            for i, tensor in enumerate(run):
+                for rank in range(2):
+                    np.testing.assert_allclose(tensor.gradient[0, rank], results[rank][0][number][i], rtol=1e-5, atol=1e-6)
+    assert [len(said) for _, said in results] == [1, 0] and "told to ignore them: 0.bias" in results[0][1][0]
+    with gradtool.open(tmp_path / "ignored.h5") as run:
+        assert list(run.tensors) == ["0.weight", "1.weight", "1.bias"]
+
+
+def come_late(rank, size, folder):
+    """Rank 1 makes its Capture when rank 0 has said that it misses it."""
+    store = torch.distributed.distributed_c10d._get_default_store()
+    said, model = [], ddp(two_layers())
+    if rank == 1:
+        store.wait(["said"])
+    _ranks.PATIENCE = 0.01 if rank == 0 else 600.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_: (said.append(str(message)), store.set("said", "yes"))
+        with gradtool.Capture(model, f"{folder}/run.h5") as capture:
+            backward(model, rank)
+            capture.step()
+    return said
+
+
+def test_a_rank_that_waits_for_others_to_make_their_capture_says_so(tmp_path):
+    said = run_ranks(2, come_late, str(tmp_path))
+    assert said[1] == [] and len(said[0]) == 1 and "only 1 of 2 ranks have made their Capture after 0.01 s" in said[0][0]
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert run.workers == 2

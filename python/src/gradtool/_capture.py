@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 import zlib
-from typing import Any, Iterable, Optional, Union
+from typing import Any, Iterable, NoReturn, Optional, Union
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from torch import nn
 
 from ._ddp import watch_buckets
 from ._errors import Error, UnavailableError, UsageError
-from ._fsdp import is_fsdp2, watch_reduce_scatter
-from ._modules import describe_tensor, full_tensor, inner_module, uncompiled
-from ._writer import QUANTITIES, BackgroundWriter, GradientWriter, StepRecord, TensorSpec, merge as merge_files
+from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
+from ._modules import (ForwardHook, changed_parameters, describe_parameters, expect_no_zero, full_tensor, gradient_of, inner_module,
+                       list_names, uncompiled)
+from ._options import check_options
+from ._ranks import meet, merge_ranks, rank_path, warn_of_absent_ranks
+from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing
 
 #: Captures that nobody has closed, which the end of the program does.
 _OPEN: set = set()
@@ -30,9 +33,6 @@ _OPEN: set = set()
 def _close_at_exit() -> None:
     for capture in list(_OPEN):
         capture._close_alone(complete=getattr(sys, "last_type", None) is None)
-
-
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
 
 
 class Capture:
@@ -48,13 +48,15 @@ class Capture:
 
     It works with a plain model in one process; with DistributedDataParallel, whose communication hook shows each rank's
     bucket before it is reduced; with FSDP2 (`fully_shard`), whose reduce-scatter does; and in a process group whose
-    ranks average by themselves, after `step`. Under torch.distributed every rank writes `run.rank0.h5`, ...; leaving
-    the `with` block merges them into `run.h5`.
+    ranks average by themselves, after `step`. Under torch.distributed every rank makes a Capture, calls `step` and closes
+    it, for the ranks wait for each other when it is made and closed; each writes `run.rank0.h5`, ..., and leaving the
+    `with` block merges them into `run.h5`.
 
     Parameters
     ----------
     model:
-        The model that is trained. Parameters that need no gradient, or have no elements, are left out.
+        The model that is trained. Parameters that need no gradient, or have no elements, are left out. It is an error
+        at a captured step if others than those that needed one when the capture was made are trained.
     path:
         The file to write.
     every, first, last:
@@ -86,7 +88,7 @@ class Capture:
     comm_hook:
         (state, hook) of your own DDP communication hook, which is then called after each bucket was seen.
     group:
-        The process group of the data-parallel ranks; the default one when left out.
+        The process group of the data-parallel ranks; that of DDP, or else the default one, when left out.
     merge:
         "copy": the ranks' files become one when the capture ends, and are removed. "link": they stay, and `path` refers
         to them without copying values. "no": they stay; `gradtool merge` merges them later.
@@ -108,42 +110,17 @@ class Capture:
                  comm_hook: Optional[tuple] = None, group: Any = None, merge: str = "copy", replace: bool = False,
                  name: Optional[str] = None, dataset: Optional[str] = None, seed: Optional[int] = None,
                  batch_size: Optional[int] = None) -> None:
-        def valid(condition: bool, sentence: str) -> None:
-            if not condition:
-                raise UsageError(sentence)
-
-        valid(isinstance(model, nn.Module), f"model is of the type {type(model).__name__}; valid is a torch.nn.Module")
-        for what, value in {"every": every, "first": first, "last": last, "micro_batches": micro_batches, "inner_steps": inner_steps,
-                            "seed": seed, "batch_size": batch_size}.items():
-            valid(value is None or isinstance(value, (int, np.integer)), f"{what} is {value!r}; valid is a whole number")
-        valid(every >= 1 and first >= 0, f"every is {every} and first is {first}; valid is every >= 1 and first >= 0")
-        valid(iterations is None or (every, first, last) == (1, 0, None),
-              "iterations goes without every, first and last")
         iterations = None if iterations is None else frozenset(iterations)
-        valid(iterations is None or len(iterations) > 0, "iterations is empty; valid is at least one")
-        valid(micro_batches >= 1, f"micro_batches is {micro_batches}; valid is 1 or more")
-        valid(merge in ("copy", "link", "no"), f"merge is '{merge}'; valid is copy, link or no")
-        valid(quantity in QUANTITIES, f"quantity is '{quantity}'; valid is {', '.join(QUANTITIES)}")
-        valid(second_moment in (None, "micro_batches", "adam"),
-              f"second_moment is '{second_moment}'; valid is micro_batches or adam")
-        valid(second_moment != "micro_batches" or micro_batches > 1,
-              "second_moment='micro_batches' needs micro_batches of 2 or more")
-        valid(second_moment != "micro_batches" or not micro_batches_as_workers,
-              "second_moment='micro_batches' goes without micro_batches_as_workers, where each worker has one micro-batch")
-        valid(second_moment != "adam" or optimizer is not None, "second_moment='adam' needs optimizer=")
-        valid(second_moment != "adam" or all("betas" in group for group in optimizer.param_groups),
-              f"second_moment='adam' needs an optimizer that keeps exp_avg_sq, as Adam and AdamW do; {type(optimizer).__name__} does not")
-        valid(inner_steps is None or quantity == "pseudo_gradient",
-              "inner_steps goes with quantity='pseudo_gradient'")
-        valid(inner_steps is None or inner_steps >= 1, f"inner_steps is {inner_steps}; valid is 1 or more")
-        valid(scaler is None or optimizer is not None, "scaler= needs optimizer=, to know whether it was unscaled already")
-        self._distributed = dist.is_available() and dist.is_initialized()
-        #: The process group as it was given.
+        check_options(**{name: value for name, value in locals().items() if name != "self"})
+        distributed = dist.is_available() and dist.is_initialized()
+        if group is None and isinstance(uncompiled(model), nn.parallel.DistributedDataParallel):
+            group = uncompiled(model).process_group
+        #: The process group of the ranks; None is the default one.
         self.group = group
-        self._rank = dist.get_rank(group) if self._distributed else 0
-        self._ranks = dist.get_world_size(group) if self._distributed else 1
-        valid(not micro_batches_as_workers or (self._ranks == 1 and micro_batches > 1),
-              "micro_batches_as_workers is for one process, with micro_batches of 2 or more")
+        self._rank = dist.get_rank(group) if distributed else 0
+        self._ranks = dist.get_world_size(group) if distributed else 1
+        if micro_batches_as_workers and (self._ranks > 1 or micro_batches < 2):
+            raise UsageError("micro_batches_as_workers is for one process, with micro_batches of 2 or more")
 
         self._every, self._first, self._last = every, first, last
         self._iterations = iterations
@@ -159,9 +136,13 @@ class Capture:
 
         self._may_be_averaged = self._ranks > 1 and not averaged and quantity == "gradient"
 
-        self._parameters, specs = self._describe(model, scaler is not None, second_moment is not None, weight)
+        self._model: Any = model  # until the capture ends
+        self._parameters, specs, left_out = describe_parameters(model, scaled=scaler is not None, weight=weight,
+                                                                second_moment=second_moment is not None)
         if not specs:
             raise UsageError("the model has no parameter that needs a gradient")
+        for sentence in left_out if self._rank == 0 else []:
+            warnings.warn(f"{self.path}: {sentence}")
         self._specs = specs
         self._index = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._seen: dict = {}      # tensor: its gradient in this step, on the CPU
@@ -169,6 +150,10 @@ class Capture:
         self._squares: dict = {}   # tensor: sum of squared micro-batch gradients
         self._micro: list = []     # of each micro-batch, its gradients, where they are workers
         self._micro_seen = 0
+        self._late_hooks: list = []   # on parameters, between their reduction and `step`
+        self._late = False            # whether a gradient was added then
+        self._untrained: set = set()  # tensors of which was said that they are not trained any more
+        self._may_be_zero = True      # until that was said
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
@@ -192,13 +177,14 @@ class Capture:
         failure: Optional[Exception] = None
         try:
             if self._ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:
-                raise UsageError(f"{self.path} exists; give another path or replace=True")
+                raise existing(self.path)
             self._file = GradientWriter(self._rank_path(self._rank), specs, self._workers, attributes, columns, replace)
         except Exception as error:  # pylint: disable=broad-except
             failure = error
         if self._ranks > 1:
+            warn_of_absent_ranks(self.group, self.path)
             # One rank that cannot write would leave the others waiting for it at the next collective.
-            elsewhere = _meet(self.group, None if failure is None else str(failure))
+            elsewhere = meet(self.group, None if failure is None else str(failure))
             if elsewhere is not None and failure is None:
                 self._file.close(complete=False)
                 failure = Error(f"another rank cannot write its file: {elsewhere}")
@@ -225,7 +211,7 @@ class Capture:
             raise UsageError(f"micro_batch() was called {self._micro_seen} times in a step of {self._micro_batches} "
                              f"micro-batches; it goes after each of them but the last")
         if self.capturing and (self._as_workers or self._second_moment == "micro_batches"):
-            self._observe_micro_batch({i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None})
+            self._observe_micro_batch(self._grads("micro_batch()"))
 
     def start(self) -> None:
         """Where a round of local steps begins, for pseudo-gradients: remembers the weights, for the next `step` alone."""
@@ -250,6 +236,7 @@ class Capture:
         self._start_weights = None
         self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
         self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
+        self._stop_watching()
         return captured
 
     @property
@@ -287,13 +274,15 @@ class Capture:
             self._finish(complete)
         except Error as error:
             failure = error
-        self._merge_ranks(failure)
+        merge_ranks(self.group, self.path, self.written, self._merge == "copy", failure)
 
     def _finish(self, complete: bool) -> None:
         self.closed = True
         _OPEN.discard(self)
         if self._forward_hook is not None:
             self._forward_hook.remove()
+        self._stop_watching()
+        self._model = None  # DDP's hook keeps the capture, and DDP the hook
         try:
             self._writer.finish()
         except BaseException:
@@ -329,40 +318,20 @@ class Capture:
 
     # ---- how gradients are found ----
 
-    @staticmethod
-    def _describe(model: nn.Module, scaled: bool, second_moment: bool, weight: bool) -> tuple[list, list]:
-        parameters, specs, seen = [], [], set()
-        inner = inner_module(model)
-        modules = dict(inner.named_modules())
-        for name, parameter in inner.named_parameters():
-            if not parameter.requires_grad or parameter.numel() == 0 or id(parameter) in seen:
-                continue
-            if parameter.dtype not in _DTYPES:
-                raise UsageError(f"parameter {name} has the type {parameter.dtype}; valid are float32, float16, bfloat16, "
-                                 f"float64")
-            seen.add(id(parameter))
-            owner = name.rpartition(".")[0]
-            shape = tuple(parameter.shape)
-            kind, layout = describe_tensor(modules[owner], name, shape)
-            # What was scaled in 16 bits is stored unscaled in 32, where it does not underflow.
-            dtype = "float32" if scaled else _DTYPES[parameter.dtype]
-            parameters.append(parameter)
-            specs.append(TensorSpec(name, shape, kind, layout, dtype, second_moment, weight))
-        return parameters, specs
-
     def _attach(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
         """Finds out how the model is parallel, and hangs itself where each rank's own gradients can be seen."""
         self._by_hook = False
+        self._fsdp2 = is_fsdp2(model)
         if self._delta:
             return
-        self._forward_hook = inner_module(model).register_forward_pre_hook(self._forward_begins)
+        self._forward_hook = inner_module(model).register_forward_pre_hook(ForwardHook(self._forward_begins))
         model = uncompiled(model)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             watch_buckets(model, self, comm_hook)
             self._by_hook = True
         elif comm_hook is not None:
             raise UsageError("comm_hook= is for a model wrapped in DistributedDataParallel")
-        elif is_fsdp2(model):
+        elif self._fsdp2:
             if self._second_moment == "micro_batches":
                 raise UsageError("second_moment='micro_batches' is not for FSDP2, which does not show each rank's own gradient of a "
                                  "micro-batch; leave it out, or use DistributedDataParallel")
@@ -386,6 +355,26 @@ class Capture:
                              f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
                              f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
         self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
+
+    def refuse_sparse(self, parameter: Any) -> NoReturn:
+        raise UsageError(f"iteration {self.iteration}: the gradient of {self.name_of(parameter)} is sparse; a gradient file holds dense "
+                         f"ones (sparse=False)")
+
+    def name_of(self, parameter: Any) -> str:
+        index = self._index.get(id(parameter))
+        return "a parameter that is not captured" if index is None else self._specs[index].name
+
+    def watch_what_follows(self) -> None:
+        """From a reduction to `step`: notes whether another backward pass adds to gradients that were seen already; for hooks."""
+        self._late_hooks = [p.register_hook(self._note_late) for p in self._parameters if p.requires_grad]
+
+    def _note_late(self, _: torch.Tensor) -> None:
+        self._late = True
+
+    def _stop_watching(self) -> None:
+        for hook in self._late_hooks:
+            hook.remove()
+        self._late_hooks, self._late = [], False
 
     def leave_out(self, seconds: float) -> None:
         """Time that the capture took itself while the backward pass ran; for hooks."""
@@ -438,6 +427,7 @@ class Capture:
         if self._micro_seen != self._micro_batches - 1:
             raise UsageError(f"iteration {self.iteration}: step() came after {self._micro_seen} calls of micro_batch(); a "
                              f"step of {self._micro_batches} micro-batches has {self._micro_batches - 1}")
+        self._expect_the_same_parameters()
         if self._delta:
             gradients = self._pseudo_gradients()
         elif self._as_workers:
@@ -446,9 +436,7 @@ class Capture:
             gradients = self._rows(self._micro)
         else:
             if self._by_hook:
-                if not self._seen:
-                    raise UsageError(f"iteration {self.iteration}: no gradient was reduced since the last step(); call "
-                                     f"step() after the backward pass that synchronises")
+                self._expect_all_seen()
             else:
                 scale = self._scale(by_hook=False)
                 self._seen = {i: self._on_cpu(g, i, scale) for i, g in self._grads().items()}
@@ -458,6 +446,7 @@ class Capture:
             gradients = self._rows([self._seen])
             if self._may_be_averaged and not self._by_hook:
                 self._warn_of_averages(gradients)
+        self._warn_of_zeros(gradients)
         if isinstance(loss, torch.Tensor):
             loss = loss.detach()
         if learning_rate is None and self._optimizer is not None:
@@ -471,7 +460,7 @@ class Capture:
         if self._scaler is not None:
             bad = any(not np.isfinite(values).all() for values in gradients)
             overflow = np.full(self._workers, bad, "u1")
-        weights = [_numpy(full_tensor(p).detach().to("cpu", torch.float32, copy=True).view(-1)) for p in self._parameters] \
+        weights = [_numpy(full_tensor(p).detach().to("cpu", torch.float32, copy=True).reshape(-1)) for p in self._parameters] \
             if self._specs[0].weight else None
         self._writer.put(StepRecord(
             self.iteration, gradients, moments, weights,
@@ -481,6 +470,49 @@ class Capture:
             compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
                                     self._compute / self._workers),
             overflow=overflow))
+
+    def _expect_the_same_parameters(self) -> None:
+        """Nothing that is trained may be missing in the file."""
+        new, gone = changed_parameters(self._model, self._parameters, self._specs, by_name=self._fsdp2)
+        if new:
+            raise UsageError(f"iteration {self.iteration}: trained but not in the file, because they were frozen, replaced or added after "
+                             f"the capture was made: {list_names(new)}. Make the Capture afterwards; for another set of parameters, close "
+                             f"it and make one with another path")
+        if said := [name for name in gone if name not in self._untrained]:
+            self._untrained.update(said)
+            warnings.warn(f"iteration {self.iteration}: in the file but not trained any more, because they were frozen, replaced or removed: "
+                          f"{list_names(said)}. The file has zeros for them where they have no gradient")
+
+    def _expect_all_seen(self) -> None:
+        """What hooks have seen must be all that the optimizer will take."""
+        if not self._seen:
+            raise UsageError(f"iteration {self.iteration}: no gradient was reduced since the last step(); call step() after the backward "
+                             f"pass that synchronises")
+        if self._fsdp2:
+            expect_all_reduced(self._model, self.iteration)
+            return
+        if self._late:
+            raise UsageError(f"iteration {self.iteration}: a backward pass under no_sync() came after the one that synchronises, and its "
+                             f"gradients were not reduced; let the last backward pass before step() synchronise, and only that")
+        unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._seen]
+        if unseen:
+            raise UsageError(f"iteration {self.iteration}: DistributedDataParallel does not reduce what was frozen when it was made: "
+                             f"{list_names(unseen)}. Wrap the model after its parameters need gradients")
+
+    def _warn_of_zeros(self, gradients: list) -> None:
+        """Once: gradients that are zero everywhere are rarely what a training computes."""
+        zero = [worker for worker in range(self._workers) if not any(values[worker].any() for values in gradients)]
+        if not zero or not self._may_be_zero:
+            return
+        self._may_be_zero = False
+        whose = f" of micro-batch {zero[0]}" if self._as_workers else f" of rank {self._rank}" if self._ranks > 1 else ""
+        if self._delta:
+            cause = "did the optimizer change the weights between start() and step()?"
+        elif self._by_hook or self._as_workers:
+            cause = "does its loss depend on the parameters?"
+        else:
+            cause = "was zero_grad(set_to_none=False) called before step()? step() goes between backward() and zero_grad()"
+        warnings.warn(f"iteration {self.iteration}: all gradients{whose} are zero; {cause}")
 
     def _warn_of_averages(self, gradients: list) -> None:
         """At the first captured step: gradients that are the same on all ranks were averaged before anybody saw them."""
@@ -495,14 +527,15 @@ class Capture:
                           f"them; give Capture the model that DistributedDataParallel or fully_shard returned, call step() before "
                           f"you average, or say averaged=True")
 
-    def _grads(self) -> dict:
-        grads = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}
+    def _grads(self, caller: str = "step()") -> dict:
+        grads = {i: grad for i, p in enumerate(self._parameters) if (grad := gradient_of(p)) is not None}
         if not grads:
-            raise UsageError(f"iteration {self.iteration}: no parameter has a gradient; call step() after backward() and "
+            expect_no_zero(self._parameters)
+            raise UsageError(f"iteration {self.iteration}: no parameter has a gradient; call {caller} after backward() and "
                              f"before zero_grad()")
-        sparse = next((self._specs[i].name for i, grad in grads.items() if grad.is_sparse), None)
-        if sparse is not None:
-            raise UsageError(f"the gradient of {sparse} is sparse; a gradient file holds dense ones (sparse=False)")
+        for index, grad in grads.items():
+            if grad.is_sparse:
+                self.refuse_sparse(self._parameters[index])
         return grads
 
     def _observe_last_micro_batch(self) -> None:
@@ -550,42 +583,7 @@ class Capture:
         self.written += 1
 
     def _rank_path(self, rank: int) -> str:
-        if self._ranks == 1:
-            return self.path
-        stem, extension = os.path.splitext(self.path)
-        return f"{stem}.rank{rank}{extension or '.h5'}"
-
-    def _merge_ranks(self, failed: Optional[Error]) -> None:
-        """Rank 0 merges when all ranks have closed; every rank leaves when that is done, and learns how it went."""
-        elsewhere = _meet(self.group, None if failed is None else str(failed))
-        if failed is not None:
-            raise failed
-        if elsewhere is not None:
-            raise Error(f"the files of the ranks are not merged, because another rank could not write its own: {elsewhere}")
-        failure = None
-        if self._rank == 0:
-            paths = [self._rank_path(rank) for rank in range(self._ranks)]
-            unseen = [path for path in paths if not os.path.exists(path)]
-            try:
-                if unseen and self.written > 0:
-                    warnings.warn(f"{', '.join(unseen)} cannot be seen from rank 0; bring the ranks' files into one "
-                                  f"folder and merge them with 'gradtool merge'")
-                elif self.written > 0:
-                    merge_files(paths, self.path, copy=self._merge == "copy", replace=True)
-                    for path in paths if self._merge == "copy" else []:
-                        os.remove(path)
-            except Exception as error:  # pylint: disable=broad-except
-                failure = str(error)
-        failure = _meet(self.group, failure)
-        if failure is not None:
-            raise Error(f"the files of the ranks could not be merged: {failure}")
-
-
-def _meet(group: Any, word: Optional[str]) -> Optional[str]:
-    """Waits for all ranks; returns what the first of them said that is not None."""
-    words: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(words, word, group=group)
-    return next((w for w in words if w is not None), None)
+        return self.path if self._ranks == 1 else rank_path(self.path, rank)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

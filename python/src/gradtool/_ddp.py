@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import distributed as dist
@@ -15,10 +15,18 @@ from ._modules import uncompiled
 
 
 class _Watch:
-    """What the communication hook of a DDP model does: shows buckets to the capture that runs, then calls (state, hook)."""
+    """The state of a DDP model's communication hook: the capture that runs, and the (state, hook) that reduces.
 
-    def __init__(self, capture: Any, hook: tuple) -> None:
-        self.capture, self.hook = capture, hook
+    A model that is copied or pickled takes a watch along that shows its buckets to nobody.
+    """
+
+    def __init__(self, model: Optional[nn.Module] = None, capture: Any = None, hook: Optional[tuple] = None) -> None:
+        self.model: Callable = (lambda: None) if model is None else weakref.ref(model)  # which owns this watch
+        self.capture = capture
+        self.hook = hook or (None, _all_reduce)
+
+    def __reduce__(self) -> tuple:
+        return _Watch, ()
 
 
 #: By DDP model, for as long as it lives.
@@ -34,20 +42,11 @@ def watch_buckets(model: nn.Module, capture: Any, comm_hook: Optional[tuple]) ->
         watch.capture = capture
         watch.hook = comm_hook or watch.hook
         return
-    if comm_hook is None:
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-        comm_hook = (capture.group, default_hooks.allreduce_hook)
-    watch = _Watch(capture, comm_hook)
-
-    def see_bucket(_: Any, bucket: Any) -> Any:
-        if watch.capture is not None and watch.capture.watching:
-            _show(watch.capture, bucket)
-        state, hook = watch.hook
-        return hook(state, bucket)
+    watch = _Watch(model, capture, comm_hook or (model.process_group, _all_reduce))
     # DDP looks at the types themselves, not at their names.
-    see_bucket.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    _see_bucket.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     try:
-        model.register_comm_hook(None, see_bucket)
+        model.register_comm_hook(watch, _see_bucket)
     except RuntimeError as error:
         raise UsageError("the model has a communication hook already; give it to Capture as "
                          "comm_hook=(state, hook) instead of registering it") from error
@@ -67,10 +66,53 @@ def take_over(model: nn.Module, state: Any, hook: Any) -> bool:
     return True
 
 
+def _see_bucket(watch: _Watch, bucket: Any) -> Any:
+    capture = watch.capture
+    if capture is not None and not capture.closed:
+        # Ranks that have joined count no iterations, so that all ranks would not stop at a captured one. They stop at the first.
+        if getattr(getattr(watch.model(), "_join_config", None), "enable", False):
+            raise UsageError("the model is trained with join(), under which ranks without inputs take no steps and have no gradients to "
+                             "capture; give all ranks equally many batches (drop_last=True), or close the capture before join()")
+        if capture.watching:
+            _show(capture, bucket)
+    state, hook = watch.hook
+    return hook(state, bucket)
+
+
+def _all_reduce(group: Any, bucket: Any) -> Any:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    return default_hooks.allreduce_hook(group, bucket)
+
+
 def _show(capture: Any, bucket: Any) -> None:
     begin = time.perf_counter()
-    for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-        capture.take(parameter, gradient)
+    parameters = bucket.parameters()
+    if bucket.buffer().is_sparse:
+        capture.refuse_sparse(parameters[0])
+    for parameter, gradient in zip(parameters, bucket.gradients()):
+        capture.take(parameter, _in_memory_order_of(parameter, gradient))
     capture.leave_out(time.perf_counter() - begin)
     if bucket.is_last():
         capture.backward_ended()
+        capture.watch_what_follows()
+
+
+def _in_memory_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """A bucket's gradient with the axes where they are.
+
+    DDP lays a gradient into its bucket in the order in which the parameter lies in memory, where that has no gaps (channels_last),
+    but the bucket shows it as though it were in the order of its axes.
+    """
+    if parameter.is_contiguous() or not _is_dense(parameter):
+        return gradient
+    return gradient.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie side by side in memory, in whatever order of the axes."""
+    next_stride = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape)):
+        if extent != 1 and stride != next_stride:
+            return False
+        next_stride *= extent
+    return True

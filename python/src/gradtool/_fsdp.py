@@ -11,6 +11,7 @@ from torch import distributed as dist
 from torch import nn
 
 from ._errors import UnavailableError, UsageError
+from ._modules import list_names
 
 
 def is_fsdp2(model: nn.Module) -> bool:
@@ -57,16 +58,40 @@ def _managed(module: nn.Module, wrapper: type) -> list:
         for name, parameter in part.named_parameters(recurse=False):
             if id(parameter) not in seen and parameter.requires_grad:
                 seen.add(id(parameter))
-                placement = next((p for p in getattr(parameter, "placements", ()) if p.is_shard()), None)
-                if placement is not None and placement.dim != 0:
-                    raise UnavailableError(f"parameter {name} is sharded along dimension {placement.dim}; gradients can be "
-                                           f"captured where FSDP2 shards along dimension 0, which is its default")
+                _expect_rows(name, parameter)
                 found.append(parameter)
         for child in part.children():
             visit(child)
 
     visit(module)
     return found
+
+
+def _expect_rows(name: str, parameter: Any) -> None:
+    """Each rank's part of the parameter must be rows of it. HSDP's replicas have equal parts, which is as well."""
+    sharded = [placement for placement in getattr(parameter, "placements", ()) if not placement.is_replicate()]
+    if len(sharded) > 1:
+        raise UnavailableError(f"parameter {name} is sharded over {len(sharded)} dimensions of its device mesh, as by tensor parallelism "
+                               f"beside FSDP2; gradients can be captured where FSDP2 alone shards it (FSDP2 and HSDP without TP)")
+    if sharded and sharded[0].dim != 0:
+        raise UnavailableError(f"parameter {name} is sharded along dimension {sharded[0].dim}; gradients can be captured where FSDP2 "
+                               f"shards along dimension 0, which is its default")
+
+
+def expect_all_reduced(model: nn.Module, iteration: int) -> None:
+    """Raises UsageError where a backward pass without synchronisation came after the one that was seen: its gradients wait.
+
+    Where FSDP2 keeps them is no part of its documented interface; a version that keeps them elsewhere passes.
+    """
+    for module in model.modules():
+        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None  # pylint: disable=protected-access
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for waiting in (parameter for group in groups for parameter in getattr(group, "fsdp_params", ())):
+            if getattr(waiting, "unsharded_accumulated_grad", None) is not None or \
+                    getattr(getattr(waiting, "_unsharded_param", None), "grad", None) is not None:
+                raise UsageError(f"iteration {iteration}: a backward pass under set_requires_gradient_sync(False) came after the one that "
+                                 f"synchronises, and its gradients were not reduced; let the last backward pass before step() "
+                                 f"synchronise, and only that")
 
 
 def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> None:
@@ -80,9 +105,12 @@ def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> Non
     matrix = flat.view(ranks, -1)
     widths = [math.ceil(parameter.shape[0] / ranks) * math.prod(parameter.shape[1:]) for parameter in parameters]
     if sum(widths) != matrix.shape[1]:
-        raise UsageError("some parameters of a fully_shard module had no gradient in this step, and FSDP2 does not say "
-                         "which; capture steps in which all parameters are used")
-    factor = _predivided(flat.dtype, ranks)
+        names = list_names([capture.name_of(parameter) for parameter in parameters])
+        raise UsageError(f"iteration {capture.iteration}: a fully_shard module reduces {matrix.shape[1] * ranks} values, and its parameters "
+                         f"({names}) have {sum(widths) * ranks}: some were not used in this backward pass on this rank, or frozen or unfrozen "
+                         f"since the capture was made, and FSDP2 does not say which; capture steps in which all of them are used")
+    mesh = getattr(parameters[0], "device_mesh", None)
+    factor = _predivided(flat.dtype, ranks if mesh is None else mesh.size())  # HSDP divides by its replicas as well
     at = 0
     for parameter, width in zip(parameters, widths):
         whole = matrix[:, at:at + width].reshape(-1)[:parameter.numel()]

@@ -2,10 +2,111 @@
 
 from __future__ import annotations
 
+from typing import Any, Callable, Iterator, Optional
+
 import torch
 from torch import nn
 
-from ._writer import part_of_mixture
+from ._errors import UnavailableError, UsageError
+from ._writer import TensorSpec, part_of_mixture
+
+_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
+
+
+def describe_parameters(model: nn.Module, *, scaled: bool, second_moment: bool, weight: bool) -> tuple[list, list, list]:
+    """The parameters whose gradients are captured, their tensors in the file, and a sentence for each kind that is left out."""
+    parameters, specs, empty, ignored = [], [], [], []
+    modules = dict(inner_module(model).named_modules())
+    not_reduced = _ignored_by_ddp(model)
+    for name, parameter in _trained_parameters(inner_module(model)):
+        if nn.parameter.is_lazy(parameter):
+            raise UsageError(f"parameter {name} has no shape before the first forward pass; make the Capture after one")
+        if parameter.numel() == 0 and hasattr(parameter, "ds_id"):
+            raise UnavailableError(f"parameter {name} is partitioned by DeepSpeed's ZeRO stage 3, which shows no rank a whole gradient; "
+                                   f"{_ZERO_WAY_OUT}")
+        if parameter.numel() == 0:
+            empty.append(name)
+            continue
+        if id(parameter) in not_reduced:
+            ignored.append(name)
+            continue
+        stored = getattr(parameter, "main_grad", None)
+        stored = stored.dtype if isinstance(stored, torch.Tensor) else parameter.dtype
+        if stored not in _DTYPES:
+            raise UsageError(f"parameter {name} has the type {stored}; valid are float32, float16, bfloat16, float64")
+        shape = tuple(parameter.shape)
+        kind, layout = describe_tensor(modules[name.rpartition(".")[0]], name, shape)
+        # What was scaled in 16 bits is stored unscaled in 32, where it does not underflow.
+        dtype = "float32" if scaled else _DTYPES[stored]
+        parameters.append(parameter)
+        specs.append(TensorSpec(name, shape, kind, layout, dtype, second_moment, weight))
+    left_out = [f"not captured, because they have no elements: {list_names(empty)}"] if empty else []
+    left_out += [f"not captured, because DistributedDataParallel was told to ignore them: {list_names(ignored)}"] if ignored else []
+    return parameters, specs, left_out
+
+
+def changed_parameters(model: nn.Module, parameters: list, specs: list, *, by_name: bool) -> tuple[list, list]:
+    """Names of parameters that are trained now and were not described, and of those that were and are not trained any more.
+
+    A parameter is the object that it was; by_name=True is for FSDP2, which puts others in its place for forward and backward.
+    """
+    ignored = _ignored_by_ddp(model)
+    trained = [(name, p) for name, p in _trained_parameters(inner_module(model)) if p.numel() > 0 and id(p) not in ignored]
+    described = [(spec.name, p) for spec, p in zip(specs, parameters)]
+
+    def missing(some: list, others: list) -> list:
+        there = {name if by_name else id(p) for name, p in others}
+        return [name for name, p in some if (name if by_name else id(p)) not in there]
+    return missing(trained, described), missing(described, trained)
+
+
+def _trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
+
+
+def _ignored_by_ddp(model: nn.Module) -> set:
+    """What DDP was told not to reduce (_ddp_params_and_buffers_to_ignore), as objects."""
+    model = uncompiled(model)
+    names = set(getattr(model, "parameters_to_ignore", ()))
+    return {id(parameter) for name, parameter in model.module.named_parameters() if name in names} if names else set()
+
+
+def list_names(names: list) -> str:
+    return ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} others"
+
+
+_ZERO_WAY_OUT = ("train with stage 0, where engine.enable_backward_allreduce = False lets step() come before engine.allreduce_gradients(); or "
+                 "with stage 1 or 2, where deepspeed.utils.safe_get_full_grad(p) after backward() gives every p.grad, averaged (averaged=True)")
+
+
+def gradient_of(parameter: torch.Tensor) -> Optional[torch.Tensor]:
+    """The gradient, which Megatron and TransformerEngine add to `main_grad` and not to `grad`."""
+    if parameter.grad is not None:
+        return parameter.grad
+    gradient = getattr(parameter, "main_grad", None)
+    return gradient if isinstance(gradient, torch.Tensor) else None
+
+
+def expect_no_zero(parameters: list) -> None:
+    """To be called where no parameter has a gradient: raises UnavailableError if that is because DeepSpeed's ZeRO keeps them."""
+    # These are the marks of stage 3 and of stages 1 and 2.
+    if any(hasattr(parameter, mark) for parameter in parameters for mark in ("ds_id", "_hp_mapping")):
+        raise UnavailableError(f"DeepSpeed's ZeRO keeps the gradients of this model to itself; {_ZERO_WAY_OUT}")
+
+
+class ForwardHook:
+    """A hook before the forward pass of a module, which does not go along when the module is copied or pickled."""
+
+    def __init__(self, function: Callable) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> None:
+        self._function(*arguments)
+
+    def __reduce__(self) -> tuple:
+        # A pickled model has to load where there is no gradtool. `{}.get`, called with a module and its inputs, returns the inputs:
+        # they are left as they are.
+        return getattr, ({}, "get")
 
 
 def describe_tensor(module: nn.Module, name: str, shape: tuple) -> tuple[str, str]:

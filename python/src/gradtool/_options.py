@@ -1,0 +1,45 @@
+"""What the options of a capture may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ._errors import UsageError
+from ._writer import QUANTITIES
+
+
+def check_options(*, model: Any, every: Any, first: Any, last: Any, iterations: Any, optimizer: Any, scaler: Any, micro_batches: Any,
+                  micro_batches_as_workers: bool, second_moment: Any, quantity: Any, inner_steps: Any, merge: Any, seed: Any,
+                  batch_size: Any, **_: Any) -> None:
+    """Raises UsageError for what is not valid, or not valid together, among the arguments of `Capture`."""
+    def valid(condition: bool, sentence: str) -> None:
+        if not condition:
+            raise UsageError(sentence)
+
+    valid(isinstance(model, nn.Module), f"model is of the type {type(model).__name__}; valid is a torch.nn.Module")
+    for what, value in {"every": every, "first": first, "last": last, "micro_batches": micro_batches, "inner_steps": inner_steps,
+                        "seed": seed, "batch_size": batch_size}.items():
+        valid(value is None or isinstance(value, (int, np.integer)), f"{what} is {value!r}; valid is a whole number")
+    valid(every >= 1 and first >= 0, f"every is {every} and first is {first}; valid is every >= 1 and first >= 0")
+    valid(iterations is None or (every, first, last) == (1, 0, None),
+          "iterations goes without every, first and last")
+    valid(iterations is None or len(iterations) > 0, "iterations is empty; valid is at least one")
+    valid(micro_batches >= 1, f"micro_batches is {micro_batches}; valid is 1 or more")
+    valid(merge in ("copy", "link", "no"), f"merge is '{merge}'; valid is copy, link or no")
+    valid(quantity in QUANTITIES, f"quantity is '{quantity}'; valid is {', '.join(QUANTITIES)}")
+    valid(second_moment in (None, "micro_batches", "adam"),
+          f"second_moment is '{second_moment}'; valid is micro_batches or adam")
+    valid(second_moment != "micro_batches" or micro_batches > 1,
+          "second_moment='micro_batches' needs micro_batches of 2 or more")
+    valid(second_moment != "micro_batches" or not micro_batches_as_workers,
+          "second_moment='micro_batches' goes without micro_batches_as_workers, where each worker has one micro-batch")
+    valid(second_moment != "adam" or optimizer is not None, "second_moment='adam' needs optimizer=")
+    valid(second_moment != "adam" or all("betas" in group for group in optimizer.param_groups),
+          f"second_moment='adam' needs an optimizer that keeps exp_avg_sq, as Adam and AdamW do; {type(optimizer).__name__} does not")
+    valid(inner_steps is None or quantity == "pseudo_gradient",
+          "inner_steps goes with quantity='pseudo_gradient'")
+    valid(inner_steps is None or inner_steps >= 1, f"inner_steps is {inner_steps}; valid is 1 or more")
+    valid(scaler is None or optimizer is not None, "scaler= needs optimizer=, to know whether it was unscaled already")

@@ -1,0 +1,84 @@
+"""What the ranks of a capture agree upon: that all are there, how each fared, and the merging of their files."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import warnings
+from typing import Any, Optional
+
+from torch import distributed as dist
+
+from ._errors import Error
+from ._writer import merge as merge_files
+
+#: How many seconds a rank waits for the others to make their Capture before it says so.
+PATIENCE = 60.0
+
+
+def meet(group: Any, word: Optional[str]) -> Optional[str]:
+    """Waits for all ranks; returns what the first of them said that is not None."""
+    words: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(words, word, group=group)
+    return next((w for w in words if w is not None), None)
+
+
+def warn_of_absent_ranks(group: Any, path: str) -> None:
+    """Before the ranks meet for the first time: warns where others do not come, and returns so that they are waited for further."""
+    store = _store(group)
+    if store is None:
+        return
+    ranks = dist.get_world_size(group)
+    number = store.add(f"gradtool/captures of rank {dist.get_rank(group)}", 1)
+    here, all_here = f"gradtool/capture {number}/ranks", f"gradtool/capture {number}/all"
+    if store.add(here, 1) == ranks:
+        store.set(all_here, "yes")
+    try:
+        store.wait([all_here], datetime.timedelta(seconds=PATIENCE))
+    except RuntimeError:
+        there = store.add(here, 0)
+        if there < ranks:
+            warnings.warn(f"{path}: only {there} of {ranks} ranks have made their Capture after {PATIENCE:g} s; every rank has to make "
+                          f"it, and close it, at the same point of the program. Waiting for the others")
+
+
+def _store(group: Any) -> Any:
+    """The store over which the group was formed; None where PyTorch does not say. It is no part of its documented interface."""
+    c10d = dist.distributed_c10d
+    try:
+        groups = c10d._world.pg_map if hasattr(c10d, "_world") else c10d._pg_map  # pylint: disable=protected-access
+        return groups[c10d._get_default_group() if group is None else group][1]  # pylint: disable=protected-access
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def rank_path(path: str, rank: int) -> str:
+    """Where a rank of several writes: run.rank3.h5 for run.h5."""
+    stem, extension = os.path.splitext(path)
+    return f"{stem}.rank{rank}{extension or '.h5'}"
+
+
+def merge_ranks(group: Any, path: str, written: int, copy: bool, failed: Optional[Error]) -> None:
+    """Rank 0 merges when all ranks have closed; every rank leaves when that is done, and learns how it went."""
+    elsewhere = meet(group, None if failed is None else str(failed))
+    if failed is not None:
+        raise failed
+    if elsewhere is not None:
+        raise Error(f"the files of the ranks are not merged, because another rank could not write its own: {elsewhere}")
+    failure = None
+    if dist.get_rank(group) == 0 and written > 0:
+        paths = [rank_path(path, rank) for rank in range(dist.get_world_size(group))]
+        unseen = [path for path in paths if not os.path.exists(path)]
+        try:
+            if unseen:
+                warnings.warn(f"{', '.join(unseen)} cannot be seen from rank 0; bring the ranks' files into one folder and merge them "
+                              f"with 'gradtool merge'")
+            else:
+                merge_files(paths, path, copy=copy, replace=True)
+                for each in paths if copy else []:
+                    os.remove(each)
+        except Exception as error:  # pylint: disable=broad-except
+            failure = str(error)
+    failure = meet(group, failure)
+    if failure is not None:
+        raise Error(f"the files of the ranks could not be merged: {failure}")
