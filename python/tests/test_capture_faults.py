@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import pickle
+import re
 import types
 import warnings
 import weakref
@@ -393,23 +394,30 @@ def test_ddp_in_channels_last_and_with_parameters_that_it_ignores(tmp_path):
 
 
 def come_late(rank, size, folder):
-    """Rank 1 makes its Capture when rank 0 has said that it misses it."""
+    """Rank 1 makes its Capture, calls step and closes when rank 0 has said that it misses it."""
     store = torch.distributed.distributed_c10d._get_default_store()
-    said, model = [], ddp(two_layers())
-    if rank == 1:
-        store.wait(["said"])
+    said, model = [], two_layers()
+
+    def wait(times):
+        if rank == 1:
+            store.wait([f"said {times}"])
     _ranks.PATIENCE = 0.01 if rank == 0 else 600.0
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_: (said.append(str(message)), store.set("said", "yes"))
+        warnings.showwarning = lambda message, *_: (said.append(str(message)), store.set(f"said {len(said)}", "yes"))
+        wait(1)
         with gradtool.Capture(model, f"{folder}/run.h5") as capture:
             backward(model, rank)
+            wait(2)
             capture.step()
+            wait(3)
     return said
 
 
-def test_a_rank_that_waits_for_others_to_make_their_capture_says_so(tmp_path):
+def test_a_rank_that_waits_for_others_says_so(tmp_path):
     said = run_ranks(2, come_late, str(tmp_path))
-    assert said[1] == [] and len(said[0]) == 1 and "only 1 of 2 ranks have made their Capture after 0.01 s" in said[0][0]
+    assert said[1] == [] and len(said[0]) == 3
+    for word, occasion in zip(said[0], (r"made the capture to .*run.h5", r"called step\(\) in iteration 0", r"closed the capture")):
+        assert re.match(f"only 1 of 2 ranks have {occasion}.* after 0.01 s", word), word
     with gradtool.open(tmp_path / "run.h5") as run:
         assert run.workers == 2

@@ -22,7 +22,7 @@ from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
 from ._modules import (ForwardHook, changed_parameters, describe_parameters, expect_no_zero, full_tensor, gradient_of, inner_module,
                        list_names, uncompiled)
 from ._options import check_options
-from ._ranks import meet, merge_ranks, rank_path, warn_of_absent_ranks
+from ._ranks import gather, meet, merge_ranks, rank_path
 from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing
 
 #: Captures that nobody has closed, which the end of the program does.
@@ -182,9 +182,8 @@ class Capture:
         except Exception as error:  # pylint: disable=broad-except
             failure = error
         if self._ranks > 1:
-            warn_of_absent_ranks(self.group, self.path)
             # One rank that cannot write would leave the others waiting for it at the next collective.
-            elsewhere = meet(self.group, None if failure is None else str(failure))
+            elsewhere = meet(self.group, None if failure is None else str(failure), f"made the capture to {self.path}")
             if elsewhere is not None and failure is None:
                 self._file.close(complete=False)
                 failure = Error(f"another rank cannot write its file: {elsewhere}")
@@ -520,8 +519,7 @@ class Capture:
         checksum = 0
         for values in gradients:
             checksum = zlib.crc32(values, checksum)
-        checksums: list = [None] * self._ranks
-        dist.all_gather_object(checksums, checksum, group=self.group)
+        checksums = gather(self.group, checksum, f"called step() in iteration {self.iteration} of the capture to {self.path}")
         if len(set(checksums)) == 1 and any(values.any() for values in gradients):
             warnings.warn(f"iteration {self.iteration}: the gradients of all ranks are equal, so they were averaged before step() saw "
                           f"them; give Capture the model that DistributedDataParallel or fully_shard returned, call step() before "

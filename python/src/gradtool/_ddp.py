@@ -70,7 +70,9 @@ def _see_bucket(watch: _Watch, bucket: Any) -> Any:
     capture = watch.capture
     if capture is not None and not capture.closed:
         # Ranks that have joined count no iterations, so that all ranks would not stop at a captured one. They stop at the first.
-        if getattr(getattr(watch.model(), "_join_config", None), "enable", False):
+        # One that ends all ranks with the first is none of this.
+        join = getattr(watch.model(), "_join_config", None)
+        if join is not None and join.enable and not join.throw_on_early_termination:
             raise UsageError("the model is trained with join(), under which ranks without inputs take no steps and have no gradients to "
                              "capture; give all ranks equally many batches (drop_last=True), or close the capture before join()")
         if capture.watching:

@@ -12,25 +12,31 @@ from torch import distributed as dist
 from ._errors import Error
 from ._writer import merge as merge_files
 
-#: How many seconds a rank waits for the others to make their Capture before it says so.
+#: How many seconds a rank waits for the others before it says so.
 PATIENCE = 60.0
 
 
-def meet(group: Any, word: Optional[str]) -> Optional[str]:
+def gather(group: Any, value: Any, occasion: Optional[str] = None) -> list:
+    """What each rank brings along, once all are here. A rank that waits long warns that others have not done what `occasion` says."""
+    if occasion is not None:
+        _warn_of_absent_ranks(group, occasion)
+    values: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def meet(group: Any, word: Optional[str], occasion: Optional[str] = None) -> Optional[str]:
     """Waits for all ranks; returns what the first of them said that is not None."""
-    words: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(words, word, group=group)
-    return next((w for w in words if w is not None), None)
+    return next((w for w in gather(group, word, occasion) if w is not None), None)
 
 
-def warn_of_absent_ranks(group: Any, path: str) -> None:
-    """Before the ranks meet for the first time: warns where others do not come, and returns so that they are waited for further."""
+def _warn_of_absent_ranks(group: Any, occasion: str) -> None:
     store = _store(group)
     if store is None:
         return
     ranks = dist.get_world_size(group)
-    number = store.add(f"gradtool/captures of rank {dist.get_rank(group)}", 1)
-    here, all_here = f"gradtool/capture {number}/ranks", f"gradtool/capture {number}/all"
+    number = store.add(f"gradtool/meetings of rank {dist.get_rank(group)}", 1)
+    here, all_here = f"gradtool/meeting {number}/ranks", f"gradtool/meeting {number}/all"
     if store.add(here, 1) == ranks:
         store.set(all_here, "yes")
     try:
@@ -38,8 +44,8 @@ def warn_of_absent_ranks(group: Any, path: str) -> None:
     except RuntimeError:
         there = store.add(here, 0)
         if there < ranks:
-            warnings.warn(f"{path}: only {there} of {ranks} ranks have made their Capture after {PATIENCE:g} s; every rank has to make "
-                          f"it, and close it, at the same point of the program. Waiting for the others")
+            warnings.warn(f"only {there} of {ranks} ranks have {occasion} after {PATIENCE:g} s, and this one waits for the others; every "
+                          f"rank makes a Capture, calls step() and closes it, at the same points of the program")
 
 
 def _store(group: Any) -> Any:
@@ -60,7 +66,7 @@ def rank_path(path: str, rank: int) -> str:
 
 def merge_ranks(group: Any, path: str, written: int, copy: bool, failed: Optional[Error]) -> None:
     """Rank 0 merges when all ranks have closed; every rank leaves when that is done, and learns how it went."""
-    elsewhere = meet(group, None if failed is None else str(failed))
+    elsewhere = meet(group, None if failed is None else str(failed), f"closed the capture to {path}")
     if failed is not None:
         raise failed
     if elsewhere is not None:
@@ -79,6 +85,6 @@ def merge_ranks(group: Any, path: str, written: int, copy: bool, failed: Optiona
                     os.remove(each)
         except Exception as error:  # pylint: disable=broad-except
             failure = str(error)
-    failure = meet(group, failure)
+    failure = meet(group, failure)  # nobody is missed here, since merging may take long
     if failure is not None:
         raise Error(f"the files of the ranks could not be merged: {failure}")
