@@ -284,6 +284,22 @@ def test_gradients_that_fsdp2_has_not_reduced_are_refused(groups):
 # ---- DistributedDataParallel ----
 
 
+def within_a_group(rank, path):
+    """Each rank is a group of its own, so that nothing is averaged."""
+    groups = [torch.distributed.new_group([0]), torch.distributed.new_group([1])]
+    model = ddp(two_layers(), process_group=groups[rank])
+    with gradtool.Capture(model, f"{path}.{rank}") as capture:
+        backward(model, rank)
+        capture.step()
+    alone = two_layers()
+    backward(alone, rank)
+    with gradtool.open(capture.path) as run:
+        assert run.workers == 1
+        for tensor, p, wanted in zip(run, model.parameters(), alone.parameters()):
+            np.testing.assert_allclose(p.grad, wanted.grad, rtol=1e-5)
+            np.testing.assert_allclose(tensor.gradient[0, 0], wanted.grad, rtol=1e-5)
+
+
 def ddp(model, **options):
     return nn.parallel.DistributedDataParallel(model, **options)
 
@@ -294,6 +310,10 @@ def synchronise_first(rank, path):
         with model.no_sync():  # this order is the right one
             backward(model, rank)
         backward(model, rank)
+        capture.step()
+        model.zero_grad()
+        backward(model, rank)
+        torch.autograd.grad(model.module(torch.ones(2, 6)).sum(), list(model.module.parameters()))  # adds to no gradient
         capture.step()
         model.zero_grad()
         backward(model, rank)
@@ -331,7 +351,7 @@ def look_up_sparse(rank, path):
 
 def faults(rank, size, folder):
     words = []
-    for function in (synchronise_first, wrap_frozen, join, look_up_sparse):
+    for function in (synchronise_first, wrap_frozen, join, look_up_sparse, within_a_group):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -343,11 +363,12 @@ def faults(rank, size, folder):
 
 
 def test_what_ddp_would_not_show_is_refused_on_all_ranks(tmp_path):
-    for late, frozen, joined, sparse in run_ranks(2, faults, str(tmp_path)):
-        assert "iteration 1: a backward pass under no_sync() came after the one that synchronises" in late
+    for late, frozen, joined, sparse, grouped in run_ranks(2, faults, str(tmp_path)):
+        assert "iteration 2: a backward pass under no_sync() came after the one that synchronises" in late
         assert "iteration 0: DistributedDataParallel does not reduce what was frozen when it was made: 0.bias." in frozen
         assert "trained with join()" in joined
         assert "iteration 1: the gradient of 0.weight is sparse" in sparse
+        assert grouped == "nothing"
 
 
 def capture_odd_models(rank, size, folder):

@@ -150,7 +150,7 @@ class Capture:
         self._squares: dict = {}   # tensor: sum of squared micro-batch gradients
         self._micro: list = []     # of each micro-batch, its gradients, where they are workers
         self._micro_seen = 0
-        self._late_hooks: list = []   # on parameters, between their reduction and `step`
+        self._late_hooks: list = []   # on what adds to gradients, between their reduction and `step`
         self._late = False            # whether a gradient was added then
         self._untrained: set = set()  # tensors of which was said that they are not trained any more
         self._may_be_zero = True      # until that was said
@@ -364,14 +364,22 @@ class Capture:
         return "a parameter that is not captured" if index is None else self._specs[index].name
 
     def watch_what_follows(self) -> None:
-        """From a reduction to `step`: notes whether another backward pass adds to gradients that were seen already; for hooks."""
-        self._late_hooks = [p.register_hook(self._note_late) for p in self._parameters if p.requires_grad]
+        """After this backward pass, until `step`: notes whether another one adds to gradients that were seen already; for hooks."""
+        torch.autograd.Variable._execution_engine.queue_callback(self._watch_accumulation)  # pylint: disable=protected-access
 
-    def _note_late(self, _: torch.Tensor) -> None:
+    def _watch_accumulation(self) -> None:
+        with torch.enable_grad():
+            for parameter in self._parameters:
+                if parameter.requires_grad:
+                    # What adds to `grad`. A hook of the parameter itself would be called for torch.autograd.grad as well.
+                    accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                    self._late_hooks.append((accumulator, accumulator.register_hook(self._note_late)))
+
+    def _note_late(self, *_: Any) -> None:
         self._late = True
 
     def _stop_watching(self) -> None:
-        for hook in self._late_hooks:
+        for _, hook in self._late_hooks:
             hook.remove()
         self._late_hooks, self._late = [], False
 

@@ -67,8 +67,9 @@ def _trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]
 def _ignored_by_ddp(model: nn.Module) -> set:
     """What DDP was told not to reduce (_ddp_params_and_buffers_to_ignore), as objects."""
     model = uncompiled(model)
-    names = set(getattr(model, "parameters_to_ignore", ()))
-    return {id(parameter) for name, parameter in model.module.named_parameters() if name in names} if names else set()
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return set()
+    return {id(parameter) for name, parameter in model.module.named_parameters() if name in model.parameters_to_ignore}
 
 
 def list_names(names: list) -> str:
