@@ -15,7 +15,7 @@ import pytest
 import gradtool
 
 torch = pytest.importorskip("torch")
-from gradtool import _fsdp, _ranks  # noqa: E402  pylint: disable=wrong-import-position
+from gradtool import _ddp, _fsdp, _ranks  # noqa: E402  pylint: disable=wrong-import-position
 from ranks import run_ranks  # noqa: E402  pylint: disable=wrong-import-position
 
 nn = torch.nn
@@ -206,6 +206,8 @@ def test_copies_and_pickles_of_a_captured_model_know_nothing_of_it(wrapped, tmp_
                 np.testing.assert_array_equal(other(torch.ones(1, 6)), model(torch.ones(1, 6)))
         backward(trained)
         capture.step()
+    watch = pickle.loads(pickle.dumps(_ddp._Watch(model, capture, (None, print))))  # newer DDPs take the hook's state along
+    assert watch.capture is watch.model() is None and watch.hook == (None, _ddp._all_reduce)
 
 
 # ---- files that are in the way, and that differ ----
@@ -264,6 +266,14 @@ def test_parameters_of_fsdp2_that_were_not_used_are_named(monkeypatch):
     capture = types.SimpleNamespace(iteration=7, name_of=lambda p: "weight" if p is layer.weight else "bias")
     with pytest.raises(gradtool.UsageError, match=r"iteration 7: .* reduces 16 values, .*\(weight, bias\) have 20: some were not used"):
         _fsdp._show(capture, [layer.weight, layer.bias], torch.zeros(16), None)
+
+
+def test_a_model_of_fsdp2_is_not_captured_twice_at_once(tmp_path, monkeypatch):
+    model = two_layers()
+    model.set_requires_gradient_sync = model.reshard = None
+    monkeypatch.setitem(_fsdp._CAPTURES, model, types.SimpleNamespace(closed=False, path="other.h5"))
+    with pytest.raises(gradtool.UsageError, match="captured already, to other.h5"):
+        gradtool.Capture(model, tmp_path / "run.h5")
 
 
 @pytest.mark.parametrize("groups", ["_fsdp_param_group", "_fsdp_param_groups"])

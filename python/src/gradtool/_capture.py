@@ -16,10 +16,10 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from ._ddp import watch_buckets
+from ._ddp import LateGradients, watch_buckets
 from ._errors import Error, UnavailableError, UsageError
 from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
-from ._modules import (ForwardHook, changed_parameters, describe_parameters, expect_no_zero, full_tensor, gradient_of, inner_module,
+from ._modules import (ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of, inner_module,
                        list_names, uncompiled)
 from ._options import check_options
 from ._ranks import gather, meet, merge_ranks, rank_path
@@ -136,24 +136,24 @@ class Capture:
 
         self._may_be_averaged = self._ranks > 1 and not averaged and quantity == "gradient"
 
-        self._model: Any = model  # until the capture ends
         self._parameters, specs, left_out = describe_parameters(model, scaled=scaler is not None, weight=weight,
                                                                 second_moment=second_moment is not None)
         if not specs:
             raise UsageError("the model has no parameter that needs a gradient")
         for sentence in left_out if self._rank == 0 else []:
             warnings.warn(f"{self.path}: {sentence}")
-        self._specs = specs
+        self._specs, self._fsdp2 = specs, is_fsdp2(model)
+        self._model: Any = model  # until the capture ends
+        self._trained: Any = TrainedParameters(model, self._parameters, specs, by_name=self._fsdp2)
         self._index = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._seen: dict = {}      # tensor: its gradient in this step, on the CPU
         self._before: dict = {}    # tensor: what had accumulated after the last micro-batch
         self._squares: dict = {}   # tensor: sum of squared micro-batch gradients
         self._micro: list = []     # of each micro-batch, its gradients, where they are workers
         self._micro_seen = 0
-        self._late_hooks: list = []   # on what adds to gradients, between their reduction and `step`
-        self._late = False            # whether a gradient was added then
-        self._untrained: set = set()  # tensors of which was said that they are not trained any more
-        self._may_be_zero = True      # until that was said
+        #: What backward passes add between a reduction and `step`; for DDP's hook.
+        self.late = LateGradients(self._parameters)
+        self._may_be_zero = True   # until that was said
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
@@ -235,7 +235,7 @@ class Capture:
         self._start_weights = None
         self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
         self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
-        self._stop_watching()
+        self.late.stop()
         return captured
 
     @property
@@ -280,8 +280,8 @@ class Capture:
         _OPEN.discard(self)
         if self._forward_hook is not None:
             self._forward_hook.remove()
-        self._stop_watching()
-        self._model = None  # DDP's hook keeps the capture, and DDP the hook
+        self.late.stop()
+        self._model = self._trained = None  # DDP's hook keeps the capture, and DDP the hook
         try:
             self._writer.finish()
         except BaseException:
@@ -320,7 +320,6 @@ class Capture:
     def _attach(self, model: nn.Module, comm_hook: Optional[tuple]) -> None:
         """Finds out how the model is parallel, and hangs itself where each rank's own gradients can be seen."""
         self._by_hook = False
-        self._fsdp2 = is_fsdp2(model)
         if self._delta:
             return
         self._forward_hook = inner_module(model).register_forward_pre_hook(ForwardHook(self._forward_begins))
@@ -362,26 +361,6 @@ class Capture:
     def name_of(self, parameter: Any) -> str:
         index = self._index.get(id(parameter))
         return "a parameter that is not captured" if index is None else self._specs[index].name
-
-    def watch_what_follows(self) -> None:
-        """After this backward pass, until `step`: notes whether another one adds to gradients that were seen already; for hooks."""
-        torch.autograd.Variable._execution_engine.queue_callback(self._watch_accumulation)  # pylint: disable=protected-access
-
-    def _watch_accumulation(self) -> None:
-        with torch.enable_grad():
-            for parameter in self._parameters:
-                if parameter.requires_grad:
-                    # What adds to `grad`. A hook of the parameter itself would be called for torch.autograd.grad as well.
-                    accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-                    self._late_hooks.append((accumulator, accumulator.register_hook(self._note_late)))
-
-    def _note_late(self, *_: Any) -> None:
-        self._late = True
-
-    def _stop_watching(self) -> None:
-        for _, hook in self._late_hooks:
-            hook.remove()
-        self._late_hooks, self._late = [], False
 
     def leave_out(self, seconds: float) -> None:
         """Time that the capture took itself while the backward pass ran; for hooks."""
@@ -434,7 +413,7 @@ class Capture:
         if self._micro_seen != self._micro_batches - 1:
             raise UsageError(f"iteration {self.iteration}: step() came after {self._micro_seen} calls of micro_batch(); a "
                              f"step of {self._micro_batches} micro-batches has {self._micro_batches - 1}")
-        self._expect_the_same_parameters()
+        self._trained.expect_unchanged(self.iteration)
         if self._delta:
             gradients = self._pseudo_gradients()
         elif self._as_workers:
@@ -478,18 +457,6 @@ class Capture:
                                     self._compute / self._workers),
             overflow=overflow))
 
-    def _expect_the_same_parameters(self) -> None:
-        """Nothing that is trained may be missing in the file."""
-        new, gone = changed_parameters(self._model, self._parameters, self._specs, by_name=self._fsdp2)
-        if new:
-            raise UsageError(f"iteration {self.iteration}: trained but not in the file, because they were frozen, replaced or added after "
-                             f"the capture was made: {list_names(new)}. Make the Capture afterwards; for another set of parameters, close "
-                             f"it and make one with another path")
-        if said := [name for name in gone if name not in self._untrained]:
-            self._untrained.update(said)
-            warnings.warn(f"iteration {self.iteration}: in the file but not trained any more, because they were frozen, replaced or removed: "
-                          f"{list_names(said)}. The file has zeros for them where they have no gradient")
-
     def _expect_all_seen(self) -> None:
         """What hooks have seen must be all that the optimizer will take."""
         if not self._seen:
@@ -498,9 +465,7 @@ class Capture:
         if self._fsdp2:
             expect_all_reduced(self._model, self.iteration)
             return
-        if self._late:
-            raise UsageError(f"iteration {self.iteration}: a backward pass under no_sync() came after the one that synchronises, and its "
-                             f"gradients were not reduced; let the last backward pass before step() synchronise, and only that")
+        self.late.expect_none(self.iteration)
         unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._seen]
         if unseen:
             raise UsageError(f"iteration {self.iteration}: DistributedDataParallel does not reduce what was frozen when it was made: "

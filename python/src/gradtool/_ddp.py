@@ -96,7 +96,41 @@ def _show(capture: Any, bucket: Any) -> None:
     capture.leave_out(time.perf_counter() - begin)
     if bucket.is_last():
         capture.backward_ended()
-        capture.watch_what_follows()
+        capture.late.watch()
+
+
+class LateGradients:
+    """Whether a backward pass adds to gradients after they were reduced, as one under no_sync() does."""
+
+    def __init__(self, parameters: list) -> None:
+        self._parameters = parameters
+        self._hooks: list = []
+        self._any = False
+
+    def watch(self) -> None:
+        """To be called within the backward pass that reduces: from its end to `stop`."""
+        torch.autograd.Variable._execution_engine.queue_callback(self._hook)  # pylint: disable=protected-access
+
+    def _hook(self) -> None:
+        with torch.enable_grad():
+            for parameter in self._parameters:
+                if parameter.requires_grad:
+                    # What adds to `grad`. A hook of the parameter itself would be called for torch.autograd.grad as well.
+                    accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                    self._hooks.append((accumulator, accumulator.register_hook(self._note)))
+
+    def _note(self, *_: Any) -> None:
+        self._any = True
+
+    def expect_none(self, iteration: int) -> None:
+        if self._any:
+            raise UsageError(f"iteration {iteration}: a backward pass under no_sync() came after the one that synchronises, and its "
+                             f"gradients were not reduced; let the last backward pass before step() synchronise, and only that")
+
+    def stop(self) -> None:
+        for _, hook in self._hooks:
+            hook.remove()
+        self._hooks, self._any = [], False
 
 
 def _in_memory_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

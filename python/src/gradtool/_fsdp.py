@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from typing import Any
 
 import torch
@@ -18,11 +19,18 @@ def is_fsdp2(model: nn.Module) -> bool:
     return any(hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard") for module in model.modules())
 
 
+#: The capture to which a model was shown last. A model has one reduce-scatter, which shows its gradients to one capture.
+_CAPTURES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
 def watch_reduce_scatter(model: nn.Module, capture: Any) -> None:
     """Gives every FSDP module of the model a reduce-scatter that shows `capture` what it is given, then reduces it.
 
     Needs a version of PyTorch with FSDPModule.set_custom_reduce_scatter (2.8 or later).
     """
+    earlier = _CAPTURES.get(model)
+    if earlier is not None and not earlier.closed:
+        raise UsageError(f"the model is being captured already, to {earlier.path}; close that capture first")
     try:
         from torch.distributed.fsdp import FSDPModule
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
@@ -46,6 +54,7 @@ def watch_reduce_scatter(model: nn.Module, capture: Any) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_custom_reduce_scatter(WatchedReduceScatter(_managed(module, FSDPModule)))
+    _CAPTURES[model] = capture
 
 
 def _managed(module: nn.Module, wrapper: type) -> list:

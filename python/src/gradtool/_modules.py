@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -45,19 +46,35 @@ def describe_parameters(model: nn.Module, *, scaled: bool, second_moment: bool, 
     return parameters, specs, left_out
 
 
-def changed_parameters(model: nn.Module, parameters: list, specs: list, *, by_name: bool) -> tuple[list, list]:
-    """Names of parameters that are trained now and were not described, and of those that were and are not trained any more.
+class TrainedParameters:
+    """Compares the parameters that are trained with those that the file has tensors for.
 
     A parameter is the object that it was; by_name=True is for FSDP2, which puts others in its place for forward and backward.
     """
-    ignored = _ignored_by_ddp(model)
-    trained = [(name, p) for name, p in _trained_parameters(inner_module(model)) if p.numel() > 0 and id(p) not in ignored]
-    described = [(spec.name, p) for spec, p in zip(specs, parameters)]
 
-    def missing(some: list, others: list) -> list:
-        there = {name if by_name else id(p) for name, p in others}
-        return [name for name, p in some if (name if by_name else id(p)) not in there]
-    return missing(trained, described), missing(described, trained)
+    def __init__(self, model: nn.Module, parameters: list, specs: list, *, by_name: bool) -> None:
+        self._model, self._by_name = model, by_name
+        self._described = [(spec.name, parameter) for spec, parameter in zip(specs, parameters)]
+        self._said: set = set()  # names of those that are not trained any more
+
+    def expect_unchanged(self, iteration: int) -> None:
+        """Raises UsageError where something is trained that the file would lack; warns of what is not trained any more."""
+        ignored = _ignored_by_ddp(self._model)
+        trained = [(name, parameter) for name, parameter in _trained_parameters(inner_module(self._model))
+                   if parameter.numel() > 0 and id(parameter) not in ignored]
+        if new := self._missing(trained, self._described):
+            raise UsageError(f"iteration {iteration}: trained but not in the file, because they were frozen, replaced or added after the "
+                             f"capture was made: {list_names(new)}. Make the Capture afterwards; for another set of parameters, close it "
+                             f"and make one with another path")
+        if gone := [name for name in self._missing(self._described, trained) if name not in self._said]:
+            self._said.update(gone)
+            warnings.warn(f"iteration {iteration}: in the file but not trained any more, because they were frozen, replaced or removed: "
+                          f"{list_names(gone)}. The file has zeros for them where they have no gradient")
+
+    def _missing(self, some: list, others: list) -> list:
+        """Names of those of `some` that are not among `others`."""
+        there = {name if self._by_name else id(parameter) for name, parameter in others}
+        return [name for name, parameter in some if (name if self._by_name else id(parameter)) not in there]
 
 
 def _trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
