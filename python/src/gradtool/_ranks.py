@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import os
+import time
 import warnings
 from typing import Any, Optional
 
@@ -35,17 +35,18 @@ def _warn_of_absent_ranks(group: Any, occasion: str) -> None:
     if store is None:
         return
     ranks = dist.get_world_size(group)
-    number = store.add(f"gradtool/meetings of rank {dist.get_rank(group)}", 1)
-    here, all_here = f"gradtool/meeting {number}/ranks", f"gradtool/meeting {number}/all"
-    if store.add(here, 1) == ranks:
-        store.set(all_here, "yes")
-    try:
-        store.wait([all_here], datetime.timedelta(seconds=PATIENCE))
-    except RuntimeError:
-        there = store.add(here, 0)
-        if there < ranks:
+    meeting = f"gradtool/meeting {store.add(f'gradtool/meetings of rank {dist.get_rank(group)}', 1)}"
+    there = store.add(meeting, 1)
+    begin, pause = time.monotonic(), 0.001
+    # Store.wait has a time-out, too, after which a TCPStore of older versions of PyTorch takes a late answer for that to its next question.
+    while there < ranks:
+        if time.monotonic() - begin >= PATIENCE:
             warnings.warn(f"only {there} of {ranks} ranks have {occasion} after {PATIENCE:g} s, and this one waits for the others; every "
                           f"rank makes a Capture, calls step() and closes it, at the same points of the program")
+            return
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+        there = store.add(meeting, 0)
 
 
 def _store(group: Any) -> Any:
