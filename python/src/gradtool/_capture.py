@@ -468,8 +468,8 @@ class Capture:
         self.late.expect_none(self.iteration)
         unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._seen]
         if unseen:
-            raise UsageError(f"iteration {self.iteration}: DistributedDataParallel does not reduce what was frozen when it was made: "
-                             f"{list_names(unseen)}. Wrap the model after its parameters need gradients")
+            raise UsageError(f"iteration {self.iteration}: DistributedDataParallel does not reduce {list_names(unseen)}, frozen when it was "
+                             f"made; wrap the model when all that is to be trained needs gradients")
 
     def _warn_of_zeros(self, gradients: list) -> None:
         """Once: gradients that are zero everywhere are rarely what a training computes."""

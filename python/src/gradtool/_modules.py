@@ -63,13 +63,12 @@ class TrainedParameters:
         trained = [(name, parameter) for name, parameter in _trained_parameters(inner_module(self._model))
                    if parameter.numel() > 0 and id(parameter) not in ignored]
         if new := self._missing(trained, self._described):
-            raise UsageError(f"iteration {iteration}: trained but not in the file, because they were frozen, replaced or added after the "
-                             f"capture was made: {list_names(new)}. Make the Capture afterwards; for another set of parameters, close it "
-                             f"and make one with another path")
+            raise UsageError(f"iteration {iteration}: the file would lack {list_names(new)}, unfrozen, replaced or added after the capture "
+                             f"was made; make the Capture afterwards, or close it and make another one with another path")
         if gone := [name for name in self._missing(self._described, trained) if name not in self._said]:
             self._said.update(gone)
-            warnings.warn(f"iteration {iteration}: in the file but not trained any more, because they were frozen, replaced or removed: "
-                          f"{list_names(gone)}. The file has zeros for them where they have no gradient")
+            warnings.warn(f"iteration {iteration}: the file has zeros where there is no gradient for {list_names(gone)}, frozen, replaced or "
+                          f"removed after the capture was made")
 
     def _missing(self, some: list, others: list) -> list:
         """Names of those of `some` that are not among `others`."""
