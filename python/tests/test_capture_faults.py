@@ -375,7 +375,7 @@ def faults(rank, size, folder):
 def test_what_ddp_would_not_show_is_refused_on_all_ranks(tmp_path):
     for late, frozen, joined, sparse, grouped in run_ranks(2, faults, str(tmp_path)):
         assert "iteration 2: a backward pass under no_sync() came after the one that synchronises" in late
-        assert "iteration 0: DistributedDataParallel does not reduce 0.bias, frozen when it was made" in frozen
+        assert "iteration 0: DistributedDataParallel has not reduced 0.bias; wrap the model when" in frozen
         assert "trained with join()" in joined
         assert "iteration 1: the gradient of 0.weight is sparse" in sparse
         assert grouped == "nothing"

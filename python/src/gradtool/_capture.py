@@ -461,15 +461,15 @@ class Capture:
         """What hooks have seen must be all that the optimizer will take."""
         if not self._seen:
             raise UsageError(f"iteration {self.iteration}: no gradient was reduced since the last step(); call step() after the backward "
-                             f"pass that synchronises")
+                             f"pass that synchronises, and give DDP find_unused_parameters=True where that does not use every parameter")
         if self._fsdp2:
             expect_all_reduced(self._model, self.iteration)
             return
         self.late.expect_none(self.iteration)
         unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._seen]
         if unseen:
-            raise UsageError(f"iteration {self.iteration}: DistributedDataParallel does not reduce {list_names(unseen)}, frozen when it was "
-                             f"made; wrap the model when all that is to be trained needs gradients")
+            raise UsageError(f"iteration {self.iteration}: DistributedDataParallel has not reduced {list_names(unseen)}; wrap the model when "
+                             f"all that is to be trained needs gradients, with find_unused_parameters=True where some is not used in each step")
 
     def _warn_of_zeros(self, gradients: list) -> None:
         """Once: gradients that are zero everywhere are rarely what a training computes."""
