@@ -1,15 +1,17 @@
 """A communication hook for DistributedDataParallel that averages gradients through gradtool's codecs."""
 
-import threading
+import numbers
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 import torch
 from torch import distributed as dist
+from torch import nn
 
 from . import _core
-from ._modules import describe_tensor, inner_module
-from ._errors import UnavailableError, UsageError
+from ._codec import _kind_of
+from ._modules import describe_tensor, inner_module, uncompiled
+from ._errors import Error, UnavailableError, UsageError
 
 
 class DdpHook:
@@ -19,30 +21,39 @@ class DdpHook:
                  group: Any = None, start_iteration: int = 0, scaler: Any = None) -> None:
         if not dist.is_initialized():
             raise UsageError("there is no process group; call torch.distributed.init_process_group first")
-        parsed = _core.parse_codec(spec)
-        if parsed["needs_second_moment"]:
-            raise UnavailableError(f"codec {parsed['name']} needs the second moments of micro-batches, which a "
-                                   f"communication hook does not have; replay it with gradtool.bench")
-        self.spec = f"{parsed['name']}:{parsed['params']}" if parsed["params"] else parsed["name"]
-        self.__qualname__ = self.__name__ = "gradtool_" + parsed["name"]  # DDP notes the name of its hook
-        self._scheme, self._seed, self._start = scheme, seed, start_iteration
-        if scaler is not None and not hasattr(scaler, "get_scale"):
-            raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
-        self._scaler = scaler
         # A group of its own keeps the codec's messages apart from those of the training, which run at the same time.
-        ranks = dist.get_process_group_ranks(group) if hasattr(dist, "get_process_group_ranks") and group else None
-        if group is not None and ranks is None:
-            raise UnavailableError("this version of torch cannot list the ranks of a group; leave group out")
+        ranks = _ranks_of(group)
         self._group = dist.new_group(ranks)
         self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._peers = _Peers(self._group, ranks if ranks is not None else list(range(self._size)))
-        self._threads = torch.get_num_threads() if threads is None else threads
+        self._scaler = scaler
+        refused = None
+        settings: dict = {}
+        try:
+            self._codec = _checked_codec(spec)
+            self.spec = f"{self._codec['name']}:{self._codec['params']}" if self._codec["params"] else self._codec["name"]
+            if not isinstance(scheme, str):
+                raise UsageError(f"scheme is {scheme!r}; valid is auto, sum, gather, hop or alltoall")
+            self._scheme = scheme
+            self._seed, self._start = _whole("seed", seed, 0), _whole("start_iteration", start_iteration, 0)
+            if self._seed >= 2 ** 64:
+                raise UsageError(f"seed is {seed}; valid is a whole number below 2^64")
+            self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
+            if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
+                raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
+            settings = {"the codec": self.spec, "scheme": scheme, "seed": self._seed, "start_iteration": self._start,
+                        "scaler": "None" if scaler is None else "a GradScaler"}
+        except Error as error:
+            refused = error
+        _meet(self._group, refused, settings)
+        # A reducer of a tensor that nobody has refuses what does not go together before a training begins.
+        _core.HostReducer(_core.HostRanks(self._rank, self._size, 1, self._peers.exchange, self._peers.all_reduce),
+                          self.spec, [("weight", [8, 8], "linear", "OI", 0.0)], scheme)
+        self.__qualname__ = self.__name__ = "gradtool_" + self._codec["name"]  # DDP notes the name of its hook
         self._names: dict = {}
         self._units: dict = {}
-        self._numbers: dict = {}
         self._ranks: dict = {}
         self._executor = ThreadPoolExecutor(1, "gradtool hook")
-        self._lock = threading.Lock()
         #: Training iterations that the hook has averaged.
         self.iteration = 0
         #: Bytes that this rank's encoders produced in the last iteration.
@@ -57,17 +68,38 @@ class DdpHook:
         """
         return sum(ranks.bytes_sent for ranks in self._ranks.values())
 
-    def register(self, model: torch.nn.parallel.DistributedDataParallel) -> "DdpHook":
+    def register(self, model: nn.parallel.DistributedDataParallel) -> "DdpHook":
         """Registers the hook, and learns the tensors' kinds and names from the model, which a few codecs look at."""
-        modules = dict(inner_module(model).named_modules())
-        parameters = [(name, p) for name, p in inner_module(model).named_parameters() if p.requires_grad]
+        ddp = uncompiled(model)
+        if not isinstance(ddp, nn.parallel.DistributedDataParallel):
+            what = f"the class {model.__name__}" if isinstance(model, type) else f"of the type {type(model).__name__}"
+            raise UsageError(f"the model is {what}; valid is what DistributedDataParallel returned")
+        if self._names:
+            raise UsageError("the hook is registered with a model already; make another one for this model")
+        if _ranks_of(ddp.process_group) != self._peers.ranks:
+            raise UsageError(f"the model averages over the ranks {_ranks_of(ddp.process_group)} and the hook over "
+                             f"{self._peers.ranks}; give ddp_hook the model's process group as group=")
+        modules = dict(inner_module(ddp).named_modules())
+        parameters = [(name, p) for name, p in inner_module(ddp).named_parameters() if p.requires_grad]
+        names = {}
         elements, before = sum(p.numel() for _, p in parameters), 0
         for name, parameter in parameters:
-            owner = name.rpartition(".")[0]
-            kind, layout = describe_tensor(modules[owner], name, tuple(parameter.shape))
-            self._names[id(parameter)] = (name, kind, layout, before / elements)
+            owner = modules[name.rpartition(".")[0]]
+            if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and owner.sparse:
+                raise UsageError(f"the gradient of {name} is sparse, which no codec takes; make its "
+                                 f"{type(owner).__name__} with sparse=False")
+            if parameter.is_complex():
+                raise UsageError(f"parameter {name} has the type {parameter.dtype}; valid are real numbers")
+            self._expect_device(parameter.device)
+            kind, layout = describe_tensor(owner, name, tuple(parameter.shape))
+            names[id(parameter)] = (name, kind, layout, before / elements)
             before += parameter.numel()
-        model.register_comm_hook(None, self)
+        try:
+            ddp.register_comm_hook(None, self)
+        except RuntimeError as error:
+            raise UsageError("the model has a communication hook already, and DistributedDataParallel takes one for ever; "
+                             "wrap the module anew") from error
+        self._names = names
         return self
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -93,29 +125,39 @@ class DdpHook:
             future.set_exception(error)
 
     def _reduce(self, buffer: torch.Tensor, parameters: list, number: int) -> None:
-        values = buffer if buffer.dtype == torch.float32 else buffer.to(torch.float32)
-        if self.iteration < self._start or not self._finite_everywhere(values):
-            dist.all_reduce(buffer, group=self._group)
-            buffer.div_(self._size)
-            return
+        if buffer.layout != torch.strided or buffer.is_complex():
+            names = ", ".join(self._names[id(p)][0] if id(p) in self._names else str(tuple(p.shape)) for p in parameters)
+            raise UsageError(f"the gradient of {names} is " + (
+                f"of the type {buffer.dtype}; valid are real numbers" if buffer.layout == torch.strided else
+                "sparse, which no codec takes; make its nn.Embedding with sparse=False"))
         # DDP cuts its buckets anew after the first iteration: what was kept for the old ones is dropped with them.
-        key = (number, tuple(id(parameter) for parameter in parameters))
         unit = self._units.get(number)
-        if unit is None or unit[0] != key:
-            unit = self._units[number] = (key, self._make(parameters, values), self._weights(parameters, values))
-        _, reducer, weights = unit
+        if unit is None or not unit.holds(parameters):
+            unit = self._units[number] = _Unit(parameters)
+        values = buffer.to(torch.float32)
+        if self.iteration < self._start or not self._finite_everywhere(values):
+            # Not every library adds bfloat16, and sums of float16 overflow where their mean does not.
+            values = buffer if buffer.dtype == torch.float64 else values
+            dist.all_reduce(values.div_(self._size), group=self._group)
+        else:
+            self._compress(values, unit, number)
+        if values is not buffer:
+            buffer.copy_(values)
+
+    def _compress(self, values: torch.Tensor, unit: "_Unit", number: int) -> None:
+        if unit.reducer is None:
+            unit.reducer = self._make(unit.parameters, values.device)
+            unit.weights = torch.empty_like(values) if self._codec["needs_weight"] else None
         scale = float(self._scaler.get_scale()) if self._scaler is not None and self._scaler.is_enabled() else 1.0
         if scale != 1.0:
             values.div_(scale)
-        if weights is not None:
-            torch.cat([p.detach().reshape(-1).float() for p in parameters], out=weights)
-        reducer.reduce(values, weights, None, seed=self._seed, step=self.iteration, tensor=number,
-                       iteration=self.iteration, learning_rate_ratio=1.0, stream=_stream(values))
-        self._payload_so_far += reducer.payload_bytes
+        if unit.weights is not None:
+            torch.cat([p.detach().reshape(-1).float() for p in unit.parameters], out=unit.weights)
+        unit.reducer.reduce(values, unit.weights, None, seed=self._seed, step=self.iteration, tensor=number,
+                            iteration=self.iteration, learning_rate_ratio=1.0, stream=_stream(values.device))
+        self._payload_so_far += unit.reducer.payload_bytes
         if scale != 1.0:
             values.mul_(scale)
-        if values is not buffer:
-            buffer.copy_(values)
 
     def _finite_everywhere(self, values: torch.Tensor) -> bool:
         """Whether no rank has an infinite value or NaN in the bucket. One of them would stay in residuals for ever.
@@ -126,40 +168,53 @@ class DdpHook:
         dist.all_reduce(overflow, dist.ReduceOp.MAX, group=self._group)
         return not overflow.item()
 
-    def _weights(self, parameters: list, values: torch.Tensor) -> Optional[torch.Tensor]:
-        return torch.empty_like(values) if _core.parse_codec(self.spec)["needs_weight"] else None
+    def _expect_device(self, device: torch.device) -> None:
+        if device.type not in ("cpu", "cuda"):
+            raise UnavailableError(f"the gradients are on {device}; valid are cpu and cuda")
+        if device.type == "cuda" and not _core.has_cuda:
+            raise UnavailableError("this build of gradtool has no CUDA, and the gradients are on a GPU; build the "
+                                   "package where nvcc is")
 
-    def _make(self, parameters: list, values: torch.Tensor) -> Any:
+    def _make(self, parameters: list, device: torch.device) -> Any:
         tensors = []
         for position, parameter in enumerate(parameters):
             shape = tuple(parameter.shape) or (1,)
-            name, kind, layout, depth = self._names.get(id(parameter), (f"tensor{position}", *_guess(shape), 0.0))
+            name, kind, layout, depth = self._names.get(id(parameter), (f"tensor{position}", *_kind_of(shape), 0.0))
             tensors.append((name, list(shape), kind, layout, depth))
-        device = str(values.device)
+        self._expect_device(device)
         if device not in self._ranks:
-            if values.is_cuda and not _core.has_cuda:
-                raise UnavailableError("this build of gradtool has no CUDA, and the gradients are on a GPU; build the "
-                                       "package where nvcc is")
-            kind = _core.CudaRanks if values.is_cuda else _core.HostRanks
+            kind = _core.CudaRanks if device.type == "cuda" else _core.HostRanks
             self._ranks[device] = kind(self._rank, self._size, self._threads, self._peers.exchange,
                                        self._peers.all_reduce)
-        make = _core.CudaReducer if values.is_cuda else _core.HostReducer
-        return make(self._ranks[device], self.spec, tensors, self._scheme, _stream(values))
+        make = _core.CudaReducer if device.type == "cuda" else _core.HostReducer
+        return make(self._ranks[device], self.spec, tensors, self._scheme, _stream(device))
+
+
+class _Unit:
+    """A bucket of DDP, and what this rank keeps for it, from the first compressed iteration on."""
+
+    def __init__(self, parameters: list) -> None:
+        self.parameters = parameters
+        self.reducer: Any = None
+        self.weights: Optional[torch.Tensor] = None
+
+    def holds(self, parameters: list) -> bool:
+        return len(parameters) == len(self.parameters) and all(a is b for a, b in zip(parameters, self.parameters))
 
 
 class _Peers:
     """What the reducers' collectives are made of. The arrays that they lend are valid for the call alone."""
 
     def __init__(self, group: Any, ranks: list) -> None:
-        self._group, self._ranks = group, ranks
+        self._group, self.ranks = group, ranks
 
     def exchange(self, to: int, out: Any, from_: int, into: Any) -> None:
         """Sends `out` to rank `to` while receiving into `into` from rank `from_`; None is nothing."""
         operations = []
         if out is not None:
-            operations.append(dist.P2POp(dist.isend, torch.as_tensor(out), self._ranks[to], self._group))
+            operations.append(dist.P2POp(dist.isend, torch.as_tensor(out), self.ranks[to], self._group))
         if into is not None:
-            operations.append(dist.P2POp(dist.irecv, torch.as_tensor(into), self._ranks[from_], self._group))
+            operations.append(dist.P2POp(dist.irecv, torch.as_tensor(into), self.ranks[from_], self._group))
         for request in dist.batch_isend_irecv(operations) if operations else []:
             request.wait()
 
@@ -192,7 +247,8 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
         The GradScaler of mixed precision, without which gradients and so residuals are in scaled units: after the scale
         has changed, old residuals would count too much or too little by that factor until they have been sent.
 
-    It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back.
+    It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back. Sparse
+    and complex gradients are refused.
     Residuals and factors belong to a bucket, and begin anew when DDP cuts its buckets anew after the first iteration.
     A hook does not see the learning rate: to codecs with schedules it looks constant.
 
@@ -200,14 +256,54 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
     all ranks and leaves residuals and factors as they are; the scaler then skips the step. The ranks agree on this by an
     all-reduce of one float for each bucket.
 
-    Every rank makes its hook at the same point of the program, because that makes a process group.
+    Every rank makes its hook at the same point of the program and with the same arguments, because that makes a process
+    group; with `group`, so do the ranks that are not in it, with a group of theirs.
     """
     return DdpHook(spec, **options)
 
 
-def _stream(values: torch.Tensor) -> int:
-    return torch.cuda.current_stream(values.device).cuda_stream if values.is_cuda else 0
+def _ranks_of(group: Any) -> Optional[list]:
+    """The ranks of a process group, as those of the whole job count them; None where it is the whole job's."""
+    if group is None:
+        return None
+    if not isinstance(group, dist.ProcessGroup):
+        raise UsageError(f"group is {group!r}; valid is a process group of which this rank is a member")
+    return dist.get_process_group_ranks(group)
 
 
-def _guess(shape: tuple) -> tuple[str, str]:
-    return ("conv", "OIHW") if len(shape) == 4 else ("linear", "OI") if len(shape) == 2 else ("other", "")
+def _checked_codec(spec: Any) -> dict:
+    if not isinstance(spec, str):
+        raise UsageError(f"the codec is {spec!r}; valid is a text such as 'topk:ratio=0.01'")
+    parsed = _core.parse_codec(spec)
+    if parsed["needs_second_moment"]:
+        raise UnavailableError(f"codec {parsed['name']} needs the second moments of micro-batches, which a "
+                               f"communication hook does not have; replay it with gradtool.bench")
+    return parsed
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise UsageError(f"{name} is {value!r}; valid is a whole number from {least} on")
+    return int(value)
+
+
+def _meet(group: Any, refused: Optional[Error], settings: dict) -> None:
+    """Ends on every rank with the same sentence where one refuses, or where they do not agree; a collective.
+
+    A rank that failed alone would leave the others waiting for its messages, and those of two codecs do not fit together.
+    """
+    all_ranks: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(all_ranks, (None if refused is None else str(refused), settings), group=group)
+    if refused is not None:
+        raise refused
+    for rank, (sentence, _) in enumerate(all_ranks):
+        if sentence is not None:
+            raise UsageError(f"rank {rank} refuses: {sentence}")
+    for rank, (_, theirs) in enumerate(all_ranks):
+        for what, first in all_ranks[0][1].items():
+            if theirs[what] != first:
+                raise UsageError(f"{what} is {first} on rank 0 and {theirs[what]} on rank {rank}; every rank needs the same")
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0

@@ -1,0 +1,142 @@
+"""The hook that compresses DistributedDataParallel: memory formats, types, arguments, and what is refused on every rank."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gradtool
+
+torch = pytest.importorskip("torch")
+from ranks import run_ranks  # noqa: E402  pylint: disable=wrong-import-position
+
+nn = torch.nn
+pytestmark = pytest.mark.usefixtures("core")
+
+
+def sentence_of(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except (gradtool.Error, RuntimeError) as error:  # DDP of torch 1.13 makes a RuntimeError of what its hook raises
+        return str(error)
+    return "taken"
+
+
+class GivenGradients(nn.Module):
+    """Parameters whose gradients are what the model is given."""
+
+    def __init__(self, *shapes):
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+
+    def forward(self, *gradients):
+        return sum((weight * gradient).sum() for weight, gradient in zip(self.weights, gradients))
+
+
+def average_narrow(rank, size):
+    """What is averaged uncompressed, compressed, and uncompressed because a value is not finite, by type."""
+    results = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        hook, parameters = gradtool.ddp_hook("none", start_iteration=2), [nn.Parameter(torch.zeros(40))]
+        for step in range(4):
+            gradient = torch.full((40,), 30000.0 + 2048 * rank, dtype=dtype)
+            if step == 3 and rank == 1:
+                gradient[7] = float("nan")
+            hook._reduce(gradient, parameters, 0)
+            hook.iteration += 1
+            results.append(gradient.double().numpy())
+    # What float32 cannot hold is averaged as it is.
+    wide = torch.full((3,), 1e300 * (rank + 1), dtype=torch.float64)
+    gradtool.ddp_hook("none")._reduce(wide, [nn.Parameter(torch.zeros(3))], 0)
+    return results + [wide.numpy()]
+
+
+def test_narrow_types_are_averaged_without_overflow_and_as_every_library_can():
+    *results, wide = run_ranks(4, average_narrow)[0]
+    for number, got in enumerate(results):
+        finite = np.delete(got, 7)
+        assert np.abs(finite - 33072).max() <= 33072 / 256, number
+        assert np.isnan(got[7]) == (number % 4 == 3)
+    np.testing.assert_allclose(wide, 2.5e300)
+
+
+def make_hooks_that_differ(rank, size):
+    def differing(**options):
+        spec = options.pop("spec", ("topk:ratio=0.05",))
+        here = {name: values[rank % len(values)] for name, values in options.items()}
+        return sentence_of(gradtool.ddp_hook, spec[rank % len(spec)], **here)
+
+    class Scaler:
+        get_scale = is_enabled = None
+    return [differing(spec=("topk:ratio=0.05", "qsgd")), differing(spec=("topk:ratio=0.05", "topk:ratio=0.1")), differing(seed=(1, 2)),
+            differing(start_iteration=(0, 5)), differing(scheme=("auto", "gather")), differing(scaler=(None, Scaler())),
+            differing(spec=("topk", "topq")), differing(threads=(1, 0))]
+
+
+def test_ranks_that_differ_end_with_one_sentence_on_all():
+    words = ["the codec is topk:ratio=0.05.* on rank 0 and qsgd.* on rank 1", "ratio=0.05.* and .*ratio=0.1", "seed is 1 .* and 2",
+             "start_iteration is 0 on rank 0 and 5 on rank 1", "scheme is auto on rank 0 and gather on rank 1",
+             "scaler is None on rank 0 and a GradScaler on rank 1", "topq", "threads is 0; valid is a whole number from 1 on"]
+    first, second = run_ranks(2, make_hooks_that_differ)
+    for ours, theirs, word in zip(first, second, words):
+        assert re.search(word, ours) and re.search(word, theirs), (ours, theirs)
+        assert ours == theirs or ours == "rank 1 refuses: " + theirs
+
+
+def refuse_arguments(rank, size):
+    refused = [sentence_of(gradtool.ddp_hook, "topk", **{name: value}) for name, value in (
+        ("scheme", "ring"), ("scheme", None), ("scheme", "sum"), ("seed", -1), ("seed", 0.5), ("seed", 2 ** 64), ("threads", 0),
+        ("threads", "2"), ("start_iteration", -1), ("start_iteration", None), ("scaler", 3), ("group", "gloo"))]
+    refused += [sentence_of(gradtool.ddp_hook, spec, scheme=scheme) for spec, scheme in ((3, "auto"), ("powersgd", "gather"))]
+    ddp, hook = nn.parallel.DistributedDataParallel(nn.Linear(3, 3)), gradtool.ddp_hook("topk")
+    refused += [sentence_of(hook.register, model) for model in (nn.Linear, nn.Linear(3, 3), None)]
+    hook.register(ddp)
+    refused.append(sentence_of(hook.register, nn.parallel.DistributedDataParallel(nn.Linear(3, 3))))
+    refused.append(sentence_of(gradtool.ddp_hook("topk").register, ddp))
+    half = torch.distributed.new_group([0]), torch.distributed.new_group([1])
+    of_half = nn.parallel.DistributedDataParallel(nn.Linear(3, 3), process_group=half[rank])
+    refused.append(sentence_of(gradtool.ddp_hook("topk").register, of_half))
+    refused.append(sentence_of(gradtool.ddp_hook, "topk", group=half[1 - rank]))
+    gradtool.ddp_hook("topk", group=half[rank]).register(of_half)
+    of_half(torch.ones(2, 3)).sum().backward()
+    hook, spectrum = gradtool.ddp_hook("topk"), nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    of_half.module.spectrum = spectrum  # gloo of torch 1.13 refuses the model itself
+    of_half.process_group = torch.distributed.group.WORLD
+    refused += [sentence_of(hook.register, of_half), sentence_of(hook._reduce, spectrum.detach(), [spectrum], 0)]
+    return refused
+
+
+def test_arguments_that_are_not_valid_are_refused_before_the_training():
+    words = ["called 'ring'; valid is auto, sum, gather", "scheme is None; valid is auto", "cannot ride on a sum", "seed is -1", "seed is 0.5",
+             r"below 2\^64", "threads is 0", "threads is '2'", "start_iteration is -1", "start_iteration is None", "scaler is of the type int",
+             "group is 'gloo'; valid is a process group", "the codec is 3", "reducer of its own",
+             "the class Linear; valid is what DistributedDataParallel", "the type Linear; valid", "the type NoneType; valid",
+             "registered with a model already", "has a communication hook already", r"over the ranks \[\d\] and the hook over \[0, 1\]",
+             "a process group of which this rank is a member", "spectrum has the type torch.complex64; valid are real numbers", r"\(3,\) is of the type torch.complex64; valid are real numbers"]
+    for results in run_ranks(2, refuse_arguments):
+        assert len(results) == len(words)
+        for sentence, word in zip(results, words):
+            assert re.search(word, sentence), f"{sentence} / {word}"
+
+
+def refuse_sparse(rank, size):
+    class Sparse(nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.tokens = kind(10, 4, sparse=True)
+
+        def forward(self, inputs):
+            return self.tokens(inputs).sum()
+    words = [sentence_of(gradtool.ddp_hook("topk").register, nn.parallel.DistributedDataParallel(Sparse(kind)))
+             for kind in (nn.Embedding, nn.EmbeddingBag)]
+    ddp = nn.parallel.DistributedDataParallel(Sparse(nn.Embedding))
+    ddp.register_comm_hook(None, gradtool.ddp_hook("topk"))
+    words.append(sentence_of(lambda: ddp(torch.tensor([[1, 2]])).backward()))
+    return words
+
+
+def test_sparse_gradients_are_refused_by_name():
+    for words in run_ranks(2, refuse_sparse):
+        assert "the gradient of tokens.weight is sparse" in words[0] and "Embedding with sparse=False" in words[0]
+        assert "EmbeddingBag with sparse=False" in words[1]
+        assert "is sparse, which no codec takes" in words[2]
