@@ -33,6 +33,40 @@ class GivenGradients(nn.Module):
         return sum((weight * gradient).sum() for weight, gradient in zip(self.weights, gradients))
 
 
+SPECS_BY_LAYOUT = ["powersgd:rank=1", "gradiveq", "dct", "zfp", "qsgd:bits=4", "topk:ratio=0.05", "iwp"]
+
+
+def average_in_both_formats(rank, size, specs):
+    results = []
+    for spec in specs:
+        for channels_last in (False, True):
+            torch.manual_seed(7)
+            model = GivenGradients((8, 6, 3, 3), (5, 8), (4, 8, 1, 3), (6, 2, 2, 3, 2))
+            if channels_last:
+                for weight, memory_format in ((0, torch.channels_last), (2, torch.channels_last), (3, torch.channels_last_3d)):
+                    model.weights[weight].data = model.weights[weight].data.to(memory_format=memory_format)
+                model.weights[1].data = torch.zeros(8, 5).t()  # a transposed matrix is dense, too
+            with torch.no_grad():
+                for weight in model.weights:
+                    weight.copy_(torch.randn(weight.shape))
+            ddp = nn.parallel.DistributedDataParallel(model)
+            gradtool.ddp_hook(spec).register(ddp)
+            torch.manual_seed(rank)
+            for _ in range(3):
+                ddp.zero_grad()
+                ddp(*(torch.randn(weight.shape) for weight in model.weights)).backward()
+            results.append([weight.grad.contiguous().numpy().copy() for weight in model.weights])
+    return results
+
+
+def test_channels_last_gives_the_averages_of_the_contiguous_model():
+    """DDP's buckets hold tensors as they lie in memory; files and bench have them in the order of their indices."""
+    results = run_ranks(2, average_in_both_formats, SPECS_BY_LAYOUT)[0]
+    for number, spec in enumerate(SPECS_BY_LAYOUT):
+        for contiguous, strided in zip(results[2 * number], results[2 * number + 1]):
+            np.testing.assert_array_equal(strided, contiguous, err_msg=spec)
+
+
 def average_narrow(rank, size):
     """What is averaged uncompressed, compressed, and uncompressed because a value is not finite, by type."""
     results = []

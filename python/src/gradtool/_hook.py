@@ -153,8 +153,10 @@ class DdpHook:
             values.div_(scale)
         if unit.weights is not None:
             torch.cat([p.detach().reshape(-1).float() for p in unit.parameters], out=unit.weights)
+        unit.to_order_of_indices(values)
         unit.reducer.reduce(values, unit.weights, None, seed=self._seed, step=self.iteration, tensor=number,
                             iteration=self.iteration, learning_rate_ratio=1.0, stream=_stream(values.device))
+        unit.to_order_in_memory(values)
         self._payload_so_far += unit.reducer.payload_bytes
         if scale != 1.0:
             values.mul_(scale)
@@ -197,9 +199,28 @@ class _Unit:
         self.parameters = parameters
         self.reducer: Any = None
         self.weights: Optional[torch.Tensor] = None
+        # A bucket holds a dense tensor in the order in which it lies in memory. Where that is not the order of its
+        # indices, as in channels_last, these are where it begins, its shape and its strides.
+        self._strided = []
+        begin = 0
+        for p in parameters:
+            if not p.is_contiguous() and _is_dense(p):
+                self._strided.append((begin, p.shape, p.stride()))
+            begin += p.numel()
 
     def holds(self, parameters: list) -> bool:
         return len(parameters) == len(self.parameters) and all(a is b for a, b in zip(parameters, self.parameters))
+
+    def to_order_of_indices(self, values: torch.Tensor) -> None:
+        """Codecs see gradients as files and `bench` have them."""
+        for begin, shape, stride in self._strided:
+            piece = values[begin:begin + shape.numel()]
+            piece.copy_(piece.as_strided(shape, stride).clone(memory_format=torch.contiguous_format).view(-1))
+
+    def to_order_in_memory(self, values: torch.Tensor) -> None:
+        for begin, shape, stride in self._strided:
+            piece = values[begin:begin + shape.numel()]
+            piece.as_strided(shape, stride).copy_(piece.clone().view(shape))
 
 
 class _Peers:
@@ -303,6 +324,16 @@ def _meet(group: Any, refused: Optional[Error], settings: dict) -> None:
         for what, first in all_ranks[0][1].items():
             if theirs[what] != first:
                 raise UsageError(f"{what} is {first} on rank 0 and {theirs[what]} on rank {rank}; every rank needs the same")
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie side by side in memory, in whatever order."""
+    expected = 1
+    for stride, extent in sorted((s, e) for s, e in zip(tensor.stride(), tensor.shape) if e > 1):
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
 
 
 def _stream(device: torch.device) -> int:
