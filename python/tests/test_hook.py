@@ -174,3 +174,38 @@ def test_sparse_gradients_are_refused_by_name():
         assert "the gradient of tokens.weight is sparse" in words[0] and "Embedding with sparse=False" in words[0]
         assert "EmbeddingBag with sparse=False" in words[1]
         assert "is sparse, which no codec takes" in words[2]
+
+
+def capture_then_compress(rank, size, path):
+    """What a training averages that was captured before, and one that was not; and what a capture beside the hook shows."""
+    results = []
+    for captured in (False, True):
+        ddp = nn.parallel.DistributedDataParallel(GivenGradients((8, 6)))
+        torch.manual_seed(rank)
+        if captured:
+            with gradtool.Capture(ddp, f"{path}.before.h5") as capture:
+                for _ in range(2):
+                    ddp.zero_grad()
+                    ddp(torch.full((8, 6), float(rank))).backward()
+                    capture.step()
+        hook = gradtool.ddp_hook("topk:ratio=0.2").register(ddp)
+        for step in range(3):
+            ddp.zero_grad()
+            gradient = torch.randn(8, 6)
+            if step == 2 and captured:
+                with gradtool.Capture(ddp, f"{path}.beside.h5") as capture:
+                    ddp(gradient).backward()
+                    capture.step()
+                results.append(gradient.numpy())
+            else:
+                ddp(gradient).backward()
+        assert hook.iteration == 3
+        results.append(ddp.module.weights[0].grad.numpy().copy())
+    return results
+
+
+def test_a_captured_model_is_compressed_in_the_same_process(tmp_path):
+    for rank, (alone, gradient, after) in enumerate(run_ranks(2, capture_then_compress, str(tmp_path / "run"))):
+        np.testing.assert_array_equal(after, alone)
+        with gradtool.open(tmp_path / "run.beside.h5") as run:
+            np.testing.assert_array_equal(next(iter(run)).gradient[0, rank], gradient)

@@ -10,6 +10,7 @@ from torch import nn
 
 from . import _core
 from ._codec import _kind_of
+from ._ddp import take_over
 from ._modules import describe_tensor, inner_module, uncompiled
 from ._errors import Error, UnavailableError, UsageError
 
@@ -95,7 +96,8 @@ class DdpHook:
             names[id(parameter)] = (name, kind, layout, before / elements)
             before += parameter.numel()
         try:
-            ddp.register_comm_hook(None, self)
+            if not take_over(ddp, None, self):
+                ddp.register_comm_hook(None, self)
         except RuntimeError as error:
             raise UsageError("the model has a communication hook already, and DistributedDataParallel takes one for ever; "
                              "wrap the module anew") from error
