@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/host_sum.hpp"
 #include "lib/comm/ring.hpp"
 #include "lib/core/arena.hpp"
+#include "lib/core/state.hpp"
 #include "lib/core/task_pool.hpp"
 #include "python/native/arrays.hpp"
 #if GT_HAS_CUDA
@@ -152,6 +154,17 @@ class UnitReducer {
   [[nodiscard]] std::string note() const { return reducer_->note(); }
   void reset(std::uintptr_t stream) { reducer_->reset(queue_of<S>(&ranks_.pool, stream)); }
 
+  /// All that it keeps between steps, for `restore` of a new one that is made alike. Throws Fault::unavailable for what
+  /// a GPU keeps.
+  [[nodiscard]] nb::bytes save() const {
+    const auto saved = save_state(*reducer_);
+    return nb::bytes{saved.data(), saved.size()};
+  }
+  /// Throws Fault::data where `saved` is of a reducer that was made otherwise; this one is then half restored.
+  void restore(const nb::bytes& saved) {
+    restore_state(*reducer_, std::as_bytes(std::span{saved.c_str(), saved.size()}));
+  }
+
  private:
   Ranks<S>& ranks_;
   std::size_t n_;
@@ -176,7 +189,9 @@ void add_reducer(nb::module_& module, const char* ranks, const char* reducer) {
            "tensor"_a, "iteration"_a, "learning_rate_ratio"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("payload_bytes", &Class::payload_bytes)
       .def_prop_ro("note", &Class::note)
-      .def("reset", &Class::reset, "stream"_a = 0);
+      .def("reset", &Class::reset, "stream"_a = 0)
+      .def("save", &Class::save)
+      .def("restore", &Class::restore, "saved"_a);
 }
 
 }  // namespace

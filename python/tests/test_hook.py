@@ -1,6 +1,8 @@
 """The hook that compresses DistributedDataParallel: memory formats, types, arguments, and what is refused on every rank."""
 
+import pickle
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -142,11 +144,12 @@ def refuse_arguments(rank, size):
 
 def test_arguments_that_are_not_valid_are_refused_before_the_training():
     words = ["called 'ring'; valid is auto, sum, gather", "scheme is None; valid is auto", "cannot ride on a sum", "seed is -1", "seed is 0.5",
-             r"below 2\^64", "threads is 0", "threads is '2'", "start_iteration is -1", "start_iteration is None", "scaler is of the type int",
-             "group is 'gloo'; valid is a process group", "the codec is 3", "reducer of its own",
+             r"below 2\^64", "threads is 0", "threads is '2'", "start_iteration is -1", "start_iteration is None",
+             "scaler is of the type int", "group is 'gloo'; valid is a process group", "the codec is 3", "reducer of its own",
              "the class Linear; valid is what DistributedDataParallel", "the type Linear; valid", "the type NoneType; valid",
              "registered with a model already", "has a communication hook already", r"over the ranks \[\d\] and the hook over \[0, 1\]",
-             "a process group of which this rank is a member", "spectrum has the type torch.complex64; valid are real numbers", r"\(3,\) is of the type torch.complex64; valid are real numbers"]
+             "a process group of which this rank is a member", "spectrum has the type torch.complex64; valid are real numbers",
+             r"\(3,\) is of the type torch.complex64; valid are real numbers"]
     for results in run_ranks(2, refuse_arguments):
         assert len(results) == len(words)
         for sentence, word in zip(results, words):
@@ -209,3 +212,96 @@ def test_a_captured_model_is_compressed_in_the_same_process(tmp_path):
         np.testing.assert_array_equal(after, alone)
         with gradtool.open(tmp_path / "run.beside.h5") as run:
             np.testing.assert_array_equal(next(iter(run)).gradient[0, rank], gradient)
+
+
+class Crossed(nn.Module):
+    """Gradients arrive in another order than that of the parameters, so that DDP cuts its buckets otherwise after the first iteration."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.last, self.first, self.middle = nn.Linear(24, 10), nn.Linear(16, 40), nn.Linear(40, 24)
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(self.middle(torch.tanh(self.first(inputs)))))
+
+
+def train_crossed(rank, path, spec, options, begin, end, save_at=None):
+    """The weights after the iterations from `begin` to `end`, of a training that goes on from `path` unless it begins at 0."""
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 3000
+    ddp = nn.parallel.DistributedDataParallel(Crossed(), bucket_cap_mb=0.003)
+    hook = gradtool.ddp_hook(spec, **options).register(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.05, momentum=0.9)
+    if begin > 0:
+        saved = torch.load(f"{path}.{rank}")
+        ddp.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        hook.load_state_dict(saved["hook"])
+    for step in range(begin, end):
+        generator = torch.Generator().manual_seed(100 * step + rank)
+        optimizer.zero_grad()
+        (ddp(torch.randn(8, 16, generator=generator)) ** 2).mean().backward()
+        optimizer.step()
+        if step + 1 == save_at:
+            torch.save({"model": ddp.state_dict(), "optimizer": optimizer.state_dict(), "hook": hook.state_dict()}, f"{path}.{rank}")
+    assert hook.iteration == end
+    cut = [[name for p in unit.parameters for name, q in ddp.named_parameters() if p is q] for _, unit in sorted(hook._units.items())]
+    return torch.cat([p.detach().reshape(-1) for p in ddp.parameters()]).numpy().copy(), hook.bytes_sent, cut
+
+
+def train_each(rank, size, folder, trainings, *iterations):
+    return [train_crossed(rank, f"{folder}/{number}", spec, options, *iterations) for number, (spec, options) in enumerate(trainings)]
+
+
+def test_a_saved_hook_goes_on_with_the_same_bits(tmp_path):
+    """In new processes, where DDP begins with other buckets than it had when the state was saved."""
+    trainings = [("topk:ratio=0.1,ef=on", {}), ("topk:ratio=0.1,ef=ef21", {}), ("powersgd:rank=2", {}), ("qsgd:bits=4", {}), ("dgc", {}),
+                 ("bf16", {"scheme": "hop"}), ("efsignsgd", {}), ("gradiveq", {}), ("oktopk", {}), ("topk:ef=on", {"start_iteration": 12})]
+    whole = run_ranks(2, train_each, str(tmp_path), trainings, 0, 20, 10)
+    parts = run_ranks(2, train_each, str(tmp_path), trainings, 10, 20)
+    for rank in range(2):
+        for (spec, _), (weights, *rest), (again, *rest_again) in zip(trainings, whole[rank], parts[rank]):
+            np.testing.assert_array_equal(again, weights, err_msg=spec)
+            assert rest_again == rest and len(rest[1]) == 2, spec  # bytes and buckets
+
+
+def load_what_does_not_fit(rank, size, path):
+    def hook_of(spec="topk:ratio=0.1", module=Crossed, **options):
+        ddp = nn.parallel.DistributedDataParallel(module(), bucket_cap_mb=0.003)
+        return ddp, gradtool.ddp_hook(spec, **options).register(ddp)
+    train_crossed(rank, path, "topk:ratio=0.1", {}, 0, 3, 3)
+    saved, other = torch.load(f"{path}.{rank}")["hook"], gradtool.ddp_hook("topk:ratio=0.1")
+    words = [sentence_of(other.state_dict), sentence_of(other.load_state_dict, saved), sentence_of(pickle.dumps, other)]
+    for options, state in (({"spec": "topk:ratio=0.2"}, saved), ({"seed": 2}, saved), ({"scheme": "gather"}, saved), ({}, {**saved, "ranks": 4}),
+                           ({}, {**saved, "rank": 0}), ({}, {"model": 3}), ({}, {**saved, "iteration": rank}),
+                           ({"module": lambda: nn.Linear(3, 3)}, saved)):
+        words.append(sentence_of(hook_of(**options)[1].load_state_dict, state))
+    kept = saved["buckets"][0]["kept"]
+    words.append(sentence_of(hook_of()[1].load_state_dict, {**saved, "buckets": [{**saved["buckets"][0], "kept": kept[:-4]}]}))
+    # A hook that saves what it has loaded saves the same.
+    ddp, hook = hook_of()
+    hook.load_state_dict(saved)
+    again = hook.state_dict()
+    assert again.keys() == saved.keys() and all(torch.equal(a["kept"], b["kept"]) for a, b in zip(again["buckets"], saved["buckets"]))
+    # Buckets of another size drop what was kept, which a warning says.
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 20
+    ddp = nn.parallel.DistributedDataParallel(Crossed())
+    gradtool.ddp_hook("topk:ratio=0.1").register(ddp).load_state_dict(saved)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            ddp(torch.ones(8, 16)).sum().backward()
+    words.append("; ".join(str(warning.message) for warning in caught if "bucket" in str(warning.message)))
+    return words
+
+
+def test_states_that_do_not_fit_are_refused_on_every_rank(tmp_path):
+    words = ["hook.register", "hook.register", "cannot be saved itself; save hook.state_dict",
+             "codec is topk:ratio=0.1.* in the saved state and topk:ratio=0.2", "seed is 1 in the saved state and 2",
+             "scheme is auto in the saved state and gather", "ranks is 4 in the saved state and 2", "rank is 0 in the saved state and 1",
+             "not one of a hook", "iteration of the saved state is 0 on rank 0 and 1 on rank 1", "a parameter last.* which this one has not",
+             "saved state: it ends too early", "cuts bucket 0 otherwise .* dropped; give it the same bucket_cap_mb"]
+    for results in run_ranks(2, load_what_does_not_fit, str(tmp_path / "run")):
+        assert len(results) == len(words)
+        for sentence, word in zip(results, words):
+            assert re.search(word, sentence), f"{sentence} / {word}"

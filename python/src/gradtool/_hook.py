@@ -1,8 +1,10 @@
 """A communication hook for DistributedDataParallel that averages gradients through gradtool's codecs."""
 
 import numbers
+import warnings
+import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import distributed as dist
@@ -12,7 +14,7 @@ from . import _core
 from ._codec import _kind_of
 from ._ddp import take_over
 from ._modules import describe_tensor, inner_module, uncompiled
-from ._errors import Error, UnavailableError, UsageError
+from ._errors import DataError, UnavailableError, UsageError
 
 
 class DdpHook:
@@ -27,32 +29,17 @@ class DdpHook:
         self._group = dist.new_group(ranks)
         self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._peers = _Peers(self._group, ranks if ranks is not None else list(range(self._size)))
-        self._scaler = scaler
-        refused = None
-        settings: dict = {}
-        try:
-            self._codec = _checked_codec(spec)
-            self.spec = f"{self._codec['name']}:{self._codec['params']}" if self._codec["params"] else self._codec["name"]
-            if not isinstance(scheme, str):
-                raise UsageError(f"scheme is {scheme!r}; valid is auto, sum, gather, hop or alltoall")
-            self._scheme = scheme
-            self._seed, self._start = _whole("seed", seed, 0), _whole("start_iteration", start_iteration, 0)
-            if self._seed >= 2 ** 64:
-                raise UsageError(f"seed is {seed}; valid is a whole number below 2^64")
-            self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
-            if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
-                raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
-            settings = {"the codec": self.spec, "scheme": scheme, "seed": self._seed, "start_iteration": self._start,
-                        "scaler": "None" if scaler is None else "a GradScaler"}
-        except Error as error:
-            refused = error
-        _meet(self._group, refused, settings)
+        _agree(self._group, lambda: self._take(spec, scheme, seed, threads, start_iteration, scaler))
         # A reducer of a tensor that nobody has refuses what does not go together before a training begins.
         _core.HostReducer(_core.HostRanks(self._rank, self._size, 1, self._peers.exchange, self._peers.all_reduce),
                           self.spec, [("weight", [8, 8], "linear", "OI", 0.0)], scheme)
         self.__qualname__ = self.__name__ = "gradtool_" + self._codec["name"]  # DDP notes the name of its hook
         self._names: dict = {}
+        self._parameters: dict = {}
         self._units: dict = {}
+        self._loaded = False  # whether what is kept was
+        self._regrouping = False  # until the first iteration after load_state_dict has ended
+        self._waiting: list = []  # (future, buffer, parameters) of buckets whose averages are not there yet
         self._ranks: dict = {}
         self._executor = ThreadPoolExecutor(1, "gradtool hook")
         #: Training iterations that the hook has averaged.
@@ -60,6 +47,24 @@ class DdpHook:
         #: Bytes that this rank's encoders produced in the last iteration.
         self.payload_bytes = 0
         self._payload_so_far = 0
+        self._sent_before = 0
+
+    def _take(self, spec: Any, scheme: Any, seed: Any, threads: Any, start_iteration: Any, scaler: Any) -> dict:
+        """Takes arguments that are valid; returns those that every rank needs alike."""
+        self._codec = _checked_codec(spec)
+        #: The codec with all of its parameters.
+        self.spec = f"{self._codec['name']}:{self._codec['params']}" if self._codec["params"] else self._codec["name"]
+        if not isinstance(scheme, str):
+            raise UsageError(f"scheme is {scheme!r}; valid is auto, sum, gather, hop or alltoall")
+        self._seed, self._start = _whole("seed", seed, 0), _whole("start_iteration", start_iteration, 0)
+        if self._seed >= 2 ** 64:
+            raise UsageError(f"seed is {seed}; valid is a whole number below 2^64")
+        self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
+        if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
+            raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
+        self._scheme, self._scaler = scheme, scaler
+        return {"the codec": self.spec, "scheme": scheme, "seed": self._seed, "start_iteration": self._start,
+                "scaler": "None" if scaler is None else "a GradScaler"}
 
     @property
     def bytes_sent(self) -> int:
@@ -67,7 +72,7 @@ class DdpHook:
 
         Buckets that are averaged uncompressed and the agreement of the ranks about each bucket are not counted.
         """
-        return sum(ranks.bytes_sent for ranks in self._ranks.values())
+        return self._sent_before + sum(ranks.bytes_sent for ranks in self._ranks.values())
 
     def register(self, model: nn.parallel.DistributedDataParallel) -> "DdpHook":
         """Registers the hook, and learns the tensors' kinds and names from the model, which a few codecs look at."""
@@ -101,8 +106,69 @@ class DdpHook:
         except RuntimeError as error:
             raise UsageError("the model has a communication hook already, and DistributedDataParallel takes one for ever; "
                              "wrap the module anew") from error
-        self._names = names
+        self._names, self._parameters = names, dict(parameters)
         return self
+
+    def state_dict(self) -> dict:
+        """What this rank keeps from iteration to iteration, for `torch.save`; every rank saves its own.
+
+        Residuals, momenta and factors belong to a bucket, and are saved with the names of its parameters. Not for
+        gradients on a GPU.
+        """
+        if not self._names:
+            raise UsageError("the hook does not know the parameters' names; register it with hook.register(model)")
+        return self._executor.submit(self._save).result()
+
+    def _save(self) -> dict:
+        buckets = []
+        for number, unit in sorted(self._units.items()):
+            kept = b"" if unit.reducer is None else unit.reducer.save()
+            buckets.append({"number": number, "parameters": [self._names[id(p)][0] for p in unit.parameters],
+                            "kept": torch.frombuffer(bytearray(kept), dtype=torch.uint8) if kept else None})
+        return {"format": 1, "codec": self.spec, "scheme": self._scheme, "seed": self._seed, "ranks": self._size,
+                "rank": self._rank, "iteration": self.iteration, "bytes_sent": self.bytes_sent, "buckets": buckets}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Goes on where `state_dict` was called, with the same bits. Every rank calls it, with what it has saved itself.
+
+        DDP begins with other buckets than those that it had when the state was saved: the first iteration afterwards
+        waits for all of them and averages the saved ones instead.
+        """
+        if not self._names:
+            raise UsageError("the hook does not know the parameters' names; register it with hook.register(model) first")
+        _agree(self._group, lambda: self._checked_state(state))
+        _agree(self._group, lambda: self._executor.submit(self._restore, state).result())
+
+    def _checked_state(self, state: Any) -> dict:
+        if not isinstance(state, dict) or state.get("format") != 1:
+            raise DataError("the state is not one of a hook; valid is what hook.state_dict() returned")
+        for what, ours in (("codec", self.spec), ("scheme", self._scheme), ("seed", self._seed), ("ranks", self._size),
+                           ("rank", self._rank)):
+            if state.get(what) != ours:
+                raise UsageError(f"{what} is {state.get(what)} in the saved state and {ours} in this hook; valid is what this rank "
+                                 f"saved, of a hook that was made with the same arguments")
+        names = [name for bucket in state["buckets"] for name in bucket["parameters"]]
+        foreign = next((name for name in names if name not in self._parameters), None)
+        if foreign is not None:
+            raise UsageError(f"the saved state is of a model with a parameter {foreign}, which this one has not; valid is the "
+                             f"state of the same model")
+        return {"the iteration of the saved state": state["iteration"],
+                "the checksum of the saved parameters' names": zlib.crc32("\n".join(names).encode())}
+
+    def _restore(self, state: dict) -> dict:
+        units = {}
+        for bucket in state["buckets"]:
+            unit = units[bucket["number"]] = _Unit([self._parameters[name] for name in bucket["parameters"]])
+            if bucket["kept"] is not None:
+                self._prepare(unit)
+                unit.reducer.restore(bucket["kept"].cpu().numpy().tobytes())
+        self._units, self._loaded, self._regrouping, self.iteration = units, True, bool(units), state["iteration"]
+        self._sent_before = state["bytes_sent"] - sum(ranks.bytes_sent for ranks in self._ranks.values())
+        return {}
+
+    def __getstate__(self) -> dict:
+        raise UsageError("a hook belongs to the process group of its training and cannot be saved itself; save "
+                         "hook.state_dict()")
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Averages a bucket on a thread of the hook's own, bucket after bucket, while the backward pass goes on."""
@@ -115,16 +181,44 @@ class DdpHook:
         return future
 
     def _work(self, future: Any, buffer: torch.Tensor, parameters: list, number: int, last: bool, ready: Any) -> None:
+        self._waiting.append((future, buffer, parameters))
         try:
             if ready is not None:
                 torch.cuda.current_stream(buffer.device).wait_event(ready)
-            self._reduce(buffer, parameters, number)
+            if not self._regrouping:
+                self._reduce(buffer, parameters, number)
+            elif last:
+                self._reduce_as_saved()
             if last:
+                # Buckets of an earlier cut that had more of them.
+                for stale in [] if self._regrouping else [n for n in self._units if n > number]:
+                    del self._units[stale]
+                self._regrouping = False
                 self.iteration += 1
                 self.payload_bytes, self._payload_so_far = self._payload_so_far, 0
-            future.set_result(buffer)
+            if not self._regrouping:
+                for done, averaged, _ in self._waiting:
+                    done.set_result(averaged)
+                self._waiting.clear()
         except BaseException as error:  # pylint: disable=broad-except
-            future.set_exception(error)
+            for failed, _, _ in self._waiting:
+                failed.set_exception(error)
+            self._waiting.clear()
+
+    def _reduce_as_saved(self) -> None:
+        """Averages all gradients of an iteration in the buckets that were loaded instead of those that DDP has cut."""
+        pieces: dict = {}
+        for _, buffer, parameters in self._waiting:
+            pieces.update(zip(map(id, parameters), buffer.split([p.numel() for p in parameters])))
+        if set(pieces) != {id(p) for unit in self._units.values() for p in unit.parameters}:
+            raise UsageError("the state that was loaded is not of the parameters that the model trains; valid is the state "
+                             "of the same model")
+        for number, unit in sorted(self._units.items()):
+            own = [pieces[id(p)] for p in unit.parameters]
+            values = torch.cat(own)
+            self._reduce(values, unit.parameters, number)
+            for piece, averaged in zip(own, values.split([p.numel() for p in unit.parameters])):
+                piece.copy_(averaged)
 
     def _reduce(self, buffer: torch.Tensor, parameters: list, number: int) -> None:
         if buffer.layout != torch.strided or buffer.is_complex():
@@ -135,6 +229,9 @@ class DdpHook:
         # DDP cuts its buckets anew after the first iteration: what was kept for the old ones is dropped with them.
         unit = self._units.get(number)
         if unit is None or not unit.holds(parameters):
+            if unit is not None and self._loaded:
+                warnings.warn(f"DistributedDataParallel cuts bucket {number} otherwise than when the state was saved, and what was "
+                              f"kept for it is dropped; give it the same bucket_cap_mb, and save after two iterations or more")
             unit = self._units[number] = _Unit(parameters)
         values = buffer.to(torch.float32)
         if self.iteration < self._start or not self._finite_everywhere(values):
@@ -148,8 +245,7 @@ class DdpHook:
 
     def _compress(self, values: torch.Tensor, unit: "_Unit", number: int) -> None:
         if unit.reducer is None:
-            unit.reducer = self._make(unit.parameters, values.device)
-            unit.weights = torch.empty_like(values) if self._codec["needs_weight"] else None
+            self._prepare(unit)
         scale = float(self._scaler.get_scale()) if self._scaler is not None and self._scaler.is_enabled() else 1.0
         if scale != 1.0:
             values.div_(scale)
@@ -179,19 +275,22 @@ class DdpHook:
             raise UnavailableError("this build of gradtool has no CUDA, and the gradients are on a GPU; build the "
                                    "package where nvcc is")
 
-    def _make(self, parameters: list, device: torch.device) -> Any:
+    def _prepare(self, unit: "_Unit") -> None:
         tensors = []
-        for position, parameter in enumerate(parameters):
+        for position, parameter in enumerate(unit.parameters):
             shape = tuple(parameter.shape) or (1,)
             name, kind, layout, depth = self._names.get(id(parameter), (f"tensor{position}", *_kind_of(shape), 0.0))
             tensors.append((name, list(shape), kind, layout, depth))
+        device = unit.parameters[0].device
         self._expect_device(device)
+        on_gpu = device.type == "cuda"
         if device not in self._ranks:
-            kind = _core.CudaRanks if device.type == "cuda" else _core.HostRanks
-            self._ranks[device] = kind(self._rank, self._size, self._threads, self._peers.exchange,
-                                       self._peers.all_reduce)
-        make = _core.CudaReducer if device.type == "cuda" else _core.HostReducer
-        return make(self._ranks[device], self.spec, tensors, self._scheme, _stream(device))
+            self._ranks[device] = (_core.CudaRanks if on_gpu else _core.HostRanks)(
+                self._rank, self._size, self._threads, self._peers.exchange, self._peers.all_reduce)
+        unit.reducer = (_core.CudaReducer if on_gpu else _core.HostReducer)(
+            self._ranks[device], self.spec, tensors, self._scheme, _stream(device))
+        if self._codec["needs_weight"]:
+            unit.weights = torch.empty(sum(p.numel() for p in unit.parameters), device=device)
 
 
 class _Unit:
@@ -273,7 +372,7 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
     It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back. Sparse
     and complex gradients are refused.
     Residuals and factors belong to a bucket, and begin anew when DDP cuts its buckets anew after the first iteration.
-    A hook does not see the learning rate: to codecs with schedules it looks constant.
+    A hook does not see the learning rate: to codecs with schedules it looks constant. `hook.state_dict()` saves what is kept.
 
     A bucket in which any rank has an infinite value or NaN, as a GradScaler provokes them, is averaged uncompressed by
     all ranks and leaves residuals and factors as they are; the scaler then skips the step. The ranks agree on this by an
@@ -310,20 +409,25 @@ def _whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def _meet(group: Any, refused: Optional[Error], settings: dict) -> None:
-    """Ends on every rank with the same sentence where one refuses, or where they do not agree; a collective.
+def _agree(group: Any, act: Callable[[], dict]) -> None:
+    """Calls `act` on every rank; ends with the same sentence on all where one fails, or where what they return differs.
 
     A rank that failed alone would leave the others waiting for its messages, and those of two codecs do not fit together.
     """
-    all_ranks: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(all_ranks, (None if refused is None else str(refused), settings), group=group)
-    if refused is not None:
-        raise refused
-    for rank, (sentence, _) in enumerate(all_ranks):
+    failed, returned = None, {}
+    try:
+        returned = act()
+    except Exception as error:  # pylint: disable=broad-except
+        failed = error
+    answers: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(answers, (None if failed is None else str(failed), returned), group=group)
+    if failed is not None:
+        raise failed
+    for rank, (sentence, _) in enumerate(answers):
         if sentence is not None:
             raise UsageError(f"rank {rank} refuses: {sentence}")
-    for rank, (_, theirs) in enumerate(all_ranks):
-        for what, first in all_ranks[0][1].items():
+    for rank, (_, theirs) in enumerate(answers):
+        for what, first in answers[0][1].items():
             if theirs[what] != first:
                 raise UsageError(f"{what} is {first} on rank 0 and {theirs[what]} on rank {rank}; every rank needs the same")
 
