@@ -271,3 +271,43 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     with pytest.raises(gradtool.UsageError, match="no known kind"):
         gradtool.import_checkpoint(tmp_path / "x.npz", out)
     assert not out.exists()
+
+
+def test_names_of_wrapped_models_agree_with_those_of_bare_ones(tmp_path):
+    state = {"fc.weight": torch.ones(2, 3), "fc.bias": torch.ones(2)}
+    torch.save(state, tmp_path / "bare.pt")
+    for name, wrap in (("ddp", "module.{}".format), ("compiled", "_orig_mod.{}".format), ("both", "module._orig_mod.{}".format),
+                       ("inner", lambda name: name.replace("fc.", "fc._orig_mod."))):
+        torch.save({wrap(key): 3 * value for key, value in state.items()}, tmp_path / f"{name}.pt")
+        for paths in (["bare.pt", f"{name}.pt"], [f"{name}.pt", "bare.pt"]):
+            with pytest.warns(UserWarning, match=f"{name}.pt: was saved from a wrapper .* is taken as fc.weight"):
+                gradtool.import_checkpoint([tmp_path / p for p in paths], tmp_path / "a.h5", difference=True, replace=True)
+            with gradtool.open(tmp_path / "a.h5") as run:
+                assert list(run.tensors) == ["fc.weight", "fc.bias"]
+                assert (run["fc.weight"].gradient[:] == (2 if paths[0] == "bare.pt" else -2)).all()
+    # A prefix that only some names have is none of a wrapper, and names that are the same stay.
+    torch.save({"module.fc.weight": torch.ones(2, 3), "fc.bias": torch.ones(2)}, tmp_path / "some.pt")
+    with pytest.raises(gradtool.DataError, match="fc.weight is not there"):
+        gradtool.import_checkpoint([tmp_path / "bare.pt", tmp_path / "some.pt"], tmp_path / "b.h5")
+    gradtool.import_checkpoint([tmp_path / "ddp.pt", tmp_path / "ddp.pt"], tmp_path / "b.h5")
+    with gradtool.open(tmp_path / "b.h5") as run:
+        assert list(run.tensors) == ["module.fc.weight", "module.fc.bias"]
+
+
+def test_checkpoints_of_torch_distributed_are_named(tmp_path):
+    folder = tmp_path / "dcp"
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"PK")
+    for path in (folder, folder / "__0_0.distcp"):
+        with pytest.raises(gradtool.UsageError, match=r"dcp_to_torch_save\('.*dcp', 'checkpoint.pt'\)"):
+            gradtool.import_checkpoint(path, tmp_path / "a.h5")
+
+
+def test_pointers_of_git_lfs_are_named(tmp_path):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in (tmp_path / "a.safetensors", tmp_path / "a.pt", folder / "model.safetensors.index.json"):
+        path.write_text(pointer)
+        with pytest.raises(gradtool.DataError, match="is a Git LFS pointer.*git lfs pull"):
+            gradtool.import_checkpoint(folder if path.suffix == ".json" else path, tmp_path / "a.h5")

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import warnings
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -18,6 +18,7 @@ Path = Union[str, os.PathLike]
 # Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
 _SAFETENSORS = {"F64": ("<f8", "float32"), "F32": ("<f4", "float32"), "F16": ("<f2", "float16"), "BF16": ("<u2", "bfloat16")}
 _MOST_HEADER = 100 << 20
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 
 
 class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
@@ -37,6 +38,10 @@ class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
         if name in self.specs:
             raise DataError(f"{where}: tensor {name} is there twice")
         self.specs[name], self.loaders[name] = (shape, dtype), load
+
+    def rename(self, names: dict) -> None:
+        self.specs = {names[name]: spec for name, spec in self.specs.items()}
+        self.loaders = {names[name]: load for name, load in self.loaders.items()}
 
     def __getitem__(self, name: str) -> Callable[[], np.ndarray]:
         return self.loaders[name]
@@ -181,10 +186,13 @@ def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
         raise DataError(f"{path}: there is no such file")
     checkpoint.files = files
     for file in files:
+        expect_content(file)
         if file.endswith(".safetensors"):
             _add_safetensors(checkpoint, file)
         elif file.endswith((".pt", ".pth", ".bin", ".ckpt")):
             _add_torch(checkpoint, file, key)
+        elif file.endswith(".distcp"):
+            raise _distributed(os.path.dirname(file) or ".")
         else:
             raise UsageError(f"{file}: is of no known kind; valid are .safetensors, .pt, .pth, .bin, .ckpt and folders of "
                              f"Hugging Face; 'gradtool import' takes .npy, .npz and raw files")
@@ -193,11 +201,24 @@ def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
     return checkpoint
 
 
+def expect_content(path: str) -> None:
+    """Raises DataError for what Git LFS leaves in place of a file that was not fetched."""
+    with open(path, "rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise DataError(f"{path}: is a Git LFS pointer, not the file itself; run 'git lfs pull'")
+
+
+def _distributed(folder: str) -> UsageError:
+    return UsageError(f"{folder}: is a checkpoint of torch.distributed.checkpoint; make one file of it with "
+                      f"torch.distributed.checkpoint.format_utils.dcp_to_torch_save({folder!r}, 'checkpoint.pt')")
+
+
 def _files_of_folder(folder: str) -> list:
     """The files of weights in a folder as Hugging Face's libraries write it."""
     for name in ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin"):
         index = os.path.join(folder, name + ".index.json")
         if os.path.exists(index):
+            expect_content(index)
             try:
                 with open(index, encoding="utf-8") as file:
                     parts = set(json.load(file)["weight_map"].values())
@@ -212,8 +233,35 @@ def _files_of_folder(folder: str) -> list:
             return [os.path.join(folder, part) for part in parts]
         if os.path.exists(os.path.join(folder, name)):
             return [os.path.join(folder, name)]
+    if any(name == ".metadata" or name.endswith(".distcp") for name in os.listdir(folder)):
+        raise _distributed(folder)
     raise DataError(f"{folder}: has no weights; looked for model.safetensors, adapter_model.safetensors, pytorch_model.bin "
                     f"and their .index.json")
+
+
+def _without_wrappers(names: Iterable[str]) -> dict:
+    """Each name without what wrappers of a module add: torch.compile and FSDP anywhere, DataParallel before all names."""
+    added = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+    bare = {name: ".".join(part for part in name.split(".") if part not in added) for name in names}
+    while bare and all(name.startswith("module.") for name in bare.values()):
+        bare = {name: inner[len("module."):] for name, inner in bare.items()}
+    return bare
+
+
+def _let_names_agree(steps: list, opened: list) -> None:
+    """Where checkpoints name their tensors otherwise because some of them were saved from a wrapper, takes the names within."""
+    paths, checkpoints = [path for step in steps for path in step], [checkpoint for row in opened for checkpoint in row]
+    if all(checkpoint.specs.keys() == checkpoints[0].specs.keys() for checkpoint in checkpoints):
+        return
+    bare = [_without_wrappers(checkpoint.specs) for checkpoint in checkpoints]
+    inner = [set(names.values()) for names in bare]
+    if any(names != inner[0] or len(names) != len(checkpoint.specs) for names, checkpoint in zip(inner, checkpoints)):
+        return
+    for path, checkpoint, names in zip(paths, checkpoints, bare):
+        changed = next((name for name in names if names[name] != name), None)
+        if changed is not None:
+            warnings.warn(f"{os.fspath(path)}: was saved from a wrapper of the model; its tensor {changed} is taken as {names[changed]}")
+            checkpoint.rename(names)
 
 
 def kind_of(name: str, shape: tuple) -> tuple[str, str]:
@@ -286,6 +334,7 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
     for file in (file for row in opened for checkpoint in row for file in checkpoint.files):
         if os.path.exists(out) and os.path.samefile(file, out):
             raise UsageError(f"{os.fspath(out)} is one of the checkpoints to import; give another path")
+    _let_names_agree(steps, opened)
     for step, row in zip(steps, opened):
         for path, checkpoint in zip(step, row):
             if checkpoint.specs != first.specs:
