@@ -176,3 +176,63 @@ def test_numbers_that_are_not_real_are_refused():
     for values in (np.ones(4, "c8"), torch.ones(4, dtype=torch.complex64), torch.ones(4, dtype=torch.bool)):
         with pytest.raises(gradtool.UsageError, match="valid are real numbers"):
             gradtool.Codec("bf16").encode(values)
+
+
+@pytest.mark.parametrize("values, sentence", [
+    (np.array([2 ** 24 + 1, 3]), r"integers beyond 2\^24"), (np.array([2 ** 63 + 1], "u8"), r"integers beyond 2\^24"),
+    (np.array([-2 ** 63]), r"integers beyond 2\^24"), (np.array([1e300, 1]), "infinite in float32"),
+    (np.ma.array([1.0, 2.0], mask=[0, 1]), "masked array"), ([[1.0], [1.0, 2.0]], "no array of numbers"), (None, "real numbers")])
+def test_values_that_float32_would_change_silently_are_refused(values, sentence):
+    with pytest.raises(gradtool.UsageError, match=sentence):
+        gradtool.Codec("none").encode(values)
+    if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray) and values.dtype != np.uint64:
+        torch = pytest.importorskip("torch")
+        with pytest.raises(gradtool.UsageError, match=sentence):
+            gradtool.Codec("none").encode(torch.from_numpy(values))
+
+
+def test_tensors_that_are_not_dense_numbers_in_memory_are_refused():
+    torch = pytest.importorskip("torch")
+    for values, sentence in ((torch.eye(3).to_sparse(), "sparse"), (torch.eye(3).to_sparse_csr(), "sparse"),
+                             (torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "quantised"),
+                             (torch.ones(3, device="meta"), "on meta; valid are cpu and cuda")):
+        with pytest.raises(gradtool.Error, match=sentence):
+            gradtool.Codec("none").encode(values)
+
+
+def test_values_that_float32_holds_are_taken():
+    torch = pytest.importorskip("torch")
+    for values in (np.float32(3), np.array(2.5), np.array([2 ** 24, -2 ** 24]), np.array([2.0 ** 120, np.inf, np.nan]), torch.tensor(3.0),
+                   torch.ones(3, requires_grad=True), torch.ones(2, 3).t(), torch.tensor([2.0 ** 120, float("inf")], dtype=torch.float64),
+                   torch.tensor([2 ** 24], dtype=torch.int64), torch.ones(1, 2, 2, 2).to(memory_format=torch.channels_last)):
+        codec = gradtool.Codec("none")
+        decoded = codec.decode(codec.encode(values), np.shape(values))
+        values = values.detach().numpy() if isinstance(values, torch.Tensor) else values
+        np.testing.assert_array_equal(np.asarray(decoded), values)
+
+
+def test_arguments_of_a_codec_that_are_not_valid_are_refused():
+    ones, codec = np.ones(4, "f4"), gradtool.Codec("topk:ratio=0.5")
+    payload = codec.encode(ones)
+    for name, value in (("rank", "a"), ("ranks", 0), ("rank", 1), ("seed", -1), ("seed", 2 ** 64), ("threads", 1.5)):
+        with pytest.raises(gradtool.UsageError, match=f"{name} is {value!r}"):
+            gradtool.Codec("topk", **{name: value})
+    for name, value in (("step", -1), ("step", 2 ** 32), ("iteration", 0.5), ("learning_rate_ratio", float("nan")), ("kind", "foo"),
+                        ("depth", 7)):
+        with pytest.raises(gradtool.UsageError, match=f"{name} is {value!r}"):
+            gradtool.Codec("topk").encode(ones, **{name: value})
+    with pytest.raises(gradtool.UsageError, match="the codec is 3"):
+        gradtool.Codec(3)
+    for damaged in (payload.astype("f4"), payload.astype("i8") + 256, list(payload), payload.reshape(1, -1)):
+        with pytest.raises(gradtool.UsageError, match="valid is uint8 of one dimension"):
+            codec.decode(damaged, 4)
+    for shape in (-4, (4.0,)):
+        with pytest.raises(gradtool.UsageError, match="an extent of the shape is"):
+            codec.decode(payload, shape)
+    read_only = np.zeros(4, "f4")
+    read_only.setflags(write=False)
+    with pytest.raises(gradtool.UsageError, match="may be written to"):
+        codec.decode_add(payload, read_only)
+    with pytest.raises(gradtool.UsageError, match="weight is 'x'"):
+        codec.decode_add(payload, np.zeros(4, "f4"), weight="x")
+    np.testing.assert_array_equal(codec.decode(payload.tobytes(), 4), codec.decode(payload, 4))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import sys
 import threading
 from typing import Any, Optional
@@ -9,7 +11,10 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _core
-from ._errors import UsageError
+from ._errors import UnavailableError, UsageError
+
+# As in the gradient file.
+_KINDS = ("conv", "linear", "expert", "router", "embedding", "recurrent", "norm", "bias", "other")
 
 
 def codecs() -> list[dict]:
@@ -26,17 +31,53 @@ def _is_torch(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def _flat_floats(array: Any, what: str) -> Any:
-    """The array as contiguous float32 of one dimension; a copy only where it is not that already."""
-    if _is_torch(array):
-        torch = sys.modules["torch"]
-        if array.is_complex() or array.dtype == torch.bool:
-            raise UsageError(f"{what} has the type {array.dtype}; valid are real numbers")
-        return array.detach().to(torch.float32).contiguous().view(-1)
-    array = np.asarray(array)
+def _device(array: Any) -> str:
+    return str(array.device) if _is_torch(array) else "cpu"
+
+
+def _array(values: Any, what: str) -> Any:
+    """A tensor of PyTorch or an array of NumPy, of real numbers."""
+    if _is_torch(values):
+        if values.layout != sys.modules["torch"].strided or values.is_quantized:
+            raise UsageError(f"{what} is {'quantised' if values.is_quantized else 'sparse'}; valid are dense tensors of real numbers, "
+                             f"such as its {'dequantize()' if values.is_quantized else 'to_dense()'}")
+        if values.is_complex() or values.dtype == sys.modules["torch"].bool:
+            raise UsageError(f"{what} has the type {values.dtype}; valid are real numbers")
+        return values.detach()
+    if isinstance(values, np.ma.MaskedArray):
+        raise UsageError(f"{what} is a masked array, whose mask no codec knows; valid is its filled(0)")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"{what} is no array of numbers ({error})") from error
     if array.dtype.kind not in "fiu":
         raise UsageError(f"{what} has the type {array.dtype}; valid are real numbers")
-    return np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
+    return array
+
+
+def _flat_floats(array: Any, what: str) -> Any:
+    """What `_array` returned as contiguous float32 of one dimension; a copy only where it is not that already."""
+    xp = sys.modules["torch"] if _is_torch(array) else np
+    if _is_torch(array):
+        flat = array.to(xp.float32).contiguous().view(-1)
+    else:
+        with np.errstate(over="ignore"):
+            flat = np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
+    # Of the types that are wider than float32, what it cannot hold is not encoded silently as something else.
+    if str(array.dtype).rpartition(".")[2] in ("int32", "int64", "uint32", "uint64") and 0 not in array.shape:
+        if int(array.max()) > 2 ** 24 or int(array.min()) < -2 ** 24:
+            raise UsageError(f"{what} has integers beyond 2^24, which float32 rounds; valid are smaller ones, or floating-point numbers")
+    elif array.dtype.itemsize > 4 if xp is np else array.dtype == xp.float64:
+        if (infinite := xp.isinf(flat)).any() and bool((infinite & xp.isfinite(array.reshape(-1))).any()):
+            raise UsageError(f"{what} has finite numbers that are infinite in float32; valid are magnitudes up to 3.4e38")
+    return flat
+
+
+def _whole(what: str, value: Any, least: int = 0, below: Optional[int] = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least or (below is not None and value >= below):
+        raise UsageError(f"{what} is {value!r}; valid is a whole number from {least} on" + (
+            f" and below 2^{below.bit_length() - 1}" if below is not None else ""))
+    return int(value)
 
 
 def _stream(array: Any) -> int:
@@ -87,10 +128,12 @@ class Codec:
     """
 
     def __init__(self, spec: str, *, rank: int = 0, ranks: int = 1, seed: int = 1, threads: int = 1) -> None:
-        if not 0 <= rank < ranks:
+        if not isinstance(spec, str):
+            raise UsageError(f"the codec is {spec!r}; valid is a text such as 'topk:ratio=0.01'")
+        rank, ranks, seed, threads = (_whole("rank", rank), _whole("ranks", ranks, 1), _whole("seed", seed, 0, 2 ** 64),
+                                      _whole("threads", threads, 1))
+        if rank >= ranks:
             raise UsageError(f"rank is {rank} of {ranks}; valid is 0 to ranks - 1")
-        if threads < 1:
-            raise UsageError(f"threads is {threads}; valid is 1 or more")
         parsed = _core.parse_codec(spec)
         self.name: str = parsed["name"]
         #: The codec with all of its parameters, as bench's column has them.
@@ -126,11 +169,19 @@ class Codec:
             out), and which share of the model's elements comes before it in forward order. They count at the first
             encode of a tensor.
         """
-        kept = self._kept(tensor, values, kind=kind, depth=depth)
+        values = _array(values, "the gradient")
+        kept = self._kept(tensor, values, tuple(values.shape), kind, depth)
         flat = _flat_floats(values, "the gradient")
         payload = _empty_like(flat, kept.native.payload_bytes, "uint8")
-        sides = [None if side is None else _flat_floats(side, name)
+        sides = [None if side is None else _flat_floats(_array(side, name), name)
                  for side, name in ((weight, "weight"), (second_moment, "second_moment"))]
+        for side, name in zip(sides, ("weight", "second_moment")):
+            if side is not None and _device(side) != kept.device:
+                raise UsageError(f"{name} is on {_device(side)} and the gradient on {kept.device}; valid is the same device")
+        step = None if step is None else _whole("step", step, 0, 2 ** 32)
+        iteration = None if iteration is None else _whole("iteration", iteration, 0, 2 ** 63)
+        if not (isinstance(learning_rate_ratio, numbers.Real) and 0 <= learning_rate_ratio < math.inf):
+            raise UsageError(f"learning_rate_ratio is {learning_rate_ratio!r}; valid is a number from 0 on")
         with kept.lock:
             step = kept.steps if step is None else step
             kept.steps = step + 1
@@ -145,12 +196,11 @@ class Codec:
         A damaged payload raises `DataError` on the host; on a GPU its values are undefined, and nothing is read or
         written out of bounds.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        count = int(np.prod(shape, dtype=np.int64))
-        out = _empty_like(payload, count, "float32")
+        payload, shape = _bytes(payload), _shape(shape)
+        out = _empty_like(payload, int(np.prod(shape, dtype=np.int64)), "float32")
         kept = self._kept(tensor, out, shape)
         with kept.lock:
-            kept.native.decode(_bytes(payload), out, stream=_stream(out))
+            kept.native.decode(payload, out, stream=_stream(out))
         return out.reshape(shape)
 
     def decode_add(self, payload: Any, out: Any, *, weight: float = 1.0, tensor: Any = 0, shape: Any = None) -> None:
@@ -158,22 +208,25 @@ class Codec:
 
         `out` is contiguous float32. This is the operation that `gradtool bench` times as decoding.
         """
-        contiguous = out.is_contiguous() if _is_torch(out) else isinstance(out, np.ndarray) and out.flags.c_contiguous
-        if not contiguous or "float32" not in str(out.dtype):
-            raise UsageError("the result of decode_add is not a contiguous float32 array")
-        kept = self._kept(tensor, out, tuple(out.shape) if shape is None else shape)
+        contiguous = out.is_contiguous() if _is_torch(out) else isinstance(out, np.ndarray) and out.flags.c_contiguous and out.flags.writeable
+        if not contiguous or str(out.dtype) not in ("float32", "torch.float32"):
+            raise UsageError("the result of decode_add is not a contiguous float32 array that may be written to")
+        if not isinstance(weight, numbers.Real):
+            raise UsageError(f"weight is {weight!r}; valid is a number")
+        payload = _bytes(payload)
+        if _device(payload) != _device(out):
+            raise UsageError(f"the payload is on {_device(payload)} and the result on {_device(out)}; valid is the same device")
+        kept = self._kept(tensor, out, _shape(out.shape if shape is None else shape))
         with kept.lock:
-            kept.native.decode_add(_bytes(payload), weight, out.reshape(-1), stream=_stream(out))
+            kept.native.decode_add(payload, weight, out.reshape(-1), stream=_stream(out))
 
     def reset(self) -> None:
         """Forgets residuals, momenta and step numbers of all tensors."""
         with self._lock:
             self._tensors.clear()
 
-    def _kept(self, key: Any, values: Any, shape: Optional[tuple] = None, kind: Optional[str] = None,
-              depth: float = 0.0) -> "_Tensor":
-        shape = tuple(np.shape(values)) if shape is None else shape
-        device = str(values.device) if _is_torch(values) else "cpu"
+    def _kept(self, key: Any, values: Any, shape: tuple, kind: Optional[str] = None, depth: float = 0.0) -> "_Tensor":
+        device = _device(values)
         with self._lock:
             kept = self._tensors.get(key)
             if kept is None:
@@ -192,12 +245,17 @@ class _Tensor:
                  depth: float) -> None:
         if 0 in shape:
             raise UsageError(f"a tensor of shape {shape} has no elements")
+        if kind is not None and kind not in _KINDS:
+            raise UsageError(f"kind is {kind!r}; valid is {', '.join(_KINDS)}")
+        if not (isinstance(depth, numbers.Real) and 0 <= depth <= 1):
+            raise UsageError(f"depth is {depth!r}; valid is 0 to 1")
         make = _core.HostCodec
         if device != "cpu":
-            from . import _errors
+            if not device.startswith("cuda"):
+                raise UnavailableError(f"the tensor is on {device}; valid are cpu and cuda")
             if not _core.has_cuda:
-                raise _errors.UnavailableError(f"this build of gradtool has no CUDA, and the tensor is on {device}; "
-                                               f"build the package where nvcc is, or use tensor.cpu()")
+                raise UnavailableError(f"this build of gradtool has no CUDA, and the tensor is on {device}; "
+                                       f"build the package where nvcc is, or use tensor.cpu()")
             make = _core.CudaCodec
         guessed, layout = _kind_of(shape)
         self.shape, self.device, self.number, self.steps = shape, device, number, 0
@@ -207,8 +265,17 @@ class _Tensor:
 
 
 def _bytes(payload: Any) -> Any:
-    """A payload as contiguous uint8, where it is."""
-    return payload if _is_torch(payload) else np.ascontiguousarray(payload, np.uint8)
+    """A payload as uint8 of one dimension, where it is."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        payload = np.frombuffer(payload, np.uint8)
+    if str(getattr(payload, "dtype", "")) not in ("uint8", "torch.uint8") or payload.ndim != 1:
+        raise UsageError("the payload is no array of bytes; valid is uint8 of one dimension, as encode returns it")
+    return payload.contiguous() if _is_torch(payload) else np.ascontiguousarray(payload)
+
+
+def _shape(shape: Any) -> tuple:
+    extents = (shape,) if isinstance(shape, numbers.Integral) else tuple(shape)
+    return tuple(_whole("an extent of the shape", extent) for extent in extents)
 
 
 def _empty_like(array: Any, count: int, dtype: str) -> Any:

@@ -1,6 +1,5 @@
 """A communication hook for DistributedDataParallel that averages gradients through gradtool's codecs."""
 
-import numbers
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from torch import distributed as dist
 from torch import nn
 
 from . import _core
-from ._codec import _kind_of
+from ._codec import _kind_of, _whole
 from ._ddp import take_over
 from ._modules import describe_tensor, inner_module, uncompiled
 from ._errors import DataError, UnavailableError, UsageError
@@ -56,9 +55,7 @@ class DdpHook:
         self.spec = f"{self._codec['name']}:{self._codec['params']}" if self._codec["params"] else self._codec["name"]
         if not isinstance(scheme, str):
             raise UsageError(f"scheme is {scheme!r}; valid is auto, sum, gather, hop or alltoall")
-        self._seed, self._start = _whole("seed", seed, 0), _whole("start_iteration", start_iteration, 0)
-        if self._seed >= 2 ** 64:
-            raise UsageError(f"seed is {seed}; valid is a whole number below 2^64")
+        self._seed, self._start = _whole("seed", seed, 0, 2 ** 64), _whole("start_iteration", start_iteration)
         self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
         if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
             raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
@@ -401,12 +398,6 @@ def _checked_codec(spec: Any) -> dict:
         raise UnavailableError(f"codec {parsed['name']} needs the second moments of micro-batches, which a "
                                f"communication hook does not have; replay it with gradtool.bench")
     return parsed
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise UsageError(f"{name} is {value!r}; valid is a whole number from {least} on")
-    return int(value)
 
 
 def _agree(group: Any, act: Callable[[], dict]) -> None:
