@@ -179,6 +179,7 @@ std::string read_file(const std::string& path, std::uint64_t most_bytes, const s
     bytes.append(part.data(), count);
   }
   if (std::ferror(file.get()) != 0) fail(std::string{"cannot be read ("} + std::strerror(errno) + ")");
+  if (bytes.starts_with(kLfsPointer)) fail(kLfsPointerProblem);
   return bytes;
 }
 

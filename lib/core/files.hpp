@@ -29,9 +29,12 @@ void expect_separate_files(std::span<const NamedPath> inputs, std::span<const Na
 
 /// All bytes of a file that somebody else may have made. Throws Fault::data, with a sentence that begins with `label`
 /// or, where that is empty, with the path, when there is no such file, it is no regular file (a folder, a pipe, a
-/// device), it cannot be read, or it has more than `most_bytes`. It never waits for a writer and never reads more than
-/// that.
+/// device), it cannot be read, it is a pointer of Git LFS, or it has more than `most_bytes`. It never waits for a
+/// writer and never reads more than that.
 [[nodiscard]] std::string read_file(const std::string& path, std::uint64_t most_bytes, const std::string& label = {});
+/// How the file begins that Git LFS leaves in place of one that was not fetched, and what to say of it.
+inline constexpr std::string_view kLfsPointer = "version https://git-lfs.github.com/spec/v1";
+inline constexpr const char* kLfsPointerProblem = "is a Git LFS pointer, not the file itself; run 'git lfs pull'";
 /// Bytes that a record of this program, a table or a settings file has at most: a gibibyte.
 inline constexpr std::uint64_t kMostRecordBytes = std::uint64_t{1} << 30;
 

@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <string_view>
 #include <utility>
 
+#include "lib/core/files.hpp"
 #include "lib/io/schema.hpp"
 
 namespace gradtool {
@@ -44,6 +48,13 @@ InputFile::InputFile(std::string path) : path_{std::move(path)} {
     fail(S_ISDIR(found.st_mode) ? "is a folder, not a file" : "is not a regular file");
   }
   size_ = static_cast<std::uint64_t>(found.st_size);
+  std::array<char, kLfsPointer.size()> begin{};
+  if (size_ < begin.size()) return;
+  read(0, std::as_writable_bytes(std::span{begin}));
+  if (std::string_view{begin.data(), begin.size()} == kLfsPointer) {
+    close(std::exchange(descriptor_, -1));
+    fail(kLfsPointerProblem);
+  }
 }
 
 InputFile::~InputFile() {

@@ -87,10 +87,14 @@ std::vector<Taken> choose(const ArrayFile& file, const ImportOptions& options, s
     if (!options.skip.empty() && matches(options.skip, info.name)) continue;
     const std::string what = fmt::format("{}: the array '{}'", file.path(), printable(info.name.substr(0, 100)));
     if (!info.foreign_type.empty()) {
+      // NumPy forgets the name of ml_dtypes' bfloat16 on writing, and of other types of two bytes as well.
       throw Error{Fault::data,
                   fmt::format("{} is of type {}; must be float32, float16, bfloat16 or float64; leave it out "
-                              "with --skip",
-                              what, info.foreign_type)};
+                              "with --skip{}",
+                              what, info.foreign_type,
+                              info.foreign_type.ends_with("V2")
+                                  ? ", or, if it is bfloat16, write array.astype('float32') or a safetensors file"
+                                  : "")};
     }
     if (info.name.empty() || info.name.size() > schema::kMaxName || !is_utf8(info.name) || has_control(info.name)) {
       throw Error{Fault::data, what + " has a name that is not 1 to 1024 bytes of UTF-8 without control characters"};

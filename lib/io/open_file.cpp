@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lib/core/files.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
@@ -46,7 +47,12 @@ void check_regular(const std::string& path) {
   std::ifstream in{path, std::ios::binary};
   if (error || !in) fail(path, "cannot be read (is it readable for you?)");
   if (size == 0) fail(path, "is empty");
-  if (!has_signature(in, size)) fail(path, "is not an HDF5 file");
+  if (has_signature(in, size)) return;
+  std::string begin(kLfsPointer.size(), '\0');
+  in.clear();
+  in.seekg(0);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  fail(path, begin == kLfsPointer ? kLfsPointerProblem : "is not an HDF5 file");
 }
 
 /// Opens the file; when that fails, returns an empty File and stores HDF5's reason in `reason`.
