@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -13,6 +14,7 @@
 #include "lib/codecs/codec.hpp"
 #include "lib/codecs/layout.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/state.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool {
@@ -47,6 +49,19 @@ template <Space S>
 template <Space S>
 [[nodiscard]] View<const float, S> optional_view(const std::optional<Array<const float, S>>& array) {
   return array ? view_of<const float, S>(*array) : View<const float, S>{};
+}
+
+/// All that `object` keeps between steps, for `restore_saved` of a new one that is made alike. Throws
+/// Fault::unavailable for what a GPU keeps.
+template <class Object>
+[[nodiscard]] nb::bytes saved_state(Object& object) {
+  const auto saved = save_state(object);
+  return nb::bytes{saved.data(), saved.size()};
+}
+/// Throws Fault::data where `saved` is of an object that was made otherwise; this one is then half restored.
+template <class Object>
+void restore_saved(Object& object, const nb::bytes& saved) {
+  restore_state(object, std::as_bytes(std::span{saved.c_str(), saved.size()}));
 }
 
 /// Work on the host runs in `pool`; on a GPU, `stream` is the cudaStream_t as an integer, 0 for the default stream.

@@ -90,6 +90,9 @@ class TensorCodec {
 
   void reset(std::uintptr_t stream) { sender_.reset(queue_of<S>(&pool_, stream)); }
 
+  [[nodiscard]] nb::bytes save() { return saved_state(sender_); }
+  void restore(const nb::bytes& saved) { restore_saved(sender_, saved); }
+
  private:
   TensorCodec(const CodecSpec& spec, const Layout& layout, int ranks, int threads, std::uintptr_t stream)
       : n_{layout.elements},
@@ -133,7 +136,9 @@ void add_codec(nb::module_& module, const char* name) {
       .def("decode_add", &Class::decode_add, "payload"_a, "factor"_a, "out"_a, "stream"_a = 0,
            nb::call_guard<nb::gil_scoped_release>())
       .def("decode", &Class::decode, "payload"_a, "out"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
-      .def("reset", &Class::reset, "stream"_a = 0);
+      .def("reset", &Class::reset, "stream"_a = 0)
+      .def("save", &Class::save)
+      .def("restore", &Class::restore, "saved"_a);
 }
 
 }  // namespace

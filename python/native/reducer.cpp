@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/host_sum.hpp"
 #include "lib/comm/ring.hpp"
 #include "lib/core/arena.hpp"
-#include "lib/core/state.hpp"
 #include "lib/core/task_pool.hpp"
 #include "python/native/arrays.hpp"
 #if GT_HAS_CUDA
@@ -154,16 +152,8 @@ class UnitReducer {
   [[nodiscard]] std::string note() const { return reducer_->note(); }
   void reset(std::uintptr_t stream) { reducer_->reset(queue_of<S>(&ranks_.pool, stream)); }
 
-  /// All that it keeps between steps, for `restore` of a new one that is made alike. Throws Fault::unavailable for what
-  /// a GPU keeps.
-  [[nodiscard]] nb::bytes save() const {
-    const auto saved = save_state(*reducer_);
-    return nb::bytes{saved.data(), saved.size()};
-  }
-  /// Throws Fault::data where `saved` is of a reducer that was made otherwise; this one is then half restored.
-  void restore(const nb::bytes& saved) {
-    restore_state(*reducer_, std::as_bytes(std::span{saved.c_str(), saved.size()}));
-  }
+  [[nodiscard]] nb::bytes save() { return saved_state(*reducer_); }
+  void restore(const nb::bytes& saved) { restore_saved(*reducer_, saved); }
 
  private:
   Ranks<S>& ranks_;

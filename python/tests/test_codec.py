@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import pickle
 import subprocess
 
 import numpy as np
@@ -236,3 +237,35 @@ def test_arguments_of_a_codec_that_are_not_valid_are_refused():
     with pytest.raises(gradtool.UsageError, match="weight is 'x'"):
         codec.decode_add(payload, np.zeros(4, "f4"), weight="x")
     np.testing.assert_array_equal(codec.decode(payload.tobytes(), 4), codec.decode(payload, 4))
+
+
+@pytest.mark.parametrize("spec", ["topk:ratio=0.1,ef=on", "topk:ratio=0.1,ef=ef21", "qsgd:bits=4", "dgc", "adacomp", "strom:tau=0.5"])
+def test_a_saved_codec_goes_on_with_the_same_bytes(spec):
+    rng = np.random.default_rng(5)
+    gradients = [rng.standard_normal((20, 30)).astype("f4") for _ in range(8)]
+    codec, again = gradtool.Codec(spec, seed=3), gradtool.Codec(spec, seed=3)
+    again.encode(gradients[7], tensor="bias")  # is forgotten
+    for step, gradient in enumerate(gradients):
+        if step == 4:
+            again.load_state_dict(pickle.loads(pickle.dumps(codec.state_dict())))
+        payloads = [each.encode(gradient, tensor="weight", kind="linear", depth=0.5).tobytes() for each in (codec, again)[:1 + (step >= 4)]]
+        assert len(set(payloads)) == 1
+    assert again.state_dict() == codec.state_dict()
+
+
+def test_states_of_other_codecs_are_refused():
+    codec = gradtool.Codec("topk:ratio=0.1")
+    codec.encode(np.ones(40, "f4"))
+    saved = codec.state_dict()
+    for other, sentence in ((gradtool.Codec("topk:ratio=0.2"), "codec is topk:ratio=0.1.* and topk:ratio=0.2"),
+                            (gradtool.Codec("topk:ratio=0.1", seed=2), "seed is 1 in the saved state and 2"),
+                            (gradtool.Codec("topk:ratio=0.1", rank=1, ranks=2), "rank is 0 in the saved state and 1")):
+        with pytest.raises(gradtool.UsageError, match=sentence):
+            other.load_state_dict(saved)
+    with pytest.raises(gradtool.DataError, match="not one of a codec"):
+        codec.load_state_dict({"weight": 3})
+    saved["tensors"][0]["kept"] = saved["tensors"][0]["kept"][:-4]
+    with pytest.raises(gradtool.DataError, match="saved state"):
+        codec.load_state_dict(saved)
+    with pytest.raises(gradtool.UsageError, match="save codec.state_dict"):
+        pickle.dumps(codec)

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _core
-from ._errors import UnavailableError, UsageError
+from ._errors import DataError, UnavailableError, UsageError
 
 # As in the gradient file.
 _KINDS = ("conv", "linear", "expert", "router", "embedding", "recurrent", "norm", "bias", "other")
@@ -225,6 +225,36 @@ class Codec:
         with self._lock:
             self._tensors.clear()
 
+    def state_dict(self) -> dict:
+        """What this rank keeps for all tensors (residuals, momenta, step numbers), of plain types. Not for tensors on a GPU."""
+        with self._lock:
+            tensors = dict(self._tensors)
+        saved = {}
+        for key, kept in tensors.items():
+            with kept.lock:
+                saved[key] = {"shape": kept.shape, "kind": kept.kind, "depth": kept.depth, "number": kept.number, "steps": kept.steps,
+                              "kept": kept.native.save()}
+        return {"format": 1, "codec": self.spec, "rank": self._rank, "ranks": self._ranks, "seed": self._seed, "tensors": saved}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Goes on where `state_dict` was called, with the same bytes; what was kept until now is forgotten."""
+        if not isinstance(state, dict) or state.get("format") != 1 or "tensors" not in state:
+            raise DataError("the state is not one of a codec; valid is what codec.state_dict() returned")
+        for what, ours in (("codec", self.spec), ("rank", self._rank), ("ranks", self._ranks), ("seed", self._seed)):
+            if state.get(what) != ours:
+                raise UsageError(f"{what} is {state.get(what)} in the saved state and {ours} in this codec; valid is the state of a codec "
+                                 f"that was made with the same arguments")
+        tensors = {}
+        for key, saved in state["tensors"].items():
+            kept = tensors[key] = _Tensor(self, tuple(saved["shape"]), "cpu", saved["number"], 0, saved["kind"], saved["depth"])
+            kept.steps = saved["steps"]
+            kept.native.restore(saved["kept"])
+        with self._lock:
+            self._tensors = tensors
+
+    def __getstate__(self) -> dict:
+        raise UsageError("a codec cannot be saved itself; save codec.state_dict()")
+
     def _kept(self, key: Any, values: Any, shape: tuple, kind: Optional[str] = None, depth: float = 0.0) -> "_Tensor":
         device = _device(values)
         with self._lock:
@@ -258,7 +288,7 @@ class _Tensor:
                                        f"build the package where nvcc is, or use tensor.cpu()")
             make = _core.CudaCodec
         guessed, layout = _kind_of(shape)
-        self.shape, self.device, self.number, self.steps = shape, device, number, 0
+        self.shape, self.device, self.number, self.steps, self.kind, self.depth = shape, device, number, 0, kind, depth
         self.lock = threading.Lock()  # of `native`, whose memory every call works in, and of `steps`
         self.native = make(codec.spec, [(str(number), list(shape), kind or guessed, layout, depth)], codec._ranks,
                            codec._threads, stream)
