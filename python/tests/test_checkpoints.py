@@ -311,3 +311,6 @@ def test_pointers_of_git_lfs_are_named(tmp_path):
         path.write_text(pointer)
         with pytest.raises(gradtool.DataError, match="is a Git LFS pointer.*git lfs pull"):
             gradtool.import_checkpoint(folder if path.suffix == ".json" else path, tmp_path / "a.h5")
+    (tmp_path / "run.h5").write_text(pointer)
+    with pytest.raises(gradtool.DataError, match="is a Git LFS pointer.*git lfs pull"):
+        gradtool.open(tmp_path / "run.h5")

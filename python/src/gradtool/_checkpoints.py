@@ -11,14 +11,13 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 
 import numpy as np
 
-from ._errors import DataError, UnavailableError, UsageError
+from ._errors import DataError, UnavailableError, UsageError, expect_content
 from ._writer import QUANTITIES, VALID_NAMES, GradientWriter, StepRecord, TensorSpec, is_valid_name, part_of_mixture
 
 Path = Union[str, os.PathLike]
 # Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
 _SAFETENSORS = {"F64": ("<f8", "float32"), "F32": ("<f4", "float32"), "F16": ("<f2", "float16"), "BF16": ("<u2", "bfloat16")}
 _MOST_HEADER = 100 << 20
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 
 
 class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
@@ -199,13 +198,6 @@ def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
     if not checkpoint.specs:
         raise DataError(f"{path}: holds no tensor of floating-point values")
     return checkpoint
-
-
-def expect_content(path: str) -> None:
-    """Raises DataError for what Git LFS leaves in place of a file that was not fetched."""
-    with open(path, "rb") as file:
-        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise DataError(f"{path}: is a Git LFS pointer, not the file itself; run 'git lfs pull'")
 
 
 def _distributed(folder: str) -> UsageError:

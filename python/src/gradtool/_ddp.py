@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch import nn
 
 from ._errors import UsageError
-from ._modules import uncompiled
+from ._modules import is_dense, uncompiled
 
 
 class _Watch:
@@ -139,16 +139,6 @@ def _in_memory_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torc
     DDP lays a gradient into its bucket in the order in which the parameter lies in memory, where that has no gaps (channels_last),
     but the bucket shows it as though it were in the order of its axes.
     """
-    if parameter.is_contiguous() or not _is_dense(parameter):
+    if parameter.is_contiguous() or not is_dense(parameter):
         return gradient
     return gradient.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie side by side in memory, in whatever order of the axes."""
-    next_stride = 1
-    for stride, extent in sorted(zip(tensor.stride(), tensor.shape)):
-        if extent != 1 and stride != next_stride:
-            return False
-        next_stride *= extent
-    return True

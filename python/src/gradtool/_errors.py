@@ -15,3 +15,13 @@ class DataError(Error, ValueError):
 
 class UnavailableError(Error, RuntimeError):
     """Not in this build, or not on this machine (exit status 77)."""
+
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+
+
+def expect_content(path: str) -> None:
+    """Raises DataError for what Git LFS leaves in place of a file that was not fetched."""
+    with open(path, "rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise DataError(f"{path}: is a Git LFS pointer, not the file itself; run 'git lfs pull'")

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping, Optional, Union
 import h5py
 import numpy as np
 
-from ._errors import DataError
+from ._errors import DataError, expect_content
 
 FORMAT = "gradtool.gradients"
 SCHEMA_VERSION = 1
@@ -36,6 +36,8 @@ class GradientFile:
         try:
             self._file = _open_hdf5(self.path)
         except OSError as error:
+            if os.path.isfile(self.path):
+                expect_content(self.path)
             raise DataError(f"{self.path}: cannot be read as HDF5 ({error})") from error
         try:
             self._load()

@@ -12,7 +12,7 @@ from torch import nn
 from . import _core
 from ._codec import _kind_of, _whole
 from ._ddp import take_over
-from ._modules import describe_tensor, inner_module, uncompiled
+from ._modules import describe_tensor, inner_module, is_dense, uncompiled
 from ._errors import DataError, UnavailableError, UsageError
 
 
@@ -302,7 +302,7 @@ class _Unit:
         self._strided = []
         begin = 0
         for p in parameters:
-            if not p.is_contiguous() and _is_dense(p):
+            if not p.is_contiguous() and is_dense(p):
                 self._strided.append((begin, p.shape, p.stride()))
             begin += p.numel()
 
@@ -421,16 +421,6 @@ def _agree(group: Any, act: Callable[[], dict]) -> None:
         for what, first in answers[0][1].items():
             if theirs[what] != first:
                 raise UsageError(f"{what} is {first} on rank 0 and {theirs[what]} on rank {rank}; every rank needs the same")
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements lie side by side in memory, in whatever order."""
-    expected = 1
-    for stride, extent in sorted((s, e) for s, e in zip(tensor.stride(), tensor.shape) if e > 1):
-        if stride != expected:
-            return False
-        expected *= extent
-    return True
 
 
 def _stream(device: torch.device) -> int:

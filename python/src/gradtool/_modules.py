@@ -169,3 +169,13 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a tensor of which FSDP2 keeps a shard; a collective there."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie side by side in memory, in whatever order of the axes."""
+    expected = 1
+    for stride, extent in sorted((s, e) for s, e in zip(tensor.stride(), tensor.shape) if e > 1):
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
