@@ -87,8 +87,17 @@ CodecSpec parse_codec(std::string_view text) {
                 fmt::format("codec {} decides itself what is kept from step to step; ef does not apply, leave it out",
                             descriptor.name)};
   }
-  CodecSpec spec{&descriptor, Params{descriptor.name, descriptor.params, own},
-                 general.is("ef", "default") ? descriptor.error_feedback : general.is("ef", "on"),
+  Params params{descriptor.name, descriptor.params, own};
+  const bool amplified = !descriptor.amplifier.empty() && params.is(descriptor.amplifier, "on");
+  if (amplified && general.is("ef", "on")) {
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {} sends more than there is with {}=on, with which error feedback diverges; use {}=off "
+                    "or ef=off",
+                    descriptor.name, descriptor.amplifier, descriptor.amplifier)};
+  }
+  CodecSpec spec{&descriptor, std::move(params),
+                 general.is("ef", "default") ? descriptor.error_feedback && !amplified : general.is("ef", "on"),
                  std::string{colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1)},
                  general.is("ef", "ef21")};
   if (spec.ef21) expect_contractive(descriptor, spec.params);

@@ -51,6 +51,9 @@ struct CodecDescriptor {
   Dtype sum_dtype = Dtype::f32;  ///< for Aggregation::sum
   bool unbiased = false;         ///< E[decode(encode(x))] = x over keys
   bool error_feedback = false;   ///< by default the reducer keeps what was not sent and adds it to the next step
+  /// The parameter that, switched on, makes it send more than there is, so that its mean over draws is the gradient
+  /// ("scale"). Error feedback would diverge: it is then off by default, and refused. Empty: it has none.
+  std::string_view amplifier = {};
   bool memory = false;        ///< the method decides what is kept from step to step, if anything; `ef` does not apply
   bool delays = false;        ///< that memory holds back parts of the gradient for later steps
   bool by_layout = false;     ///< tensors' shapes matter: it works on whole units only, not on segments of them

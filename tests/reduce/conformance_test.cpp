@@ -163,7 +163,7 @@ class ErrorFeedback : public testing::TestWithParam<std::string> {};
 std::vector<std::string> feedback_specs() {
   std::vector<std::string> specs;
   const auto take = [&](const std::string& spec) {
-    if (parse_codec(spec).error_feedback && !has_trait(spec, "diverges")) specs.push_back(spec);
+    if (parse_codec(spec).error_feedback) specs.push_back(spec);
   };
   for (const auto& spec : reducer_specs()) {
     const CodecDescriptor& codec = *parse_codec(spec).descriptor;

@@ -103,7 +103,7 @@ constexpr ParamInfo kParams[] = {
      .kind = ParamInfo::Kind::choice,
      .default_value = "off",
      .choices = "off|on",
-     .meaning = "on multiplies by n/k, which makes it unbiased: for ef=off only, error feedback diverges with it"}};
+     .meaning = "on multiplies by n/k, which makes it unbiased; error feedback is off then, since it would diverge"}};
 
 }  // namespace
 
@@ -115,8 +115,8 @@ extern constinit const CodecDescriptor randomk_codec{
         "All ranks draw the same k elements, without repetition and every subset equally likely, from a key of seed, "
         "step and tensor, and sum the values in a ring: no positions travel and the traffic does not grow with the "
         "ranks. k = round(ratio n). With error feedback, the default, values are sent as they are; scale=on multiplies "
-        "them by n/k, which makes the mean over draws the gradient and is meant for ef=off, where without it only the "
-        "share k/n of every gradient would arrive. What is ours: the subset is drawn by Floyd's method, and 20 bytes "
+        "them by n/k, which makes the mean over draws the gradient, and switches error feedback off, which would "
+        "diverge with it. What is ours: the subset is drawn by Floyd's method, and 20 bytes "
         "behind the values say the key, so that a sum of payloads can be decoded by itself. Elements that are not "
         "drawn are not looked at, so a value that is not finite shows when its turn comes. It pays on slow networks "
         "with many ranks; for the same k, topk keeps far more of a gradient's energy.",
@@ -124,6 +124,7 @@ extern constinit const CodecDescriptor randomk_codec{
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::f32,
     .error_feedback = true,
+    .amplifier = "scale",
     .payload = "32 k + 160 bits, k = round(ratio n)",
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<RandomK>(p);

@@ -123,6 +123,15 @@ TEST(RandomK, DrawsAnewForEveryStepTensorAndSeed) {
   }
 }
 
+TEST(RandomK, ScaledItHasNoErrorFeedback) {
+  EXPECT_TRUE(parse_codec("randomk:ratio=0.2").error_feedback);
+  const CodecSpec scaled = parse_codec("randomk:ratio=0.2,scale=on");
+  EXPECT_FALSE(scaled.error_feedback);
+  EXPECT_EQ(scaled.params_text(), "ratio=0.2,scale=on,ef=off");
+  EXPECT_FALSE(parse_codec("randomk:ratio=0.2,scale=on,ef=off").error_feedback);
+  EXPECT_THROW(static_cast<void>(parse_codec("randomk:ratio=0.2,scale=on,ef=on")), Error);
+}
+
 TEST(RandomK, ScaledItIsUnbiased) {
   const std::size_t n = 500;
   CodecRun run{"randomk:ratio=0.2,scale=on", n};
