@@ -22,16 +22,21 @@ std::optional<double> number(const nlohmann::ordered_json& arm, const char* key)
   return value.is_null() ? std::nullopt : std::optional{value.get<double>()};
 }
 
-OwnTrial::Arm read_arm(const nlohmann::ordered_json& json) {
+OwnTrial::Arm read_arm(const nlohmann::ordered_json& json, const std::string& path) {
   OwnTrial::Arm arm;
   arm.codec = json.at("codec").get<std::string>();
   const auto verdict = json.at("verdict").get<std::string>();
+  if (verdict != "learns" && verdict != "loses" && verdict != "undecided" && verdict != "failed" &&
+      verdict != "baseline")
+    throw Error{Fault::data,
+                fmt::format("{}: verdict '{}' of {} is none that gradtool.trial gives", path, verdict, arm.codec)};
   if (verdict == "learns") arm.verdict = OwnTrial::Verdict::learns;
   if (verdict == "loses") arm.verdict = OwnTrial::Verdict::loses;
   if (!json.at("reason").is_null()) arm.reason = json.at("reason").get<std::string>();
   arm.worse_by = number(json, "worse_by");
   arm.low = number(json, "low");
   arm.high = number(json, "high");
+  arm.lr_factor = number(json, "lr_factor");
   arm.same_as_none = number(json, "same_as_none");
   return arm;
 }
@@ -52,6 +57,7 @@ std::string OwnTrial::words(const Arm& arm) const {
                         : arm.verdict == Verdict::loses ? "it loses"
                                                         : "it is undecided";
   std::string text = fmt::format("in {} ({}, {} workers, {} steps) {}", file, model, workers, steps, verdict);
+  if (arm.lr_factor && *arm.lr_factor != 1.0) text += fmt::format(" with learning rates times {:g}", *arm.lr_factor);
   if (!arm.worse_by) return arm.reason.empty() ? text : text + ": it " + arm.reason;
   text += fmt::format(": its {} is worse by {:.2g}", judge, *arm.worse_by);
   if (arm.low && arm.high) text += fmt::format(" (95 %: {:.2g} to {:.2g})", *arm.low, *arm.high);
@@ -74,7 +80,7 @@ OwnTrial read_own_trial(const std::string& path) {
                    .workers = settings.at("workers").get<int>(),
                    .steps = settings.at("steps").get<int>(),
                    .arms = {}};
-    for (const auto& arm : json.at("arms")) trial.arms.push_back(read_arm(arm));
+    for (const auto& arm : json.at("arms")) trial.arms.push_back(read_arm(arm, path));
     return trial;
   } catch (const nlohmann::json::exception&) {
     throw Error{Fault::data, fmt::format("{} is no record of a trial; valid is what gradtool.trial wrote", path)};

@@ -19,6 +19,7 @@ struct OwnTrial {
     std::string reason;                  ///< of the verdict; may be empty
     std::optional<double> worse_by;      ///< than none, in what was judged
     std::optional<double> low, high;     ///< its 95 % interval
+    std::optional<double> lr_factor;     ///< that learning rates were multiplied with
     std::optional<double> same_as_none;  ///< share of the steps after which none was where this arm ended
   };
 

@@ -158,6 +158,8 @@ void add_codecs(nb::module_& module) {
         parsed["params"] = spec.params_text();
         parsed["error_feedback"] = spec.error_feedback;
         parsed["needs_weight"] = spec.descriptor->needs_weight;
+        parsed["own_momentum"] = spec.own_momentum();
+        parsed["target"] = std::string{spec.descriptor->target};
         parsed["needs_second_moment"] = spec.descriptor->needs_second_moment;
         return parsed;
       },

@@ -30,6 +30,14 @@ Scheme scheme_named(const std::string& name) {
 
 namespace {
 
+/// How all-reduces of payloads are made of messages, as bench's --all-reduce.
+AllReduce all_reduce_named(const std::string& name) {
+  if (name == "auto") return AllReduce::automatic;
+  if (name == "ring") return AllReduce::ring;
+  if (name == "doubling") return AllReduce::doubling;
+  throw Error{Fault::usage, "there is no all-reduce called '" + name + "'; valid is auto, ring or doubling"};
+}
+
 /// Bytes of Python in memory that this call lends it. The array must not outlive the call.
 template <Space S>
 nb::object lent(View<const std::byte, S> view) {
@@ -108,11 +116,13 @@ class CallbackCommunicator final : public RingCommunicator<S> {
 /// The ranks, and this rank's threads.
 template <Space S>
 struct Ranks {
-  Ranks(int rank, int size, int threads, nb::object exchange, nb::object all_reduce)
+  Ranks(int rank, int size, int threads, nb::object exchange, nb::object all_reduce, const std::string& algorithm)
       : comm{rank, size, std::move(exchange), std::move(all_reduce)}, pool{threads} {
+    comm.set_all_reduce(all_reduce_named(algorithm));
     if (size < 1 || rank < 0 || rank >= size) throw Error{Fault::internal, "there is no such rank"};
   }
   [[nodiscard]] std::uint64_t bytes_sent() const { return comm.traffic().bytes_sent; }
+  [[nodiscard]] std::uint64_t messages_sent() const { return comm.traffic().messages_sent; }
 
   CallbackCommunicator<S> comm;
   TaskPool pool;
@@ -150,6 +160,7 @@ class UnitReducer {
 
   [[nodiscard]] std::uint64_t payload_bytes() const { return reducer_->payload_bytes(); }
   [[nodiscard]] std::string note() const { return reducer_->note(); }
+  [[nodiscard]] bool reached() const { return reducer_->reached(); }
   void reset(std::uintptr_t stream) { reducer_->reset(queue_of<S>(&ranks_.pool, stream)); }
 
   [[nodiscard]] nb::bytes save() { return saved_state(*reducer_); }
@@ -167,9 +178,10 @@ template <Space S>
 void add_reducer(nb::module_& module, const char* ranks, const char* reducer) {
   using nb::literals::operator""_a;
   nb::class_<Ranks<S>>(module, ranks)
-      .def(nb::init<int, int, int, nb::object, nb::object>(), "rank"_a, "size"_a, "threads"_a, "exchange"_a,
-           "all_reduce"_a)
-      .def_prop_ro("bytes_sent", &Ranks<S>::bytes_sent);
+      .def(nb::init<int, int, int, nb::object, nb::object, const std::string&>(), "rank"_a, "size"_a, "threads"_a,
+           "exchange"_a, "all_reduce"_a, "algorithm"_a)
+      .def_prop_ro("bytes_sent", &Ranks<S>::bytes_sent)
+      .def_prop_ro("messages_sent", &Ranks<S>::messages_sent);
   using Class = UnitReducer<S>;
   nb::class_<Class>(module, reducer)
       .def(nb::init<Ranks<S>&, const std::string&, const std::vector<TensorTuple>&, const std::string&,
@@ -179,6 +191,7 @@ void add_reducer(nb::module_& module, const char* ranks, const char* reducer) {
            "tensor"_a, "iteration"_a, "learning_rate_ratio"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("payload_bytes", &Class::payload_bytes)
       .def_prop_ro("note", &Class::note)
+      .def_prop_ro("reached", &Class::reached)
       .def("reset", &Class::reset, "stream"_a = 0)
       .def("save", &Class::save)
       .def("restore", &Class::restore, "saved"_a);

@@ -66,6 +66,7 @@ class WorkersReducer {
         ->bytes_sent;
   }
   [[nodiscard]] std::string note() const { return workers_.front().reducer->note(); }
+  [[nodiscard]] bool reached() const { return workers_.front().reducer->reached(); }
 
  private:
   struct Worker {
@@ -89,7 +90,8 @@ void add_workers(nb::module_& module) {
       .def("reduce", &WorkersReducer::reduce, "values"_a, "weight"_a.none(), "seed"_a, "step"_a, "tensor"_a,
            "learning_rate_ratio"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("bytes_sent", &WorkersReducer::bytes_sent)
-      .def_prop_ro("note", &WorkersReducer::note);
+      .def_prop_ro("note", &WorkersReducer::note)
+      .def_prop_ro("reached", &WorkersReducer::reached);
 }
 
 }  // namespace gradtool::python

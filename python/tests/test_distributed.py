@@ -399,7 +399,7 @@ def test_the_hook_averages_what_bench_replays(capture_file, gradtool_program, tm
     results = run_ranks(ranks, reduce_with_each, str(capture_file), ways)
     for number, (spec, scheme) in enumerate(ways):
         mean_file, rows = tmp_path / f"mean{number}.h5", tmp_path / f"{number}.csv"
-        subprocess.run([gradtool_program, "bench", capture_file, "--codec", spec, "--reduce", scheme, "--granularity", "model", "--seed", "1",
+        subprocess.run([gradtool_program, "bench", capture_file, "--codec", spec, "--reduce", scheme, "--all-reduce", "auto", "--granularity", "model", "--seed", "1",
                         "--timeout", "0.05", "--reconstruction", mean_file, "--csv", rows], check=True, capture_output=True)
         # Sums of matrix products may be rounded differently by another number of threads.
         tolerance = 1e-5 if spec.startswith("powersgd") else 0.0

@@ -121,7 +121,7 @@ def test_ranks_that_differ_end_with_one_sentence_on_all():
 
 def refuse_arguments(rank, size):
     refused = [sentence_of(gradtool.ddp_hook, "topk", **{name: value}) for name, value in (
-        ("scheme", "ring"), ("scheme", None), ("scheme", "sum"), ("seed", -1), ("seed", 0.5), ("seed", 2 ** 64), ("threads", 0),
+        ("scheme", "ring"), ("scheme", None), ("scheme", "sum"), ("all_reduce", "tree"), ("seed", -1), ("seed", 0.5), ("seed", 2 ** 64), ("threads", 0),
         ("threads", "2"), ("start_iteration", -1), ("start_iteration", None), ("scaler", 3), ("group", "gloo"))]
     refused += [sentence_of(gradtool.ddp_hook, spec, scheme=scheme) for spec, scheme in ((3, "auto"), ("powersgd", "gather"))]
     ddp, hook = nn.parallel.DistributedDataParallel(nn.Linear(3, 3)), gradtool.ddp_hook("topk")
@@ -143,7 +143,7 @@ def refuse_arguments(rank, size):
 
 
 def test_arguments_that_are_not_valid_are_refused_before_the_training():
-    words = ["called 'ring'; valid is auto, sum, gather", "scheme is None; valid is auto", "cannot ride on a sum", "seed is -1", "seed is 0.5",
+    words = ["called 'ring'; valid is auto, sum, gather", "scheme is None; valid is auto", "cannot ride on a sum", "all_reduce is 'tree'; valid is auto, ring or doubling", "seed is -1", "seed is 0.5",
              r"below 2\^64", "threads is 0", "threads is '2'", "start_iteration is -1", "start_iteration is None",
              "scaler is of the type int", "group is 'gloo'; valid is a process group", "the codec is 3", "reducer of its own",
              "the class Linear; valid is what DistributedDataParallel", "the type Linear; valid", "the type NoneType; valid",
@@ -305,3 +305,41 @@ def test_states_that_do_not_fit_are_refused_on_every_rank(tmp_path):
         assert len(results) == len(words)
         for sentence, word in zip(results, words):
             assert re.search(word, sentence), f"{sentence} / {word}"
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8, 16])
+def test_small_sums_take_few_messages(size):
+    """PowerSGD's two all-reduces of a small matrix: 2 ceil(log2 p) latencies each are what bench's model allows."""
+    import math
+    import queue
+    from concurrent.futures import ThreadPoolExecutor
+    from gradtool import _core
+    gradients = np.random.default_rng(1).standard_normal((size, 32 * 32)).astype("f4")
+
+    def averages(algorithm):
+        boxes = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
+
+        def run(rank):
+            def exchange(to, out, from_, into):
+                if out is not None:
+                    boxes[rank, to].put(bytes(np.asarray(out)))
+                if into is not None:
+                    np.asarray(into)[:] = np.frombuffer(boxes[from_, rank].get(timeout=60), np.uint8)
+
+            ranks = _core.HostRanks(rank, size, 1, exchange, exchange, algorithm)
+            reducer = _core.HostReducer(ranks, "powersgd:rank=2", [("weight", [32, 32], "linear", "OI", 0.0)], "auto")
+            values = gradients[rank].copy()
+            reducer.reduce(values, None, None, seed=1, step=0, tensor=0, iteration=0, learning_rate_ratio=1.0)
+            return values, ranks.messages_sent
+
+        with ThreadPoolExecutor(size) as pool:
+            results = list(pool.map(run, range(size)))
+        assert all(np.array_equal(values, results[0][0]) for values, _ in results)
+        return results[0][0], max(messages for _, messages in results)
+
+    (few, messages), (ring, many) = averages("auto"), averages("ring")
+    assert np.allclose(few, ring, rtol=0, atol=1e-4 * np.abs(ring).max())
+    assert many == 2 * 2 * (size - 1)
+    assert messages <= 2 * 2 * math.ceil(math.log2(size))
+    if size & (size - 1) == 0:
+        assert messages == 2 * math.log2(size)

@@ -87,11 +87,11 @@ def test_a_worker_does_what_a_rank_would(spec):
 
 
 def test_verdicts_tell_what_learns_from_what_does_not():
-    result = attempt(["bf16", "topk:ratio=0.01,ef=off", "randomk:ratio=0.05,scale=on"], steps=80, seeds=3)
+    result = attempt(["bf16", "topk:ratio=0.01,ef=off", "randomk:ratio=0.01,ef=off"], steps=80, seeds=3)
     assert result["bf16"]["verdict"] == "learns"
     assert result["bf16"]["low"] < result["bf16"]["worse_by"] < result["bf16"]["high"] <= result.tolerance
     assert result["topk:ratio=0.01,ef=off"]["verdict"] == "loses"
-    assert result["randomk:ratio=0.05,scale=on"]["verdict"] == "loses"
+    assert result["randomk:ratio=0.01,ef=off"]["verdict"] == "loses"
     assert result["none"]["sent"] == 1.0 and result["bf16"]["sent"] == pytest.approx(0.5, rel=0.02)
     # What is hopeless ends early, and is not run with further seeds.
     hopeless = [run for run in result.runs if run["codec"].startswith("randomk")]
@@ -109,32 +109,33 @@ def recorded(settings, runs):
     base = {"names": settings["codecs"], "lr_factors": [1.0], "judge": "loss", "higher_is_better": False, "tolerance": None, "steps": 100,
             "workers": 4}
     return TrialResult({**base, **settings}, [{"lr_factor": 1.0, "status": "finished", "steps": 100, "bytes_sent_per_step": 8.0, "note": "",
-                                               "message": None, "elements": 9, "losses": list(np.linspace(4, 1, 100)), **run} for run in runs])
+                                               "message": None, "elements": 9, "reached": True, "losses": list(np.linspace(4, 1, 100)), **run} for run in runs])
 
 
 def test_statistics_of_given_runs():
-    """Differences are taken within a seed; arms that lose more do not widen the interval of one that loses less."""
-    values = {"none": (1.0, 2.0), "a": (1.01, 2.02), "b": (1.6, 2.4)}
-    result = recorded({"codecs": list(values), "seeds": [1, 2], "tolerance": 0.15},
-                      [{"codec": codec, "seed": seed, "metrics": {"loss": value[seed - 1]}} for codec, value in values.items() for seed in (1, 2)])
+    """Differences are taken within a seed; arms that shake the training more do not widen the interval of one that does less."""
+    shaken = np.random.default_rng(0).standard_normal(100)
+    values = {"none": (1.0, 2.0), "a": (1.01, 2.02), "b": (1.51, 2.49)}
+    result = recorded({"codecs": list(values), "seeds": [1, 2], "tolerance": 0.25},
+                      [{"codec": codec, "seed": seed, "metrics": {"loss": value[seed - 1]}, "losses": list(np.linspace(4, 1, 100) + shaken * noise)}
+                       for (codec, value), noise in zip(values.items(), (0, 0.01, 0.1)) for seed in (1, 2)])
     none, a, b = result.arms
     assert (none["verdict"], a["verdict"], b["verdict"]) == ("baseline", "learns", "loses")
     assert a["worse_by"] == pytest.approx(0.015) and b["worse_by"] == pytest.approx(0.5)
     own = math.sqrt(2 * 0.005**2)                                  # one degree of freedom: a alone
     assert a["high"] - a["worse_by"] == pytest.approx(12.706 * own / math.sqrt(2), rel=1e-3)
-    both = math.sqrt((2 * 0.005**2 + 2 * 0.1**2) / 2)              # two: a and b
-    assert b["worse_by"] - b["low"] == pytest.approx(4.303 * both / math.sqrt(2), rel=1e-3)
+    assert b["worse_by"] - b["low"] == pytest.approx(12.706 * math.sqrt(2) * 0.01 / math.sqrt(2), rel=1e-3)
     assert a["same_as_none"] == 1.0
 
 
 def test_steps_that_none_needed():
     losses = [4 - 3 * step / 99 for step in range(100)]
-    behind = [loss + 0.75 for loss in losses]                      # a quarter of the fall, so none was there after 75 steps
+    behind = [loss + 0.45 for loss in losses]                      # 15 % of the fall, so none was there after 85 steps
     result = recorded({"codecs": ["none", "a"], "seeds": [1]},
                       [{"codec": "none", "seed": 1, "metrics": {}, "losses": losses}, {"codec": "a", "seed": 1, "metrics": {}, "losses": behind}])
-    assert result.arms[1]["same_as_none"] == pytest.approx(0.75, abs=0.02)
+    assert result.arms[1]["same_as_none"] == pytest.approx(0.85, abs=0.02)
     assert result.arms[1]["verdict"] == "undecided" and "one seed" in result.arms[1]["reason"]
-    assert result.tolerance == pytest.approx(0.02 * (losses[0] - np.mean(losses[-10:])))
+    assert result.tolerance == pytest.approx(0.02 * 3)
 
 
 def test_learning_rates_are_chosen_by_the_first_seed():
@@ -223,10 +224,13 @@ def test_a_train_that_is_wrong(function, sentence):
 
 @pytest.mark.parametrize("options, sentence", [
     ({"codecs": "bf16"}, "a list of codecs"), ({"codecs": []}, "no codec to try"), ({"codecs": ["none"]}, "no codec to try"),
-    ({"codecs": ["nothing"]}, "unknown codec"), ({"codecs": ["vgc"]}, "second moments"), ({"steps": 5}, "20 or more"),
-    ({"workers": 1}, "2 to 1024"), ({"seeds": [1, 1]}, "seeds are not valid"), ({"seeds": 0}, "seeds are not valid"),
-    ({"lr_factors": [0]}, "lr_factors are not valid"), ({"judge": "accuracy"}, "tolerance="), ({"scheme": "ring"}, "scheme is 'ring'"),
-    ({"higher_is_better": True}, "lower"), ({"tolerance": -1.0}, "above 0"), ({"bucket_mb": 0}, "bucket_mb"), ({"function": 3}, "a function"),
+    ({"codecs": ["nothing"]}, "unknown codec"), ({"codecs": ["vgc"]}, "second moments"), ({"steps": 5}, "20 to"),
+    ({"workers": 1}, "2 to 1024"), ({"seeds": [1, 1]}, "different ones"), ({"seeds": 0}, "1 to 1000"),
+    ({"seeds": 2.0}, "1 to 1000"), ({"seeds": [2**64]}, "a seed is"), ({"codecs": [3]}, "codec 3 is of the type int"), ({"steps": "many"}, "20 to"),
+    ({"lr_factors": 0.5}, "a list"), ({"lr_factors": [1, math.nan]}, "above 0"), ({"lr_factors": [1, 2], "seeds": 2}, "two seeds"),
+    ({"tolerance": math.inf}, "above 0"), ({"scheme": "sum", "codecs": ["topk"]}, "cannot ride on a sum"), ({"out": "absent/trial.json"}, "cannot be written"),
+    ({"lr_factors": [0]}, "above 0"), ({"judge": "accuracy"}, "tolerance="), ({"scheme": "ring"}, "scheme is 'ring'"),
+    ({"higher_is_better": True}, "lower"), ({"tolerance": -1.0}, "above 0"), ({"bucket_mb": 0}, "bucket_mb"), ({"bucket_mb": math.inf}, "bucket_mb"), ({"function": 3}, "a function"),
 ])
 def test_settings_that_are_wrong(options, sentence):
     with pytest.raises(gradtool.UsageError, match=sentence):
@@ -276,6 +280,109 @@ def test_odd_models():
     assert result["powersgd:rank=1"]["verdict"] != "failed" and result["iwp"]["verdict"] != "failed"
 
 
+def test_a_gap_on_a_flat_curve_is_not_hopeless():
+    """None was early where such a run is, and so will the run be at the end: within the tolerance."""
+    from gradtool._trial_result import is_hopeless
+    flat = np.array([1 + 3 * math.exp(-step / 10) for step in range(300)])
+    shaken = 0.002 * np.random.default_rng(0).standard_normal(300)
+    for gap in (0.01, 0.05, 0.1):
+        assert not any(is_hopeless(list((flat + gap + shaken)[:made]), list(flat), 300) for made in range(1, 301))
+    falling = np.linspace(4, 1, 300)
+    assert is_hopeless(list(4 - 0.2 * np.linspace(0, 3, 300)[:150]), list(falling), 300)
+    # A codec with a memory is late, and catches up.
+    late = np.concatenate([np.full(100, 4.0), np.linspace(4, 1.2, 200)])
+    assert not is_hopeless(list(late[:225]), list(falling), 300)
+
+
+def test_exact_codecs_say_nothing_about_noisy_ones():
+    """Three arms that are equal in every step leave a noisy one its own two degrees of freedom."""
+    generator = np.random.default_rng(3)
+    base = np.linspace(4, 1, 100)
+    runs = []
+    for seed, off in ((1, 0.01), (2, 0.03), (3, 0.05)):
+        for codec in ("none", "a", "b", "c"):
+            runs.append({"codec": codec, "seed": seed, "metrics": {"loss": 1.0}, "losses": list(base)})
+        runs.append({"codec": "noisy", "seed": seed, "metrics": {"loss": 1.0 + off}, "losses": list(base + 0.1 * generator.standard_normal(100))})
+    result = recorded({"codecs": ["none", "a", "b", "c", "noisy"], "seeds": [1, 2, 3], "tolerance": 0.04}, runs)
+    assert [arm["verdict"] for arm in result.arms] == ["baseline", "learns", "learns", "learns", "undecided"]
+    assert result.arms[4]["high"] - result.arms[4]["worse_by"] == pytest.approx(4.303 * 0.02 / math.sqrt(3), rel=1e-3)
+
+
+def test_what_a_run_lacks_is_not_judged_by_something_else():
+    def forgetful(trial):
+        metrics = train(trial)
+        return {key: metrics[key] for key in ("loss", "accuracy") if trial.codec == "none" or key == "loss"}
+
+    result = attempt(["bf16"], forgetful, judge="accuracy", higher_is_better=True, tolerance=0.01)
+    assert result["bf16"]["verdict"] == "failed" and "no 'accuracy'" in result["bf16"]["reason"]
+    with pytest.raises(gradtool.UsageError, match="the loss that train.. returned without a codec is not finite"):
+        attempt(["bf16"], lambda trial: {**train(trial), "loss": math.nan})
+
+    def leaving(trial):
+        model, optimizer = make()
+        for step in trial:
+            trial.step(model, optimizer, (F.cross_entropy(model(x), y) for x, y in batches(trial.seed, step, trial.workers)))
+            if trial.codec != "none":
+                break
+
+    assert "ended after 1 of 60 steps" in attempt(["bf16"], leaving)["bf16"]["reason"]
+
+
+def test_codecs_that_did_nothing_or_bring_momentum_are_named():
+    result = attempt(["gradiveq", "dgc"], steps=30)
+    assert result["gradiveq"]["verdict"] == "undecided" and "not been at work" in result["gradiveq"]["reason"]
+    assert "dgc: it brings momentum of its own, beside which the optimizer should have none." in str(result)
+
+
+def test_a_partial_is_known_by_what_it_is_bound_to(tmp_path):
+    import functools
+
+    def bound(trial, rate):
+        return train(trial)
+
+    out = tmp_path / "trial.json"
+    attempt(["bf16"], functools.partial(bound, rate=1), out=out)
+    attempt(["bf16"], functools.partial(bound, rate=1), out=out)
+    with pytest.raises(gradtool.UsageError, match="train_sha256"):
+        attempt(["bf16"], functools.partial(bound, rate=2), out=out)
+    with pytest.raises(gradtool.UsageError, match="no source"):
+        attempt(["bf16"], eval("lambda trial: function(trial)", {"function": train}), out=out)  # pylint: disable=eval-used
+
+
+def test_the_record_stays_where_it_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+
+    def moving(trial):
+        import os
+        os.chdir(tmp_path / "run")
+        return train(trial)
+
+    attempt(["bf16"], moving, out="trial.json")
+    assert [path.name for path in tmp_path.iterdir()] and (tmp_path / "trial.json").exists() and not list((tmp_path / "run").iterdir())
+
+
+def test_parameters_that_thaw_and_rates_that_do_nothing():
+    def thawing(trial):
+        model, optimizer = make()
+        model[0].requires_grad_(False)
+        for step in trial:
+            model[0].requires_grad_(step > 3)
+            trial.step(model, optimizer, (F.cross_entropy(model(x), y) for x, y in batches(trial.seed, step, trial.workers)))
+
+    with pytest.raises(gradtool.UsageError, match="other parameters need gradients than at the first step"):
+        attempt(["bf16"], thawing)
+
+    def by_hand(trial):
+        model, optimizer = make()
+        for step in trial:
+            trial.backward(model, (F.cross_entropy(model(x), y) for x, y in batches(trial.seed, step, trial.workers)), optimizer)
+            optimizer.step()
+
+    with pytest.raises(gradtool.UsageError, match="multiplies learning rates with trial.lr_factor itself"):
+        attempt(["bf16"], by_hand, lr_factors=[1, 0.1], seeds=1)
+
+
 def train_ddp(trial):
     model, _ = make()
     model = nn.parallel.DistributedDataParallel(model)
@@ -284,6 +391,7 @@ def train_ddp(trial):
     for step in trial:
         x, y = list(batches(trial.seed, step, 2))[rank]
         trial.step(model, optimizer, F.cross_entropy(model(x), y))
+    return {"only": 7.0} if rank == 0 else None
 
 
 def trial_of_a_rank(rank, size, folder):
@@ -294,13 +402,13 @@ def trial_of_a_rank(rank, size, folder):
     try:
         gradtool.trial(lambda trial: trial.backward(nn.Linear(2, 2), torch.zeros(1, requires_grad=True)), ["bf16"], **{**options, "out": None})
     except Exception as error:  # pylint: disable=broad-except
-        return result.arms, [run["losses"] for run in result.runs], str(error)
+        return result.arms, [run["losses"] for run in result.runs], str(error), result.runs[1]["metrics"]
 
 
 def test_ranks_of_a_process_group(tmp_path):
     """Two ranks with ddp_hook train as two workers of one process do."""
     one, two = run_ranks(2, trial_of_a_rank, str(tmp_path))
-    assert one == two and "DistributedDataParallel" in one[2]
+    assert one == two and one[3] == {"only": 7.0} and "DistributedDataParallel" in one[2]
 
     def alone(trial):
         model, optimizer = make()

@@ -120,6 +120,7 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
                          .worse_by = 0.012,
                          .low = 0.01,
                          .high = 0.014,
+                         .lr_factor = 0.5,
                          .same_as_none = 0.9};
   };
   OwnTrial trial{.file = "trial.json",
@@ -136,7 +137,8 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
   const std::string text = advice(acceptance);
   EXPECT_TRUE(says(text, "8 ranks: take qsgd:bits=4. ")) << text;
   EXPECT_TRUE(says(text,
-                   "In trial.json (GPT, 4 workers, 300 steps) it learns: its loss is worse by 0.012 (95 %: 0.01 to "
+                   "In trial.json (GPT, 4 workers, 300 steps) it learns with learning rates times 0.5: its loss is "
+                   "worse by 0.012 (95 %: 0.01 to "
                    "0.014), and uncompressed was there after 270 steps."))
       << text;
   EXPECT_TRUE(says(text, "lost in the trial: int8.")) << text;

@@ -87,7 +87,8 @@ def check_members_of_other_kinds(folder, record):
 
 def check_trials(folder):
     """--trained: the record of a trial, as gradtool.trial writes it, and everything else."""
-    arm = {"codec": "fp16:scale_log2=0", "verdict": "loses", "reason": "far behind none", "worse_by": 0.5, "low": None, "high": None, "same_as_none": 0.2}
+    arm = {"codec": "fp16:scale_log2=0", "verdict": "loses", "reason": "far behind none", "worse_by": 0.5, "low": None, "high": None, "same_as_none": 0.2,
+           "lr_factor": 1.0}
     trial = {"format": "gradtool.trial", "schema_version": 1, "model": "LeNet", "elements": 61706, "arms": [arm],
              "settings": {"judge": "loss", "scheme": "auto", "workers": 4, "steps": 300}}
     file = folder / "trial.json"
@@ -100,7 +101,7 @@ def check_trials(folder):
     refused(2, [*base, "--trained", file], "--trained", "--advise")
     file.write_text(json.dumps(trial | {"elements": 7}))
     refused(2, command, "trial.json is a trial of a model of 7 parameters", "61706")
-    broken = [{"format": "gradtool.bench"}, {"schema_version": 2}, {"arms": 3}, {"arms": [3]}, {"arms": [{**arm, "low": "x"}]}, {"settings": None},
+    broken = [{"format": "gradtool.bench"}, {"schema_version": 2}, {"arms": 3}, {"arms": [3]}, {"arms": [{**arm, "low": "x"}]}, {"arms": [{**arm, "verdict": "wins"}]}, {"settings": None},
               {"elements": -1}, {"elements": "many"}, {"model": None}, {"arms": [{"codec": "fp16"}]}]
     for change in broken:
         file.write_text(json.dumps(trial | change))

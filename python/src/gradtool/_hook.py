@@ -19,7 +19,7 @@ from ._errors import DataError, UnavailableError, UsageError
 class DdpHook:
     """What `ddp_hook` returns: register it with `hook.register(model)`, or `model.register_comm_hook(None, hook)`."""
 
-    def __init__(self, spec: str, *, scheme: str = "auto", seed: int = 1, threads: Optional[int] = None,
+    def __init__(self, spec: str, *, scheme: str = "auto", all_reduce: str = "auto", seed: int = 1, threads: Optional[int] = None,
                  group: Any = None, start_iteration: int = 0, scaler: Any = None) -> None:
         if not dist.is_initialized():
             raise UsageError("there is no process group; call torch.distributed.init_process_group first")
@@ -28,9 +28,9 @@ class DdpHook:
         self._group = dist.new_group(ranks)
         self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._peers = _Peers(self._group, ranks if ranks is not None else list(range(self._size)))
-        _agree(self._group, lambda: self._take(spec, scheme, seed, threads, start_iteration, scaler))
+        _agree(self._group, lambda: self._take(spec, scheme, all_reduce, seed, threads, start_iteration, scaler))
         # A reducer of a tensor that nobody has refuses what does not go together before a training begins.
-        _core.HostReducer(_core.HostRanks(self._rank, self._size, 1, self._peers.exchange, self._peers.all_reduce),
+        _core.HostReducer(_core.HostRanks(self._rank, self._size, 1, self._peers.exchange, self._peers.all_reduce, all_reduce),
                           self.spec, [("weight", [8, 8], "linear", "OI", 0.0)], scheme)
         self.__qualname__ = self.__name__ = "gradtool_" + self._codec["name"]  # DDP notes the name of its hook
         self._names: dict = {}
@@ -48,7 +48,7 @@ class DdpHook:
         self._payload_so_far = 0
         self._sent_before = 0
 
-    def _take(self, spec: Any, scheme: Any, seed: Any, threads: Any, start_iteration: Any, scaler: Any) -> dict:
+    def _take(self, spec: Any, scheme: Any, all_reduce: Any, seed: Any, threads: Any, start_iteration: Any, scaler: Any) -> dict:
         """Takes arguments that are valid; returns those that every rank needs alike."""
         self._codec = _checked_codec(spec)
         #: The codec with all of its parameters.
@@ -59,9 +59,31 @@ class DdpHook:
         self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
         if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
             raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
-        self._scheme, self._scaler = scheme, scaler
-        return {"the codec": self.spec, "scheme": scheme, "seed": self._seed, "start_iteration": self._start,
+        if all_reduce not in ("auto", "ring", "doubling"):
+            raise UsageError(f"all_reduce is {all_reduce!r}; valid is auto, ring or doubling")
+        self._scheme, self._all_reduce, self._scaler = scheme, all_reduce, scaler
+        return {"the codec": self.spec, "scheme": scheme, "all_reduce": all_reduce, "seed": self._seed, "start_iteration": self._start,
                 "scaler": "None" if scaler is None else "a GradScaler"}
+
+    @property
+    def note(self) -> str:
+        """What must be known of what the codec has done so far; empty: nothing."""
+        return next((unit.reducer.note for unit in self._units.values() if unit.reducer is not None and unit.reducer.note), "")
+
+    @property
+    def reached(self) -> bool:
+        """Whether the method has been at work in any bucket: False while all went uncompressed, as in a warm-up."""
+        return any(unit.reducer.reached for unit in self._units.values() if unit.reducer is not None)
+
+    def close(self) -> None:
+        """Ends the hook's thread and its process group. On every rank, after the last backward pass with the model."""
+        self._executor.shutdown()
+        dist.destroy_process_group(self._group)
+
+    @property
+    def messages_sent(self) -> int:
+        """Messages that the codec made this rank send since the hook was made, each a latency of the network."""
+        return sum(ranks.messages_sent for ranks in self._ranks.values())
 
     @property
     def bytes_sent(self) -> int:
@@ -283,7 +305,7 @@ class DdpHook:
         on_gpu = device.type == "cuda"
         if device not in self._ranks:
             self._ranks[device] = (_core.CudaRanks if on_gpu else _core.HostRanks)(
-                self._rank, self._size, self._threads, self._peers.exchange, self._peers.all_reduce)
+                self._rank, self._size, self._threads, self._peers.exchange, self._peers.all_reduce, self._all_reduce)
         unit.reducer = (_core.CudaReducer if on_gpu else _core.HostReducer)(
             self._ranks[device], self.spec, tensors, self._scheme, _stream(device))
         if self._codec["needs_weight"]:
@@ -354,6 +376,9 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
         A codec as on the command line. Every codec works but those that need second moments.
     scheme:
         "auto", "sum", "gather", "hop" or "alltoall": as bench's --reduce.
+    all_reduce:
+        How payloads that add are added: "ring"; "doubling", ceil(log2 p) messages of p ranks instead of 2(p-1); or "auto",
+        doubling up to 64 KiB and the ring above, as bench's --all-reduce.
     seed:
         Of all random draws.
     threads:

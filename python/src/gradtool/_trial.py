@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import inspect
 import itertools
-import json
 import math
 import os
 import random
 import sys
 import time
+import traceback
+import warnings
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
@@ -22,15 +21,13 @@ from torch import nn
 from . import _core
 from ._errors import DataError, Error, UsageError
 from ._modules import describe_tensor, inner_module
-from ._trial_result import FORMAT, SCHEMA, TrialResult, is_hopeless
+from ._trial_result import TrialResult, has_no_effect, is_hopeless
+from ._trial_settings import BASELINE, checked_settings, of_ranks, resumed
 
-_BASELINE = "none"
-#: Factors that lr_factors="tune" tries.
-_FACTORS = (1.0, 0.5, 0.25, 0.1, 2.0)
 
 
 class EndOfTrial(Exception):
-    """Raised by a step behind the last one, to leave a `train` that does not look at `trial.done`. `trial` catches it."""
+    """Raised by a step behind the last one, to leave a `train` that does not look at `trial.done`, and that returns nothing then."""
 
 
 class _Unpaired(UsageError):
@@ -111,7 +108,7 @@ class Trial:
         if self._reference is None or not math.isfinite(loss):
             return
         expected = self._reference["losses"][0]
-        if abs(loss - expected) > 1e-3 * max(1.0, abs(expected)):
+        if abs(loss - expected) > 1e-3 * abs(expected) + 1e-9:
             raise _Unpaired(f"the first loss of {self.codec} with seed {self.seed} is {loss:.6g}, and without a codec it was {expected:.6g}; "
                             f"train() must make its weights and the order of its data of trial.seed alone")
 
@@ -127,10 +124,19 @@ class Trial:
     def _record(self, metrics: dict, message: Optional[str]) -> dict:
         made = len(self._losses)
         return {"codec": self.codec, "seed": self.seed, "lr_factor": self.lr_factor, "status": self._status, "steps": made,
-                "message": message, "note": self._averaging.note if self._averaging is not None else "",
+                "message": message, "note": "; ".join(filter(None, [self._averaging.note if self._averaging else "", _of_optimizers(self.codec)])),
+                "reached": self._averaging is not None and self._averaging.reached,
                 "bytes_sent_per_step": self._averaging.bytes_sent / made if made else None,
                 "elements": None if self._averaging is None else self._averaging.elements,
                 "metrics": {key: _finite(value) for key, value in metrics.items()}, "losses": [_finite(value) for value in self._losses]}
+
+
+def _of_optimizers(codec: str) -> str:
+    """What the optimizer must be for the codec; empty: whatever the training has."""
+    parsed = _core.parse_codec(codec)
+    if parsed["target"]:
+        return f"its result stands for {parsed['target']}, not for the mean gradient, and wants an optimizer made for that"
+    return "it brings momentum of its own, beside which the optimizer should have none" if parsed["own_momentum"] else ""
 
 
 def _finite(value: float) -> Optional[float]:
@@ -155,6 +161,9 @@ def _trained(model: nn.Module) -> list:
     found = [(name, p) for name, p in inner_module(model).named_parameters() if p.requires_grad and p.numel() > 0]
     if not found:
         raise UsageError("the model has no parameter that needs a gradient")
+    for name, p in found:
+        if p.is_complex():
+            raise UsageError(f"parameter {name} has the type {p.dtype}; valid are real numbers")
     return found
 
 
@@ -168,7 +177,7 @@ class _Workers:
     """Workers of one process: each loss's gradient is that of a worker, and the real reducers average them as threads."""
 
     def __init__(self, model: nn.Module, codec: str, workers: int, scheme: str, seed: int, bucket_bytes: int) -> None:
-        self._workers, self._seed = workers, seed
+        self._workers, self._seed, self._model = workers, seed, model
         modules, parameters = dict(inner_module(model).named_modules()), _trained(model)
         self._parameters = [p for _, p in parameters]
         self.elements, before, described = sum(p.numel() for p in self._parameters), 0, []
@@ -192,7 +201,18 @@ class _Workers:
     def note(self) -> str:
         return next((reducer.note for *_, reducer in self._buckets if reducer.note), "")
 
+    @property
+    def reached(self) -> bool:
+        return any(reducer.reached for *_, reducer in self._buckets)
+
+    def close(self) -> None:
+        """Nothing outlives the run."""
+
     def backward(self, losses: Iterable, step: int, rate_ratio: float) -> float:
+        if any(a is not b for a, (_, b) in itertools.zip_longest(self._parameters, _trained(self._model), fillvalue=(None, None))):
+            raise UsageError("other parameters need gradients than at the first step; valid is to freeze and unfreeze before the loop")
+        if isinstance(losses, torch.Tensor) and losses.dim() == 0:
+            raise UsageError(f"there is one loss for {self._workers} workers; valid is one for each")
         total, seen = 0.0, 0
         used: set = set()
         for loss in losses:
@@ -262,11 +282,13 @@ class _Ranks:
                              f"valid is a DistributedDataParallel, made within train()")
         self._hook = ddp_hook(codec, scheme=scheme, seed=seed).register(model)
         self.elements = sum(p.numel() for _, p in _trained(model))
-        self.note = ""
+        self.bytes_sent, self.note, self.reached = 0, "", True
 
-    @property
-    def bytes_sent(self) -> int:
-        return int(_over_ranks(float(self._hook.bytes_sent), dist.ReduceOp.MAX))
+    def close(self) -> None:
+        """Notes what the hook knows, and gives its threads and its process group back."""
+        self.bytes_sent = max(of_ranks(self._hook.bytes_sent))
+        self.note, self.reached = self._hook.note, self._hook.reached
+        self._hook.close()
 
     def backward(self, losses: Any, _step: int, _rate_ratio: float) -> float:
         losses = [losses] if isinstance(losses, torch.Tensor) else list(losses)
@@ -274,22 +296,22 @@ class _Ranks:
             raise UsageError(f"there are {len(losses)} losses; in a process group valid is one, this rank's")
         loss = _scalar(losses[0])
         loss.backward()
-        return _over_ranks(float(loss.detach()), dist.ReduceOp.SUM) / dist.get_world_size()
+        return _meanof_ranks(float(loss.detach()))
 
 
-def _over_ranks(value: float, operation: Any) -> float:
+def _meanof_ranks(value: float) -> float:
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     number = torch.tensor([value], dtype=torch.float64, device=device)
-    dist.all_reduce(number, operation)
-    return number.item()
+    dist.all_reduce(number)
+    return number.item() / dist.get_world_size()
 
 
 class _Progress:
     """A line on standard error for each run; on a terminal it shows the steps, too."""
 
-    def __init__(self, runs: int, names: dict, shown: bool) -> None:
+    def __init__(self, runs: int, made: int, names: dict, shown: bool) -> None:
         self._names = names
-        self._runs, self._shown, self._run, self._last = runs, shown, 0, 0.0
+        self._runs, self._shown, self._run, self._last = runs, shown, made, 0.0
         self._live = shown and sys.stderr.isatty()
 
     def step(self, trial: Trial) -> None:
@@ -356,43 +378,54 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
         Steps of each run; workers in one process (4 when left out); seeds, their number (3: 1, 2 and 3) or themselves.
     lr_factors:
         Learning rates are multiplied with each of these in the first seed, for every codec and for none; the other seeds
-        run with the factor that did best, and they alone are judged where there are any. "tune": 1, 0.5, 0.25, 0.1 and 2.
+        run with the factor that did best, and they alone are judged where there are any: give three seeds or more. "tune": 1, 0.5, 0.25,
+        0.1 and 2.
     judge, higher_is_better, tolerance:
         The number of `train`'s that decides, and by how much it may be worse than without a codec; when left out, 2 % of what
-        the loss falls by without one. A `train` that returns no loss is judged by the training loss over the last tenth of the steps.
+        the training loss falls by without one. A `train` that returns no loss is judged by the training loss over the last tenth of the steps.
     scheme, bucket_mb:
         The way to reduce, as bench's --reduce, and in one process the MiB of a bucket, as DistributedDataParallel's bucket_cap_mb.
     stop_early:
-        Ends a run that has fallen so far behind that none was there in a third of its steps, and drops its codec.
+        Ends a run that is where none was after a third of its steps, by more than 5 % of what none's loss falls by and without
+        catching up, and drops its codec.
     out, replace:
         trial.json, written after every run. A trial that was interrupted goes on from it; one of other settings, or of a `train`
         of another source, is refused unless `replace` is given.
+        By a `train` without readable source it cannot be resumed. Functions that `train` calls are not looked at.
     name, progress:
         The model's name in the record (its class when left out); whether runs are shown on standard error.
 
-    Each difference to none is taken within a seed. Its interval (95 %, Student's t) rests on the spread of these differences
-    over seeds, pooled over the codecs that are no worse than it or within the tolerance; with one seed there is none, and nothing but a hopeless run is decided.
+    Each difference to none is taken within a seed. Its interval (95 %, Student's t) rests on the spread of these differences over
+    seeds, pooled over the codecs whose losses deviate from none's about as much, step by step. With one seed there is none, and only
+    what is far off is decided.
     """
     distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    settings = _settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme, bucket_mb,
+    path = None if out is None else os.path.abspath(os.fspath(out))
+    settings = checked_settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme, bucket_mb,
                          stop_early, distributed)
     leads = not distributed or dist.get_rank() == 0
-    path = None if out is None else os.fspath(out)
-    runs, model = _from_rank_0(lambda: _resumed(path, settings, replace), distributed)
+    runs, model = _from_rank_0(lambda: resumed(path, settings, replace), distributed)
     result = TrialResult(settings, runs, name or model)
     planned = len(settings["seeds"]) * len(settings["codecs"]) + (len(settings["lr_factors"]) - 1) * len(settings["codecs"])
-    plan = _Plan(distributed, scheme, int(bucket_mb * 2**20), stop_early, _Progress(planned, result.names, progress and leads))
+    plan = _Plan(distributed, scheme, int(bucket_mb * 2**20), stop_early, _Progress(planned, len(runs), result.names, progress and leads))
     for seed, codec in itertools.product(settings["seeds"], settings["codecs"]):
         for factor in result.factors_for(codec, seed):
             if result.run(codec, seed, factor) is not None:
                 continue
-            reference = None if codec == _BASELINE and factor == settings["lr_factors"][0] else result.reference(seed)
+            reference = None if codec == BASELINE and factor == settings["lr_factors"][0] else result.reference(seed)
             made = Trial(codec, seed, settings["workers"], steps, factor, plan, reference)
             record = _run(train, made, settings, result)
             result.add(record)
             plan.progress.run(record)
+            first = result.run(codec, seed, settings["lr_factors"][0])
+            if first is not None and factor != first["lr_factor"] and has_no_effect(record, first):
+                raise UsageError(f"the losses with learning rates times {factor:g} are those without; a train that calls trial.backward "
+                                 f"multiplies learning rates with trial.lr_factor itself")
             if path is not None and leads:
-                result.save(path)
+                try:
+                    result.save(path)
+                except OSError as error:
+                    warnings.warn(f"{path} could not be written ({error}); the trial goes on without it")
     return result
 
 
@@ -400,102 +433,65 @@ def _run(train: Callable, made: Trial, settings: dict, result: TrialResult) -> d
     random.seed(made.seed)
     np.random.seed(made.seed % 2**32)
     torch.manual_seed(made.seed)
-    metrics: dict = {}
-    message = None
+    returned, message = None, None
     try:
-        metrics = _numbers(train(made), settings["judge"], settings["distributed"])
+        returned = train(made)
     except EndOfTrial:
         pass
     except _Unpaired:
         raise
     except Exception as error:  # pylint: disable=broad-except
         # Without a codec it is the training itself that fails. With one it is the codec that does not fit, or what it came to.
-        if made.codec == _BASELINE:
+        if made.codec == BASELINE:
             raise
         if made._status not in ("diverged", "stopped"):
             made._status, message = "failed", str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-    if made._model is not None and result.name is None:
-        result.name = type(inner_module(made._model)).__name__
+            if settings["distributed"]:
+                traceback.print_exc()      # other ranks may wait for this one, and then nobody sees the message
     if made._status == "unfinished":
-        raise UsageError(f"train() ended after {len(made._losses)} of {made.steps} steps; loop over the trial: for step in trial")
-    if made._reference is None and made._status != "finished":
-        raise UsageError(f"the training has {made._status} without a codec after {len(made._losses)} steps; nothing can be compared with it")
-    if made._reference is None and settings["judge"] != "loss" and settings["judge"] not in metrics:
-        raise UsageError(f"train() returned no '{settings['judge']}', which judge= names; it returned {sorted(metrics) or 'nothing'}")
-    return made._record(metrics, message)
+        message = f"train() ended after {len(made._losses)} of {made.steps} steps; loop over the trial: for step in trial"
+        if made.codec == BASELINE:
+            raise UsageError(message)
+        made._status = "failed"
+    metrics = _numbers(returned, settings["judge"], settings["distributed"])
+    if made._averaging is not None:
+        if result.name is None:
+            result.name = type(inner_module(made._model)).__name__
+        made._averaging.close()
+    record = made._record(metrics, message)
+    judge = settings["judge"]
+    if made._reference is None:
+        _expect_reference(record, judge)
+    elif record["status"] == "finished" and judge not in metrics and result.judges_returned():
+        record.update(status="failed", message=f"train() returned no '{judge}'")
+    return record
+
+
+def _expect_reference(record: dict, judge: str) -> None:
+    """Refuses a first run without a codec that nothing can be compared with."""
+    if record["status"] != "finished":
+        raise UsageError(f"the training has {record['status']} without a codec after {record['steps']} steps; nothing can be compared with it")
+    if judge != "loss" and judge not in record["metrics"]:
+        raise UsageError(f"train() returned no '{judge}', which judge= names; it returned {sorted(record['metrics']) or 'nothing'}. A train "
+                         f"with a loop of its own leaves it when trial.done is true")
+    if record["metrics"].get(judge, 0.0) is None:
+        raise UsageError(f"the {judge} that train() returned without a codec is not finite; nothing can be compared with it")
 
 
 def _numbers(returned: Any, judge: str, distributed: bool) -> dict:
-    """What train() returned, as numbers by name; in a process group their mean over ranks."""
-    if returned is None:
-        return {}
-    values = returned if isinstance(returned, dict) else {judge: returned}
-    try:
-        numbers = {str(key): float(value) for key, value in values.items()}
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"train() returned {returned!r:.80}; valid is a number, or a dictionary of numbers by name") from error
-    if distributed:
-        numbers = {key: _over_ranks(numbers[key], dist.ReduceOp.SUM) / dist.get_world_size() for key in sorted(numbers)}
-    return numbers
-
-
-def _settings(train: Callable, codecs: Iterable[str], steps: int, workers: Optional[int], seeds: Any, lr_factors: Any, judge: str,
-              higher_is_better: bool, tolerance: Optional[float], scheme: str, bucket_mb: float, stop_early: bool, distributed: bool) -> dict:
-    """All that decides the numbers, checked."""
-    def valid(condition: bool, sentence: str) -> None:
-        if not condition:
-            raise UsageError(sentence)
-
-    valid(callable(train), f"train is of the type {type(train).__name__}; valid is a function that takes a Trial")
-    valid(not isinstance(codecs, str), f"codecs is the text '{codecs}'; valid is a list of codecs")
-    names = {_BASELINE: _BASELINE}
-    for spec in codecs:
-        parsed = _core.parse_codec(spec)
-        valid(not parsed["needs_second_moment"],
-              f"codec {parsed['name']} needs the second moments of micro-batches, which a trial does not have; gradtool train has them")
-        names.setdefault(f"{parsed['name']}:{parsed['params']}" if parsed["params"] else parsed["name"], spec)
-    valid(len(names) > 1, "there is no codec to try; valid is at least one besides none")
-    valid(isinstance(steps, int) and steps >= 20, f"steps is {steps!r}; valid is a whole number of 20 or more")
-    if distributed:
-        valid(workers in (None, dist.get_world_size()), f"workers is {workers}, and the process group has {dist.get_world_size()} ranks, "
-              f"which are the workers; leave workers out")
-        workers = dist.get_world_size()
-    workers = 4 if workers is None else workers
-    valid(isinstance(workers, int) and 2 <= workers <= 1024, f"workers is {workers!r}; valid is 2 to 1024")
-    seeds = list(range(1, seeds + 1)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
-    valid(len(seeds) > 0 and len(set(seeds)) == len(seeds) and min(seeds) >= 0, "seeds are not valid; give their number, or different ones of 0 or more")
-    factors = list(_FACTORS) if lr_factors == "tune" else [float(factor) for factor in lr_factors]
-    valid(len(factors) > 0 and len(set(factors)) == len(factors) and min(factors) > 0, "lr_factors are not valid; give different ones above 0, or 'tune'")
-    valid(judge == "loss" or tolerance is not None, f"the judge is '{judge}'; valid is tolerance= with it, by how much it may be worse than without a codec")
-    valid(judge != "loss" or not higher_is_better, "a loss is better the lower it is; give judge= the name of another number with higher_is_better")
-    valid(tolerance is None or tolerance > 0, f"tolerance is {tolerance}; valid is above 0")
-    valid(scheme in ("auto", "sum", "gather", "hop", "alltoall"), f"scheme is '{scheme}'; valid is auto, sum, gather, hop or alltoall")
-    valid(bucket_mb > 0, f"bucket_mb is {bucket_mb}; valid is above 0")
-    try:
-        source = hashlib.sha256(inspect.getsource(train).encode()).hexdigest()
-    except (OSError, TypeError):
-        source = None
-    return {"codecs": list(names), "names": list(names.values()), "steps": steps, "workers": workers, "seeds": seeds, "lr_factors": factors, "judge": judge,
-            "higher_is_better": higher_is_better, "tolerance": tolerance, "scheme": scheme, "bucket_mb": bucket_mb,
-            "stop_early": stop_early, "distributed": distributed, "train_sha256": source}
-
-
-def _resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
-    """Runs that a trial of these settings has made already, and the model's name."""
-    if path is None or replace or not os.path.lexists(path):
-        return [], None
-    try:
-        with open(path, encoding="utf-8") as file:
-            record = json.load(file)
-        if record["format"] != FORMAT or record["schema_version"] != SCHEMA:
-            raise ValueError("another format")
-        differ = [key for key in settings if record["settings"].get(key) != settings[key]]
-        runs, model = record["runs"], record["model"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
-    if differ:
-        raise UsageError(f"{path} is of another trial (it differs in {', '.join(differ)}); give another path, or replace=True")
-    return runs, model
+    """What train() returned, as numbers by name; in a process group the mean over the ranks that returned one."""
+    numbers: Any = {}
+    if returned is not None:
+        values = returned if isinstance(returned, dict) else {judge: returned}
+        try:
+            numbers = {str(key): float(value) for key, value in values.items()}
+        except (TypeError, ValueError):
+            numbers = f"train() returned {returned!r:.80}; valid is a number, or a dictionary of numbers by name"
+    ranks = of_ranks(numbers) if distributed else [numbers]
+    for said in ranks:
+        if isinstance(said, str):
+            raise UsageError(said)
+    return {key: float(np.mean([said[key] for said in ranks if key in said])) for key in sorted(set().union(*ranks))}
 
 
 def _from_rank_0(make: Callable[[], Any], distributed: bool) -> Any:

@@ -11,10 +11,13 @@ import numpy as np
 
 FORMAT, SCHEMA = "gradtool.trial", 1
 
-#: A run is far behind that is where none was after this share of its steps.
-_FAR_BEHIND = 1 / 3
+#: A run is far behind that is where none was after this share of its steps, if the gap is more than _COUNTS of what none's loss
+#: falls by. On a curve that is flat, any gap takes none far back.
+_FAR_BEHIND, _COUNTS = 1 / 3, 0.05
 #: Shares of the steps after which runs are looked at, and the share of the steps made within which none was where a hopeless run
 #: is. The first look is lenient, because a codec with a memory starts late.
+#: Codecs shake a training alike whose deviations from none, step by step, differ by at most this factor.
+_ALIKE = 2.0
 _HOPELESS = ((0.25, 0.1), (0.5, _FAR_BEHIND), (0.75, _FAR_BEHIND))
 
 
@@ -41,15 +44,30 @@ def _steps_to(reference: Any, gap: float) -> int:
     return len(curve) if gap <= 0 else int(np.argmax(curve <= curve[-1] + gap)) + 1
 
 
+def _is_far_behind(losses: Any, reference: Any, share: float, window: int) -> bool:
+    """Whether a run is where the reference was after that share of its steps, by more than a gap that nobody would mind.
+
+    `reference` may go on where the run has not been yet: its whole fall tells what a gap is worth.
+    """
+    made = len(losses)
+    gaps = np.subtract(losses, reference[:made])
+    last, before = gaps[-window:], gaps[-2 * window:-window]
+    curve = _falling(reference)
+    # Nine of ten steps are worse: a mean would see little where the losses of a run that diverges differ by orders of magnitude.
+    return bool((last > 0).mean() >= 0.9 and last.mean() > _COUNTS * (curve[0] - curve[-1]) and last.mean() > 0.8 * before.mean()
+                and _steps_to(reference[:made], last.mean()) < share * made)
+
+
 def is_hopeless(losses: list, reference: list, steps: int) -> bool:
     """Whether a run is so far behind the one without a codec, step by step on the same data, that it is not worth its time."""
     made, window = len(losses), _window(steps)
-    limit = next((limit for share, limit in _HOPELESS if made == int(share * steps)), None)
-    if limit is None or made < 2 * window:
-        return False
-    gap = np.subtract(losses[-window:], reference[made - window:made])
-    # Nine of ten steps are worse: a mean would see little where the losses of a run that diverges differ by orders of magnitude.
-    return bool((gap > 0).mean() >= 0.9 and _steps_to(reference[:made], gap.mean()) < limit * made)
+    share = next((limit for looked, limit in _HOPELESS if made == int(looked * steps)), None)
+    return share is not None and made >= 2 * window and _is_far_behind(losses, reference, share, window)
+
+
+def has_no_effect(run: dict, other: dict) -> bool:
+    """Whether two runs of one seed have the same losses from the first update on."""
+    return run["losses"][1:6] == other["losses"][1:6]
 
 
 def _student(degrees: int) -> float:
@@ -59,6 +77,23 @@ def _student(degrees: int) -> float:
     density = np.cos(angles) ** (degrees - 1)
     share = np.cumsum((density[1:] + density[:-1]) / 2)
     return math.sqrt(degrees) * math.tan(float(np.interp(0.95, share / share[-1], angles[1:])))
+
+
+def _noise(pairs: list) -> float:
+    """How much a codec shakes a training: the deviation of its losses from none's, step by step, over the second half of the steps."""
+    half = [np.subtract(run["losses"], none["losses"])[len(none["losses"]) // 2:] for run, none in pairs]
+    return math.sqrt(np.mean([gap.var() for gap in half]))
+
+
+def _spread(codec: str, worse: dict, noise: dict) -> tuple:
+    """Standard deviation of a codec's differences over seeds, and its degrees of freedom.
+
+    It is pooled over the codecs that shake the training about as much, by step. Two or three seeds alone tell little, and those of
+    codecs that are nearly exact, or far off, nothing about this one.
+    """
+    alike = [worse[other] for other in noise if codec in noise and noise[codec] / _ALIKE <= noise[other] <= noise[codec] * _ALIKE]
+    degrees = sum(len(differences) - 1 for differences in alike)
+    return math.sqrt(sum(((d - d.mean()) ** 2).sum() for d in alike) / degrees) if degrees else None, degrees
 
 
 class TrialResult:
@@ -113,18 +148,21 @@ class TrialResult:
         """What has to be run: all factors in the first seed, then the best one; nothing for a codec that is hopeless."""
         if seed == self.settings["seeds"][0]:
             return self.settings["lr_factors"]
-        if any(run["codec"] == codec and run["seed"] < seed and run["status"] != "finished" and run["lr_factor"] == self.best_factor(codec)
+        before = self.settings["seeds"][:self.settings["seeds"].index(seed)]
+        if any(run["codec"] == codec and run["seed"] in before and run["status"] != "finished" and run["lr_factor"] == self.best_factor(codec)
                for run in self.runs):
             return []
         best = self.best_factor(codec)
         return [] if best is None else [best]
 
-    def _held_out(self) -> bool:
-        return all(self.settings["judge"] in run["metrics"] for run in self.runs if run["status"] == "finished")
+    def judges_returned(self) -> bool:
+        """Whether what train() returned is judged; else it is the training loss. The first run without a codec decides."""
+        first = next((run for run in self.runs if run["codec"] == "none"), None)
+        return first is not None and self.settings["judge"] in first["metrics"]
 
     def _value(self, run: dict) -> float:
         """What is judged of a run that has finished."""
-        if self._held_out():
+        if self.judges_returned():
             value = run["metrics"][self.settings["judge"]]
             return math.nan if value is None else value
         return float(np.mean(run["losses"][-max(10, len(run["losses"]) // 10):]))
@@ -139,8 +177,8 @@ class TrialResult:
         """By how much an arm may be worse than none."""
         if self.settings["tolerance"] is not None:
             return self.settings["tolerance"]
-        falls = [run["losses"][0] - self._value(run) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
-        return 0.02 * max(0.0, float(np.mean(falls))) if falls else 0.0
+        falls = [_falling(run["losses"]) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
+        return 0.02 * float(np.mean([curve[0] - curve[-1] for curve in falls])) if falls else 0.0
 
     def _judged_seeds(self) -> list:
         """The seed that chose the learning rates is none of those that judge, where there is another one."""
@@ -161,17 +199,8 @@ class TrialResult:
             found = [(self.run(codec, seed, self.best_factor(codec)), self.run("none", seed, self.best_factor("none"))) for seed in seeds]
             pairs[codec] = [(run, none) for run, none in found if run is not None and none is not None and run["status"] == "finished"]
         worse = {codec: np.array([self._cost(run) - self._cost(none) for run, none in both]) for codec, both in pairs.items()}
-        return [self._arm(codec, pairs[codec], worse[codec], *self._spread(worse[codec], worse)) for codec in self.settings["codecs"]]
-
-    def _spread(self, own: np.ndarray, worse: dict) -> tuple:
-        """Standard deviation of an arm's differences over seeds, and its degrees of freedom.
-
-        It is pooled over the codecs that are within the tolerance or no worse than this one. Those that lose more also vary more.
-        """
-        limit = max(self.tolerance, abs(own.mean()) if len(own) else 0.0)
-        pooled = [d for codec, d in worse.items() if codec != "none" and len(d) and np.isfinite(d).all() and abs(d.mean()) <= limit]
-        degrees = sum(len(d) - 1 for d in pooled)
-        return math.sqrt(sum(((d - d.mean()) ** 2).sum() for d in pooled) / degrees) if degrees else None, degrees
+        noise = {codec: _noise(both) for codec, both in pairs.items() if codec != "none" and both and np.isfinite(worse[codec]).all()}
+        return [self._arm(codec, pairs[codec], worse[codec], *_spread(codec, worse, noise)) for codec in self.settings["codecs"]]
 
     def _arm(self, codec: str, pairs: list, worse: np.ndarray, spread: Optional[float], degrees: int) -> dict:
         runs = [run for run in self.runs if run["codec"] == codec]
@@ -182,7 +211,7 @@ class TrialResult:
                      "value": None, "worse_by": None, "low": None, "high": None, "same_as_none": None, "sent": None}
         shown = [run for run, _ in pairs] or ([ended] if ended is not None else [])
         none_bytes = next((run["bytes_sent_per_step"] for run in self.runs if run["codec"] == "none"), None)
-        sent = [run["bytes_sent_per_step"] for run in shown if run["bytes_sent_per_step"]]
+        sent = [run["bytes_sent_per_step"] for run in shown if run["bytes_sent_per_step"] is not None]
         if sent and none_bytes:
             arm["sent"] = float(np.mean(sent)) / none_bytes
         if pairs:
@@ -195,7 +224,9 @@ class TrialResult:
         for key, value in arm.items():
             if isinstance(value, float) and not math.isfinite(value):
                 arm[key] = None
-        self._decide(arm, ended)
+        window = _window(self.settings["steps"])
+        self._decide(arm, worse, ended, all(run["reached"] for run, _ in pairs),
+                     bool(pairs) and all(_is_far_behind(run["losses"], none["losses"], _FAR_BEHIND, window) for run, none in pairs))
         return arm
 
     def _progress(self, run: dict, none: dict) -> float:
@@ -203,7 +234,7 @@ class TrialResult:
         gap = float(np.mean(run["losses"][-window:])) - float(np.mean(none["losses"][-window:]))
         return _steps_to(none["losses"], gap) / self.settings["steps"]
 
-    def _decide(self, arm: dict, ended: Optional[dict]) -> None:
+    def _decide(self, arm: dict, worse: np.ndarray, ended: Optional[dict], reached: bool, far_behind: bool) -> None:
         if arm["codec"] == "none":
             arm["verdict"] = "baseline"
         elif ended is not None and ended["status"] == "failed":
@@ -214,8 +245,12 @@ class TrialResult:
         elif arm["value"] is None:
             if arm["seeds"]:
                 arm.update(verdict="loses", reason="what train() returned is not finite")
-        elif arm["worse_by"] > self.tolerance and arm["same_as_none"] < _FAR_BEHIND:
+        elif not reached:
+            arm["reason"] = f"the codec has not been at work in {self.settings['steps']} steps"
+        elif far_behind and arm["worse_by"] > self.tolerance:
             arm.update(verdict="loses", reason="far behind none")
+        elif (worse > 10 * self.tolerance).all():
+            arm.update(verdict="loses", reason="far beyond the tolerance with every seed")
         elif arm["low"] is None:
             arm["reason"] = "one seed has no interval"
         elif arm["high"] <= self.tolerance:
@@ -243,7 +278,7 @@ class TrialResult:
 
     def _judged_by(self) -> str:
         judge = self.settings["judge"]
-        return f"the {judge} that train() returned" if self._held_out() else "the training loss over the last tenth of the steps"
+        return f"the {judge} that train() returned" if self.judges_returned() else "the training loss over the last tenth of the steps"
 
     def __str__(self) -> str:
         settings, rates = self.settings, len(self.settings["lr_factors"]) > 1
@@ -262,9 +297,9 @@ class TrialResult:
                           "" if baseline else number("worse_by", "+.3g"), interval, steps, number("sent", ".3g"), verdict])
         widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
         lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
-        learning = [arm for arm in self.arms if arm["verdict"] == "learns"]
+        learning = [arm for arm in self.arms if arm["verdict"] == "learns" and arm["sent"] is not None and arm["sent"] < 1.0]
         if learning:
-            least = min(learning, key=lambda arm: (arm["sent"] is None, arm["sent"]))
+            least = min(learning, key=lambda arm: arm["sent"])
             lines += ["", f"Of those that learn, {least['name']} sends least: {least['sent']:.3g} of the bytes of none."]
-        notes = sorted({f"{run['codec'].partition(':')[0]}: {run['note']}." for run in self.runs if run["note"]})
+        notes = sorted({f"{self.names[run['codec']]}: {run['note']}." for run in self.runs if run["note"]})
         return "\n".join(lines + ([""] + notes if notes else []))

@@ -1,0 +1,132 @@
+"""What a trial is asked for, checked, and what an earlier call with the same settings has left."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import math
+import operator
+import os
+from typing import Any, Callable, Iterable, Optional
+
+import numpy as np
+from torch import distributed as dist
+
+from . import _core
+from ._errors import DataError, UsageError
+from ._trial_result import FORMAT, SCHEMA, TrialResult
+
+BASELINE = "none"
+#: Factors that lr_factors="tune" tries.
+_FACTORS = (1.0, 0.5, 0.25, 0.1, 2.0)
+
+
+def of_ranks(value: Any) -> list:
+    """What each rank gives."""
+    values: list = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers: Optional[int], seeds: Any, lr_factors: Any, judge: str,
+              higher_is_better: bool, tolerance: Optional[float], scheme: str, bucket_mb: float, stop_early: bool, distributed: bool) -> dict:
+    """All that decides the numbers, checked."""
+    def valid(condition: bool, sentence: str) -> None:
+        if not condition:
+            raise UsageError(sentence)
+
+    def whole(what: str, value: Any, low: int, high: int) -> int:
+        try:
+            given = operator.index(value)
+        except TypeError:
+            given = low - 1
+        valid(low <= given <= high, f"{what} is {value!r}; valid is a whole number of {low} to {high}")
+        return given
+
+    def number(what: str, value: Any) -> float:
+        valid(isinstance(value, (int, float, np.number)) and math.isfinite(value) and value > 0, f"{what} is {value!r}; valid is a number above 0")
+        return float(value)
+
+    def listed(what: str, value: Any) -> list:
+        valid(hasattr(value, "__iter__") and not isinstance(value, str), f"{what} is {value!r}; valid is a list of numbers")
+        return list(value)
+
+    valid(callable(train), f"train is of the type {type(train).__name__}; valid is a function that takes a Trial")
+    valid(not isinstance(codecs, str), f"codecs is the text '{codecs}'; valid is a list of codecs")
+    names = {BASELINE: BASELINE}
+    for spec in codecs:
+        valid(isinstance(spec, str), f"codec {spec!r} is of the type {type(spec).__name__}; valid is a text such as 'topk:ratio=0.01'")
+        parsed = _core.parse_codec(spec)
+        valid(not parsed["needs_second_moment"],
+              f"codec {parsed['name']} needs the second moments of micro-batches, which a trial does not have; gradtool train has them")
+        names.setdefault(f"{parsed['name']}:{parsed['params']}" if parsed["params"] else parsed["name"], spec)
+    valid(len(names) > 1, "there is no codec to try; valid is at least one besides none")
+    steps = whole("steps", steps, 20, 10**9)
+    if distributed:
+        valid(workers in (None, dist.get_world_size()), f"workers is {workers}, and the process group has {dist.get_world_size()} ranks, "
+              f"which are the workers; leave workers out")
+        workers = dist.get_world_size()
+    workers = whole("workers", 4 if workers is None else workers, 2, 1024)
+    seeds = [whole("a seed", seed, 0, 2**63 - 1) for seed in (range(1, whole("seeds", seeds, 1, 1000) + 1) if not hasattr(seeds, "__iter__") else seeds)]
+    valid(len(seeds) > 0 and len(set(seeds)) == len(seeds), f"seeds are {seeds}; valid is their number, or different ones")
+    factors = list(_FACTORS) if lr_factors == "tune" else [number("an lr_factor", factor) for factor in listed("lr_factors", lr_factors)]
+    valid(len(factors) > 0 and len(set(factors)) == len(factors), f"lr_factors are {factors}; valid are different ones, or 'tune'")
+    valid(len(factors) == 1 or len(seeds) != 2, "lr_factors with two seeds leave one seed to judge by, which has no interval; valid are three seeds or more")
+    valid(judge == "loss" or tolerance is not None, f"the judge is '{judge}'; valid is tolerance= with it, by how much it may be worse than without a codec")
+    valid(judge != "loss" or not higher_is_better, "a loss is better the lower it is; give judge= the name of another number with higher_is_better")
+    tolerance = None if tolerance is None else number("tolerance", tolerance)
+    valid(scheme in ("auto", "sum", "gather", "hop", "alltoall"), f"scheme is '{scheme}'; valid is auto, sum, gather, hop or alltoall")
+    bucket_mb = number("bucket_mb", bucket_mb)
+    for spec in names:
+        if spec != BASELINE:      # before none has been trained
+            _core.WorkersReducer(spec, [("weight", [8, 8], "linear", "OI", 0.0)], scheme, workers)
+    settings = {"codecs": list(names), "names": list(names.values()), "steps": steps, "workers": workers, "seeds": seeds,
+                "lr_factors": factors, "judge": judge, "higher_is_better": higher_is_better, "tolerance": tolerance, "scheme": scheme,
+                "bucket_mb": bucket_mb, "stop_early": stop_early, "distributed": distributed, "train_sha256": _source_of(train)}
+    if distributed and any(theirs != settings for theirs in of_ranks(settings)):
+        raise UsageError("the ranks call trial with different arguments; every rank needs the same")
+    return settings
+
+
+def _source_of(train: Callable) -> Optional[str]:
+    """A hash of the source of `train` and of what it is bound to; not of what it calls. None where there is no source."""
+    bound = []
+    while isinstance(train, functools.partial):
+        bound.append(repr((train.args, sorted(train.keywords.items()))))
+        train = train.func
+    try:
+        return hashlib.sha256("".join([inspect.getsource(train), *bound]).encode()).hexdigest()
+    except (OSError, TypeError):
+        return None
+
+
+def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
+    """Runs that a trial of these settings has made already, and the model's name."""
+    if path is None:
+        return [], None
+    try:
+        with open(path + ".part", "w", encoding="utf-8"):
+            pass
+        os.remove(path + ".part")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror}); give a path in a folder that is there") from error
+    if replace or not os.path.lexists(path):
+        return [], None
+    try:
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        if record["format"] != FORMAT or record["schema_version"] != SCHEMA:
+            raise ValueError("another format")
+        differ = [key for key in settings if record["settings"].get(key) != settings[key]]
+        # What failed may have met a passing fault, such as a lack of memory.
+        runs, model = [run for run in record["runs"] if run["status"] != "failed"], record["model"]
+        TrialResult(settings, runs).arms  # pylint: disable=expression-not-assigned
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
+    if runs and settings["train_sha256"] is None:
+        raise UsageError(f"{path} is there, and train has no source by which to tell whether it is of the same trial; give another path, or replace=True")
+    if differ:
+        raise UsageError(f"{path} is of another trial (it differs in {', '.join(differ)}); give another path, or replace=True")
+    return runs, model
