@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Python package into an empty virtual environment, as a user would, and runs its tests there.
+# Makes the Python package's wheel, installs it into an empty virtual environment, as a user would, and runs its tests there.
 # Usage: scripts/python.sh [--torch REQUIREMENT] [PYTEST_ARGUMENT...]
 #   --torch: also install this PyTorch from PyPI (torch, torch==2.8.0; some gigabytes), without which tests of captures are skipped.
 # GRADTOOL_CUDA=AUTO compiles the CUDA side, too. The program, which some tests ask, is that of the build tree.
@@ -15,7 +15,7 @@ environment=build/python-environment
 rm -rf "$environment"
 /usr/bin/python3 -m venv "$environment"
 [ ${#torch[@]} -eq 0 ] || "$environment/bin/pip" install --quiet --disable-pip-version-check "${torch[@]}"
-GRADTOOL_CUDA=${GRADTOOL_CUDA-OFF} "$environment/bin/pip" install --quiet --disable-pip-version-check './python[test]'
+"$environment/bin/pip" install --quiet --disable-pip-version-check "$(scripts/wheel.sh build/wheels)[test]"
 
 # From another folder, so that nothing is imported from the checkout.
 cd "$environment"
