@@ -22,8 +22,8 @@ gradtool = sys.argv[1]
 FIRST = 1 << 20  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 
 
-def units(elements, size, halves):
-    """Bytes of each unit that bench makes of a capture with such tensors, of which `halves` are bfloat16."""
+def units(elements, sizes, halves):
+    """Bytes of each unit that bench makes of a capture with such tensors, of which `halves` are bfloat16, for each size of a bucket."""
     with tempfile.TemporaryDirectory() as folder:
         with h5py.File(f"{folder}/c.h5", "w") as file:
             file.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=2)
@@ -37,12 +37,13 @@ def units(elements, size, halves):
                     group["gradient"].attrs["dtype"] = "bfloat16"
                 else:
                     group["gradient"] = values
-        run = subprocess.run([gradtool, "bench", f"{folder}/c.h5", "--codec", "none", "-n", "1", "--granularity", f"bucket:{size}B",
-                              "--timing", "isolated", "--json", f"{folder}/r.json"], capture_output=True, text=True)
+        run = subprocess.run([gradtool, "bench", f"{folder}/c.h5", "--codec", "none", "-n", "1",
+                              *(word for size in sizes for word in ("--granularity", f"bucket:{size}B")), "--timing", "isolated", "--json", f"{folder}/r.json"], capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
         with open(f"{folder}/r.json") as file:
-            row = next(row for row in json.load(file)["rows"] if row["codec"] == "none")
-        return [round(sum(use["bytes"] for use in unit["collectives"])) for unit in row["units"]]
+            rows = [row for row in json.load(file)["rows"] if row["codec"] == "none"]
+        assert len(rows) == len(sizes), rows
+        return [[round(sum(use["bytes"] for use in unit["collectives"])) for unit in row["units"]] for row in rows]
 
 
 def ddp(elements, size, halves):
@@ -56,17 +57,20 @@ def ddp(elements, size, halves):
 
 
 random.seed(1)
-cases = [([random.choice([1, 10, 1000, 30000, 300000, 900000]) for _ in range(random.randint(1, 25))], size)
-         for size in (400, 100_000, 1_000_000, 3_000_000) for _ in range(3)]
+cases = [([random.choice([1, 10, 1000, 30000, 300000, 900000]) for _ in range(random.randint(1, 25))], (400, 100_000, 1_000_000, 3_000_000))
+         for _ in range(4)]
 resnet20 = [144, 16, 16] + [2304, 16, 16] * 6
 for width, last in ((32, 16), (64, 32)):
     resnet20 += [9 * last * width, width, width] + [9 * width * width, width, width] * 5
 resnet20 += [640, 10]
-cases.append((resnet20, 25_000_000))
-for elements, size in cases:
+cases.append((resnet20, (25_000_000,)))
+compared = 0
+for elements, sizes in cases:
     for halves in (set(), set(range(0, len(elements), 3))):
-        here, there = units(elements, size, halves), ddp(elements, size, halves)
-        if halves:  # DDP lists buckets as they close, here they are listed as they begin
-            here, there = sorted(here), sorted(there)
-        assert here == there, (elements, size, here, there)
-print(f"{2 * len(cases)} models cut as DDP cuts them; ResNet-20 at 25 MB, a third of it bfloat16: {here}")
+        for size, here in zip(sizes, units(elements, sizes, halves)):
+            there = ddp(elements, size, halves)
+            if halves:  # DDP lists buckets as they close, here they are listed as they begin
+                here, there = sorted(here), sorted(there)
+            assert here == there, (elements, size, here, there)
+            compared += 1
+print(f"{compared} models cut as DDP cuts them; ResNet-20 at 25 MB, a third of it bfloat16: {here}")

@@ -29,14 +29,14 @@ KINDS = ["conv", "bias", "norm", "norm", "embedding", "norm", "linear", "recurre
 HOME = os.getcwd()
 
 
-def limit():
-    # What a program writes, not what it maps: the CUDA libraries alone map half a gigabyte.
-    if LIMITED:
-        resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+# What a program writes, not what it maps: the CUDA libraries alone map half a gigabyte. The programs inherit it; set in each of them,
+# before it is executed, this process would be forked hundreds of times, which takes longer than what they do.
+if LIMITED:
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 
 
 def run(*arguments):
-    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=240, preexec_fn=limit)
+    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=240)
 
 
 def done(*arguments):
