@@ -18,8 +18,11 @@ option(GRADTOOL_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(GRADTOOL_COVERAGE "Instrument for coverage" OFF)
 set(GRADTOOL_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
 
-# Sources that include CLI11 or LibTorch spend most of their time on these, so some targets compile theirs as one.
-option(GRADTOOL_UNITY "Compile the sources of the program, and those that include LibTorch, as one each" ON)
+# Sources of one target instantiate the same templates of the standard library, of GoogleTest and of nlohmann-json, which takes longer than
+# the rest of them; compiled several at once they share these. Sources that include CLI11 or LibTorch spend most of their time on parsing
+# it, so these targets compile theirs as one. Batches are small enough that an edit of one source is compiled in seconds.
+option(GRADTOOL_UNITY "Compile several sources of a target at once" ON)
+set(GRADTOOL_UNITY_BATCH 8)
 
 find_program(GRADTOOL_CCACHE ccache)
 if(GRADTOOL_CCACHE)
@@ -53,6 +56,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # GCC bug 105651: std::string's operator+ with a literal is reported as an overlapping or endless memcpy.
   target_compile_options(gradtool_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds>)
+endif()
+if(GRADTOOL_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC takes a source that is included into another one for a header, in which a class must not have a part of an anonymous namespace.
+  target_compile_options(gradtool_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 target_compile_definitions(gradtool_options INTERFACE $<$<BOOL:${GRADTOOL_CHECKS}>:GRADTOOL_CHECKS=1>)
 if(GRADTOOL_SANITIZE)

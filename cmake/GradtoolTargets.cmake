@@ -10,6 +10,7 @@ function(gradtool_library name)
   target_link_libraries(gradtool_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:gradtool_options>)
   target_compile_features(gradtool_${name} PUBLIC cxx_std_20)
   target_precompile_headers(gradtool_${name} REUSE_FROM gradtool_headers)
+  set_target_properties(gradtool_${name} PROPERTIES UNITY_BUILD ${GRADTOOL_UNITY} UNITY_BUILD_BATCH_SIZE ${GRADTOOL_UNITY_BATCH})
   set_property(GLOBAL APPEND PROPERTY GRADTOOL_LIBRARIES gradtool_${name})
 endfunction()
 

@@ -21,8 +21,6 @@ constexpr std::size_t kMostElements = 4096;  ///< of a slice that are looked at
 constexpr std::array<double, 6> kLambdas{0.1, 0.05, 0.02, 0.01, 0.005, 0.001};
 constexpr std::array<std::size_t, 8> kComponents{1, 2, 4, 8, 16, 32, 48, 64};
 constexpr double kKept = 0.99;  ///< share of the window's variance that a basis holds
-/// As in principal.cpp: rounding leaves eigenvalues of this share of the largest where there should be zeros.
-constexpr double kRelativeZero = 1e-14;
 
 /// Squared error and squared norm, over steps, slices and tensors.
 struct Loss {

@@ -16,19 +16,19 @@
 namespace gradtool {
 namespace {
 
-constexpr std::size_t kMostSteps = 16;
+constexpr std::size_t kLossSteps = 16;
 constexpr std::size_t kPacket = 360;  ///< float32 values in a packet of 1440 bytes
 constexpr std::array<double, 6> kLost{0.01, 0.03, 0.05, 0.10, 0.20, 0.30};
 constexpr std::size_t kTen = 3;
 static_assert(kLost[kTen] == 0.10);
-constexpr std::array kOrders{"smallest", "random", "largest"};
-constexpr std::array<double, 3> kQuantiles{0.50, 0.90, 0.99};
+constexpr std::array kDropOrders{"smallest", "random", "largest"};
+constexpr std::array<double, 3> kLossQuantiles{0.50, 0.90, 0.99};
 constexpr std::array<double, 3> kThresholds{0.001, 0.01, 0.1};
 
 /// |g / w| of one step: sums over gradients of n times a quantile or a share, n the elements that have a ratio.
 struct Importance {
   double weight = 0;
-  std::array<double, kQuantiles.size()> quantiles{};
+  std::array<double, kLossQuantiles.size()> quantiles{};
   std::array<double, kThresholds.size()> above{};
   Importance& operator+=(const Importance& other) {
     weight += other.weight;
@@ -40,8 +40,8 @@ struct Importance {
 
 struct LossSums {
   double energy = 0;
-  std::array<std::array<double, kLost.size()>, kOrders.size()> lost{};  ///< energy that goes with the packets
-  std::map<std::size_t, Importance> importance;                         ///< by step
+  std::array<std::array<double, kLost.size()>, kDropOrders.size()> lost{};  ///< energy that goes with the packets
+  std::map<std::size_t, Importance> importance;                             ///< by step
 
   LossSums& operator+=(const LossSums& other) {
     energy += other.energy;
@@ -113,8 +113,9 @@ class LossesOfGradient final : public Summing<LossSums> {
     const auto n = static_cast<double>(ratios_.size());
     sums.weight += n;
     auto first = ratios_.begin();
-    for (std::size_t q = 0; q < kQuantiles.size(); ++q) {
-      const auto at = ratios_.begin() + static_cast<std::ptrdiff_t>(std::max(1.0, std::ceil(kQuantiles[q] * n))) - 1;
+    for (std::size_t q = 0; q < kLossQuantiles.size(); ++q) {
+      const auto at =
+          ratios_.begin() + static_cast<std::ptrdiff_t>(std::max(1.0, std::ceil(kLossQuantiles[q] * n))) - 1;
       std::nth_element(first, at, ratios_.end());
       first = at;
       sums.quantiles[q] += *at * n;
@@ -134,12 +135,12 @@ constexpr std::array kThresholdNames{"above_0_001", "above_0_01", "above_0_1"};
 
 std::vector<Column> importance_columns() {
   std::vector<Column> columns;
-  for (std::size_t q = 0; q < kQuantiles.size(); ++q) {
+  for (std::size_t q = 0; q < kLossQuantiles.size(); ++q) {
     columns.push_back(
         {kQuantileNames[q],
          fmt::format("{:.0f} % quantile of |gradient / weight| over the elements that are not 0 in both, mean over "
                      "workers; empty where the file has no weights",
-                     100 * kQuantiles[q])});
+                     100 * kLossQuantiles[q])});
   }
   for (std::size_t i = 0; i < kThresholds.size(); ++i) {
     columns.push_back(
@@ -154,7 +155,7 @@ class LossAnalysis final : public Analysis {
  public:
   explicit LossAnalysis(Scope studied)
       : Analysis{std::move(studied)},
-        steps_{evenly_spaced(kMostSteps, scope().steps())},
+        steps_{evenly_spaced(kLossSteps, scope().steps())},
         table_{"losses", columns(leading_columns())},
         packets_{"packets",
                  long_columns({{"lost", "share of the packets that is lost, of 360 float32 values (1440 bytes) each"},
@@ -218,10 +219,10 @@ class LossAnalysis final : public Analysis {
     table_.add(std::move(row));
     const auto begin = long_cells(tensor);
     for (std::size_t i = 0; sums.energy > 0 && i < kLost.size(); ++i) {
-      for (std::size_t o = 0; o < kOrders.size(); ++o) {
+      for (std::size_t o = 0; o < kDropOrders.size(); ++o) {
         auto cells = begin;
         cells.emplace_back(kLost[i]);
-        cells.emplace_back(kOrders[o]);
+        cells.emplace_back(kDropOrders[o]);
         cells.emplace_back(sums.lost[o][i] / sums.energy);
         packets_.add(std::move(cells));
       }

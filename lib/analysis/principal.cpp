@@ -17,8 +17,6 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace gradtool {
 namespace {
 
-/// Rounding leaves eigenvalues of about this share of the largest where there should be zeros.
-constexpr double kRelativeZero = 1e-14;
 /// One float32 ulp in one of 10^9 values is more than this share of their energy; rounding in float64 is less.
 constexpr double kNoVariance = 1e-25;
 

@@ -13,6 +13,9 @@ namespace gradtool {
 /// `matrix` becomes the eigenvectors, vector j at matrix[j * n]; otherwise its contents are lost.
 using Eigensolver = std::function<void(std::span<double> matrix, std::span<double> values, bool vectors)>;
 
+/// Rounding leaves eigenvalues of about this share of the largest where there should be zeros.
+inline constexpr double kRelativeZero = 1e-14;
+
 /// The principal components of M samples with K coordinates each, computed from their Gram matrix alone: the M x M
 /// matrix of inner products has the same non-zero eigenvalues as the K x K scatter matrix. Float64, O(M^3).
 struct PrincipalComponents {

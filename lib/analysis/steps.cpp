@@ -102,10 +102,10 @@ class StepAccumulator final : public Summing<LagSums> {
   std::vector<std::vector<float>> before_;  ///< mean gradients of the last steps: that of step s at s % kLags
 };
 
-constexpr std::array<std::size_t, 5> kShown{1, 2, 4, 8, 16};
+constexpr std::array<std::size_t, 5> kShownLags{1, 2, 4, 8, 16};
 
 std::vector<Column> step_columns(std::vector<Column> columns) {
-  for (const std::size_t lag : kShown) {
+  for (const std::size_t lag : kShownLags) {
     columns.push_back({fmt::format("step_lag_{}", lag),
                        fmt::format("Pearson correlation of the mean gradient over the workers with that {} captured "
                                    "step{} before, averaged over steps; empty with too few steps",
@@ -147,7 +147,7 @@ class StepAnalysis final : public Analysis {
  private:
   void add_rows(const TensorInfo* tensor, const LagSums& sums) {
     auto row = leading_cells(tensor, "ok", "");
-    for (const std::size_t lag : kShown) {
+    for (const std::size_t lag : kShownLags) {
       row.push_back(optional_cell(sums.at(lag).first));
     }
     table_.add(std::move(row));

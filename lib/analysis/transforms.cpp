@@ -83,9 +83,9 @@ std::vector<std::size_t> hwio_order(const TensorInfo& tensor) {
 namespace {
 
 /// Steps that are transformed, at most: three orders in five bases are the costliest analysis of all.
-constexpr std::size_t kMostSteps = 8;
+constexpr std::size_t kTransformSteps = 8;
 constexpr std::size_t kSegment = 64;  ///< of Welch's estimate, in elements
-constexpr std::size_t kLags = 16;
+constexpr std::size_t kElementLags = 16;
 constexpr std::size_t kFifteen = 3;
 static_assert(kTopFractions[kFifteen] == 0.15);
 constexpr std::array<double, 3> kThetas{0.50, 0.85, 0.99};
@@ -107,9 +107,9 @@ struct OrderSums {
   std::size_t longest = 0;  ///< elements of the longest
   SpectrumSums spectrum;    ///< identity and DFT
   Tops dct{}, hadamard{}, haar{};
-  double entropy = 0, entropy_weight = 0;    ///< sums of n times the spectral entropy, and of n, where it is defined
-  std::array<double, kLags> lag_products{};  ///< sum of (x_i - m)(x_{i-lag} - m)
-  std::array<double, kSegment / 2 + 1> welch{};  ///< sum over gradients of the mean over segments
+  double entropy = 0, entropy_weight = 0;  ///< sums of n times the spectral entropy, and of n, where it is defined
+  std::array<double, kElementLags> lag_products{};  ///< sum of (x_i - m)(x_{i-lag} - m)
+  std::array<double, kSegment / 2 + 1> welch{};     ///< sum over gradients of the mean over segments
 
   OrderSums& operator+=(const OrderSums& other) {
     spectrum += other.spectrum;
@@ -183,7 +183,7 @@ void add_lags(OrderSums& sums, std::span<const float> values) {
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   std::vector<double> centred(values.begin(), values.end());
   for (double& x : centred) x -= mean;
-  for (std::size_t lag = 1; lag <= std::min(kLags, values.size() - 1); ++lag)
+  for (std::size_t lag = 1; lag <= std::min(kElementLags, values.size() - 1); ++lag)
     sums.lag_products[lag - 1] += dot(centred.data() + lag, centred.data(), values.size() - lag);
 }
 
@@ -342,7 +342,7 @@ class TransformAnalysis final : public Analysis {
  public:
   explicit TransformAnalysis(Scope studied)
       : Analysis{std::move(studied)},
-        steps_{evenly_spaced(kMostSteps, scope().steps())},
+        steps_{evenly_spaced(kTransformSteps, scope().steps())},
         table_{"transforms", transform_columns(leading_columns())},
         compaction_{"compaction", long_columns({{"order",
                                                  "order of the elements: native (as stored), HWIO (convolutions: "
@@ -431,7 +431,7 @@ class TransformAnalysis final : public Analysis {
         spectra_.add(row(
             {kOrderNames[o], "welch", static_cast<double>(k) / static_cast<double>(kSegment), order.welch[k] / welch}));
       }
-      for (std::size_t lag = 1; lag <= kLags; ++lag) {
+      for (std::size_t lag = 1; lag <= kElementLags; ++lag) {
         const bool any = lag < order.longest;  // two elements so far apart
         lags_.add(row({kOrderNames[o], static_cast<std::int64_t>(lag),
                        any ? ratio_cell(order.lag_products[lag - 1], order.spectrum.centred_energy) : Cell{}}));

@@ -221,7 +221,8 @@ struct Quantile {
   const char* suffix;
   double q;
 };
-constexpr std::array<Quantile, 5> kQuantiles{{{"05", 0.05}, {"25", 0.25}, {"50", 0.50}, {"75", 0.75}, {"95", 0.95}}};
+constexpr std::array<Quantile, 5> kRatioQuantiles{
+    {{"05", 0.05}, {"25", 0.25}, {"50", 0.50}, {"75", 0.75}, {"95", 0.95}}};
 constexpr std::array<const char*, kAlphas.size()> kAlphaSuffixes{"1", "1_5", "2"};
 
 std::vector<Column> variance_columns(std::vector<Column> columns) {
@@ -230,7 +231,7 @@ std::vector<Column> variance_columns(std::vector<Column> columns) {
        "what the variance was taken over: `second_moment` (K micro-batches of each worker), `workers` (the W "
        "gradients of a step), `none` (one worker and no second moments), `mixed` (in the row `all`)"});
   columns.push_back({"micro_batches", "K as the file states it"});
-  for (const auto& quantile : kQuantiles) {
+  for (const auto& quantile : kRatioQuantiles) {
     columns.push_back({fmt::format("ratio_q{}", quantile.suffix),
                        fmt::format("{:.0f} % quantile, over elements, steps and (`second_moment`) workers, of mean^2 / "
                                    "variance of that mean; resolved to 0.02 %",
@@ -314,7 +315,7 @@ class Variance final : public Analysis {
     const auto if_any = [](bool any, double x) { return any ? Cell{x} : Cell{}; };
     row.emplace_back(source);
     row.emplace_back(scope().micro_batches);
-    for (const auto& quantile : kQuantiles) {
+    for (const auto& quantile : kRatioQuantiles) {
       const bool any = ratio.histogram().count() > 0;
       row.push_back(if_any(any, any ? ratio.histogram().quantile(quantile.q) : 0));
     }

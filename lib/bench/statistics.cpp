@@ -9,13 +9,13 @@
 namespace gradtool {
 namespace {
 
-struct Moments {
+struct MeanAndDeviation {
   double mean = 0.0;
   double deviation = 0.0;
 };
 
-Moments moments(std::span<const double> samples) {
-  Moments m;
+MeanAndDeviation mean_and_deviation(std::span<const double> samples) {
+  MeanAndDeviation m;
   for (const double s : samples) m.mean += s;
   m.mean /= static_cast<double>(samples.size());
   for (const double s : samples) m.deviation += (s - m.mean) * (s - m.mean);
@@ -58,7 +58,7 @@ Summary summarise(std::span<const double> samples) {
   std::sort(sorted.begin(), sorted.end());
   const std::size_t n = sorted.size();
   const auto rank95 = static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(n)));
-  const Moments m = moments(samples);
+  const MeanAndDeviation m = mean_and_deviation(samples);
   return {.samples = n,
           .median = n % 2 == 1 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]),
           .p95 = sorted[std::max<std::size_t>(rank95, 1) - 1],
@@ -67,7 +67,7 @@ Summary summarise(std::span<const double> samples) {
 }
 
 double relative_error_of_mean(std::span<const double> samples) {
-  const Moments m = moments(samples);
+  const MeanAndDeviation m = mean_and_deviation(samples);
   return m.mean > 0.0 ? m.deviation / m.mean / std::sqrt(static_cast<double>(samples.size())) : 0.0;
 }
 

@@ -101,13 +101,13 @@ std::vector<std::uint64_t> parse_sizes(std::string_view text) {
 }
 
 std::string size_name(std::uint64_t bytes) {
-  struct Unit {
+  struct Suffix {
     std::uint64_t bytes;
     const char* name;
   };
-  for (const Unit& unit : {Unit{1'000'000'000, "GB"}, Unit{1U << 30, "GiB"}, Unit{1'000'000, "MB"},
-                           Unit{1U << 20, "MiB"}, Unit{1'000, "kB"}, Unit{1U << 10, "KiB"}}) {
-    if (bytes % unit.bytes == 0) return fmt::format("size:{}{}", bytes / unit.bytes, unit.name);
+  for (const Suffix& suffix : {Suffix{1'000'000'000, "GB"}, Suffix{1U << 30, "GiB"}, Suffix{1'000'000, "MB"},
+                               Suffix{1U << 20, "MiB"}, Suffix{1'000, "kB"}, Suffix{1U << 10, "KiB"}}) {
+    if (bytes % suffix.bytes == 0) return fmt::format("size:{}{}", bytes / suffix.bytes, suffix.name);
   }
   return fmt::format("size:{}", bytes);
 }

@@ -17,12 +17,12 @@ namespace {
 constexpr double kRounding = 1e-13;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-using Group = std::vector<ResultRow*>;
+using RowGroup = std::vector<ResultRow*>;
 
 /// Rows that may be compared with each other, in the order of the table.
-std::vector<Group> groups_of(std::span<ResultRow> rows) {
+std::vector<RowGroup> groups_of(std::span<ResultRow> rows) {
   std::map<std::tuple<std::string, bool, Timing, std::string, int>, std::size_t> index;
-  std::vector<Group> groups;
+  std::vector<RowGroup> groups;
   for (ResultRow& row : rows) {
     if (row.tensor != "all" || row.status != ResultRow::Status::ok) continue;
     const std::string network = row.network ? row.network->name : std::string{};
@@ -34,7 +34,7 @@ std::vector<Group> groups_of(std::span<ResultRow> rows) {
   return groups;
 }
 
-const ResultRow* row_of(const Group& group, std::string_view codec) {
+const ResultRow* row_of(const RowGroup& group, std::string_view codec) {
   const auto found =
       std::find_if(group.begin(), group.end(), [&](const ResultRow* row) { return row->codec.name() == codec; });
   return found == group.end() ? nullptr : *found;
@@ -124,7 +124,7 @@ std::optional<double> seconds_of_iteration(const ResultRow& row) {
   return row.iteration ? std::optional{row.iteration->seconds} : std::nullopt;
 }
 
-void mark_pareto(const Group& group) {
+void mark_pareto(const RowGroup& group) {
   struct Point {
     double error, time;
   };
@@ -145,7 +145,7 @@ void mark_pareto(const Group& group) {
   }
 }
 
-void compare(const Group& group) {
+void compare(const RowGroup& group) {
   const ResultRow* none = row_of(group, "none");
   const ResultRow* noop = row_of(group, "noop");
   for (ResultRow* row : group) {

@@ -15,7 +15,7 @@
 namespace gradtool {
 namespace {
 
-constexpr int kTag = 7;
+constexpr int kWatchTag = 7;
 constexpr int kStatus = static_cast<int>(Fault::backend);
 /// How long a process that is told to stop waits to be ended by the abort, before it ends on its own.
 constexpr double kStopSeconds = 1.5;
@@ -61,7 +61,7 @@ struct MpiWatch::Lines {
     for (std::size_t i = 0; i < peers.size(); ++i) post(i);
   }
 
-  void post(std::size_t i) { MPI_Irecv(&in[i], sizeof in[i], MPI_BYTE, peers[i], kTag, comm, &receives[i]); }
+  void post(std::size_t i) { MPI_Irecv(&in[i], sizeof in[i], MPI_BYTE, peers[i], kWatchTag, comm, &receives[i]); }
 
   /// Takes the reports that have arrived. No further report is awaited from a peer after its last one.
   void receive(std::vector<WatchedRank>& ranks) {
@@ -80,7 +80,7 @@ struct MpiWatch::Lines {
     for (std::size_t i = 0; i < peers.size(); ++i) {
       if (sends[i] != MPI_REQUEST_NULL || out[i].last) continue;
       out[i] = report;
-      MPI_Isend(&out[i], sizeof out[i], MPI_BYTE, peers[i], kTag, comm, &sends[i]);
+      MPI_Isend(&out[i], sizeof out[i], MPI_BYTE, peers[i], kWatchTag, comm, &sends[i]);
     }
   }
   void clear_sent() {

@@ -11,6 +11,10 @@
 
 namespace gradtool {
 
+constexpr double gbit(double bytes_per_second) {
+  return bytes_per_second * 8e-9;
+}
+
 /// What was asked of one `gradtool probe`.
 struct ProbeOptions {
   std::string comm = "mpi";               ///< mpi, udp, nccl, or threads of this process

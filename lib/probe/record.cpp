@@ -13,10 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double gbit(double bytes_per_second) {
-  return bytes_per_second * 8e-9;
-}
-
 /// With six significant digits, more than any measurement has: so that the name that bench gives the network is short.
 double rounded(double value) {
   double result = value;

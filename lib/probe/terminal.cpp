@@ -22,10 +22,6 @@ std::string size_text(double bytes) {
   return fmt::format("{:.4g} {}", bytes, unit);
 }
 
-constexpr double gbit(double bytes_per_second) {
-  return bytes_per_second * 8e-9;
-}
-
 /// Four significant digits unless told otherwise, at most four decimals, without an exponent.
 std::string number(double value, int significant = 4) {
   const int digits = value > 0.0 ? static_cast<int>(std::floor(std::log10(value))) + 1 : 1;

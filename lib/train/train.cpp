@@ -28,14 +28,14 @@ constexpr const char* kSettings = "settings.json";
 constexpr const char* kCheckpoints = "checkpoints";
 constexpr const char* kCheckpointEnding = ".checkpoint";
 
-[[noreturn]] void refuse(const std::string& sentence) {
+[[noreturn]] void refuse_folder(const std::string& sentence) {
   throw Error{Fault::usage, sentence};
 }
 
 /// Throws Fault::usage, naming the first difference, unless the folder was made with the same settings.
 void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts) {
   const fs::path path = folder / kSettings;
-  if (!fs::exists(path)) refuse(fmt::format("--resume: '{}' holds nothing of gradtool train", folder.string()));
+  if (!fs::exists(path)) refuse_folder(fmt::format("--resume: '{}' holds nothing of gradtool train", folder.string()));
   const auto saved = parse_json(read_file(path.string(), kMostRecordBytes));
   const auto settings = saved.is_object() ? saved.find("settings") : saved.end();
   if (!saved.is_object() || settings == saved.end() || !settings->is_object())
@@ -44,8 +44,8 @@ void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts
     const auto found = settings->find(fact.what);
     const std::string value = found != settings->end() && found->is_string() ? found->get<std::string>() : "not there";
     if (value == fact.value) continue;
-    refuse(fmt::format("--resume: '{}' was made with another command: {} is '{}' there, and '{}' now", folder.string(),
-                       fact.what, value, fact.value));
+    refuse_folder(fmt::format("--resume: '{}' was made with another command: {} is '{}' there, and '{}' now",
+                              folder.string(), fact.what, value, fact.value));
   }
 }
 
@@ -67,7 +67,8 @@ bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts)
         return false;
       }
       if (!options.force) {
-        refuse(fmt::format("--out '{}' exists already; --resume goes on with it, --force replaces it", options.out));
+        refuse_folder(
+            fmt::format("--out '{}' exists already; --resume goes on with it, --force replaces it", options.out));
       }
       remove_results(folder);
     }

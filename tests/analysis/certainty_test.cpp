@@ -7,13 +7,6 @@
 namespace gradtool::test {
 namespace {
 
-std::size_t row_of(const Table& table, const std::string& tensor, const std::string& column, const std::string& value) {
-  for (std::size_t r = 0; r < table.rows().size(); ++r) {
-    if (to_text(table.at(r, "tensor")) == tensor && to_text(table.at(r, column)) == value) return r;
-  }
-  throw std::runtime_error("no row with " + column + " = " + value);
-}
-
 TEST(Certainty, SignsOfWorkers) {
   Capture capture{2, 4};
   capture.add(vector_of(4), [](auto, std::size_t w, std::size_t i) {
@@ -41,17 +34,17 @@ TEST(Certainty, WaitingOfKnownGradients) {
   capture.add(vector_of(3, "clear"), one, [](auto, auto, auto) { return 0.3; });
   const auto tables = run(*make_certainty(capture.scope), capture, 2);
   const Table& alphas = tables[1];
-  const auto waits = row_of(alphas, "waits", "alpha", "1");
+  const auto waits = row_of(alphas, "alpha", "1", "waits");
   EXPECT_EQ(number(alphas, waits, "pass_share"), 0);
   EXPECT_EQ(number(alphas, waits, "wait_steps"), 5);
   EXPECT_NEAR(number(alphas, waits, "sent_share"), 0.2, 1e-12);
   EXPECT_EQ(number(alphas, waits, "never_share"), 0);
-  EXPECT_EQ(number(alphas, row_of(alphas, "waits", "alpha", "2"), "wait_steps"), 9);
-  const auto clear = row_of(alphas, "clear", "alpha", "2");
+  EXPECT_EQ(number(alphas, row_of(alphas, "alpha", "2", "waits"), "wait_steps"), 9);
+  const auto clear = row_of(alphas, "alpha", "2", "clear");
   EXPECT_EQ(number(alphas, clear, "pass_share"), 1);
   EXPECT_EQ(number(alphas, clear, "wait_steps"), 1);
-  EXPECT_EQ(number(alphas, row_of(alphas, "clear", "alpha", "5"), "pass_share"), 0);
-  EXPECT_TRUE(is_empty(alphas, row_of(alphas, "clear", "alpha", "5"), "sent_share")) << "not simulated";
+  EXPECT_EQ(number(alphas, row_of(alphas, "alpha", "5", "clear"), "pass_share"), 0);
+  EXPECT_TRUE(is_empty(alphas, row_of(alphas, "alpha", "5", "clear"), "sent_share")) << "not simulated";
   EXPECT_TRUE(is_empty(tables[0], 0, "sign_majority")) << "one worker agrees with itself";
 }
 
@@ -62,7 +55,7 @@ TEST(Certainty, WorkersAsSamples) {
   capture.add(vector_of(n), [&](auto, std::size_t w, std::size_t i) { return noise[w * n + i]; });
   const auto tables = run(*make_certainty(capture.scope), capture);
   // |t| > 1 with three degrees of freedom
-  EXPECT_NEAR(number(tables[1], row_of(tables[1], "t0", "alpha", "1"), "pass_share"), 0.391, 0.01);
+  EXPECT_NEAR(number(tables[1], row_of(tables[1], "alpha", "1", "t0"), "pass_share"), 0.391, 0.01);
 }
 
 TEST(Losses, PacketsOfKnownEnergy) {

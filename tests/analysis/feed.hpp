@@ -92,6 +92,15 @@ inline double number(const Table& table, std::size_t row, const std::string& col
   throw std::runtime_error("column " + column + " holds no number: '" + to_text(cell) + "'");
 }
 
+/// The row of a tensor where a column has that value.
+inline std::size_t row_of(const Table& table, const std::string& column, const std::string& value,
+                          const std::string& tensor = "t0") {
+  for (std::size_t r = 0; r < table.rows().size(); ++r) {
+    if (to_text(table.at(r, "tensor")) == tensor && to_text(table.at(r, column)) == value) return r;
+  }
+  throw std::runtime_error("no row with " + column + " = " + value);
+}
+
 inline bool is_empty(const Table& table, std::size_t row, const std::string& column) {
   return std::holds_alternative<std::monostate>(table.at(row, column));
 }

@@ -7,14 +7,6 @@
 namespace gradtool::test {
 namespace {
 
-std::size_t row_of(const Table& table, const std::string& column, const std::string& value,
-                   const std::string& tensor = "t0") {
-  for (std::size_t r = 0; r < table.rows().size(); ++r) {
-    if (to_text(table.at(r, "tensor")) == tensor && to_text(table.at(r, column)) == value) return r;
-  }
-  throw std::runtime_error("no row with " + column + " = " + value);
-}
-
 TensorInfo matrix_of(std::int64_t rows, std::int64_t columns) {
   TensorInfo info;
   info.shape = {rows, columns};

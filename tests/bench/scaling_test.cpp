@@ -16,7 +16,7 @@ namespace gradtool::test {
 namespace {
 
 constexpr std::size_t kRows = 96, kColumns = 512;
-constexpr std::size_t kSteps = 3;
+constexpr std::size_t kScalingSteps = 3;
 
 Layout one_matrix() {
   Layout layout;
@@ -58,7 +58,7 @@ Sent replay(const CodecSpec& spec, Scheme scheme, int ranks) {
                                                      add_use(sent.uses, call.name, call.mean_bytes, pattern.shards,
                                                              pattern.ring, call.level, call.node);
                                                  }};
-    for (std::uint32_t step = 0; step < kSteps; ++step) {
+    for (std::uint32_t step = 0; step < kScalingSteps; ++step) {
       auto x = gradient_like(n, 100 * step + 1);  // what the ranks share, and what is each one's own
       const auto own = gradient_like(n, 100 * step + 2 + rank);
       for (std::size_t i = 0; i < n; ++i) x[i] = 0.5F * (x[i] + own[i]);
@@ -68,11 +68,11 @@ Sent replay(const CodecSpec& spec, Scheme scheme, int ranks) {
                       {.weight = {weight.data(), n}, .second_moment = {moment.data(), n}},
                       {.key = {.seed = 1, .step = step, .rank = rank}, .iteration = step}, workspace, clock);
     }
-    bytes[rank] = static_cast<double>(comm.traffic().bytes_sent) / kSteps;
+    bytes[rank] = static_cast<double>(comm.traffic().bytes_sent) / kScalingSteps;
   });
   for (auto& use : sent.uses) {
-    use.calls /= kSteps;
-    use.bytes /= kSteps;
+    use.calls /= kScalingSteps;
+    use.bytes /= kScalingSteps;
   }
   for (const double one : bytes) sent.bytes += one / ranks;
   return sent;

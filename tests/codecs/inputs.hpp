@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <random>
 #include <vector>
 
 #include "kernels/draws.hpp"
@@ -41,6 +42,15 @@ inline std::vector<double> normal(std::size_t n, std::uint32_t seed) {
     const double v = uniform_at(seed, 2 * i + 1);
     x[i] = std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
   }
+  return x;
+}
+
+/// Standard normal draws of the library, which may differ between libraries: for properties, not for values.
+inline std::vector<float> noise(std::size_t n, std::uint32_t seed) {
+  std::mt19937 engine{seed};
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (auto& value : x) value = normal(engine);
   return x;
 }
 

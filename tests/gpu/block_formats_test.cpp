@@ -10,7 +10,7 @@
 namespace gradtool::test {
 namespace {
 
-const EncodeContext kContext{.key = {.seed = 42, .step = 3, .rank = 1, .tensor = 9}};
+const EncodeContext kBlockContext{.key = {.seed = 42, .step = 3, .rank = 1, .tensor = 9}};
 
 class GpuBlockFormat : public NeedsGpu<testing::TestWithParam<std::string>> {};
 
@@ -18,12 +18,12 @@ void compare(const std::string& spec, const std::vector<float>& x, const std::st
   const std::size_t n = x.size();
   CodecRun host{spec, n};
   CudaRun gpu{spec, n};
-  const auto payload = host.encode(x, kContext);
+  const auto payload = host.encode(x, kBlockContext);
   const std::vector<float> start = gradient_like(n, 8);
   std::vector<float> expected = start;
   host.decode_add(payload, -0.3F, expected);
   for (const std::size_t shift : {0, 4, 8, 12}) {  // bytes behind a 16-byte border
-    ASSERT_EQ(gpu.encode(x, kContext, 0xA5, shift), payload) << what << " shift " << shift;
+    ASSERT_EQ(gpu.encode(x, kBlockContext, 0xA5, shift), payload) << what << " shift " << shift;
     if (shift > 4) continue;
     std::vector<float> out = start;
     gpu.decode_add(payload, -0.3F, out, shift);

@@ -184,11 +184,10 @@ TEST_P(ErrorFeedback, BringsEverythingInTheEnd) {
   EXPECT_LT(model_nmse(many), 0.7 * model_nmse(few) + 1e-10);
 }
 
-std::string name_only(const testing::TestParamInfo<std::string>& info) {
-  return test_name(info.param);
-}
-INSTANTIATE_TEST_SUITE_P(Registry, ErrorFeedback, testing::ValuesIn(feedback_specs()), name_only);
-INSTANTIATE_TEST_SUITE_P(Registry, ReducerConformance, testing::ValuesIn(reducer_specs()), name_only);
+INSTANTIATE_TEST_SUITE_P(Registry, ErrorFeedback, testing::ValuesIn(feedback_specs()),
+                         [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Registry, ReducerConformance, testing::ValuesIn(reducer_specs()),
+                         [](const auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace gradtool::test

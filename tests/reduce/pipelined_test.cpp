@@ -156,10 +156,8 @@ std::vector<std::string> all_names() {
   return names;
 }
 
-std::string name_only(const testing::TestParamInfo<std::string>& info) {
-  return test_name(info.param);
-}
-INSTANTIATE_TEST_SUITE_P(Registry, PipelinedCodec, testing::ValuesIn(all_names()), name_only);
+INSTANTIATE_TEST_SUITE_P(Registry, PipelinedCodec, testing::ValuesIn(all_names()),
+                         [](const auto& info) { return test_name(info.param); });
 
 TEST(Pipelined, HopsOverlapToo) {
   compare({.codec = "qsgd:bits=4", .chunks = 4, .scheme = Scheme::hop});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,13 @@ struct Message {
   std::string call;
   std::vector<std::byte> bytes;
 };
+
+/// What was put in, read as float32.
+[[nodiscard]] inline std::vector<float> floats_of(const Message& message) {
+  std::vector<float> values(message.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), message.bytes.data(), message.bytes.size());
+  return values;
+}
 
 [[nodiscard]] inline RecordingCommunicator<Space::host>::Sink keep_in(std::vector<Message>& messages) {
   return [&messages](const RecordingCommunicator<Space::host>::Call& call) {

@@ -12,7 +12,7 @@
 namespace gradtool::test {
 namespace {
 
-struct Outcome {
+struct Reduced {
   std::vector<std::vector<std::vector<float>>> results;  ///< [rank][step]
   std::vector<std::vector<float>> residuals;             ///< [rank], after the last step
   std::vector<std::uint64_t> bytes, payload;             ///< [rank], of the last step
@@ -22,8 +22,8 @@ std::vector<float> input(std::size_t n, int rank, int step) {
   return gradient_like(n, static_cast<std::uint32_t>(100 * step + rank + 1));
 }
 
-Outcome run(const std::string& codec, Scheme scheme, int ranks, std::size_t n, int steps) {
-  Outcome out;
+Reduced run(const std::string& codec, Scheme scheme, int ranks, std::size_t n, int steps) {
+  Reduced out;
   const auto p = static_cast<std::size_t>(ranks);
   out.results.resize(p);
   out.residuals.resize(p);

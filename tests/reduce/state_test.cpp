@@ -52,10 +52,8 @@ TEST_P(SavedState, GoesOnBitForBit) {
   }
 }
 
-std::string name_only(const testing::TestParamInfo<std::string>& info) {
-  return test_name(info.param);
-}
-INSTANTIATE_TEST_SUITE_P(Registry, SavedState, testing::ValuesIn(all_specs()), name_only);
+INSTANTIATE_TEST_SUITE_P(Registry, SavedState, testing::ValuesIn(all_specs()),
+                         [](const auto& info) { return test_name(info.param); });
 
 // The suite above would pass for a method that keeps nothing. These do keep something: without it they go on otherwise.
 TEST(LostState, ChangesWhatFollows) {

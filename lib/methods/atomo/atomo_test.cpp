@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
 
 #include "lib/methods/atomo/format.hpp"
 #include "lib/methods/atomo/singular.hpp"
@@ -15,14 +14,6 @@
 
 namespace gradtool::test {
 namespace {
-
-std::vector<float> noise(std::size_t n, std::uint32_t seed) {
-  std::mt19937 engine{seed};
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (auto& value : x) value = normal(engine);
-  return x;
-}
 
 /// One rank of atomo on a layout.
 struct OneRank {

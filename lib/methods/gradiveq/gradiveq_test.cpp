@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
 #include <set>
 
 #include "lib/comm/forwarding.hpp"
@@ -21,14 +20,6 @@ Layout conv(std::int64_t filters, std::int64_t depth, std::int64_t height, std::
   const auto n = static_cast<std::size_t>(filters * depth * height * width);
   return {{{.name = "conv", .shape = {filters, depth, height, width}, .kind = "conv", .layout = "OIHW", .elements = n}},
           n};
-}
-
-std::vector<float> noise(std::size_t n, std::uint32_t seed) {
-  std::mt19937 engine{seed};
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (auto& value : x) value = normal(engine);
-  return x;
 }
 
 /// Gradients of one layer whose every slice lies in a mean plus `rank` directions that all slices share; different

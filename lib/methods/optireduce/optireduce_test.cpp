@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "kernels/vector.hpp"
@@ -13,12 +12,6 @@
 
 namespace gradtool::test {
 namespace {
-
-std::vector<float> floats_of(const Message& message) {
-  std::vector<float> values(message.bytes.size() / sizeof(float));
-  std::memcpy(values.data(), message.bytes.data(), message.bytes.size());
-  return values;
-}
 
 /// Normal gradients, independent between ranks and steps.
 std::vector<float> independent(std::size_t n, int rank, int step) {

@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <numbers>
-#include <random>
 
 #include "lib/methods/powersgd/format.hpp"
 #include "lib/methods/powersgd/low_rank.hpp"
@@ -12,14 +10,6 @@
 
 namespace gradtool::test {
 namespace {
-
-std::vector<float> noise(std::size_t n, std::uint32_t seed) {
-  std::mt19937 engine{seed};
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (auto& value : x) value = normal(engine);
-  return x;
-}
 
 /// rows x columns of the given rank with singular values that fall by `decay` each.
 std::vector<float> low_rank(std::size_t rows, std::size_t columns, std::size_t rank, float decay, std::uint32_t seed) {
@@ -33,12 +23,6 @@ std::vector<float> low_rank(std::size_t rows, std::size_t columns, std::size_t r
     }
   }
   return x;
-}
-
-std::vector<float> floats_of(const Message& message) {
-  std::vector<float> values(message.bytes.size() / 4);
-  std::memcpy(values.data(), message.bytes.data(), message.bytes.size());
-  return values;
 }
 
 TEST(PowerSgd, RecoversAPlantedRankAtOnce) {

@@ -7,7 +7,7 @@
 namespace gradtool::test {
 namespace {
 
-float scale_of(const std::vector<std::byte>& payload, std::size_t tensor = 0) {
+float scale_of_tensor(const std::vector<std::byte>& payload, std::size_t tensor = 0) {
   float scale = 0.0F;
   std::memcpy(&scale, payload.data() + 4 * tensor, 4);
   return scale;
@@ -33,7 +33,7 @@ TEST(TernGrad, WorkedExample) {
     CodecRun run{spec, x.size()};
     const auto payload = run.encode(x);
     EXPECT_EQ(payload.size(), std::string_view{spec}.ends_with("base3") ? 4U + 8U : 4U + 12U);
-    EXPECT_EQ(scale_of(payload), 2.0F);
+    EXPECT_EQ(scale_of_tensor(payload), 2.0F);
     const auto y = run.decode(payload);
     for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], x[i] * (2.0F / 3.0F)) << i;
   }
@@ -51,13 +51,13 @@ TEST(TernGrad, EveryTensorHasItsOwnScale) {
     CodecRun run{spec, layout};
     const auto payload = run.encode(x);
     const std::span<const float> all{x};
-    EXPECT_NEAR(scale_of(payload, 0), 2.5 * deviation_of(all.first(10'050)), 1e-8);
-    EXPECT_EQ(scale_of(payload, 1), std::abs(x[10'050]));  // one element: sent as it is
-    EXPECT_NEAR(scale_of(payload, 2), 2.5 * deviation_of(all.subspan(10'051)), 1e-11);
+    EXPECT_NEAR(scale_of_tensor(payload, 0), 2.5 * deviation_of(all.first(10'050)), 1e-8);
+    EXPECT_EQ(scale_of_tensor(payload, 1), std::abs(x[10'050]));  // one element: sent as it is
+    EXPECT_NEAR(scale_of_tensor(payload, 2), 2.5 * deviation_of(all.subspan(10'051)), 1e-11);
     const auto y = run.decode(payload);
     EXPECT_EQ(y[10'050], x[10'050]);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const float s = scale_of(payload, i < 10'050 ? 0 : i == 10'050 ? 1 : 2);
+      const float s = scale_of_tensor(payload, i < 10'050 ? 0 : i == 10'050 ? 1 : 2);
       ASSERT_TRUE(y[i] == 0.0F || y[i] == std::copysign(s, x[i])) << i;
       if (std::abs(x[i]) >= s) ASSERT_NE(y[i], 0.0F) << i;
     }
@@ -82,7 +82,7 @@ TEST(TernGrad, UnclippedIsUnbiasedWithTheVarianceOfTheLaw) {
   double s = 0.0;
   for (int seed = 0; seed < kSeeds; ++seed) {
     const auto payload = run.encode(x, {.key = {.seed = static_cast<std::uint64_t>(seed)}});
-    s = static_cast<double>(scale_of(payload));
+    s = static_cast<double>(scale_of_tensor(payload));
     const auto y = run.decode(payload);
     for (std::size_t i = 0; i < n; ++i) {
       sum[i] += static_cast<double>(y[i]);
