@@ -20,7 +20,7 @@
 namespace gradtool {
 namespace {
 
-constexpr std::int64_t kSteps = 25;
+constexpr std::int64_t kTrainSteps = 25;
 
 class TrainAlone : public test::TrainerTest {
  protected:
@@ -45,7 +45,7 @@ class TrainAlone : public test::TrainerTest {
                        .training_set = images,
                        .test_set = nullptr,
                        .seed = 3,
-                       .steps = kSteps,
+                       .steps = kTrainSteps,
                        .checkpoint = checkpoint};
     const auto workers = static_cast<std::size_t>(options.training.workers);
     SharedTrainer shared;
@@ -127,7 +127,7 @@ TEST_P(EveryOptimizer, OneWorkerIsTorchsOwnLoop) {
   const auto optimizer = optimizer_of(net.parameters());
   Sampler sampler{images.size(), 1, 16, 3};
   double loss_of_epoch = 0.0;
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < kTrainSteps; ++step) {
     const auto [x, y] = batch_of(images, sampler.batches(step));
     optimizer->param_groups()[0].options().set_lr(0.05 * std::pow(0.5, step / 10));
     optimizer->zero_grad();
@@ -140,7 +140,7 @@ TEST_P(EveryOptimizer, OneWorkerIsTorchsOwnLoop) {
   const std::vector<float> expected{end.data_ptr<float>(), end.data_ptr<float>() + end.numel()};
   EXPECT_TRUE(weights == expected) << "not the same bits";
   ASSERT_EQ(run.rows.size(), 3U);  // epochs of 10 steps
-  EXPECT_EQ(run.rows.back().numbers.step, kSteps);
+  EXPECT_EQ(run.rows.back().numbers.step, kTrainSteps);
   EXPECT_EQ(run.rows.back().numbers.train_loss, loss_of_epoch / 5.0);
   EXPECT_EQ(run.rows.back().numbers.costs.wire_bytes, 0.0);
 }
@@ -161,7 +161,7 @@ TEST_F(TrainAlone, FourWorkersTakeTheMeanGradient) {
   const auto trainer = make_trainer(trainer_options(capture), images);
   Sampler sampler{images.size(), 4, 16, 3};
   const auto start = copy(trainer->weights());
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < kTrainSteps; ++step) {
     trainer->compute(sampler.batches(step), false);
     trainer->update(0.05 * std::pow(0.5, step / 10));
   }
@@ -169,7 +169,7 @@ TEST_F(TrainAlone, FourWorkersTakeTheMeanGradient) {
   EXPECT_LT(test::relative_distance(weights, expected), 1e-5);
   EXPECT_GT(test::relative_distance(start, expected), 1e-2) << "nothing was learnt, so nothing was compared";
   // 2 (p-1)/p of 4 bytes for each of 61706 elements, which 4 does not divide: up to two elements more.
-  EXPECT_NEAR(run.rows.back().numbers.costs.wire_bytes, kSteps * 1.5 * 4.0 * 61706.0, kSteps * 8.0);
+  EXPECT_NEAR(run.rows.back().numbers.costs.wire_bytes, kTrainSteps * 1.5 * 4.0 * 61706.0, kTrainSteps * 8.0);
 }
 
 // Top-k with error feedback, two workers and SGD with momentum, from the formulas: u = g + e is cut to the k elements
@@ -192,7 +192,7 @@ TEST_F(TrainAlone, TopkWithErrorFeedbackFollowsItsFormulas) {
   torch::Tensor momentum = torch::zeros_like(w);
   std::vector<torch::Tensor> residuals(2, torch::zeros_like(w));
   const auto k = static_cast<std::int64_t>(std::llround(0.05 * static_cast<double>(w.numel())));
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < kTrainSteps; ++step) {
     torch::Tensor mean = torch::zeros_like(w);
     for (std::size_t worker = 0; worker < 2; ++worker) {
       const auto [x, y] = batch_of(images, sampler.batches(step).subspan(16 * worker, 16));
@@ -217,8 +217,8 @@ TEST_F(TrainAlone, TopkWithErrorFeedbackFollowsItsFormulas) {
   const std::vector<double> expected{w.data_ptr<float>(), w.data_ptr<float>() + w.numel()};
   EXPECT_LT(test::relative_distance(weights, expected), 1e-5);
   // Values, positions and headers of one rank: above 4 bytes for each of the k elements, below 8.
-  EXPECT_GT(run.rows.back().numbers.costs.wire_bytes, kSteps * 4.0 * static_cast<double>(k));
-  EXPECT_LT(run.rows.back().numbers.costs.wire_bytes, kSteps * 8.0 * static_cast<double>(k));
+  EXPECT_GT(run.rows.back().numbers.costs.wire_bytes, kTrainSteps * 4.0 * static_cast<double>(k));
+  EXPECT_LT(run.rows.back().numbers.costs.wire_bytes, kTrainSteps * 8.0 * static_cast<double>(k));
 }
 
 }  // namespace
