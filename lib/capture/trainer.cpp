@@ -31,20 +31,25 @@ bool has_our_version(const std::filesystem::path& module) {
   return bytes.find(stamp.c_str(), 0, stamp.size() + 1) != std::string::npos;
 }
 
+/// Where the module is; throws unless it is there and belongs to this program.
+std::filesystem::path our_module() {
+  auto path = module_path();
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored)) {
+    throw Error{
+        Fault::unavailable,
+        fmt::format("capture and train need '{}', which is not there; install it with the program", path.string())};
+  }
+  if (!has_our_version(path)) {
+    throw Error{Fault::backend, fmt::format("'{}' belongs to another version than this gradtool {}; install both anew",
+                                            path.string(), GRADTOOL_VERSION)};
+  }
+  return path;
+}
+
 /// The module, loaded on the first call. It stays loaded until the process ends, because LibTorch cannot be unloaded.
 const TorchModule& torch_module() {
   static const TorchModule* const loaded = [] {
-    const auto path = module_path();
-    if (std::error_code ignored; !std::filesystem::exists(path, ignored)) {
-      throw Error{
-          Fault::unavailable,
-          fmt::format("capture and train need '{}', which is not there; install it with the program", path.string())};
-    }
-    if (!has_our_version(path)) {
-      throw Error{Fault::backend,
-                  fmt::format("'{}' belongs to another version than this gradtool {}; install both anew", path.string(),
-                              GRADTOOL_VERSION)};
-    }
+    const auto path = our_module();
     void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (module == nullptr) {
       throw Error{Fault::unavailable,
@@ -69,7 +74,7 @@ std::unique_ptr<Trainer> make_trainer(const TrainerOptions& options, const Datas
 
 void require_trainer() {
 #if GT_HAS_TORCH
-  static_cast<void>(torch_module());
+  static_cast<void>(our_module());
 #else
   throw Error{
       Fault::unavailable,

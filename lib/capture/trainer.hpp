@@ -103,8 +103,9 @@ class Trainer {
   std::size_t elements_ = 0;
 };
 
-/// Returns when trainers can be made; else throws Fault::unavailable with the reason: gradtool was built without
-/// LibTorch, or it cannot be loaded here.
+/// Throws Fault::unavailable with the reason when no trainer can be made: gradtool was built without LibTorch, or its
+/// training module is not here. Loads nothing, so that a mistake in the options is told at once; whether LibTorch can
+/// be loaded is known when make_trainer() has loaded it.
 void require_trainer();
 
 /// `training_set` must outlive the trainer. Throws Fault::unavailable without LibTorch, or when the device is not
