@@ -134,7 +134,7 @@ class UnitReducer {
  public:
   UnitReducer(Ranks<S>& ranks, const std::string& spec, const std::vector<TensorTuple>& tensors,
               const std::string& scheme, std::uintptr_t stream)
-      : ranks_{ranks}, n_{0} {
+      : ranks_{ranks} {
     const CodecSpec codec = parse_codec(spec);
     const Layout layout = layout_of(tensors);
     n_ = layout.elements;
@@ -168,7 +168,7 @@ class UnitReducer {
 
  private:
   Ranks<S>& ranks_;
-  std::size_t n_;
+  std::size_t n_ = 0;
   std::unique_ptr<Reducer<S>> reducer_;
   std::unique_ptr<Arena<S>> workspace_;
   View<std::byte, S> view_;
