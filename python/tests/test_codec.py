@@ -24,7 +24,7 @@ def codecs_for_one_rank():
 def test_payloads_are_those_of_the_program(name, capture_file, gradtool_program, tmp_path):
     """All steps of two ranks, tensor by tensor: residuals and memories are the program's too."""
     subprocess.run([gradtool_program, "bench", capture_file, "--codec", name, "--granularity", "tensor", "--ranks", "2",
-                    "--timeout", "0.05", "--seed", "7", "--payloads", tmp_path / "p", "--csv", tmp_path / "b.csv"],
+                    "--timing", "isolated", "--threads", "1", "--timeout", "0.05", "--seed", "7", "--payloads", tmp_path / "p", "--csv", tmp_path / "b.csv"],
                    check=True, capture_output=True)
     with gradtool.open(capture_file) as file:
         tensors = list(file)
