@@ -47,7 +47,9 @@ class WorkersReducer {
     if (values.shape(0) != workers_.size() || values.shape(1) != n_)
       throw Error{Fault::internal, "the values are not those of the unit"};
     const SideInputs<Space::host> side{.weight = optional_view<Space::host>(weight), .second_moment = {}};
-    run_threads(static_cast<int>(workers_.size()), [&](Communicator<Space::host>& comm) {
+    // Many workers share few cores: one may have to wait for the encoders of all others.
+    constexpr double kTimeoutSeconds = 3600.0;
+    const auto body = [&](Communicator<Space::host>& comm) {
       const auto rank = static_cast<std::size_t>(comm.rank());
       Worker& worker = workers_[rank];
       worker.reducer->prepare(comm);
@@ -56,7 +58,8 @@ class WorkersReducer {
                              context_of(seed, step, static_cast<std::uint32_t>(rank), tensor, step, ratio),
                              worker.workspace, clock);
       worker.bytes_sent += comm.traffic().bytes_sent;
-    });
+    };
+    run_threads(static_cast<int>(workers_.size()), body, kTimeoutSeconds);
   }
 
   /// Bytes that the worker that sent most has sent so far, as bench's `wire_bytes` counts them.

@@ -296,10 +296,10 @@ class _Ranks:
             raise UsageError(f"there are {len(losses)} losses; in a process group valid is one, this rank's")
         loss = _scalar(losses[0])
         loss.backward()
-        return _meanof_ranks(float(loss.detach()))
+        return _mean_of_ranks(float(loss.detach()))
 
 
-def _meanof_ranks(value: float) -> float:
+def _mean_of_ranks(value: float) -> float:
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     number = torch.tensor([value], dtype=torch.float64, device=device)
     dist.all_reduce(number)
@@ -390,8 +390,8 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
         catching up, and drops its codec.
     out, replace:
         trial.json, written after every run. A trial that was interrupted goes on from it; one of other settings, or of a `train`
-        of another source, is refused unless `replace` is given.
-        By a `train` without readable source it cannot be resumed. Functions that `train` calls are not looked at.
+        of another source, is refused unless `replace` is given. A `train` whose source cannot be read cannot be resumed, and changes
+        in the functions that it calls are not noticed.
     name, progress:
         The model's name in the record (its class when left out); whether runs are shown on standard error.
 
@@ -401,8 +401,8 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
     """
     distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     path = None if out is None else os.path.abspath(os.fspath(out))
-    settings = checked_settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme, bucket_mb,
-                         stop_early, distributed)
+    settings = checked_settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme,
+                                bucket_mb, stop_early, distributed)
     leads = not distributed or dist.get_rank() == 0
     runs, model = _from_rank_0(lambda: resumed(path, settings, replace), distributed)
     result = TrialResult(settings, runs, name or model)
