@@ -13,6 +13,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/advice.hpp"
+#include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
@@ -281,9 +282,9 @@ std::vector<std::uint64_t> chosen_sizes(const BenchArguments& o) {
   if (!o.bench.file.empty()) {
     throw Error{Fault::usage, fmt::format("{} and synthetic sizes: give one of them", o.bench.file)};
   }
-  if (o.advise) {
+  if (o.max_nmse) {
     throw Error{Fault::usage,
-                "--advise needs a capture: what errors a codec makes of your gradients, synthetic ones do not tell"};
+                "--max-nmse needs a capture: what errors a codec makes of your gradients, synthetic ones do not tell"};
   }
   if (!o.synthetic.empty()) {
     if (as_nccl_tests)
@@ -413,7 +414,11 @@ int run(BenchArguments& o) {
   if (o.markdown)
     fmt::print("### Gradient compression of {}\n\n`{}`\n\n", bench.sizes.empty() ? bench.file : "synthetic gradients",
                bench.command);
-  if (acceptance) fmt::print(people, "{}{}", advise(report.rows, *acceptance, style), o.markdown ? "" : "\n");
+  if (acceptance) {
+    fmt::print(people, "{}{}",
+               bench.sizes.empty() ? advise(report.rows, *acceptance, style) : gates_table(report.rows, style),
+               o.markdown ? "" : "\n");
+  }
   if (!data_on_stdout) {
     fmt::print("{}{}",
                bench.sizes.empty() ? terminal_table(report.rows, style, acceptance) : sizes_table(report.rows, style),
@@ -555,7 +560,9 @@ Subcommand add_bench(CLI::App& root) {
          "--overlap", o->overlap,
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
       ->check(CLI::IsMember({"none", "bucket"}));
-  app->add_flag("--advise", o->advise, "Say first which codec to take on each modelled network, if any is worth it");
+  app->add_flag("--advise", o->advise,
+                "Say first which codec to take on each modelled network, if any is worth it; of synthetic sizes, from "
+                "which size on each codec pays");
   app->add_option(
       "--max-nmse", o->max_nmse,
       fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
@@ -606,6 +613,7 @@ Subcommand add_bench(CLI::App& root) {
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
       "  gradtool bench --synthetic 1MB:64MB:x4 --codec topk,powersgd,fp8 --ranks 4\n"
       "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
+      "  gradtool bench --synthetic 16KB:64MB:x4 --codec bf16,fp8,topk --network 10gbe --nodes 32 --advise\n"
       "  gradtool bench capture.h5 --network 25gbe --nodes 2,4,...,4096 --compute-ms 120\n"
       "  mpirun -n 2 gradtool bench capture.h5 --comm mpi --codec all\n"
       "  srun --mpi=pmix -n 4 gradtool bench capture.h5 --comm mpi --codec all");

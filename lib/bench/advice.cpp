@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/trained_arms.hpp"
 #include "lib/core/text.hpp"
@@ -263,6 +264,7 @@ class Advice {
       text += fmt::format("; its accumulated error is {:.2g}", judged_error(best));
       if (best.errors) text += fmt::format(" (that of a step {:.2g})", best.errors->nmse());
     }
+    text += small_units(best);
     const auto* own = own_arm(best, acceptance_);
     std::string vouched = own != nullptr ? acceptance_.trial->words(*own) : evidence(step_error(best));
     vouched.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(vouched.front())));
@@ -327,6 +329,12 @@ class Advice {
   }
 
  private:
+  /// "; units of less than 64 KB, 3 % of the bytes, go uncompressed".
+  [[nodiscard]] static std::string small_units(const ResultRow& row) {
+    if (row.gated_share == 0.0) return "";
+    return fmt::format("; units of less than {}, {} of the bytes, go uncompressed (gate_bytes of ddp_hook)",
+                       gate_text(*row.gate_bytes), percent(row.gated_share));
+  }
   [[nodiscard]] static std::string unknown_noise(const ResultRow& row) {
     return row.total && row.total->low ? "" : " (of fewer than five samples: how noisy that is, is not known)";
   }

@@ -282,6 +282,11 @@ std::vector<ResultColumn> make_columns() {
   c.add("compute_low_ms", "compute_ms of the fastest captured step; empty where the time was given",
         captured(&ResultRow::Iteration::compute_low));
   c.add("compute_high_ms", "and of the slowest", captured(&ResultRow::Iteration::compute_high));
+  c.add("gate_bytes",
+        "in modelled rows, raw bytes of a unit from which on the codec beats none; 0: at any size, inf: at none",
+        [](Row r) { return r.gate_bytes; });
+  c.add("gated_share", "part of the raw bytes in units below the gate, which a modelled step sends uncompressed",
+        [](Row r) { return r.gate_bytes ? Cell{r.gated_share} : Cell{}; });
   return c.take();
 }
 

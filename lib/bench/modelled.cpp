@@ -1,7 +1,9 @@
+#include "lib/bench/modelled.hpp"
+
 #include <fmt/format.h>
 
 #include "lib/bench/cost_model.hpp"
-#include "lib/bench/result.hpp"
+#include "lib/bench/gate.hpp"
 
 namespace gradtool {
 namespace {
@@ -45,26 +47,15 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
   }
   // In an all-gather a rank encodes its shard, which shrinks as ranks grow.
   const double encodes = measured.op == Collective::all_gather ? static_cast<double>(measured.ranks) / ranks : 1.0;
-  const ModelledStep step = model_units(measured, network, ranks);
   ResultRow row = measured;
   row.network = network;
   row.comm = "model";
   row.ranks = ranks;
-  row.bytes->wire_per_rank = step.wire_bytes;
-  row.bytes->wire_inside = step.wire_inside;
-  row.bytes->wire_across = step.wire_across;
   row.encode = scaled(*measured.encode, encodes);
-  row.communicate = PhaseSummary{.median = step.seconds};
   row.decode = scaled(*measured.decode, decodes(across, all));
   for (auto& unit : row.units) {
     unit.encode *= encodes;
     unit.decode *= decodes(unit.decode_across, unit.decode);
-  }
-  row.total = PhaseSummary{.median = row.encode->median + step.seconds + row.decode->median};
-  if (row.encode->low && row.decode->low) {
-    // The two are taken to err together, because what disturbs a machine disturbs both.
-    row.total->low = *row.encode->low + step.seconds + *row.decode->low;
-    row.total->high = *row.encode->high + step.seconds + *row.decode->high;
   }
   row.samples.clear();
   row.steps.clear();
@@ -76,26 +67,41 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
       *row.tensorwise_seconds += model_step({&use, 1}, network, measured.ranks, ranks).seconds;
     }
   }
-  if (setting.compute.seconds > 0.0) {
-    const auto seconds_at = [&](double encode, double decode) {
-      return iteration_at(row, setting.compute.seconds, setting.overlap, encode, decode);
-    };
+  if (setting.compute.seconds > 0.0)
     row.iteration = {.compute_seconds = setting.compute.seconds,
                      .compute_low = setting.compute.low,
                      .compute_high = setting.compute.high,
-                     .overlap = setting.overlap,
-                     .seconds = seconds_at(row.encode->median, row.decode->median)};
-    if (row.total->low) {
-      row.iteration->low = seconds_at(*row.encode->low, *row.decode->low);
-      row.iteration->high = seconds_at(*row.encode->high, *row.decode->high);
-    }
-  }
+                     .overlap = setting.overlap};
+  set_modelled_times(row);
   row.message = fmt::format("{}{}errors and payload as measured on {} ranks", measured.message,
                             measured.message.empty() ? "" : "; ", measured.ranks);
   return row;
 }
 
 }  // namespace
+
+void set_modelled_times(ResultRow& row) {
+  const ModelledStep step = model_units(row, *row.network, row.ranks);
+  row.bytes->wire_per_rank = step.wire_bytes;
+  row.bytes->wire_inside = step.wire_inside;
+  row.bytes->wire_across = step.wire_across;
+  row.communicate = PhaseSummary{.median = step.seconds};
+  row.total = PhaseSummary{.median = row.encode->median + step.seconds + row.decode->median};
+  const bool known = row.encode->low && row.decode->low;
+  if (known) {
+    // The two are taken to err together, because what disturbs a machine disturbs both.
+    row.total->low = *row.encode->low + step.seconds + *row.decode->low;
+    row.total->high = *row.encode->high + step.seconds + *row.decode->high;
+  }
+  if (!row.iteration) return;
+  const auto seconds_at = [&](double encode, double decode) {
+    return iteration_at(row, row.iteration->compute_seconds, row.iteration->overlap, encode, decode);
+  };
+  row.iteration->seconds = seconds_at(row.encode->median, row.decode->median);
+  if (!known) return;
+  row.iteration->low = seconds_at(*row.encode->low, *row.decode->low);
+  row.iteration->high = seconds_at(*row.encode->high, *row.decode->high);
+}
 
 double modelled_iteration(const ResultRow& row, double compute, Overlap overlap) {
   return iteration_at(row, compute, overlap, row.encode->median, row.decode->median);
@@ -123,6 +129,7 @@ void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting) {
       }
     }
   }
+  set_gates(std::span{rows}.subspan(measured));
 }
 
 }  // namespace gradtool

@@ -74,6 +74,11 @@ struct ResultRow {
   /// The modelled network. A row with one is a modelled row.
   std::optional<Network> network;
 
+  /// Raw bytes of a unit from which on compressing it pays, in modelled rows of codecs, and the part of all bytes that
+  /// goes uncompressed because its units are smaller; see set_gates().
+  std::optional<double> gate_bytes;
+  double gated_share = 0.0;
+
   /// One modelled iteration.
   struct Iteration {
     double compute_seconds = 0.0;                  ///< forward and backward pass and update on one rank
@@ -186,8 +191,9 @@ struct ModelSetting {
 /// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
 /// measured encode and decode times, counted bytes, and between them the collectives' times by the alpha-beta model
 /// (cost_model.hpp), unit by unit. `ranks` becomes machines x ranks of a machine. A gather decodes every rank's
-/// payload, so its decode time grows with the ranks; that of other schemes does not. Errors are those of the measured
-/// ranks, which the message says.
+/// payload, so its decode time grows with the ranks; that of other schemes does not. Units that are too small to gain
+/// go uncompressed (set_gates() in gate.hpp). Errors are those of the measured ranks with all units compressed, which
+/// the message says.
 void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting);
 
 /// Seconds of an iteration that computes for `compute`, of a modelled row; its units are needed.

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <set>
 
+#include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/text.hpp"
 #include "lib/page/sweep.hpp"
 
 namespace gradtool {
@@ -174,6 +176,8 @@ class BenchCharts {
       if (same == again.end()) continue;
       row.units = same->units;
       row.measured_ranks = same->measured_ranks;
+      row.gate_bytes = same->gate_bytes;
+      row.gated_share = same->gated_share;
       if (!tensor_bytes_.empty()) row.tensorwise_seconds = same->tensorwise_seconds;
     }
   }
@@ -306,8 +310,23 @@ class BenchCharts {
       const std::string note = fmt::format("{}: {}: {}", name(row), name_of(row.status), row.message);
       if (std::find(out_.notes.begin(), out_.notes.end(), note) == out_.notes.end()) out_.notes.push_back(note);
     }
+    if (synthetic_) from_which_size();
     for (const auto& codec : record_.unknown_codecs)
       out_.notes.push_back(codec + ": left out, because this build of gradtool does not know the codec");
+  }
+
+  void from_which_size() {
+    for (const NetworkGates& gates : gates_of(modelled_)) {
+      std::vector<std::string> codecs;
+      for (const ResultRow* row : gates.rows) {
+        codecs.push_back(fmt::format("{} {} ({:.2f} times as fast at {})", short_name(*row),
+                                     gate_text(*row->gate_bytes), *row->verdict.speedup_vs_none,
+                                     human_bytes(gates.largest)));
+      }
+      out_.notes.push_back(
+          fmt::format("{}, {} ranks: the size of a message from which on a codec pays, by the model: {}", gates.network,
+                      gates.ranks, joined(codecs, ", ")));
+    }
   }
 
   [[nodiscard]] std::string what() const {
@@ -582,6 +601,7 @@ class BenchCharts {
                 {"error", "that one: squared, relative"},
                 {"speedup_vs_none", "time of none / time of this codec"},
                 {"pareto", "no other codec is better in error or time and no worse in the other"},
+                {"pays_from", "size of a message from which on it is faster than uncompressed"},
                 {"shown_as", "colour in the charts"}}};
     std::vector<Column> heads{{"network", "and how many ranks, modelled"},
                               {"codec", "with the parameters that were given"}};
@@ -603,7 +623,8 @@ class BenchCharts {
                   judged_seconds(row) * unit_.per_second, known ? Cell{interval.low * unit_.per_second} : Cell{},
                   known ? Cell{interval.high * unit_.per_second} : Cell{}, judged, cell_at(modelled_cells_, i, judged),
                   cell_at(modelled_cells_, i, row.iteration ? "iteration_speedup_vs_none" : "speedup_vs_none"),
-                  cell_at(modelled_cells_, i, "pareto"), shown_as(name(row))});
+                  cell_at(modelled_cells_, i, "pareto"), row.gate_bytes ? Cell{gate_text(*row.gate_bytes)} : Cell{},
+                  shown_as(name(row))});
       }
       std::vector<Cell> line{place, name(row)};
       for (const auto& [blank, column] : times) line.push_back(time_at(modelled_cells_, i, column));

@@ -96,6 +96,21 @@ def test_narrow_types_are_averaged_without_overflow_and_as_every_library_can():
     np.testing.assert_allclose(wide, 2.5e300)
 
 
+def average_small_and_large(rank, size):
+    """Two buckets beside each other, of 40 bytes and of 44, with a gate of 44."""
+    hook = gradtool.ddp_hook("signsgd", gate_bytes=44)
+    small, large = torch.arange(10.0) * (rank + 1), torch.arange(11.0) * (rank + 1)
+    hook._reduce(small, [nn.Parameter(torch.zeros(10))], 0)
+    hook._reduce(large, [nn.Parameter(torch.zeros(11))], 1)
+    return small.numpy(), large.numpy(), [unit.reducer is not None for unit in hook._units.values()]
+
+
+def test_buckets_below_the_gate_are_averaged_uncompressed():
+    small, large, compressed = run_ranks(2, average_small_and_large)[0]
+    np.testing.assert_array_equal(small, 1.5 * np.arange(10))
+    assert compressed == [False, True] and np.abs(large - 1.5 * np.arange(11)).max() > 0.1
+
+
 def make_hooks_that_differ(rank, size):
     def differing(**options):
         spec = options.pop("spec", ("topk:ratio=0.05",))
@@ -106,13 +121,14 @@ def make_hooks_that_differ(rank, size):
         get_scale = is_enabled = None
     return [differing(spec=("topk:ratio=0.05", "qsgd")), differing(spec=("topk:ratio=0.05", "topk:ratio=0.1")), differing(seed=(1, 2)),
             differing(start_iteration=(0, 5)), differing(scheme=("auto", "gather")), differing(scaler=(None, Scaler())),
-            differing(spec=("topk", "topq")), differing(threads=(1, 0))]
+            differing(spec=("topk", "topq")), differing(threads=(1, 0)), differing(gate_bytes=(0, 4096))]
 
 
 def test_ranks_that_differ_end_with_one_sentence_on_all():
     words = ["the codec is topk:ratio=0.05.* on rank 0 and qsgd.* on rank 1", "ratio=0.05.* and .*ratio=0.1", "seed is 1 .* and 2",
              "start_iteration is 0 on rank 0 and 5 on rank 1", "scheme is auto on rank 0 and gather on rank 1",
-             "scaler is None on rank 0 and a GradScaler on rank 1", "topq", "threads is 0; valid is a whole number from 1 on"]
+             "scaler is None on rank 0 and a GradScaler on rank 1", "topq", "threads is 0; valid is a whole number from 1 on",
+             "gate_bytes is 0 on rank 0 and 4096 on rank 1"]
     first, second = run_ranks(2, make_hooks_that_differ)
     for ours, theirs, word in zip(first, second, words):
         assert re.search(word, ours) and re.search(word, theirs), (ours, theirs)
@@ -122,7 +138,7 @@ def test_ranks_that_differ_end_with_one_sentence_on_all():
 def refuse_arguments(rank, size):
     refused = [sentence_of(gradtool.ddp_hook, "topk", **{name: value}) for name, value in (
         ("scheme", "ring"), ("scheme", None), ("scheme", "sum"), ("all_reduce", "tree"), ("seed", -1), ("seed", 0.5), ("seed", 2 ** 64), ("threads", 0),
-        ("threads", "2"), ("start_iteration", -1), ("start_iteration", None), ("scaler", 3), ("group", "gloo"))]
+        ("threads", "2"), ("start_iteration", -1), ("start_iteration", None), ("gate_bytes", -1), ("scaler", 3), ("group", "gloo"))]
     refused += [sentence_of(gradtool.ddp_hook, spec, scheme=scheme) for spec, scheme in ((3, "auto"), ("powersgd", "gather"))]
     ddp, hook = nn.parallel.DistributedDataParallel(nn.Linear(3, 3)), gradtool.ddp_hook("topk")
     refused += [sentence_of(hook.register, model) for model in (nn.Linear, nn.Linear(3, 3), None)]
@@ -144,7 +160,7 @@ def refuse_arguments(rank, size):
 
 def test_arguments_that_are_not_valid_are_refused_before_the_training():
     words = ["called 'ring'; valid is auto, sum, gather", "scheme is None; valid is auto", "cannot ride on a sum", "all_reduce is 'tree'; valid is auto, ring or doubling", "seed is -1", "seed is 0.5",
-             r"below 2\^64", "threads is 0", "threads is '2'", "start_iteration is -1", "start_iteration is None",
+             r"below 2\^64", "threads is 0", "threads is '2'", "start_iteration is -1", "start_iteration is None", "gate_bytes is -1",
              "scaler is of the type int", "group is 'gloo'; valid is a process group", "the codec is 3", "reducer of its own",
              "the class Linear; valid is what DistributedDataParallel", "the type Linear; valid", "the type NoneType; valid",
              "registered with a model already", "has a communication hook already", r"over the ranks \[\d\] and the hook over \[0, 1\]",

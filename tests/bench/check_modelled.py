@@ -72,21 +72,21 @@ for row in modelled:  # break-even: where the modelled speed-up is 1
     assert (float(row["speedup_vs_none"]) > 1) == (scale > 1), (row["codec"], p, beta, row["speedup_vs_none"])
 
 
-def seconds(collective, p, measured):
+def seconds(collective, p, measured, alpha=ALPHA, beta=BETA):
     """One unit's calls of one kind."""
     calls, size, log = collective["calls"], collective["bytes"] / collective["calls"], math.ceil(math.log2(p))
     if collective["kind"] == "all_reduce":
-        return calls * min(2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size / BETA, 2 * log * ALPHA + 2 * size / BETA)
+        return calls * min(2 * (p - 1) * alpha + 2 * (p - 1) / p * size / beta, 2 * log * alpha + 2 * size / beta)
     if collective["kind"] == "all_gather":
-        return calls * (log * ALPHA + (p - 1) * size / BETA)
+        return calls * (log * alpha + (p - 1) * size / beta)
     if collective["kind"] == "shard_gather":
-        return calls * (log * ALPHA + (p - 1) / p * measured * size / BETA)
+        return calls * (log * alpha + (p - 1) / p * measured * size / beta)
     if collective["kind"] == "broadcast":
-        return calls * (log * ALPHA + size / BETA)
+        return calls * (log * alpha + size / beta)
     if collective["kind"] == "reduce_scatter":
-        return calls * (log * ALPHA + (p - 1) / p * size / BETA)
+        return calls * (log * alpha + (p - 1) / p * size / beta)
     messages = p - 1 if collective["kind"] == "all_to_all" else (p - 1) / (measured - 1)
-    return calls * (messages * ALPHA + size * (p - 1) / p / ((measured - 1) / measured) / BETA)
+    return calls * (messages * alpha + size * (p - 1) / p / ((measured - 1) / measured) / beta)
 
 
 def iteration(units, compute, overlap, p, measured):
@@ -110,6 +110,21 @@ def iteration(units, compute, overlap, p, measured):
     return now
 
 
+def gated(units, none, p, measured):
+    """The units of which the small ones go as none sends them, and their part of the bytes: the cut with the least time."""
+    def alone(unit):
+        return unit["encode"] + unit["decode"] + sum(seconds(c, p, measured) for c in unit.get("collectives", []))
+    order = sorted(range(len(units)), key=lambda u: none[u]["bytes"])
+    step = [sum(alone(none[u]) for u in order[:cut]) + sum(alone(units[u]) for u in order[cut:]) for cut in range(len(order) + 1)]
+    cut = min(range(len(step)), key=lambda k: step[k])
+    if cut == len(order):  # nothing would be compressed: shown as if all were
+        return units, 0.0
+    mixed = list(units)
+    for u in order[:cut]:
+        mixed[u] = none[u]
+    return mixed, sum(none[u]["bytes"] for u in order[:cut]) / sum(unit["bytes"] for unit in none)
+
+
 COMPUTE = 4e-3
 for overlap in "bucket", "none":
     with tempfile.NamedTemporaryFile(suffix=".csv") as table, tempfile.NamedTemporaryFile(suffix=".json") as record:
@@ -122,17 +137,26 @@ for overlap in "bucket", "none":
         with open(record.name) as file:
             base = {(row["codec"], row["aggregation"]): row for row in json.load(file)["rows"] if "units" in row}
     assert len(modelled) == (5 + 1) * 12, "topk by both ways"
-    times = {}
+    times, left = {}, 0
+    def units_of(measured, decodes):
+        return [{"ready": unit["ready"], "encode": unit["encode_us"] * 1e-6, "decode": unit["decode_us"] * 1e-6 * decodes,
+                 "collectives": unit.get("collectives", []), "bytes": unit["payload_bytes"]} for unit in measured["units"]]
     for row in modelled:
         p, codec = int(row["ranks"]), (row["codec"], row["aggregation"])
         measured = base[codec]
         decodes = p / measured["ranks"] if row["aggregation"] == "gather" else 1
-        units = [{"ready": unit["ready"], "encode": unit["encode_us"] * 1e-6, "decode": unit["decode_us"] * 1e-6 * decodes,
-                  "collectives": unit.get("collectives", [])} for unit in measured["units"]]
+        units = units_of(measured, decodes)
         assert len(units) == 10 and max(unit["ready"] for unit in units) == 1
         encode = sum(unit["encode"] for unit in units) * 1e6
         assert abs(encode - measured["encode_us_median"]) <= 1e-9 * encode, codec
-        expected = iteration(units, COMPUTE, overlap, p, measured["ranks"])
+        expected, share = iteration(units, COMPUTE, overlap, p, measured["ranks"]), 0.0
+        if row["codec"] not in ("none", "noop"):
+            mixed, mixed_share = gated(units, units_of(base["none", "sum"], 1), p, measured["ranks"])
+            with_gate = iteration(mixed, COMPUTE, overlap, p, measured["ranks"])
+            if with_gate < expected:
+                expected, share = with_gate, mixed_share
+            assert abs(float(row["gated_share"]) - share) < 1e-9, (codec, p, row["gated_share"], share)
+            left += share > 0
         got = times[codec, p] = float(row["iteration_ms"]) * 1e-3
         assert abs(got - expected) <= 1e-9 * expected, (overlap, codec, p, got, expected)
         assert row["overlap"] == overlap and float(row["compute_ms"]) == 4
@@ -142,6 +166,7 @@ for overlap in "bucket", "none":
     for row in modelled:
         gain = times[("none", "sum"), int(row["ranks"])] / times[(row["codec"], row["aggregation"]), int(row["ranks"])]
         assert abs(float(row["iteration_speedup_vs_none"]) - gain) < 1e-9 * gain
+    assert left > 0, "some step leaves small units uncompressed"
     wide = [line for line in said.splitlines() if len(line) > 80 + 20 * ("modelled" in said)]
     assert "scaling efficiency in %" in said and not wide, wide
 print(f"{len(totals)} modelled rows and {2 * len(modelled)} iterations as computed here")
@@ -154,6 +179,28 @@ def advised(path, *flags):
                               "--advise", "--csv", table.name, *flags], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         with open(table.name) as file:
             return {row["codec"]: row for row in csv.DictReader(file) if row["time_source"] == "modelled"}, " ".join(run.stdout.split())
+
+
+# A size sweep finds the size from which on a codec pays. On a network this slow coding takes no time beside it.
+slow, p = {"alpha": 5e-3, "beta": 2e6}, 16
+with tempfile.NamedTemporaryFile(suffix=".csv") as table, tempfile.NamedTemporaryFile(suffix=".json") as record:
+    said = subprocess.run([gradtool, "bench", "--synthetic", "1KB:4MB:x4", "--ranks", "2", "--codec", "int8", "--reduce", "alltoall", "--timing", "isolated",
+                           "-n", "2", "--network", "slow:alpha=5000us,beta=0.002GBps", "--nodes", str(p), "--advise", "--csv", table.name, "--json", record.name],
+                          check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    with open(table.name) as file:
+        gates = {float(row["gate_bytes"]) for row in csv.DictReader(file) if row["codec"] == "int8" and row["time_source"] == "modelled"}
+    with open(record.name) as file:
+        largest = max((row for row in json.load(file)["rows"] if row["codec"] == "int8" and "units" in row), key=lambda row: row["raw_bytes"])
+losing, gaining = 1.0, 1e9
+for _ in range(100):
+    size = math.sqrt(losing * gaining)
+    none = min(2 * (p - 1) * slow["alpha"] + 2 * (p - 1) / p * size / slow["beta"], 2 * math.log2(p) * slow["alpha"] + 2 * size / slow["beta"])
+    calls = [dict(c, bytes=c["bytes"] * size / largest["raw_bytes"]) for c in largest["units"][0]["collectives"]]
+    wins = sum(seconds(c, p, 2, **slow) for c in calls) < none
+    losing, gaining = (losing, size) if wins else (size, gaining)
+assert 5e3 < size < 1e6 and len(gates) == 1, (size, gates)
+assert 1 / 1.5 < gates.pop() / size < 1.5, size
+assert "16 ranks, modelled: the size of a message from which on a codec pays" in said, said
 
 
 # A file that says how long an iteration computes is judged by iterations, unless that is switched off.

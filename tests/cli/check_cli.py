@@ -329,7 +329,7 @@ def check_synthetic():
     one_sentence(["bench", SAMPLE, "--synthetic", "1MB"], 2, "give one of them")
     one_sentence(["bench", "--synthetic", "1MB", "-b", "1M"], 2, "leave those out")
     one_sentence(["bench", "-b", "1M", "-f", "2", "-i", "1M"], 2, "-f", "-i")
-    one_sentence(["bench", "--synthetic", "1MB", "--network", "10gbe", "--advise"], 2, "--advise needs a capture")
+    one_sentence(["bench", "--synthetic", "1MB", "--network", "10gbe", "--advise", "--max-nmse", "0.1"], 2, "--max-nmse needs a capture")
     one_sentence(["bench", "--synthetic", "1MB", "--per-tensor"], 2, "--per-tensor")
     one_sentence(["bench"], 2, "gradient file", "--synthetic")
 

@@ -20,7 +20,7 @@ class DdpHook:
     """What `ddp_hook` returns: register it with `hook.register(model)`, or `model.register_comm_hook(None, hook)`."""
 
     def __init__(self, spec: str, *, scheme: str = "auto", all_reduce: str = "auto", seed: int = 1, threads: Optional[int] = None,
-                 group: Any = None, start_iteration: int = 0, scaler: Any = None) -> None:
+                 group: Any = None, start_iteration: int = 0, scaler: Any = None, gate_bytes: int = 0) -> None:
         if not dist.is_initialized():
             raise UsageError("there is no process group; call torch.distributed.init_process_group first")
         # A group of its own keeps the codec's messages apart from those of the training, which run at the same time.
@@ -28,7 +28,7 @@ class DdpHook:
         self._group = dist.new_group(ranks)
         self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._peers = _Peers(self._group, ranks if ranks is not None else list(range(self._size)))
-        _agree(self._group, lambda: self._take(spec, scheme, all_reduce, seed, threads, start_iteration, scaler))
+        _agree(self._group, lambda: self._take(spec, scheme, all_reduce, seed, threads, start_iteration, scaler, gate_bytes))
         # A reducer of a tensor that nobody has refuses what does not go together before a training begins.
         _core.HostReducer(_core.HostRanks(self._rank, self._size, 1, self._peers.exchange, self._peers.all_reduce, all_reduce),
                           self.spec, [("weight", [8, 8], "linear", "OI", 0.0)], scheme)
@@ -48,7 +48,8 @@ class DdpHook:
         self._payload_so_far = 0
         self._sent_before = 0
 
-    def _take(self, spec: Any, scheme: Any, all_reduce: Any, seed: Any, threads: Any, start_iteration: Any, scaler: Any) -> dict:
+    def _take(self, spec: Any, scheme: Any, all_reduce: Any, seed: Any, threads: Any, start_iteration: Any, scaler: Any,
+              gate_bytes: Any) -> dict:
         """Takes arguments that are valid; returns those that every rank needs alike."""
         self._codec = _checked_codec(spec)
         #: The codec with all of its parameters.
@@ -56,6 +57,7 @@ class DdpHook:
         if not isinstance(scheme, str):
             raise UsageError(f"scheme is {scheme!r}; valid is auto, sum, gather, hop or alltoall")
         self._seed, self._start = _whole("seed", seed, 0, 2 ** 64), _whole("start_iteration", start_iteration)
+        self._gate = _whole("gate_bytes", gate_bytes)
         self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
         if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
             raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")
@@ -63,7 +65,7 @@ class DdpHook:
             raise UsageError(f"all_reduce is {all_reduce!r}; valid is auto, ring or doubling")
         self._scheme, self._all_reduce, self._scaler = scheme, all_reduce, scaler
         return {"the codec": self.spec, "scheme": scheme, "all_reduce": all_reduce, "seed": self._seed, "start_iteration": self._start,
-                "scaler": "None" if scaler is None else "a GradScaler"}
+                "gate_bytes": self._gate, "scaler": "None" if scaler is None else "a GradScaler"}
 
     @property
     def note(self) -> str:
@@ -253,7 +255,8 @@ class DdpHook:
                               f"kept for it is dropped; give it the same bucket_cap_mb, and save after two iterations or more")
             unit = self._units[number] = _Unit(parameters)
         values = buffer.to(torch.float32)
-        if self.iteration < self._start or not self._finite_everywhere(values):
+        small = buffer.numel() * buffer.element_size() < self._gate
+        if small or self.iteration < self._start or not self._finite_everywhere(values):
             # Not every library adds bfloat16, and sums of float16 overflow where their mean does not.
             values = buffer if buffer.dtype == torch.float64 else values
             dist.all_reduce(values.div_(self._size), group=self._group)
@@ -390,6 +393,8 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
     scaler:
         The GradScaler of mixed precision, without which gradients and so residuals are in scaled units: after the scale
         has changed, old residuals would count too much or too little by that factor until they have been sent.
+    gate_bytes:
+        Buckets of fewer bytes are averaged uncompressed: bench's `gate_bytes`, below which compressing them takes longer.
 
     It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back. Sparse
     and complex gradients are refused.
