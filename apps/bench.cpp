@@ -414,9 +414,10 @@ int run(BenchArguments& o) {
   if (o.markdown)
     fmt::print("### Gradient compression of {}\n\n`{}`\n\n", bench.sizes.empty() ? bench.file : "synthetic gradients",
                bench.command);
+  AdviceText advice;
   if (acceptance) {
-    fmt::print(people, "{}{}",
-               bench.sizes.empty() ? advise(report.rows, *acceptance, style) : gates_table(report.rows, style),
+    if (bench.sizes.empty()) advice = advise(report.rows, *acceptance, style, {&bench, o.max_nmse});
+    fmt::print(people, "{}{}", bench.sizes.empty() ? advice.answer : gates_table(report.rows, style),
                o.markdown ? "" : "\n");
   }
   if (!data_on_stdout) {
@@ -424,6 +425,7 @@ int run(BenchArguments& o) {
                bench.sizes.empty() ? terminal_table(report.rows, style, acceptance) : sizes_table(report.rows, style),
                modelled_tables(report.rows, style));
   }
+  if (acceptance) fmt::print(people, "{}", advice.reasons);
   std::fflush(stdout);  // so that nothing on stderr lands inside a table
   std::size_t unmeasured = 0;
   for (const ResultRow& row : report.rows) {

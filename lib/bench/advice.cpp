@@ -91,7 +91,7 @@ bool is_harmless(const ResultRow& row) {
 /// "of 60 arms trained with no larger error 25 lost more than a point of accuracy, at worst 18.9 (topk on gpt-nano)".
 std::string evidence(double error) {
   const TrainedArms found = trained_arms_up_to(error);
-  if (found.arms == 0) return "all arms that were trained erred more";
+  if (found.arms == 0) return "no codec that was trained with erred so little";
   const std::string many =
       fmt::format("of {} arm{} trained with no larger error", found.arms, found.arms == 1 ? "" : "s");
   if (found.lost == 0) return many + " none lost more than a point of accuracy";
@@ -316,14 +316,14 @@ class Advice {
     line("slower than uncompressed", slower);
     line("lost in the trial", names_of(lost_));
     line("error too large", names_of(wrong_));
-    line("method not at work in this replay", names_of(unreached_));
-    line("no mean of gradients, and so for an optimizer of its own", names_of(other_results_));
+    line("not judged, because the method did not come to work in so few steps", names_of(unreached_));
+    line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
     const auto& alone = none_->tensorwise_seconds;
     const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
                                       [](const ResultRow* row) { return row->granularity == "tensor"; });
     if (alone && none_->total && buckets && *alone > kWorthwhile * none_->total->median) {
-      lines.push_back(fmt::format("{} alone gains: uncompressed gradients take {} reduced tensor by tensor, {} so.",
-                                  none_->granularity, human_seconds(*alone), human_seconds(none_->total->median)));
+      lines.push_back(fmt::format("by {} uncompressed gradients take {}, and reduced tensor by tensor {}.",
+                                  none_->granularity, human_seconds(none_->total->median), human_seconds(*alone)));
     }
     return lines;
   }

@@ -280,9 +280,20 @@ enum class Style : std::uint8_t {
 /// of ranks; where iterations were modelled also their scaling efficiency. Empty when there are no modelled rows.
 [[nodiscard]] std::string modelled_tables(std::span<const ResultRow> rows, Style style = Style::plain);
 
-/// For people: the advice of advice_of(), at most 80 characters wide. Neighbouring numbers of ranks with the same
-/// answer share it. Empty without modelled rows.
-[[nodiscard]] std::string advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
-                                 Style style = Style::plain);
+/// What --advise prints, at most 80 characters wide but for the commands.
+struct AdviceText {
+  std::string answer;   ///< what to do and what it gains, for each network; stands before the tables
+  std::string reasons;  ///< what runs up, why others were not taken, and what the answer rests on; stands behind them
+};
+struct BenchOptions;
+/// What the rows were made with, so that the answer can name the command that measures it again.
+struct MadeWith {
+  const BenchOptions* options = nullptr;  ///< null: no command is named
+  std::optional<double> max_nmse = {};    ///< where it was given
+};
+/// For people: the advice of advice_of(). Neighbouring numbers of ranks with the same answer share it. Empty without
+/// modelled rows.
+[[nodiscard]] AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
+                                Style style = Style::plain, const MadeWith& made_with = {});
 
 }  // namespace gradtool

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/own_trial.hpp"
+#include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/color.hpp"
@@ -457,10 +459,11 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
   return out;
 }
 
-std::string advise(std::span<const ResultRow> rows, const Acceptance& acceptance, Style style) {
+AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance, Style style,
+                  const MadeWith& made_with) {
   const auto advice = advice_of(rows, acceptance);
   const bool markdown = style == Style::markdown;
-  std::string out;
+  AdviceText out;
   for (std::size_t i = 0; i < advice.size();) {
     const NetworkAdvice& first = advice[i++];
     while (i < advice.size() && advice[i].group.network == first.group.network && advice[i].answer == first.answer) ++i;
@@ -479,12 +482,23 @@ std::string advise(std::span<const ResultRow> rows, const Acceptance& acceptance
       const Ink ink = last.taken != nullptr ? Ink::taken : Ink::warning;
       text = inked(text.substr(0, end), ink, true) + text.substr(end);
     }
-    out += text;
-    for (const auto& other : last.others) out += markdown ? "- " + other + "\n" : wrapped("  " + other, 80, "    ");
-    if (markdown && !last.others.empty()) out += "\n";
+    out.answer += text;
+    if (last.taken != nullptr && made_with.options != nullptr) {
+      const std::string again = reproducing_command(*made_with.options, *last.taken, made_with.max_nmse) +
+                                (acceptance.trial ? " --trained " + acceptance.trial->file : "");
+      out.answer += markdown ? fmt::format("```\n{}\n```\nIn PyTorch: `{}`\n\n", again, hook_call(*last.taken))
+                             : fmt::format("  Again: {}\n  In PyTorch: {}\n", again, hook_call(*last.taken));
+    }
+    if (last.others.empty()) continue;
+    out.reasons += fmt::format("{}Why not the others ({}):\n{}", out.reasons.empty() && !markdown ? "\n" : "", where,
+                               markdown ? "\n" : "");
+    for (const auto& other : last.others)
+      out.reasons += markdown ? "- " + other + "\n" : wrapped("  " + other, 80, "    ");
+    if (markdown) out.reasons += "\n";
   }
-  if (out.empty()) return out;
-  for (const auto& sentences : advice_basis(*advice.front().none, acceptance)) out += paragraph(sentences, style);
+  if (advice.empty()) return out;
+  for (const auto& sentences : advice_basis(*advice.front().none, acceptance))
+    out.reasons += paragraph(sentences, style);
   return out;
 }
 

@@ -48,9 +48,6 @@ struct TuneReport {
 /// error and time, the fastest first. The report must outlive them.
 [[nodiscard]] std::vector<const ResultRow*> tuned_front(const TuneReport& report, double max_error);
 
-/// The command that measures such a row again.
-[[nodiscard]] std::string reproducing_command(const TuneOptions& options, const ResultRow& row);
-
 /// For people: the advice, the front, how to reproduce it, and what the search went over.
 [[nodiscard]] std::string tune_text(const TuneOptions& options, const TuneReport& report, Style style);
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/reproduce.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/table.hpp"
 #include "lib/tune/tune.hpp"
@@ -11,20 +12,16 @@
 namespace gradtool {
 namespace {
 
-/// As a shell takes it for one word.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string{"'\\''"} : std::string{c};
-  return word + "'";
-}
-
 const ResultRow* uncompressed(const TuneReport& report) {
   for (const ResultRow& row : report.bench.rows) {
     if (row.modelled() && row.codec.name() == "none") return &row;
   }
   return nullptr;
+}
+
+/// Of --max-nmse, where it was given.
+std::optional<double> limit_of(const TuneOptions& options) {
+  return options.limit_given ? std::optional{options.max_error} : std::nullopt;
 }
 
 std::string front_text(const TuneReport& report, const std::vector<const ResultRow*>& front, Style style) {
@@ -44,41 +41,21 @@ std::string front_text(const TuneReport& report, const std::vector<const ResultR
 
 }  // namespace
 
-std::string reproducing_command(const TuneOptions& options, const ResultRow& row) {
-  const BenchOptions& bench = options.bench;
-  std::string command = fmt::format(
-      "gradtool bench {} --codec {} --granularity {} --timing isolated --network {} --nodes {}", shell_word(bench.file),
-      shell_word(spec_of(row)), row.granularity, shell_word(row.network->name), row.ranks / row.network->node);
-  if (row.iteration) {
-    command += fmt::format(" --compute-ms {:g}", row.iteration->compute_seconds * 1e3);
-    if (bench.overlap == Overlap::none) command += " --overlap none";
-  } else if (bench.computation == Computation::none) {
-    command += " --compute-ms none";
-  }
-  if (short_name(row) != spec_of(row) || bench.scheme != Scheme::automatic)
-    command += fmt::format(" --reduce {}", name_of(row.scheme));
-  if (bench.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));
-  if (bench.ranks > 0) command += fmt::format(" --ranks {}", bench.ranks);
-  if (bench.threads > 0) command += fmt::format(" --threads {}", bench.threads);
-  if (bench.device != "cpu") command += fmt::format(" --device {}", bench.device);
-  if (bench.seed != 1) command += fmt::format(" --seed {}", bench.seed);
-  if (!bench.layers.empty()) command += fmt::format(" --layers {}", shell_word(bench.layers));
-  return command + " --advise" + (options.limit_given ? fmt::format(" --max-nmse {:g}", options.max_error) : "");
-}
-
 std::string tune_text(const TuneOptions& options, const TuneReport& report, Style style) {
   const auto paragraph = [style](const std::string& text) {
     return style == Style::markdown ? text + "\n\n" : wrapped(text, 80);
   };
-  std::string text =
-      advise(report.bench.rows, options.limit_given ? Acceptance{options.max_error} : Acceptance{}, style);
+  const std::optional<double> limit = limit_of(options);
+  const AdviceText advice =
+      advise(report.bench.rows, limit ? Acceptance{*limit} : Acceptance{}, style, {&options.bench, limit});
+  std::string text = advice.answer;
   if (style != Style::markdown) text += "\n";
   const auto front = tuned_front(report, options.max_error);
   if (!front.empty()) {
     text += paragraph("What no other setting beats in both error and time:") + front_text(report, front, style);
     text += style == Style::markdown ? "```\n" : "\nTo measure one of them again:\n";
     for (const ResultRow* row : front)
-      text += (style == Style::markdown ? "" : "  ") + reproducing_command(options, *row) + "\n";
+      text += (style == Style::markdown ? "" : "  ") + reproducing_command(options.bench, *row, limit) + "\n";
     text += style == Style::markdown ? "```\n\n" : "\n";
   }
   std::size_t tried = 0, asked = 0, idle = 0;
@@ -103,7 +80,7 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
                                   joined(report.untried, ", ")));
   if (idle > 0)
     text += paragraph(fmt::format("{} were left out because their method was not at work in so few steps.", idle));
-  return text;
+  return text + advice.reasons;
 }
 
 nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport& report) {
@@ -129,7 +106,7 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
                      {"reduce", name_of(row->scheme)},
                      {"error", judged_error(*row)},
                      {"seconds", judged_seconds(*row)},
-                     {"command", reproducing_command(options, *row)}});
+                     {"command", reproducing_command(options.bench, *row, limit_of(options))}});
   }
   return out;
 }

@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,20 @@ def advised(path, *flags):
                               "--advise", "--csv", table.name, *flags], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         with open(table.name) as file:
             return {row["codec"]: row for row in csv.DictReader(file) if row["time_source"] == "modelled"}, " ".join(run.stdout.split())
+
+
+# The answer is short, and the command beneath it measures the codec again.
+run = subprocess.run([gradtool, "bench", capture, "--codec", "all", "--timing", "isolated", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8",
+                      "--baseline-dtype", "fp32", "--seed", "3", "--advise"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+answer = run[:run.index("\n\n")].splitlines()
+assert len(answer) <= 12, run
+taken = re.match(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)[.] ", " ".join(answer))[1]
+again = next(line.split(": ", 1)[1] for line in answer if line.startswith("  Again: "))
+assert again.startswith("gradtool bench ") and " --seed 3 " in again, again
+said = " ".join(subprocess.run([gradtool, *shlex.split(again)[1:]], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.split())
+assert f"8 ranks: take {taken}. " in said, (taken, said)
+hook = next(line for line in answer if line.startswith("  In PyTorch: "))
+assert f'gradtool.ddp_hook("{taken.split(" by ")[0]}"' in hook and ("scheme=" in hook) == (" by " in taken), (hook, taken)
 
 
 # A size sweep finds the size from which on a codec pays. On a network this slow coding takes no time beside it.

@@ -1,0 +1,61 @@
+#include "lib/bench/reproduce.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lib/bench/advice.hpp"
+
+namespace gradtool {
+namespace {
+
+/// As a shell takes it for one word.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string{"'\\''"} : std::string{c};
+  return word + "'";
+}
+
+/// Whether a codec has to be told its way: it takes another one by itself.
+bool names_way(const ResultRow& row) {
+  return short_name(row) != spec_of(row);
+}
+
+}  // namespace
+
+std::string reproducing_command(const BenchOptions& options, const ResultRow& row, std::optional<double> max_nmse) {
+  std::string command =
+      fmt::format("gradtool bench {} --codec {} --granularity {} --timing isolated --network {} --nodes {}",
+                  shell_word(options.file), shell_word(spec_of(row)), row.granularity, shell_word(row.network->name),
+                  row.ranks / row.network->node);
+  if (row.iteration) {
+    command += fmt::format(" --compute-ms {:g}", row.iteration->compute_seconds * 1e3);
+    if (options.overlap == Overlap::none) command += " --overlap none";
+  } else if (options.computation == Computation::none) {
+    command += " --compute-ms none";
+  }
+  if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
+  if (names_way(row) || options.scheme != Scheme::automatic)
+    command += fmt::format(" --reduce {}", name_of(row.scheme));
+  if (options.node > 1) command += fmt::format(" --levels node={}", options.node);
+  if (const auto& inner = options.inner)
+    command += " --codec-inner " + shell_word(inner->name() + (inner->given.empty() ? "" : ":" + inner->given));
+  if (options.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));
+  if (options.ranks > 0) command += fmt::format(" --ranks {}", options.ranks);
+  if (options.threads > 0) command += fmt::format(" --threads {}", options.threads);
+  if (options.device != "cpu") command += fmt::format(" --device {}", options.device);
+  if (options.seed != 1) command += fmt::format(" --seed {}", options.seed);
+  if (!options.layers.empty()) command += fmt::format(" --layers {}", shell_word(options.layers));
+  return command + " --advise" + (max_nmse ? fmt::format(" --max-nmse {:g}", *max_nmse) : "");
+}
+
+std::string hook_call(const ResultRow& row) {
+  std::string call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
+  if (names_way(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
+  if (row.gated_share > 0.0) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
+  return call + ")";
+}
+
+}  // namespace gradtool

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lib/bench/options.hpp"
+#include "lib/bench/result.hpp"
+
+namespace gradtool {
+
+/// The command line that measures a modelled row again, alone beside the baselines, and says what is advised on its
+/// network. `max_nmse`: the limit that was given. For rows of a bench of `options`.
+[[nodiscard]] std::string reproducing_command(const BenchOptions& options, const ResultRow& row,
+                                              std::optional<double> max_nmse);
+
+/// How a training averages its gradients so in PyTorch: `gradtool.ddp_hook("int8", scheme="alltoall")`.
+[[nodiscard]] std::string hook_call(const ResultRow& row);
+
+}  // namespace gradtool
