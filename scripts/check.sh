@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 what=${1:-all}
-files() { git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.h'; }
+# New files count before they are added, too.
+files() { git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.h'; }
 
 if [ "$what" = format ] || [ "$what" = all ]; then
   # Newer versions break some lines differently, so the version is part of the rule.

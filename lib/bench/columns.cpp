@@ -216,7 +216,7 @@ std::vector<ResultColumn> make_columns() {
   c.add("cumulative_nmse", "nmse of the sums of x and y over all steps", &ResultRow::cumulative_nmse);
   c.add("residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps",
         &ResultRow::residual_ratio);
-  c.add("codec_nmse", "nmse of one rank's decode(encode(x)) alone, first step, no residual",
+  c.add("codec_nmse", "nmse of one rank's decode(encode(x)) alone, first step, no residual; empty where ranks only work together",
         [](Row r) { return from(r.quality, &CodecQuality::nmse); });
   c.add("bias_nmse",
         "for unbiased codecs, squared bias over 30 seeds / sum x^2, first step, sampling error taken off; of a large "

@@ -39,7 +39,7 @@ struct ErrorSums {
 
 /// One rank's codec alone, on worker 0's gradients of the first captured step, without residual or collective.
 struct CodecQuality {
-  double nmse = 0.0;                    ///< of one encode, pooled over units
+  std::optional<double> nmse;           ///< of one encode, pooled over units; empty: it is no codec of one rank
   std::optional<double> bias_nmse;      ///< unbiased codecs: |mean over seeds - x|^2 / |x|^2, less its sampling error
   std::optional<double> variance_nmse;  ///< unbiased codecs: mean |y - mean y|^2 / |x|^2
   std::size_t seed_units = 0;           ///< so many units are what these two are of
