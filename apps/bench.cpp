@@ -41,7 +41,7 @@ struct BenchArguments {
   std::string timing = "both";
   std::string comm, csv, json, steps_csv;
   std::vector<std::string> networks;
-  std::optional<std::string> nodes, layers;
+  std::optional<std::string> nodes, layers, library;
   std::optional<std::string> compute;
   std::string overlap;
   std::string seed = "1";
@@ -382,11 +382,12 @@ int run(BenchArguments& o) {
   bench.layers = o.layers.value_or("");
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   set_iteration(o.compute, o.overlap, bench);
-  if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty())) {
-    throw Error{
-        Fault::usage,
-        "--nodes, --advise, --max-nmse, --compute-ms and --overlap are about a modelled network: give --network, "
-        "such as 10gbe"};
+  if (o.library) bench.library = library_named(*o.library);  // CLI11 has checked the word
+  if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty() || o.library)) {
+    throw Error{Fault::usage,
+                "--nodes, --library, --advise, --max-nmse, --compute-ms and --overlap are about a modelled network: "
+                "give --network, "
+                "such as 10gbe"};
   }
   if (o.max_nmse && !o.advise)
     throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
@@ -554,6 +555,10 @@ Subcommand add_bench(CLI::App& root) {
       ->take_all()
       ->expected(1);
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
+  app->add_option("--library", o->library,
+                  "What carries the collectives in the modelled network: nccl, gloo, mpi, hook (as ddp_hook sends) or "
+                  "best (the best known algorithms) [what the capture's job used, where the file says, else best]")
+      ->check(CLI::IsMember({"best", "nccl", "gloo", "mpi", "hook"}));
   app->add_option(
       "--compute-ms", o->compute,
       "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
@@ -604,7 +609,7 @@ Subcommand add_bench(CLI::App& root) {
        {"Timing",
         {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},
        {"Modelled networks",
-        {"--network", "--nodes", "--compute-ms", "--overlap", "--advise", "--max-nmse", "--trained"}},
+        {"--network", "--nodes", "--library", "--compute-ms", "--overlap", "--advise", "--max-nmse", "--trained"}},
        {"Output", {"--per-tensor", "--reconstruction", "--payloads", "--csv", "--steps-csv", "--json", "--markdown"}},
        {"Comparison", {"--baseline", "--cycles"}}});
   app->footer(

@@ -130,6 +130,7 @@ nlohmann::ordered_json summary_json(const Summary& summary) {
                               {"model", or_null(info.model)},
                               {"dataset", or_null(info.dataset)},
                               {"optimizer", or_null(info.optimizer)},
+                              {"library", or_null(info.library)},
                               {"seed", or_null(info.seed)},
                               {"batch_size", or_null(info.batch_size)},
                               {"micro_batches", info.micro_batches},
@@ -236,6 +237,7 @@ void print_summary(const Summary& summary, bool all) {
   line("command", or_unknown(info.command));
   line("quantity", quantity_text(info));
   if (info.rank || info.ranks) line("ranks", rank_text(info));
+  if (!info.library.empty()) line("library", info.library);
   line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers,
                               info.batch_size ? fmt::format("{}", *info.batch_size) : "not stated", info.micro_batches,
                               info.micro_batches == 1 ? "" : "es"));

@@ -51,6 +51,12 @@ std::string processor_text(const ResultRow& row) {
   return fmt::format("{} thread{} of {}", row.threads, row.threads == 1 ? "" : "s", name);
 }
 
+/// Whose collectives the network carries.
+std::string collectives_text(const ResultRow& row) {
+  if (!row.network || row.network->library == Library::best) return " with the best known collectives (--library)";
+  return fmt::format(" with the collectives of {} (--library)", library_text(*row.network));
+}
+
 /// What an iteration does beside its gradients.
 std::string computation_text(const ResultRow::Iteration& iteration) {
   const std::string captured = iteration.compute_low > 0.0 ? fmt::format(", as captured ({} to {} in single steps)",
@@ -491,9 +497,9 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                       acceptance.max_nmse, trained, tried, baseline_text(any)),
           fmt::format("It rests on times of {} (on another processor codecs take another time), errors "
                       "of {} ranks, {}{} in iterations {} to {}, "
-                      "reduced by {}, and a model of the network.{}",
+                      "reduced by {}, and a model of the network{}.{}",
                       processor_text(any), any.measured_ranks, any.file.empty() ? "the capture" : any.file,
-                      size_of_model(any), any.first_step, any.last_step, any.granularity,
+                      size_of_model(any), any.first_step, any.last_step, any.granularity, collectives_text(any),
                       any.iteration ? computation_text(*any.iteration)
                                     : " Times are of the gradients alone: --compute-ms adds the computation that they "
                                       "can hide behind.")};

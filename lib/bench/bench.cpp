@@ -536,11 +536,24 @@ class Bench {
         tensor_bytes.push_back(static_cast<double>(size_of(options_.baseline.value_or(info.dtype)) * info.elements));
       }
     }
-    add_modelled(report_.rows, {.networks = options_.networks,
+    add_modelled(report_.rows, {.networks = carried_networks(),
                                 .machines = machines,
                                 .tensor_bytes = tensor_bytes,
                                 .compute = compute_,
                                 .overlap = options_.overlap.value_or(Overlap::bucket)});
+  }
+
+  /// The networks with the library that carries the job's collectives.
+  [[nodiscard]] std::vector<Network> carried_networks() const {
+    const std::string& used = sources_.front()->info().library;
+    const auto captured = library_named(used).value_or(Library::best);
+    std::vector<Network> networks = options_.networks;
+    for (Network& network : networks) {
+      network.library = options_.library.value_or(captured);
+      const bool on_nccl = used.empty() ? device_.cuda : captured == Library::nccl;
+      network.under_hook = on_nccl ? Library::nccl : Library::gloo;
+    }
+    return networks;
   }
 
   const BenchOptions& options_;

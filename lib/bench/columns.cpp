@@ -216,7 +216,8 @@ std::vector<ResultColumn> make_columns() {
   c.add("cumulative_nmse", "nmse of the sums of x and y over all steps", &ResultRow::cumulative_nmse);
   c.add("residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps",
         &ResultRow::residual_ratio);
-  c.add("codec_nmse", "nmse of one rank's decode(encode(x)) alone, first step, no residual; empty where ranks only work together",
+  c.add("codec_nmse",
+        "nmse of one rank's decode(encode(x)) alone, first step, no residual; empty where ranks only work together",
         [](Row r) { return from(r.quality, &CodecQuality::nmse); });
   c.add("bias_nmse",
         "for unbiased codecs, squared bias over 30 seeds / sum x^2, first step, sampling error taken off; of a large "
@@ -287,6 +288,13 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.gate_bytes; });
   c.add("gated_share", "part of the raw bytes in units below the gate, which a modelled step sends uncompressed",
         [](Row r) { return r.gate_bytes ? Cell{r.gated_share} : Cell{}; });
+  c.add(
+      "library",
+      "what carries the collectives of a modelled row: best (the best known algorithms), nccl, gloo, mpi, or hook over "
+      "gloo or nccl, where none rides that library itself",
+      [](Row r) { return from(r.network, [](const Network& n) { return library_text(n); }); });
+  c.add("messages", "messages that one rank sends in a modelled step, of the rank that sends most",
+        &ResultRow::messages);
   return c.take();
 }
 

@@ -9,66 +9,70 @@ namespace {
 
 constexpr std::size_t kKinds = 8;  ///< of CollectiveUse
 
-double steps_of_doubling(double p) {
-  return p <= 1.0 ? 0.0 : std::ceil(std::log2(p) - 1e-9);
-}
-
-/// One all-reduce of `bytes` among p.
-double all_reduce(const Link& link, double p, double bytes) {
-  if (p <= 1.0) return 0.0;
-  const double ring = 2.0 * (p - 1.0) * link.alpha + 2.0 * (p - 1.0) / p * bytes / link.beta;
-  const double tree = 2.0 * steps_of_doubling(p) * link.alpha + 2.0 * bytes / link.beta;
-  return std::min(ring, tree);
-}
-
-/// One all-gather, or one reduce-scatter, among p, of `part` bytes each.
-double all_gather(const Link& link, double p, double part) {
-  return steps_of_doubling(p) * link.alpha + (p - 1.0) * part / link.beta;
+/// One all-gather, or one reduce-scatter, among p, of `part` bytes each, by the best known algorithm.
+CollectiveCost all_gather(const Link& link, double p, double part) {
+  const double steps = steps_of_doubling(p);
+  return {steps * link.alpha + (p - 1.0) * part / link.beta, steps};
 }
 
 /// Parts of `part` bytes: across, each machine hands on those of its ranks; inside, each rank hands on what it got for
 /// all machines.
-double gather(const Network& net, double machines, double on_each, double part) {
+CollectiveCost gather(const Network& net, double machines, double on_each, double part) {
   return all_gather(net.link, machines, on_each * part) +
-         (on_each > 1.0 ? all_gather(net.inner, on_each, machines * part) : 0.0);
+         (on_each > 1.0 ? all_gather(net.inner, on_each, machines * part) : CollectiveCost{});
 }
 
-double seconds_of_call(const CollectiveUse& use, const Network& net, double measured, double p) {
+CollectiveCost tree(const Link& link, double p, double bytes) {
+  if (p <= 1.0) return {};
+  return {steps_of_doubling(p) * link.alpha + bytes / link.beta, steps_of_doubling(p)};
+}
+
+CollectiveCost cost_of_call(const CollectiveUse& use, const Network& net, double measured, double p) {
   const double bytes = use.bytes / use.calls;
   const double g = std::min<double>(net.node, p);  // ranks of a machine
   const double m = std::ceil(p / g);               // machines
+  const bool best = net.library == Library::best;
   switch (use.kind) {
     case CollectiveUse::Kind::all_reduce:
+      if (!best) return library_all_reduce(net, p, bytes);
       // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
-      return (g > 1.0 ? 2.0 * all_gather(net.inner, g, bytes / g) : 0.0) + all_reduce(net.link, m, bytes);
+      return (g > 1.0 ? all_gather(net.inner, g, bytes / g) * 2.0 : CollectiveCost{}) +
+             ring_or_tree(net.link, m, bytes);
     case CollectiveUse::Kind::all_gather:
-      return gather(net, m, g, bytes);
+      return best ? gather(net, m, g, bytes) : library_all_gather(net, p, bytes);
     case CollectiveUse::Kind::shard_gather:
-      return gather(net, m, g, bytes * measured / p);
+      return best ? gather(net, m, g, bytes * measured / p) : library_all_gather(net, p, bytes * measured / p);
     case CollectiveUse::Kind::broadcast:
-      return (m > 1.0 ? steps_of_doubling(m) * net.link.alpha + bytes / net.link.beta : 0.0) +
-             (g > 1.0 ? steps_of_doubling(g) * net.inner.alpha + bytes / net.inner.beta : 0.0);
+      if (!best) return library_broadcast(net, p, bytes);
+      return tree(net.link, m, bytes) + tree(net.inner, g, bytes);
     case CollectiveUse::Kind::reduce_scatter:
+      if (!best) return library_reduce_scatter(net, p, bytes);
       // Inside, each rank takes a share of its machine's sum; the shares cross the machine's link together.
-      return (g > 1.0 ? all_gather(net.inner, g, bytes / g) : 0.0) + all_gather(net.link, m, bytes / m);
+      return (g > 1.0 ? all_gather(net.inner, g, bytes / g) : CollectiveCost{}) + all_gather(net.link, m, bytes / m);
     case CollectiveUse::Kind::exchange:
     case CollectiveUse::Kind::all_to_all: {
-      if (p <= 1.0 || measured <= 1.0) return 0.0;
-      const double messages = use.kind == CollectiveUse::Kind::all_to_all ? p - 1.0 : (p - 1.0) / (measured - 1.0);
+      if (p <= 1.0 || measured <= 1.0) return {};
+      const bool all = use.kind == CollectiveUse::Kind::all_to_all;
+      const double messages = all ? p - 1.0 : (p - 1.0) / (measured - 1.0);
+      // gloo has all messages of an all-to-all under way at once (gloo/alltoall.cc).
+      const double waits = latencies_of_message(net) * (all && net.library == Library::gloo ? 1.0 : messages);
       const double sent = bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
       const double across = (p - g) / (p - 1.0);  // share of a rank's partners on other machines
-      return messages * (across * net.link.alpha + (1.0 - across) * net.inner.alpha) +
-             g * sent * across / net.link.beta + (g > 1.0 ? sent * (1.0 - across) / net.inner.beta : 0.0);
+      return {waits * (across * net.link.alpha + (1.0 - across) * net.inner.alpha) + g * sent * across / net.link.beta +
+                  (g > 1.0 ? sent * (1.0 - across) / net.inner.beta : 0.0),
+              messages};
     }
     case CollectiveUse::Kind::ring_hop: {
-      if (p <= 1.0 || measured <= 1.0) return 0.0;
+      if (p <= 1.0 || measured <= 1.0) return {};
       // Every hop is as slow as its slowest link, and a machine's link carries one rank's message at a time.
       const Link& slowest = m > 1.0 ? net.link : net.inner;
-      return (p - 1.0) / (measured - 1.0) * slowest.alpha +
-             bytes * (p - 1.0) / p / ((measured - 1.0) / measured) / slowest.beta;
+      const double messages = (p - 1.0) / (measured - 1.0);
+      return {messages * latencies_of_message(net) * slowest.alpha +
+                  bytes * (p - 1.0) / p / ((measured - 1.0) / measured) / slowest.beta,
+              messages};
     }
   }
-  return 0.0;
+  return {};
 }
 
 /// The ranks among which something is used, and what joins them.
@@ -185,8 +189,12 @@ ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& netw
   for (const auto& use : uses) {
     if (use.calls <= 0.0) continue;
     const Group group = group_of(use, network, measured_ranks, ranks);
-    step.seconds += use.calls * seconds_of_call(use, group.network, group.measured, group.ranks);
-    const double wire = wire_of(use, group.measured, group.ranks);
+    const CollectiveCost cost = cost_of_call(use, group.network, group.measured, group.ranks);
+    step.seconds += use.calls * cost.seconds;
+    step.messages += use.calls * cost.messages;
+    const bool doubled =
+        use.kind == CollectiveUse::Kind::all_reduce && sums_by_doubling(network, use.bytes / use.calls);
+    const double wire = doubled ? cost.messages * use.bytes : wire_of(use, group.measured, group.ranks);
     step.wire_bytes += wire;
     if (use.level == Level::inside) step.wire_inside += wire;
     if (use.level == Level::across) step.wire_across += wire;

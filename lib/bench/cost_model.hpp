@@ -43,7 +43,8 @@ using CollectiveUses = std::array<CollectiveUse, 24>;
 void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool shards = false, bool ring = false,
              Level level = Level::whole, int node = 1);
 
-/// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model:
+/// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model. For
+/// Library::best, whose latencies are those of the best known algorithms (library.hpp has the other libraries):
 ///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
 ///     2 ceil(log2 p) alpha + 2 S / beta (Thakur et al. 2005; Sanders et al. 2009), for the mean size of its calls;
 ///   all-gather of parts s: recursive doubling, ceil(log2 p) alpha + (p-1) s / beta;
@@ -62,6 +63,7 @@ struct ModelledStep {
   double seconds = 0.0;
   double wire_bytes = 0.0;                      ///< sent by one rank
   double wire_inside = 0.0, wire_across = 0.0;  ///< of these, on the levels of --levels
+  double messages = 0.0;                        ///< sent by one rank, of the rank that sends most
 };
 [[nodiscard]] ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& network, int measured_ranks,
                                       int ranks);

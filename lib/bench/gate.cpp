@@ -21,7 +21,8 @@ constexpr double kLargest = 1024.0 * 1024.0 * 1024.0 * 1024.0;  // bytes up to w
 double scaled_seconds(const ResultRow& row, const UnitProfile& unit, double scale) {
   CollectiveUses uses = unit.uses;
   for (CollectiveUse& use : uses) use.bytes *= scale;
-  return scale * (unit.encode + unit.decode) + model_step(uses, *row.network, row.measured_ranks, row.ranks).seconds;
+  const Network network = carrying(row, *row.network);
+  return scale * (unit.encode + unit.decode) + model_step(uses, network, row.measured_ranks, row.ranks).seconds;
 }
 
 double unit_seconds(const ResultRow& row, const UnitProfile& unit) {

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/bench/library.hpp"
+
 namespace gradtool {
 
 /// A link in the alpha-beta model (Hockney 1994): a message of b bytes takes alpha + b / beta.
@@ -20,6 +22,8 @@ struct Network {
   Link link;
   int node = 1;
   Link inner;
+  Library library = Library::best;     ///< that carries the collectives
+  Library under_hook = Library::gloo;  ///< gloo or nccl: what carries the messages where `library` is the hook
 
   /// "10gbe", "10gbe:node=8,inner=nvlink", or one of your own: "lab:alpha=5us,beta=12.5GBps" (also beta=100Gbps for
   /// bits). With "contention=1.2" that beta is what two ranks have alone, and the link's is beta / 1.2, because in a

@@ -74,9 +74,10 @@ struct BenchOptions {
   bool quality = true;           ///< also measure what one rank's codec does alone (measure_quality)
   /// Codecs that are not begun by then are skipped.
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  std::string layers;             ///< regular expression; empty: all tensors
-  std::vector<Network> networks;  ///< to model
-  std::vector<int> nodes;         ///< of each; empty: as many as were measured
+  std::string layers;              ///< regular expression; empty: all tensors
+  std::vector<Network> networks;   ///< to model
+  std::optional<Library> library;  ///< that carries their collectives; empty: what the capture's job used, else `best`
+  std::vector<int> nodes;          ///< of each; empty: as many as were measured
   Computation computation = Computation::if_captured;
   double compute_seconds = 0.0;    ///< of one iteration on one rank, exchange aside, where they are given
   std::optional<Overlap> overlap;  ///< of modelled iterations; empty: by bucket, where there are any

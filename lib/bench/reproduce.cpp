@@ -36,6 +36,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   } else if (options.computation == Computation::none) {
     command += " --compute-ms none";
   }
+  if (options.library) command += fmt::format(" --library {}", name_of(*options.library));
   if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
   if (names_way(row) || options.scheme != Scheme::automatic)
     command += fmt::format(" --reduce {}", name_of(row.scheme));

@@ -70,6 +70,7 @@ struct ResultRow {
   bool reached = true;                  ///< the method came to its work; see Reducer::reached()
   /// Of modelled rows of none: seconds that a step would take with every tensor reduced by itself.
   std::optional<double> tensorwise_seconds;
+  std::optional<double> messages;  ///< of modelled rows: what one rank sends in a step
 
   /// The modelled network. A row with one is a modelled row.
   std::optional<Network> network;
@@ -199,7 +200,8 @@ void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting);
 /// Seconds of an iteration that computes for `compute`, of a modelled row; its units are needed.
 [[nodiscard]] double modelled_iteration(const ResultRow& row, double compute, Overlap overlap);
 
-/// The collectives of one step of an isolated or modelled row, on `network` among `ranks`.
+/// The collectives of one step of an isolated or modelled row, on `network` among `ranks`. Where its library is the
+/// hook, `none` rides what is under the hook.
 [[nodiscard]] ModelledStep model_units(const ResultRow& row, const Network& network, int ranks);
 
 /// A row that was measured has no network: its break-even is for this latency of a message, that of 10gbe.

@@ -55,6 +55,7 @@ void write_root(hid_t root, const FileInfo& info) {
   if (info.batch_size) write_integer(root, "batch_size", *info.batch_size);
   write_integer(root, "micro_batches", info.micro_batches);
   write_text(root, "command", info.command);
+  if (!info.library.empty()) write_text(root, "library", info.library);
   write_text(root, "quantity", info.quantity);
   if (info.inner_steps) write_integer(root, "inner_steps", *info.inner_steps);
   write_integer(root, "averaged", info.averaged ? 1 : 0);

@@ -88,7 +88,8 @@ FileInfo load_root(hid_t file, const Place& root) {
                                      {"model", &FileInfo::model},
                                      {"dataset", &FileInfo::dataset},
                                      {"optimizer", &FileInfo::optimizer},
-                                     {"command", &FileInfo::command}}) {
+                                     {"command", &FileInfo::command},
+                                     {"library", &FileInfo::library}}) {
     info.*member = read_text(file, root, name).value_or("");
   }
   info.quantity = read_text(file, root, "quantity").value_or(info.quantity);

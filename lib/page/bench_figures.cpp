@@ -111,11 +111,17 @@ class BenchCharts {
       }
       if (!row.modelled()) continue;
       record_has_models_ = true;
+      library_ = row.network;
       if (options_.networks.empty() && seen.insert(row.network->name).second) networks_.push_back(*row.network);
       if (options_.nodes.empty()) counts.insert(row.ranks / row.network->node);
     }
     if (networks_.empty()) {
       for (const char* usual : {"1gbe", "10gbe", "100gbe"}) networks_.push_back(Network::parse(usual));
+    }
+    for (Network& network : networks_) {
+      if (!library_) break;
+      network.library = library_->library;
+      network.under_hook = library_->under_hook;
     }
     if (nodes_.empty()) nodes_.assign(counts.begin(), counts.end());
     if (nodes_.empty()) nodes_ = {kUsualNodes};
@@ -832,6 +838,7 @@ class BenchCharts {
   int usual_nodes_ = kUsualNodes;
   ComputeTime compute_;
   Overlap overlap_ = Overlap::bucket;
+  std::optional<Network> library_;  ///< a recorded modelled row's: the library that its bench was told
   std::vector<double> tensor_bytes_;
   std::vector<ResultRow> modelled_;          ///< of the networks
   Table modelled_cells_{"bench", {}};        ///< the same, as they are written

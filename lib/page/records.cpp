@@ -226,7 +226,11 @@ ResultRow result_row(const RowReader& cells) {
   row.pipeline = cells.count("pipeline");
   row.all_reduce = cells.text("all_reduce");
   row.reached = cells.text("reached") != "false";
-  if (cells.text("time_source") == "modelled") row.network = Network::parse(cells.text("network"));
+  if (cells.text("time_source") == "modelled") {
+    row.network = Network::parse(cells.text("network"));
+    if (const std::string library = cells.text("library"); !library.empty()) set_library(*row.network, library);
+    row.messages = cells.number("messages");
+  }
   if (const auto ms = cells.number("iteration_ms"), compute = cells.number("compute_ms"); ms && compute) {
     row.iteration = {.compute_seconds = *compute * 1e-3,
                      .compute_low = cells.number("compute_low_ms").value_or(0.0) * 1e-3,

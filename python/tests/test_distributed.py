@@ -66,6 +66,7 @@ def check_file(path, weights, steps, gradtool_program):
     with gradtool.open(path) as run:
         assert run.workers == RANKS and run.complete and run.steps["iteration"].tolist() == list(range(0, steps, 2))
         assert "rank" not in run.attributes and run.attributes["created"].endswith("Z")
+        assert run.attributes["library"] == "gloo"
         for row, step in enumerate(range(0, steps, 2)):
             for rank in range(RANKS):
                 got = np.concatenate([t.gradient[row, rank].reshape(-1) for t in run])

@@ -324,7 +324,7 @@ def test_states_that_do_not_fit_are_refused_on_every_rank(tmp_path):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 16])
-def test_small_sums_take_few_messages(size):
+def test_small_sums_take_few_messages(size, tmp_path):
     """PowerSGD's two all-reduces of a small matrix: 2 ceil(log2 p) latencies each are what bench's model allows."""
     import math
     import queue
@@ -359,3 +359,20 @@ def test_small_sums_take_few_messages(size):
     assert messages <= 2 * 2 * math.ceil(math.log2(size))
     if size & (size - 1) == 0:
         assert messages == 2 * math.log2(size)
+    assert messages == modelled_messages(tmp_path, size)
+
+
+def modelled_messages(folder, size):
+    """What bench models of the same for the hook, from a replay on two ranks."""
+    import csv
+    import h5py
+    with h5py.File(folder / "two.h5", "w") as file:
+        file.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=2)
+        file["steps/iteration"] = np.arange(2)
+        tensor = file.create_group("tensors/0000")
+        tensor.attrs.update(name="weight", shape=[32, 32], kind="linear", layout="OI")
+        tensor["gradient"] = np.random.default_rng(1).standard_normal((2, 2, 32 * 32)).astype("f4")
+    gradtool.run("bench", folder / "two.h5", "--codec", "powersgd:rank=2", "--network", "10gbe", "--nodes", str(size), "--library", "hook", "--timing",
+                 "isolated", "--timeout", "0.1", "--csv", folder / "rows.csv")
+    with open(folder / "rows.csv", encoding="utf-8") as table:
+        return next(float(row["messages"]) for row in csv.DictReader(table) if row["codec"] == "powersgd" and row["time_source"] == "modelled")

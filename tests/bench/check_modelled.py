@@ -242,3 +242,55 @@ with tempfile.TemporaryDirectory() as folder:
     tuned = subprocess.run([gradtool, "tune", f"{folder}/c.h5", "--codec", "bf16", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8", "--budget", "1"],
                            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     assert "stay uncompressed" in tuned, "bench and tune have one answer"
+
+
+# --library: uncompressed gradients ride gloo's ring of segments, and beside a hook so do they, while fp16's payloads are the hook's.
+def carried(path, *flags):
+    with tempfile.NamedTemporaryFile(suffix=".csv") as table:
+        run = subprocess.run([gradtool, "bench", path, "--codec", "fp16", "--granularity", "model", "-n", "2", "--timing", "isolated", "--network",
+                              "lab:alpha=7us,beta=2GBps", "--nodes", "8", "--advise", "--csv", table.name, *flags], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        if run.returncode != 0:
+            return run.stderr, run.returncode
+        with open(table.name) as file:
+            rows = list(csv.DictReader(file))
+        assert all(row["library"] == row["messages"] == "" for row in rows if row["time_source"] == "measured")
+        return {row["codec"]: row for row in rows if row["time_source"] == "modelled"}, " ".join(run.stdout.split())
+
+
+def gloo_seconds(size, p):
+    segments = max(-(-size // 2 ** 20), 2 * p)
+    segments += -segments % p
+    sent, bytes_each = segments - segments // p, size / segments / BETA
+    ends, free = [0.0, 0.0], 0.0
+    for i in range(sent):
+        free = max(ends[i] + ALPHA, free) + bytes_each
+        ends.append(free + ALPHA)
+    return 2 * ends[-1], 2 * sent
+
+
+def is_gloo(row):
+    expected, messages = gloo_seconds(int(row["raw_bytes"]), 8)
+    assert abs(float(row["comm_us_median"]) - expected * 1e6) < 1e-6 * expected * 1e6, (row["comm_us_median"], expected)
+    assert float(row["messages"]) == messages, (row["messages"], messages)
+
+
+rows, said = carried(capture, "--library", "gloo")
+is_gloo(rows["none"])
+assert rows["none"]["library"] == rows["fp16"]["library"] == "gloo" and "with the collectives of gloo" in said, said
+rows, said = carried(capture, "--library", "hook")
+is_gloo(rows["none"])
+expected = 14 * 2 * ALPHA + 2 * 7 / 8 * float(rows["fp16"]["payload_bytes"]) / BETA  # above 64 KiB, so around the ring
+assert abs(float(rows["fp16"]["comm_us_median"]) - expected * 1e6) < 1e-6 * expected * 1e6 and float(rows["fp16"]["messages"]) == 14, rows["fp16"]
+assert rows["fp16"]["library"] == "hook over gloo" and "with the collectives of hook over gloo" in said, said
+rows, said = carried(capture)
+assert rows["none"]["library"] == "best" and "with the best known collectives" in said, said
+with tempfile.TemporaryDirectory() as folder:
+    shutil.copy(capture, f"{folder}/c.h5")
+    for used, library in ("gloo", "gloo"), ("ucc", "best"):
+        with h5py.File(f"{folder}/c.h5", "r+") as file:
+            file.attrs["library"] = used
+        assert carried(f"{folder}/c.h5")[0]["none"]["library"] == library
+    assert carried(f"{folder}/c.h5", "--library", "nccl")[0]["none"]["library"] == "nccl", "what is asked for counts"
+wrong, status = carried(capture, "--library", "ucc")
+assert status == 2 and "best,nccl,gloo,mpi,hook" in wrong.replace(" ", ""), wrong

@@ -104,6 +104,19 @@ TEST(Records, ARowReadBackIsJudgedAndModelledAsTheOneThatWasWritten) {
   EXPECT_GT(judged_seconds(read[1]), 16.0 * 3e-3) << "a gather decodes the payloads of 64 ranks, not of 4";
 }
 
+TEST(Records, AModelledRowKeepsItsLibraryAndItsMessages) {
+  std::vector<ResultRow> rows{measured_row()};
+  rows[0].network = Network::parse("10gbe");
+  rows[0].network->library = Library::hook;
+  rows[0].network->under_hook = Library::nccl;
+  rows[0].messages = 42.0;
+  const nlohmann::ordered_json json = to_json(to_table(rows));
+  const BenchRecord record = read_bench(table_from_json("bench", json, "here"), &json, "here");
+  ASSERT_EQ(record.rows.size(), 1U);
+  EXPECT_EQ(library_text(*record.rows[0].network), "hook over nccl");
+  EXPECT_EQ(record.rows[0].messages, 42.0);
+}
+
 TEST(Records, WithoutANameTheParametersThatAreNoDefaultsWereGiven) {
   const std::vector<ResultRow> written{measured_row()};
   const Table table = to_table(written);

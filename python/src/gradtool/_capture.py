@@ -22,7 +22,7 @@ from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
 from ._modules import (ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of, inner_module,
                        list_names, uncompiled)
 from ._options import check_options
-from ._ranks import gather, meet, merge_ranks, rank_path
+from ._ranks import gather, library_of, meet, merge_ranks, rank_path
 from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing
 
 #: Captures that nobody has closed, which the end of the program does.
@@ -173,7 +173,7 @@ class Capture:
             "averaged": 1 if averaged else None,
         }
         if self._ranks > 1:
-            attributes.update(rank=self._rank, ranks=self._ranks)
+            attributes.update(rank=self._rank, ranks=self._ranks, library=library_of(group, self._parameters[0].device.type))
         failure: Optional[Exception] = None
         try:
             if self._ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:

@@ -25,6 +25,16 @@ def gather(group: Any, value: Any, occasion: Optional[str] = None) -> list:
     return values
 
 
+def library_of(group: Any, device: str) -> Optional[str]:
+    """The library that carries a group's collectives of tensors on `device`: nccl, gloo or mpi; None where it is none of these.
+
+    PyTorch says "gloo" of a group with one backend, and "cpu:gloo,cuda:nccl" of one that has one for each kind of device.
+    """
+    said = str(dist.get_backend(group)).lower()
+    name = dict(part.split(":", 1) for part in said.split(",") if ":" in part).get(device, said)
+    return name if name in ("nccl", "gloo", "mpi") else None
+
+
 def meet(group: Any, word: Optional[str], occasion: Optional[str] = None) -> Optional[str]:
     """Waits for all ranks; returns what the first of them said that is not None."""
     return next((w for w in gather(group, word, occasion) if w is not None), None)

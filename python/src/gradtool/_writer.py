@@ -453,7 +453,7 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
     alike = {name: value for name, value in first.file.attrs.items()
              if all(name in s.file.attrs and np.array_equal(s.file.attrs[name], value) for s in sources)}
     alike.pop("rank", None)
-    differ = [name for name in ("dataset", "optimizer", "seed", "batch_size")
+    differ = [name for name in ("dataset", "optimizer", "library", "seed", "batch_size")
               if name not in alike and any(name in source.file.attrs for source in sources)]
     if differ:
         warnings.warn(f"attributes are left out because the files differ in them: {', '.join(differ)}")
