@@ -444,7 +444,10 @@ int run(BenchArguments& o) {
   if (o.csv.empty() && o.json.empty() && o.steps_csv.empty())
     fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
   if (report.interrupted) {
-    fmt::print(stderr, "interrupted: {} rows were not measured, and are marked skipped in CSV and JSON\n", unmeasured);
+    fmt::print(stderr, "interrupted: {}\n",
+               unmeasured == 0
+                   ? std::string{"every row has been measured, some of them less often than without"}
+                   : fmt::format("{} rows were not measured, and are marked skipped in CSV and JSON", unmeasured));
     return kInterrupted;
   }
   return report.failed ? static_cast<int>(Fault::check) : 0;

@@ -483,26 +483,27 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
   const std::string trained =
       acceptance.trained
           ? fmt::format(
-                " Of these one is taken without a trial if its error of a step is at most {:.2g}, up to which no "
-                "arm lost more than a point of accuracy in the trainings of reports/verdicts (LeNet-5, "
-                "ResNet-20, a small GPT).",
+                " Without a trial it must also err by at most {:.2g} in a step: no codec that erred so little lost "
+                "more "
+                "than a point of accuracy in the trainings of reports/verdicts (LeNet-5, ResNet-20, a small GPT).",
                 harmless_nmse())
           : "";
   const std::string tried =
-      acceptance.trial ? fmt::format(" About the codecs that {} has tried its verdict decides.", acceptance.trial->file)
+      acceptance.trial ? fmt::format(" For codecs that were tried in {} its verdict decides.", acceptance.trial->file)
                        : "";
-  return {fmt::format("Only codecs with an error of at most {:g} (--max-nmse) are taken: 0 is exact, and 1 is sending "
-                      "nothing. What delays parts of a gradient is judged by its accumulated error, the others by that "
-                      "of a step.{}{} Whether your model still learns with it, only training tells.{}",
-                      acceptance.max_nmse, trained, tried, baseline_text(any)),
-          fmt::format("It rests on times of {} (on another processor codecs take another time), errors "
-                      "of {} ranks, {}{} in iterations {} to {}, "
-                      "reduced by {}, and a model of the network{}.{}",
-                      processor_text(any), any.measured_ranks, any.file.empty() ? "the capture" : any.file,
-                      size_of_model(any), any.first_step, any.last_step, any.granularity, collectives_text(any),
-                      any.iteration ? computation_text(*any.iteration)
-                                    : " Times are of the gradients alone: --compute-ms adds the computation that they "
-                                      "can hide behind.")};
+  return {
+      fmt::format("A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending "
+                  "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
+                  "is that of the sum over all steps.{}{} Only training tells whether your model learns with it.{}",
+                  acceptance.max_nmse, trained, tried, baseline_text(any)),
+      fmt::format("It rests on times of {} (on another processor codecs take another time), errors "
+                  "of {} ranks, {}{} in iterations {} to {}, "
+                  "reduced by {}, and a model of the network{}.{}",
+                  processor_text(any), any.measured_ranks, any.file.empty() ? "the capture" : any.file,
+                  size_of_model(any), any.first_step, any.last_step, any.granularity, collectives_text(any),
+                  any.iteration ? computation_text(*any.iteration)
+                                : " Times are of the gradients alone: --compute-ms adds the computation that they "
+                                  "can hide behind.")};
 }
 
 }  // namespace gradtool

@@ -443,7 +443,9 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
     while (first < groups.size() && (same.empty() || groups[first].network == same.front()->network))
       same.push_back(&groups[first++]);
     const std::string& network = same.front()->network;
-    out += fmt::format("\n{}, modelled: times faster than none, for so many ranks; noop is the bound", network);
+    out += fmt::format(
+        "\n{}, modelled: times faster than none, for so many ranks; noop sends nothing, so no codec is faster",
+        network);
     out += table_by_ranks(same, several_cuts, false, style,
                           [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
     const auto& iteration = same.front()->rows.front()->iteration;

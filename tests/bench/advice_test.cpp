@@ -103,7 +103,7 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
                    "after a trial in a training: powersgd:rank=1 20.0 ms (error of a step 0.6), qsgd:bits=4 40.0 ms "
                    "(error of a step 0.05)."))
       << text;
-  EXPECT_TRUE(says(text, "is taken without a trial if its error of a step is at most")) << text;
+  EXPECT_TRUE(says(text, "Without a trial it must also err by at most")) << text;
   // A limit that the user gives is taken at its word; what trainings say stands beside it.
   EXPECT_TRUE(says(advice(0.1), "take powersgd:rank=1. ")) << advice(0.1);
   EXPECT_FALSE(says(advice(0.1), "without a trial")) << advice(0.1);
@@ -144,7 +144,7 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
                    "0.014), and uncompressed was there after 270 steps."))
       << text;
   EXPECT_TRUE(says(text, "lost in the trial: int8.")) << text;
-  EXPECT_TRUE(says(text, "About the codecs that trial.json has tried its verdict decides.")) << text;
+  EXPECT_TRUE(says(text, "For codecs that were tried in trial.json its verdict decides.")) << text;
   // Another way adds errors of its own, which the trial has not seen: there it vouches for nothing.
   rows_[3].scheme = Scheme::alltoall;
   rows_[4].scheme = Scheme::alltoall;
