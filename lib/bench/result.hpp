@@ -260,7 +260,7 @@ struct Acceptance {
 /// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way that `acceptance` allows
 /// counts as faster than one that it does not, and one that needs a trial is kept beside it where it is faster.
 [[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
-                                                         std::optional<Acceptance> acceptance = {});
+                                                         const std::optional<Acceptance>& acceptance = {});
 
 /// How what people read is written.
 enum class Style : std::uint8_t {
@@ -273,7 +273,7 @@ enum class Style : std::uint8_t {
 /// ranks, else by break-even. Rows whose method was not reached stand apart, below. With `acceptance`, the codec that
 /// advise() takes on that network is marked.
 [[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows, Style style = Style::plain,
-                                         std::optional<Acceptance> acceptance = {});
+                                         const std::optional<Acceptance>& acceptance = {});
 
 /// For people, of synthetic gradients: sizes below each other as nccl-tests has them, at each size the fastest first.
 [[nodiscard]] std::string sizes_table(std::span<const ResultRow> rows, Style style = Style::plain);

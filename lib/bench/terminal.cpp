@@ -217,7 +217,8 @@ bool same_method(const ResultRow& a, const ResultRow& b) {
          a.granularity == b.granularity;
 }
 
-std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows, std::optional<Acceptance> acceptance) {
+std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
+                                           const std::optional<Acceptance>& acceptance) {
   std::vector<const ResultRow*> fastest;  // of each method, in each group
   const auto add_fastest = [&](const std::optional<Acceptance>& accepted) {
     const auto rank = [&accepted](const ResultRow& row) {
@@ -253,7 +254,8 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows, std:
 
 namespace {
 
-std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows, std::optional<Acceptance> acceptance = {}) {
+std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows,
+                                           const std::optional<Acceptance>& acceptance = {}) {
   std::vector<ResultRow> kept;
   for (const std::size_t i : rows_of_best_ways(rows, acceptance)) kept.push_back(rows[i]);
   return kept;
@@ -261,7 +263,8 @@ std::vector<ResultRow> without_slower_ways(std::span<const ResultRow> rows, std:
 
 }  // namespace
 
-std::string terminal_table(std::span<const ResultRow> all_rows, Style style, std::optional<Acceptance> acceptance) {
+std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
+                           const std::optional<Acceptance>& acceptance) {
   const std::vector<ResultRow> kept = without_slower_ways(all_rows, acceptance);
   const std::span<const ResultRow> rows{kept};
   const bool several_cuts = has_several_granularities(rows);
