@@ -68,6 +68,14 @@ struct ComputeTime {
 /// count; nothing when there are none.
 [[nodiscard]] std::optional<ComputeTime> captured_compute_time(const std::vector<StepInfo>& steps);
 
+/// When gradients are ready within an iteration, medians over the iterations of a training that were timed. NaN where
+/// it is not known. The pass is the last backward pass of an iteration: of its K micro-batches only the last one
+/// counts.
+struct Readiness {
+  std::vector<double> ready = {};  ///< [W, T]: share of the pass that is over when a tensor's gradient is complete
+  std::vector<double> backward_share = {};  ///< [W]: the pass as a share of what the worker computes in an iteration
+};
+
 /// Gradients of W workers in S steps, to be replayed: a gradient file, or made up. Tensors, steps and workers are named
 /// by their positions, from 0.
 class GradientSource {
@@ -119,6 +127,8 @@ class GradientReader final : public GradientSource {
   [[nodiscard]] const FileInfo& info() const override;
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const override;
   [[nodiscard]] const std::vector<StepInfo>& steps() const override;
+  /// What /readiness holds; nothing where the file lacks it.
+  [[nodiscard]] const std::optional<Readiness>& readiness() const;
 
   void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                           std::span<float> out) const override;
@@ -147,6 +157,7 @@ struct WriterOptions {
   bool with_loss = true;
   bool with_compute_seconds = false;
   bool with_overflow = false;
+  bool with_readiness = false;
 };
 
 /// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
@@ -200,6 +211,9 @@ class GradientWriter {
   void put_second_moment(std::size_t tensor, std::size_t worker, std::span<const float> values);
   void put_weight(std::size_t tensor, std::span<const float> values);
   void end_step();
+  /// Puts what is known now about all iterations so far in the place of what was put before, which was nothing at
+  /// first. Only with WriterOptions::with_readiness.
+  void put_readiness(const Readiness& readiness);
 
   [[nodiscard]] std::size_t steps() const;            ///< whole steps written
   [[nodiscard]] std::uint64_t bytes_written() const;  ///< raw bytes of data put so far

@@ -154,6 +154,9 @@ const std::vector<TensorInfo>& GradientReader::tensors() const {
 const std::vector<StepInfo>& GradientReader::steps() const {
   return impl_->opened.steps;
 }
+const std::optional<Readiness>& GradientReader::readiness() const {
+  return impl_->opened.readiness;
+}
 void GradientReader::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                                         std::span<float> out) const {
   const auto& stored = impl_->find(tensor, step, worker);

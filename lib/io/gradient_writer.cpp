@@ -21,6 +21,7 @@
 #include "lib/io/hdf5.hpp"
 #include "lib/io/kill_safe_driver.hpp"
 #include "lib/io/layout.hpp"
+#include "lib/io/readiness.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/io/writer_mark.hpp"
@@ -304,6 +305,7 @@ struct GradientWriter::Impl {
   hdf5::File file;
   int descriptor = -1;  ///< of `file`, to whom it belongs; -1 before it is created and once it is closed
   std::optional<hdf5::WritableSteps> columns;
+  std::optional<hdf5::ReadinessSets> readiness;
   std::vector<TensorSink> tensors;
   std::optional<StepInfo> current;
   std::size_t steps = 0;
@@ -380,6 +382,7 @@ void GradientWriter::Impl::close_with(const char* mark) {
   flush();
   tensors.clear();
   columns.reset();
+  readiness.reset();
   descriptor = -1;
   hdf5::checked(file.reset(), "close '" + path + "'");
   expect_written();
@@ -394,6 +397,8 @@ GradientWriter::GradientWriter(std::string path, const WriterOptions& options) :
   impl_->descriptor = hdf5::descriptor_of(impl_->file.get());
   hdf5::write_root(impl_->file.get(), options.info);
   impl_->columns = hdf5::create_steps(impl_->file.get(), options);
+  if (options.with_readiness)
+    impl_->readiness.emplace(impl_->file.get(), static_cast<std::uint64_t>(impl_->workers), options.tensors.size());
   for (auto& tensor : hdf5::create_tensors(impl_->file.get(), options)) {
     impl_->tensors.emplace_back(std::move(tensor), impl_->workers);
   }
@@ -480,6 +485,13 @@ void GradientWriter::end_step() {
   for (TensorSink& sink : file.tensors) sink.gradients.clear(), sink.second_moments.clear(), sink.weights.clear();
   file.current.reset();
   ++file.steps;
+}
+
+void GradientWriter::put_readiness(const Readiness& readiness) {
+  hdf5::be_quiet();
+  expects(impl_ != nullptr && impl_->file, "the gradient file is closed");
+  expects(impl_->readiness.has_value(), "the gradient file was declared without readiness");
+  impl_->readiness->write(readiness);
 }
 
 std::size_t GradientWriter::steps() const {

@@ -21,6 +21,7 @@
 #include "lib/io/layout.hpp"
 #include "lib/io/mapping.hpp"
 #include "lib/io/open_file.hpp"
+#include "lib/io/readiness.hpp"
 
 namespace gradtool {
 namespace {
@@ -62,6 +63,7 @@ struct Plan {
   std::vector<StepInfo> steps;
   bool with_epoch = false, with_learning_rate = false, with_loss = false, with_compute_seconds = false,
        with_overflow = false;
+  std::optional<Readiness> readiness = {};
 
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return parts.front().reader->tensors(); }
 };
@@ -237,6 +239,22 @@ void plan_steps(Plan& plan, std::vector<std::string>& notes) {
   }
 }
 
+/// The workers of all files, where one of them has it. The tensors are the same in all.
+std::optional<Readiness> merged_readiness(const std::vector<Part>& parts) {
+  const auto has = [](const Part& part) { return part.reader->readiness().has_value(); };
+  if (std::none_of(parts.begin(), parts.end(), has)) return std::nullopt;
+  Readiness merged;
+  for (const Part& part : parts) {
+    const std::size_t workers = part.reader->workers();
+    const Readiness unknown{.ready = std::vector<double>(workers * part.reader->tensors().size(), kUnknown),
+                            .backward_share = std::vector<double>(workers, kUnknown)};
+    const Readiness& own = has(part) ? *part.reader->readiness() : unknown;
+    merged.ready.insert(merged.ready.end(), own.ready.begin(), own.ready.end());
+    merged.backward_share.insert(merged.backward_share.end(), own.backward_share.begin(), own.backward_share.end());
+  }
+  return merged;
+}
+
 Plan make_plan(const MergeOptions& options, std::vector<std::string>& notes) {
   Plan plan;
   std::set<fs::path> seen;
@@ -253,6 +271,7 @@ Plan make_plan(const MergeOptions& options, std::vector<std::string>& notes) {
   std::size_t worker = 0;
   for (Part& part : plan.parts) part.first_worker = worker, worker += part.reader->workers();
   plan_steps(plan, notes);
+  plan.readiness = merged_readiness(plan.parts);
   return plan;
 }
 
@@ -264,8 +283,10 @@ void write_copy(const Plan& plan, const std::string& out, const ReadProgress& pr
                        .with_learning_rate = plan.with_learning_rate,
                        .with_loss = plan.with_loss,
                        .with_compute_seconds = plan.with_compute_seconds,
-                       .with_overflow = plan.with_overflow};
+                       .with_overflow = plan.with_overflow,
+                       .with_readiness = plan.readiness.has_value()};
   GradientWriter writer{out, layout};
+  if (plan.readiness) writer.put_readiness(*plan.readiness);
   const std::uint64_t step_elements =
       plan.parts.front().reader->elements() * static_cast<std::uint64_t>(plan.info.workers);
   std::uint64_t done = 0;
@@ -487,6 +508,10 @@ void write_view(const Plan& plan, const std::string& out) {
   NewFile file{out};
   hdf5::write_root(file.id(), plan.info);
   write_steps(file.id(), plan);
+  if (plan.readiness) {
+    hdf5::ReadinessSets{file.id(), static_cast<std::uint64_t>(plan.info.workers), plan.tensors().size()}.write(
+        *plan.readiness);
+  }
   const auto tensors = hdf5::make_group(file.id(), "tensors");
   for (std::size_t t = 0; t < plan.tensors().size(); ++t) {
     const TensorInfo& tensor = plan.tensors()[t];

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lib/core/files.hpp"
+#include "lib/io/readiness.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
@@ -102,6 +103,8 @@ OpenedFile open_checked(std::string path) {
   const std::uintmax_t bytes = std::filesystem::file_size(opened.path, error);
   expect_stored(steps, opened.tensors, error ? 0 : bytes, opened.info.complete);
   opened.steps = load_steps(steps, count, static_cast<std::size_t>(opened.info.workers));
+  opened.readiness = load_readiness(file, root, static_cast<std::uint64_t>(opened.info.workers), opened.tensors.size(),
+                                    error ? 0 : bytes, opened.info.complete);
   return opened;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct OpenedFile {
   FileInfo info;
   std::vector<StoredTensor> tensors;
   std::vector<StepInfo> steps;
+  std::optional<Readiness> readiness;
   std::vector<std::unique_ptr<OpenedFile>> sources;  ///< in the order of workers; empty unless it is a merged view
 };
 

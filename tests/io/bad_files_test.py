@@ -183,6 +183,12 @@ def extents():
     bad("loss per step", lambda f: replace(f, "steps/loss", np.ones(3, "f4")), "/steps/loss", "dimensions")
     bad("loss of 3 workers", lambda f: replace(f, "steps/loss", np.ones((3, 3), "f4")), "/steps/loss", "'workers'")
     bad("times of 3 workers", lambda f: replace(f, "steps/compute_seconds", np.ones((3, 3))), "/steps/compute_seconds", "'workers'")
+    bad("readiness of 3 workers", lambda f: readiness(f, np.ones((3, 3))), "/readiness/ready", "'workers'")
+    bad("readiness of 2 tensors", lambda f: readiness(f, np.ones((2, 2))), "/readiness/ready", "number of tensors")
+    bad("readiness in one dimension", lambda f: readiness(f, np.ones(2)), "/readiness/ready", "dimensions")
+    bad("readiness above 1", lambda f: readiness(f, np.full((2, 3), 1.5)), "/readiness/ready", "1.5", "0 to 1")
+    bad("a pass below 0", lambda f: readiness(f, np.ones((2, 3)), [-0.5, 0.5]), "/readiness/backward_share", "-0.5")
+    bad("half of readiness", lambda f: f.create_dataset("readiness/ready", data=np.ones((2, 3))), "backward_share")
     bad("second moment short", lambda f: replace(f, "tensors/0000/second_moment", x[:1]), "second_moment", "1 steps")
     bad("weight with workers", lambda f: replace(f, "tensors/0000/weight", x), "weight", "dimensions")
     bad("weight of other size", lambda f: replace(f, "tensors/0000/weight", x[:, 0, :9]), "weight", "216")
@@ -196,6 +202,11 @@ def extents():
     bad("no tensors", no_tensors, "no tensors")
 
 
+def readiness(file, ready, backward_share=(0.5, 0.5)):
+    file["readiness/ready"] = ready
+    file["readiness/backward_share"] = np.array(backward_share)
+
+
 def types():
     g = "tensors/0000/gradient"
     for dtype in ("f8", "i4", "i2", "u2", "S4", "c8", [("a", "f4")]):
@@ -204,6 +215,7 @@ def types():
     bad("dtype is a number", lambda f: f[g].attrs.__setitem__("dtype", 16), g, "'dtype'", dtype="bf16")
     bad("iteration of floats", lambda f: replace(f, "steps/iteration", np.arange(3.0)), "/steps/iteration", "type")
     bad("times in integers", lambda f: replace(f, "steps/compute_seconds", np.ones((3, 2), "i8")), "/steps/compute_seconds", "type")
+    bad("readiness in integers", lambda f: readiness(f, np.ones((2, 3), "i8")), "/readiness/ready", "type")
     bad("loss of text", lambda f: replace(f, "steps/loss", np.full((3, 2), b"x")), "/steps/loss", "type")
     bad("epoch of ints", lambda f: replace(f, "steps/epoch", np.arange(3)), "/steps/epoch", "type")
 
@@ -329,6 +341,7 @@ def other_writers():
     good("big-endian", lambda f: replace(f, "tensors/0000/gradient", np.ones((3, 2, 216), ">f4")))
     good("empty shape", lambda f: f["tensors/0002"].attrs.__setitem__("shape", h5py.Empty("i8")))
     good("32 dimensions", lambda f: f["tensors/0002"].attrs.__setitem__("shape", [1] * 32))
+    good("readiness that is not known", lambda f: readiness(f, np.full((2, 3), np.nan, "f4"), [np.nan, 1.0]))
     good("unfinished step", lambda f: (f.attrs.__setitem__("complete", 0),
                                        replace(f, "steps/iteration", np.arange(2))))
     for options in ({"chunks": (1, 1, 1)}, {"chunks": True, "maxshape": (None, None, None)},

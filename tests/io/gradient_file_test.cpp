@@ -199,6 +199,44 @@ TEST(GradientFile, KeepsTheTimeThatEachWorkerComputed) {
   EXPECT_EQ(reader.steps()[1].compute_seconds.size(), kWorkers);
 }
 
+TEST(GradientFile, KeepsWhenGradientsAreReady) {
+  TempFile file;
+  WriterOptions options = sample_options(Dtype::f32);
+  options.with_readiness = true;
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  const Readiness readiness{.ready = {1.0, 0.5, 0.25, 1.0, 0.75, 0.0, unknown, unknown, unknown},
+                            .backward_share = {0.6, 1.0, unknown}};
+  {
+    GradientWriter writer{file.path(), options};
+    write_sample_step(writer, 0);
+    {
+      const GradientReader reader{file.path()};  // while it is written
+      ASSERT_TRUE(reader.readiness().has_value());
+      for (const double share : reader.readiness()->ready) EXPECT_TRUE(std::isnan(share));
+      for (const double share : reader.readiness()->backward_share) EXPECT_TRUE(std::isnan(share));
+    }
+    writer.put_readiness({.ready = std::vector<double>(9, 0.125), .backward_share = std::vector<double>(3, 0.5)});
+    writer.put_readiness(readiness);
+    EXPECT_THROW(writer.put_readiness({.ready = {1.0}, .backward_share = {1.0}}), Error);
+    writer.close();
+  }
+  const GradientReader reader{file.path()};
+  ASSERT_TRUE(reader.readiness().has_value());
+  const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  EXPECT_TRUE(std::equal(readiness.ready.begin(), readiness.ready.end(), reader.readiness()->ready.begin(), same));
+  EXPECT_TRUE(std::equal(readiness.backward_share.begin(), readiness.backward_share.end(),
+                         reader.readiness()->backward_share.begin(), same));
+}
+
+TEST(GradientFile, HasNoReadinessUnlessThatWasAskedFor) {
+  TempFile file;
+  GradientWriter writer{file.path(), sample_options(Dtype::f32)};
+  write_sample_step(writer, 0);
+  EXPECT_THROW(writer.put_readiness({}), Error);
+  writer.close();
+  EXPECT_FALSE(GradientReader{file.path()}.readiness().has_value());
+}
+
 TEST(GradientFile, AnIterationComputesAsLongAsItsSlowestWorker) {
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   std::optional<ComputeTime> time;
