@@ -10,6 +10,7 @@
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
+#include "lib/bench/readiness.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/gradient_file.hpp"
@@ -111,6 +112,19 @@ nlohmann::ordered_json or_null(const std::optional<std::int64_t>& number) {
   return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
 }
 
+/// As /readiness has it, null for what is not known.
+nlohmann::ordered_json readiness_json(const GradientReader& reader) {
+  if (!reader.readiness()) return nullptr;
+  const std::size_t tensors = reader.tensors().size();
+  nlohmann::ordered_json json;
+  for (std::size_t w = 0; w < reader.workers(); ++w) {
+    auto& row = json["ready"].emplace_back();
+    for (std::size_t t = 0; t < tensors; ++t) row.push_back(to_json(Cell{reader.readiness()->ready[w * tensors + t]}));
+    json["backward_share"].push_back(to_json(Cell{reader.readiness()->backward_share[w]}));
+  }
+  return json;
+}
+
 nlohmann::ordered_json summary_json(const Summary& summary) {
   const FileInfo& info = summary.reader.info();
   nlohmann::ordered_json json{{"file", summary.reader.path()},
@@ -143,6 +157,7 @@ nlohmann::ordered_json summary_json(const Summary& summary) {
   json["sources"] = summary.reader.sources();
   if (summary.bytes > 0) json["file_bytes"] = summary.bytes;
   if (summary.scanned) json["non_finite"] = summary.non_finite_count();
+  json["readiness"] = readiness_json(summary.reader);
   json["step_list"] = steps_json(summary.reader.steps());
   json["tensor_list"] = to_json(tensor_table(summary));
   for (std::size_t t = 0; t < summary.reader.tensors().size(); ++t) {
@@ -176,6 +191,15 @@ std::string compute_text(const std::vector<StepInfo>& steps) {
   if (!seconds) return "not stated";
   return fmt::format("{} an iteration, forward, backward and update (slowest worker, median over steps of {} to {})",
                      human_seconds(seconds->seconds), human_seconds(seconds->low), human_seconds(seconds->high));
+}
+
+std::string readiness_text(const GradientReader& reader) {
+  const auto timing = reader.readiness() ? captured_timing(*reader.readiness()) : std::nullopt;
+  if (!timing) return "not stated: bench takes gradients to be ready in proportion to their elements";
+  const auto first = std::min_element(timing->ready.begin(), timing->ready.end());
+  return fmt::format("captured: the backward pass is {:.0f} % of the computation, and after {:.0f} % of it {} is ready",
+                     100.0 * timing->share, 100.0 * *first,
+                     reader.tensors()[static_cast<std::size_t>(first - timing->ready.begin())].name);
 }
 
 std::string non_finite_text(const Summary& summary) {
@@ -245,6 +269,7 @@ void print_summary(const Summary& summary, bool all) {
                             overflow_text(steps)));
   line("loss", loss_text(steps));
   line("computation", compute_text(steps));
+  line("readiness", readiness_text(reader));
   line("tensors", fmt::format("{} with {} elements in all, {}", reader.tensors().size(), reader.elements(),
                               dtypes_text(reader.tensors())));
   if (const auto sources = reader.sources(); !sources.empty()) line("merged view", sources_text(sources));

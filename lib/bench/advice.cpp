@@ -63,10 +63,13 @@ std::string computation_text(const ResultRow::Iteration& iteration) {
                                                                          human_seconds(iteration.compute_low),
                                                                          human_seconds(iteration.compute_high))
                                                            : "";
-  return fmt::format(" An iteration computes for {}{}, and {}.", human_seconds(iteration.compute_seconds), captured,
-                     iteration.overlap == Overlap::bucket
-                         ? "a bucket is sent as soon as the backward pass has it"
-                         : "gradients are sent after the backward pass (--overlap none)");
+  return fmt::format(
+      " An iteration computes for {}{}, and {}.", human_seconds(iteration.compute_seconds), captured,
+      iteration.overlap == Overlap::bucket
+          ? fmt::format(
+                "a bucket is sent as soon as the backward pass has it; gradients are {}",
+                iteration.backward.captured ? "ready as captured" : "taken to be ready in proportion to their elements")
+          : std::string{"gradients are sent after the backward pass (--overlap none)"});
 }
 
 /// The less there is to it, the smaller: a cast that is added up, what is gathered, what keeps a memory, several

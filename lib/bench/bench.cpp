@@ -116,6 +116,7 @@ class Bench {
     if (options.sizes.empty()) {
       auto reader = std::make_unique<GradientReader>(options.file);
       for (const auto& path : reader->sources()) known_.source_sha256.emplace_back(path, "");
+      if (reader->readiness()) backward_ = captured_timing(*reader->readiness());
       sources_.push_back(std::move(reader));
       look_for_computation(*sources_.front());
     }
@@ -271,7 +272,7 @@ class Bench {
 
   void add_cut(const GradientSource& source, const TensorChoice& selection, const Granularity& granularity,
                const std::string& name) {
-    BenchCut cut{.source = source, .name = name, .selection = selection};
+    BenchCut cut{.source = source, .name = name, .selection = selection, .backward = backward_ ? &*backward_ : nullptr};
     cut.units = make_units(source.tensors(), cut.selection.tensors, granularity, options_.baseline);
     for (const auto& unit : cut.units) cut.elements += unit.elements;
     if (!cut.selection.skipped.empty()) {
@@ -536,11 +537,13 @@ class Bench {
         tensor_bytes.push_back(static_cast<double>(size_of(options_.baseline.value_or(info.dtype)) * info.elements));
       }
     }
-    add_modelled(report_.rows, {.networks = carried_networks(),
-                                .machines = machines,
-                                .tensor_bytes = tensor_bytes,
-                                .compute = compute_,
-                                .overlap = options_.overlap.value_or(Overlap::bucket)});
+    add_modelled(report_.rows,
+                 {.networks = carried_networks(),
+                  .machines = machines,
+                  .tensor_bytes = tensor_bytes,
+                  .compute = compute_,
+                  .overlap = options_.overlap.value_or(Overlap::bucket),
+                  .backward = backward_ ? BackwardPass{.share = backward_->share, .captured = true} : BackwardPass{}});
   }
 
   /// The networks with the library that carries the job's collectives.
@@ -571,6 +574,7 @@ class Bench {
   std::size_t range_elements_ = 0;  ///< see ReplayPlan
   std::uint64_t done_ = 0;          ///< of the progress
   ComputeTime compute_;
+  std::optional<BackwardTiming> backward_;  ///< when the file's gradients are ready, where it says so
   std::unique_ptr<Reconstruction> reconstruction_;
 };
 

@@ -295,6 +295,14 @@ std::vector<ResultColumn> make_columns() {
       [](Row r) { return from(r.network, [](const Network& n) { return library_text(n); }); });
   c.add("messages", "messages that one rank sends in a modelled step, of the rank that sends most",
         &ResultRow::messages);
+  c.add(
+      "readiness",
+      "when gradients of modelled iterations are ready: as captured, or in proportion to elements, where the file does "
+      "not say",
+      [](Row r) { return from(r.iteration, [](auto& i) { return i.backward.captured ? "captured" : "elements"; }); });
+  c.add("backward_share",
+        "the backward pass whose gradients are sent, as a share of compute_ms, in modelled iterations",
+        [](Row r) { return from(r.iteration, [](auto& i) { return i.backward.share; }); });
   return c.take();
 }
 

@@ -202,7 +202,7 @@ ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& netw
   return step;
 }
 
-double iteration_seconds(std::span<const UnitCost> units, double compute, Overlap overlap) {
+double iteration_seconds(std::span<const UnitCost> units, double compute, Overlap overlap, double backward_share) {
   if (overlap == Overlap::none) {
     return std::accumulate(units.begin(), units.end(), compute, [](double sum, const UnitCost& unit) {
       return sum + unit.encode + unit.communicate + unit.decode;
@@ -210,7 +210,7 @@ double iteration_seconds(std::span<const UnitCost> units, double compute, Overla
   }
   std::vector<UnitCost> order{units.begin(), units.end()};
   std::stable_sort(order.begin(), order.end(), [](const UnitCost& a, const UnitCost& b) { return a.ready < b.ready; });
-  const double backward = kBackwardShare * compute;
+  const double backward = backward_share * compute;
   double encoding = 0.0;  // so far
   double link = 0.0;      // when it is free
   std::vector<double> arrival;

@@ -76,17 +76,25 @@ enum class Overlap : std::uint8_t {
 
 /// What one unit of an iteration costs on one rank, in seconds.
 struct UnitCost {
-  double ready = 1.0;  ///< share of the backward pass that is over when its gradient is there, in (0, 1]
+  double ready = 1.0;  ///< share of the backward pass that is over when its gradient is there, in [0, 1]
   double encode = 0.0, communicate = 0.0, decode = 0.0;
 };
 
-/// Forward is 1/3 and backward 2/3 of an iteration's computation: a layer's backward pass has two products of the size
-/// of its one forward product, for the gradients of inputs and of weights. Narayanan et al. 2021 (Megatron-LM) take the
-/// same ratio.
+/// Forward is 1/3 and backward 2/3 of an iteration's computation, where the file does not say (BackwardTiming): a
+/// layer's backward pass has two products of the size of its one forward product, for the gradients of inputs and of
+/// weights. Narayanan et al. 2021 (Megatron-LM) take the same ratio.
 constexpr double kBackwardShare = 2.0 / 3.0;
 
-/// Seconds of one iteration of which `compute` are forward, backward and update, by a schedule of two resources, the
-/// processor and the link, each doing one thing at a time:
+/// The backward pass of an iteration, and whether UnitCost::ready is as captured or in proportion to elements.
+struct BackwardPass {
+  double share = kBackwardShare;  ///< of the computation
+  bool captured = false;
+};
+
+/// Seconds of one iteration of which `compute` are forward, backward and update, `backward_share` of it the backward
+/// pass whose gradients are sent. All else comes before that pass: update and forward pass, which follow each other
+/// from one iteration to the next, and earlier micro-batches. By a schedule of two resources, the processor and the
+/// link, each doing one thing at a time:
 ///   none: compute + sum of encode, communicate, decode;
 ///   bucket: the processor does the forward pass, then the backward pass; when unit u is ready, it encodes u at once,
 ///   which delays the rest of the backward pass. The link carries encoded units in the order in which they were ready.
@@ -94,12 +102,14 @@ constexpr double kBackwardShare = 2.0 / 3.0;
 ///   arrive: decoding earlier would delay what is still to be sent.
 /// So bucket is never slower than none, and never faster than compute + encode + decode or than all communication.
 /// Units are taken in ascending order of `ready`, those alike in the order given.
-[[nodiscard]] double iteration_seconds(std::span<const UnitCost> units, double compute, Overlap overlap);
+[[nodiscard]] double iteration_seconds(std::span<const UnitCost> units, double compute, Overlap overlap,
+                                       double backward_share = kBackwardShare);
 
-/// `ready` of each unit: the backward pass goes through the file's tensors from the last to the first and takes time in
-/// proportion to their elements; a unit is ready when the first of its tensors is. That is exact for layers that use
-/// each weight once a sample. Early layers of a convolutional network have few weights and use them many times, so its
-/// units are ready earlier than this says, and more is hidden.
+/// `ready` of each unit where the file does not say (lib/bench/readiness.hpp): the backward pass goes through the
+/// file's tensors from the last to the first and takes time in proportion to their elements; a unit is ready when the
+/// first of its tensors is. That is exact for layers that use each weight once a sample. Early layers of a
+/// convolutional network have few weights and use them many times, so its units are ready earlier than this says, and
+/// more is hidden.
 [[nodiscard]] std::vector<double> ready_shares(const std::vector<Unit>& units, const std::vector<TensorInfo>& tensors);
 
 }  // namespace gradtool

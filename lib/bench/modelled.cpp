@@ -28,7 +28,7 @@ double iteration_at(const ResultRow& row, double compute, Overlap overlap, doubl
                      .communicate = model_step(unit.uses, network, row.measured_ranks, row.ranks).seconds,
                      .decode = unit.decode * share(decode, row.decode->median)});
   }
-  return iteration_seconds(costs, compute, overlap);
+  return iteration_seconds(costs, compute, overlap, row.iteration ? row.iteration->backward.share : kBackwardShare);
 }
 
 ResultRow modelled_row(const ResultRow& measured, const Network& network, int machines, const ModelSetting& setting) {
@@ -72,7 +72,8 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
     row.iteration = {.compute_seconds = setting.compute.seconds,
                      .compute_low = setting.compute.low,
                      .compute_high = setting.compute.high,
-                     .overlap = setting.overlap};
+                     .overlap = setting.overlap,
+                     .backward = setting.backward};
   set_modelled_times(row);
   row.message = fmt::format("{}{}errors and payload as measured on {} ranks", measured.message,
                             measured.message.empty() ? "" : "; ", measured.ranks);

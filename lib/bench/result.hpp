@@ -85,6 +85,7 @@ struct ResultRow {
     double compute_seconds = 0.0;                  ///< forward and backward pass and update on one rank
     double compute_low = 0.0, compute_high = 0.0;  ///< of single captured steps; 0: the time was given
     Overlap overlap = Overlap::bucket;
+    BackwardPass backward = {};
     double seconds = 0.0;                       ///< computation, codec and communication
     std::optional<double> low = {}, high = {};  ///< of that, from the codec's times
   };
@@ -188,6 +189,7 @@ struct ModelSetting {
   const std::vector<double>& tensor_bytes;  ///< of each tensor of the capture; empty: there is none
   ComputeTime compute = {};                 ///< where it is known, rows have the iteration that it makes
   Overlap overlap = Overlap::bucket;
+  BackwardPass backward = {};
 };
 /// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
 /// measured encode and decode times, counted bytes, and between them the collectives' times by the alpha-beta model

@@ -73,7 +73,8 @@ int node_of(const ReplayResult& replayed) {
 /// The units' profiles, their times scaled to add up to the row's medians.
 std::vector<UnitProfile> units_of(const BenchCut& cut, const ReplayResult& replayed, const ResultRow& row) {
   std::vector<UnitProfile> units = replayed.units;
-  const auto ready = ready_shares(cut.units, cut.source.tensors());
+  const auto ready =
+      cut.backward != nullptr ? ready_shares(cut.units, *cut.backward) : ready_shares(cut.units, cut.source.tensors());
   for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
   const auto scale_to = [&units](double UnitProfile::*time, double whole) {
     double sum = 0.0;

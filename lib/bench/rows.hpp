@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/bench/options.hpp"
+#include "lib/bench/readiness.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/bench/units.hpp"
@@ -25,8 +26,9 @@ struct BenchCut {
   std::string name;  ///< as the column granularity has it
   TensorChoice selection = {};
   std::vector<Unit> units = {};
-  std::uint64_t elements = 0;  ///< of all units
-  std::string remark = {};     ///< for rows that cover all tensors
+  std::uint64_t elements = 0;                ///< of all units
+  std::string remark = {};                   ///< for rows that cover all tensors
+  const BackwardTiming* backward = nullptr;  ///< where the file says when gradients are ready
 };
 
 /// One codec with one timing and by one way, replayed in several rounds.

@@ -108,6 +108,7 @@ class BenchCharts {
                     .low = row.iteration->compute_low,
                     .high = row.iteration->compute_high};
         overlap_ = row.iteration->overlap;
+        backward_ = row.iteration->backward;
       }
       if (!row.modelled()) continue;
       record_has_models_ = true;
@@ -142,7 +143,8 @@ class BenchCharts {
                         .machines = nodes,
                         .tensor_bytes = tensor_bytes_,
                         .compute = compute_,
-                        .overlap = overlap_});
+                        .overlap = overlap_,
+                        .backward = backward_});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(measured));
     return rows;
   }
@@ -837,6 +839,7 @@ class BenchCharts {
   std::vector<int> nodes_;
   int usual_nodes_ = kUsualNodes;
   ComputeTime compute_;
+  BackwardPass backward_;
   Overlap overlap_ = Overlap::bucket;
   std::optional<Network> library_;  ///< a recorded modelled row's: the library that its bench was told
   std::vector<double> tensor_bytes_;

@@ -236,6 +236,8 @@ ResultRow result_row(const RowReader& cells) {
                      .compute_low = cells.number("compute_low_ms").value_or(0.0) * 1e-3,
                      .compute_high = cells.number("compute_high_ms").value_or(0.0) * 1e-3,
                      .overlap = cells.text("overlap") == "none" ? Overlap::none : Overlap::bucket,
+                     .backward = {.share = cells.number("backward_share").value_or(kBackwardShare),
+                                  .captured = cells.text("readiness") == "captured"},
                      .seconds = *ms * 1e-3};
   }
   if (const auto payload = cells.number("payload_bytes"), wire = cells.number("wire_bytes_per_rank");
