@@ -163,6 +163,20 @@ std::string optimizer_text(const CaptureOptions& options) {
                      own, *options.weight_decay, options.lr_schedule, outer);
 }
 
+/// See Trainer::backward_times().
+bool knows_readiness(const CaptureOptions& options) {
+  return options.device == "cpu" && options.diloco == 0;
+}
+
+/// Where the selected tensors are among all.
+std::vector<std::size_t> positions_of(const Selection& selection, const std::vector<TensorInfo>& all) {
+  std::vector<std::size_t> positions;
+  for (std::size_t t = 0; t < all.size() && positions.size() < selection.tensors.size(); ++t) {
+    if (all[t].name == selection.tensors[positions.size()].name) positions.push_back(t);
+  }
+  return positions;
+}
+
 WriterOptions writer_options(const CaptureOptions& options, const Selection& selection) {
   WriterOptions to;
   to.info.model = options.model;
@@ -179,6 +193,7 @@ WriterOptions writer_options(const CaptureOptions& options, const Selection& sel
   }
   to.tensors = selection.tensors;
   to.with_compute_seconds = true;
+  to.with_readiness = knows_readiness(options);
   const bool weight = std::find(options.with.begin(), options.with.end(), "weight") != options.with.end();
   for (auto& tensor : to.tensors) {
     tensor.dtype = parse_dtype(options.dtype);
@@ -212,7 +227,7 @@ std::vector<std::uint32_t> samples_of_rounds(Sampler& sampler, std::int64_t iter
 
 /// Trains and captures. Returns whether every step of the schedule was captured.
 bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, const Selection& selection,
-           Recorder& recorder, Monitor& monitor, TrainLog& log, CaptureReport& report) {
+           Recorder& recorder, Monitor& monitor, TrainLog& log, ReadinessLog& readiness, CaptureReport& report) {
   const CaptureSchedule schedule{options.start_step, *options.end_step, options.every};
   const LearningRate learning_rate{*options.learning_rate, options.lr_schedule, *options.steps};
   const auto workers = static_cast<std::size_t>(options.workers);
@@ -249,6 +264,8 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
       ++captured;
       report.capture_seconds += watch.lap();
     }
+    for (std::size_t w = 0; knows_readiness(options) && w < workers; ++w)
+      readiness.add(w, trainer.backward_times()[w], trainer.compute_seconds()[w]);
     const auto losses = trainer.losses();
     report.last_loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(workers);
     if (iteration == 0) report.first_loss = report.last_loss;
@@ -294,9 +311,12 @@ CaptureReport run_capture(const CaptureOptions& given) {
                         ++report.steps;
                         monitor.captured(step);
                       }};
-    const bool complete = train(options, *trainer, sampler, selection, recorder, monitor, log, report);
+    ReadinessLog readiness{static_cast<std::size_t>(options.workers), trainer->parameters().size()};
+    const bool complete = train(options, *trainer, sampler, selection, recorder, monitor, log, readiness, report);
     Stopwatch watch;
-    recorder.finish(complete);
+    recorder.finish(complete, knows_readiness(options)
+                                  ? std::optional{readiness.medians(positions_of(selection, trainer->parameters()))}
+                                  : std::nullopt);
     report.complete = complete;
     report.capture_seconds += watch.lap();
     report.data_bytes = recorder.bytes();

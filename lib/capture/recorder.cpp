@@ -59,9 +59,10 @@ void Recorder::submit() {
   changed_.notify_all();
 }
 
-void Recorder::finish(bool complete) {
+void Recorder::finish(bool complete, const std::optional<Readiness>& readiness) {
   stop();
   if (failure_) std::rethrow_exception(failure_);
+  if (readiness) writer_.put_readiness(*readiness);
   if (complete)
     writer_.close();
   else

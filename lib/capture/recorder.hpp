@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,9 +40,9 @@ class Recorder {
   [[nodiscard]] RecordedStep& next();
   /// Hands over the step that next() returned.
   void submit();
-  /// Waits until all steps are written and closes the file, marked as complete when `complete`. Rethrows as next()
-  /// does.
-  void finish(bool complete);
+  /// Waits until all steps are written and closes the file, marked as complete when `complete`. `readiness`, for a file
+  /// that was declared with it, is put before. Rethrows as next() does.
+  void finish(bool complete, const std::optional<Readiness>& readiness = {});
 
   /// Raw bytes of data written, and the time that took. Valid after finish().
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }

@@ -4,6 +4,9 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/cuda.h>
 #include <torch/nn/functional.h>
 #include <torch/types.h>
@@ -13,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -162,6 +166,54 @@ void FlatParameters::bind(Model& replica, const torch::Tensor& values, const tor
   }
 }
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// Notes when a gradient was last complete. It costs one reading of the clock for each parameter and backward pass.
+class ReadyHook final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ReadyHook(Clock::time_point& ready) : ready_{ready} {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    ready_ = Clock::now();
+    return outputs;
+  }
+
+ private:
+  Clock::time_point& ready_;
+};
+
+/// When a replica's gradients were last complete, in the order of its parameters.
+class ReadyStamps {
+ public:
+  /// Must stay where it is as long as `replica` runs backward passes.
+  void watch(const Model& replica) {
+    const auto parameters = replica.parameters();
+    stamps_.resize(parameters.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      // The node that adds to a parameter's gradient lives only as long as somebody holds it.
+      accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));
+      accumulators_.back()->add_post_hook(std::make_unique<ReadyHook>(stamps_[i]));
+    }
+  }
+  /// Those of a pass from `begin` to `end`; NaN where a gradient was not touched by it.
+  [[nodiscard]] BackwardTimes of_pass(Clock::time_point begin, Clock::time_point end) const {
+    BackwardTimes times{.seconds = seconds_between(begin, end), .ready = {}};
+    times.ready.reserve(stamps_.size());
+    for (const auto stamp : stamps_) {
+      times.ready.push_back(stamp < begin ? std::numeric_limits<double>::quiet_NaN() : seconds_between(begin, stamp));
+    }
+    return times;
+  }
+
+ private:
+  std::vector<Clock::time_point> stamps_;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+};
+
 /// Shows the values of a tensor on any device to `visitor`, and takes over what it restores.
 void visit_tensor(StateVisitor& visitor, const std::string& name, torch::Tensor& tensor) {
   const torch::NoGradGuard no_grad;
@@ -193,6 +245,7 @@ class TorchTrainer final : public Trainer {
   [[nodiscard]] std::span<const float> weights() override;
   void set_weights(std::span<const float> values) override;
   [[nodiscard]] Score evaluate(const Dataset& dataset, std::size_t count) override;
+  [[nodiscard]] std::span<const BackwardTimes> backward_times() const override { return backward_times_; }
 
  private:
   struct Worker {
@@ -205,6 +258,8 @@ class TorchTrainer final : public Trainer {
     std::unique_ptr<Optimizer> optimizer;
     torch::Tensor pseudo_gradient;
     double compute_seconds = 0.0;  ///< since the batch began
+    ReadyStamps stamps;
+    BackwardTimes backward;  ///< the last pass
   };
 
   float run_worker(Worker& worker, std::span<const std::uint32_t> samples, bool with_second_moments) const;
@@ -230,6 +285,7 @@ class TorchTrainer final : public Trainer {
   torch::Tensor host_weights_;
   std::vector<float> losses_;
   std::vector<double> compute_seconds_;
+  std::vector<BackwardTimes> backward_times_;
   bool second_moments_ready_ = false;
   TaskPool pool_;
 };
@@ -272,6 +328,7 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const ModelInput& inpu
       optimizer_{make_shared_optimizer(options, flat_.values())},
       losses_(options.workers),
       compute_seconds_(options.workers),
+      backward_times_(options.workers),
       pool_{concurrent_workers(options)} {
   expect_valid(options.micro_batches >= 1 && options.batch_size % options.micro_batches == 0,
                "a batch must be a whole number of micro-batches");
@@ -284,6 +341,7 @@ TorchTrainer::TorchTrainer(const TrainerOptions& options, const ModelInput& inpu
       worker.pseudo_gradient = flat_.zeros();
     }
     FlatParameters::bind(*worker.replica, diloco() ? worker.weights : flat_.values(), worker.gradient);
+    if (device_.is_cpu() && !diloco()) worker.stamps.watch(*worker.replica);
   }
   parameters_ = flat_.infos();
   elements_ = static_cast<std::size_t>(flat_.values().numel());
@@ -293,11 +351,13 @@ float TorchTrainer::run_batch(Worker& worker, std::span<const std::uint32_t> sam
   const auto [inputs, labels] = batches_.make(training_set_, samples, device_);
   worker.gradient.zero_();
   wait_for(device_);  // The time of copying the batch is not part of the measured time.
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const torch::Tensor loss = cross_entropy(worker.replica->forward(inputs), labels);
+  const auto turned = Clock::now();
   loss.backward();
+  if (device_.is_cpu() && !diloco()) worker.backward = worker.stamps.of_pass(turned, Clock::now());
   const auto value = loss.item<float>();  // On a GPU this waits until the backward pass has finished.
-  worker.compute_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  worker.compute_seconds += seconds_between(start, Clock::now());
   return value;
 }
 
@@ -333,6 +393,7 @@ void TorchTrainer::compute(std::span<const std::uint32_t> samples, bool with_sec
     workers_[w].compute_seconds = 0.0;
     losses_[w] = run_worker(workers_[w], mine, with_second_moments);
     compute_seconds_[w] = workers_[w].compute_seconds;
+    backward_times_[w] = workers_[w].backward;
   });
   second_moments_ready_ = with_second_moments;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/capture/dataset.hpp"
+#include "lib/capture/readiness.hpp"
 #include "lib/core/state.hpp"
 #include "lib/io/gradient_file.hpp"
 
@@ -96,6 +97,11 @@ class Trainer {
     double accuracy = 0.0;
   };
   [[nodiscard]] virtual Score evaluate(const Dataset& dataset, std::size_t count) = 0;
+
+  /// The last backward pass of each worker in the last compute(), with an entry of `ready` for each parameter. Not
+  /// known on a GPU, whose work has not been done when LibTorch says that a gradient is there, nor for DiLoCo, whose
+  /// workers do not exchange gradients.
+  [[nodiscard]] virtual std::span<const BackwardTimes> backward_times() const = 0;
 
  protected:
   Trainer() = default;

@@ -75,6 +75,9 @@ with tempfile.TemporaryDirectory() as root:
         check(int(first["/@complete"]) == 1, "a finished capture is not marked complete")
         with h5py.File(os.path.join(root, f"{model}-4", "out.h5")) as file:
             seconds = file["steps/compute_seconds"][...]
+            ready, share = file["readiness/ready"][...], file["readiness/backward_share"][...]
+        check(ready.shape == (2, len(some)) and (0 < ready).all() and (ready <= 1).all(), f"readiness {ready}")
+        check(share.shape == (2,) and (0 < share).all() and (share < 1).all(), f"share of the backward pass {share}")
         check(seconds.shape == (3, 2) and seconds.dtype == np.float64 and (seconds > 0).all() and seconds.sum() < 60,
               f"times of computation {seconds}")
         check((first["/@workers"], first["/@batch_size"], first["/@seed"]) == (2, 16, 1), "attributes")

@@ -51,7 +51,8 @@ def contents(path):
         visit("/", file)
         file.visititems(visit)
     found.pop("/@created")
-    found.pop("steps/compute_seconds", None)
+    for timed in ("steps/compute_seconds", "readiness/ready", "readiness/backward_share"):
+        found.pop(timed, None)
     return found
 
 

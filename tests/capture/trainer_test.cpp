@@ -55,6 +55,24 @@ TEST_F(TrainerGradient, TheMeanOverWorkersIsTheGradientOfTheWholeBatch) {
   EXPECT_GT(relative_distance(zero, mean), 0.05) << "workers with images of their own must differ";
 }
 
+// Of a network whose layers follow each other, the backward pass completes the gradients from the last layer to the
+// first, whatever the clock says.
+TEST_F(TrainerGradient, GradientsAreReadyFromTheLastLayerToTheFirst) {
+  const Dataset images = test::striped_images(16, 1, 28);
+  const auto trainer = make_trainer(options("lenet5", 1, 16, 2), images);
+  trainer->compute(first_samples(16), false);
+  const BackwardTimes& times = trainer->backward_times()[0];
+  ASSERT_EQ(times.ready.size(), trainer->parameters().size());
+  double later = times.seconds;
+  for (std::size_t t = 0; t < times.ready.size(); t += 2) {  // weight and bias of a layer, in either order
+    const auto [first, last] = std::minmax(times.ready[t], times.ready[t + 1]);
+    EXPECT_LE(last, later) << trainer->parameters()[t].name;
+    EXPECT_GE(first, 0.0);
+    later = first;
+  }
+  EXPECT_LT(times.seconds, trainer->compute_seconds()[0]);
+}
+
 // Four micro-batches of one worker are the batches of four workers: their gradients, squared and added by hand.
 TEST_P(TrainerGradient, MicroBatchesGiveTheirMeanAndTheSecondMoment) {
   const Dataset images = test::striped_images(32, 1, 28);
