@@ -160,6 +160,24 @@ def test_a_rank_that_could_not_write_its_last_step_does_not_leave_the_others_wai
             assert len(run.steps) == 2 - rank and run.complete == (rank == 0)
 
 
+def capture_buckets(rank, size, path):
+    torch.manual_seed(0)
+    layers = [nn.Linear(600, 600, bias=False) for _ in range(3)]  # of 1.44 MB, each a bucket of its own
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
+    with gradtool.Capture(model, path) as capture:
+        for _ in range(3):
+            model(torch.randn(2, 600)).sum().backward()
+            capture.step()
+
+
+def test_buckets_of_ddp_are_ready_from_the_last_to_the_first(tmp_path):
+    run_ranks(2, capture_buckets, str(tmp_path / "run.h5"))
+    with gradtool.open(tmp_path / "run.h5") as run:
+        ready, share = run.readiness["ready"], run.readiness["backward_share"]
+    assert ready.shape == (2, 3) and (ready[:, 0] == 1).all() and (np.diff(ready) < 0).all() and (ready >= 0).all(), ready
+    assert share.shape == (2,) and (0 < share).all() and (share < 1).all(), share
+
+
 def accumulate_under_ddp(rank, size, path):
     model = nn.parallel.DistributedDataParallel(make_model())
     with gradtool.Capture(model, path, micro_batches=3, second_moment="micro_batches") as capture:

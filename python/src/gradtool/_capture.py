@@ -19,10 +19,11 @@ from torch import nn
 from ._ddp import LateGradients, watch_buckets
 from ._errors import Error, UnavailableError, UsageError
 from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
-from ._modules import (ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of, inner_module,
-                       list_names, uncompiled)
+from ._modules import (ForwardEndHook, ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of,
+                       inner_module, list_names, uncompiled)
 from ._options import check_options
 from ._ranks import gather, library_of, meet, merge_ranks, rank_path
+from ._readiness import Readiness
 from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing
 
 #: Captures that nobody has closed, which the end of the program does.
@@ -157,10 +158,12 @@ class Capture:
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
+        #: When gradients are ready; for hooks.
+        self.readiness = Readiness(self._parameters)
         #: Whether the capture has ended.
         self.closed = False
         self._start_weights: Optional[list] = None
-        self._forward_hook: Any = None
+        self._forward_hooks: list = []
 
         columns = ["loss", "epoch", "learning_rate", "compute_seconds"] + (["overflow"] if scaler is not None else [])
         attributes = {
@@ -178,7 +181,8 @@ class Capture:
         try:
             if self._ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:
                 raise existing(self.path)
-            self._file = GradientWriter(self._rank_path(self._rank), specs, self._workers, attributes, columns, replace)
+            self._file = GradientWriter(self._rank_path(self._rank), specs, self._workers, attributes, columns, replace,
+                                      readiness=not self._delta)
         except Exception as error:  # pylint: disable=broad-except
             failure = error
         if self._ranks > 1:
@@ -209,8 +213,13 @@ class Capture:
         if self._micro_seen >= self._micro_batches:
             raise UsageError(f"micro_batch() was called {self._micro_seen} times in a step of {self._micro_batches} "
                              f"micro-batches; it goes after each of them but the last")
+        if self._as_workers:
+            self.readiness.end(self._micro_seen - 1)
         if self.capturing and (self._as_workers or self._second_moment == "micro_batches"):
+            began = self.readiness.mark()
             self._observe_micro_batch(self._grads("micro_batch()"))
+            self.readiness.pause(began)
+        self.readiness.next_micro_batch()
 
     def start(self) -> None:
         """Where a round of local steps begins, for pseudo-gradients: remembers the weights, for the next `step` alone."""
@@ -235,6 +244,7 @@ class Capture:
         self._start_weights = None
         self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
         self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
+        self.readiness.drop()
         self.late.stop()
         return captured
 
@@ -278,8 +288,9 @@ class Capture:
     def _finish(self, complete: bool) -> None:
         self.closed = True
         _OPEN.discard(self)
-        if self._forward_hook is not None:
-            self._forward_hook.remove()
+        for hook in self._forward_hooks:
+            hook.remove()
+        self.readiness.drop()
         self.late.stop()
         self._model = self._trained = None  # DDP's hook keeps the capture, and DDP the hook
         try:
@@ -288,6 +299,9 @@ class Capture:
             with contextlib.suppress(Error):  # the first error is the one to know
                 self._file.close(complete=False)
             raise
+        medians = self.readiness.medians(self._workers)
+        if medians is not None and not self._writer.failed:
+            self._file.put_readiness(*medians)
         self._file.close(complete and not self._writer.failed)
         if complete and self.written == 0 and self._rank == 0:
             which = f"first={self._first}, every={self._every}, last={self._last}" if self._iterations is None else \
@@ -322,7 +336,9 @@ class Capture:
         self._by_hook = False
         if self._delta:
             return
-        self._forward_hook = inner_module(model).register_forward_pre_hook(ForwardHook(self._forward_begins))
+        inner = inner_module(model)
+        self._forward_hooks = [inner.register_forward_pre_hook(ForwardHook(self._forward_begins)),
+                               inner.register_forward_hook(ForwardEndHook(self._forward_ended))]
         model = uncompiled(model)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             watch_buckets(model, self, comm_hook)
@@ -340,8 +356,14 @@ class Capture:
 
     def _forward_begins(self, *_: Any) -> None:
         # A validation between two iterations runs under no_grad, and is no part of them.
-        if self._began is None and torch.is_grad_enabled() and self.capturing:
-            self._began = time.perf_counter()
+        if torch.is_grad_enabled() and self.capturing:
+            self.readiness.forward_begins(watch=not self._by_hook)
+            if self._began is None:
+                self._began = time.perf_counter()
+
+    def _forward_ended(self, *_: Any) -> None:
+        if self.readiness.running and torch.is_grad_enabled():
+            self.readiness.forward_ended()
 
     def take(self, parameter: Any, gradient: torch.Tensor) -> None:
         """Keeps one parameter's gradient of this rank, which may be scaled; for hooks."""
@@ -354,6 +376,14 @@ class Capture:
                              f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
         self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
 
+    def bucket_ready(self, parameters: Iterable) -> Any:
+        """The gradients of these parameters are complete; for hooks. Returns this moment, for `leave_out`."""
+        mark = self.readiness.mark()
+        for parameter in parameters:
+            if id(parameter) in self._index:
+                self.readiness.note(self._index[id(parameter)], mark)
+        return mark
+
     def refuse_sparse(self, parameter: Any) -> NoReturn:
         raise UsageError(f"iteration {self.iteration}: the gradient of {self.name_of(parameter)} is sparse; a gradient file holds dense "
                          f"ones (sparse=False)")
@@ -362,9 +392,10 @@ class Capture:
         index = self._index.get(id(parameter))
         return "a parameter that is not captured" if index is None else self._specs[index].name
 
-    def leave_out(self, seconds: float) -> None:
-        """Time that the capture took itself while the backward pass ran; for hooks."""
+    def leave_out(self, seconds: float, since: Any) -> None:
+        """Time that the capture took itself while the backward pass ran, `since` what bucket_ready() returned; for hooks."""
         self._copying += seconds
+        self.readiness.pause(since)
 
     def backward_ended(self) -> None:
         """Notes how long forward and backward took, without what the capture itself took; for hooks."""
@@ -419,6 +450,7 @@ class Capture:
         elif self._as_workers:
             self._observe_micro_batch(self._grads())
             self.backward_ended()
+            self.readiness.end(self._workers - 1)
             gradients = self._rows(self._micro)
         else:
             if self._by_hook:
@@ -427,6 +459,7 @@ class Capture:
                 scale = self._scale(by_hook=False)
                 self._seen = {i: self._on_cpu(g, i, scale) for i, g in self._grads().items()}
                 self.backward_ended()
+            self.readiness.end(0)  # the gradients are on the CPU, so that a GPU has nothing more to do for them
             if self._second_moment == "micro_batches":
                 self._observe_last_micro_batch()
             gradients = self._rows([self._seen])

@@ -89,11 +89,12 @@ def _all_reduce(group: Any, bucket: Any) -> Any:
 def _show(capture: Any, bucket: Any) -> None:
     begin = time.perf_counter()
     parameters = bucket.parameters()
+    ready = capture.bucket_ready(parameters)
     if bucket.buffer().is_sparse:
         capture.refuse_sparse(parameters[0])
     for parameter, gradient in zip(parameters, bucket.gradients()):
         capture.take(parameter, _in_memory_order_of(parameter, gradient))
-    capture.leave_out(time.perf_counter() - begin)
+    capture.leave_out(time.perf_counter() - begin, ready)
     if bucket.is_last():
         capture.backward_ended()
         capture.late.watch()

@@ -76,6 +76,10 @@ class GradientFile:
         #: Columns of the captured steps: iteration [S], and where the file has them epoch, learning_rate [S], loss,
         #: compute_seconds, overflow [S, W].
         self.steps: Steps = Steps({name: data[:count] for name, data in self._file["steps"].items()})
+        #: Where the file has it, when gradients are ready: the shares of the backward pass [W, T], tensors in forward order, and the
+        #: share of that pass in an iteration's computation [W].
+        self.readiness: Optional[dict] = {name: self._file["readiness"][name][...] for name in ("ready", "backward_share")} \
+            if "readiness" in self._file else None
 
     def _groups(self) -> list:
         return [self._file["tensors"][name] for name in sorted(self._file["tensors"], key=int)]

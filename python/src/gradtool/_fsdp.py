@@ -118,6 +118,8 @@ def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> Non
         raise UsageError(f"iteration {capture.iteration}: a fully_shard module reduces {matrix.shape[1] * ranks} values, and its parameters "
                          f"({names}) have {sum(widths) * ranks}: some were not used in this backward pass on this rank, or frozen or unfrozen "
                          f"since the capture was made, and FSDP2 does not say which; capture steps in which all of them are used")
+    # Where parameters are kept on the CPU and computed with on a GPU, the CPU's clock does not know when they are ready.
+    ready = capture.bucket_ready(parameters if flat.device.type == parameters[0].device.type else ())
     mesh = getattr(parameters[0], "device_mesh", None)
     factor = _predivided(flat.dtype, ranks if mesh is None else mesh.size())  # HSDP divides by its replicas as well
     at = 0
@@ -125,7 +127,7 @@ def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> Non
         whole = matrix[:, at:at + width].reshape(-1)[:parameter.numel()]
         capture.take(parameter, whole * factor if factor != 1 else whole)
         at += width
-    capture.leave_out(time.perf_counter() - begin)
+    capture.leave_out(time.perf_counter() - begin, ready)
     capture.backward_ended()
 
 

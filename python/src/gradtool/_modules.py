@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any, Callable, Iterator, Optional
 
@@ -124,6 +125,14 @@ class ForwardHook:
         # A pickled model has to load where there is no gradtool. `{}.get`, called with a module and its inputs, returns the inputs:
         # they are left as they are.
         return getattr, ({}, "get")
+
+
+class ForwardEndHook(ForwardHook):
+    """The same after a forward pass."""
+
+    def __reduce__(self) -> tuple:
+        # Takes any arguments and returns None, so that outputs are left as they are.
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def describe_tensor(module: nn.Module, name: str, shape: tuple) -> tuple[str, str]:

@@ -117,7 +117,7 @@ class GradientWriter:
     """
 
     def __init__(self, path: Union[str, os.PathLike], tensors: Sequence[TensorSpec], workers: int, attributes: dict,
-                 columns: Sequence[str] = (), replace: bool = False) -> None:
+                 columns: Sequence[str] = (), replace: bool = False, readiness: bool = False) -> None:
         for spec in tensors:
             if not is_valid_name(spec.name):
                 raise UsageError(f"a tensor is called {spec.name[:80]!r}; {VALID_NAMES}")
@@ -134,19 +134,20 @@ class GradientWriter:
         self.steps = 0
         if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
             raise Error(f"{self.path}: cannot be written, because there is no such folder")
-        expect_room(self._place, len(tensors) * _SLACK_OF_DATA_SET + _SLACK)
+        expect_room(self._place, len(tensors) * (_SLACK_OF_DATA_SET + 4 * workers) + _SLACK)
         try:
             self._file = h5py.File(self._place, "w", libver=LIBVER)
         except OSError as error:
             raise Error(f"{self.path}: cannot be written ({error})") from error
         self._open = True
         try:
-            self._lay_out(tensors, workers, attributes, columns)
+            self._lay_out(tensors, workers, attributes, columns, readiness)
         except BaseException:
             self.close()
             raise
 
-    def _lay_out(self, tensors: Sequence[TensorSpec], workers: int, attributes: dict, columns: Sequence[str]) -> None:
+    def _lay_out(self, tensors: Sequence[TensorSpec], workers: int, attributes: dict, columns: Sequence[str],
+                 readiness: bool) -> None:
         self._file.attrs.update(
             format=FORMAT, schema_version=SCHEMA_VERSION, complete=0, interrupted=0, workers=workers,
             created=_now())
@@ -183,6 +184,10 @@ class GradientWriter:
             if tensor.weight:
                 self._weights.append(group.create_dataset("weight", (0, n), "f4", maxshape=(None, n),
                                                           chunks=chunk_shape(1, n, 4)[::2]))
+        if readiness:  # written here, so that putting them later needs no room on the disk
+            ready = np.full((workers, len(tensors)), np.nan, "f4")
+            self._readiness = [self._file.create_dataset("readiness/ready", data=ready),
+                               self._file.create_dataset("readiness/backward_share", data=np.full(workers, np.nan))]
         self._file.swmr_mode = True
         data_sets = [*self._gradients, *self._moments, *self._weights, *self._columns.values()]
         self._step_bytes = _SLACK + sum(_chunk_bytes_of_a_step(data) + _SLACK_OF_DATA_SET for data in data_sets)
@@ -219,6 +224,12 @@ class GradientWriter:
         iteration.resize(row + 1, axis=0)
         iteration[row] = step.iteration
         self._file.flush()
+
+    def put_readiness(self, ready: np.ndarray, backward_share: np.ndarray) -> None:
+        """When gradients are ready: [W, T] and [W], as the document has it. Does nothing once the file is closed."""
+        if self._open:
+            for data, values in zip(self._readiness, (ready, backward_share)):
+                data[...] = values
 
     def close(self, complete: bool = True) -> None:
         """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it."""
@@ -477,6 +488,11 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
         columns = [source.file["steps"][name][:source.steps][row] if source in having else
                    np.full((len(row), source.workers), np.nan, "f4" if name == "loss" else "f8") for source, row in zip(sources, rows)]
         steps.create_dataset(name, data=np.concatenate(columns, axis=1))
+    if any("readiness" in source.file for source in sources):
+        for name, row in (("ready", (len(first.groups),)), ("backward_share", ())):
+            parts = [source.file["readiness"][name][...] if "readiness" in source.file else np.full((source.workers, *row), np.nan)
+                     for source in sources]
+            file[f"readiness/{name}"] = np.concatenate(parts)
     count = len(rows[0])
     for number, group in enumerate(first.groups):
         into = file.create_group(f"tensors/{number:04d}")
