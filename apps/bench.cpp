@@ -13,6 +13,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/advice.hpp"
+#include "lib/bench/codec_times.hpp"
 #include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/synthetic.hpp"
@@ -41,7 +42,7 @@ struct BenchArguments {
   std::string timing = "both";
   std::string comm, csv, json, steps_csv;
   std::vector<std::string> networks;
-  std::optional<std::string> nodes, layers, library;
+  std::optional<std::string> nodes, layers, library, codec_speed;
   std::optional<std::string> compute;
   std::string overlap;
   std::string seed = "1";
@@ -307,6 +308,7 @@ void check_paths(const BenchArguments& o) {
   std::vector<NamedPath> inputs;
   if (!o.bench.file.empty()) inputs.push_back({"file", o.bench.file});
   for (const auto& text : o.networks) inputs.push_back({"--network", network_file(text)});
+  if (o.codec_speed) inputs.push_back({"--codec-speed", codec_speed_file(*o.codec_speed)});
   std::vector<NamedPath> outputs{
       {"--csv", o.csv}, {"--json", o.json}, {"--steps-csv", o.steps_csv}, {"--reconstruction", o.bench.reconstruction}};
   std::vector<NamedPath> others = outputs;
@@ -382,10 +384,15 @@ int run(BenchArguments& o) {
   bench.layers = o.layers.value_or("");
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   set_iteration(o.compute, o.overlap, bench);
+  // As a network file, a record is the first rank's business.
+  if (o.codec_speed && mpi_place().rank == 0)
+    bench.codec_speed = std::make_shared<const CodecSpeed>(CodecSpeed::parse(*o.codec_speed));
   if (o.library) bench.library = library_named(*o.library);  // CLI11 has checked the word
-  if (o.networks.empty() && (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty() || o.library)) {
+  if (o.networks.empty() &&
+      (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty() || o.library || o.codec_speed)) {
     throw Error{Fault::usage,
-                "--nodes, --library, --advise, --max-nmse, --compute-ms and --overlap are about a modelled network: "
+                "--nodes, --library, --codec-speed, --advise, --max-nmse, --compute-ms and --overlap are about a "
+                "modelled network: "
                 "give --network, "
                 "such as 10gbe"};
   }
@@ -408,6 +415,10 @@ int run(BenchArguments& o) {
   if (report.averaged())
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
   if (report.overflowed_steps > 0) print_warning(left_out_warning(bench.file, report.overflowed_steps));
+  if (!report.without_speed.empty()) {
+    print_warning(fmt::format("--codec-speed {} has no times of {}, which are not modelled; bench them there as well",
+                              *o.codec_speed, joined(report.without_speed, ", ")));
+  }
   std::optional<Acceptance> acceptance;
   if (o.advise) acceptance = acceptable;
   std::FILE* const people = data_on_stdout ? stderr : stdout;
@@ -563,6 +574,11 @@ Subcommand add_bench(CLI::App& root) {
                   "best (the best known algorithms) [what the capture's job used, where the file says, else best]")
       ->check(CLI::IsMember({"best", "nccl", "gloo", "mpi", "hook"}));
   app->add_option(
+         "--codec-speed", o->codec_speed,
+         "Model with codec times other than those measured here: the JSON record of a bench on another machine, "
+         "such as a GPU's, or floor:3000, the least that codecs can take beside a memory of 3000 GB/s")
+      ->type_name("FILE|floor:GB/S");
+  app->add_option(
       "--compute-ms", o->compute,
       "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
       "file states; none: gradients alone [the file's time, where it states one]");
@@ -612,7 +628,8 @@ Subcommand add_bench(CLI::App& root) {
        {"Timing",
         {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},
        {"Modelled networks",
-        {"--network", "--nodes", "--library", "--compute-ms", "--overlap", "--advise", "--max-nmse", "--trained"}},
+        {"--network", "--nodes", "--library", "--codec-speed", "--compute-ms", "--overlap", "--advise", "--max-nmse",
+         "--trained"}},
        {"Output", {"--per-tensor", "--reconstruction", "--payloads", "--csv", "--steps-csv", "--json", "--markdown"}},
        {"Comparison", {"--baseline", "--cycles"}}});
   app->footer(

@@ -11,6 +11,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/bench.hpp"
+#include "lib/bench/codec_times.hpp"
 #include "lib/capture/catalogue.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
@@ -214,6 +215,7 @@ std::string terminal_page(const CodecDescriptor& codec) {
   };
   out += "\n";
   line("payload", codec.payload);
+  line("memory floor", memory_floor_words(codec));
   line("aggregation", name_of(codec.aggregation));
   line("expectation", codec.unbiased ? "unbiased: over seeds it is the input" : "biased");
   line("error feedback", error_feedback_text(codec));

@@ -44,19 +44,6 @@ std::string baseline_text(const ResultRow& none) {
                      none.errors && std::isfinite(error) ? fmt::format("; adding them so errs by {:.2g}", error) : "");
 }
 
-/// "2 threads of AMD EPYC", or a GPU's name.
-std::string processor_text(const ResultRow& row) {
-  std::string name = row.processor.empty() ? "this machine" : row.processor;
-  if (row.device != "cpu" && !row.device.empty()) return name;
-  return fmt::format("{} thread{} of {}", row.threads, row.threads == 1 ? "" : "s", name);
-}
-
-/// Whose collectives the network carries.
-std::string collectives_text(const ResultRow& row) {
-  if (!row.network || row.network->library == Library::best) return " with the best known collectives (--library)";
-  return fmt::format(" with the collectives of {} (--library)", library_text(*row.network));
-}
-
 /// What an iteration does beside its gradients.
 std::string computation_text(const ResultRow::Iteration& iteration) {
   const std::string captured = iteration.compute_low > 0.0 ? fmt::format(", as captured ({} to {} in single steps)",
@@ -425,6 +412,18 @@ class Advice {
 
 }  // namespace
 
+std::string processor_text(const ResultRow& row) {
+  std::string name = row.processor.empty() ? "this machine" : row.processor;
+  if (!row.codec_times_file.empty()) name += " in " + row.codec_times_file;
+  if (row.device != "cpu" && !row.device.empty()) return name;
+  return fmt::format("{} thread{} of {}", row.threads, row.threads == 1 ? "" : "s", name);
+}
+
+std::string collectives_text(const ResultRow& row) {
+  if (!row.network || row.network->library == Library::best) return "the best known collectives";
+  return fmt::format("the collectives of {}", library_text(*row.network));
+}
+
 std::vector<ModelledGroup> modelled_groups(std::span<const ResultRow> rows) {
   std::vector<ModelledGroup> groups;
   for (const ResultRow& row : rows) {
@@ -499,11 +498,14 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                   "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
                   "is that of the sum over all steps.{}{} Only training tells whether your model learns with it.{}",
                   acceptance.max_nmse, trained, tried, baseline_text(any)),
-      fmt::format("It rests on times of {} (on another processor codecs take another time), errors "
-                  "of {} ranks, {}{} in iterations {} to {}, "
-                  "reduced by {}, and a model of the network{}.{}",
-                  processor_text(any), any.measured_ranks, any.file.empty() ? "the capture" : any.file,
-                  size_of_model(any), any.first_step, any.last_step, any.granularity, collectives_text(any),
+      fmt::format("It rests on times of {} ({}), errors of {} ranks, {}{} in iterations {} to {}, "
+                  "reduced by {}, and a model of the network with {} (--library).{}",
+                  processor_text(any),
+                  any.codec_times == CodecTimes::floor
+                      ? "as if codecs did no more than read and write their memory once: at best"
+                      : "on another processor codecs take another time",
+                  any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any), any.first_step,
+                  any.last_step, any.granularity, collectives_text(any),
                   any.iteration ? computation_text(*any.iteration)
                                 : " Times are of the gradients alone: --compute-ms adds the computation that they "
                                   "can hide behind.")};

@@ -24,6 +24,12 @@ struct ModelledGroup {
 
 [[nodiscard]] bool has_several_granularities(std::span<const ResultRow> rows);
 
+/// Whose the row's encoding and decoding times are: "2 threads of AMD EPYC", a GPU's name, or for a record its file
+/// too.
+[[nodiscard]] std::string processor_text(const ResultRow& row);
+/// Whose collectives a modelled row's network carries: "the collectives of gloo", or "the best known collectives".
+[[nodiscard]] std::string collectives_text(const ResultRow& row);
+
 /// "fp32" of "f32", as people write it.
 [[nodiscard]] std::string type_words(const std::string& dtype);
 

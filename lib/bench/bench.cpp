@@ -9,6 +9,7 @@
 #include <chrono>
 #include <ctime>
 #include <future>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -20,6 +21,7 @@
 #endif
 #include "lib/bench/agreement.hpp"
 #include "lib/bench/cached_gradients.hpp"
+#include "lib/bench/codec_times.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/memory.hpp"
 #include "lib/bench/replay_files.hpp"
@@ -537,13 +539,20 @@ class Bench {
         tensor_bytes.push_back(static_cast<double>(size_of(options_.baseline.value_or(info.dtype)) * info.elements));
       }
     }
-    add_modelled(report_.rows,
-                 {.networks = carried_networks(),
-                  .machines = machines,
-                  .tensor_bytes = tensor_bytes,
-                  .compute = compute_,
-                  .overlap = options_.overlap.value_or(Overlap::bucket),
-                  .backward = backward_ ? BackwardPass{.share = backward_->share, .captured = true} : BackwardPass{}});
+    const std::vector<Network> networks = carried_networks();
+    const ModelSetting setting{
+        .networks = networks,
+        .machines = machines,
+        .tensor_bytes = tensor_bytes,
+        .compute = compute_,
+        .overlap = options_.overlap.value_or(Overlap::bucket),
+        .backward = backward_ ? BackwardPass{.share = backward_->share, .captured = true} : BackwardPass{}};
+    if (!options_.codec_speed) return add_modelled(report_.rows, setting);
+    std::vector<ResultRow> rows = with_codec_speed(report_.rows, *options_.codec_speed, report_.without_speed);
+    const auto sources = static_cast<std::ptrdiff_t>(rows.size());
+    add_modelled(rows, setting);
+    report_.rows.insert(report_.rows.end(), std::make_move_iterator(rows.begin() + sources),
+                        std::make_move_iterator(rows.end()));
   }
 
   /// The networks with the library that carries the job's collectives.

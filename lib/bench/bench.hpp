@@ -27,9 +27,10 @@ struct BenchReport {
   bool stated_averaged = false;  ///< the file's attribute `averaged` is 1
   std::size_t overflowed_steps = 0;  ///< captured steps that are not replayed because their gradients overflowed
   std::vector<std::string> written;  ///< of --reconstruction and --payloads those that are there and whole
-  bool leads = true;                 ///< false on the ranks of an MPI job that print nothing
-  bool failed = false;               ///< a row has status `failed`
-  bool interrupted = false;          ///< the user stopped it; rows not reached are `skipped`
+  std::vector<std::string> without_speed = {};  ///< codecs that --codec-speed has no times for: they are not modelled
+  bool leads = true;                            ///< false on the ranks of an MPI job that print nothing
+  bool failed = false;                          ///< a row has status `failed`
+  bool interrupted = false;                     ///< the user stopped it; rows not reached are `skipped`
 
   /// The workers' gradients are the same, as those read after DDP's backward pass are: what compression does to the
   /// gradients that a rank really sends cannot be seen in them.

@@ -303,10 +303,18 @@ std::vector<ResultColumn> make_columns() {
   c.add("backward_share",
         "the backward pass whose gradients are sent, as a share of compute_ms, in modelled iterations",
         [](Row r) { return from(r.iteration, [](auto& i) { return i.backward.share; }); });
+  c.add("codec_times",
+        "where encode and decode times come from: measured in this run, record (--codec-speed FILE: another machine's "
+        "run), or floor (--codec-speed floor:3000: what the memory needs at least)",
+        [](Row r) { return r.encode ? Cell{std::string{name_of(r.codec_times)}} : Cell{}; });
   return c.take();
 }
 
 }  // namespace
+
+std::string_view name_of(CodecTimes times) {
+  return times == CodecTimes::measured ? "measured" : times == CodecTimes::record ? "record" : "floor";
+}
 
 std::string_view name_of(ResultRow::Status status) {
   switch (status) {

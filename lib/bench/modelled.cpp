@@ -33,9 +33,8 @@ double iteration_at(const ResultRow& row, double compute, Overlap overlap, doubl
 
 ResultRow modelled_row(const ResultRow& measured, const Network& network, int machines, const ModelSetting& setting) {
   const int ranks = machines * network.node;
-  const bool decodes_all = measured.op == Collective::all_reduce && measured.scheme == Scheme::gather &&
-                           measured.codec.descriptor->aggregation != Aggregation::none;
-  const double grows = decodes_all ? static_cast<double>(ranks) / measured.ranks : 1.0;
+  const double more = decodes_every_rank(measured) ? static_cast<double>(ranks) / measured.ranks : 1.0;
+  const double grows = measured.decode_fixed_share + (1.0 - measured.decode_fixed_share) * more;
   // In two levels only the payloads of other machines become more.
   const auto decodes = [&](double across, double all) {
     const double growing = measured.inner ? share(across, all) : 1.0;
@@ -109,6 +108,11 @@ void set_modelled_times(ResultRow& row) {
   if (!known) return;
   row.iteration->low = seconds_at(*row.encode->low, *row.decode->low);
   row.iteration->high = seconds_at(*row.encode->high, *row.decode->high);
+}
+
+bool decodes_every_rank(const ResultRow& row) {
+  return row.op == Collective::all_reduce && row.scheme == Scheme::gather &&
+         row.codec.descriptor->aggregation != Aggregation::none;
 }
 
 double modelled_iteration(const ResultRow& row, double compute, Overlap overlap) {

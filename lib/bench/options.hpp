@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "lib/core/dtype.hpp"
 
 namespace gradtool {
+
+class CodecSpeed;
 
 /// How ranks that share a machine are timed (docs/measuring.md, "Time").
 enum class Timing : std::uint8_t {
@@ -77,7 +80,9 @@ struct BenchOptions {
   std::string layers;              ///< regular expression; empty: all tensors
   std::vector<Network> networks;   ///< to model
   std::optional<Library> library;  ///< that carries their collectives; empty: what the capture's job used, else `best`
-  std::vector<int> nodes;          ///< of each; empty: as many as were measured
+  /// Times that take the place of the measured ones in modelled rows; null: none do.
+  std::shared_ptr<const CodecSpeed> codec_speed = {};
+  std::vector<int> nodes;  ///< of each; empty: as many as were measured
   Computation computation = Computation::if_captured;
   double compute_seconds = 0.0;    ///< of one iteration on one rank, exchange aside, where they are given
   std::optional<Overlap> overlap;  ///< of modelled iterations; empty: by bucket, where there are any

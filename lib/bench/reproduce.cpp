@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/codec_times.hpp"
 
 namespace gradtool {
 namespace {
@@ -37,6 +38,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
     command += " --compute-ms none";
   }
   if (options.library) command += fmt::format(" --library {}", name_of(*options.library));
+  if (options.codec_speed) command += " --codec-speed " + shell_word(options.codec_speed->text());
   if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
   if (names_way(row) || options.scheme != Scheme::automatic)
     command += fmt::format(" --reduce {}", name_of(row.scheme));

@@ -25,6 +25,14 @@ struct PhaseSummary {
   std::optional<double> low = {}, high = {};  ///< where the median lies with 95 % confidence, see median_interval()
 };
 
+/// Where the encoding and decoding times of a row come from.
+enum class CodecTimes : std::uint8_t {
+  measured,  ///< in this run, on this machine
+  record,    ///< another machine's run (--codec-speed FILE)
+  floor,     ///< what its memory needs at least (--codec-speed floor:3000)
+};
+[[nodiscard]] std::string_view name_of(CodecTimes times);
+
 /// One row of `gradtool bench`: one codec with one timing, over all tensors or for the errors of one of them, measured
 /// or modelled. Numbers are kept as they were measured, in seconds and bytes. What follows from them is computed by the
 /// member functions, and becomes text in bench_columns() only. An empty optional is "not measured".
@@ -98,6 +106,10 @@ struct ResultRow {
   std::optional<double> residual_ratio;   ///< norm of what rank 0 holds back / norm of its gradients
   std::optional<CodecQuality> quality;    ///< of one rank's codec alone
 
+  CodecTimes codec_times = CodecTimes::measured;  ///< of encode and decode
+  std::string codec_times_file = {};              ///< of a record; empty: of none
+  /// The part of the decoding that does not grow with the ranks in a gather; measured times do not tell.
+  double decode_fixed_share = 0.0;
   std::optional<PhaseSummary> encode, communicate, decode;
   std::optional<PhaseSummary> total;          ///< of concurrent and of modelled rows
   double copy_rate = 0.0;                     ///< of memcpy, bytes a second, measured in the same run
@@ -191,6 +203,8 @@ struct ModelSetting {
   Overlap overlap = Overlap::bucket;
   BackwardPass backward = {};
 };
+/// Whether a rank decodes every rank's payload, so that its decoding grows with the ranks.
+[[nodiscard]] bool decodes_every_rank(const ResultRow& row);
 /// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
 /// measured encode and decode times, counted bytes, and between them the collectives' times by the alpha-beta model
 /// (cost_model.hpp), unit by unit. `ranks` becomes machines x ranks of a machine. A gather decodes every rank's

@@ -17,6 +17,12 @@
 namespace gradtool {
 namespace {
 
+/// Whose codec times and whose collectives the advice is about.
+std::string headline(const ResultRow& row) {
+  return fmt::format("With codecs {}on {} and {}:", row.codec_times == CodecTimes::floor ? "at best, " : "",
+                     processor_text(row), collectives_text(row));
+}
+
 using Status = ResultRow::Status;
 
 /// A number as `format` writes it, or a dash where it was not measured.
@@ -441,6 +447,11 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
   const auto groups = modelled_groups(rows);
   const bool several_cuts = has_several_granularities(rows);
   std::string out;
+  if (!groups.empty() && groups.front().rows.front()->codec_times != CodecTimes::measured) {
+    out = "\n" + paragraph(fmt::format("Modelled with codecs on {}, not with the times that are measured above.",
+                                       processor_text(*groups.front().rows.front())),
+                           style);
+  }
   for (std::size_t first = 0; first < groups.size();) {
     std::vector<const ModelledGroup*> same;
     while (first < groups.size() && (same.empty() || groups[first].network == same.front()->network))
@@ -468,7 +479,8 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
                   const MadeWith& made_with) {
   const auto advice = advice_of(rows, acceptance);
   const bool markdown = style == Style::markdown;
-  AdviceText out;
+  if (advice.empty()) return {};
+  AdviceText out{.answer = paragraph(headline(*advice.front().none), style), .reasons = {}};
   for (std::size_t i = 0; i < advice.size();) {
     const NetworkAdvice& first = advice[i++];
     while (i < advice.size() && advice[i].group.network == first.group.network && advice[i].answer == first.answer) ++i;
@@ -501,7 +513,6 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
       out.reasons += markdown ? "- " + other + "\n" : wrapped("  " + other, 80, "    ");
     if (markdown) out.reasons += "\n";
   }
-  if (advice.empty()) return out;
   for (const auto& sentences : advice_basis(*advice.front().none, acceptance))
     out.reasons += paragraph(sentences, style);
   return out;

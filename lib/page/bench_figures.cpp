@@ -183,9 +183,13 @@ class BenchCharts {
       });
       if (same == again.end()) continue;
       row.units = same->units;
+      // Codec times of another machine are the row's own, while units were written as measured.
+      for (UnitProfile& unit : row.units) {
+        if (same->encode->median > 0.0) unit.encode *= row.encode->median / same->encode->median;
+        if (same->decode->median > 0.0) unit.decode *= row.decode->median / same->decode->median;
+      }
       row.measured_ranks = same->measured_ranks;
-      row.gate_bytes = same->gate_bytes;
-      row.gated_share = same->gated_share;
+      if (!row.gate_bytes) row.gate_bytes = same->gate_bytes;
       if (!tensor_bytes_.empty()) row.tensorwise_seconds = same->tensorwise_seconds;
     }
   }
@@ -319,6 +323,14 @@ class BenchCharts {
       if (std::find(out_.notes.begin(), out_.notes.end(), note) == out_.notes.end()) out_.notes.push_back(note);
     }
     if (synthetic_) from_which_size();
+    const auto replaced = std::find_if(record_.rows.begin(), record_.rows.end(),
+                                       [](const ResultRow& row) { return row.codec_times != CodecTimes::measured; });
+    if (replaced != record_.rows.end()) {
+      out_.notes.push_back(fmt::format(
+          "modelled rows of the record have the codec times of {} (--codec-speed); what this page models for other "
+          "networks and speeds has those that were measured",
+          processor_text(*replaced)));
+    }
     for (const auto& codec : record_.unknown_codecs)
       out_.notes.push_back(codec + ": left out, because this build of gradtool does not know the codec");
   }

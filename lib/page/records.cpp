@@ -255,10 +255,16 @@ ResultRow result_row(const RowReader& cells) {
         .elements = row.elements, .xx = std::isinf(*nmse) ? 0.0 : 1.0, .error = std::isinf(*nmse) ? 1.0 : *nmse};
   }
   row.cumulative_nmse = cells.number("cumulative_nmse");
+  const std::string times = cells.text("codec_times");
+  row.codec_times = times == "floor"    ? CodecTimes::floor
+                    : times == "record" ? CodecTimes::record
+                                        : CodecTimes::measured;
   row.encode = cells.phase("encode");
   row.communicate = cells.phase("comm");
   row.decode = cells.phase("decode");
   row.total = cells.phase("total");
+  row.gate_bytes = cells.number("gate_bytes");
+  row.gated_share = cells.number("gated_share").value_or(0.0);
   row.verdict.pareto = cells.text("pareto").empty() ? std::nullopt : std::optional{cells.text("pareto") == "true"};
   row.verdict.speedup_vs_none = cells.number("speedup_vs_none");
   row.verdict.iteration_speedup_vs_none = cells.number("iteration_speedup_vs_none");

@@ -198,7 +198,7 @@ run = subprocess.run([gradtool, "bench", capture, "--codec", "all", "--timing", 
                       "--baseline-dtype", "fp32", "--seed", "3", "--advise"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 answer = run[:run.index("\n\n")].splitlines()
 assert len(answer) <= 12, run
-taken = re.match(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)[.] ", " ".join(answer))[1]
+taken = re.search(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)[.] ", " ".join(answer))[1]
 again = next(line.split(": ", 1)[1] for line in answer if line.startswith("  Again: "))
 assert again.startswith("gradtool bench ") and " --seed 3 " in again, again
 said = " ".join(subprocess.run([gradtool, *shlex.split(again)[1:]], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.split())
@@ -265,7 +265,8 @@ def carried(path, *flags):
             return run.stderr, run.returncode
         with open(table.name) as file:
             rows = list(csv.DictReader(file))
-        assert all(row["library"] == row["messages"] == "" for row in rows if row["time_source"] == "measured")
+        measured_rows = [row for row in rows if row["time_source"] == "measured"]
+        assert all(row["library"] == row["messages"] == "" and row["codec_times"] == "measured" for row in measured_rows)
         return {row["codec"]: row for row in rows if row["time_source"] == "modelled"}, " ".join(run.stdout.split())
 
 
@@ -305,3 +306,38 @@ with tempfile.TemporaryDirectory() as folder:
     assert carried(f"{folder}/c.h5", "--library", "nccl")[0]["none"]["library"] == "nccl", "what is asked for counts"
 wrong, status = carried(capture, "--library", "ucc")
 assert status == 2 and "best,nccl,gloo,mpi,hook" in wrong.replace(" ", ""), wrong
+
+
+# --codec-speed: another machine's record, or a floor, in modelled rows alone, and with a mark.
+with tempfile.TemporaryDirectory() as folder:
+    card = f"{folder}/card.json"
+    subprocess.run([gradtool, "bench", capture, "--codec", "fp16,topk:ratio=0.1", "--granularity", "model", "-n", "2", "--network", "1gbe", "--timing",
+                    "isolated", "--json", card], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(card) as file:
+        record = json.load(file)
+    taken = {}
+    for row in record["rows"]:
+        if row["time_source"] == "measured":
+            row.update(encode_us_median=row["elements"] * 1e-4, decode_us_median=row["elements"] * 2e-4, encode_us_low=None, processor="a card of tomorrow",
+                       device="cuda:0")
+            taken[row["codec"]] = row
+    with open(card, "w") as file:
+        json.dump(record, file)
+    rows, said = carried(capture, "--codec-speed", card)
+    for codec in "none", "fp16":
+        assert abs(float(rows[codec]["encode_us_median"]) - taken[codec]["encode_us_median"]) < 1e-9 * taken[codec]["encode_us_median"], rows[codec]
+        assert (rows[codec]["codec_times"], rows[codec]["processor"], rows[codec]["device"]) == ("record", "a card of tomorrow", "cuda:0")
+    assert "With codecs on a card of tomorrow in" in said and "Modelled with codecs on a card of tomorrow" in said, said
+    rows, said = carried(capture, "--codec-speed", "floor:3000")
+    elements = int(rows["fp16"]["elements"])
+    for row, encode, decode in (rows["fp16"], 6 * elements, 6 * elements), (rows["none"], 0, 8 * elements), (rows["noop"], 0, 0):
+        assert abs(float(row["encode_us_median"]) - encode / 3e6) < 1e-9 and abs(float(row["decode_us_median"]) - decode / 3e6) < 1e-9, row
+        assert row["codec_times"] == "floor"
+    assert "With codecs at best, on a processor with 3000 GB/s of memory and the best known collectives:" in said, said
+    with open(card, "w") as file:
+        json.dump({**record, "rows": [row for row in record["rows"] if row["codec"] != "fp16"]}, file)
+    run = subprocess.run([gradtool, "bench", capture, "--codec", "fp16", "--granularity", "model", "-n", "2", "--network", "10gbe", "--codec-speed", card],
+                         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert "has no times of fp16, which are not modelled" in run.stderr, run.stderr
+    run = subprocess.run([gradtool, "bench", capture, "--network", "10gbe", "--codec-speed", card, "--json", card], stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 2 and "--codec-speed" in run.stderr, run.stderr

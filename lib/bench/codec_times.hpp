@@ -1,0 +1,87 @@
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lib/bench/result.hpp"
+
+namespace gradtool {
+
+/// The codecs' times that another machine's `gradtool bench` wrote down with --json, such as those of a GPU, to model
+/// a job on that machine with the gradients of this one.
+class RecordedTimes {
+ public:
+  /// Throws Fault::data, naming the file, where it cannot be read, or holds no timed isolated row.
+  static RecordedTimes read(const std::string& path);
+
+  /// Puts the record's encoding and decoding in the place of the row's, with their intervals, and its processor,
+  /// threads and device; `codec_times` becomes record. Of the rows with this codec, parameters, way and collective that
+  /// with the row's --granularity is taken, else that with the nearest number of elements. Times go with the elements
+  /// that are coded, and in a gather decoding goes with the ranks. The units of the row share the times as before.
+  /// Returns false, and leaves the row as it is, where the record has no such row.
+  [[nodiscard]] bool apply(ResultRow& row) const;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  struct Times {
+    std::string codec, params, way, op, levels, inner, granularity;
+    std::string processor, device;
+    int threads = 1;
+    int ranks = 1;
+    double elements = 0.0;
+    PhaseSummary encode, decode;
+  };
+  [[nodiscard]] const Times* times_of(const ResultRow& row) const;
+
+  std::string path_;
+  std::vector<Times> all_;
+};
+
+/// What a step of a row must at least move between a rank's processor and its memory, in bytes, whatever the
+/// implementation: a cache that keeps what was read a moment ago makes a second pass free, a first one never.
+struct MemoryFloor {
+  double encode = 0.0;
+  double decode = 0.0;        ///< for the ranks that were measured
+  double decode_fixed = 0.0;  ///< of `decode`, what more ranks add nothing to
+};
+/// With n elements, P bytes of payload and p measured ranks:
+/// - encoding reads 4 n, of an all-gather those of its shard, and writes P; error feedback, a memory of the method's
+/// own
+///   that holds back parts of the gradient, and a momentum that it sends read and write n values, 8 n more;
+/// - decoding reads the payloads (p P in a gather, P else) and writes 4 n, of a reduce-scatter those of the shard;
+/// - none encodes nothing and divides in place, 8 n, unless gradients have 16 bits or are not averaged; noop moves
+///   nothing.
+/// The row has bytes.
+[[nodiscard]] MemoryFloor memory_floor(const ResultRow& row);
+/// The same in words, for `gradtool list NAME`.
+[[nodiscard]] std::string memory_floor_words(const CodecDescriptor& codec);
+
+/// What --codec-speed says: where codec times come from that take the place of the measured ones in modelled rows.
+class CodecSpeed {
+ public:
+  /// "floor:3000", the GB/s of a memory, or the path of a record. Throws Fault::usage for a rate that is none, and as
+  /// RecordedTimes::read.
+  static CodecSpeed parse(const std::string& text);
+
+  /// Replaces the row's times and sets `codec_times`; false where there are none for it.
+  [[nodiscard]] bool apply(ResultRow& row) const;
+  /// The option's value, as parse() took it.
+  [[nodiscard]] const std::string& text() const { return text_; }
+  /// The file of a record; empty for a floor.
+  [[nodiscard]] std::string file() const;
+
+ private:
+  std::string text_;
+  std::variant<RecordedTimes, double> source_ = 0.0;  ///< or bytes a second
+};
+/// The file that the option's value names; empty for a floor.
+[[nodiscard]] std::string codec_speed_file(const std::string& text);
+
+/// The rows with the times that `speed` has, to be modelled in the place of those that were measured. Timed isolated
+/// rows that it has no times for are left out and named, once each, in `missing`.
+[[nodiscard]] std::vector<ResultRow> with_codec_speed(const std::vector<ResultRow>& rows, const CodecSpeed& speed,
+                                                      std::vector<std::string>& missing);
+
+}  // namespace gradtool
