@@ -32,7 +32,7 @@ class Arena {
     return piece;
   }
 
-  /// What a piece of `bytes` takes from the arena: add these up to find a capacity.
+  /// The bytes that a piece of `bytes` takes from the arena: add these up to find a capacity.
   [[nodiscard]] static constexpr std::size_t padded_size(std::size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }

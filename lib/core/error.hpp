@@ -45,15 +45,15 @@ namespace detail {
 [[noreturn]] void throw_internal(const char* message, const char* file, int line);
 }
 
-/// What holds unless gradtool itself is wrong: an invariant, or the precondition of a call that no option of the user
-/// can break. Stays on in release builds. Throws Fault::internal with the place of the call, and asks for a report. The
-/// message is a literal, so that a check that holds costs one comparison.
+/// Checks a condition that holds unless gradtool itself is wrong: an invariant, or the precondition of a call that no
+/// option of the user can break. Stays on in release builds. Throws Fault::internal with the place of the call, and
+/// asks for a report. The message is a literal, so that a check that holds costs one comparison.
 inline void expects(bool condition, const char* message, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE()) {
   if (!condition) detail::throw_internal(message, file, line);
 }
 
-/// The same for what the user chose: an option's value, a size that a method cannot take. Throws Fault::usage.
+/// Checks a choice of the user: an option's value, a size that a method cannot take. Throws Fault::usage.
 inline void expect_valid(bool condition, const char* message, const char* file = __builtin_FILE(),
                          int line = __builtin_LINE()) {
   if (!condition) throw Error{Fault::usage, message, file, line};

@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What makes two paths the same file: the nearest file or folder that exists, and what the path has below it.
+/// The identity of a path, equal for two paths of the same file: the nearest file or folder that exists, and what the
+/// path has below it.
 struct Identity {
   dev_t device = 0;
   ino_t inode = 0;

@@ -29,7 +29,7 @@ class Scratch {
     expects(bytes_ <= all_.size(), "working memory is smaller than what was planned");
     return all_.part(first, bytes);
   }
-  /// What all pieces taken so far need.
+  /// The bytes that all pieces taken so far need.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:

@@ -11,7 +11,8 @@ namespace gradtool {
 
 class TaskPool;
 
-/// Where bytes live and where work runs. It is part of the type, so mixing the two does not compile.
+/// The memory in which bytes live and the processor on which work runs. It is part of the type, so mixing the two does
+/// not compile.
 enum class Space : std::uint8_t { host, cuda };
 
 /// A span that knows its space. Non-owning and trivially copyable; data() may be null when size() is 0.
@@ -45,7 +46,7 @@ class View {
 template <class T>
 using HostView = View<T, Space::host>;
 
-/// The same memory seen as bytes.
+/// The view's memory as bytes.
 template <class T, Space S>
 [[nodiscard]] View<std::byte, S> as_writable_bytes(View<T, S> view) requires(!std::is_const_v<T>) {
   return {reinterpret_cast<std::byte*>(view.data()), view.bytes()};
@@ -55,7 +56,7 @@ template <class T, Space S>
   return {reinterpret_cast<const std::byte*>(view.data()), view.bytes()};
 }
 
-/// Where work is put. Host work is done on return; CUDA work is ordered on `stream`.
+/// The place to which work is submitted. Host work is done on return; CUDA work is ordered on `stream`.
 template <Space S>
 struct Queue;
 
