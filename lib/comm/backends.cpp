@@ -105,7 +105,7 @@ MpiPlace mpi_place() {
   return {};
 }
 
-// What follows stands in for the launchers of backends that were left out at configure time. Each throws
+// The launchers below stand in for those of backends that were left out at configure time. Each throws
 // Fault::unavailable, which is exit status 77.
 
 #ifndef GT_WITH_MPI

@@ -14,8 +14,8 @@
 
 namespace gradtool {
 
-/// What one rank has put on the wire. The communicator counts it, not the codec, so that the figures are independent of
-/// what a codec claims about itself.
+/// The bytes and messages that one rank has sent. The communicator counts them, not the codec, so that the figures are
+/// independent of what a codec claims about itself.
 struct Traffic {
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_sent = 0;  ///< NCCL's messages are not visible, so there it is one for each call
@@ -114,9 +114,9 @@ class Communicator {
   ///   server: 0, 1, ..., p - 1.   transpose: segment s in the order of ranks s, s + 1, ..., s - 1.
   virtual void all_reduce_sum(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
 
-  /// The same sum by the library's own all-reduce, for the uncompressed baseline: MPI_Allreduce (for f32, the only one
-  /// of our types that MPI has) or ncclAllReduce. Threads and loopback have no such library and use the ring. The order
-  /// of additions is the library's; every rank ends with the same bits. Bytes are counted by the ring's formula, as one
+  /// Sums by the library's own all-reduce, for the uncompressed baseline: MPI_Allreduce (for f32, the only one of our
+  /// types that MPI has) or ncclAllReduce. Threads and loopback have no such library and use the ring. The order of
+  /// additions is the library's; every rank ends with the same bits. Bytes are counted by the ring's formula, as one
   /// message when the library sends.
   virtual void all_reduce_native(Queue<S> queue, View<std::byte, S> inout, Dtype dtype, View<std::byte, S> scratch) = 0;
 
@@ -142,7 +142,7 @@ class Communicator {
   /// rank() - 1, then + 2 and - 2, and so on. The own part is copied, not counted.
   virtual void all_to_all(Queue<S> queue, View<const std::byte, S> out, View<std::byte, S> in) = 0;
 
-  /// The same for parts of unequal size, which may be empty. The part of rank a's `out` for rank b has the size of the
+  /// Exchanges parts of unequal size, which may be empty. The part of rank a's `out` for rank b has the size of the
   /// part of rank b's `in` from rank a.
   virtual void all_to_all_v(Queue<S> queue, View<const std::byte, S> out, const Parts& out_parts, View<std::byte, S> in,
                             const Parts& in_parts) = 0;
@@ -161,7 +161,7 @@ class Communicator {
   /// Takes `node` ranks for a machine: rank r is number r % node on machine r / node. `node` divides size(). Afterwards
   /// inside() and across() are there, until the next such call. Every rank makes the same call, which is not timed.
   virtual void set_levels(int node) = 0;
-  /// The same where it does not have these levels already.
+  /// Calls set_levels unless it has these levels already.
   void ensure_levels(int node) {
     if (!has_levels() || inside().size() != node) set_levels(node);
   }
@@ -197,7 +197,7 @@ class Communicator {
   /// of what is measured, and is not counted.
   virtual void agree_max(std::span<double> values) = 0;
 
-  /// What the packets of this rank have met, where the backend sends packets itself; otherwise null.
+  /// The counts of this rank's packets, if the backend sends packets itself; otherwise null.
   [[nodiscard]] virtual const TransportCounts* transport() const noexcept { return nullptr; }
   virtual void reset_transport() noexcept {}
 

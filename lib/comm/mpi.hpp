@@ -76,7 +76,7 @@ class MpiCommunicator final : public RingCommunicator<Space::host> {
   std::unique_ptr<Members> members_;
 };
 
-/// The same as run_mpi, for callers in lib/comm that need the MPI communicator itself, and for tests of the watch.
+/// Does what run_mpi does, for callers in lib/comm that need the MPI communicator itself, and for tests of the watch.
 void run_mpi_job(const std::function<void(MpiCommunicator&)>& body, const WatchLimits& limits = {});
 
 }  // namespace gradtool

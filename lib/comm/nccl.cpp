@@ -192,7 +192,7 @@ class NcclCommunicator final : public Communicator<Space::cuda> {
     GT_NCCL(ncclAllReduce(inout.data(), inout.data(), elements, nccl_type(dtype), ncclSum, comm, queue.stream));
   }
 
-  /// The same as all_reduce_sum, which is NCCL's own already.
+  /// all_reduce_sum is NCCL's own all-reduce already.
   void all_reduce_native(Queue<Space::cuda> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     all_reduce_sum(queue, inout, dtype, scratch);
   }

@@ -14,8 +14,8 @@
 
 namespace gradtool {
 
-/// What ranks that are threads of one process share: a mailbox for every ordered pair of ranks, a barrier, and the
-/// first failure. Waiting ranks sleep on condition variables, because there may be more ranks than cores. After
+/// The objects that ranks share as threads of one process: a mailbox for every ordered pair of ranks, a barrier, and
+/// the first failure. Waiting ranks sleep on condition variables, because there may be more ranks than cores. After
 /// construction no call allocates unless it throws.
 ///
 /// A rank that waits is released by an exception when another rank has failed (Fault::backend naming it and its

@@ -341,7 +341,8 @@ class RingCommunicator<S>::Group final : public RingCommunicator<S> {
   }
 
  private:
-  /// What a backend asks about the current transfer is answered for this group's.
+  /// Copies this group's current transfer to `all_`, so that the backend's questions about it are answered for this
+  /// group.
   void speak() {
     all_.call_ = this->call_;
     all_.stage_ = this->stage_;

@@ -60,7 +60,7 @@ class RingCommunicator : public Communicator<S> {
     Bytes bytes;
     std::size_t offset = 0;
   };
-  /// What the current transfers carry. A backend that may lose something loses it in sums, never elsewhere.
+  /// The kind of data in the current transfers. A backend that may lose something loses it in sums, never elsewhere.
   enum class Stage : std::uint8_t {
     exact,     ///< anything
     summands,  ///< elements of a sum over ranks, on their way to where they are added
@@ -73,8 +73,8 @@ class RingCommunicator : public Communicator<S> {
   /// Several transfers at once, at most one to and one from each other rank; all ranks call it. Unless a backend can
   /// do better, one after another: with rank() + 1 and rank() - 1, then + 2 and - 2, and so on.
   virtual void transfer_many(Queue<S> queue, std::span<const Outgoing> out, std::span<const Incoming> in);
-  /// The same as transfer, but adds what arrives to `inout`. May use `scratch`, which has at least ring_scratch(bytes
-  /// of the whole view) bytes.
+  /// Transfers, and adds what arrives to `inout`. May use `scratch`, which has at least ring_scratch(bytes of the whole
+  /// view) bytes.
   virtual void transfer_sum(Queue<S> queue, int to, ConstBytes out, int from, Bytes inout, Dtype dtype,
                             Bytes scratch) = 0;
   /// Bytes of scratch that transfer_sum needs for the segments of a view of `bytes`; at most `bytes`.

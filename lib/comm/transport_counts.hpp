@@ -4,7 +4,7 @@
 
 namespace gradtool {
 
-/// What one rank has sent and taken over a transport of packets, in datagrams unless it says bytes.
+/// Counts of one rank over a transport of packets, in datagrams unless a name says bytes.
 struct TransportCounts {
   std::uint64_t sent = 0;            ///< all of them
   std::uint64_t repeated = 0;        ///< of them, those after a message's first pass

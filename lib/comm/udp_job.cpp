@@ -45,7 +45,7 @@ Engine& start(Mesh mesh, const UdpOptions& options, double timeout_seconds) {
   return *engine;
 }
 
-/// What PyTorch's env:// rendezvous calls these: the address and port of rank 0.
+/// PyTorch's env:// rendezvous uses these names: the address and port of rank 0.
 Mesh join_by_environment(const MpiPlace& place, double timeout_seconds) {
   const char* host = std::getenv("MASTER_ADDR");
   const char* port_text = std::getenv("MASTER_PORT");
@@ -72,7 +72,7 @@ Mesh join_by_environment(const MpiPlace& place, double timeout_seconds) {
 }
 
 #ifdef GT_WITH_MPI
-/// What rank 0 tells the others through MPI, which only this job's processes can read.
+/// Rank 0's message to the others through MPI, which only this job's processes can read.
 struct Invitation {
   udp::JobKey key{};
   std::array<in_addr, 16> addresses{};

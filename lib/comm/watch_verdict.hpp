@@ -15,12 +15,12 @@ struct WatchLimits {
   double period = 1.0;    ///< time between two reports
 };
 
-/// What a rank is doing. Between two jobs (calls of `run_mpi`) rank 0 reads files and measures codecs alone while the
+/// The activity of a rank. Between two jobs (calls of `run_mpi`) rank 0 reads files and measures codecs alone while the
 /// others wait, so a rank may take ten times as long there. A rank that ends because of a failure of its own reports
 /// `failed` and ends the job itself.
 enum class WatchPhase : std::uint8_t { between_jobs, in_job, ended, failed };
 
-/// What a rank reports about itself.
+/// A rank's report about itself.
 struct WatchReport {
   std::uint64_t moves = 0;   ///< calls entered plus calls left, so it is odd inside a call
   double unmoved = 0.0;      ///< seconds since `moves` changed
@@ -33,7 +33,7 @@ struct WatchReport {
   [[nodiscard]] bool waits() const noexcept { return moves % 2 == 1; }
 };
 
-/// What one rank knows about another one.
+/// One rank's knowledge of another one.
 struct WatchedRank {
   WatchReport report;
   double silent = 0.0;        ///< seconds since its last report

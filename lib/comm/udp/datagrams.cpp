@@ -63,7 +63,7 @@ bool passes(int error) {
 
 DatagramSocket::DatagramSocket(int fd, std::size_t room) : fd_{fd}, pieces_(kPieces * kPieceBytes) {
   const int wanted = static_cast<int>(room);
-  // As root the limit of the system (net.core.rmem_max) does not hold.
+  // SO_RCVBUFFORCE passes the system's limit (net.core.rmem_max), but only root may set it.
   if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, wanted)) set(fd, SOL_SOCKET, SO_RCVBUF, wanted);
   set(fd, SOL_SOCKET, SO_SNDBUF, 1 << 20);
   set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);

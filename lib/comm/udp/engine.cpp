@@ -19,7 +19,8 @@ namespace {
 constexpr double kFeedbackSeconds = 1e-3;
 /// Without a probe, for so long nothing must come before a receiver that has enough is content.
 constexpr double kSilence = 10e-3;
-/// What a batch of datagrams may take at the current rate: short enough for queues, long enough to save system calls.
+/// The time that a batch of datagrams may take at the current rate: short enough for queues, long enough to save system
+/// calls.
 constexpr double kBatchSeconds = 0.5e-3;
 /// How far behind its rate a sender may catch up, when it was not scheduled.
 constexpr double kCatchUp = 1e-3;
@@ -291,7 +292,7 @@ void Engine::take_frame(int from, const Frame& frame) {
       }
       break;
     case FrameType::probe:
-      // Where the message is over its stop is on its way, so there is nothing to answer.
+      // A probe of a message that is over needs no answer, because its stop is on its way.
       if (const auto body = value_in<ProbeBody>(frame.body); body && receiver != receivers_.end()) {
         receiver->probed = true;
         receiver->pass = body->pass;
@@ -422,7 +423,8 @@ void Engine::probe(Sender& sender) {
   sender.probed = true;
   const ProbeBody body{static_cast<std::uint32_t>(1e6 * peer(sender.out.to()).rate.round_trip()),
                        static_cast<std::uint32_t>(sender.out.passes())};
-  // What is important matters where something may stay missing, and does not change.
+  // The important packets matter only if some data may stay missing; they do not change, so the first pass alone names
+  // them.
   const bool tells = sender.out.passes() == 1 && sender.out.plan().tolerates();
   mesh_.lines[static_cast<std::size_t>(sender.out.to())].send(
       FrameType::probe, sender.out.message(), bytes_of(body),
@@ -467,7 +469,7 @@ void Engine::finish(Receiver& receiver) {
   receiver.in.fill_missing();
 }
 
-/// What the network loses is what has not arrived once the first pass is over.
+/// The network's losses are the datagrams that have not arrived once the first pass is over.
 void Engine::count_losses(Receiver& receiver) {
   if (receiver.counted) return;
   receiver.counted = true;

@@ -31,12 +31,12 @@ constexpr std::uint64_t kGreeting = 0x3130'6c6f'6f74'6467;
 /// How long a connection may take to prove that it knows the key, and an address to answer.
 constexpr std::chrono::seconds kPatience{5};
 
-/// What a listening rank says first.
+/// The first message of a listening rank.
 struct Challenge {
   std::uint64_t greeting = kGreeting;
   Nonce nonce{};
 };
-/// What the connecting rank answers: who it is, with a tag over both nonces, and a nonce for the other side's proof.
+/// The answer of the connecting rank: its number, with a tag over both nonces, and a nonce for the other side's proof.
 struct Hello {
   std::uint64_t greeting = kGreeting;
   Nonce nonce{};
@@ -47,7 +47,7 @@ struct Hello {
   std::uint32_t reserved = 0;
   std::uint64_t tag = 0;
 };
-/// Where a rank is, in rank 0's table.
+/// The address of a rank in rank 0's table.
 struct Place {
   std::uint32_t address = 0;  ///< network byte order; 0 for rank 0, whose address everybody knows
   std::uint16_t control_port = 0;

@@ -13,7 +13,7 @@
 /// connects to each of them.
 namespace gradtool::udp {
 
-/// Where rank 0 can be reached: its addresses, of which one is enough, and the port. IPv4, in network byte order.
+/// The addresses of rank 0, of which one is enough, and its port. IPv4, in network byte order.
 struct MeetingPoint {
   std::vector<in_addr> addresses{};
   std::uint16_t port = 0;  ///< host byte order

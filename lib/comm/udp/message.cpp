@@ -94,7 +94,7 @@ bool Inbound::satisfied() const {
     const TensorPart& part = plan_.tensor(t);
     const auto most = [](double share, std::size_t bytes) { return share * static_cast<double>(bytes); };
     if (static_cast<double>(missing_[t].bytes) > most(part.loss, part.bytes)) return false;
-    // Where one bound serves both classes nothing more is asked of the important packets.
+    // The important packets have no further limit if one bound serves both classes.
     if (part.loss_important<part.loss&& static_cast<double>(missing_[t].important)> most(part.loss_important,
                                                                                          missing_[t].all_important))
       return false;

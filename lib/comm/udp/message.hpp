@@ -11,7 +11,7 @@
 /// Nothing here knows of sockets or clocks.
 namespace gradtool::udp {
 
-/// What of a tensor lies in a message, and how much of it may stay missing.
+/// The part of a tensor in a message, and how much of it may stay missing.
 struct TensorPart {
   std::size_t bytes = 0;
   double loss = 0.0;             ///< share of the bytes that may stay missing, 0 to 1
@@ -71,7 +71,7 @@ inline void set_bit(std::span<std::uint64_t> bits, std::size_t i) {
   bits[i / 64] |= std::uint64_t{1} << i % 64;
 }
 
-/// What became of a datagram.
+/// The fate of a datagram.
 enum class Arrival : std::uint8_t {
   placed,     ///< its data are in the destination now
   duplicate,  ///< they were already

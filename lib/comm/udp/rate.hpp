@@ -5,7 +5,7 @@
 /// How fast one rank sends to another.
 namespace gradtool::udp {
 
-/// What a receiver has told since its last report.
+/// The receiver's findings since its last report.
 struct PathReport {
   double loss = 0.0;         ///< share of the datagrams that did not arrive, 0 to 1
   double marked = 0.0;       ///< share of those that arrived with a congestion mark (ECN), 0 to 1

@@ -27,7 +27,7 @@ void UdpCommunicator::cut(std::size_t offset, std::size_t bytes, std::vector<Ten
   std::size_t elements = 0;
   for (const SummedTensor& tensor : tensors_) elements += tensor.elements;
   if (stage() == Stage::exact || elements * element != summed_view().size()) {
-    // Of no known tensor, so that the stricter bound holds.
+    // The tensors are not known here, so the stricter bound holds.
     parts.push_back(part_of(options_.loss_back < 0.0 ? options_.loss : std::min(options_.loss, options_.loss_back)));
     parts.back().bytes = bytes;
     return;

@@ -24,7 +24,7 @@ class UdpCommunicator final : public RingCommunicator<Space::host> {
 
   [[nodiscard]] std::string_view name() const noexcept override { return "udp"; }
   void describe(std::span<const SummedTensor> tensors) override { tensors_.assign(tensors.begin(), tensors.end()); }
-  /// As set_all_reduce says: there is no library behind this transport that could choose.
+  /// Sums by set_all_reduce's algorithm: there is no library behind this transport that could choose.
   void all_reduce_native(Queue<Space::host> queue, Bytes inout, Dtype dtype, Bytes scratch) override {
     all_reduce_sum(queue, inout, dtype, scratch);
   }
@@ -46,7 +46,7 @@ class UdpCommunicator final : public RingCommunicator<Space::host> {
  private:
   /// The part of the view that is summed from byte `offset` on, cut at tensors, with what may be lost of each.
   void cut(std::size_t offset, std::size_t bytes, std::vector<TensorPart>& parts) const;
-  /// Of what is summed, where packets are marked; otherwise none.
+  /// The important packets of summed data, if packets are marked; otherwise none.
   [[nodiscard]] Bits important_in(std::span<const TensorPart> parts, ConstBytes bytes) const;
   [[nodiscard]] std::size_t offset_in_view(const std::byte* at) const;
 
