@@ -109,7 +109,8 @@ GT_SIMD_CLONES void decode_blocks(const std::uint8_t* codes, std::size_t offset,
   });
 }
 
-/// What decode_blocks adds for the codes of whole blocks, unweighted. For formats whose values are worked on further.
+/// Stores the unweighted values of the codes of whole blocks, which decode_blocks would add. For formats whose values
+/// are worked on further.
 template <class Format>
 GT_SIMD_CLONES void block_values(const std::uint8_t* codes, std::size_t count, std::size_t block,
                                  const typename Format::Scale* scales, float* values) {
@@ -205,7 +206,7 @@ class BlockCodec : public Codec<Space::host> {
   [[nodiscard]] bool stochastic() const { return stochastic_; }
 
  private:
-  /// What one thread needs while it works on a tile of at most kBlockTile elements.
+  /// Buffers of one thread for a tile of at most kBlockTile elements.
   struct Tile {
     alignas(64) std::array<std::uint32_t, detail::kBlockTile> draws;
     alignas(64) std::array<std::uint8_t, detail::kBlockTile> codes;

@@ -22,14 +22,14 @@ struct Footprint {
   bool exact = true;  ///< false: the payload's first 8 bytes are its own size, little-endian, written where it is
 };
 
-/// What one encode may depend on besides the gradient itself.
+/// Everything that one encode may depend on besides the gradient itself.
 struct EncodeContext {
   format::DrawKey key;               ///< every random draw comes from here
   std::int64_t iteration = 0;        ///< training iteration of the captured step, for schedules
   double learning_rate_ratio = 1.0;  ///< learning rate now / the highest of the training so far, for schedules
 };
 
-/// What a capture knows beside the gradient, element by element. Empty where the file does not have it.
+/// Values that a capture holds for each element besides its gradient. Empty where the file does not have it.
 template <Space S>
 struct SideInputs {
   View<const float, S> weight{};         ///< the parameter before the update, the same on every rank
@@ -62,12 +62,12 @@ class Encoder {
   /// Shows all that the steps so far have changed and that a later result, residual() or note() depends on, so that a
   /// new encoder to which it is given goes on with the same bits. Throws Fault::unavailable for an encoder on a GPU.
   virtual void visit_state(StateVisitor& visitor) = 0;
-  /// What is held back for later steps.
+  /// The values held back for later steps.
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
   /// For a codec whose descriptor names a target: what the last payload stands for, n values, valid until the next
   /// encode. Not timed; may compute it now. Empty: the gradient.
   [[nodiscard]] virtual View<const float, S> target(Queue<S> /*queue*/) { return {}; }
-  /// What the reader of a row must know: a missing input, a phase that was not reached. One clause, no full stop.
+  /// A note that the reader of a row must see: a missing input, a phase that was not reached. One clause, no full stop.
   [[nodiscard]] virtual std::string note() const { return {}; }
   [[nodiscard]] virtual std::vector<Tally> tallies() const { return {}; }
 
@@ -75,7 +75,7 @@ class Encoder {
   Encoder() = default;
 };
 
-/// What a codec promises about y = decode(encode(x)) for finite x. Infinity where it promises nothing.
+/// The codec's promise about y = decode(encode(x)) for finite x. Infinity where it promises nothing.
 struct ErrorBound {
   double nmse = std::numeric_limits<double>::infinity();        ///< sum (x-y)^2 <= nmse * sum x^2
   double of_largest = std::numeric_limits<double>::infinity();  ///< max |x-y| <= of_largest * max |x| + absolute
@@ -97,7 +97,8 @@ class Codec {
   Codec(const Codec&) = delete;
   Codec& operator=(const Codec&) = delete;
 
-  /// What n elements need. Builds and keeps what depends on n alone (transform plans). Thread-safe. Not timed.
+  /// The memory that n elements need. Builds and keeps what depends on n alone (transform plans). Thread-safe. Not
+  /// timed.
   [[nodiscard]] virtual Footprint plan(std::size_t n) const = 0;
 
   /// Writes the payload of `gradient` into `payload` (at least plan(n).payload_bytes, 256-byte aligned). Every byte of

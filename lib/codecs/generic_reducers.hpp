@@ -15,7 +15,8 @@
 
 namespace gradtool {
 
-/// What the generic reducers share: the sending side, the running mean of EF21, and the counts of the last step.
+/// The part that the generic reducers share: the sending side, the running mean of EF21, and the counts of the last
+/// step.
 template <Space S>
 class CodecReducer : public Reducer<S> {
  public:

@@ -7,7 +7,7 @@
 #include "lib/codecs/per_device.hpp"
 #include "lib/codecs/tensor_pieces.hpp"
 
-/// What the GPU sides of codecs with a statistic for each tensor share, for .cu files.
+/// The part that the GPU versions of codecs with a statistic for each tensor share, for .cu files.
 namespace gradtool {
 
 namespace cuda {

@@ -23,7 +23,7 @@ struct TensorShape {
   [[nodiscard]] bool is_matrix() const { return shape.size() >= 2 && rows() > 1 && columns() > 1; }
 };
 
-/// What a codec encodes in one piece: tensors one behind the other, without gaps.
+/// The piece that a codec encodes at once: tensors one behind the other, without gaps.
 struct Layout {
   std::vector<TensorShape> tensors;
   std::size_t elements = 0;

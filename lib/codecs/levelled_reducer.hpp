@@ -65,7 +65,7 @@ class LevelledReducer final : public Reducer<S> {
   void visit_state(StateVisitor& visitor) override {
     each([&visitor](Reducer<S>& reducer) { reducer.visit_state(visitor); });
   }
-  /// Of both levels.
+  /// Bytes of both levels.
   [[nodiscard]] std::uint64_t payload_bytes() const override {
     return scatter_->payload_bytes() + used().payload_bytes() + gather_->payload_bytes();
   }
@@ -73,7 +73,7 @@ class LevelledReducer final : public Reducer<S> {
     return scatter_->values_sent(queue) + used().values_sent(queue) + gather_->values_sent(queue);
   }
   void settle(Queue<S> queue) override { used().settle(queue); }
-  /// Of the shard between machines.
+  /// Residual of the shard that is reduced between machines.
   [[nodiscard]] View<const float, S> residual() const override { return used().residual(); }
   [[nodiscard]] std::string note() const override { return used().note(); }
   [[nodiscard]] bool reached() const override { return used().reached(); }

@@ -26,7 +26,7 @@ class PayloadSlots {
       exact_ = exact_ && footprint.exact;
     }
   }
-  /// Of a vector of n elements cut into `ranks` segments.
+  /// Slots for a vector of n elements cut into `ranks` segments.
   template <Space S>
   static PayloadSlots of_segments(const Codec<S>& codec, std::size_t n, int ranks) {
     std::vector<Footprint> footprints;
@@ -83,7 +83,7 @@ class PayloadGather {
 
   [[nodiscard]] const PayloadSlots& slots() const { return slots_; }
 
-  /// What a gather works in.
+  /// Scratch of a gather.
   struct Workspace {
     Workspace(const PayloadGather& gather, Scratch<S>& pieces)
         : all{pieces.take_bytes(gather.slots_.bytes())},

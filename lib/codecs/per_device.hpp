@@ -28,7 +28,7 @@ class PerDevice {
     return found->second;
   }
 
-  /// What `make` made. Throws Fault::internal where it was not called before.
+  /// The object that `make` made. Throws Fault::internal where it was not called before.
   [[nodiscard]] const T& get(Key... key) const {
     const std::shared_lock lock{mutex_};
     const auto found = all_.find({cuda::current_device(), key...});

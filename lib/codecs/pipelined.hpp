@@ -88,7 +88,7 @@ struct ChunkOfUnit {
 /// are compared with.
 [[nodiscard]] bool can_be_pipelined(const CodecSpec& spec);
 
-/// What the draws of a chunk depend on: chunk 0 draws as the whole unit does.
+/// The draw context of a chunk; chunk 0 draws as the whole unit would.
 [[nodiscard]] EncodeContext context_of_chunk(EncodeContext context, std::size_t chunk);
 
 }  // namespace gradtool

@@ -75,8 +75,8 @@ class Reducer {
   virtual void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
                       const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) = 0;
 
-  /// Where the last `reduce` of `gradient` left its result: there, or in the workspace for a library's collective that
-  /// is not in place.
+  /// The place of the result of the last `reduce` of `gradient`: `gradient` itself, or the workspace for a library's
+  /// collective that is not in place.
   [[nodiscard]] virtual View<float, S> result(View<float, S> gradient) const { return gradient; }
 
   /// Forgets all state, as if newly made.
@@ -96,14 +96,14 @@ class Reducer {
   [[nodiscard]] virtual std::uint64_t values_sent(Queue<S> queue) const = 0;
   /// Brings residual() up to date with the last `reduce`, enqueued. Changes no later result. Not timed.
   virtual void settle(Queue<S> /*queue*/) {}
-  /// What is held back for later steps, as of the last `settle`; empty for a reducer without error feedback.
+  /// The values held back for later steps, as the last `settle` left them; empty for a reducer without error feedback.
   [[nodiscard]] virtual View<const float, S> residual() const { return {}; }
   /// For a method whose descriptor names a target: this rank's part of it in the last `reduce`, n values, enqueued and
   /// valid until the next `reduce`. The result should have been the mean of these over ranks. Not timed, called on
   /// every rank, no collective. Empty: this rank's gradient.
   [[nodiscard]] virtual View<const float, S> target(Queue<S> /*queue*/) { return {}; }
-  /// What the reader of a row must know, for the steps reduced so far: a missing input, a phase that was not reached.
-  /// One clause, no full stop; the same on every rank.
+  /// A note that the reader of a row must see, about the steps reduced so far: a missing input, a phase that was not
+  /// reached. One clause, no full stop; the same on every rank.
   [[nodiscard]] virtual std::string note() const { return {}; }
   /// False while all that was reduced went another way than the method's: a warm-up, a sampling phase, a missing input.
   /// Times and errors are then not the method's, and nobody is advised by them. The same on every rank.
@@ -122,7 +122,8 @@ class Reducer {
   Reducer() = default;
 };
 
-/// What reducers of their own share: the unit's size, the number of ranks, and the counts of the last step.
+/// The part that all hand-written reducers share: the unit's size, the number of ranks, and the counts of the last
+/// step.
 template <Space S>
 class CountingReducer : public Reducer<S> {
  public:
@@ -140,8 +141,8 @@ class CountingReducer : public Reducer<S> {
   std::uint64_t values_sent_ = 0;
 };
 
-/// What the ranks want of each other. Shard r is ring_segment(n, r, ranks) of a vector of n elements, and belongs to
-/// rank r.
+/// The operation that the ranks do together. Shard r is ring_segment(n, r, ranks) of a vector of n elements, and
+/// belongs to rank r.
 enum class Collective : std::uint8_t {
   all_reduce,      ///< the mean over ranks, on every rank
   reduce_scatter,  ///< the mean over ranks of shard r, on rank r
@@ -173,7 +174,7 @@ enum class Scheme : std::uint8_t {
 template <Space S>
 [[nodiscard]] std::shared_ptr<const Codec<S>> make_codec(const CodecSpec& spec, const Layout& layout);
 
-/// What a reducer is made from. The references need not outlive the call.
+/// The arguments of a reducer's constructor. The references need not outlive the call.
 template <Space S>
 struct ReducerSetup {
   const CodecSpec& spec;
@@ -200,12 +201,12 @@ template <Space S>
 /// The scheme that `between` will ride. Throws Fault::usage where a codec cannot work on the shards of two levels.
 Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme scheme);
 
-/// What a piece of a workspace takes on a GPU.
+/// Bytes that a piece of a workspace takes on a GPU.
 constexpr std::size_t padded(std::size_t bytes) {
   return Arena<Space::cuda>::padded_size(bytes);
 }
 
-/// What a communicator is told about the vector (Communicator::describe).
+/// The description of the vector for a communicator (Communicator::describe).
 [[nodiscard]] inline std::vector<SummedTensor> summed_tensors(const Layout& layout) {
   std::vector<SummedTensor> tensors;
   tensors.reserve(layout.tensors.size());

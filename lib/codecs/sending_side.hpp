@@ -13,8 +13,8 @@
 
 namespace gradtool {
 
-/// What one rank keeps in order to encode the gradient of one unit, step after step: the codec's own memory where it
-/// has one, or the residual of error feedback, or what EF21 has sent. All memory is taken on construction.
+/// The state of one rank that encodes the gradient of one unit, step after step: the codec's own memory where it has
+/// one, or the residual of error feedback, or the sum of what EF21 has sent. All memory is taken on construction.
 template <Space S>
 class SendingSide {
  public:
@@ -83,7 +83,7 @@ class SendingSide {
 
   [[nodiscard]] const Codec<S>& codec() const { return *codec_; }
   [[nodiscard]] const Footprint& footprint() const { return footprint_; }
-  /// What is held back for later steps; empty where nothing is. With EF21 it is the last gradient less what all
+  /// The values held back for later steps; empty if there are none. With EF21 it is the last gradient less what all
   /// payloads add up to, and is not added to the next gradient.
   [[nodiscard]] View<const float, S> residual() const {
     return encoder_ && residual_.empty() ? encoder_->residual() : residual_;

@@ -149,7 +149,8 @@ class AllToAllReducer final : public CodecReducer<S> {
     for (auto& owner : owners_) owner->visit_state(visitor);
   }
   [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override { return {.shards = true}; }
-  /// Of the shards for others and of the mean, as bytes of the payload are counted; in a reduce-scatter of all shards.
+  /// Values of the shards for others and of the mean, counted like the payload's bytes; in a reduce-scatter those of
+  /// all shards.
   [[nodiscard]] std::uint64_t values_sent(Queue<S> queue) const override {
     const std::uint64_t shards = CodecReducer<S>::values_sent(queue);
     if (!gather_) return shards;
@@ -216,7 +217,7 @@ class SumReduceScatter final : public CodecReducer<S> {
     const Workspace work{this->footprint(), Scratch<S>{workspace}};
     const int me = comm.rank();
     in_phase(clock, Phase::encode, queue, [&] {
-      // What lies between payloads is added too, and must be numbers.
+      // The bytes between payloads are added too, so they must be valid numbers.
       fill_zero(queue, {reinterpret_cast<float*>(work.payload.data()), work.payload.size() / sizeof(float)});
       this->sender_.encode(queue, gradient, side, context, work.payload, work.scratch);
     });
@@ -376,7 +377,7 @@ class ShardExchange final : public CodecReducer<S> {
   PayloadExchange<S> exchange_;
 };
 
-/// What the uncompressed collectives share: nothing is kept, and everything is sent.
+/// The part that the uncompressed collectives share: nothing is kept, and everything is sent.
 template <Space S>
 class DenseCollective : public Reducer<S> {
  public:

@@ -40,8 +40,8 @@ struct TensorChunk {
 /// left, then one of the elements that are left.
 class TensorChunks {
  public:
-  /// Of a chunk of 4096 elements k values are sent, and of a smaller one as large a share, rounded up. words_of(kept)
-  /// says how many 32-bit words the record of a chunk has. Records lie one behind the other from word `word` on.
+  /// Sends k values of a chunk of 4096 elements, and as large a share of a smaller one, rounded up. words_of(kept) says
+  /// how many 32-bit words the record of a chunk has. Records lie one behind the other from word `word` on.
   template <class WordsOf>
   TensorChunks(const Layout& layout, std::size_t k, std::size_t word, const WordsOf& words_of)
       : elements_{layout.elements}, words_{word} {
@@ -108,7 +108,7 @@ class TensorChunks {
   }
 
  private:
-  /// What rows or columns of a matrix are cut into.
+  /// The side of the chunks into which rows or columns of a matrix are cut.
   static std::size_t side_of(std::size_t extent) {
     if (extent <= TensorChunk::kSide) return extent;
     for (std::size_t side = TensorChunk::kSide; side >= TensorChunk::kSide / 2; --side) {
