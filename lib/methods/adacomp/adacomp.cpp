@@ -18,7 +18,7 @@ using format::AdaComp;
 using format::AdaCompPiece;
 using format::AdaCompTensor;
 
-/// What the passes over a piece find out.
+/// The result of the passes over a piece.
 struct PieceResult {
   double largest = 0.0;           ///< sum over its bins of the largest |G|; infinite where a bin is not finite
   std::uint32_t sent = 0;         ///< elements

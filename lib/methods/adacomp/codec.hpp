@@ -11,7 +11,7 @@
 #include "lib/core/arena.hpp"
 #include "lib/methods/adacomp/format.hpp"
 
-/// What the CPU and the GPU version of codec adacomp share: how a bucket is cut, and the state of a rank.
+/// The part that the CPU and the GPU version of codec adacomp share: how a bucket is cut, and the state of a rank.
 namespace gradtool {
 
 /// The tensors of a bucket in bins, and the bins in pieces of work.

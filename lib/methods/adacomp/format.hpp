@@ -26,7 +26,7 @@ struct AdaComp {
   }
   GT_HD static std::uint32_t code(float sum) { return kPositive + (bits_of(one_nan(sum)) >> 31); }
   GT_HD static bool finite(float scale) { return scale < float_of(kInfinity); }
-  /// What stays of G after the scale with its sign was sent. A scale that is not finite clears it.
+  /// The rest of G after the scale with its sign was sent. A scale that is not finite clears it.
   GT_HD static float residue_after(float sum, float scale) {
     return finite(scale) ? sum - float_of(bits_of(scale) | (bits_of(sum) & 0x80000000u)) : 0.0F;
   }

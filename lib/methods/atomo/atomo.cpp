@@ -111,7 +111,7 @@ class Atomo final : public Codec<Space::host> {
   }
 
  private:
-  /// What one matrix is decomposed in.
+  /// Scratch in which one matrix is decomposed.
   struct Lane {
     HostView<std::byte> singular;
     HostView<double> probabilities;

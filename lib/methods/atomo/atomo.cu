@@ -47,7 +47,7 @@ struct Table {
   std::size_t header_bytes;
 };
 
-/// What encode finds out on the device. Arrays "of all values" have a number for each singular value of each factored
+/// The results of encode on the device. Arrays "of all values" have a number for each singular value of each factored
 /// tensor, from AtomoTensor::values_first on.
 struct Triplets {
   double* vectors;         ///< of all factored tensors, from vectors_first on, in ascending order of the eigenvalues
@@ -223,8 +223,8 @@ __global__ void finish_kernel(Table table, std::size_t index, AtomoTensor tensor
   }
 }
 
-/// Where the floats of each tensor start in a payload; behind that how many floats there are, and whether its counts,
-/// its size and the length of the view agree. One thread.
+/// Finds the first float of each tensor in a payload; behind these entries it stores how many floats there are, and
+/// whether the payload's counts, its size and the length of the view agree. One thread.
 __global__ void locate_kernel(Table table, const std::byte* payload, std::size_t bytes, std::uint64_t* offsets) {
   if (threadIdx.x != 0) return;
   const auto* counts = reinterpret_cast<const std::uint32_t*>(payload + 8);

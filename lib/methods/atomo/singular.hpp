@@ -26,7 +26,7 @@ class SingularVectors {
   explicit SingularVectors(std::size_t order);
   [[nodiscard]] std::size_t scratch_bytes() const;
 
-  /// Where the results lie in the scratch. Values descend; vector j has `order` numbers from vectors + j * order on.
+  /// The results' places in the scratch. Values descend; vector j has `order` numbers from vectors + j * order on.
   struct Result {
     double* values = nullptr;
     double* vectors = nullptr;

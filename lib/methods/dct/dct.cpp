@@ -90,7 +90,7 @@ class DctCodec final : public Codec<Space::host> {
     const double share = n == 0 ? 1.0 : static_cast<double>(options_.kept(n)) / static_cast<double>(n);
     return {.nmse = (1.0 - share) * (1.0 + 1e-9), .of_largest = 1.0};
   }
-  /// As many as reach the k-th largest of the first step: all, where all are equal.
+  /// The number of elements that reach the k-th largest of the first step; it is n if all are equal.
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
     return read_sparse_header("dct", payload, n, 32).count;
   }

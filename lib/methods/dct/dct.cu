@@ -92,7 +92,7 @@ __global__ void settle_kernel(DctThreshold* threshold, SelectState* state) {
 }
 
 /// residual += gradient, and chooses what reaches the threshold among the numbers of `select`, which are the residual.
-/// Where `scheduled`, and where there is no usable threshold, that is first the k-th largest magnitude.
+/// The threshold is first the k-th largest magnitude if `scheduled`, or if there is no usable one.
 void choose(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, float* residual, std::size_t k,
             bool scheduled, const Select& select, DctThreshold* threshold) {
   const std::size_t n = gradient.size();

@@ -15,7 +15,7 @@ struct DctOptions {
 
   /// k: the threshold is the k-th largest of n magnitudes.
   [[nodiscard]] std::size_t kept(std::size_t n) const { return share_of(ratio, n); }
-  /// What the reader of a row must know after so many steps: that the threshold was never refreshed.
+  /// A note for the reader of a row after so many steps: that the threshold was never refreshed.
   [[nodiscard]] std::string note(std::int64_t steps) const {
     if (steps < 2 || steps > refresh) return "";
     return "the threshold is that of the first of " + std::to_string(steps) + " steps";

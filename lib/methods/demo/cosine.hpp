@@ -26,11 +26,11 @@ class CosineBases {
 
   /// Entry k * 64 + i is that of frequency k at element i; zeros behind the length.
   [[nodiscard]] const float* of(std::size_t length) const { return rows_.data() + place_[length] * kSide * kSide; }
-  /// The same ordered for `forward`: row i < 32 has the even frequencies at element i, then the odd ones.
+  /// The basis in the order of `forward`: row i < 32 has the even frequencies at element i, then the odd ones.
   [[nodiscard]] const float* folded(std::size_t length) const {
     return folded_.data() + place_[length] * kHalf * kSide;
   }
-  /// Where the basis of a length lies among those of `all`, and all of them one behind the other.
+  /// The place of each length's basis in `all`, which holds all bases one behind the other.
   [[nodiscard]] std::vector<std::uint32_t> places() const { return {place_.begin(), place_.end()}; }
   [[nodiscard]] const std::vector<float>& all() const { return rows_; }
 

@@ -144,7 +144,7 @@ class Demo final : public Codec<Space::host> {
   }
 
  private:
-  /// What signs need besides: one of them in each number, up to whole words, and the sum of magnitudes of each chunk.
+  /// Scratch that signs need besides: one in each number, up to whole words, and the sum of magnitudes of each chunk.
   struct Workspace {
     Workspace(const Demo& codec, Scratch<Space::host> pieces)
         : signs{pieces.take<std::uint32_t>(codec.options_.signs ? 32 * mark_words(codec.chunks_.sent()) : 0)},

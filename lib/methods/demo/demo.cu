@@ -167,7 +167,7 @@ __global__ void put_back_kernel(DemoTable table, DemoState<Space::cuda> state, f
   }
 }
 
-/// What becomes of the transformed sums.
+/// The last steps on the transformed sums.
 struct DemoEnd {
   const std::uint32_t* senders = nullptr;  ///< of each coefficient; null: `ranks` for all
   std::uint32_t ranks = 1;

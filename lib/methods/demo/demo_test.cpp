@@ -70,7 +70,7 @@ TEST(Demo, SendsTheLargestWaveAndKeepsTheOthers) {
   EXPECT_EQ(run.encoder().residual()[5 * 64 + 3], 0.0F);
   expect_near({run.encoder().target({}).data(), run.encoder().target({}).data() + 4096},
               sum_of(wave(3, 5, 4.0), wave(10, 0, 1.0)));
-  // What is left decays by half, and what comes adds to it: 0.5 and 0.25 at (10, 0), against 0.7 elsewhere.
+  // The rest decays by half, and the new gradient adds to it: 0.5 and 0.25 at (10, 0), against 0.7 elsewhere.
   expect_near(run.decode(run.encode(sum_of(wave(10, 0, 0.25), wave(2, 2, 0.7)))), wave(10, 0, 0.75));
 }
 
@@ -112,7 +112,7 @@ TEST(Demo, AveragesOverThoseThatSent) {
 }
 
 TEST(Demo, EverythingComesInTheEndWithoutDecay) {
-  // What ranks hold and what came out add up to what went in: coefficients are sent exactly.
+  // The momentum that ranks hold and the results add up to the gradients, because coefficients are sent exactly.
   const Layout layout = several_tensors();
   const int steps = 20;
   const auto out = run_model({.codec = "demo:beta=1,average=all,k=256", .ranks = 3, .steps = steps, .layout = layout});

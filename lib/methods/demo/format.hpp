@@ -27,7 +27,7 @@ struct DemoOptions {
 
 namespace format {
 
-/// Where the sections of a payload of `sent` coefficients begin, in bytes. Signs have a scale for each tensor.
+/// The first bytes of the sections in a payload of `sent` coefficients. Signs have a scale for each tensor.
 struct DemoSections {
   DemoSections(std::size_t tensors, std::size_t sent, bool signs)
       : values{signs && sent > 0 ? 4 * tensors : 0},
@@ -41,7 +41,7 @@ GT_HD inline float demo_carry(float held, float coefficient, float beta) {
   return one_nan(beta * held + coefficient);
 }
 
-/// What becomes of the sum over ranks of a coefficient, which `senders` of the ranks sent.
+/// The mean of a coefficient from its sum over ranks, `senders` of which sent it.
 GT_HD inline float demo_mean(float sum, std::uint32_t senders) {
   return senders > 1 ? sum / static_cast<float>(senders) : sum;
 }

@@ -8,7 +8,8 @@
 
 namespace gradtool {
 
-/// What one step of a rank changes: the momentum as coefficients, chunk after chunk, and what was sent of it.
+/// The state that one step of a rank changes: the momentum as coefficients, chunk after chunk, and the part of it that
+/// was sent.
 template <Space S>
 struct DemoState {
   View<float, S> momentum;  ///< without what was sent
@@ -42,7 +43,7 @@ class DemoEncoder final : public Encoder<S> {
     fill_zero(queue, {reinterpret_cast<float*>(state_.positions.data()), (state_.positions.size() + 1) / 2});
   }
   void visit_state(StateVisitor& visitor) override { visitor.values("momentum", state_.momentum); }
-  /// As coefficients: their norm is that of the momentum, because the transform is orthonormal.
+  /// The momentum's coefficients: their norm is that of the momentum, because the transform is orthonormal.
   [[nodiscard]] View<const float, S> residual() const override { return state_.momentum; }
   [[nodiscard]] View<const float, S> target(Queue<S> queue) override {
     if (!target_) target_ = std::make_unique<Arena<S>>(2 * Arena<S>::padded_size(4 * state_.momentum.size()));

@@ -184,7 +184,8 @@ class HostDgc final : public Codec<Space::host> {
     }
   }
 
-  /// Of the first step, which sends elements of the gradient; with nesterov (1 + momentum) times these, at most twice.
+  /// Holds for the first step, which sends elements of the gradient; with nesterov it sends (1 + momentum) times these,
+  /// at most twice.
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override {
     return {.nmse = 1.0 + 1e-6, .of_largest = 1.0 + 1e-6};
   }

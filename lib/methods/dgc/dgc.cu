@@ -73,7 +73,7 @@ __global__ void scale_kernel(const double* sums, std::size_t pieces, double limi
   if (threadIdx.x == 0) *scale = format::clip_scale(squares, limit);
 }
 
-/// What a step reads and writes beside the gradient.
+/// The arrays that a step reads and writes besides the gradient.
 struct StepState {
   float *u, *v;
   float* whole;        ///< where the payload has the elements that are sent whole
@@ -168,7 +168,7 @@ struct ThresholdChain {
   }
 };
 
-/// What settling the threshold keeps in device memory.
+/// The state of settling the threshold, in device memory.
 struct SettleState {
   std::uint32_t first;                                ///< threshold
   std::uint32_t ticket;                               ///< counts finished blocks

@@ -18,7 +18,8 @@
 
 namespace gradtool {
 
-/// What follows from dgc's parameters and a bucket's layout, the same for the CPU and the GPU (Lin et al., ICLR 2018).
+/// The plan that follows from dgc's parameters and a bucket's layout, the same for the CPU and the GPU (Lin et al.,
+/// ICLR 2018).
 class DgcPlan {
  public:
   /// Consecutive elements of the bucket that are sent in the same way.
@@ -69,7 +70,7 @@ class DgcPlan {
   [[nodiscard]] static std::size_t samples_above(double density, std::size_t taken);
 
   [[nodiscard]] const IndexCoding& coding() const { return coding_; }
-  /// Where the elements sent whole begin in the payload, behind its size, and where its sparse part begins.
+  /// The offset in bytes of the elements sent whole in the payload, behind its size, and that of its sparse part.
   static constexpr std::size_t kWholeOffset = sizeof(std::uint64_t);
   [[nodiscard]] std::size_t sparse_offset() const { return whole_ == 0 ? 0 : kWholeOffset + sizeof(float) * whole_; }
   [[nodiscard]] std::size_t payload_bound() const {

@@ -108,8 +108,8 @@ TEST(Dion, ColumnsOfRoundingAreLeftOut) {
   }
 }
 
-/// What a factor of one column does not hold stays in the momentum whole, and comes when it is the larger part: with mu
-/// = 0 the update turns between two directions that a gradient has in equal steps.
+/// The momentum keeps all that a factor of one column does not hold, and sends it when it is the larger part: with mu =
+/// 0 the update turns between two directions that a gradient has in equal steps.
 TEST(Dion, WhatIsNotSentStays) {
   const auto u = unit_vector(kRows, 1);
   const auto v = unit_vector(kColumns, 2);

@@ -108,7 +108,7 @@ class DionReducer final : public CountingReducer<S> {
     std::size_t bytes;
   };
 
-  /// What target() works in.
+  /// Scratch of target().
   struct Aim {
     Aim(const DionReducer& reducer, Scratch<S> scratch)
         : result{scratch.template take<float>(reducer.n_)},

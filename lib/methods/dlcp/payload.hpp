@@ -37,7 +37,7 @@ class PacketLayout {
   [[nodiscard]] std::size_t largest_payload() const {
     return sizeof(format::ChannelHeader) + format::bitmap_bytes(2 * count_) + 2 * bytes_;
   }
-  /// Where packet number `packet` of a tensor begins in the bucket.
+  /// The index in the bucket of the first element of packet number `packet` of a tensor.
   [[nodiscard]] std::size_t first_element(const Tensor& tensor, std::size_t packet) const {
     return tensor.first_element + packet * elements_each_;
   }
@@ -56,7 +56,7 @@ class PacketLayout {
   std::size_t bytes_ = 0;
 };
 
-/// What one transfer did to the packets of a bucket. The pointers go into the sender's scratch.
+/// The outcome of one transfer for the packets of a bucket. The pointers go into the sender's scratch.
 struct Transfer {
   const std::uint8_t* flags = nullptr;     ///< per packet: the flags of its header; kRetransmitted if it was sent twice
   const std::uint32_t* arrived = nullptr;  ///< bitmap over transmissions: all packets, then those sent a second time

@@ -242,7 +242,7 @@ __global__ void encode_kernel(PartOnGpu to, const __grid_constant__ format::Dyna
   }
 }
 
-/// What this lane's codes stand for, as shares of their group's scale.
+/// The values of this lane's codes, as shares of their group's scale.
 template <std::uint32_t Bits>
 __device__ void values_of(const format::DynamiqLevels<Bits>& levels, std::uint64_t packed, float (&x)[kEach]) {
 #pragma unroll

@@ -144,7 +144,7 @@ TEST(DynamiqQuantiser, NotANumberStaysInItsSuperGroup) {
   }
 }
 
-/// Of the numbers that ranks round an element with, one lies in each of as many equal parts.
+/// The ranks' uniform numbers for an element lie one in each of as many equal parts of [0, 1).
 TEST(DynamiqRounding, TakesOnePartForEachRank) {
   std::mt19937 engine{1};
   for (const std::uint32_t ranks : {2U, 3U, 7U, 64U}) {

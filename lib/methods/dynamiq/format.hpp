@@ -13,7 +13,7 @@ namespace gradtool::format {
 inline constexpr std::size_t kDynamiqGroup = 16;
 inline constexpr std::size_t kDynamiqSuper = 256;
 
-/// What codes of `Bits` bits stand for, whose highest bit is the sign: (q^r - 1) / (q^top - 1) with q = 1 + 2 epsilon^2
+/// The values of codes of `Bits` bits, whose highest bit is the sign: (q^r - 1) / (q^top - 1) with q = 1 + 2 epsilon^2
 /// for r = 0 to top = 2^(Bits-1) - 1, or r / top.
 template <std::uint32_t Bits>
 struct DynamiqLevels {
@@ -95,8 +95,8 @@ GT_HD inline std::uint32_t dynamiq_code(float x, float share, float u, std::uint
   return (r + (u * (high - low) < share - low ? 1u : 0u)) | bits_of(x) >> 31 << (Bits - 1);
 }
 
-/// What an element is rounded with: uniform on [0, 1), and over the `ranks` whose `place` in a permutation differ one
-/// in each of as many equal parts. `shared` is a draw that all ranks share, `own` one that they do not.
+/// The number that rounds an element: uniform on [0, 1), and over the `ranks`, whose `place` in a permutation differ,
+/// one in each of as many equal parts. `shared` is a draw that all ranks share, `own` one that they do not.
 GT_HD inline float dynamiq_uniform(std::uint32_t shared, std::uint32_t own, std::uint32_t place, std::uint32_t ranks) {
   const std::uint32_t shifted = place + product(shared & 0xffffff00u, ranks).high;
   const std::uint32_t part = shifted < ranks ? shifted : shifted - ranks;

@@ -69,8 +69,8 @@ void count_exponents(const std::uint8_t* exponents, std::size_t count, std::uint
     counts[s] = parts[0][s] + parts[1][s] + parts[2][s] + parts[3][s];
 }
 
-/// What several lanes do at once is apart from the words, whose places follow one from the other: so the former becomes
-/// vector code, and little is left for the latter.
+/// Work that several lanes do at once is kept apart from the words, each of whose places follows from the one before:
+/// the former becomes vector code, and little is left for the latter.
 struct Lanes {
   alignas(64) std::array<std::uint32_t, kLanes> state;
   alignas(64) std::array<std::uint32_t, kLanes> moves;  ///< 1 where a lane gives or takes a word, else 0
@@ -164,7 +164,7 @@ class ExponentReader {
   /// The next `count` exponents; a multiple of 32 but for the last call.
   void read(std::size_t count, std::uint8_t* out) {
     std::size_t i = 0;
-    // As many rows as can be read without looking for the end of the words in between.
+    // This loop pops as many rows as can be read without looking for the end of the words in between.
     while (const std::size_t rows = std::min((count - i) / kLanes, static_cast<std::size_t>(end_ - next_) / kLanes)) {
       next_ = pop_rows(slots_.data(), states_.data(), rows, next_, out + i);
       i += rows * kLanes;
@@ -260,7 +260,7 @@ void read_payload(Queue<Space::host> queue, HostView<const std::byte> payload, s
   std::size_t total = layout.chunks_offset();
   for (std::size_t chunk = 0; chunk < layout.chunks(); ++chunk) total += bytes_of(chunk);
   if (stated != payload.size() || total != stated) fail("its sizes do not add up to its length");
-  // Where a chunk starts follows from the sizes before it, which every thread adds up for itself.
+  // The start of a chunk follows from the sizes before it, which every thread adds up for itself.
   parallel_for(queue, layout.chunks(), 1, 1, [&](std::size_t chunk, std::size_t last) {
     std::size_t start = layout.chunks_offset();
     for (std::size_t before = 0; before < chunk; ++before) start += bytes_of(before);

@@ -22,7 +22,7 @@ struct Rans {
   static constexpr std::uint32_t kTotal = 1u << kTotalBits;
   static constexpr std::uint32_t kLowest = 1u << 16;  ///< smallest state between symbols, and that before the first
 
-  /// What the encoder knows of a symbol: its frequency, 1 to 2^12, from bit 12 on; below, the sum of the frequencies of
+  /// The encoder's entry for a symbol: its frequency, 1 to 2^12, from bit 12 on; below, the sum of the frequencies of
   /// the symbols before it.
   GT_HD static std::uint32_t symbol(std::uint32_t start, std::uint32_t frequency) {
     return frequency << kTotalBits | start;
@@ -100,8 +100,8 @@ struct Exponents {
       frequencies[s] = static_cast<std::uint16_t>(counts[s] != 0 && share == 0 ? 1 : share);
       sum += frequencies[s];
     }
-    // What rounding left goes to the largest, where it costs least; what it took too much comes from there, a quarter
-    // at a time, so that no frequency falls to zero.
+    // The largest frequency takes the counts that rounding left, because they cost least there; it also gives those
+    // that rounding took too much, a quarter of itself at a time, so that no frequency falls to zero.
     while (sum != Rans::kTotal) {
       std::uint32_t largest = 0;
       for (std::uint32_t s = 1; s < kSymbols; ++s)
@@ -135,7 +135,7 @@ struct CodedChunk {
   GT_HD std::size_t bytes(std::size_t words) const { return words_offset() + Exponents::padded(2 * words); }
 };
 
-/// What the first pass over a chunk leaves for the second: everything but the mantissas and the words.
+/// The result of the first pass over a chunk for the second: everything but the mantissas and the words.
 struct ExponentCode {
   std::uint32_t states[Exponents::kLanes];
   std::uint32_t bitmap[Exponents::kSymbols / 32];

@@ -44,7 +44,7 @@ __global__ void decide_kernel(Calibration calibration, const float* values, std:
     calibration.samples[first_sample + i] = unit * values[i * count / samples];
 }
 
-/// Where a calibration is complete: a block for each m adds up the squared error of its format over the samples.
+/// Runs when a calibration is complete: a block for each m adds up the squared error of its format over the samples.
 __global__ void errors_kernel(Calibration calibration, const __grid_constant__ format::RangeFormats formats) {
   const CalibrationState& state = calibration.device->state;
   const unsigned mantissa = blockIdx.x;
@@ -63,7 +63,7 @@ __global__ void errors_kernel(Calibration calibration, const __grid_constant__ f
     calibration.errors[mantissa] = formats.has(mantissa) ? error : std::numeric_limits<double>::infinity();
 }
 
-/// Where a calibration is complete: one thread takes the m with the least error.
+/// Runs when a calibration is complete: one thread takes the m with the least error.
 __global__ void choose_kernel(Calibration calibration) {
   if (threadIdx.x != 0 || !calibration.device->step.completes) return;
   std::uint32_t best = calibration.rules.first_mantissa;

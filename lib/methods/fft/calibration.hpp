@@ -18,7 +18,7 @@
 /// than kSaturatedShare lies outside the range starts over: it is the first step of the next calibration.
 namespace gradtool {
 
-/// What the codec's parameters say about calibration.
+/// The codec's parameters for calibration.
 struct CalibrationRules {
   static constexpr std::size_t kSamplesPerStep = 4096;  ///< evenly spaced components of a step
   static constexpr double kSaturatedShare = 1e-4;
@@ -96,7 +96,7 @@ struct CalibrationState {
     return count < CalibrationRules::kSamplesPerStep ? count : CalibrationRules::kSamplesPerStep;
   }
 
-  /// What a report says about the state: the range in use, or how many steps are still to come.
+  /// The report's note on the state: the range in use, or how many steps are still to come.
   [[nodiscard]] std::string note() const;
 };
 

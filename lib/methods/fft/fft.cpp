@@ -34,7 +34,7 @@ class Fft final : public Codec<Space::host> {
     encode_with(queue, gradient, context, payload, scratch, nullptr);
   }
 
-  /// The same; `calibration`, where there is one, decides how the kept bins are coded and learns from them.
+  /// Encodes; `calibration`, unless it is null, decides how the kept bins are coded and learns from them.
   void encode_with(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
                    HostView<std::byte> payload, HostView<std::byte> scratch, FftCalibration* calibration) const {
     const std::size_t n = gradient.size();

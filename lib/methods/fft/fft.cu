@@ -105,7 +105,7 @@ class CudaFft final : public GpuCodec {
     encode_with(queue, gradient, context, payload, scratch, nullptr);
   }
 
-  /// The same; `calibration`, where there is one, decides how the kept bins are coded and learns from them.
+  /// Encodes; `calibration`, unless it is null, decides how the kept bins are coded and learns from them.
   void encode_with(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
                    Bytes payload, Bytes scratch, const cuda::Calibration* calibration) const {
     const std::size_t n = gradient.size();
@@ -118,7 +118,7 @@ class CudaFft final : public GpuCodec {
     const cuda::PieceShares shares{
         shape, static_cast<std::uint32_t>(options_.kept_of(theta, shape.bins_per_chunk())),
         shape.tail == 0 ? 0U : static_cast<std::uint32_t>(options_.kept_of(theta, shape.tail_bins()))};
-    // Of a single piece the strongest bins are the strongest of all, which the whole GPU selects.
+    // The strongest bins of a single piece are the strongest of all, so the whole GPU selects them.
     const bool by_piece = options_.by_piece() && shape.pieces() > 1;
     cuda::pack_spectrum(queue,
                         {.spectrum = workspace.spectrum.data(),

@@ -83,7 +83,7 @@ struct FftScaling {
   float factor = 0.0F;  ///< component times this is the number that is coded
   float scale = 0.0F;   ///< FftHeader::scale
 
-  /// Where the largest magnitude lies below this, its inverse might overflow, and everything is sent as zero.
+  /// Everything is sent as zero if the largest magnitude lies below this, because its inverse might overflow.
   static constexpr float kSmallestPeak = 0x1p-100F;
 
   /// `largest` is the largest magnitude among the kept components, as a binary32 pattern without sign; `unit` is

@@ -21,7 +21,7 @@ struct PieceShares {
   std::uint32_t of_tail = 0;
 };
 
-/// What calibration knows on the device. `step` is the decision on the step that is being encoded.
+/// The device's calibration state. `step` is the decision on the step that is being encoded.
 struct DeviceCalibrationState {
   CalibrationState state;
   CalibrationStep step;

@@ -57,7 +57,7 @@ class FftOptions {
 
   /// Header of a payload that keeps `kept` of `bins` bins with `mantissa` mantissa bits; its scale is left open.
   [[nodiscard]] format::FftHeader header(std::size_t bins, std::size_t kept, std::uint32_t mantissa) const;
-  /// The same with m = mantissa().
+  /// Makes the header with m = mantissa().
   [[nodiscard]] format::FftHeader header(std::size_t bins, std::size_t kept) const {
     return header(bins, kept, mantissa_);
   }

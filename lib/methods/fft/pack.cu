@@ -75,8 +75,8 @@ __global__ void keep_kernel(SelectChosen chosen, BinSelection selection) {
   raise_to_block_maximum(largest, selection.largest);
 }
 
-/// What a radix search knows about the power of the weakest bin that is kept: its leading digits, and how many of the
-/// bins that begin with these digits are kept.
+/// The power of the weakest bin that is kept, so far as a radix search knows it: its leading digits, and how many of
+/// the bins that begin with these digits are kept.
 struct PowerThreshold {
   std::uint32_t prefix, left;
 };

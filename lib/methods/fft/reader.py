@@ -17,7 +17,7 @@ def pieces(n, chunk):
 
 
 def numbers(codes, bits, mantissa, pbase, positives):
-    """What codes of the range-based float stand for."""
+    """Returns the values of codes of the range-based float."""
     if bits == 32:
         return codes.view(np.float32).astype(np.float64)
     negative = codes > positives

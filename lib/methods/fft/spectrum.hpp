@@ -25,7 +25,7 @@ struct FftWorkspace {
 
   FftWorkspace(const FftOptions& options, const format::FftShape& shape, Scratch<Space::host> scratch);
 
-  /// What one thread works with.
+  /// Buffers of one thread.
   struct Part {
     HostView<float> real;           ///< one piece of the signal
     HostView<float> complex;        ///< its spectrum, (re, im)

@@ -25,7 +25,7 @@ struct RawPayload {
   std::uint64_t bytes;  ///< of the view; the payload may end before it does
 };
 
-/// What a payload was found to hold.
+/// The contents of a payload.
 struct OpenedPayload {
   const std::uint32_t* bitmap;  ///< null where all bins are kept
   const std::uint32_t* codes;

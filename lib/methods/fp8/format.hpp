@@ -36,8 +36,8 @@ struct Fp8Rows {
   }
 };
 
-/// What the elements of a row are multiplied by before they are rounded, and divided by again: top / largest, or 1
-/// where that is infinite.
+/// The factor of a row's elements before they are rounded, by which they are divided again: top / largest, or 1 if that
+/// is infinite.
 template <SmallFloat Type>
 GT_HD float fp8_row_factor(float largest) {
   if (!is_finite(largest)) return quiet_nan();

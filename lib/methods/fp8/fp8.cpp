@@ -10,10 +10,10 @@
 namespace gradtool {
 namespace {
 
-/// What rounding does to an element of a block whose largest is at the end of the range: `relative` to a normal
-/// element, and `quantum`, of the block's largest, to a smaller one. Rounding to nearest moves a normal element by at
-/// most half a unit in the last place, and a smaller one by half the spacing of subnormals; stochastic rounding moves
-/// them up to twice as far.
+/// The bound of rounding for an element of a block whose largest is at the end of the range: `relative` for a normal
+/// element, and `quantum`, a share of the block's largest, for a smaller one. Rounding to nearest moves a normal
+/// element by at most half a unit in the last place, and a smaller one by half the spacing of subnormals; stochastic
+/// rounding moves them up to twice as far.
 template <format::SmallFloat Type>
 ErrorBound rounding_bound(std::size_t in_block, bool stochastic, double absolute) {
   const double steps = stochastic ? 1.0 : 0.5;
@@ -88,7 +88,7 @@ class Fp8ByRow final : public Codec<Space::host> {
     });
   }
 
-  /// Of a row whose largest element has no finite factor, every element may be lost.
+  /// Every element of a row may be lost if its largest element has no finite factor.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
     return rounding_bound<Type>(
         std::min(n, rows_.row), stochastic_,

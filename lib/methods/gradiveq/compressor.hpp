@@ -14,14 +14,14 @@
 #include "lib/methods/gradiveq/basis.hpp"
 #include "lib/methods/gradiveq/layers.hpp"
 
-/// What one rank knows about all layers: samples of the first slice of each, the means of every slice, and the bases
-/// fitted to them. All memory that lasts is taken on construction.
+/// A compressor holds one rank's knowledge about all layers: samples of the first slice of each, the means of every
+/// slice, and the bases fitted to them. All memory that lasts is taken on construction.
 ///
 /// Everything is in terms of the mean over ranks: y_n = Uᵀ (g_n - mu), mean of y_n = Uᵀ (mean of g_n - mu). The paper's
 /// eqs. 3-5 say the same in terms of sums over N ranks with mu / N.
 namespace gradtool::gradiveq {
 
-/// What the compressors of both processors have in common.
+/// The part that the compressors of both processors share.
 class CompressorBase {
  public:
   [[nodiscard]] std::span<const Layer> layers() const { return layers_; }
@@ -89,8 +89,8 @@ class Compressor<Space::host> : public CompressorBase {
     project(queue, gradient, y, scratch, vote.empty() ? nullptr : &loss);
     if (!vote.empty()) vote[0] = loss > worst ? 1.0F : 0.0F;
   }
-  /// The same with the loss in place of the vote: where `loss` is not null, ||g - (U y + mu)|| / ||g|| over the slices
-  /// of all layers that have components (eq. 7, normalised), from ||g - mu||² - ||y||².
+  /// Projects and stores the loss in place of the vote, unless `loss` is null: ||g - (U y + mu)|| / ||g|| over the
+  /// slices of all layers that have components (eq. 7, normalised), from ||g - mu||² - ||y||².
   void project(Queue queue, const float* gradient, std::span<float* const> y, HostView<std::byte> scratch,
                double* loss) const;
   void rebuild(Queue queue, std::span<float* const> y, float share, float* slices, HostView<std::byte> scratch,

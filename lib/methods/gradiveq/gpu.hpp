@@ -19,7 +19,8 @@
 /// (gradiveq.cu). Everything is enqueued but what says so, and sums have a fixed order.
 namespace gradtool::gradiveq {
 
-/// What one block of a kernel moves: `taps` taps of `filters` filters. `tap` counts from the range's first tap.
+/// The tile that one block of a kernel moves: `taps` taps of `filters` filters. `tap` counts from the range's first
+/// tap.
 struct TapTile {
   std::size_t filter;
   std::uint32_t range, filters;
@@ -62,9 +63,9 @@ class TapMoves<Space::cuda> {
   cuda::DeviceBuffer range_table_, tile_table_;
 };
 
-/// As BasisFit: Gram matrices by cuBLAS, their eigenvectors by cuSOLVER, both in float64. A basis is stored component
-/// after component. How many components there are decides how long messages are, so fitting waits for the GPU, up to
-/// four times a layer.
+/// BasisFit on a GPU: Gram matrices by cuBLAS, their eigenvectors by cuSOLVER, both in float64. A basis is stored
+/// component after component. How many components there are decides how long messages are, so fitting waits for the
+/// GPU, up to four times a layer.
 class CudaBasisFit {
  public:
   using Queue = gradtool::Queue<Space::cuda>;

@@ -250,7 +250,7 @@ class Compressor<Space::cuda> : public CompressorBase {
       if (d == 0) continue;
       blas_->multiply(queue, workspace.blas, d, shared_mean_ ? 1 : slices, k, 1.0F, {state_.bases[l].data(), k, true},
                       {state_.means.data() + layers_[l].sliced_first, k}, 0.0F, state_.offsets[l].data(), d);
-      if (shared_mean_) {  // The same for every slice: each copy doubles the number of slices that have it.
+      if (shared_mean_) {  // Each copy doubles the number of slices that have the shared offset.
         for (std::size_t m = 1; m < slices; m *= 2) {
           const auto more = state_.offsets[l].part(m * d, std::min(m, slices - m) * d);
           cuda::copy_elements(queue, more, View<const float, Space::cuda>{state_.offsets[l].first(more.size())});

@@ -109,8 +109,8 @@ void gather_slices(const Layer& layer, const SlicePart& part, const float* gradi
 void scatter_slices(const Layer& layer, const SlicePart& part, const float* in, std::size_t stride, const float* means,
                     std::size_t mean_stride, float* gradient);
 
-/// Where everything lies in a message between ranks, in the order of the gradient: the coefficients of layers that are
-/// compressed, and all other elements as they are.
+/// The layout of a message between ranks, in the order of the gradient: the coefficients of layers that are compressed,
+/// and all other elements as they are.
 class Message {
  public:
   /// For a gradient of n elements. `layers` outlive the message.
@@ -124,10 +124,10 @@ class Message {
   /// it is where that is 0. Allocates nothing.
   void compress(std::span<const std::uint64_t> components);
 
-  /// What the message sends as it is, and the number of all its floats.
+  /// The ranges that the message sends uncompressed, and the number of all its floats.
   [[nodiscard]] std::span<const TapRange> ranges() const { return ranges_; }
   [[nodiscard]] std::size_t floats() const { return floats_; }
-  /// Where a layer's coefficients start.
+  /// The index of a layer's first coefficient.
   [[nodiscard]] std::size_t coefficients_first(std::size_t layer) const { return coefficients_first_[layer]; }
 
  private:

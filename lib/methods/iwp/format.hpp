@@ -7,7 +7,7 @@
 
 namespace gradtool::format {
 
-/// What a broadcasting rank sends before its mask.
+/// The header that a broadcasting rank sends before its mask.
 struct MaskHeader {
   std::uint64_t bytes = 0;  ///< size of the mask
   std::uint32_t count = 0;  ///< marked elements

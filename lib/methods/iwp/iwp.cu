@@ -18,7 +18,7 @@ namespace gradtool {
 namespace cuda {
 namespace {
 
-/// What a mask is made from. Most layers are small, so kernels take all layers at a time: blocks (x, layer).
+/// The inputs of a mask. Most layers are small, so kernels take all layers at a time: blocks (x, layer).
 struct Layers {
   IwpLayer* layers = nullptr;  ///< on the device
   std::size_t count = 0;

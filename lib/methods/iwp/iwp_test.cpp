@@ -97,7 +97,8 @@ TEST(Iwp, DensityGrowsWithBroadcastersAtMostInProportion) {
 }
 
 TEST(Iwp, ImportanceIsRelativeToTheWeight) {
-  // The same gradient everywhere: the smallest weights are sent. Without weights ties leave nothing above the quantile.
+  // All elements have equal gradients, so the smallest weights are sent. Without weights ties leave nothing above the
+  // quantile.
   const std::size_t n = 1000;
   const auto constant = [n](int, int) { return std::vector<float>(n, 0.5F); };
   const auto out = run_model(

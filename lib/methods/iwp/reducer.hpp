@@ -49,7 +49,7 @@ struct MaskPolicy {
     threshold.density = params.real("density");
   }
 
-  /// Where the thresholds of a step come from.
+  /// The source of a step's thresholds.
   enum class Source : std::uint8_t {
     quantile,          ///< an exact quantile of the importances
     kept_or_quantile,  ///< the threshold of the step before; an exact quantile where that is not positive
@@ -80,7 +80,7 @@ struct MaskPolicy {
   float bernoulli;      ///< q: an element below the threshold is marked with probability q importance / threshold
 };
 
-/// What a mask is made from in one step of one rank.
+/// The inputs of a mask in one step of one rank.
 template <Space S>
 struct MaskInput {
   View<const float, S> accumulated;

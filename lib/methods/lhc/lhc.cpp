@@ -38,7 +38,7 @@ constexpr ParamInfo kParams[] = {
      .max = 9007199254740992.0,
      .meaning = "of the hash functions, the same on all ranks"}};
 
-/// What a rank does by itself, on a CPU; see LhcReducer.
+/// The steps of a rank by itself, on a CPU; see LhcReducer.
 class HostSteps {
  public:
   HostSteps(Queue<Space::host> queue, const LhcPlan& plan)

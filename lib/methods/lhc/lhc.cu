@@ -25,7 +25,7 @@ namespace {
 constexpr std::uint32_t kHashes = format::kPeelingHashes;
 constexpr std::uint32_t kNoCell = 0xffffffffu;  // the key of entries that are not used
 
-/// What reading has found out, on the device.
+/// The progress of reading, on the device.
 struct PeelingProgress {
   std::uint64_t peeled = 0;    ///< elements, in all rounds
   std::uint64_t last = 0;      ///< elements, in the last round
@@ -124,7 +124,7 @@ __global__ void sum_kernel(Peeling table, const float* values, float* cells) {
   }
 }
 
-/// What a cell says of an element: the cell less the cell's other elements, as far as they are known.
+/// The value of an element from a cell: the cell less its other elements, as far as they are known.
 __device__ float less_known(const Peeling& table, const float* cells, std::uint32_t cell, std::uint32_t hash,
                             std::uint32_t element) {
   float rest = cells[cell];
@@ -194,7 +194,7 @@ using Bytes = View<std::byte, Space::cuda>;
 template <class T>
 using DeviceView = View<T, Space::cuda>;
 
-/// What a rank does by itself, on a GPU; see LhcReducer.
+/// The steps of a rank by itself, on a GPU; see LhcReducer.
 class CudaSteps {
  public:
   CudaSteps(Queue<Space::cuda> /*queue*/, const LhcPlan& plan)

@@ -25,7 +25,7 @@ class Table:
         return out
 
     def values(self, table, where):
-        """What each of their three cells says of elements."""
+        """Returns the elements' values as each of their three cells gives them."""
         return [sign[where] * table[cell[where]] for cell, sign in zip(self.cell, self.sign)]
 
     def read(self, table, where):

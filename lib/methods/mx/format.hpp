@@ -47,7 +47,7 @@ struct MxFormat {
   GT_HD static float power(std::uint32_t byte) { return float_of(byte == 0 ? 0x00400000u : byte << 23); }
 };
 
-/// The same with one scale, stored as float32, for blocks of any size.
+/// The format with one float32 scale, for blocks of any size.
 template <auto Type>
 struct MxWideFormat {
   using Scale = float;

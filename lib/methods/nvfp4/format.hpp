@@ -26,7 +26,7 @@ struct Nvfp4 {
   }
 };
 
-/// What the largest magnitude of a unit says about its blocks.
+/// The factors that follow from the largest magnitude of a unit.
 struct Nvfp4Unit {
   float encode = 0.0f;  ///< 6 * 448 / largest, so that the scale of the block with the largest magnitude is 448
   float decode = 0.0f;  ///< the inverse, which is sent
@@ -46,7 +46,7 @@ struct Nvfp4Unit {
     const float factor = 1.0f / block_unit(static_cast<std::uint8_t>(code), decode);
     return {static_cast<std::uint8_t>(code), factor < kMost ? factor : kMost};
   }
-  /// What the values of a block's codes are multiplied by. Codes above kLargestScale give some number.
+  /// The factor of the values of a block's codes. Codes above kLargestScale give some number.
   GT_HD static float block_unit(std::uint8_t code, float decode) { return Nvfp4::BlockScale::decode(code) * decode; }
 };
 

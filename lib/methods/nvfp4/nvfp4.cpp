@@ -43,7 +43,7 @@ GT_SIMD_CLONES void scale_blocks(const Nvfp4Unit& unit, const float* x, std::siz
   }
 }
 
-/// What the values of blocks are multiplied by; returns the largest code of a scale.
+/// Stores the factor of each block's values; returns the largest code of a scale.
 GT_SIMD_CLONES std::uint8_t units_of_blocks(const std::uint8_t* scales, std::size_t blocks, float decode,
                                             float* units) {
   std::uint8_t largest = 0;
@@ -178,11 +178,11 @@ class Nvfp4Codec final : public Codec<Space::host> {
     });
   }
 
-  /// Of a block whose scale is a normal number, which rounding makes larger or smaller by a sixteenth at most, an
-  /// element loses a fifth of itself or a quarter of the step: 1/16 of the largest, and 1/24 for rounding alone;
-  /// rounded stochastically twice as much and more. A block with a smaller scale errs more and may be lost, but its
-  /// elements are below 4e-5 of the unit's largest. A rotation keeps energies; an element is then as far off as its
-  /// block allows.
+  /// An element of a block whose scale is a normal number, which rounding makes larger or smaller by a sixteenth at
+  /// most, loses a fifth of itself or a quarter of the step: 1/16 of the largest, and 1/24 for rounding alone; rounded
+  /// stochastically twice as much and more. A block with a smaller scale errs more and may be lost, but its elements
+  /// are below 4e-5 of the unit's largest. A rotation keeps energies; an element is then as far off as its block
+  /// allows.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
     const double in_block = stochastic_ ? 0.37 : 0.07;
     const double nmse = in_block + 1e-9 * static_cast<double>(n);

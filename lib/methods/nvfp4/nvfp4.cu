@@ -114,7 +114,7 @@ struct EncodeNvfp4 {
   }
 };
 
-/// What MeasureNvfp4 left becomes the unit's scale.
+/// Turns the largest magnitude that MeasureNvfp4 found into the unit's scale.
 struct StoreNvfp4Unit {
   static std::size_t blocks(std::size_t /*n*/) { return 1; }
   __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {

@@ -39,7 +39,7 @@ class DriftingThreshold {
   float value_ = 0.0F;
 };
 
-/// What the steps of oktopk work on.
+/// The shape of the vector that the steps of oktopk work on.
 struct OkTopkShape {
   std::size_t n = 0, ranks = 1;
   IndexCoding coding;

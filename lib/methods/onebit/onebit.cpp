@@ -13,7 +13,7 @@
 namespace gradtool {
 namespace {
 
-/// What is added up for a column over some of its rows.
+/// Sums of a column over some of its rows.
 struct ColumnSums {
   double negative = 0.0;
   double other = 0.0;

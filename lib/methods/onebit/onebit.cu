@@ -11,7 +11,7 @@ namespace gradtool {
 namespace cuda {
 namespace {
 
-/// What is added up for a column over a chunk of its rows.
+/// Sums of a column over a chunk of its rows.
 struct ColumnSums {
   double negative;
   double other;
@@ -41,7 +41,7 @@ struct Tile {
   std::uint64_t chunk = 0;
 };
 
-/// What the kernels look up, all of it in device memory.
+/// Tables of the kernels, all of them in device memory.
 struct Tables {
   TensorTable pieces;
   const OneBitMatrix* matrix = nullptr;  ///< one for each tensor

@@ -28,7 +28,7 @@ enum class PacketLoss : std::uint8_t {
   tail,  ///< the last ones of each message, which arrive after the receiver has stopped to wait
 };
 
-/// What becomes of one message, a shard that is cut into packets. `from` is the key of the rank that sends it, and
+/// The losses of one message, a shard that is cut into packets. `from` is the key of the rank that sends it, and
 /// `first` is the number of its first packet in the whole vector: the numbers of a rank's messages do not overlap, and
 /// those of its own shard are free for the means that it sends. Can be passed to kernels.
 class MessageLoss {

@@ -92,8 +92,8 @@ TEST(Optireduce, WithoutLossTheRotationCostsOnlyRounding) {
   }
 }
 
-/// What is sent, against the definition: H[i][j] = (-1)^(number of bits that i and j share) / sqrt(order). The signs
-/// are those of the draws that all ranks share.
+/// Compares the messages with the definition: H[i][j] = (-1)^(number of bits that i and j share) / sqrt(order). The
+/// signs are those of the draws that all ranks share.
 TEST(Optireduce, SendsTheHadamardTransformOfBlocksThatLieAcrossTheVector) {
   constexpr std::size_t kOrder = 16;
   constexpr std::size_t n = 100;
@@ -121,8 +121,8 @@ TEST(Optireduce, SendsTheHadamardTransformOfBlocksThatLieAcrossTheVector) {
   }
 }
 
-/// Of p ranks with independent gradients, of which each but the owner's own is lost with probability q, the mean over
-/// what arrived has the variance E[1/arrived]; arrived - 1 is binomial, so that this is (1 - q^p) / (p (1 - q)).
+/// The mean over what arrived has the variance E[1/arrived] for p ranks with independent gradients, each of which but
+/// the owner's own is lost with probability q; arrived - 1 is binomial, so that this is (1 - q^p) / (p (1 - q)).
 TEST(Optireduce, LostContributionsCostWhatTheMeanOfFewerCosts) {
   constexpr std::size_t n = 20000;
   constexpr double q = 0.3;

@@ -112,7 +112,8 @@ class OptireduceReducer final : public CountingReducer<S> {
   using CountingReducer<S>::payload_bytes_;
   using CountingReducer<S>::values_sent_;
 
-  /// What rank r averages. Each shard is cut into packets by itself, so that the last packet of a shard may be shorter.
+  /// The shard that rank r averages. Each shard is cut into packets by itself, so that the last packet of a shard may
+  /// be shorter.
   struct Shard {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -137,7 +138,7 @@ class OptireduceReducer final : public CountingReducer<S> {
 
   [[nodiscard]] std::size_t packets_in(std::size_t count) const { return (count + each_ - 1) / each_; }
   [[nodiscard]] std::size_t largest_shard() const { return (shape_.elements() + ranks_ - 1) / ranks_; }
-  /// What rank `from` sent to this rank, in the order in which it is added: me + 1, me + 2, ...
+  /// The values that rank `from` sent to this rank; shards are added in the order of ranks me + 1, me + 2, ...
   [[nodiscard]] View<float, S> received_from(const Workspace& work, std::size_t me, std::size_t from) const {
     const std::size_t place = (from + ranks_ - me) % ranks_ - 1;
     return work.received.part(place * shards_[me].count, shards_[me].count);

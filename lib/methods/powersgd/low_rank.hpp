@@ -67,7 +67,7 @@ void rebuild_low_rank(Queue<Space::cuda> queue, const LowRankTable& table, const
 void update_residual(Queue<Space::cuda> queue, const LowRankTable& table, const float* p, const float* q,
                      const float* gradient, float* residual);
 
-/// What orthonormalise works in: Gram matrices of parts of P, their sum, which becomes the Cholesky factor R, and the
+/// Scratch of orthonormalise: Gram matrices of parts of P, their sum, which becomes the Cholesky factor R, and the
 /// inverse of R. All are rank x rank and column-major, one matrix of the bucket behind the other.
 struct OrthonormaliseWorkspace {
   /// The most parts that the rows of a P are cut into. Their Gram matrices are computed by different blocks and then

@@ -31,7 +31,7 @@ struct Matrices {
   std::vector<LowRankMatrix> all;
   std::size_t elements = 0, p_size = 0, q_size = 0, squares = 0, largest = 0;
 };
-/// The same in device memory.
+/// The matrices' table in device memory.
 struct Table {
   Table(Queue<Space::cuda> queue, const Matrices& matrices)
       : rows{queue, std::as_bytes(std::span{matrices.all})}, largest{matrices.largest} {}

@@ -1,4 +1,4 @@
-// What is between the collectives of methods that spread a power iteration over ranks, on the CPU.
+// Steps between the collectives of methods that spread a power iteration over ranks, on the CPU.
 #include "lib/methods/powersgd/steps.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What is between the collectives of methods that spread a power iteration over ranks, on a GPU.
+// Steps between the collectives of methods that spread a power iteration over ranks, on a GPU.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ __global__ void gather_kernel(const LowRankPlan::Uncompressed* parts, const floa
   for (std::size_t i = cuda::thread_in_grid(); i < part.count; i += cuda::threads_in_grid())
     message[part.message_first + i] = gradient[part.first + i];
 }
-/// The same back, times `share`.
+/// Copies back from the message, times `share`.
 __global__ void scatter_kernel(const LowRankPlan::Uncompressed* parts, const float* message, float share,
                                float* gradient) {
   const LowRankPlan::Uncompressed part = parts[blockIdx.y];

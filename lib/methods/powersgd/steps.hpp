@@ -8,7 +8,7 @@
 #include "lib/methods/powersgd/format.hpp"
 #include "lib/methods/powersgd/low_rank.hpp"
 
-// What is between the collectives of methods that spread a power iteration over ranks: PowerSGD and Dion.
+// Steps between the collectives of methods that spread a power iteration over ranks: PowerSGD and Dion.
 namespace gradtool {
 
 /// Which tensors of a bucket a low-rank method compresses, and where everything lies in its two messages. The first
@@ -33,14 +33,15 @@ struct LowRankPlan {
   std::size_t squares = 0;  ///< sum of rank² over the matrices
 };
 
-/// What a rank keeps from step to step.
+/// The state that a rank keeps from step to step.
 template <Space S>
 struct LowRankState {
   View<float, S> residual;  ///< empty without error feedback
   View<float, S> p;         ///< the first message: P of all matrices, and the tensors that are sent as they are
   View<float, S> q;         ///< the second message: Q of all matrices
 
-  /// Where M is after `first_product`: the residual has taken up the gradient, or there is none.
+  /// The memory of M after `first_product`: the residual if there is one, which has taken up the gradient, else the
+  /// gradient.
   [[nodiscard]] View<float, S> matrices(View<float, S> gradient) const {
     return residual.empty() ? gradient : residual;
   }
@@ -83,7 +84,7 @@ class HostLowRankSteps {
   void scatter(Queue<Space::host> queue, HostView<const float> message, float share, HostView<float> out) const;
   void rebuild(Queue<Space::host> queue, const State& state, HostView<float> gradient,
                HostView<const float> lost) const;
-  /// Where `added` is not null, it is added to m first.
+  /// Adds `added` to m first, unless it is null.
   void project(const Workspace& work, Queue<Space::host> queue, HostView<float> m, HostView<const float> q,
                HostView<float> p, const float* added = nullptr) const;
   void product(Queue<Space::host> queue, HostView<const float> p, HostView<const float> q, HostView<float> out) const;
@@ -109,7 +110,7 @@ class HostLowRankSteps {
     host::MatrixTile shape;
     std::size_t p_sums_first = 0, q_sums_first = 0;  ///< where its products lie in the workspace
   };
-  /// What a matrix is cut into.
+  /// The parts that a matrix is cut into.
   struct Cut {
     std::size_t first_tile = 0;
     std::size_t tiles = 0;

@@ -140,7 +140,7 @@ class QgzReducer final : public CountingReducer<S> {
   }
 
  private:
-  /// What the ranks of one level send each other.
+  /// The messages between the ranks of one level.
   class Moves {
    public:
     explicit Moves(std::size_t ranks) : out_sizes_(ranks), out_offsets_(ranks), in_sizes_(ranks), in_offsets_(ranks) {}
@@ -200,7 +200,7 @@ class QgzReducer final : public CountingReducer<S> {
   [[nodiscard]] View<std::byte, S> part(View<std::byte, S> encoded, std::size_t s) const {
     return encoded.part(offsets_[s], bytes_[s]);
   }
-  /// Of the slices that rank `place` of every node works on.
+  /// Bytes of the slices that rank `place` of every node works on.
   [[nodiscard]] std::uint64_t group_bytes(const std::vector<std::uint64_t>& slices, std::size_t place) const {
     std::uint64_t bytes = 0;
     for (std::size_t node = 0; node < nodes_; ++node) bytes += slices[node * local_ + place];

@@ -64,7 +64,7 @@ class QsgdElias final : public Codec<Space::host> {
       end += stream_bytes(bits[part]);
     }
     if (size != payload.size() || end != size) throw bad("its sizes do not add up");
-    // Where a part's stream starts follows from the sizes before it, which every thread adds up for itself.
+    // The start of a part's stream follows from the sizes before it, which every thread adds up for itself.
     parallel_for(queue, parts(n), 1, 1, [&](std::size_t part, std::size_t last) {
       std::size_t start = streams_offset(n);
       for (std::size_t before = 0; before < part; ++before) start += stream_bytes(bits[before]);

@@ -190,7 +190,7 @@ __device__ std::uint64_t window_at(const std::uint32_t* words, std::size_t count
   return std::uint64_t{__funnelshift_r(b, c, shift)} << 32 | __funnelshift_r(a, b, shift);
 }
 
-/// What a stream says from some bit on.
+/// The code that starts at one bit of a stream.
 struct ReadCode {
   std::uint32_t bits = 0;  ///< length of the code; 0 where no code starts at this bit
   std::uint32_t gap = 0, level = 0;

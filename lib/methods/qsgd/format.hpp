@@ -78,8 +78,8 @@ struct QsgdFormat {
   }
 };
 
-/// Where things lie in a qsgd payload with code=elias: its own size (8 bytes), ceil(n/bucket) float32 norms, the number
-/// of bits in each part's stream (4 bytes each), and the streams, each padded to whole words. A part is several whole
+/// The layout of a qsgd payload with code=elias: its own size (8 bytes), ceil(n/bucket) float32 norms, the number of
+/// bits in each part's stream (4 bytes each), and the streams, each padded to whole words. A part is several whole
 /// buckets, so that parts can be encoded and decoded side by side.
 struct QsgdStreams {
   std::size_t n;

@@ -15,7 +15,7 @@ struct QsgdOptions {
 
   /// Throws Fault::usage for a bucket that is not a multiple of 32.
   explicit QsgdOptions(const Params& params);
-  /// Of n elements, whichever code is used: an element moves by less than one level.
+  /// The bound for n elements, whichever code is used: an element moves by less than one level.
   [[nodiscard]] ErrorBound bound(std::size_t n) const;
 };
 

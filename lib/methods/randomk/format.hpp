@@ -56,7 +56,7 @@ GT_HD inline std::uint64_t subset_place(std::uint32_t low, std::uint32_t high, s
   return (high * (j + 1) + (low * (j + 1) >> 32)) >> 32;  // spares a product of 128 bits
 }
 
-/// The same with the draws of elements 2i and 2i + 1 of a key.
+/// Turn i with the draws of elements 2i and 2i + 1 of a key.
 GT_HD inline std::uint64_t subset_place(const DrawKey& key, std::uint64_t i, std::uint64_t j) {
   const Draws draws = draw4(key, i / 2);
   return i % 2 == 0 ? subset_place(draws.bits[0], draws.bits[1], j) : subset_place(draws.bits[2], draws.bits[3], j);

@@ -144,8 +144,8 @@ __global__ void gather_kernel(Subset subset, const float* gradient, float factor
   each_sent(subset, [&](std::uint32_t place, std::size_t i) { values[place] = format::times(gradient[i], factor); });
 }
 
-/// What stands behind the values is read as a key whatever it is. Where it is none, NaN is added to the elements that
-/// seed 0 draws.
+/// The kernel reads the bytes behind the values as a key whatever they are. Where it is none, NaN is added to the
+/// elements that seed 0 draws.
 __global__ void scatter_kernel(Subset subset, const format::RandomKKey* key, const float* values, float weight,
                                float* out) {
   const float factor = key->valid ? weight : format::float_of(0x7fc00000u);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kTile = detail::kBlockTile;
 static_assert(format::kSdp4bitLargestBlock <= kTile);
 
-/// What the elements of a group are multiplied by before the additions and after them.
+/// The factors of a group's elements before the additions and after them.
 struct Rotation {
   std::array<float, format::kRotated> before, after;
 };

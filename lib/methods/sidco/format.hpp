@@ -40,7 +40,7 @@ inline int sidco_stages(double ratio) {
   return needed <= 1.0 ? 1 : static_cast<int>(std::ceil(needed - 1e-9));
 }
 
-/// What a share `share` of a generalised Pareto distribution with this mean and variance exceeds.
+/// The magnitude that a share `share` of a generalised Pareto distribution with this mean and variance exceeds.
 GT_HD inline double pareto_excess(double mean, double variance, double share) {
   if (!(variance > 0.0)) return mean;  // all magnitudes are the same
   const double ratio = mean * mean / variance;
@@ -87,7 +87,8 @@ GT_HD inline double gamma_shape(double gap) {
   return (3.0 - gap + std::sqrt((gap - 3.0) * (gap - 3.0) + 24.0 * gap)) / (12.0 * gap);
 }
 
-/// What a share `share` of the gamma distribution with this mean and mean logarithm exceeds, by bisection.
+/// The magnitude that a share `share` of the gamma distribution with this mean and mean logarithm exceeds, by
+/// bisection.
 GT_HD inline double gamma_quantile(double mean, double mean_log, double share) {
   constexpr int kBisections = 80;  // halve an interval below the precision of double
   const double gap = std::log(mean) - mean_log;

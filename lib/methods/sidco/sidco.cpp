@@ -15,7 +15,7 @@
 namespace gradtool {
 namespace {
 
-/// What a piece of the gradient adds to a fit.
+/// The moments that a piece of the gradient adds to a fit.
 struct PieceMoments {
   SidcoMoments moments{};
   std::uint32_t largest = 0;  ///< the largest pattern that is finite
@@ -148,7 +148,7 @@ class Sidco final : public Codec<Space::host> {
     add_sparse("sidco", payload, weight, out, Workspace{out.size(), Scratch<Space::host>{scratch}}.positions);
   }
 
-  /// What is sent is exact, but nothing is promised about how much that is.
+  /// The values that are sent are exact, but nothing is promised about how many there are.
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0, .of_largest = 1.0}; }
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
     return read_sparse_header("sidco", payload, n, 32).count;

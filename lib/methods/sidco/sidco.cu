@@ -21,14 +21,14 @@ constexpr std::uint32_t kSmallestNormal = 0x00800000u;
 constexpr unsigned kMostBlocks = 1024;
 constexpr unsigned kFours = 4;  // loads of 16 bytes that a thread has under way; their numbers are added in float32
 
-/// What a block adds to a fit.
+/// The moments that a block adds to a fit.
 struct BlockMoments {
   SidcoMoments moments;
   std::uint32_t largest;  ///< pattern
   std::uint32_t unused;
 };
 
-/// What the stages leave in memory for each other.
+/// The memory in which the stages leave results for each other.
 struct Fitting {
   format::SidcoStages stages;
   std::uint32_t ticket;  ///< of last_block

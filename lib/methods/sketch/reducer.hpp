@@ -24,7 +24,7 @@ struct SketchPlan {
   [[nodiscard]] std::size_t cells() const { return rows * columns; }
 };
 
-/// Where the result goes: the kept sums times `share` to `out`, which is 0 elsewhere. Their elements become 0 in
+/// The targets of the result: the kept sums times `share` go to `out`, which is 0 elsewhere. Their elements become 0 in
 /// `residual` and `momentum`, each of which may be empty.
 template <Space S>
 struct SketchTargets {

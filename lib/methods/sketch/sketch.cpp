@@ -46,7 +46,7 @@ GT_SIMD_CLONES void momentum_range(float mu, float* gradient, float* momentum, s
   for (std::size_t i = 0; i < count; ++i) gradient[i] = momentum[i];
 }
 
-/// What a rank does by itself, on a CPU; see SketchReducer.
+/// The steps of a rank by itself, on a CPU; see SketchReducer.
 class HostSteps {
  public:
   HostSteps(Queue<Space::host> queue, const SketchPlan& plan)

@@ -191,7 +191,7 @@ namespace {
 
 using Bytes = View<std::byte, Space::cuda>;
 
-/// What a rank does by itself, on a GPU; see SketchReducer.
+/// The steps of a rank by itself, on a GPU; see SketchReducer.
 class CudaSteps {
  public:
   CudaSteps(Queue<Space::cuda> queue, const SketchPlan& plan)

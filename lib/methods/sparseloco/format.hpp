@@ -13,7 +13,8 @@ namespace gradtool::format {
 inline constexpr std::uint32_t kLocoPositionBits = 12;
 inline constexpr std::uint32_t kLocoCodeBits = 2;
 inline constexpr std::uint32_t kLocoCodes = 1U << kLocoCodeBits;
-/// Of fewer numbers the bins are those of magnitudes: bins over six deviations never separate two numbers, for example.
+/// The bins are those of magnitudes if a chunk has fewer numbers than this: bins over six deviations never separate two
+/// numbers, for example.
 inline constexpr std::uint32_t kLocoFewest = 16;
 
 /// The record of a chunk of which `kept` values are sent, in 32-bit words: the codebook as bfloat16, packed positions,
@@ -83,7 +84,7 @@ struct LocoSums {
   }
 };
 
-/// What error feedback sends from: beta e + g.
+/// The vector from which error feedback sends: beta e + g.
 GT_HD inline float loco_carry(float held, float gradient, float beta) {
   return one_nan(beta * held + gradient);
 }

@@ -17,7 +17,7 @@ def decode_layout(parameters, tensors, payload):
 
 
 def by_tensor(parameters, tensors, payload):
-    """What each tensor decodes to, 0 elsewhere."""
+    """Returns the values that each tensor decodes to, 0 elsewhere."""
     out = np.zeros((len(tensors), sum(tensor["elements"] for tensor in tensors)), np.float32)
     at = 0
     for tensor, indices, kept in chunks.cut(tensors, int(parameters["k"])):

@@ -67,7 +67,7 @@ TEST(SparseLoco, WorkedExample) {
 }
 
 TEST(SparseLoco, BinsOverSixDeviations) {
-  // Of 64 elements 16 are sent: mean 0.75, deviation 1, so that borders are at -1.5, 0 and 1.5.
+  // The codec sends 16 of 64 elements: mean 0.75, deviation 1, so that borders are at -1.5, 0 and 1.5.
   EncoderRun run{"sparseloco:k=1024", Layout::flat(64)};
   std::vector<float> x(64, 0.0F);
   std::fill_n(x.begin() + 10, 15, 1.0F);

@@ -82,7 +82,7 @@ std::uint32_t sign_of(float x) {
   return format::bits_of(format::one_nan(x)) & ~kIndexMask;
 }
 
-/// What marking a piece finds out.
+/// The result of marking a piece.
 struct PieceResult {
   std::uint32_t sent = 0;          ///< marked elements
   std::uint32_t not_finite = 0;    ///< 1 where one of its elements is not finite
@@ -220,7 +220,7 @@ class SparseStrom final : public Codec<Space::host> {
     });
   }
 
-  /// What is sent is off by less than itself.
+  /// An element that is sent is off by less than itself.
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0 + 1e-6, .of_largest = 1.0}; }
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t /*n*/) const override {
     SparseHeader header;

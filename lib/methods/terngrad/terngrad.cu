@@ -12,7 +12,7 @@ namespace {
 
 using format::Ternary;
 
-/// What the scale of a tensor follows from, for each piece.
+/// The sums of each piece, from which the scale of a tensor follows.
 struct Moments {
   double* sums;            ///< the sums of all pieces, and behind them their sums of squares
   std::uint32_t* largest;  ///< the pattern of the largest magnitude of each piece

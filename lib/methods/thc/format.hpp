@@ -10,9 +10,9 @@
 
 namespace gradtool::format {
 
-/// What THC's codes stand for. A rotated element, about normal with variance 1, is clamped to [-t, t], and that
-/// interval is mapped to a scale from 0 to `top`. Code q is the whole number value[q] on this scale; values ascend from
-/// 0 to `top`, and sums of them over ranks are whole numbers again.
+/// The values of THC's codes. A rotated element, about normal with variance 1, is clamped to [-t, t], and that interval
+/// is mapped to a scale from 0 to `top`. Code q is the whole number value[q] on this scale; values ascend from 0 to
+/// `top`, and sums of them over ranks are whole numbers again.
 template <std::uint32_t Bits>
 struct ThcTable {
   static constexpr std::uint32_t kLevels = 1u << Bits;
@@ -187,9 +187,9 @@ namespace gradtool::host {
 /// Applied twice it gives size * x.
 void hadamard(float* x, std::size_t size);
 
-/// The same for a block of 1024 (format::kThcBlock) with the result in transposed order: as a row-major 32 by 32
-/// matrix, X becomes H32 Xᵀ H32. Applied twice it gives 1024 x. In this order both halves of the work run along whole
-/// rows, and one transposition is enough.
+/// Transforms a block of 1024 (format::kThcBlock) with the result in transposed order: as a row-major 32 by 32 matrix,
+/// X becomes H32 Xᵀ H32. Applied twice it gives 1024 x. In this order both halves of the work run along whole rows, and
+/// one transposition is enough.
 void hadamard_block(float* x);
 
 }  // namespace gradtool::host

@@ -116,7 +116,7 @@ __device__ std::uint32_t word_of_lane(std::uint32_t word, int k) {
   return __shfl_sync(kAllLanes, word, k);
 }
 
-/// What a warp encodes with in shared memory, besides its transform.
+/// Shared memory of a warp that encodes, besides its transform.
 struct alignas(16) EncodeShared {
   Four<std::uint32_t> draws[32];  ///< of 128 elements
   std::uint8_t codes[format::kThcBlock];
@@ -250,7 +250,7 @@ __global__ void add_kernel(format::ThcTable<Bits> table, const std::uint32_t* co
   }
 }
 
-/// What a warp decodes with in shared memory: a block's sums as they are loaded, then the memory of its transform.
+/// Shared memory of a warp that decodes: a block's sums as they are loaded, then the memory of its transform.
 template <class Sum>
 union alignas(16) DecodeShared {
   Four<std::uint32_t> fours[format::kThcBlock * sizeof(Sum) / 16];

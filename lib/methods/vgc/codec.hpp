@@ -11,7 +11,8 @@
 #include "lib/core/arena.hpp"
 #include "lib/methods/vgc/format.hpp"
 
-/// What the CPU and the GPU version of codec vgc share: parameters, the layout of a payload, and the state of a rank.
+/// The part that the CPU and the GPU version of codec vgc share: parameters, the layout of a payload, and the state of
+/// a rank.
 namespace gradtool {
 
 struct VgcOptions {

@@ -17,7 +17,7 @@ namespace {
 
 using format::Vgc;
 
-/// What the passes over a piece of a group find out.
+/// The result of the passes over a piece of a group.
 struct PieceResult {
   std::uint32_t chosen = 0;    ///< elements that passed the test
   std::uint32_t largest = 0;   ///< bit pattern of the largest |r|
@@ -71,7 +71,7 @@ GT_SIMD_CLONES PieceResult accumulate(const float* gradient, const float* moment
   return all;
 }
 
-/// What the second pass needs to know of a piece.
+/// The inputs of the second pass over a piece.
 struct ChosenElements {
   Vgc rule;
   bool keeps_dropped = false;
@@ -218,7 +218,7 @@ class VgcCodec final : public Codec<Space::host> {
     }
   }
 
-  /// What is not sent is lost in this step, and what is sent is off by less than itself.
+  /// An element that is not sent is lost in this step, and one that is sent is off by less than itself.
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0 + 1e-6, .of_largest = 1.0}; }
 
   [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t /*n*/) const override {

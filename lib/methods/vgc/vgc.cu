@@ -20,7 +20,7 @@ namespace {
 
 using format::Vgc;
 
-/// What a warp works on at a time: at most kTile elements of one group.
+/// The elements that a warp works on at a time: at most kTile of one group.
 struct Tile {
   std::size_t first = 0;
   std::uint32_t count = 0;

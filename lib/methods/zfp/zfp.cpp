@@ -170,8 +170,8 @@ class Zfp final : public Codec<Space::host> {
 
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override {
     if (fixed_rate_) return {};  // the error relates to each block's largest value; at low rates there is no bound
-    // Where a block's largest value is below 2^-97, the scale that the library computes overflows, and the values that
-    // come out are wrong but as small.
+    // The scale that the library computes overflows if a block's largest value is below 2^-97; the decoded values are
+    // then wrong but as small.
     return {.of_largest = tolerance_ * (1.0 + 1e-6) + 0x1p-22, .absolute = 0x1p-96};
   }
 

@@ -122,7 +122,7 @@ class Zstd final : public Codec<Space::host> {
     return context;
   }
 
-  /// What encode and decode_add work in.
+  /// Scratch of encode and decode_add.
   struct Workspace {
     Workspace(const Zstd& codec, std::size_t n, Scratch<Space::host> scratch) {
       for (Part& part : parts) {
