@@ -30,7 +30,8 @@ cublasOperation_t operation(bool transposed) {
   return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
-/// What NVIDIA recommends: 32 MiB from Hopper on, 4 MiB before. OpenBLAS needs none, and tests look at every byte.
+/// The sizes that NVIDIA recommends: 32 MiB from Hopper on, 4 MiB before. OpenBLAS needs none, and tests look at every
+/// byte.
 std::size_t recommended_work() {
   if (emulated()) return std::size_t{4} << 10;
   return std::size_t{device_info(current_device()).major >= 9 ? 32U : 4U} << 20;

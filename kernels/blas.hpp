@@ -19,7 +19,7 @@ void add_gram(const double* rows, std::size_t count, std::size_t length, double*
 void multiply(const double* weights, const double* rows, std::size_t outputs, std::size_t count, std::size_t length,
               double* out);
 
-/// The same in float32, SGEMM, for benchmarks to compare with.
+/// The multiplication in float32 (SGEMM), for benchmarks to compare with.
 void multiply(const float* weights, const float* rows, std::size_t outputs, std::size_t count, std::size_t length,
               float* out);
 /// out := weights rowsᵀ, row-major: `outputs` x `length` times `length` x `count`, of rows of `length`. SGEMM.

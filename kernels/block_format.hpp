@@ -20,7 +20,7 @@
 /// lib/codecs/block_codec.hpp makes a codec of a format, lib/codecs/gpu_block_codec.hpp its GPU version.
 namespace gradtool::format {
 
-/// What a block stores, and what its elements are multiplied by before they are rounded.
+/// The value that a block stores, and the factor of its elements before they are rounded.
 template <class Scale>
 struct Scaled {
   Scale stored{};
@@ -30,8 +30,8 @@ struct Scaled {
 /// The size of a block that is the whole unit, however many elements that has.
 inline constexpr std::size_t kWholeUnit = 0;
 
-/// Where things lie in the payload of n elements: the scales of all blocks, padded with zeros to 4 bytes, then the
-/// packed codes of all elements. Blocks are whole words of codes; only the last block may be short.
+/// The payload of n elements: the scales of all blocks, padded with zeros to 4 bytes, then the packed codes of all
+/// elements. Blocks are whole words of codes; only the last block may be short.
 struct BlockLayout {
   std::size_t n;
   std::size_t block;

@@ -56,7 +56,8 @@ void largest_of_chunk(const float* numbers, std::size_t count, std::size_t k, st
   alignas(64) std::array<Key, kBlocks> maxima;
   find_keys(numbers, count, keys.data(), maxima.data());
   const std::size_t blocks = (count + kBlock - 1) / kBlock;
-  // What at least k blocks reach, at least k numbers reach. Searching among the blocks' largest is cheaper.
+  // At least k numbers reach any bound that at least k of the blocks' largest reach. Searching among the blocks'
+  // largest is cheaper.
   const Key floor = k <= blocks ? floor_for(maxima.data(), blocks, k) : floor_for(keys.data(), count, k);
 
   std::array<std::uint16_t, kChunkMost> candidates;

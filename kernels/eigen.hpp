@@ -63,8 +63,8 @@ class DeviceEigen {
   std::unique_ptr<Handle> handle_;
 };
 
-/// The same for matrices on the host, with a stream and memory of its own. Belongs to the GPU that was current when it
-/// was made; one thread at a time.
+/// Solver for matrices on the host, with a stream and GPU memory of its own. Belongs to the GPU that was current when
+/// it was made; one thread at a time.
 class SymmetricEigen {
  public:
   SymmetricEigen();
@@ -72,7 +72,8 @@ class SymmetricEigen {
   SymmetricEigen(const SymmetricEigen&) = delete;
   SymmetricEigen& operator=(const SymmetricEigen&) = delete;
 
-  /// As host::lapack_eigenvalues. Waits for the GPU. Throws Fault::backend when cuSOLVER does not converge.
+  /// Has the contract of host::lapack_eigenvalues. Waits for the GPU. Throws Fault::backend when cuSOLVER does not
+  /// converge.
   void solve(std::span<double> matrix, std::span<double> values, bool vectors);
 
  private:

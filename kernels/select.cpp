@@ -127,7 +127,7 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     for (std::size_t bin = top; bin < kRadixBins; ++bin) parts[part].count += histogram[bin];
     at += parts[part].count;
   }
-  // Where there is no room for the candidates, all numbers are.
+  // All numbers are candidates if `room_` is too small for the gathered ones.
   const bool gathered = parts[parts_ - 1].first + parts[parts_ - 1].count <= room_;
   parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
     Part& own = parts[part];

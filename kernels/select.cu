@@ -19,7 +19,7 @@ constexpr std::size_t kTile = SelectTiles::kTile;
 constexpr unsigned kFours = 4;                // loads of 16 bytes that a thread has under way
 constexpr std::size_t kSampled = kTile / 16;  // numbers of a tile that are in the sample
 
-// What is selected from, as kernels see it. load(i) starts the load of numbers 4i to 4i + 3, with zeros behind the end;
+// The numbers that a kernel selects from. load(i) starts the load of numbers 4i to 4i + 3, with zeros behind the end;
 // patterns(loaded), called when other loads are under way too, makes their patterns.
 
 struct NumberSource {
@@ -165,7 +165,7 @@ __global__ void digit_kernel(SelectTiles tiles, SelectState* state) {
 constexpr unsigned kRound = 4 * kFours * kWarpSize;
 static_assert(kTile % kRound == 0);
 
-/// What a gather does besides gathering candidates.
+/// The work of a gather besides gathering candidates.
 enum class Gather {
   chosen,  ///< stores that all candidates are chosen
   refine,  ///< finds the second digit, among candidates that have the leading one
@@ -352,7 +352,8 @@ void find_last_digit(Queue<Space::cuda> queue, const SelectTiles& tiles, SelectS
 /// Finds threshold and ties of the k largest of many numbers; the candidates are gathered.
 void find_by_sample(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles, std::size_t k,
                     SelectState* state) {
-  // Of the sample, the share that the k largest have of all numbers, and four standard deviations more.
+  // The sample holds about the share of wanted numbers that the k largest have of all; an eighth and four standard
+  // deviations are added.
   const double share = static_cast<double>(k) * kSampled / kTile;
   const auto wanted = static_cast<std::uint32_t>(1.125 * share + 4.0 * std::sqrt(share) + 8.0);
   with_source(from, [&]<class Source>(const Source& source) {

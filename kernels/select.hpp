@@ -186,7 +186,7 @@ class BlockSelect {
 
 namespace gradtool::cuda {
 
-/// What a selection finds out, on the GPU.
+/// The findings of a selection, on the GPU.
 struct SelectState {
   static constexpr std::uint32_t kDigits = 3;  ///< of 11, 11 and 9 bits, the leading one first
   static constexpr std::uint32_t kCounters = 2048;
@@ -202,7 +202,8 @@ struct SelectState {
   std::uint32_t candidates[kCounters] = {};  ///< the same of the candidates that the sample leads to
 };
 
-/// What is selected from: numbers, or pairs (re, im), 16-byte aligned, whose pattern is format::power_pattern.
+/// The numbers that are selected from: floats, or pairs (re, im), 16-byte aligned, whose pattern is
+/// format::power_pattern.
 struct SelectSource {
   const float* x;
   std::size_t size;  ///< how many numbers, or pairs
@@ -219,7 +220,7 @@ struct SelectTiles {
   std::size_t size = 0;                       ///< tiles
 };
 
-/// What was chosen, for methods whose own kernels write it (each_chosen in cuda/radix_select.hpp).
+/// The chosen numbers, for methods whose own kernels write them (each_chosen in cuda/radix_select.hpp).
 struct SelectChosen {
   SelectTiles tiles;
   /// For each tile, candidates of the tiles before it: those above the threshold in the upper 32 bits, those equal to
@@ -255,9 +256,9 @@ class Select {
   void largest(std::size_t k) const;
   /// Chooses all whose pattern without sign is at least `low` >= 1.
   void at_least(std::uint32_t low) const;
-  /// The same, where *low is computed on the GPU; 0 is taken as 1.
+  /// at_least with a threshold that the GPU computes; *low = 0 is taken as 1.
   void at_least(const std::uint32_t* low) const;
-  /// Of what `at_least` chose, keeps what reaches *low, which is no smaller than the threshold there.
+  /// Keeps those of the numbers chosen by `at_least` that reach *low, which is no smaller than the threshold there.
   void narrow(const std::uint32_t* low) const;
   /// positions and values := what was chosen last, in ascending order of position. Both must hold all that may be
   /// chosen.

@@ -82,7 +82,7 @@ struct SmallFixed {
     const float magic = 0x1.8p17f;  // The spacing of floats of this size is 2^-6.
     return clamped(static_cast<std::int32_t>(bits_of(x + magic)) - static_cast<std::int32_t>(bits_of(magic)));
   }
-  /// As SmallFloat::stochastic.
+  /// Has the contract of SmallFloat::stochastic.
   GT_HD std::uint32_t stochastic(float x, std::uint32_t draw) const {
     const float up = x * 64.0f + static_cast<float>(draw >> 8) * 0x1p-24f;
     const float safe = up > -1000.0f && up < 1000.0f ? up : 0.0f;

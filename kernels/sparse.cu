@@ -178,7 +178,7 @@ std::size_t runs_of(std::size_t k) {
   return (k + kRun - 1) / kRun;
 }
 
-/// What write_sparse keeps in its scratch.
+/// Arrays of write_sparse in its scratch.
 struct WriteWorkspace {
   WriteWorkspace(const SparseShape& shape, Scratch<Space::cuda> scratch)
       : bits{scratch.take<std::uint64_t>(runs_of(shape.most) + 1)},
@@ -211,14 +211,14 @@ struct Walk {
   std::uint32_t sum = 0;     ///< sum of their gaps
 };
 
-/// Where a unit starts.
+/// The start of a unit.
 struct Start {
   std::uint32_t enters = 0;   ///< the bit at which it is entered
   std::uint32_t ordinal = 0;  ///< values before it
   std::uint32_t next = 0;     ///< the position that a gap of 1 stands for
 };
 
-/// What is known of all units of a payload.
+/// Tables over all units of a payload.
 struct Units {
   Start* starts;
   Walk* walks;           ///< for each unit, kEntries of them
@@ -400,7 +400,7 @@ std::size_t most_units(const SparseShape& shape) {
   return shape.fixed == IndexCode::bitmap ? bitmap_units : shape.fixed == IndexCode::elias ? elias_units : 0;
 }
 
-/// What add_sparse and mark_sparse keep in their scratch.
+/// Arrays of add_sparse and mark_sparse in their scratch.
 struct ReadWorkspace {
   ReadWorkspace(const SparseShape& shape, Scratch<Space::cuda> scratch) {
     units.size = most_units(shape);
@@ -447,7 +447,7 @@ __device__ void visit_bitmap_unit(const Sections& at, const Visit& visit, const 
   }
 }
 
-/// The same for a unit of Elias codes. `words`, `walks` and `positions` are shared memory; the last two share it.
+/// Calls `visit` for a unit of Elias codes. `words`, `walks` and `positions` are shared memory; the last two share it.
 template <class Visit>
 __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const Start& start, std::size_t unit,
                                  std::uint32_t* words, Walk* walks, std::uint32_t* positions) {

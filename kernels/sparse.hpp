@@ -101,7 +101,7 @@ std::size_t write_sparse(Queue<Space::host> queue, const IndexCoding& coding, Ho
 [[nodiscard]] inline std::size_t sparse_bound(const IndexCoding& coding, std::size_t k, std::size_t n) {
   return sizeof(SparseHeader) + 4 * k + coding.bound(k, n);
 }
-/// Where the values of such a payload lie: behind its header. write_sparse copies nothing where they are there already.
+/// The values of such a payload, which lie behind its header. write_sparse copies nothing if they are there already.
 template <Space S>
 [[nodiscard]] View<float, S> sparse_values(View<std::byte, S> payload, std::size_t k) {
   return {reinterpret_cast<float*>(payload.data() + sizeof(SparseHeader)), k};
@@ -118,11 +118,11 @@ void add_sparse(std::string_view codec, HostView<const std::byte> payload, float
 
 }  // namespace gradtool
 
-/// The same bytes and sums on the GPU, with counts that only the GPU knows. Everything is enqueued and allocates
-/// nothing.
+/// The GPU versions give the same bytes and sums, with counts that only the GPU knows. Everything is enqueued and
+/// allocates nothing.
 namespace gradtool::cuda {
 
-/// What the payloads of a codec have in common.
+/// The shape that all payloads of a codec have.
 struct SparseShape {
   std::size_t n = 0;              ///< elements of the gradient
   std::size_t most = 0;           ///< values of a payload, at most
@@ -133,7 +133,7 @@ struct SparseShape {
   enum class Words : std::uint32_t { never, smallest, always } words = Words::never;
 };
 
-/// What a payload of signs is written from; nothing for float32 values.
+/// The source of a payload of signs; unused for float32 values.
 struct SparseSigns {
   const float* values = nullptr;              ///< the chosen values
   const std::uint32_t* not_finite = nullptr;  ///< on the GPU; where it is not 0, all values decode to NaN
@@ -152,7 +152,7 @@ void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std:
 /// The payload of no values at all: its header.
 void write_empty_sparse(Queue<Space::cuda> queue, const SparseShape& shape, std::byte* payload);
 
-/// What else add_sparse does at the positions of a payload: kept[position] := 0 where its pattern is at least `low`.
+/// A second task of add_sparse at the positions of a payload: kept[position] := 0 if its pattern is at least `low`.
 struct SparseForget {
   float* kept = nullptr;  ///< of the length of `out`, or null for nothing
   std::uint32_t low = 1;

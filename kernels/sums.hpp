@@ -69,7 +69,7 @@ namespace gradtool::host {
 using format::kSumChunk;
 using format::kSumLanes;
 
-/// Of the elements of a chunk.
+/// Moments of the elements of a chunk.
 struct Moments {
   double sum = 0.0;
   double squares = 0.0;
@@ -89,7 +89,7 @@ struct SignedSums {
 
 /// Bit i mod 32 of word i div 32 := the sign bit of x[i]; the last word is padded with zeros.
 void write_signs(const float* x, std::size_t count, std::uint32_t* words);
-/// The same for x[i] < 0, which negative zeros and NaNs are not.
+/// Bit i says whether x[i] < 0, which is false for negative zeros and NaNs.
 void write_negatives(const float* x, std::size_t count, std::uint32_t* words);
 
 }  // namespace gradtool::host

@@ -13,8 +13,8 @@
 
 namespace gradtool::host {
 
-// What lies between the short transforms of a long one. Complex numbers are pairs of floats; arrays do not overlap
-// unless a comment says "in place".
+// Steps that join the short transforms of a long one. Complex numbers are pairs of floats; arrays do not overlap unless
+// a comment says "in place".
 namespace {
 
 constexpr std::size_t kTile = 8;

@@ -86,8 +86,8 @@ __device__ inline std::uint32_t log2_of(std::size_t power) {
   return bits_set(static_cast<std::uint32_t>(power) - 1u);
 }
 
-/// What the scale of a block x[0 .. count) follows from, the same in all lanes of the warp: its largest magnitude, or
-/// its L2 norm, summed in the order that format::kNormLanes states.
+/// The value from which the scale of a block x[0 .. count) follows, the same in all lanes of the warp: its largest
+/// magnitude, or its L2 norm, summed in the order that format::kNormLanes states.
 template <class Format>
 __device__ float block_measure(const Format& block_format, const float* x, std::size_t count, bool aligned) {
   if (!format::uses_l2(block_format)) return format::float_of(largest_pattern(x, count, aligned));
@@ -246,7 +246,7 @@ struct MeasureBlocks {
   }
 };
 
-/// What MeasureBlocks left becomes the scales.
+/// Turns the values that MeasureBlocks stored into scales.
 template <class Format>
 struct StoreScales {
   format::BlockLayout like;

@@ -9,8 +9,8 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/warp.hpp"
 
-/// What the threads of a warp or a block of kThreads compute together, for .cu files. Every thread of the warp or block
-/// calls these functions.
+/// Operations that the threads of a warp or a block of kThreads do together, for .cu files. Every thread of the warp or
+/// block calls these functions.
 namespace gradtool::cuda {
 
 inline constexpr unsigned kBlockWarpCount = kThreads / kWarpSize;

@@ -113,7 +113,7 @@ __device__ inline std::uint32_t largest_pattern(const float* x, std::size_t coun
   return __reduce_max_sync(kAllLanes, largest);
 }
 
-/// The same of held windows.
+/// The largest pattern in windows that are held in registers.
 template <std::uint32_t Windows>
 __device__ std::uint32_t largest_pattern(const HeldWindows<Windows>& held) {
   std::uint32_t largest = 0;

@@ -73,7 +73,7 @@ __device__ void count_top_digits(const uint4& patterns, std::uint32_t* own) {
 
 }  // namespace gradtool::cuda
 
-/// What a selection chose, for .cu files that write it.
+/// The elements that a selection chose, for .cu files that write them.
 namespace gradtool::cuda {
 
 /// Calls write(to, i, pattern) for each candidate i of a tile that is chosen, where `to` is its place among all chosen

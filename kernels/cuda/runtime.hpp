@@ -69,7 +69,7 @@ struct DeviceInfo {
   int driver = 0, runtime = 0;   ///< versions as 1000 major + 10 minor
 };
 [[nodiscard]] DeviceInfo device_info(int device);
-/// Where the GPU is, as NVML names it: "00000000:3B:00.0".
+/// The GPU's PCI address in NVML's form: "00000000:3B:00.0".
 [[nodiscard]] std::string pci_bus_id(int device);
 /// "NVIDIA H200 (sm_90, 132 SMs, 141 GB, L2 60 MiB; driver 13.0, runtime 13.0)".
 [[nodiscard]] std::string describe(const DeviceInfo& info);
@@ -174,7 +174,7 @@ class PinnedBuffer {
 void copy(Queue<Space::cuda> queue, View<std::byte, Space::cuda> to, View<const std::byte, Space::cuda> from);
 void copy(Queue<Space::cuda> queue, View<std::byte, Space::cuda> to, HostView<const std::byte> from);
 void copy(Queue<Space::cuda> queue, HostView<std::byte> to, View<const std::byte, Space::cuda> from);
-/// The same for elements: as_bytes of both sides.
+/// Copies elements: as_bytes of both sides.
 template <class T, Space To, Space From>
 requires(To == Space::cuda || From == Space::cuda) void copy_elements(Queue<Space::cuda> queue, View<T, To> to,
                                                                       View<const T, From> from) {

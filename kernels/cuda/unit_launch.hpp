@@ -16,7 +16,7 @@
 /// and members that all units share. The same code serves one unit and many.
 namespace gradtool::cuda {
 
-/// Where a thread stands among those of its unit, for loops over elements by thread and over pieces by warp.
+/// The place of a thread among those of its unit, for loops over elements by thread and over pieces by warp.
 struct Place {
   std::size_t block, blocks;
 

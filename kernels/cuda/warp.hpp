@@ -11,8 +11,8 @@
 #error "kernels/cuda/warp.hpp is for .cu files"
 #endif
 
-/// What the 32 threads ("lanes") of a warp do together. Blocks are one-dimensional and hold whole warps, and no lane
-/// has left the kernel, so every function whose name starts with `warp_` is called by all 32 lanes.
+/// Operations that the 32 threads ("lanes") of a warp do together. Blocks are one-dimensional and hold whole warps, and
+/// no lane has left the kernel, so every function whose name starts with `warp_` is called by all 32 lanes.
 namespace gradtool::cuda {
 
 inline constexpr std::uint32_t kWarpSize = 32;
