@@ -77,7 +77,7 @@ cufftResult cufftMakePlanMany64(cufftHandle handle, int rank, long long* lengths
     *work_bytes = 512;
     return plan->wide == nullptr ? CUFFT_INVALID_SIZE : CUFFT_SUCCESS;
   }
-  // As in cuFFT, null shapes mean that the rows are packed.
+  // Null shapes mean packed rows, as in cuFFT.
   const int packed_in = type == CUFFT_C2R ? n / 2 + 1 : n;
   const int packed_out = type == CUFFT_R2C ? n / 2 + 1 : n;
   const int in = in_shape == nullptr ? packed_in : static_cast<int>(in_distance);

@@ -70,7 +70,7 @@ cudaError_t cudaFreeHost(void* memory) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (kind == cudaMemcpyHostToDevice && !pinned().holds(from)) {
-    // As with CUDA, memory that is not page-locked is copied before the call returns.
+    // Memory that is not page-locked is copied before the call returns, as in CUDA.
     void* staged = std::malloc(bytes == 0 ? 1 : bytes);
     if (staged == nullptr) return cudaErrorMemoryAllocation;
     std::memcpy(staged, from, bytes);

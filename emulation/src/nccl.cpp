@@ -83,7 +83,7 @@ std::map<int, std::weak_ptr<Clique>>& cliques() {
   return *all;
 }
 
-/// What the ranks of a communicator have given to one call of ncclCommSplit, and the cliques that came of it by color.
+/// The ranks' arguments to one call of ncclCommSplit, and the cliques that it made, by color.
 struct Split {
   explicit Split(int ranks) : asked(static_cast<std::size_t>(ranks)) {}
   struct Asked {

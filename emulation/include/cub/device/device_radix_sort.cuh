@@ -10,7 +10,7 @@
 
 namespace cub {
 
-/// As CUB has it: a null temporary asks for its size.
+/// Each function returns the size of its temporary when that is null, like CUB's.
 struct DeviceRadixSort {
   template <class Key, class Count>
   static cudaError_t SortKeysDescending(void* temporary, std::size_t& bytes, const Key* in, Key* out, Count count,

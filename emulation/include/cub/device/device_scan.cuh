@@ -6,7 +6,7 @@
 
 namespace cub {
 
-/// As CUB has them: a null temporary asks for its size.
+/// Each function returns the size of its temporary when that is null, like CUB's.
 struct DeviceScan {
   template <class In, class Out, class Count>
   static cudaError_t ExclusiveSum(void* temporary, std::size_t& bytes, In in, Out out, Count count,
