@@ -15,8 +15,8 @@
 
 namespace gradtool {
 
-/// What is studied: the names of the file and the model for the tables, the tensors, and the captured steps. It is
-/// plain data, so that an analysis can also be fed without a file.
+/// The subject of an analysis: the names of the file and the model for the tables, the tensors, and the captured steps.
+/// It is plain data, so that an analysis can also be fed without a file.
 struct Scope {
   std::string file, model;
   std::vector<TensorInfo> tensors;  ///< those that are studied, in forward order
@@ -60,7 +60,7 @@ struct Part {
   std::size_t first_step = 0, steps = 0;
 };
 
-/// What one analysis has gathered about one part of one tensor. Owned by one thread at a time.
+/// The sums that one analysis gathers about one part of one tensor. Owned by one thread at a time.
 class Accumulator {
  public:
   virtual ~Accumulator() = default;
@@ -102,7 +102,7 @@ class Summing : public Accumulator {
 /// `observe` and `close` is called from one thread.
 class Analysis {
  public:
-  /// What a part consists of. elements: any range of elements, at all steps. slices: all elements, at one step.
+  /// The kind of a part. elements: any range of elements, at all steps. slices: all elements, at one step.
   enum class Unit : std::uint8_t { elements, slices };
 
   explicit Analysis(Scope scope) : scope_{std::move(scope)} {}

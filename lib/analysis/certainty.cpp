@@ -16,11 +16,11 @@ namespace gradtool {
 namespace {
 
 constexpr std::array<double, 8> kAlphaCurve{0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0};
-/// Of which waiting is simulated, because it takes memory for each element.
+/// Alphas for which waiting is simulated; they are few because each takes memory for every element.
 constexpr std::array<double, 3> kWaitAlphas{1.0, 1.5, 2.0};
 constexpr double kZeta = 0.999;  ///< decay of the variance of an element that waits, as in the paper
 
-/// Of one alpha: what waits, and what was sent.
+/// Counts of one alpha.
 struct Waiting {
   double sends = 0, waited = 0;    ///< elements sent, over steps; steps that they had waited for
   double never = 0, elements = 0;  ///< elements that were never sent, of how many
@@ -183,7 +183,7 @@ class CertaintyAnalysis final : public Analysis {
   [[nodiscard]] std::string_view name() const override { return "certainty"; }
   [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override {
-    // Of second moments each worker waits for itself.
+    // Each worker keeps its own waiting elements if there are second moments.
     const bool moments = scope().micro_batches >= 2;
     return 2 * sizeof(std::uint32_t) + 2 * sizeof(double) + (moments ? scope().workers : 1) * kWaitAlphas.size() * 24;
   }

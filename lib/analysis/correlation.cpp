@@ -399,7 +399,7 @@ class Correlation final : public Analysis {
     table_.add(std::move(row));
   }
 
-  /// What else there is to know about a row.
+  /// The remarks on a row.
   [[nodiscard]] std::string message() const {
     std::string text = scope().steps() < 2 ? "one captured step: nothing between steps" : "";
     if (compared_.count < compared_.workers) {

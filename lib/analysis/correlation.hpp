@@ -72,7 +72,7 @@ class PearsonSums {
   std::vector<double> previous_;
 };
 
-/// What the correlation analysis gathers, on the CPU or on a GPU.
+/// The sums of the correlation analysis, on the CPU or on a GPU.
 class CorrelationAccumulator : public Accumulator {
  public:
   void merge(const Accumulator& other) override;

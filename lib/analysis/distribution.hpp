@@ -19,7 +19,7 @@ inline constexpr std::array kFitNames{"normal", "laplace", "generalised normal",
 ///   student t:          shape nu degrees of freedom, m the median; nu and s from the mean and the variance of log|x-m|
 ///                       over the values that are not m: trigamma(nu/2) = 4 var - trigamma(1/2), and mean = log s +
 ///                       (digamma(1/2) - digamma(nu/2) + log nu) / 2. Unlike the kurtosis they exist for every nu.
-///                       Where the variance is that of a normal distribution or less, nu is infinite.
+///                       nu is infinite if the variance is that of a normal distribution or less.
 struct Fitted {
   double location = 0, scale = 0, shape = 0;
   double distance = 0;  ///< Kolmogorov's, over at most 1024 evenly spaced ranks

@@ -15,8 +15,8 @@ namespace gradtool {
 
 struct ComparedWorkers;  // lib/analysis/correlation.hpp
 
-/// Where the slices of a part are read to, and how accumulators then see them: in host memory, or on a GPU, to which
-/// they are copied while the next slice is read.
+/// Buffers that the slices of a part are read to, and the form in which accumulators see them: in host memory, or on a
+/// GPU, to which they are copied while the next slice is read.
 class SliceFeed {
  public:
   virtual ~SliceFeed() = default;
@@ -24,7 +24,7 @@ class SliceFeed {
   /// second moments are not needed.
   [[nodiscard]] virtual std::span<float> gradient() = 0;
   [[nodiscard]] virtual std::span<float> second_moment() = 0;
-  /// The same of the weights, read once for all workers of a step.
+  /// Buffer for the weights, read once for all workers of a step.
   [[nodiscard]] virtual std::span<float> weight() { return {}; }
   /// The slice that was read last. It is valid until the next slice is handed out; on a GPU until the next step is.
   [[nodiscard]] virtual Slice slice(std::size_t step, std::size_t worker, std::uint64_t first) = 0;

@@ -32,7 +32,7 @@ struct Loss {
   [[nodiscard]] Cell nmse() const { return ratio_cell(error, energy); }
 };
 
-/// What the slices of one tensor or of all have given.
+/// Sums over the slices of one tensor or of all.
 struct BasisSums {
   std::size_t slices = 0;
   double elements = 0;           ///< looked at
@@ -214,7 +214,7 @@ void add_lambdas(BasisSums& sums, const SliceValues::Samples& samples) {
     sums.components[i] += static_cast<double>(principal.components_for(1 - kLambdas[i]));
 }
 
-/// What the compared slices of one tensor give; nothing with fewer than 4 samples.
+/// Sums over the compared slices of one tensor; empty with fewer than 4 samples.
 BasisSums sums_of(const std::vector<SliceValues::Samples>& slices, std::size_t samples) {
   BasisSums sums;
   if (samples < 4) return sums;

@@ -10,8 +10,8 @@
 
 #include "lib/analysis/analysis.hpp"
 
-// What a gradient loses with packets of it (DLCP, Wang et al. 2020), and how large gradients are beside the weights
-// that they change (importance-weighted pruning, Cheng and Xu 2019).
+// Measures the loss of a gradient some of whose packets are lost (DLCP, Wang et al. 2020), and the size of gradients
+// beside the weights that they change (importance-weighted pruning, Cheng and Xu 2019).
 
 namespace gradtool {
 namespace {

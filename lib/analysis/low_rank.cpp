@@ -15,8 +15,8 @@
 #include "lib/analysis/analysis.hpp"
 #include "lib/analysis/slices.hpp"
 
-// What a method of low rank such as PowerSGD (Vogels et al. 2019) can take: the mean gradient over the workers as a
-// matrix, its first axis against all others.
+// Measures how well a method of low rank such as PowerSGD (Vogels et al. 2019) can approximate the mean gradient over
+// the workers, taken as a matrix of its first axis against all others.
 
 namespace gradtool {
 namespace {
@@ -29,7 +29,7 @@ constexpr std::array<std::size_t, 4> kSubspaces{1, 2, 4, 8};
 
 struct MatrixShape {
   std::size_t rows = 0, columns = 0;
-  /// Of vectors, and of matrices with one row or column, there is nothing to say.
+  /// False for vectors and for matrices with one row or column, which have no rank to reduce.
   [[nodiscard]] bool any() const { return rows > 1 && columns > 1; }
 };
 
@@ -197,7 +197,7 @@ class MatrixOfStep final : public Summing<LowRankSums> {
     std::reverse(values.begin(), values.end());
     for (double& value : values) value = std::max(value, 0.0);
     ++sums_.steps;
-    // Of a long side a sample was looked at: among all tensors the matrix counts with all its energy.
+    // Only a sample of a long side was looked at, but the matrix counts with all its energy among all tensors.
     double whole = 0;
     for (const float x : mean_) whole += static_cast<double>(x) * static_cast<double>(x);
     const double weight = whole / energy;

@@ -7,7 +7,7 @@
 namespace gradtool {
 namespace {
 
-/// Of one tensor: the two norms of each step.
+/// The two norms of each step of one tensor.
 class NoiseSums final : public Accumulator {
  public:
   NoiseSums(const Scope& scope, const Part& part)

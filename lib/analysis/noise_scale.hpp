@@ -12,7 +12,7 @@ struct NoiseScale {
   double signal = 0.0;  ///< |G|^2, of the gradient without noise
   double noise = 0.0;   ///< tr(Sigma), of the gradient of one worker's batch
 
-  /// Of tensors together, or of steps: signals and noises add up.
+  /// Signals and noises add up, over tensors as over steps.
   NoiseScale& operator+=(const NoiseScale& other) {
     signal += other.signal;
     noise += other.noise;

@@ -38,7 +38,7 @@ class Tables {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;
   }
-  /// Of the row for all tensors, the last one.
+  /// The value in the last row, which is the one for all tensors.
   [[nodiscard]] std::optional<double> all(const std::string& table, std::string_view column) const {
     const Table* found = find(table);
     return found == nullptr || found->rows().empty() ? std::nullopt
@@ -49,7 +49,7 @@ class Tables {
   std::map<std::string, const Table*> by_name_;
 };
 
-/// What the per-tensor rows of variance.csv say of one tensor's gradients.
+/// The norms of one tensor's gradients, from the per-tensor rows of variance.csv.
 struct Norms {
   double elements, l1, energy;
 };
@@ -161,10 +161,10 @@ class Predictor {
       add("terngrad", 16, *drawing / averaging_ + *bias, "distribution: ternary_variance, ternary_bias");
   }
 
-  /// Of the mean over W workers in a ring that adds in a format whose mantissa is spaced by `spacing`: W addends are
-  /// rounded, with the error `nmse`, and the W - 1 sums of them on their way. A sum of k addends has the energy
-  /// k (1 + (k - 1) rho) of one; its rounding error is spacing^2 / 12 times E (2^e / x)^2 = 3 / (8 ln 2), for values
-  /// whose logarithms are spread evenly.
+  /// Error of the mean over W workers in a ring that adds in a format whose mantissa is spaced by `spacing`: W addends
+  /// are rounded, each with the error `nmse`, and so are the W - 1 sums of them on their way. A sum of k addends has
+  /// the energy k (1 + (k - 1) rho) of one; its rounding error is spacing^2 / 12 times E (2^e / x)^2 = 3 / (8 ln 2),
+  /// for values whose logarithms are spread evenly.
   [[nodiscard]] double in_ring(double nmse, double spacing) const {
     const double of_sum = spacing * spacing / 12 * 3 / (8 * std::numbers::ln2);
     double error = nmse * workers_;
@@ -229,7 +229,8 @@ void set_measured(Table& predictions, std::size_t row, double nmse) {
 
 std::string describe_predictions(const Table& predictions) {
   if (predictions.rows().size() < kFewest) return {};
-  // Of each method one set of parameters says enough: the one that compresses most, of those ruled out the least.
+  // One set of parameters is enough for each method: the one that compresses most, or the one that compresses least if
+  // all are ruled out.
   enum Verdict : std::uint8_t { invited, open, ruled_out };
   std::array<std::vector<std::pair<std::string, std::size_t>>, 3> chosen;  // method, row
   std::vector<std::string> off;

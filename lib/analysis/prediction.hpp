@@ -7,10 +7,10 @@
 
 namespace gradtool {
 
-/// What the tables of the analyses promise of codecs: one row for each codec whose figures are there, with the columns
-/// of docs/analysis.md. Errors are those of the mean over the workers in one step, without error feedback, each tensor
-/// by itself (`bench --granularity tensor`), which is what `bench` reports as nmse. `tables` are those of all analyses
-/// that ran.
+/// Predicts the figures of codecs from the tables of the analyses: one row for each codec whose figures are there, with
+/// the columns of docs/analysis.md. Errors are those of the mean over the workers in one step, without error feedback,
+/// each tensor by itself (`bench --granularity tensor`), which is what `bench` reports as nmse. `tables` are those of
+/// all analyses that ran.
 ///
 /// W workers, rho their correlation (worker_pearson_mean), so that |mean|^2 = |g|^2 (1 + (W - 1) rho) / W:
 ///   what a worker drops is correlated between workers as what it keeps is, so that the error of selections, signs and

@@ -42,7 +42,7 @@ class RealTransform {
 /// and X are equal.
 class CosineTransform {
  public:
-  /// As RealTransform's.
+  /// Has the contract of RealTransform's constructor.
   explicit CosineTransform(std::size_t n);
   ~CosineTransform();
   CosineTransform(const CosineTransform&) = delete;

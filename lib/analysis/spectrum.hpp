@@ -59,7 +59,7 @@ void add_tops(std::span<double> squares, std::array<double, kTopFractions.size()
   return k == 0 || 2 * k == n ? 1.0 : 2.0;
 }
 
-/// What the spectrum analysis gathers, on the CPU or on a GPU.
+/// The sums of the spectrum analysis, on the CPU or on a GPU.
 class SpectrumAccumulator : public Accumulator {
  public:
   void merge(const Accumulator& other) override;

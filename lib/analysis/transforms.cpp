@@ -102,7 +102,7 @@ void add(Numbers& mine, const Numbers& theirs) {
   for (std::size_t i = 0; i < mine.size(); ++i) mine[i] += theirs[i];
 }
 
-/// Of gradients in one order.
+/// Sums over gradients in one order of elements.
 struct OrderSums {
   std::size_t longest = 0;  ///< elements of the longest
   SpectrumSums spectrum;    ///< identity and DFT
@@ -128,7 +128,7 @@ struct OrderSums {
   }
 };
 
-/// What keeping a share 1 - theta of the frequencies, or of the values, loses.
+/// The loss from keeping a share 1 - theta of the frequencies, or of the values.
 struct ThetaSums {
   double error = 0, energy = 0;                            ///< sums of squares
   std::array<double, kErrorQuantiles.size()> quantiles{};  ///< sums of n times a quantile of |error| / rms
@@ -291,7 +291,7 @@ class TransformsOfGradient final : public Summing<TransformSums> {
       fourier.keep_strongest(values, kept(fourier.bins()), errors);
       for (std::size_t i = 0; i < n; ++i) errors[i] = std::fabs(errors[i] - static_cast<double>(values[i]));
       add_error(sums_.thetas[0][t], errors, energy, rms);
-      // What top-k keeps has no error, what it drops has itself.
+      // The values that top-k keeps have no error; each dropped value is its own error.
       std::fill(errors.begin(), errors.end(), 0.0);
       std::copy_n(magnitudes.begin(), n - kept(n), errors.begin());
       add_error(sums_.thetas[1][t], errors, energy, rms);

@@ -182,13 +182,13 @@ class SignalRatio {
 /// The ratio that a share of such elements stays below. `share` is between 0 and 1, both excluded.
 [[nodiscard]] double noise_ratio_quantile(std::int64_t samples, double share);
 
-/// Where the samples behind a mean and a variance come from: the micro-batches of the stored second moment, the
-/// workers, or nowhere (one worker and no second moment).
+/// The samples behind a mean and a variance: the micro-batches of the stored second moment, the workers, or none (one
+/// worker and no second moment).
 enum class VarianceSource : std::uint8_t { second_moment, workers, none };
 [[nodiscard]] VarianceSource source_of(const Scope& scope, const TensorInfo& tensor);
 [[nodiscard]] std::string_view name_of(VarianceSource source);
 
-/// What the variance analysis gathers, on the CPU or on a GPU.
+/// The sums of the variance analysis, on the CPU or on a GPU.
 class VarianceAccumulator : public Accumulator {
  public:
   void merge(const Accumulator& other) override;

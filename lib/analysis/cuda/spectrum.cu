@@ -277,7 +277,7 @@ void sum_power(Queue<Space::cuda> queue, const double* spectrum, std::size_t n, 
 namespace gradtool {
 namespace {
 
-/// What the GPU computes from one gradient.
+/// The sums that the GPU computes from one gradient.
 struct GradientSums {
   cuda::ValueSums values;
   cuda::PowerSums power;

@@ -11,7 +11,7 @@
 #include "lib/analysis/variance.hpp"
 #include "lib/core/view.hpp"
 
-/// What the variance analysis counts over all elements of a gradient, in one pass on the GPU.
+/// Counts of the variance analysis over all elements of a gradient, in one pass on the GPU.
 namespace gradtool::cuda {
 namespace {
 
@@ -22,7 +22,7 @@ struct GradientRows {
   std::size_t rows = 0, elements = 0, stride = 0;
 };
 
-/// Where the samples behind an element's mean and variance come from; see SignalRatio in lib/analysis/variance.hpp.
+/// The samples behind an element's mean and variance; see SignalRatio in lib/analysis/variance.hpp.
 struct SignalSource {
   const float* second_moment = nullptr;  ///< second moment of the only row, aligned like it, or null
   double micro_batches = 0;              ///< K >= 2 when there is a second moment
