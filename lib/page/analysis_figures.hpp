@@ -8,7 +8,7 @@
 
 namespace gradtool {
 
-/// What the page draws of one run of analyze.
+/// The charts that the page draws of one run of analyze.
 struct AnalysisFigures {
   std::string title;
   std::vector<std::string> notes;  ///< tensors that were skipped, rows that are not drawn

@@ -467,7 +467,7 @@ class BenchCharts {
       std::string codec;
     };
     std::vector<Range> ranges;
-    // Where noise leaves it open whether a codec gains, the advice takes none, but does not say to stay uncompressed.
+    // The advice takes no codec if noise leaves it open whether one gains, but it does not say to stay uncompressed.
     const auto taken_name = [this](const NetworkAdvice& at) {
       if (at.taken != nullptr) return name(*at.taken);
       return std::string{at.answer == "stay uncompressed" ? "none" : kUndecided};

@@ -11,8 +11,8 @@
 
 namespace gradtool {
 
-/// What the command line says about modelled networks; empty lists: as in the record, or 1gbe, 10gbe and 100gbe with
-/// 32 nodes where it has none.
+/// The command line's options for modelled networks; empty lists: as in the record, or 1gbe, 10gbe and 100gbe with 32
+/// nodes if it has none.
 struct FigureOptions {
   Acceptance acceptance;
   std::vector<Network> networks;

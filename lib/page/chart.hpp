@@ -8,7 +8,7 @@
 
 namespace gradtool {
 
-/// Where a chart's numbers come from; stands under the chart.
+/// The source of a chart's numbers, which stands under the chart.
 struct Origin {
   std::string file;     ///< that was read, as it was named
   std::string command;  ///< that wrote it; empty where the file does not say (CSV)
@@ -26,8 +26,8 @@ struct Chart {
   Table table;
 };
 
-/// What specifications leave open: "@name" becomes this value, where it is a whole string; inside a longer string the
-/// value is text.
+/// Values for the blanks in specifications: "@name" becomes this value if it is a whole string; inside a longer string
+/// the value is text.
 using Blanks = std::map<std::string, nlohmann::ordered_json>;
 
 /// The chart whose specification is lib/page/charts/<name>.vl.json, with its blanks filled in. A blank without a value

@@ -28,10 +28,9 @@ class CodecLooks {
   std::vector<std::string> codecs_;
 };
 
-/// What a codec is called where a name stands alone: with the parameters that were given, and with those in which
-/// `rows` of the same codec differ; where that is none, with the one that `gradtool tune` would try first. It is a
-/// valid
-/// --codec: "randomk:ratio=0.01".
+/// The name of a codec that stands alone: with the parameters that were given, and with those in which `rows` of the
+/// same codec differ; if there are none, with the one that `gradtool tune` would try first. It is a valid --codec:
+/// "randomk:ratio=0.01".
 [[nodiscard]] std::string codec_label(const ResultRow& row, const std::vector<ResultRow>& rows);
 
 }  // namespace gradtool

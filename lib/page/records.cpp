@@ -142,7 +142,8 @@ class RowReader {
   const std::string& where_;
 };
 
-/// What was given on the command line, as far as the filled-in parameters tell: those that are not the default.
+/// The parameters that were given on the command line, so far as the filled-in ones tell: those that differ from the
+/// default.
 std::string given_params(const std::string& codec, const std::string& params) {
   const std::string defaults = "," + parse_codec(codec).params_text() + ",";
   std::string given;

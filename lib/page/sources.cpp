@@ -95,7 +95,7 @@ std::string string_at(const Json& json, const std::string& key) {
   return json.at(key).is_string() ? json.at(key).get<std::string>() : json_text(json.at(key));
 }
 
-/// What `provenance` of a record says, for people.
+/// Adds the machine from the record's `provenance`, in words.
 void add_machine(const Json& record, SourceFile& file) {
   if (!record.contains("provenance")) return;
   const Json& machine = record.at("provenance");

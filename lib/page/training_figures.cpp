@@ -198,7 +198,7 @@ class TrainingCharts {
       add("accuracy_by_epoch", std::move(table), blanks());
   }
 
-  /// Of the test set; without one, of the training.
+  /// The loss over the test set, or over the training data if there is no test set.
   void loss_by_epoch() {
     const bool tested = [&] {
       for (std::size_t i = 0; i < rows_.rows().size(); ++i) {
