@@ -7,7 +7,7 @@
 
 namespace gradtool {
 
-/// As --color has it.
+/// The choices of --color.
 enum class ColorChoice : std::uint8_t {
   automatic,  ///< on a terminal that is not dumb, unless the environment has NO_COLOR (https://no-color.org)
   always,
@@ -20,7 +20,7 @@ void choose_color(ColorChoice choice);
 /// Whether what is written to `stream` (stdout or stderr) may have colour.
 [[nodiscard]] bool color_on(std::FILE* stream);
 
-/// What colour says: the same ink always means the same.
+/// The meanings of colours: the same ink always means the same.
 enum class Ink : std::uint8_t {
   error,    ///< red: it failed
   warning,  ///< yellow: worth knowing

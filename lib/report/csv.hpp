@@ -19,7 +19,7 @@ void save_csv(const std::string& path, const Table& table);
 /// one, no permission. Leaves nothing behind, and does not open devices and pipes.
 void expect_writable(const std::string& path);
 
-/// The same for any text.
+/// Writes any text, in the way of save_csv.
 void save_text(const std::string& path, const std::string& text);
 
 }  // namespace gradtool

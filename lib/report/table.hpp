@@ -51,7 +51,7 @@ class Table {
                                       const std::vector<std::vector<std::string>>& rows,
                                       const std::vector<bool>& align_right, std::size_t max_cell = 40);
 
-/// The same as a table of GitHub's Markdown, cells whole. A row may have fewer cells than the header.
+/// The rows as a table of GitHub's Markdown, cells whole. A row may have fewer cells than the header.
 [[nodiscard]] std::string markdown_rows(const std::vector<std::string>& header,
                                         const std::vector<std::vector<std::string>>& rows,
                                         const std::vector<bool>& align_right);
