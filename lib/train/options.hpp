@@ -12,9 +12,10 @@
 
 namespace gradtool {
 
-/// What was asked of one `gradtool train`. Held once, by the caller of run_train, for as long as that runs.
+/// The options of one `gradtool train`. Held once, by the caller of run_train, for as long as that runs.
 struct TrainOptions {
-  /// What is trained and how. Its seed, and all that is about captured steps and their file, is not used.
+  /// The model, data and optimizer of the training. Its seed, and all that is about captured steps and their file, is
+  /// not used.
   CaptureOptions training;
   std::optional<std::int64_t> epochs;  ///< 10 where neither epochs nor training.steps are given
 
@@ -41,7 +42,7 @@ struct TrainOptions {
   AllReduce all_reduce = AllReduce::ring;
   Overlap overlap = Overlap::bucket;  ///< of the modelled networks
 
-  /// Where workers are processes: how they reach each other.
+  /// The transport between workers that are processes.
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;

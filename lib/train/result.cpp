@@ -23,13 +23,13 @@ std::string text_of(const CodecSpec& spec) {
   return spec.name() + (spec.given.empty() ? "" : ":" + spec.given);
 }
 
-/// As bench has it.
+/// The parameters in the form that bench prints.
 std::string params_of(const CodecSpec& spec) {
   const std::string params = spec.params_text();
   return params.empty() ? "default" : params;
 }
 
-/// Of one codec over the seeds.
+/// The runs of one codec over the seeds.
 class CodecRuns {
  public:
   CodecRuns(const TrainReport& report, std::size_t codec) {
@@ -50,7 +50,7 @@ class CodecRuns {
     return seeds;
   }
   using Value = std::function<std::optional<double>(const TrainRun&)>;
-  /// Of the runs that have finished and have the value.
+  /// Mean over the runs that have finished and have the value.
   [[nodiscard]] std::optional<MeanOverSeeds> mean(const Value& value) const {
     std::vector<double> values;
     for (const TrainRun* run : runs_) {
@@ -59,7 +59,7 @@ class CodecRuns {
     }
     return mean_over_seeds(values);
   }
-  /// Of the differences to the run of `others` with the same seed.
+  /// Mean of the differences to the run of `others` with the same seed.
   [[nodiscard]] std::optional<MeanOverSeeds> mean_difference(const CodecRuns& others, const Value& value) const {
     std::vector<double> values;
     for (const TrainRun* run : runs_) {

@@ -62,7 +62,7 @@ struct TrainRun {
 
 [[nodiscard]] std::string_view name_of(TrainRun::Status status);
 
-/// Of the tables and the record.
+/// Schema version of the tables and the record.
 constexpr int kTrainSchema = 1;
 
 /// The mean of what was measured once for each seed, and where it lies with 95 % confidence (Student's t); no interval

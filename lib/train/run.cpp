@@ -65,7 +65,7 @@ class RankClock final : public PhaseClock<Space::host> {
   std::array<double, 3> seconds_{};
 };
 
-/// What rank 0 adds up over an epoch for the network models.
+/// The sums of rank 0 over an epoch for the network models.
 struct UnitSums {
   double encode = 0.0, decode = 0.0;  ///< seconds of rank 0
   CollectiveUses uses = no_uses();    ///< of all steps
@@ -135,7 +135,7 @@ class RankTraining {
   [[nodiscard]] std::uint64_t elements() const { return elements_; }
 
  private:
-  // What ranks agree on after every step; workers' losses follow.
+  // Places of the values that ranks agree on after every step; workers' losses follow.
   static constexpr std::size_t kStop = 0, kLate = 1, kNotFinite = 2, kWire = 3, kCompute = 4, kEncode = 5,
                                kCommunicate = 6, kDecode = 7, kTotal = 8, kLosses = 9;
 
@@ -143,7 +143,7 @@ class RankTraining {
   /// The rank that computes gradients and makes the step: rank 0 for all threads, every process for itself.
   [[nodiscard]] bool trains() const { return leads() || !plan_.threads; }
   [[nodiscard]] Trainer& trainer() { return *shared_.trainer; }
-  /// Where this rank's gradient is in its trainer.
+  /// The number of this rank's gradient in its trainer.
   [[nodiscard]] std::size_t place() const { return plan_.threads ? rank_ : 0; }
 
   void make_trainer_and_units(const CodecDescriptor& descriptor) {
@@ -374,8 +374,8 @@ class RankTraining {
     }
   }
 
-  /// What the steps so far would take on each network, from the mean step since the last row: the collectives by the
-  /// model, encoding and decoding as measured here.
+  /// The seconds that the steps so far would take on each network, from the mean step since the last row: the
+  /// collectives by the model, encoding and decoding as measured here.
   [[nodiscard]] std::vector<double> modelled_so_far() const {
     std::vector<double> modelled;
     if (!leads()) return modelled;
@@ -401,7 +401,7 @@ class RankTraining {
     return modelled;
   }
 
-  /// Of a run that is over, on rank 0.
+  /// Stores the results of a run that is over, on rank 0.
   void finish() {
     if (!leads()) return;
     Sha256 hash;
@@ -449,7 +449,7 @@ class RankTraining {
   // A checkpoint has a part for what all ranks know, one for the trainer, and one for each rank.
   static constexpr std::size_t kCommon = 0, kTrainer = 1, kRanks = 2;
 
-  /// What all ranks know, and the rows, which rank 0 has.
+  /// Visits the state that all ranks share, and the rows, which rank 0 has.
   void visit_common(StateVisitor& visitor) {
     const std::string mine = fmt::format("{}:{} seed {}", plan_.spec().name(), plan_.spec().params_text(), plan_.seed);
     std::string whose = mine;
@@ -483,7 +483,7 @@ class RankTraining {
     }
     visitor.values("text", HostView<char>{text.data(), text.size()});
   }
-  /// What a rank has for itself: its reducers, and the replicas of its trainer.
+  /// Visits the state that each rank has for itself: its reducers, and the replicas of its trainer.
   void visit_own(StateVisitor& visitor) {
     visitor.value("payload bytes", payload_bytes_);
     for (auto& reducer : reducers_) reducer->visit_state(visitor);

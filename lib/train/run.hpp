@@ -22,7 +22,7 @@ struct RunPlan {
   std::int64_t seed = 0;
   std::int64_t steps = 0;
   std::string checkpoint;  ///< file
-  /// Of one step, for the network models; as measured in this run where it is not given.
+  /// Seconds of one step's computation, for the network models; empty: as measured in this run.
   std::optional<double> compute_seconds = {};
   bool threads = true;  ///< ranks are threads of this process and share a trainer; else each has its own
   /// Called on rank 0 after every step, and, with `row`, when there is a new row.
@@ -31,7 +31,7 @@ struct RunPlan {
   [[nodiscard]] const CodecSpec& spec() const { return options.codecs[codec]; }
 };
 
-/// What the ranks of a run have together where they are threads.
+/// The objects that the ranks of a run share if they are threads.
 struct SharedTrainer {
   std::unique_ptr<Trainer> trainer;  ///< made by rank 0
   std::span<const float> weights;    ///< of the step, where the codec wants them; fetched by rank 0, once for all

@@ -104,8 +104,8 @@ class Training {
     join(facts);
   }
 
-  /// Where the first run cannot even begin, on a device that is not there or with data that the model does not take,
-  /// the folder goes again, so that it is not in the way of the corrected command.
+  /// Runs everything. If the first run cannot even begin, on a device that is not there or with data that the model
+  /// does not take, the folder is removed again, so that it is not in the way of the corrected command.
   TrainReport run() {
     try {
       return run_all();
@@ -163,8 +163,8 @@ class Training {
     if (different) throw Error{*different};
   }
 
-  /// Of one step of none with this seed, which comes first: what the machine does beside would otherwise be taken for a
-  /// difference between codecs. Nothing for none itself.
+  /// Seconds of computation in one step of none with this seed, which comes first: other work of the machine would
+  /// otherwise be taken for a difference between codecs. Nothing for none itself.
   [[nodiscard]] std::optional<double> compute_seconds(std::int64_t seed) const {
     for (const auto& run : report_.runs) {
       if (run.codec != 0 || run.seed != seed || run.rows.empty()) continue;
@@ -208,7 +208,7 @@ class Training {
                        }};
     SharedTrainer shared;
     const auto ranks = static_cast<std::size_t>(options_.training.workers);
-    // Where ranks are threads, each has a result of its own to write to; rank 0's is the one that counts.
+    // Each rank that is a thread has a result of its own to write to; rank 0's is the one that counts.
     std::vector<TrainRun> results(across_processes_ ? 1 : ranks);
     std::vector<std::uint64_t> elements(results.size(), 0);
     const HostBody body = [&](Communicator<Space::host>& comm) {
