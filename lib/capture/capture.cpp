@@ -101,7 +101,7 @@ std::size_t test_samples(const Dataset& dataset) {
   return std::min(dataset.size(), dataset.is_text() ? (8192 + length - 1) / length : 1000);
 }
 
-/// What the file says about the data: "cifar10:image_size=224", "text:file=shakespeare.txt,sequence_length=128".
+/// The file's description of the data: "cifar10:image_size=224", "text:file=shakespeare.txt,sequence_length=128".
 std::string data_text(const CaptureOptions& options) {
   if (options.sequence_length) {
     fs::path path{options.data_dir};

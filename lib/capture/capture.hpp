@@ -91,7 +91,7 @@ struct CaptureReport {
 /// for more. Throws Fault::usage with one sentence about the first option that is not valid.
 [[nodiscard]] CaptureOptions check_options(CaptureOptions options);
 
-/// What a trainer is made from. `options` come from check_options().
+/// The part of the options that makes a trainer. `options` come from check_options().
 [[nodiscard]] TrainerOptions trainer_options(const CaptureOptions& options);
 
 /// The tensors that are captured, and where each lies in the flat vector of all parameters.

@@ -8,7 +8,7 @@
 
 #include "lib/capture/dataset.hpp"
 
-// What there is to know about a model without building it. This header does not include LibTorch.
+// Facts about a model that are known without building it. This header does not include LibTorch.
 namespace gradtool {
 
 /// The shape of one sample, and the number of classes of the output.
@@ -44,9 +44,9 @@ struct ModelDescription {
 /// Throws Fault::internal for a name that is not in model_names().
 [[nodiscard]] const ModelDescription& find_model(const std::string& name);
 
-/// What a sample of `dataset` is to a model when images are enlarged to `image_size` pixels a side (0: as they are).
-/// Throws Fault::usage when the model takes text and the data set has images, or the other way round, when it cannot
-/// take images of that size or so long a sequence, and when `image_size` is below the size of the images.
+/// The input that a sample of `dataset` is to a model when images are enlarged to `image_size` pixels a side (0: not
+/// enlarged). Throws Fault::usage when the model takes text and the data set has images, or the other way round, when
+/// it cannot take images of that size or so long a sequence, and when `image_size` is below the size of the images.
 [[nodiscard]] ModelInput model_input(const std::string& model, const Dataset& dataset, std::int64_t image_size);
 
 }  // namespace gradtool

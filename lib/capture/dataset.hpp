@@ -10,7 +10,7 @@
 
 namespace gradtool {
 
-/// What a model is trained on, held in memory as the bytes that the files store: labelled images, or a text.
+/// The training data, held in memory as the bytes that the files store: labelled images, or a text.
 ///
 /// A sample of text is a sequence of tokens, each with the token behind it as its label. Sequences follow each other
 /// without overlap; what is left at the end is not used.
@@ -40,7 +40,7 @@ struct DatasetDescription {
 };
 /// All data sets, in the order in which they are listed.
 [[nodiscard]] std::span<const DatasetDescription> datasets();
-/// What `--dataset` accepts.
+/// The names that `--dataset` accepts.
 [[nodiscard]] const std::vector<std::string>& dataset_names();
 /// Throws Fault::internal for a name that is not in dataset_names().
 [[nodiscard]] const DatasetDescription& find_dataset(const std::string& name);

@@ -12,7 +12,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-/// Of the weight of a layer; its bias is "bias".
+/// Kind and layout of a layer's weight; its bias is "bias".
 ParameterKind weight_kind(const nn::Module& layer) {
   if (layer.as<nn::Conv2d>() != nullptr) return {"conv", "OIHW"};
   if (layer.as<nn::Linear>() != nullptr) return {"linear", "OI"};

@@ -25,9 +25,9 @@ class Optimizer {
     apply(values, gradient, learning_rate);
   }
 
-  /// What it keeps between steps, under PyTorch's names, as float32 [elements]. The tensors are not copies: an
-  /// optimizer with the same options goes on exactly where this one stands once their values are copied into its own,
-  /// and its number of steps is set.
+  /// A value that the optimizer keeps between steps, under PyTorch's name, as float32 [elements]. The tensors are not
+  /// copies: an optimizer with the same options goes on exactly where this one stands once their values are copied into
+  /// its own, and its number of steps is set.
   struct State {
     std::string name;
     torch::Tensor values;

@@ -11,8 +11,8 @@ namespace gradtool {
 inline constexpr const char* kTorchModuleFile = "libgradtool_torch.so";
 inline constexpr const char* kTorchModuleEntry = "gradtool_torch_module";
 
-/// What the module's bytes hold, with the version of its build and a zero behind it. Opening a module runs its code,
-/// and one of another version has another Trainer, so the program looks for these bytes first.
+/// A mark in the module's bytes: this text, with the version of its build and a zero behind it. Opening a module runs
+/// its code, and one of another version has another Trainer, so the program looks for these bytes first.
 #define GRADTOOL_TORCH_STAMP "gradtool training module, version "
 
 /// The value that the module's entry point, extern "C" const TorchModule* (), returns.

@@ -253,7 +253,7 @@ class TorchTrainer final : public Trainer {
     torch::Tensor gradient;          ///< flat vector to which the backward pass adds
     torch::Tensor second_moment;     ///< flat vector; undefined until second moments are requested
     torch::Tensor host_gradient, host_second_moment;  ///< copies, used when the device is not the CPU
-    /// Of DiLoCo: the weights that this worker's replica has of its own, their optimizer, and what became of them.
+    /// DiLoCo only: the weights of this worker's own replica, their optimizer, and the pseudo-gradient that followed.
     torch::Tensor weights;
     std::unique_ptr<Optimizer> optimizer;
     torch::Tensor pseudo_gradient;
@@ -269,7 +269,7 @@ class TorchTrainer final : public Trainer {
   template <class Work>
   void for_each_worker(Work&& work);
   [[nodiscard]] bool diloco() const { return options_.inner_steps > 0; }
-  /// What workers exchange.
+  /// The tensor that workers exchange.
   [[nodiscard]] static const torch::Tensor& exchanged(const Worker& worker) {
     return worker.pseudo_gradient.defined() ? worker.pseudo_gradient : worker.gradient;
   }

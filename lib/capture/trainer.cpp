@@ -31,7 +31,7 @@ bool has_our_version(const std::filesystem::path& module) {
   return bytes.find(stamp.c_str(), 0, stamp.size() + 1) != std::string::npos;
 }
 
-/// Where the module is; throws unless it is there and belongs to this program.
+/// The path of the module; throws unless it is there and belongs to this program.
 std::filesystem::path our_module() {
   auto path = module_path();
   if (std::error_code ignored; !std::filesystem::exists(path, ignored)) {

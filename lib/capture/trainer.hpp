@@ -77,14 +77,14 @@ class Trainer {
   /// One step of the optimizer, as PyTorch defines it, with the mean gradient over workers, summed in float64 in the
   /// order of the workers.
   virtual void update(double learning_rate) = 0;
-  /// The same step with this mean gradient, one value for every element, in the place of the exact one.
+  /// Takes the step with this mean gradient, one value for every element, instead of the exact one.
   virtual void apply(std::span<const float> mean, double learning_rate) = 0;
 
   /// Shows all that later steps depend on and that workers share: weights, optimiser, random generator of the CPU. A
   /// new trainer of the same options to which it is given, with visit_replica() of every worker, goes on with the same
   /// bits on the CPU.
   virtual void visit_state(StateVisitor& visitor) = 0;
-  /// The same of what a worker's replica keeps for itself: running statistics.
+  /// Visits the state that a worker's replica keeps for itself: running statistics.
   virtual void visit_replica(std::size_t worker, StateVisitor& visitor) = 0;
 
   [[nodiscard]] virtual std::span<const float> weights() = 0;
