@@ -20,7 +20,7 @@ constexpr double kLeast = 0.005;    // relative: no machine keeps its speed to l
 constexpr double kShortest = 1e-6;  // seconds: below, the clock is what is measured
 constexpr std::array<const char*, 4> kPhases{"encode", "comm", "decode", "total"};
 
-/// What must be the same to the last digit. `exact` is not subject to a tolerance.
+/// A column whose values must be equal to the last digit. `exact` is not subject to a tolerance.
 struct Promise {
   const char* column;
   bool exact;
@@ -98,7 +98,7 @@ std::vector<Row> measured_rows(const Table& table) {
   return rows;
 }
 
-/// What is shown of a row: the parameters only where another row of the run has the same codec without them.
+/// The label of a row: it has the parameters only if another row of the run has the same codec with others.
 /// `with_timing`: where the run has both timings; phases tell them apart as well.
 std::string label_of(const std::vector<Row>& rows, const Row& row, bool with_timing = true) {
   const auto& parts = row.key.parts;
@@ -178,7 +178,7 @@ Known from_samples(const BenchRun::Samples& samples, std::mt19937_64& random) {
   // sample that took ten times as long does not blow up.
   std::sort(logs.begin(), logs.end());
   const double spread = (logs[kResamples - 1 - kResamples / 20] - logs[kResamples / 20]) / 3.29;
-  // What is drawn with replacement from k rounds varies by a factor of sqrt((k-1)/k) too little.
+  // A draw with replacement from k rounds varies by a factor of sqrt((k-1)/k) too little.
   const std::size_t clusters = rounds.size() > 1 ? rounds.size() : samples.seconds.size();
   const auto k = static_cast<double>(clusters);
   known.deviation = spread * std::sqrt(k / (k - 1.0));

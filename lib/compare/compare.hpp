@@ -47,7 +47,7 @@ struct TimeDifference {
   std::string phase;        ///< encode, comm, decode or total
   double a = 0.0, b = 0.0;  ///< median seconds
   double ratio = 1.0;       ///< b / a
-  /// Where the ratio lies with 95 % confidence; empty where a run says nothing of its noise.
+  /// The interval that holds the ratio with 95 % confidence; empty if a run says nothing of its noise.
   std::optional<Interval> interval = {};
   double p = 1.0;  ///< the probability of a difference at least as large between two runs of the same program
   TimeVerdict verdict = TimeVerdict::unclear;
@@ -85,7 +85,7 @@ struct Comparison {
 
 /// For people, at most 80 characters wide: counts, then every difference, and with `all` also what is the same.
 [[nodiscard]] std::string to_text(const Comparison& comparison, bool all);
-/// The same as Markdown, for a pull request.
+/// The comparison as Markdown, for a pull request.
 [[nodiscard]] std::string to_markdown(const Comparison& comparison, bool all);
 [[nodiscard]] nlohmann::ordered_json to_json(const Comparison& comparison, const CompareOptions& options);
 

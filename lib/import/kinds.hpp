@@ -10,7 +10,7 @@ struct KindAndLayout {
   std::string kind, layout;
 };
 
-/// What a parameter of this name and shape probably is, by the names that PyTorch, Hugging Face and JAX models use
+/// The probable kind of a parameter of this name and shape, by the names that PyTorch, Hugging Face and JAX models use
 /// (docs/import.md has the rules). What is not known is `other`.
 [[nodiscard]] KindAndLayout guess_kind(const std::string& name, const std::vector<std::int64_t>& shape);
 

@@ -11,7 +11,7 @@
 
 namespace gradtool {
 
-/// What stands before the values of a .npy file.
+/// The header of a .npy file.
 struct NpyHeader {
   ArrayInfo info;
   std::uint64_t bytes = 0;  ///< of the header; the values follow

@@ -106,7 +106,7 @@ class MemberStream {
   std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{64} << 10);
 };
 
-/// Where the central directory is, and how many members it has.
+/// The place of the central directory, and its number of members.
 struct Directory {
   std::uint64_t offset = 0, bytes = 0, members = 0;
 };

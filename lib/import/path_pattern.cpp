@@ -156,7 +156,7 @@ MatchedFiles match_files(const std::string& pattern) {
   std::int64_t last = workers.begin()->first - 1;
   for (const auto& [worker, digits] : workers) {
     if (worker != last + 1) {
-      // As wide as the number that is there, in case zeros stand in front of it.
+      // Missing steps are named with the width of the present ones, in case zeros stand in front of these.
       const std::size_t width = digits.size();
       missing(steps.begin()->second, fmt::format("{:0{}}", last + 1, digits.front() == '0' ? width : 1),
               fmt::format("there are workers {} and {}, but not those between them", last, worker));

@@ -19,7 +19,7 @@
 namespace gradtool {
 namespace {
 
-/// As in the format's own library. Headers have some 100 bytes for each tensor.
+/// The limit of the format's own library. Headers have some 100 bytes for each tensor.
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 
 struct Entry {

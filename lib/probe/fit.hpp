@@ -9,7 +9,7 @@
 
 namespace gradtool {
 
-/// What one size of a pattern took.
+/// The times of one size of a pattern.
 struct SizeTimes {
   double bytes = 0.0;
   std::vector<double> seconds;      ///< one a sample, in the order in which they were taken

@@ -28,7 +28,7 @@ struct PatternInfo {
 [[nodiscard]] std::span<const PatternInfo> patterns();
 [[nodiscard]] std::string_view name_of(Pattern pattern);
 
-/// What moves when `bytes` are asked for among p ranks: as much, or the next larger number of bytes that every rank has
+/// The bytes that move when `bytes` are asked for among p ranks: as many, or the next larger number that every rank has
 /// an equal part of, in whole float32. Sizes are those of nccl-tests: of a message, of the vector that is summed, of
 /// all parts together.
 [[nodiscard]] std::uint64_t size_for(Pattern pattern, std::uint64_t bytes, int ranks);

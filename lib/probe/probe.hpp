@@ -15,7 +15,7 @@ constexpr double gbit(double bytes_per_second) {
   return bytes_per_second * 8e-9;
 }
 
-/// What was asked of one `gradtool probe`.
+/// The options of one `gradtool probe`.
 struct ProbeOptions {
   std::string comm = "mpi";               ///< mpi, udp, nccl, or threads of this process
   UdpOptions udp;                         ///< where comm is udp
@@ -31,7 +31,7 @@ struct ProbeOptions {
   double row_seconds = 8.0;  ///< after so long a row gets no more samples
   std::string command;       ///< as given, for the record
 
-  /// Where ranks are processes: how they reach each other. GPUs meet through MPI.
+  /// The transport between ranks that are processes. GPUs meet through MPI.
   [[nodiscard]] ProcessComm processes() const { return {comm == "udp" ? comm : "mpi", udp}; }
   /// One sample repeats its operation for so long, and is the mean: bursts that a link lets pass at once, and the
   /// resolution of clocks, are small against it.
@@ -65,7 +65,7 @@ struct ProbeReport {
   std::vector<LinkFit> fits;
   std::vector<PairRate> pairs;
 
-  /// Of a pattern that was measured.
+  /// The fit of a pattern that was measured.
   [[nodiscard]] const LinkFit& fit_of(Pattern pattern) const;
 };
 
@@ -87,7 +87,7 @@ struct Contention {
 /// The network file (docs/measuring.md), which Network::from_option reads.
 [[nodiscard]] nlohmann::ordered_json record(const ProbeOptions& options, const ProbeReport& report,
                                             const std::string& name);
-/// The same for people.
+/// The report for people.
 [[nodiscard]] std::string terminal_text(const ProbeOptions& options, const ProbeReport& report);
 
 }  // namespace gradtool

@@ -23,7 +23,7 @@ namespace gradtool {
   return firsts;
 }
 
-/// What every rank runs, on either processor. `Device` has a queue, two memories and a stopwatch:
+/// The work of every rank of a probe, on either processor. `Device` has a queue, two memories and a stopwatch:
 ///   Queue<S> queue();  View<std::byte, S> memory(0 or 1, bytes);  void start();
 ///   double stop(Communicator<S>&);
 /// `start` and `stop` stand around enqueued work; stop waits for it.

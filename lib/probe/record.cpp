@@ -1,4 +1,4 @@
-// What a probe writes: the table of rows, and the network file.
+// Writes the results of a probe: the table of rows, and the network file.
 #include <fmt/format.h>
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// What a probe prints for people.
+// Prints the results of a probe for people.
 #include <fmt/format.h>
 
 #include <algorithm>

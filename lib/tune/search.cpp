@@ -41,8 +41,8 @@ std::vector<const Trial*> sorted_by_seconds(std::vector<const Trial*> trials) {
   return trials;
 }
 
-/// Of a round, those that were measured and whose error may be small enough in the end, the fastest first; where there
-/// are none, those with the smallest errors.
+/// The measured settings of a round whose error may be small enough in the end, the fastest first; if there are none,
+/// all measured ones, the smallest errors first.
 std::vector<const Trial*> hopeful(const std::vector<Trial>& round, double most_error) {
   std::vector<const Trial*> measured, within;
   for (const Trial& trial : round) {
@@ -84,7 +84,7 @@ void add_of_front(std::vector<Setting>& settings, const std::vector<const Trial*
   }
 }
 
-/// What the next round measures, `count` settings or a few more.
+/// The settings that the next round measures, `count` or a few more.
 std::vector<Setting> next_settings(SearchSpace& space, const std::vector<const Trial*>& candidates, std::size_t count) {
   std::vector<Setting> next;
   const std::size_t for_time = 2 * count / 3;

@@ -55,7 +55,7 @@ class SearchSpace {
   std::vector<Codec> codecs_;
 };
 
-/// What measuring a setting came to.
+/// The result of measuring a setting.
 struct Found {
   double error = 0.0;    ///< relative, as it will be over all steps
   double seconds = 0.0;  ///< of a step or an iteration

@@ -25,8 +25,8 @@ constexpr double kUntil[kSearchRounds] = {0.30, 0.38, 0.44, 0.50, 0.55, 0.60};
 /// codec cannot say that another one is the fastest.
 constexpr double kUntilEachWasTried = 0.60;
 
-/// What each finalist may take of a small capture before its noise is small. A bench takes longer (StopRule), but it
-/// does not know yet that the codec is worth it; this is enough for fifty samples of two milliseconds.
+/// Seconds that each finalist may take of a small capture before its noise is small. A bench takes longer (StopRule),
+/// but it does not know yet that the codec is worth it; this is enough for fifty samples of two milliseconds.
 constexpr double kFinalistSeconds = 0.1;
 
 /// Over how many of the captured steps a round measures: an eighth, a quarter, a half, then all; two at least, because
@@ -36,10 +36,10 @@ std::size_t steps_of_round(std::size_t all, int round) {
   return std::max(part, std::min<std::size_t>(all, 2));
 }
 
-/// What the row's error will probably be over `all` steps. A codec that delays what it sends is judged by its error
-/// over sums of steps, which changes with their number: mostly it falls, because what is held back stays while the sum
-/// grows. It is taken to go on by the power of the number of steps by which it went over the second half of them, but
-/// to fall no faster than by its first power and to grow no faster than by the root.
+/// The probable error of the row over `all` steps. A codec that delays what it sends is judged by its error over sums
+/// of steps, which changes with their number: mostly it falls, because what is held back stays while the sum grows. It
+/// is taken to go on by the power of the number of steps by which it went over the second half of them, but to fall no
+/// faster than by its first power and to grow no faster than by the root.
 double expected_error(const ResultRow& row, std::size_t all) {
   const double error = judged_error(row);
   const std::size_t steps = row.steps.size();
@@ -81,7 +81,8 @@ class Tuner {
   }
   [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-  /// Of two ways of a setting: the faster one whose error is within the limit, else the one with less error.
+  /// True if the first of two ways of a setting is better: it is the faster one with an error within the limit, or has
+  /// less error if neither or only one is within.
   [[nodiscard]] bool is_better(const Found& one, const Found& other) const {
     const bool within = one.error <= options_.max_error;
     if (within != (other.error <= options_.max_error)) return within;

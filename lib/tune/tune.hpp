@@ -9,7 +9,7 @@
 
 namespace gradtool {
 
-/// What was asked of one `gradtool tune`.
+/// The options of one `gradtool tune`.
 struct TuneOptions {
   /// File, ranks, granularity, and exactly one network with at most one number of machines. Codecs, timing, rounds and
   /// when to stop are the search's own.
@@ -20,7 +20,7 @@ struct TuneOptions {
   double budget_seconds = 60.0;     ///< for everything; a codec that has been begun is ended
 };
 
-/// What a whole `gradtool tune` came to.
+/// The result of a whole `gradtool tune`.
 struct TuneReport {
   /// One round of the search.
   struct Round {

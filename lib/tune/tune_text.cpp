@@ -1,4 +1,4 @@
-// What `gradtool tune` says of a search: to people, and in its record.
+// Describes a search of `gradtool tune`, to people and in its record.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ const ResultRow* uncompressed(const TuneReport& report) {
   return nullptr;
 }
 
-/// Of --max-nmse, where it was given.
+/// The value of --max-nmse, if it was given.
 std::optional<double> limit_of(const TuneOptions& options) {
   return options.limit_given ? std::optional{options.max_error} : std::nullopt;
 }
