@@ -48,7 +48,7 @@ constexpr std::uint64_t kGpuPartBytes = std::uint64_t{1} << 30;  // the same on 
 const std::vector<std::string> analysis_names{"spectrum", "transforms", "correlation", "steps",
                                               "gradiveq", "low_rank",   "variance",    "certainty",
                                               "noise",    "losses",     "distribution"};
-/// What the analyses may write.
+/// Names of all tables that an analysis may write.
 constexpr std::array kTableNames{
     "spectrum",   "spectrum_bands",  "transforms",    "compaction",     "spectra",     "autocorrelation",
     "fft_errors", "spectrum_steps",  "correlation",   "eigenvalues",    "steps",       "step_lags",

@@ -97,7 +97,7 @@ std::string bash_script(const Command& root, const std::vector<Command>& command
       }
     }
   }
-  // Where nothing is proposed, -o default lets bash propose files.
+  // Bash proposes file names (-o default) when this function proposes nothing.
   return fmt::format(R"(# Completion of gradtool for bash: in ~/.bashrc write  source <(gradtool completion bash)
 _gradtool() {{
   local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" command='' words='' word

@@ -31,7 +31,7 @@ struct InfoArguments {
 /// Tensors that the terminal shows unless --all: a mixture of experts has tens of thousands.
 constexpr std::size_t kShown = 200;
 
-/// What is said about a file, in whatever form.
+/// The facts about a file that every output format shows.
 struct Summary {
   const GradientReader& reader;
   std::uintmax_t bytes = 0;
@@ -104,7 +104,7 @@ nlohmann::ordered_json steps_json(const std::vector<StepInfo>& steps) {
   return list;
 }
 
-/// What the file does not state is null in JSON.
+/// An empty text becomes null in JSON: the file does not state it.
 nlohmann::ordered_json or_null(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
 }
@@ -219,7 +219,7 @@ std::string quantity_text(const FileInfo& info) {
   return text + (info.averaged ? ", averaged over the workers before it was captured" : "");
 }
 
-/// What the file says about ranks: of which one it is, or of how many.
+/// The rank or the number of ranks that the file states.
 std::string rank_text(const FileInfo& info) {
   const std::string of = info.ranks ? fmt::format(" of a job of {}", *info.ranks) : "";
   return info.rank ? fmt::format("rank {}{}", *info.rank, of) : fmt::format("of a job of {}", *info.ranks);

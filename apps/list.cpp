@@ -60,7 +60,7 @@ Table codec_table(Codecs chosen) {
   return table;
 }
 
-/// The same with each parameter as an object, for programs.
+/// The codec table as JSON, with each parameter as an object, for programs.
 nlohmann::ordered_json codec_json(Codecs chosen) {
   auto rows = to_json(codec_table(chosen));
   for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -206,7 +206,7 @@ std::string markdown_page(const CodecDescriptor& codec) {
   return out;
 }
 
-/// The same for the terminal.
+/// A codec's page, wrapped for the terminal.
 std::string terminal_page(const CodecDescriptor& codec) {
   std::string out = wrapped(fmt::format("{}: {}. {}.", codec.name, codec.summary, codec.reference), kWidth, "");
   if (!codec.description.empty()) out += "\n" + wrapped(codec.description, kWidth, "");

@@ -46,11 +46,11 @@ void add_general_options(CLI::App& command);
 /// Throws Fault::usage when an output is one of the files that a merged view refers to.
 void expect_outputs_spare_sources(const std::vector<std::string>& sources, const std::vector<NamedPath>& outputs);
 
-// What capture and train have alike: --model to --micro-batches, and --steps to --seed.
+// Options that capture and train share: --model to --micro-batches, and --steps to --seed.
 void add_data_options(CLI::App& app, CaptureOptions& options);
 void add_training_options(CLI::App& app, CaptureOptions& options);
 
-// What bench, train and tune read alike. Each throws Fault::usage for text that is not valid.
+// Parsers of options that bench, train and tune share. Each throws Fault::usage for text that is not valid.
 
 [[nodiscard]] Collective parse_collective(const std::string& text);
 [[nodiscard]] Scheme parse_scheme(const std::string& text);

@@ -2,9 +2,10 @@
 
 namespace gradtool::app {
 
-/// What main does once the process is set up: parses the arguments, of which the first is the program's name, runs the
-/// subcommand, and returns the exit status. Reads and writes `stdin`, `stdout` and `stderr`. Throws nothing: every
-/// failure is a sentence on `stderr`. May be called again; SIGINT and SIGTERM stay caught after a command has run.
+/// Runs one command once main has set up the process: parses the arguments, of which the first is the program's name,
+/// runs the subcommand, and returns the exit status. Reads and writes `stdin`, `stdout` and `stderr`. Throws nothing:
+/// every failure is a sentence on `stderr`. May be called again; SIGINT and SIGTERM stay caught after a command has
+/// run.
 int run_program(int argc, char** argv);
 
 }  // namespace gradtool::app

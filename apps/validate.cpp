@@ -23,7 +23,7 @@ std::vector<NonFinite> scan(const GradientReader& reader) {
   return find_non_finite(reader, [&](std::uint64_t done, std::uint64_t) { progress.update(done); });
 }
 
-/// What conforms, but is worth knowing before the file is used. Reads every value.
+/// Warnings about a file that conforms, but has something worth knowing before it is used. Reads every value.
 std::vector<std::string> warnings(const GradientReader& reader) {
   std::vector<std::string> found;
   if (!reader.info().complete) {

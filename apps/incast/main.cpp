@@ -32,7 +32,7 @@ struct Options {
   double comm_timeout = 120.0;
 };
 
-/// What each rank sends in one iteration, and where it lies in the model.
+/// One message of a rank in one iteration, and its place in the model.
 struct Message {
   std::string tensor;
   std::vector<float> values;

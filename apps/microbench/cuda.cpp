@@ -72,7 +72,7 @@ struct DeviceSetup {
   void decode() {
     codec->decode_add(queue(), payload.bytes().first(size), 1.0F, gradients.out.as<float>(), scratch.bytes());
   }
-  /// Of the last payload. Waits for it.
+  /// Size of the last payload. Waits for it.
   std::size_t bytes() {
     size = plan.payload_bytes;
     if (plan.exact) return size;

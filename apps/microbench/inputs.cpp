@@ -1,4 +1,4 @@
-// What is compressed: synthetic or captured gradients, and the tensors that they are cut into.
+// The inputs of the micro-benchmark: synthetic or captured gradients, and the tensors that they are cut into.
 #include <algorithm>
 #include <cmath>
 

@@ -40,7 +40,7 @@ Example:
 Google Benchmark runs the benchmarks and takes these options beside:
 )";
 
-/// What Google Benchmark calls for --help, before it ends the program.
+/// Google Benchmark calls this for --help, before it ends the program.
 void print_help() {
   fmt::print("{}", kHelp);
   benchmark::PrintDefaultHelp();

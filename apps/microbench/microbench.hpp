@@ -14,7 +14,7 @@
 
 namespace gradtool {
 
-/// What one encode of the micro-benchmark is given. Side inputs are empty where there are none.
+/// The inputs of one encode of the micro-benchmark. Side inputs are empty where there are none.
 struct Feed {
   std::vector<float> gradient, second_moment, weight;
 };
@@ -34,7 +34,7 @@ struct Feed {
 /// "codec" or "codec:key=value,...", as benchmarks are named.
 [[nodiscard]] std::string full_name(const CodecSpec& spec);
 
-/// What the benchmarks on the CPU are run with. Benchmarks keep references to it.
+/// Options of the benchmarks on the CPU. Benchmarks keep references to it.
 struct HostSetting {
   std::string file;          ///< capture to take gradients and tensors from; empty: synthetic ones
   std::size_t elements = 0;  ///< of the gradient

@@ -12,7 +12,7 @@
 
 namespace gradtool::netsim {
 
-/// What begins every packet of our own protocols: kHeaderBytes bytes, of which eight stand for UDP's header.
+/// The header of every packet of our own protocols: kHeaderBytes bytes, of which eight stand for UDP's header.
 struct DatagramHeader final : ns3::Header {
   enum class Kind : std::uint8_t { data, acknowledgement, probe, bitmap, stop, feedback };
   std::uint16_t port = 0;  ///< of the sender; switches hash it

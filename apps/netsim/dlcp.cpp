@@ -165,7 +165,7 @@ class Dlcp final : public Transport {
       flow.repeated += bytes(flow, packet);
     }
     const std::uint32_t data = bytes(flow, packet);
-    // What is sent again is needed for the bound, so it is protected.
+    // A packet that is sent again is needed for the bound, so it is protected.
     const bool droppable = options_.marking && first_time && !important(flow, packet);
     post(flow, Kind::data, packet, ns3::Create<ns3::Packet>(data), band(flow), !droppable);
     const double size = data + kPacketOverhead;
@@ -244,7 +244,7 @@ class Dlcp final : public Transport {
     flow.arrived = {};
   }
 
-  /// As many packets as the bits need.
+  /// The bitmap takes as many packets as its bits need.
   void send_bitmap(Flow& flow, std::uint32_t number) {
     const std::uint32_t bits = 8 * payload_;
     for (std::uint32_t first = 0; first < flow.packets; first += bits) {

@@ -9,8 +9,8 @@
 
 namespace gradtool::netsim {
 
-/// What one rank does at one step of a collective: it sends to one rank while it receives from another, and goes on
-/// when both are done.
+/// One step of one rank in a collective: it sends to one rank while it receives from another, and goes on when both are
+/// done.
 struct Exchange {
   int to = -1;                     ///< -1: sends nothing
   std::uint64_t bytes = 0;         ///< that it sends

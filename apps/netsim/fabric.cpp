@@ -135,7 +135,7 @@ Fabric::Fabric(const FabricOptions& options, PortKind ports, Routing routing, st
   const auto connect = [&](const ns3::Ptr<ns3::Node>& below, const ns3::Ptr<ns3::Node>& above, double rate, int host) {
     ns3::PointToPointHelper link;
     link.SetDeviceAttribute("DataRate", ns3::DataRateValue{ns3::DataRate{static_cast<std::uint64_t>(rate)}});
-    // What waits, waits in the queue disc.
+    // The device's own queue holds one packet, so that all others wait in the queue disc.
     link.SetQueue("ns3::DropTailQueue", "MaxSize", ns3::StringValue{"1p"});
     link.SetDeviceAttribute("Mtu",
                             ns3::UintegerValue{static_cast<std::uint64_t>(options.payload + kHeaderBytes + 128)});

@@ -17,7 +17,7 @@ enum class Routing : std::uint8_t {
   spray,  ///< by chance, anew for every packet
 };
 
-/// What every port does with packets that wait.
+/// How a port treats packets that wait.
 enum class PortKind : std::uint8_t {
   red,             ///< ns-3's RED with one threshold, above which packets are marked
   two_thresholds,  ///< TwoThresholdQueue

@@ -173,7 +173,8 @@ double modelled_seconds(const LoggedStep& step, double scale, const Network& net
       const double sum =
           scale * static_cast<double>(std::accumulate(call.bytes.begin(), call.bytes.end(), std::uint64_t{0}));
       const double p = ranks;
-      // As RecordingCommunicator counts them: a broadcast's view, and of an all-to-all what goes to others.
+      // RecordingCommunicator counts in the same way: a broadcast's whole view, and the part of an all-to-all that goes
+      // to other ranks.
       const double bytes = call.name == "broadcast"              ? sum
                            : call.name.starts_with("all_to_all") ? sum / p * (p - 1.0) / p
                                                                  : sum / p;

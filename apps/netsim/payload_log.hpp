@@ -21,7 +21,7 @@ struct LoggedStep {
   std::vector<LoggedUnit> units;
 };
 
-/// What `gradtool bench --payloads FOLDER` has written, without the bytes themselves.
+/// The record of `gradtool bench --payloads FOLDER`, without the payloads' bytes.
 struct PayloadLog {
   std::string codec, params;
   int ranks = 0;

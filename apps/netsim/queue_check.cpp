@@ -27,7 +27,7 @@ QueueCheck check_queue(const FabricOptions& options, double load, std::uint64_t 
   std::vector<ns3::Time> sent(packets);
   Datagrams datagrams{fabric, [&](int, int, const DatagramHeader& header, const ns3::Packet&, bool) {
                         if (header.flow < skipped) return;
-                        // What follows this link has the same rate, so nothing waits there.
+                        // The link behind this one has the same rate, so nothing waits there.
                         const double wait = (Simulator::Now() - sent[header.flow]).GetSeconds() - alone;
                         const std::uint64_t batch = (header.flow - skipped) * kBatches / (packets - skipped);
                         sums[batch] += wait;

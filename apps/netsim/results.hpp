@@ -10,7 +10,7 @@
 
 namespace gradtool::netsim {
 
-/// What both commands that simulate a fabric need.
+/// The settings that both commands that simulate a fabric need.
 struct Setting {
   FabricOptions fabric;
   Protocol protocol = Protocol::dlcp;

@@ -49,7 +49,8 @@ class TwoThresholdQueue final : public ns3::QueueDisc {
   Limits limits_;
 };
 
-/// What pFabric's packets say to switches: their flow, and the bytes that it still had to deliver when they were sent.
+/// A tag for pFabric's switches: the packet's flow, and the bytes that the flow still had to deliver when the packet
+/// was sent.
 class RemainingTag final : public ns3::Tag {
  public:
   static ns3::TypeId GetTypeId();

@@ -37,7 +37,7 @@ struct Message {
   Importance importance{};
 };
 
-/// What became of a message.
+/// The outcome of a message.
 struct Delivery {
   double seconds = 0.0;         ///< from send() until the receiver could go on
   std::uint64_t bytes = 0;      ///< that had arrived then
@@ -88,7 +88,7 @@ inline constexpr std::string_view kProtocolNames[] = {"dlcp", "dctcp", "tcp", "p
   return routing == Routing::ecmp ? "ecmp" : "spray";
 }
 
-/// What ports a protocol expects, and how it routes where nothing else is asked for.
+/// The ports that a protocol expects, and its routing unless another is asked for.
 [[nodiscard]] PortKind ports_of(Protocol protocol);
 [[nodiscard]] Routing routing_of(Protocol protocol);
 

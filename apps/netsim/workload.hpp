@@ -8,7 +8,7 @@
 
 namespace gradtool::netsim {
 
-/// What one unit of a captured model sends, and when.
+/// The message of one unit of a captured model, and the time at which it is sent.
 struct WorkUnit {
   std::uint64_t bytes = 0;  ///< of the gradient in float32, scaled
   int layer = 0;            ///< class of its first layer, 0 to kLayerClasses - 1 from the input side on
