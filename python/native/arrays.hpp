@@ -89,7 +89,7 @@ void add_workers(nb::module_& module);
 using TensorTuple = std::tuple<std::string, std::vector<std::int64_t>, std::string, std::string, double>;
 [[nodiscard]] Layout layout_of(const std::vector<TensorTuple>& tensors);
 
-/// What one encode depends on besides the values.
+/// The context of one encode besides the values.
 [[nodiscard]] inline EncodeContext context_of(std::uint64_t seed, std::uint32_t step, std::uint32_t rank,
                                               std::uint32_t tensor, std::int64_t iteration, double ratio) {
   return {.key = {.seed = seed, .step = step, .rank = rank, .tensor = tensor},

@@ -1,4 +1,4 @@
-"""What a capture would get wrong is refused, or warned of, in a sentence that names it."""
+"""Tests that a capture refuses whatever it would get wrong, or warns of it, in a sentence that names it."""
 
 import copy
 import gc
@@ -182,7 +182,7 @@ def test_zero_is_named_with_what_can_be_captured(stage, tmp_path):
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_copies_and_pickles_of_a_captured_model_know_nothing_of_it(wrapped, tmp_path):
     class Wrapper(nn.Module):
-        """As torch.compile wraps a module."""
+        """Wraps a module as torch.compile does."""
 
         def __init__(self, model):
             super().__init__()

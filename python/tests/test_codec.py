@@ -107,7 +107,7 @@ def test_error_feedback_sends_everything_in_the_end():
 
 
 def test_ef21_sends_differences_to_what_was_sent():
-    """What payloads decode to adds up to NumPy's own EF21 with top-k."""
+    """Decoded payloads add up to NumPy's own EF21 with top-k."""
     rng = np.random.default_rng(1)
     codec = gradtool.Codec("topk:ratio=0.1,ef=ef21")
     received, sent = np.zeros(200, "f4"), np.zeros(200, "f4")

@@ -39,7 +39,7 @@ def flat(tensors):
 
 
 def own_gradient(weights, rank, step):
-    """What one rank's gradient is at these weights, computed without anything parallel."""
+    """Returns one rank's gradient at these weights, computed without anything parallel."""
     model = make_model()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(weights), model.parameters())
     loss_of(model, rank, step).backward()
@@ -409,7 +409,7 @@ def reduce_once(path, rank, spec, scheme):
 
 @pytest.mark.usefixtures("core")
 def test_the_hook_averages_what_bench_replays(capture_file, gradtool_program, tmp_path):
-    """The same values, bit for bit, and the same bytes on the wire as `gradtool bench` with one unit for the model."""
+    """The hook gives the same values, bit for bit, and the same bytes on the wire as `gradtool bench` with one unit for the model."""
     import csv
     with gradtool.open(capture_file) as run:
         ranks, steps = run.workers, len(run.steps)
@@ -469,7 +469,7 @@ def power_sgd_of_torch(rank, size, steps, spec):
 
 @pytest.mark.usefixtures("core")
 def test_powersgd_agrees_with_pytorchs():
-    """Where PowerSGD is exact, because the averaged gradient has rank 4, both give the average; and both send as much."""
+    """Both hooks give the average when PowerSGD is exact, because the averaged gradient has rank 4; and both send as much."""
     steps = 6
     results = run_ranks(2, power_sgd_of_torch, steps, "powersgd:rank=4")
     averaged, sent = results[0]
@@ -481,7 +481,7 @@ def test_powersgd_agrees_with_pytorchs():
 
 
 def overflow_in_the_middle(rank, size, specs):
-    """What two hooks average in the last step: one of them has seen a step before it in which rank 1 overflowed."""
+    """Returns the averages of two hooks in the last step: one of them has seen a step before it in which rank 1 overflowed."""
     results = []
     for spec in specs:
         parameters = [nn.Parameter(torch.zeros(40, 30))]
@@ -514,7 +514,7 @@ def test_a_step_that_overflows_leaves_what_the_hook_keeps_as_it_is():
 
 
 class Scale:
-    """What the hook asks a GradScaler, which torch has for GPUs alone in some versions."""
+    """The methods of a GradScaler that the hook calls; some versions of torch have it for GPUs alone."""
 
     def __init__(self, scale):
         self.scale = scale
@@ -527,7 +527,7 @@ class Scale:
 
 
 def scaled_and_not(rank, size, specs):
-    """What a hook averages over steps, and one that sees the same gradients with a scale that changes."""
+    """Returns the averages of a hook over steps, and those of one that sees the same gradients with a scale that changes."""
     results = []
     for spec in specs:
         parameters = [nn.Parameter(torch.zeros(40, 30))]

@@ -70,7 +70,7 @@ def test_channels_last_gives_the_averages_of_the_contiguous_model():
 
 
 def average_narrow(rank, size):
-    """What is averaged uncompressed, compressed, and uncompressed because a value is not finite, by type."""
+    """Averages by type: uncompressed, compressed, and uncompressed because a value is not finite."""
     results = []
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
         hook, parameters = gradtool.ddp_hook("none", start_iteration=2), [nn.Parameter(torch.zeros(40))]
@@ -81,7 +81,7 @@ def average_narrow(rank, size):
             hook._reduce(gradient, parameters, 0)
             hook.iteration += 1
             results.append(gradient.double().numpy())
-    # What float32 cannot hold is averaged as it is.
+    # Values that float32 cannot hold are averaged uncompressed.
     wide = torch.full((3,), 1e300 * (rank + 1), dtype=torch.float64)
     gradtool.ddp_hook("none")._reduce(wide, [nn.Parameter(torch.zeros(3))], 0)
     return results + [wide.numpy()]
@@ -196,7 +196,7 @@ def test_sparse_gradients_are_refused_by_name():
 
 
 def capture_then_compress(rank, size, path):
-    """What a training averages that was captured before, and one that was not; and what a capture beside the hook shows."""
+    """Averages in a training that was captured before, and in one that was not; and returns what a capture beside the hook shows."""
     results = []
     for captured in (False, True):
         ddp = nn.parallel.DistributedDataParallel(GivenGradients((8, 6)))

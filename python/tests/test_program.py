@@ -1,4 +1,4 @@
-"""What bench and analyze return is what they write where they are asked to."""
+"""Tests that bench and analyze return what they write to files on request."""
 
 import pytest
 

@@ -93,7 +93,7 @@ def test_verdicts_tell_what_learns_from_what_does_not():
     assert result["topk:ratio=0.01,ef=off"]["verdict"] == "loses"
     assert result["randomk:ratio=0.01,ef=off"]["verdict"] == "loses"
     assert result["none"]["sent"] == 1.0 and result["bf16"]["sent"] == pytest.approx(0.5, rel=0.02)
-    # What is hopeless ends early, and is not run with further seeds.
+    # A hopeless codec ends early, and is not run with further seeds.
     hopeless = [run for run in result.runs if run["codec"].startswith("randomk")]
     assert len(hopeless) == 1 and hopeless[0]["steps"] < 80 and hopeless[0]["status"] in ("diverged", "stopped")
     assert "Of those that learn, bf16 sends least" in str(result)

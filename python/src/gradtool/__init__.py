@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ._trial_result import TrialResult
     from ._writer import merge
 
-# Where the other names are. They are loaded at their first use, so that a capture works without the compiled module,
-# and reading a file without torch.
+# The modules of all other names. They are loaded at their first use, so that a capture works without the compiled module, and reading a
+# file without torch.
 _HOME = {
     "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_writer", "Codec": "_codec",
     "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "bench": "_program", "analyze": "_program",

@@ -168,7 +168,7 @@ def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
 
 
 def _keys(state: Any) -> str:
-    """What an object of a checkpoint has, for a sentence."""
+    """Describes an object of a checkpoint, for a sentence."""
     if not isinstance(state, dict):
         return f"one {type(state).__name__}"
     names = [f"'{name}'" for name in list(state)[:10]] + (["..."] if len(state) > 10 else [])
@@ -241,7 +241,7 @@ def _without_wrappers(names: Iterable[str]) -> dict:
 
 
 def _let_names_agree(steps: list, opened: list) -> None:
-    """Where checkpoints name their tensors otherwise because some of them were saved from a wrapper, takes the names within."""
+    """Takes the names within wrappers if checkpoints name their tensors differently because some of them were saved from a wrapper."""
     paths, checkpoints = [path for step in steps for path in step], [checkpoint for row in opened for checkpoint in row]
     if all(checkpoint.specs.keys() == checkpoints[0].specs.keys() for checkpoint in checkpoints):
         return

@@ -13,7 +13,7 @@ import numpy as np
 from . import _core
 from ._errors import DataError, UnavailableError, UsageError
 
-# As in the gradient file.
+# The kinds of the gradient file.
 _KINDS = ("conv", "linear", "expert", "router", "embedding", "recurrent", "norm", "bias", "other")
 
 
@@ -56,14 +56,14 @@ def _array(values: Any, what: str) -> Any:
 
 
 def _flat_floats(array: Any, what: str) -> Any:
-    """What `_array` returned as contiguous float32 of one dimension; a copy only where it is not that already."""
+    """Returns the result of `_array` as contiguous float32 of one dimension; copies only if it is not that already."""
     xp = sys.modules["torch"] if _is_torch(array) else np
     if _is_torch(array):
         flat = array.to(xp.float32).contiguous().view(-1)
     else:
         with np.errstate(over="ignore"):
             flat = np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
-    # Of the types that are wider than float32, what it cannot hold is not encoded silently as something else.
+    # A value of a wider type that float32 cannot hold is refused, not encoded silently as something else.
     if str(array.dtype).rpartition(".")[2] in ("int32", "int64", "uint32", "uint64") and 0 not in array.shape:
         if int(array.max()) > 2 ** 24 or int(array.min()) < -2 ** 24:
             raise UsageError(f"{what} has integers beyond 2^24, which float32 rounds; valid are smaller ones, or floating-point numbers")
@@ -226,7 +226,7 @@ class Codec:
             self._tensors.clear()
 
     def state_dict(self) -> dict:
-        """What this rank keeps for all tensors (residuals, momenta, step numbers), of plain types. Not for tensors on a GPU."""
+        """Returns the state of this rank for all tensors (residuals, momenta, step numbers), of plain types. Not for tensors on a GPU."""
         with self._lock:
             tensors = dict(self._tensors)
         saved = {}
@@ -269,7 +269,7 @@ class Codec:
 
 
 class _Tensor:
-    """What is kept for one tensor."""
+    """The state of one tensor."""
 
     def __init__(self, codec: Codec, shape: tuple, device: str, number: int, stream: int, kind: Optional[str],
                  depth: float) -> None:

@@ -116,7 +116,8 @@ class LateGradients:
         with torch.enable_grad():
             for parameter in self._parameters:
                 if parameter.requires_grad:
-                    # What adds to `grad`. A hook of the parameter itself would be called for torch.autograd.grad as well.
+                    # The accumulator is the node that adds to `grad`. A hook of the parameter itself would be called for
+                    # torch.autograd.grad as well.
                     accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
                     self._hooks.append((accumulator, accumulator.register_hook(self._note)))
 

@@ -6,7 +6,7 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """What was asked for is not valid: an unknown codec, a parameter out of its range (exit status 2)."""
+    """A request is not valid: an unknown codec, a parameter out of its range (exit status 2)."""
 
 
 class DataError(Error, ValueError):

@@ -17,7 +17,7 @@ from ._errors import DataError, UnavailableError, UsageError
 
 
 class DdpHook:
-    """What `ddp_hook` returns: register it with `hook.register(model)`, or `model.register_comm_hook(None, hook)`."""
+    """The hook that `ddp_hook` returns: register it with `hook.register(model)`, or `model.register_comm_hook(None, hook)`."""
 
     def __init__(self, spec: str, *, scheme: str = "auto", all_reduce: str = "auto", seed: int = 1, threads: Optional[int] = None,
                  group: Any = None, start_iteration: int = 0, scaler: Any = None, gate_bytes: int = 0) -> None:
@@ -69,7 +69,7 @@ class DdpHook:
 
     @property
     def note(self) -> str:
-        """What must be known of what the codec has done so far; empty: nothing."""
+        """Returns a note that must be read with the codec's results so far; empty: there is none."""
         return next((unit.reducer.note for unit in self._units.values() if unit.reducer is not None and unit.reducer.note), "")
 
     @property
@@ -131,7 +131,7 @@ class DdpHook:
         return self
 
     def state_dict(self) -> dict:
-        """What this rank keeps from iteration to iteration, for `torch.save`; every rank saves its own.
+        """Returns the state that this rank keeps from iteration to iteration, for `torch.save`; every rank saves its own.
 
         Residuals, momenta and factors belong to a bucket, and are saved with the names of its parameters. Not for
         gradients on a GPU.
@@ -347,7 +347,7 @@ class _Unit:
 
 
 class _Peers:
-    """What the reducers' collectives are made of. The arrays that they lend are valid for the call alone."""
+    """Operations between ranks from which reducers build their collectives. The arrays lent to them are valid for the call alone."""
 
     def __init__(self, group: Any, ranks: list) -> None:
         self._group, self.ranks = group, ranks

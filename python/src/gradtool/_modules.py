@@ -1,4 +1,4 @@
-"""What a model says of its parameters: whose they are, what they are for, and which wrappers it wears."""
+"""Reads from a model its parameters: whose they are, what they are for, and which wrappers the model wears."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def describe_parameters(model: nn.Module, *, scaled: bool, second_moment: bool, 
             raise UsageError(f"parameter {name} has the type {stored}; valid are float32, float16, bfloat16, float64")
         shape = tuple(parameter.shape)
         kind, layout = describe_tensor(modules[name.rpartition(".")[0]], name, shape)
-        # What was scaled in 16 bits is stored unscaled in 32, where it does not underflow.
+        # A gradient scaled in 16 bits is stored unscaled in 32, where it does not underflow.
         dtype = "float32" if scaled else _DTYPES[stored]
         parameters.append(parameter)
         specs.append(TensorSpec(name, shape, kind, layout, dtype, second_moment, weight))
@@ -82,7 +82,7 @@ def _trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]
 
 
 def _ignored_by_ddp(model: nn.Module) -> set:
-    """What DDP was told not to reduce (_ddp_params_and_buffers_to_ignore), as objects."""
+    """Returns the objects that DDP was told not to reduce (_ddp_params_and_buffers_to_ignore)."""
     model = uncompiled(model)
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return set()

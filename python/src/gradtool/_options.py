@@ -1,4 +1,4 @@
-"""What the options of a capture may be."""
+"""Checks the options of a capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of a capture agree upon: that all are there, how each fared, and the merging of their files."""
+"""Lets the ranks of a capture agree: that all are there, how each fared, and the merging of their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 def gather(group: Any, value: Any, occasion: Optional[str] = None) -> list:
-    """What each rank brings along, once all are here. A rank that waits long warns that others have not done what `occasion` says."""
+    """Returns each rank's value, once all are here. A rank that waits long warns that others have not done what `occasion` says."""
     if occasion is not None:
         _warn_of_absent_ranks(group, occasion)
     values: list = [None] * dist.get_world_size(group)
@@ -70,7 +70,7 @@ def _store(group: Any) -> Any:
 
 
 def rank_path(path: str, rank: int) -> str:
-    """Where a rank of several writes: run.rank3.h5 for run.h5."""
+    """Returns the file of one of several ranks: run.rank3.h5 for run.h5."""
     stem, extension = os.path.splitext(path)
     return f"{stem}.rank{rank}{extension or '.h5'}"
 

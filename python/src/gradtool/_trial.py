@@ -132,7 +132,7 @@ class Trial:
 
 
 def _of_optimizers(codec: str) -> str:
-    """What the optimizer must be for the codec; empty: whatever the training has."""
+    """Returns the demand that the codec makes on the optimizer; empty: there is none."""
     parsed = _core.parse_codec(codec)
     if parsed["target"]:
         return f"its result stands for {parsed['target']}, not for the mean gradient, and wants an optimizer made for that"
@@ -339,7 +339,7 @@ class _Progress:
 
 
 class _Plan:
-    """What the runs of a trial share."""
+    """The settings and objects that the runs of a trial share."""
 
     def __init__(self, distributed: bool, scheme: str, bucket_bytes: int, stop_early: bool, progress: _Progress) -> None:
         self.distributed, self.scheme, self.bucket_bytes = distributed, scheme, bucket_bytes
@@ -479,7 +479,7 @@ def _expect_reference(record: dict, judge: str) -> None:
 
 
 def _numbers(returned: Any, judge: str, distributed: bool) -> dict:
-    """What train() returned, as numbers by name; in a process group the mean over the ranks that returned one."""
+    """Returns the result of train() as numbers by name; in a process group the mean over the ranks that returned one."""
     numbers: Any = {}
     if returned is not None:
         values = returned if isinstance(returned, dict) else {judge: returned}
@@ -495,7 +495,7 @@ def _numbers(returned: Any, judge: str, distributed: bool) -> dict:
 
 
 def _from_rank_0(make: Callable[[], Any], distributed: bool) -> Any:
-    """What rank 0 makes, on every rank; its exception, too."""
+    """Returns on every rank the object that `make` returns on rank 0; raises its exception there, too."""
     if not distributed:
         return make()
     made: list = [None, None]

@@ -1,4 +1,4 @@
-"""What a trial came to: statistics of its runs, a table, and the record trial.json. Needs NumPy alone."""
+"""The result of a trial: statistics of its runs, a table, and the record trial.json. Needs NumPy alone."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ class TrialResult:
         return None if best is None else best["lr_factor"]
 
     def factors_for(self, codec: str, seed: int) -> list:
-        """What has to be run: all factors in the first seed, then the best one; nothing for a codec that is hopeless."""
+        """Returns the factors that are still to be run: all of them in the first seed, then the best one; none for a codec that is
+        hopeless."""
         if seed == self.settings["seeds"][0]:
             return self.settings["lr_factors"]
         before = self.settings["seeds"][:self.settings["seeds"].index(seed)]
@@ -161,7 +162,7 @@ class TrialResult:
         return first is not None and self.settings["judge"] in first["metrics"]
 
     def _value(self, run: dict) -> float:
-        """What is judged of a run that has finished."""
+        """Returns the value by which a run that has finished is judged."""
         if self.judges_returned():
             value = run["metrics"][self.settings["judge"]]
             return math.nan if value is None else value

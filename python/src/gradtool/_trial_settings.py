@@ -1,4 +1,4 @@
-"""What a trial is asked for, checked, and what an earlier call with the same settings has left."""
+"""Checks the settings of a trial, and reads what an earlier call with the same settings has left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTORS = (1.0, 0.5, 0.25, 0.1, 2.0)
 
 
 def of_ranks(value: Any) -> list:
-    """What each rank gives."""
+    """Gathers each rank's value."""
     values: list = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -120,7 +120,7 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         if record["format"] != FORMAT or record["schema_version"] != SCHEMA:
             raise ValueError("another format")
         differ = [key for key in settings if record["settings"].get(key) != settings[key]]
-        # What failed may have met a passing fault, such as a lack of memory.
+        # A run that failed may have met a passing fault, such as a lack of memory.
         runs, model = [run for run in record["runs"] if run["status"] != "failed"], record["model"]
         TrialResult(settings, runs).arms  # pylint: disable=expression-not-assigned
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -19,11 +19,11 @@ import numpy as np
 from ._errors import DataError, Error, UsageError
 from ._files import FORMAT, SCHEMA_VERSION, _plain
 
-# What HDF5 1.10 reads, which is the oldest that gradtool is built with, and as the program itself writes. "latest" would be what the
-# HDF5 inside h5py knows: 2.0 writes virtual data sets that 1.10 takes for damaged.
+# The oldest HDF5 that gradtool is built with is 1.10, so files are written in its format, as the program itself writes them. "latest" would
+# be that of the HDF5 inside h5py: 2.0 writes virtual data sets that 1.10 takes for damaged.
 LIBVER = ("v110", "v110")
 MOST_CHUNK_BYTES = 4 << 20
-# What HDF5's own records about a step may take at most, in the file and for each data set.
+# The bytes that HDF5's own records about a step may take at most, in the file and for each data set.
 _SLACK, _SLACK_OF_DATA_SET = 64 << 10, 8 << 10
 QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activation")
 
@@ -102,7 +102,7 @@ def expect_room(path: str, needed: int) -> None:
 
 
 def existing(path: str) -> UsageError:
-    """What is said of a file that is in the way."""
+    """Returns the error for a file that is in the way."""
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     hint = "" if restarts == "0" else (f" (torchrun has started this job again, {restarts} times; with the environment variable "
                                        f"TORCHELASTIC_RESTART_COUNT in the path each start has files of its own)")
@@ -267,7 +267,7 @@ class GradientWriter:
 
 
 def _chunk_bytes_of_a_step(data: h5py.Dataset) -> int:
-    """What one more step can make a data set grow by: whole chunks."""
+    """Returns the bytes by which one more step can make a data set grow: whole chunks."""
     chunks = [-(-extent // chunk) for extent, chunk in zip(data.shape[1:], data.chunks[1:])]
     return int(np.prod(chunks, dtype=object) * np.prod(data.chunks, dtype=object)) * data.dtype.itemsize
 
