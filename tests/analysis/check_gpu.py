@@ -58,7 +58,7 @@ def read(path):
 
 
 def floor(table, row, column):
-    """What counts as zero: a difference that rounding in double precision may leave where numbers cancel."""
+    """Returns the magnitude that counts as zero: a difference that rounding in double precision may leave where numbers cancel."""
     if column == "eigenvalue":
         largest = max(float(r["eigenvalue"]) for r in table if (r["tensor"], r["slice"]) == (row["tensor"], row["slice"]))
         return 1e-12 * largest

@@ -237,7 +237,7 @@ def powers_of_two(x):
 
 
 def hadamard(x):
-    """Of a power of two: a Hadamard matrix of a product of lengths is the Kronecker product of those of the lengths."""
+    """Transforms a power of two of numbers: a Hadamard matrix of a product of lengths is the Kronecker product of those of the lengths."""
     n, done = len(x), 1
     while done < n:
         side = min(n // done, 64)
@@ -291,7 +291,7 @@ def orders(t, x):
 def entropy_share(power, weight):
     """Entropy of the shares of the power above frequency 0 over the largest possible."""
     shares = (power * weight)[1:]
-    # Of a constant gradient only rounding is left, at 1e-32 of the energy.
+    # A constant gradient leaves rounding alone, at 1e-32 of the energy.
     if len(shares) < 2 or not shares.sum() > 1e-24 * power[0]:
         return None
     return scipy.stats.entropy(shares) / np.log(len(shares))
@@ -321,7 +321,7 @@ def order_sums(sums, order, x):
         add(sums, ("welch", order), *scipy.signal.welch(x, nperseg=64)[1])
     d = x - x.mean()
     for lag in range(1, 17):
-        # Where there are no elements so far apart, the correlation is undefined.
+        # The correlation is undefined if no elements are so far apart.
         add(sums, ("lag", order, lag), (d[lag:] * d[:-lag]).sum(), (d**2).sum(), max(0, len(x) - lag))
 
 
@@ -408,7 +408,7 @@ def check_transforms(load, capture):
     compare("spectra", load("spectra"), ["tensor", "kind", "order", "estimate", "frequency"], tables["spectra"], floors={"share": 1e-6})
     compare("autocorrelation", load("autocorrelation"), ["tensor", "kind", "order", "lag"], tables["autocorrelation"],
             floors={"autocorrelation": 1e-3})
-    # Where next to nothing is dropped, rounding is left: an absolute 1e-12 of the energy and of the root mean square is as good as 0.
+    # Rounding is left where next to nothing is dropped: an absolute 1e-12 of the energy and of the root mean square is as good as 0.
     compare("fft_errors", load("fft_errors"), ["tensor", "kind", "method", "theta", "quantile"], tables["fft_errors"],
             floors={"nmse": 1e-6, "error": 1e-6})
     compare("spectrum_steps", load("spectrum_steps"), ["tensor", "kind", "step", "iteration"], tables["spectrum_steps"])
@@ -461,7 +461,7 @@ def basis(samples):
     """Mean, principal directions, and their energies."""
     mu = samples.mean(axis=0)
     _, s, directions = np.linalg.svd(samples - mu, full_matrices=False)
-    # Of what the mean takes off and of constant samples only rounding is left.
+    # Only rounding is left of constant samples and of the part that the mean takes off.
     scale = np.abs(samples).max() * np.sqrt(samples.size)
     kept = min(len(samples) - 1, samples.shape[1], int((s > 1e-7 * scale).sum()))
     return mu, directions[:kept], s[:kept] ** 2
@@ -809,7 +809,7 @@ def student(d):
 
 
 def fitted(x):
-    """Of each fit the shape, the scale, and the distribution with its parameters."""
+    """Yields for each fit the shape, the scale, and the distribution with its parameters."""
     mean, median = x.mean(), np.median(x)
     yield 0, x.std(), (scipy.stats.norm, mean, x.std())
     spread = np.abs(x - median).mean()
@@ -844,7 +844,7 @@ def magnitude_sums(sums, x):
     count = n // 100
     if count >= 10 and ordered[-count - 1] > 0:
         add(sums, "tail", n * np.log(ordered[-count:] / ordered[-count - 1]).mean(), n)
-    # As terngrad does, which does not clip elements that are all equal.
+    # terngrad does not clip elements that are all equal, so neither does this.
     clipped = ordered if (x == x[0]).all() else np.minimum(ordered, 2.5 * x.std())
     add(sums, "ternary", (clipped * (clipped[-1] - clipped)).sum(), ((ordered - clipped) ** 2).sum(), energy)
 
@@ -873,7 +873,7 @@ def nvfp4(x, largest):
 
 
 def formats_of(x, top):
-    """Of each format the rounded values, and which are beyond its largest number."""
+    """Yields for each format the rounded values, and which are beyond its largest number."""
     yield "fp16", np.clip(x, -65504, 65504).astype("f2").astype("f8"), np.abs(x) > 65504
     yield "bf16", from_bfloat16(to_bfloat16(x)), np.zeros(len(x), bool)
     for name, rounding, largest in (("fp8 e4m3", e4m3, 448.0), ("fp8 e5m2", e5m2, 57344.0)):
@@ -971,7 +971,7 @@ def check(folder, path, name):
 
 
 def report():
-    """Of each table of each capture, the first deviations and how many there are."""
+    """Prints for each table of each capture the first deviations and how many there are."""
     tables = {}
     for text in deviations:
         tables.setdefault(tuple(text.split()[:2]), []).append(text)

@@ -131,7 +131,7 @@ TEST(Transforms, KnownCaptures) {
   }
   EXPECT_LT(number(tables[0], 0, "spectral_entropy"), 0.8);
 
-  // What dropping loses is one minus what keeping keeps.
+  // The loss of dropping is one minus the share that keeping keeps.
   const auto fft = find(tables[4], {{"tensor", "t0"}, {"method", "fft"}, {"theta", "0.85"}});
   const auto topk = find(tables[4], {{"tensor", "t0"}, {"method", "topk"}, {"theta", "0.85"}});
   EXPECT_NEAR(number(tables[4], fft, "nmse"), 1 - kept(tables, "native", "dft", "0.15"), 1e-9);

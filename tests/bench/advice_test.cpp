@@ -1,4 +1,4 @@
-// What `bench --advise` says of planted rows: one network, times and errors as a test wants them.
+// Tests the text of `bench --advise` on planted rows: one network, times and errors as a test wants them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   EXPECT_TRUE(
       says(text, "its error of a step is 0.001. Of 8 arms trained with no larger error none lost more than a point"))
       << text;
-  // What delays gradients errs little over many steps, and its trainings lost for it all the same.
+  // A codec that delays gradients errs little over many steps, and its trainings lost for it all the same.
   EXPECT_TRUE(says(text,
                    "Faster, but not without a trial in a training: powersgd:rank=1, 5.00 times as fast as uncompressed "
                    "(error of a step 0.6: of "))

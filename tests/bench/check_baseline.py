@@ -1,5 +1,5 @@
-"""What `none` sends, where the job's gradients are not float32: its bytes, its buckets and, bit for bit against NumPy, its
-result; and that advice compares codecs with it, by the way that suits the ranks.
+"""Tests the bytes and buckets that `none` sends in a job whose gradients are not float32, and, bit for bit against NumPy, its result; and
+that advice compares codecs with it, by the way that suits the ranks.
 
 Usage: check_baseline.py GRADTOOL BFLOAT16_CAPTURE
 """
@@ -166,7 +166,7 @@ by_way = {row["aggregation"]: row for row in rows if row["codec"] == "int8" and 
 sent = float(by_way["alltoall"]["wire_bytes_per_rank"])
 assert 0.9 < sent / (2 * 31 / 32 * int(by_way["alltoall"]["elements"])) < 1.2, sent
 assert float(by_way["gather"]["wire_bytes_per_rank"]) > 10 * sent, by_way
-# Where only the gather errs little enough, table and advice have that one.
+# Table and advice have the gather if it alone errs little enough.
 limit = (float(by_way["gather"]["nmse"]) * float(by_way["alltoall"]["nmse"])) ** 0.5
 strict = answer(LLAMA, "--codec", "int8", "--network", "slow:alpha=10ms,beta=1Mbps", "--nodes", "2", "--max-nmse", limit, "--advise", "-n", "5")
 assert "take int8. " in strict and "int8 alltoall" not in strict, strict

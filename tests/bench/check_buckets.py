@@ -47,7 +47,7 @@ def units(elements, sizes, halves):
 
 
 def ddp(elements, size, halves):
-    """As DDP's reducer rebuilds its buckets: in the order in which gradients become ready."""
+    """Builds buckets as DDP's reducer rebuilds its own: in the order in which gradients become ready."""
     ready = list(reversed(range(len(elements))))
     tensors = [torch.empty(elements[i], dtype=torch.bfloat16 if i in halves else torch.float32) for i in ready]
     result = assignment(tensors, [min(FIRST, size), size], [False] * len(tensors), ready)

@@ -292,7 +292,7 @@ def check_targets(folder):
     with open(out, newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["codec"] in ("demo", "dion")]
     assert len(rows) >= 4 and all(r["cumulative_nmse"] == "" and r["pareto"] != "true" for r in rows), rows
-    # Of demo all coefficients of all ranks are sent: what is left is rounding, in chunks as in the whole. Of dion eight columns are.
+    # demo sends all coefficients of all ranks: only rounding is left, in chunks as in the whole. dion sends eight columns.
     for codec, limit in (("demo", 1e-10), ("dion", 1.0)):
         errors = {r["timing"]: float(r["nmse"]) for r in rows if r["codec"] == codec and r["time_source"] == "measured"}
         assert len(errors) == 2 and max(errors.values()) < limit, (codec, errors)

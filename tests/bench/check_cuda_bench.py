@@ -69,7 +69,7 @@ for choice in (flags(on_gpu) + ["--timing", "concurrent"], flags(on_gpu) + ["--r
         same(key[0], exact, row, expected[key], ERRORS, 1e-3)
         compared += 1
 
-# What a job sends uncompressed in 16 bits, by every collective: the same casts, and the ring's own sums.
+# The GPU casts as the CPU does, by every collective, when a job sends 16 bits uncompressed, and its ring adds in the same way.
 for dtype in "bf16", "fp16":
     for op in "all-reduce", "reduce-scatter", "all-gather", "all-to-all":
         choice = ["--codec", "none", "--baseline-dtype", dtype, "--op", op, "--values", "own"]
@@ -93,7 +93,7 @@ for key, row in found.items():
          ["wire_bytes_per_rank", "comm_us_median"], 0.02)
     assert float(row["iteration_ms"]) >= 5.0 and row["device"] == "cuda", row
 
-# What is written down is what was sent.
+# The recorded payloads are those that were sent.
 for codec in generic:
     with tempfile.TemporaryDirectory() as folder:
         log = {device: pathlib.Path(folder) / device for device in ("cpu", "cuda")}

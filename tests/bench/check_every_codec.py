@@ -29,7 +29,7 @@ for granularity in ("tensor", "model"):
     for name, row in rows.items():
         where = f"{name}, {granularity}"
         assert row["status"] == "ok", f"{where}: {row['status']}, {row['message']}"
-        # Of a result that is no mean of gradients, sums over steps have no error.
+        # Sums over steps have no error if the result is no mean of gradients.
         assert ("those against" in row["message"]) == (row["cumulative_nmse"] == ""), where
         nmse, cumulative = float(row["nmse"]), float(row["cumulative_nmse"] or row["nmse"])
         assert math.isfinite(nmse) and math.isfinite(cumulative), where
@@ -40,7 +40,7 @@ for granularity in ("tensor", "model"):
             assert float(row["payload_ratio"]) <= 32.5 * max(sent, 1.0), f"{where}: {row['payload_ratio']}"
         feeds_back = codecs[name]["error_feedback"]
         if feeds_back and nmse > 1e-4:
-            # What is held back now comes later, so the sums over steps are closer than the steps.
+            # Gradients that are held back now come later, so the sums over steps are closer than the steps.
             assert cumulative < nmse, f"{where}: cumulative {cumulative} against {nmse} per step"
         # A method of several collectives has no decode(encode(x)) of one rank: powersgd, oktopk.
         alone = codecs[name]["aggregation"] != "own"

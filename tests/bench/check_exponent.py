@@ -1,5 +1,5 @@
-"""What `exponent` sends of captured gradients is at most 2 % more than the entropy of their exponents, counted in NumPy, beside signs and
-mantissas, which are sent as they are; and nothing is lost.
+"""Tests that `exponent` sends of captured gradients at most 2 % more than the entropy of their exponents, counted in NumPy, beside signs
+and mantissas, which are sent as they are; and that nothing is lost.
 
 Usage: check_exponent.py GRADTOOL CAPTURE...
 """

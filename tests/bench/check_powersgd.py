@@ -71,7 +71,7 @@ def replay(gradients, first):
 
 
 def off(a, b):
-    """Of every step, relative."""
+    """Returns the relative deviation of every step."""
     return np.linalg.norm(a - b, axis=(1, 2)) / np.linalg.norm(b, axis=(1, 2))
 
 

@@ -54,7 +54,7 @@ HADAMARD = np.array([[(-1.0) ** bin(i & j).count("1") for j in range(32)] for i 
 
 
 def quantised(x, bits, block, rotates=True):
-    """What x decodes to, in float64; len(x) is a multiple of the block."""
+    """Returns the values that x decodes to, in float64; len(x) is a multiple of the block."""
     most = 2 ** (bits - 1) - 1
     y = (x.reshape(-1, 32) @ HADAMARD if rotates else x).reshape(-1, block)
     unit = np.abs(y).max(axis=1, keepdims=True) / most
@@ -73,8 +73,8 @@ def check_commands(folder):
     for command in commands:
         row, _ = bench(capture, *shlex.split(command))
         assert row["status"] == "ok" and row["codec"] == "sdp4bit", row
-        # Of normal values in blocks of 128, 4 bits drawn lose 0.0276 of the energy; in blocks of 2048 about 0.04. A mean of independent
-        # gradients has as large an error for its size, once for each of the two levels that send 4 bits.
+        # Normal values lose 0.0276 of their energy to 4 drawn bits in blocks of 128, and about 0.04 in blocks of 2048. A mean of
+        # independent gradients has as large an error for its size, once for each of the two levels that send 4 bits.
         assert 0.02 < float(row["nmse"]) < 0.07, (command, row["nmse"])
 
 
@@ -113,7 +113,7 @@ def gradients(capture):
 
 
 def reduce_scatter_error(x):
-    """Of TLq-HS between four ranks on two nodes, in blocks of 128: 8 bits, a sum, 4 bits, a sum."""
+    """Returns the error of TLq-HS between four ranks on two nodes, in blocks of 128: 8 bits, a sum, 4 bits, a sum."""
     error = energy = 0
     for step in x:
         nodes = [sum(quantised(step[2 * m + i], 8, 128).reshape(-1) for i in range(2)) / 2 for m in range(2)]

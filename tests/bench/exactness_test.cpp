@@ -92,7 +92,7 @@ TEST(Exactness, AFingerprintSeesEveryBitAndPlace) {
       const auto changed = fingerprint(other);
       EXPECT_NE(print, changed) << i;
       for (std::size_t j = 0; j < i; ++j) {
-        // The same change elsewhere, and two signs, which must not cancel.
+        // A change at another place, and two signs, must not cancel.
         auto moved = values;
         moved[j] = other[i];
         EXPECT_NE(changed, fingerprint(moved)) << i << " " << j;

@@ -37,13 +37,13 @@ TEST(Iteration, EncodingDelaysTheBackwardPassAndDecodingWaitsForIt) {
   // First ready at 2, encoded by 3, sent by 3.5. The backward pass goes on from 3 to 4; second encoded by 5, sent by
   // 5.1. Decoding begins when the last is encoded: first from 5 to 5.2, second, which arrived at 5.1, to 5.5.
   EXPECT_DOUBLE_EQ(bucket({{0.5, 1.0, 0.5, 0.2}, {1.0, 1.0, 0.1, 0.3}}), 5.5);
-  // The same with a slow second message, at 8: the processor waits for it.
+  // The processor waits for a slow second message, which arrives at 8.
   EXPECT_DOUBLE_EQ(bucket({{0.5, 1.0, 0.5, 0.2}, {1.0, 1.0, 3.0, 0.3}}), 8.3);
 }
 
 TEST(Iteration, UnitsAreTakenAsTheyBecomeReady) {
   EXPECT_DOUBLE_EQ(bucket({{1.0, 0.0, 0.5, 0.0}, {0.5, 0.0, 2.0, 0.0}}), 4.5);
-  // What the backward pass does after the last unit is not lost: tensors that are not reduced.
+  // The model counts the rest of the backward pass after the last unit: tensors that are not reduced.
   EXPECT_DOUBLE_EQ(bucket({{0.5, 0.0, 0.1, 0.0}}), kCompute);
 }
 

@@ -1,4 +1,4 @@
-// What the model makes of a replay on few ranks must be what a replay on more ranks sends: bytes, for every codec and
+// Tests that the model turns a replay on few ranks into what a replay on more ranks sends: bytes, for every codec and
 // scheme.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -83,7 +83,7 @@ TEST(StopRule, HasEnoughAtSomePointHoweverNoisy) {
   EXPECT_FALSE(rule.done(samples, 1.0, 60.0));
   samples.push_back(1.0);
   EXPECT_TRUE(rule.done(samples, 1.0, 60.0));
-  // As many as --iters asks for.
+  // The rule takes as many samples as --iters asks for.
   EXPECT_FALSE((StopRule{.min_samples = 20'000, .timeout_seconds = 60.0}.done(samples, 1.0, 60.0)));
 }
 

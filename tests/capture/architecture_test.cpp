@@ -31,8 +31,8 @@ std::int64_t parameters(const Model& model) {
   return count;
 }
 
-/// What papers and other implementations count, each with the input that they count for. torchvision states its figures
-/// as num_params of the weights of each model.
+/// The published numbers of papers and other implementations, each with the input that they count for. torchvision
+/// states its figures as num_params of the weights of each model.
 TEST_P(Models, HasThePublishedNumberOfParameters) {
   const std::map<std::string, std::int64_t> published{
       {"mlp", 199'210},              // McMahan et al. 2017, section 3
@@ -56,7 +56,7 @@ TEST_P(Models, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(GetParam().parameters, published.at(std::string{GetParam().name}));
 }
 
-/// As docs/capture.md says.
+/// The number is that of docs/capture.md.
 TEST(ModelsOfBytes, HaveSmallerEmbeddings) {
   EXPECT_EQ(parameters(*make_model("lstm", {.classes = 256, .sequence_length = 35})), 7'103'456);
   EXPECT_EQ(parameters(*make_model("gpt2", {.classes = 256, .sequence_length = 35})), 86'039'040);

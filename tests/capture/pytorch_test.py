@@ -169,7 +169,7 @@ MODELS = {
 
 
 def write_data(folder):
-    """As many images and sequences as one batch has, so that the order in which a batch takes them does not matter."""
+    """Writes as many images and sequences as one batch has, so that the order in which a batch takes them does not matter."""
     rng = np.random.default_rng(7)
     pixels = rng.integers(0, 256, (IMAGES, 3, SIDE, SIDE), dtype=np.uint8)
     labels = rng.integers(0, 10, IMAGES, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What the tests of capture share: a tiny data set in IDX files, and running the program."""
+"""Helpers that the tests of capture share: a tiny data set in IDX files, and running the program."""
 import gzip
 import json
 import os

@@ -110,7 +110,7 @@ TEST_P(TrainerGradient, SecondMomentsChangeNothingElse) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
-// Of text: the loss is the mean over all tokens, so a batch of two sequences has the mean of their gradients.
+// The loss of text is the mean over all tokens, so a batch of two sequences has the mean of their gradients.
 TEST_F(TrainerGradient, OfTextIsTheMeanOverTokens) {
   const Dataset text = test::counting_text(64, 8);
   auto options = TrainerGradient::options("gpt-nano", 2, 1);

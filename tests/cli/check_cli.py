@@ -171,7 +171,7 @@ def check_data_on_stdout():
 
 
 def check_list_of_models_and_datasets():
-    """What capture takes, also where it is not built in."""
+    """Checks the list of models and data sets that capture takes, also if capture is not built in."""
     models = json.loads(run("list", "models", "--json", "-")[1])
     assert {"resnet18", "vgg16", "lstm", "gpt2"} <= {model["name"] for model in models}
     assert {m["name"]: m["parameters"] for m in models}["gpt2"] == 124439808

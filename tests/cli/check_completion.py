@@ -14,7 +14,7 @@ def say(*arguments):
 
 
 def proposals(*words):
-    """Of bash for the last word; empty where it would complete a file name."""
+    """Returns bash's proposals for the last word; none if it would complete a file name."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = (f"source <('{GRADTOOL}' completion bash); COMP_WORDS=(gradtool {quoted}); COMP_CWORD={len(words)}; "
               "_gradtool; echo \"${COMPREPLY[*]}\"")

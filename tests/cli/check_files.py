@@ -90,7 +90,7 @@ def check_outputs_differ(folder):
     expect(run(*capture, "--train-log", folder / "./x.h5"), 2, "--train-log")
     expect(run(*capture, "--force", "--json", folder / "train-labels-idx1-ubyte"), 2, "--json", "--data-dir")
     only(folder, "link.csv")
-    # What is allowed: a link to a file that is not there, one device for two, and both in one folder.
+    # A link to a file that is not there is allowed, and so are one device for two outputs, and both in one folder.
     expect(run("info", SAMPLE, "--csv", link, "--json", folder / "new.json"), 0)
     assert link.is_symlink() and new.read_text().startswith("tensor,"), "the link was replaced instead of followed"
     expect(run("list", "codecs", "--csv", "/dev/null", "--json", "/dev/null"), 0)
@@ -221,7 +221,7 @@ def check_lost_output(folder):
 
 
 def small_files(size, ignore_signal=False):
-    """As on a disk with little room: no file can be longer than `size` bytes. gradtool itself ignores the signal."""
+    """Imitates a disk with little room: no file can be longer than `size` bytes. gradtool itself ignores the signal."""
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         if ignore_signal:

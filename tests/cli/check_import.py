@@ -29,8 +29,8 @@ KINDS = ["conv", "bias", "norm", "norm", "embedding", "norm", "linear", "recurre
 HOME = os.getcwd()
 
 
-# What a program writes, not what it maps: the CUDA libraries alone map half a gigabyte. The programs inherit it; set in each of them,
-# before it is executed, this process would be forked hundreds of times, which takes longer than what they do.
+# The limit counts memory that a program writes, not what it maps: the CUDA libraries alone map half a gigabyte. The programs inherit it;
+# set in each of them, before it is executed, this process would be forked hundreds of times, which takes longer than what they do.
 if LIMITED:
     resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 

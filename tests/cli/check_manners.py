@@ -1,4 +1,4 @@
-"""What makes the command line pleasant: help that fits, options from a file, colour, Markdown, what is absent, Ctrl-C.
+"""Checks the manners of the command line: help that fits, options from a file, colour, Markdown, what is absent, Ctrl-C.
 
 Usage: check_manners.py GRADTOOL SOURCE_DIR
 """
@@ -39,7 +39,7 @@ def refused(arguments, status, *words):
 
 
 def on_terminal(*arguments, variables=()):
-    """What the program writes where standard output and error are a terminal."""
+    """Returns the text that the program writes when standard output and error are a terminal."""
     master, slave = pty.openpty()
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm"} | dict(variables)
     process = subprocess.Popen([GRADTOOL, *arguments], stdout=slave, stderr=slave, stdin=slave, env=environment)

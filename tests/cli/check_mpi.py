@@ -111,7 +111,7 @@ def different_jobs(folder):
              ([a, *topk], [copy("tensors.h5", lambda f: f["tensors"].__delitem__("0002")), *topk], "tensors", "'3'", "'2'"),
              ([a, *topk], [copy("value.h5", other_value), *topk], "the gradients of conv.bias"),
              ([a, *topk], [copy("rate.h5", lambda f: f["steps/learning_rate"].__setitem__(1, 5.0)), *topk], "learning rates"),
-             # What only one of them cannot do, it says itself.
+             # A rank that alone cannot do something says so itself.
              ([a, *topk], [a, "--codec", "no_such_codec"], "no_such_codec"),
              ([a, *topk], [str(pathlib.Path(folder) / "gone.h5"), *topk], "gone.h5")]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -110,7 +110,7 @@ def check_trials(folder):
 
 
 def check_config(folder):
-    """What the reader of CLI11 passes over, or takes gigabytes for."""
+    """Checks files that the reader of CLI11 passes over, or takes gigabytes for."""
     file = folder / "c.toml"
     for text in ("ab\n", "codec = fp16\nx\n", "[a." + "b." * 10**4 + "c]\n"):
         file.write_text(text)
@@ -177,7 +177,7 @@ def check_what_is_replaced_stays_until_the_new_one_is_whole(folder):
         result = run(*arguments, "-o", kept, "--force", **small)
         assert result.returncode == 4, (arguments, result)
         assert kept.read_bytes() == before and not (folder / "kept.h5.new").exists(), arguments
-        # What a killed program has left at the name is in nobody's way.
+        # A file that a killed program has left at the name is in nobody's way.
         (folder / "kept.h5.new").write_bytes(b"left")
         done(*arguments, "-o", kept, "--force")
         assert kept.read_bytes() != before and not (folder / "kept.h5.new").exists()

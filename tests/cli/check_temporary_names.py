@@ -1,5 +1,5 @@
-"""Where the file system has no files without a name, an output has a temporary name until it is whole. Nobody else's file
-is touched for it, the old output stays until the new one is whole, and the name goes on every way out but SIGKILL.
+"""Checks file systems without unnamed files: an output there has a temporary name until it is whole. Nobody else's file is touched for it,
+the old output stays until the new one is whole, and the name goes on every way out but SIGKILL.
 
 Usage: check_temporary_names.py GRADTOOL NO_TMPFILE SOURCE_DIR
 """

@@ -1,4 +1,4 @@
-// What every codec must do, run over the registry: a codec gets these tests by existing.
+// Tests the duties of every codec over the registry: a codec gets these tests by existing.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -24,7 +24,7 @@ std::span<const CodecLeftOut> codecs_left_out() {
 namespace test {
 namespace {
 
-/// What find_codec says of a codec that it does not return.
+/// The error of find_codec for a codec that it does not return.
 std::pair<Fault, std::string> refusal(const char* codec) {
   try {
     static_cast<void>(find_codec(codec));

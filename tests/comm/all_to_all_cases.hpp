@@ -6,7 +6,7 @@
 /// All-to-alls, and the halves of an exchange.
 namespace gradtool::test {
 
-/// What rank `from` has for rank `to`.
+/// The bytes that rank `from` has for rank `to`.
 inline Bytes stamped_pair(std::size_t size, int from, int to) {
   return stamped(size, from, 3 * to + 1);
 }

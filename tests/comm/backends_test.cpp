@@ -19,7 +19,7 @@ TEST(Backends, ListsAllFiveWithAReason) {
   EXPECT_TRUE(backends.front().available);
 }
 
-/// What is listed as unavailable answers with exit status 77, and what is listed as available does not.
+/// A backend listed as unavailable answers with exit status 77, and one listed as available does not.
 TEST(Backends, UnavailableOnesSaySo) {
   for (const auto& backend : comm_backends()) {
     if (backend.name != "nccl" && backend.name != "loopback") continue;

@@ -7,7 +7,7 @@
 /// Counted bytes, held to the formulas of docs/measuring.md, and calls that break a precondition.
 namespace gradtool::test {
 
-/// What one rank sent while `call` ran.
+/// The bytes that one rank sent while `call` ran.
 template <Space S, class Call>
 std::uint64_t bytes_of(Communicator<S>& comm, Call&& call) {
   comm.reset_traffic();

@@ -5,8 +5,8 @@
 #include "tests/comm/collectives.hpp"
 #include "tests/comm/rank_memory.hpp"
 
-/// The same cases on the communicators of the GPU. Without CUDA, or without enough GPUs, they are skipped by name, with
-/// the sentence that the launcher threw.
+/// The communicators of the GPU run the cases of the others. Without CUDA, or without enough GPUs, they are skipped by
+/// name, with the sentence that the launcher threw.
 namespace gradtool::test {
 namespace {
 

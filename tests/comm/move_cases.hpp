@@ -8,7 +8,7 @@
 
 #include "tests/comm/rank_memory.hpp"
 
-/// What moves bytes without arithmetic: gathers, broadcast, exchange, and the harness's own calls.
+/// Cases of operations that move bytes without arithmetic: gathers, broadcast, exchange, and the harness's own calls.
 namespace gradtool::test {
 
 using Bytes = std::vector<std::byte>;

@@ -109,7 +109,7 @@ void be_slow() {
   run_mpi_job([](MpiCommunicator& comm) { comm.barrier({}); }, kShort);
 }
 
-/// What happens to a rank that must not keep the others waiting; false: `what` is not one of these.
+/// Runs a fault of a rank that must not keep the others waiting; false: `what` is not one of these.
 bool run_victim(const std::string& what, int victim) {
   if (what == "kill")
     happens_to(victim, [](Host&) { std::raise(SIGKILL); });

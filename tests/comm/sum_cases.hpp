@@ -33,7 +33,7 @@ void sums_alike_on_every_path(Communicator<S>& comm, Queue<S> queue) {
   }
 }
 
-/// The same on all ranks, whatever rounds; also NaNs that say different things.
+/// Sums are the same on all ranks, whatever rounds; also NaNs that say different things.
 template <Space S>
 void agrees_in_every_bit_on_every_path(Communicator<S>& comm, Queue<S> queue) {
   Rank<S> rank{comm, queue};
@@ -143,7 +143,7 @@ void concentrates_in_the_stated_order(Communicator<S>& comm, Queue<S> queue) {
   }
 }
 
-/// What every way to sum sends, by its formula, and in how many messages.
+/// Every way to sum sends the bytes of its formula, and as many messages.
 template <Space S>
 void counts_every_path_by_its_formula(Communicator<S>& comm, Queue<S> queue) {
   Rank<S> rank{comm, queue};

@@ -85,7 +85,7 @@ bool has_path(const Rank<S>& rank, Path path) {
   return !chosen || rank.comm.name() != "nccl";
 }
 
-/// Where the segments of `bytes` bytes lie.
+/// The places of the segments of `bytes` bytes.
 struct SegmentParts {
   SegmentParts(std::size_t bytes, Dtype dtype, int ranks) {
     for (int r = 0; r < ranks; ++r) {

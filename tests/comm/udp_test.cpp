@@ -235,7 +235,7 @@ TEST(UdpLossy, SumsOnTheirWayBackAreLostOnlyWhereThatIsAllowed) {
 /// A time-out that a test does not live to see: who should end at once and does not is ended by CTest.
 constexpr double kForever = 1e6;
 
-/// What each of the ranks throws.
+/// The errors that the ranks throw.
 std::vector<std::string> errors_of(int ranks, double timeout, const std::function<void(Engine&)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   Engine::Options options;
@@ -403,7 +403,7 @@ TEST(UdpEngine, StrangersConnectionsAreRefusedAndDisturbNobody) {
 }
 
 TEST(UdpEngine, JobsOfOneSecretHaveKeysOfTheirOwn) {
-  // What was recorded in the first job is refused in the second, because no datagram is sealed under the second's key.
+  // The second job refuses datagrams recorded in the first, because none is sealed under the second's key.
   const udp::JobKey secret = udp::key_of_secret("0123456789abcdef");
   std::array<std::array<udp::JobKey, 3>, 2> keys{};
   for (auto& of_job : keys) {

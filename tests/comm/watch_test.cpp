@@ -31,7 +31,7 @@ struct Job {
     (*this)[r].moves = 2 * calls_made;
     (*this)[r].unmoved = seconds;
   }
-  /// What is said after `rounds` reports of everybody without a change.
+  /// The verdict after `rounds` reports of everybody without a change.
   std::string said(int rounds = 7) {
     for (int i = 0; i < rounds; ++i) {
       if (const auto reason = judge.judge(ranks, kLimits)) return *reason;

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// What is planted in a run.
+/// The values planted in a run.
 struct Planted {
   std::vector<std::string> codecs{"none", "topk", "fp16"};
   double slowdown = 1.0;  ///< of every codec's encoding but none's

@@ -24,7 +24,7 @@ void read_neighbour(int* out) {
   out[blockIdx.x * kThreads + i] = block[i ^ 1u];
 }
 
-/// Of every block.
+/// Thread 0 of every block writes the same place.
 void write_one_place(int* out) {
   if (threadIdx.x == 0) out[0] = 1;
 }
@@ -57,7 +57,7 @@ void play(unsigned blocks, Kernel kernel) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/// What ThreadSanitizer says of a program that runs `kernel` alone.
+/// ThreadSanitizer's report on a program that runs `kernel` alone.
 class EmulatedRaces : public testing::Test {
  protected:
   void SetUp() override {

@@ -33,7 +33,7 @@ struct Outcome {
   std::string out, err;
 };
 
-/// Where the C library's streams go to memory. libFuzzer and the sanitizers keep the real standard error.
+/// Redirects the C library's streams to memory. libFuzzer and the sanitizers keep the real standard error.
 class CapturedStreams {
  public:
   CapturedStreams() {

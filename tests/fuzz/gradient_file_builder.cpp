@@ -93,7 +93,8 @@ void put_view(hid_t root, hsize_t workers, Choices& choices) {
       H5Dcreate2(group.get(), "gradient", H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT)};
 }
 
-/// What came to the schema later. It is drawn last, so that the bytes of older inputs still mean what they meant.
+/// Puts the parts that came to the schema later. They are drawn last, so that the bytes of older inputs still mean what
+/// they meant.
 void put_later_parts(hid_t root, hsize_t workers, Choices& choices) {
   if (choices.any(2) == 1) put_text(root, "quantity", choices.any(2) == 0 ? "gradient" : "pseudo_gradient", choices);
   if (choices.any(2) == 1) put_integer(root, "inner_steps", 4, choices);

@@ -23,7 +23,7 @@ hdf5::Datatype text_type(std::size_t size, H5T_str_t padding, H5T_cset_t charact
   return type;
 }
 
-/// What is neither a text nor an integer.
+/// Puts an attribute that is neither a text nor an integer.
 void put_foreign(hid_t object, const char* name, Choices& choices) {
   const hdf5::Dataspace scalar{H5Screate(H5S_SCALAR)};
   const std::array<double, 16> zeros{};

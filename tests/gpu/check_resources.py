@@ -1,7 +1,7 @@
-"""What every kernel takes of a multiprocessor, read out of the built library's machine code: no GPU is needed. A kernel
-with a stack spills registers or indexes an array that should live in registers; each byte of it is traffic that no model
-of the kernel counts. Such kernels fail the test, unless ALLOWED says why. With --table FILE the whole list is written, with
-the share of a multiprocessor's threads that can be resident (occupancy) with blocks of 256 threads, or of the kernel's own bound.
+"""Reads the resources that every kernel takes of a multiprocessor from the built library's machine code: no GPU is needed. A kernel with a
+stack spills registers or indexes an array that should live in registers; each byte of it is traffic that no model of the kernel counts.
+Such kernels fail the test, unless ALLOWED says why. With --table FILE the whole list is written, with the share of a multiprocessor's
+threads that can be resident (occupancy) with blocks of 256 threads, or of the kernel's own bound.
 
 Usage: check_resources.py LIBRARY... [--table FILE]
 """
@@ -82,7 +82,7 @@ data = b"".join(pathlib.Path(path).read_bytes() for path in libraries)
 kernels = {}
 for base in cubins(data):
     kernels.update(kernels_of(data, base))
-# What comes from CUB is not ours to judge.
+# Kernels that come from CUB are not ours to judge.
 ours = {name: kernel for name, kernel in kernels.items() if "gradtool" in name and not name.startswith("_ZN3cub")}
 assert len(ours) >= 20, f"only {len(ours)} kernels of gradtool in the library"
 plain = subprocess.run(["c++filt"], input="\n".join(ours), capture_output=True, text=True, check=True).stdout.split("\n")

@@ -183,13 +183,13 @@ TEST_P(GpuCodec, DamagedPayloadsStayInBounds) {
   if (payload.empty()) return;
   EXPECT_TRUE(refused({payload.data(), 3}));
   for (const std::size_t missing : {1, 4, 7}) {
-    // Where only the payload says how long it is, a view that ends too early is for the GPU to find; CudaRun watches.
+    // The GPU must find a view that ends too early if only the payload says how long it is; CudaRun watches.
     const bool is = refused({payload.data(), payload.size() - missing});
     if (gpu.footprint().exact) EXPECT_TRUE(is) << missing << " bytes too few";
   }
 }
 
-/// What error feedback does: nothing has waited for the size, so the view has all the room that the payload had.
+/// Error feedback decodes before anything has waited for the size, so the view has all the room that the payload had.
 TEST_P(GpuCodec, ReadsThePayloadsOwnSizeOnTheGpu) {
   for (const std::size_t n : {std::size_t{3}, std::size_t{513}, std::size_t{8193}}) {
     CodecRun host{GetParam(), n};
@@ -290,7 +290,7 @@ TEST_P(GpuCodec, ServesTwoStreamsAtOnce) {
   }
 }
 
-/// What a collective does: the payload comes from another stream, ordered by an event and nothing else.
+/// A collective takes a payload from another stream, ordered by an event and nothing else.
 TEST_P(GpuCodec, DecodesAPayloadOfAnotherStream) {
   const std::size_t n = cuda::emulated() ? 30'007 : 300'007;
   CudaRun sender{GetParam(), n};

@@ -48,7 +48,7 @@ TEST_P(GpuEncoder, IsTheHostsForDegenerateGradients) {
                    "degenerate");
 }
 
-/// What went through an addition is sent as the one NaN, whichever went in (docs/adr/0006).
+/// A NaN that went through an addition is sent as the one NaN, whichever went in (docs/adr/0006).
 TEST_P(GpuEncoder, WritesTheHostsNaN) {
   const Layout layout = several_tensors();
   EncoderRun host{GetParam(), layout};

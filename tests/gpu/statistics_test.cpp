@@ -1,4 +1,4 @@
-// What GPU codecs with a statistic for each tensor do only for large tensors.
+// Tests the paths that GPU codecs with a statistic for each tensor take for large tensors alone.
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 #include "tests/gpu/cuda_run.hpp"

@@ -23,8 +23,8 @@ failures = []
 count = 0
 
 
-# What a program writes, not what it maps: the CUDA libraries alone map half a gigabyte. The programs inherit it; set in each of them,
-# before it is executed, this process would be forked hundreds of times, which takes longer than what they do.
+# The limit counts memory that a program writes, not what it maps: the CUDA libraries alone map half a gigabyte. The programs inherit it;
+# set in each of them, before it is executed, this process would be forked hundreds of times, which takes longer than what they do.
 if LIMITED:
     resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 
@@ -351,7 +351,7 @@ def other_writers():
 
 
 def control_characters():
-    """What a file says must not command the terminal."""
+    """Checks that text from a file cannot command the terminal."""
     path = os.path.join(FOLDER, "control.h5")
     conforming.write(path)
     with h5py.File(path, "r+") as file:
@@ -381,7 +381,7 @@ def damaged_chunks():
     gzip = {"compression": "gzip"}
     all_three = {"compression": "gzip", "shuffle": True, "fletcher32": True}  # h5py's order: shuffle, deflate, fletcher32
     said = (g, "[0, 0, 0]", "do not unpack to the 864 bytes")
-    # What follows is in agreement with its chunk.
+    # The following filters agree with their chunks.
     good("its own deflate", first_chunk(zlib.compress(plain), **gzip))
     good("its own shuffle", first_chunk(zlib.compress(shuffled), shuffle=True, **gzip))
     good("not deflated, and the mask says so", first_chunk(plain, 1, **gzip))

@@ -13,7 +13,7 @@ def bfloat16_bits(x):
 
 
 def gradients(steps, workers, dtype, seed=1):
-    """What each tensor holds, as float32 rounded to `dtype`: {number: array [S, W, n]}."""
+    """Returns the values of each tensor, as float32 rounded to `dtype`: {number: array [S, W, n]}."""
     random = np.random.default_rng(seed)
     values = {}
     for t, (_, shape, _, _) in enumerate(SHAPES):

@@ -127,7 +127,7 @@ def every_command(folder):
     done("analyze", view, "--out", folder / "analysis", "--json", folder / "analysis.json")
     assert [s["sha256"] for s in json.load(open(folder / "analysis.json"))["sources"]] == sums[::2]
     done("tune", view, "--network", "1gbe", "--codec", "topk", "--budget", "1")
-    # The same numbers as from a file with all values.
+    # The numbers equal those from a file with all values.
     done("merge", *paths, "--copy", "-o", folder / "copy.h5")
     rows = [[row["nmse"] for row in json.loads(run("bench", path, "--codec", "topk,qsgd", "-n", "1", "--json", "-").stdout)["rows"]]
             for path in (view, folder / "copy.h5")]

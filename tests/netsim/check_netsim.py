@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as name:
     with_compute = float(computing[0]["iteration_us_mean"])
     assert 2000 < with_compute < 2000 + 1.1 * float(alone["iteration_us_mean"]), (with_compute, alone)
 
-    # The same seed gives the same bytes, another one others.
+    # One seed gives the same bytes twice, and another seed gives others.
     loaded = ["--iterations", 1, "--pattern", "ps", "--scale", 0.5, "--transport", "dlcp,dctcp,pfabric", "--background", 0.3]
     results = {seed: iterations(folder, f"seed{tag}", *loaded, "--seed", seed)[1] for tag, seed in ((1, 5), (2, 6))}
     again = iterations(folder, "again", *loaded, "--seed", 5)[1]
@@ -68,7 +68,7 @@ with tempfile.TemporaryDirectory() as name:
     background = [row for row in rows(results[5][0]) if row["direction"] == "background"]
     assert background and all(row["class"] in ("all", "small", "medium", "large") for row in background), background
 
-    # What bench records is replayed, on the idle fabric in about the modelled time, on a busy one in more.
+    # The simulator replays what bench recorded, on the idle fabric in about the modelled time, on a busy one in more.
     for codec in ("none", "topk:ratio=0.01", "powersgd", "terngrad"):
         out = folder / codec.split(":")[0]
         subprocess.run([gradtool, "bench", capture, "--codec", codec, "--payloads", out, "--csv", folder / "bench.csv", "--timeout", "0.1"],

@@ -11,7 +11,7 @@
 namespace gradtool::netsim {
 namespace {
 
-/// What a rank sends is received at the step that it says, and nothing else is.
+/// Each message is received at the step that its sender says, and nothing else is received.
 void expect_matched(const Schedule& schedule) {
   const auto step_of = [&](int rank, std::size_t step) {
     return schedule.steps()[static_cast<std::size_t>(rank)][step];

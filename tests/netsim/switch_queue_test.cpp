@@ -1,4 +1,4 @@
-// What a port does with packets: drops, marks, and the order in which they leave.
+// Tests the work of a port on packets: drops, marks, and the order in which they leave.
 #include "apps/netsim/switch_queue.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What probe writes is what --network reads; what is no network file is refused in one sentence.
+// Tests that --network reads what probe writes, and refuses in one sentence what is no network file.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

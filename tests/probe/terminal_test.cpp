@@ -1,4 +1,4 @@
-// What a probe prints fits a terminal, whatever was measured.
+// Tests that a probe's text fits a terminal, whatever was measured.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -83,7 +83,7 @@ std::vector<float> round_trip(const Codec<Space::host>& codec, std::span<const f
   return y;
 }
 
-/// What one encoded shard of rank `from` decodes to.
+/// The values that one encoded shard of rank `from` decodes to.
 std::vector<float> sent_shard(const Codec<Space::host>& codec, const std::vector<float>& x, int shard, int from,
                               int ranks, std::uint64_t* bytes = nullptr) {
   const auto seed = kSeed ^ (kShardSeed * static_cast<std::uint64_t>(shard + 1));
@@ -286,7 +286,8 @@ TEST(Collectives, TheErrorOfAlltoallDoesNotGrowWithRanksAndThatOfHopsDoes) {
 }
 
 TEST(Collectives, ErrorFeedbackOfAlltoallBringsEverythingInTheEnd) {
-  // The same input again and again: what senders and owners keep comes later, so that the mean over steps gets better.
+  // The input is the same in every step: values that senders and owners keep come later, so that the mean over steps
+  // gets better.
   const int ranks = 3;
   const std::size_t n = 3000;
   const auto x = gradients(ranks, n);

@@ -1,4 +1,4 @@
-// What every codec must do between ranks and over steps, run over the registry with the scheme it rides by default.
+// Tests the duties of every codec between ranks and over steps, over the registry with the scheme it rides by default.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -10,7 +10,7 @@
 namespace gradtool::test {
 namespace {
 
-/// Of several kinds: sparse, quantised in blocks, signs, cast and summed, drawn and summed, lossless.
+/// The codecs are of several kinds: sparse, quantised in blocks, signs, cast and summed, drawn and summed, lossless.
 const std::vector<std::string> kContractive{
     "topk:ratio=0.1,ef=ef21", "int8:ef=ef21",   "efsignsgd:ef=ef21",
     "fp16:ef=ef21",           "bf16:ef=ef21",   "randomk:ratio=0.25,ef=ef21",
@@ -114,7 +114,7 @@ TEST(Ef21, ComesToTheGradient) {
   EXPECT_GT(model_nmse(run_model({.codec = "topk:ratio=0.1", .steps = 60, .gradient = once}), 59), 0.1);
 }
 
-/// What a single rank thinks that it has sent is what receivers have, bit for bit, so that errors of rounding do not
+/// A single rank's sum of what it has sent equals, bit for bit, what receivers have, so that errors of rounding do not
 /// add up. Between several ranks they do, in the mean, by half a unit in the last place a step.
 TEST(Ef21, ReceiversHaveWhatWasSent) {
   for (const auto& text : kContractive) {

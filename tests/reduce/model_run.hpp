@@ -56,7 +56,7 @@ inline std::vector<std::string> own_specs() {
   return specs;
 }
 
-/// What a run gave, on every rank and in every step.
+/// The results of a run, on every rank and in every step.
 struct ModelOutcome {
   explicit ModelOutcome(int ranks)
       : inputs(static_cast<std::size_t>(ranks)),
@@ -93,7 +93,7 @@ inline std::vector<float> model_weight(std::size_t n) {
   for (auto& value : w) value *= 8.0F;
   return w;
 }
-/// As if the mean gradient came from 4 micro-batches that differ.
+/// A second moment as from 4 micro-batches that differ.
 inline std::vector<float> model_second_moment(const std::vector<float>& gradient, std::uint32_t seed) {
   const auto noise = gradient_like(gradient.size(), seed);
   std::vector<float> v(gradient.size());

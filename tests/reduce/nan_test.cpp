@@ -1,5 +1,5 @@
-// What arithmetic makes of a NaN differs from processor to processor: x86 keeps its bits, a GPU drops them. So where
-// arithmetic comes before a payload, what ranks send to each other must not depend on which NaN went in.
+// Tests NaNs after arithmetic, which differ from processor to processor: x86 keeps their bits, a GPU drops them. So
+// where arithmetic comes before a payload, what ranks send to each other must not depend on which NaN went in.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ ModelOutcome run_with(const std::string& spec, const std::array<std::uint32_t, 3
 
 TEST_P(OneNan, IsSentForAll) {
   const auto expected = run_with(GetParam(), {0x7fc00000U, 0x7fc00000U, 0x7fc00000U});
-  // Of a GPU, with a sign and a payload, signalling.
+  // The NaNs are that of a GPU, one with a sign and a payload, and a signalling one.
   const auto all = run_with(GetParam(), {0x7fffffffU, 0xffc00001U, 0x7fa12345U});
   for (std::size_t rank = 0; rank < all.messages.size(); ++rank) {
     for (std::size_t step = 0; step < all.messages[rank].size(); ++step) {

@@ -168,7 +168,7 @@ TEST(Pipelined, TwoLevelsOverlapToo) {
 }
 
 TEST(Pipelined, ChunksDrawNumbersOfTheirOwn) {
-  // The same values in every chunk, rounded at random: equal draws would give equal chunks.
+  // Every chunk has the same values, rounded at random: equal draws would give equal chunks.
   const auto spec = parse_codec("qsgd:bits=2");
   const Layout layout = Layout::flat(4096);
   run_threads(1, [&](Communicator<Space::host>& comm) {

@@ -14,7 +14,7 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-/// What was put in, read as float32.
+/// The bytes of a message, read as float32.
 [[nodiscard]] inline std::vector<float> floats_of(const Message& message) {
   std::vector<float> values(message.bytes.size() / sizeof(float));
   std::memcpy(values.data(), message.bytes.data(), message.bytes.size());

@@ -1,4 +1,5 @@
-// What is kept between steps can be saved and put into a new reducer, which then goes on as if nothing had happened.
+// Tests that the state kept between steps can be saved and put into a new reducer, which then goes on as if nothing had
+// happened.
 #include <gtest/gtest.h>
 
 #include "tests/codecs/codec_run.hpp"

@@ -120,6 +120,6 @@ class Browser:
         return base64.b64decode(shot["data"])
 
     def box_of(self, element_id):
-        """Where an element lies on the page, as screenshot() takes it."""
+        """Returns an element's box on the page, in the form that screenshot() takes."""
         return self.run(f"(() => {{ const box = document.getElementById({json.dumps(element_id)}).getBoundingClientRect();"
                         "return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height}; })()")

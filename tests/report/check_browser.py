@@ -40,7 +40,7 @@ def pixels(png):
 
 
 def medians(picture):
-    """Of red, green and blue, from 0 to 1."""
+    """Returns the medians of red, green and blue, from 0 to 1."""
     return [median / 255 for median in ImageStat.Stat(picture).median]
 
 
@@ -89,7 +89,7 @@ def check_legible(page, what):
 
 
 def check_sideways(page, what):
-    """What is wider than the screen says so, and has a shadow on the side where there is more."""
+    """Checks that a frame wider than the screen says so, and has a shadow on the side where there is more."""
     frames = page.run("""[...document.querySelectorAll('.frame')].map(frame => {
       const scroll = frame.querySelector('.scroll'), more = () => [...frame.classList].filter(name => name.startsWith('more')).join();
       const answer = { chart: frame.closest('figure').id, room: scroll.scrollWidth - scroll.clientWidth, more: more(),

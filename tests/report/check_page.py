@@ -64,7 +64,7 @@ def rows_of(path):
 
 
 def name_of(row, names):
-    """As tables call it: with the way, where a codec that gathers was replayed by another one as well."""
+    """Returns the name that tables use: with the way, if a codec that gathers was replayed by another one as well."""
     return names[row["codec"], row["params"]] + (" by alltoall" if row["aggregation"] == "alltoall" else "")
 
 
@@ -191,7 +191,7 @@ def check_sentences(folder, page):
 
 
 def check_model(folder, page):
-    """What the page models by itself is what the bench's model says: the same networks again, and a point of the break-even line."""
+    """Checks that the page's own model gives the bench's figures: the same networks again, and a point of the break-even line."""
     again = report(folder, folder / "bench.json", "--network", "1gbe", "--network", "10gbe", "--network", "100gbe", "--nodes", "8,32")
     recorded = {(row["network"], row["codec"]): row for row in page.table("phases")}
     for row in again.table("phases"):
@@ -208,7 +208,7 @@ def check_model(folder, page):
     assert len({row["codec"].split(" by ")[0] for row in compared}) == 6, compared
     for row in compared:
         assert math.isclose(float(row[unit]) * US_PER_UNIT[unit], times[row["codec"]], rel_tol=1e-9), (row, times)
-    # Where the strip changes from one codec to another, the lines cross: the codec that is taken is faster than uncompressed.
+    # The lines cross where the strip changes from one codec to another: the codec that is taken is faster than uncompressed.
     for row in page.table("take_by_speed"):
         assert (row["codec"] in ("none", "undecided")) == (row["speedup_at_from"] == row["speedup_at_to"] == "1"), row
         assert float(row["from_gbit_s"]) < float(row["to_gbit_s"]), row
@@ -226,7 +226,7 @@ def scales_of(spec):
 
 def check_looks(folder, page):
     """A codec has one colour, dash and shape on the whole page, also where several runs are on it; phases have colours of their own."""
-    # The same run twice, the second without its fastest codec, so that its codecs come in another order.
+    # The run is recorded twice, the second time without its fastest codec, so that its codecs come in another order.
     record = json.loads((folder / "bench.json").read_text())
     first = page.json["sections"][0]["verdicts"][0]["codec"].split(":")[0]
     record["rows"] = [row | {"run_id": "second"} for row in record["rows"] if row["codec"] != first]

@@ -14,7 +14,7 @@
 namespace gradtool::test {
 namespace {
 
-/// What `work` writes to stderr while that is `descriptor`, read from `reader`.
+/// The text that `work` writes to stderr while that is `descriptor`, read from `reader`.
 std::string written(int descriptor, int reader, const std::function<void()>& work) {
   const int before = dup(STDERR_FILENO);
   dup2(descriptor, STDERR_FILENO);

@@ -1,4 +1,5 @@
-// What the page of `gradtool report` models by itself: latencies of links of every speed, and the unit of its times.
+// Tests the page of `gradtool report` on what it models by itself: latencies of links of every speed, and the unit of
+// its times.
 #include "lib/page/sweep.hpp"
 
 #include <gtest/gtest.h>

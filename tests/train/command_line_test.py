@@ -128,7 +128,7 @@ with tempfile.TemporaryDirectory() as folder:
     done = train(*data, "--steps", "3", "--out", empty, "--force")
     check(done.returncode == 0 and os.path.exists(os.path.join(empty, "notes.txt")) and rows(empty)[0]["step"] == "3", f"{done}")
 
-    # What a method needs beside gradients comes from the trainer.
+    # The trainer gives a method what it needs beside gradients.
     for codec, options in (("iwp", []), ("vgc", ["--micro-batches", "2"])):
         side = os.path.join(folder, codec)
         done = train(*data, "--steps", "4", "--codec", codec, *options, "--out", side)

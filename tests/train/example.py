@@ -1,4 +1,4 @@
-"""What the tests of train share."""
+"""Helpers that the tests of train share."""
 import contextlib
 import csv
 import json
