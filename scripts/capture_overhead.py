@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a capture from PyTorch costs an iteration: without capture, with one that does not capture this iteration, with the bare
+"""Measures what a capture from PyTorch costs an iteration: without capture, with one that does not capture this iteration, with the bare
 copy of all gradients, and captured. The four take turns, so that what else the machine does meets all of them.
 
 Usage: scripts/capture_overhead.py [--iterations 40] [--batch 32] [--csv FILE]

@@ -14,7 +14,7 @@ prefix=$(readlink -f "$1")
 
 wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfftw3-dev libboost-dev liblapack-dev libblas-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
-# What a machine with nothing on it would install for them: libraries, and headers of nothing else.
+# The plan holds what a machine with nothing on it would install for these packages: libraries, and headers of nothing else.
 plan=$(apt-get --simulate -o Dir::State::status=/dev/null install --no-install-recommends "${wanted[@]}") ||
   { echo "gpu-prefix.sh: apt-get finds no way to install ${wanted[*]} (is there a list of packages? apt-get update)" >&2; exit 1; }
 mapfile -t packages < <(printf '%s\n' "$plan" |

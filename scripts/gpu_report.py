@@ -15,7 +15,7 @@ TARGETS = {"fp16": 0.8, "bf16": 0.8, "int8": 0.8, "fp8": 0.8, "mx": 0.8, "natura
            "efsignsgd": 0.6, "onebit": 0.6, "vgc": 0.5, "dgc": 0.5, "iwp": 0.5, "topk": 0.3}
 CHECKS = ("gpu_codecs", "gpu_reducers", "comm_gpu", "comm_cuda_runtime", "analyze", "bench", "memcheck", "memcheck-reducers",
           "racecheck", "racecheck-reducers", "initcheck", "initcheck-reducers")
-# What no run of this script measures, by name.
+# Names of features that no run of this script measures.
 NOT_MEASURED = ("NCCL between cards, and anything else with more than one", "`gradtool capture --device cuda` (needs a LibTorch for CUDA)",
                 "speed of `gradtool analyze --device cuda` (its tables are checked)",
                 "gradiveq's sampling steps and fits", "methods between ranks on more than one card; bench.csv has their times on two ranks of one")
@@ -44,7 +44,7 @@ def rows_of(path):
 
 
 def share(run):
-    """Of the copy; nothing for what moves as much as there are values."""
+    """Returns the share of a copy's speed as text; it is empty for a run that moves as many bytes as there are values."""
     return f"{run['of_copy']:.2f}" if "of_copy" in run else ""
 
 

@@ -54,7 +54,7 @@ shape() { # namespace device rate [queue [classes]]
   ip netns exec "$1" tc qdisc add dev "$2" root handle 1: tbf rate "$3" burst "$burst" "${limit[@]}" 2>/dev/null ||
     fail 77 "tc cannot hold $2 to $3: tbf is not in this kernel, or '$3' is no rate (write 1gbit, 100mbit)"
 }
-# What the switch does to packets between its ports.
+# These rules are the switch's work on packets between its ports.
 rules() { # loss classes
   command -v nft >/dev/null || fail 77 "--loss and --classes need nft (Debian: nftables)"
   local share

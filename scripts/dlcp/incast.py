@@ -94,7 +94,7 @@ def write(path, rows):
 
 
 def check(table):
-    """What was promised, whatever the times are."""
+    """Checks promises that hold whatever the times are."""
     for row in table:
         loss = float(row["comm"].partition("loss=")[2].partition(",")[0] or 0) if row["comm"].startswith("udp") else 0.0
         assert row["delivered_least"] >= 1.0 - loss - 1e-12, row

@@ -37,7 +37,7 @@ def experiments(quick):
     ring = [*common, "--pattern", "ring", "--granularity", "model"]
     yield "ring", [*ring, "--scale", 10, "--iterations", 2, "--transport", RIVALS]
     yield "ring-background", [*ring, "--scale", 10, "--iterations", 1, "--transport", RIVALS, "--background", 0.1]
-    # What DLCP's parts are worth, and what DCTCP's timeout costs.
+    # These runs show what DLCP's parts are worth, and what DCTCP's timeout costs.
     parts = [*server, "--scale", 1, "--iterations", 4, "--transport", "dlcp"]
     yield "dlcp-whole", parts
     yield "dlcp-without-marking", [*parts, "--dlcp-without", "marking"]

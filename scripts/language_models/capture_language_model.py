@@ -86,7 +86,7 @@ class Optimizer:
 
 
 def average(parameters, ranks):
-    """What DistributedDataParallel does, for bfloat16: every gradient becomes the mean over processes, added up in float32."""
+    """Averages like DistributedDataParallel for bfloat16: every gradient becomes the mean over processes, added up in float32."""
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([gradient.float().flatten() for gradient in gradients])
     dist.all_reduce(flat)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a model's size follows from. Counts are of elements, heads or tokens; `hidden` is the width inside an MLP."""
+    """The dimensions from which a model's size follows. Counts are of elements, heads or tokens; `hidden` is the width inside an MLP."""
     kind: str = "gpt"
     layers: int = 4
     width: int = 96

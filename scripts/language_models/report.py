@@ -65,7 +65,7 @@ def errors_of(name, bench, steps):
             yield {"capture": name, "codec": codec, "status": row["message"] if row else "not measured"}
             continue
         nmse, total = number(row["nmse"]), number(row["cumulative_nmse"])
-        # What is held back comes later: codecs with a memory are judged by the sum over steps, as bench does.
+        # Values that are held back come later: codecs with a memory are judged by the sum over steps, as bench does.
         judged = total if row["residual_ratio"] else nmse
         pays, low, high = (number(row[f"breakeven_{part}gbit_s"]) for part in ("", "low_", "high_"))
         unsure = bool(pays) and (low is None or high is None or max(pays - low, high - pays) > UNSURE * pays)

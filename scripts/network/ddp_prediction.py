@@ -116,7 +116,7 @@ def train(options):
 
 
 def model_of(capture, rate):
-    """What bench models: milliseconds of an iteration by codec, without overlap and with it; and of its computation, as captured."""
+    """Returns bench's model: milliseconds of an iteration by codec, without overlap and with it; and of its computation, as captured."""
     bits = float(rate.replace("gbit", "e9").replace("mbit", "e6"))
     # TCP's and IP's headers take 4.4 % of a link of Ethernet with frames of 1500 bytes.
     network = f"cluster:alpha=150us,beta={bits / 8 * 0.956 / 1e9:.5f}GBps"

@@ -1,4 +1,4 @@
-"""What many payloads share: packed codes, Elias delta gaps, the sparse header."""
+"""Readers of the parts that many payloads share: packed codes, Elias delta gaps, the sparse header."""
 import struct
 
 import numpy as np
@@ -108,5 +108,5 @@ def ring_sum(parts):
 
 
 def largest(values, count):
-    """Where the `count` largest magnitudes are, ascending; of equal ones those with the lower index."""
+    """Returns the positions of the `count` largest magnitudes, ascending; of equal ones those with the lower index."""
     return np.sort(np.argsort(-np.abs(values), kind="stable")[:count])

@@ -1,4 +1,4 @@
-"""What efsignsgd and signsgd share: a mean magnitude per tensor, then a bit per element, tensors at word borders."""
+"""Reads the payload that efsignsgd and signsgd share: a mean magnitude per tensor, then a bit per element, tensors at word borders."""
 import numpy as np
 
 

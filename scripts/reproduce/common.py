@@ -1,5 +1,5 @@
-"""What the scripts of this folder share: running `gradtool bench` as a user would, reading its table, cutting captures to
-fewer steps, the network model of docs/measuring.md, and writing a report.
+"""Functions that the scripts of this folder share: running `gradtool bench` as a user would, reading its table, cutting captures to fewer
+steps, the network model of docs/measuring.md, and writing a report.
 """
 import argparse
 import csv
@@ -119,7 +119,7 @@ def cut(capture, out, first, count):
 
 
 def crossing(points, level):
-    """Where a curve through points (x, y), x ascending, last comes to a level, linear between points; None: nowhere."""
+    """Returns the x at which a curve through points (x, y), x ascending, last comes to a level, linear between points; None: nowhere."""
     for (x0, y0), (x1, y1) in reversed(list(zip(points, points[1:]))):
         if (y0 - level) * (y1 - level) <= 0 and y0 != y1:
             return x0 + (level - y0) / (y1 - y0) * (x1 - x0)

@@ -9,7 +9,7 @@ import sys
 
 import common
 
-# What the paper calls them, their specification at its settings (section 4.2), the ratio it prints.
+# Each method has the paper's name, its specification at the paper's settings (section 4.2), and the ratio that the paper prints.
 METHODS = [("FFT", "fft:theta=0.85,bits=10,range=auto", 21.3), ("FFT, range +-1", "fft:theta=0.85,bits=10,range=1", 21.3),
            ("top-k", "topk:ratio=0.15,ef=off", 6.67), ("QSGD", "qsgd:bits=3,norm=l2", 10.7), ("QSGD, norm=max", "qsgd:bits=3,norm=max", 10.7),
            ("TernGrad", "terngrad:clip=off", 16.0)]
@@ -73,7 +73,7 @@ def gather_seconds(nodes, ratio):
 
 
 def ring_seconds(nodes):
-    """The same bytes a second in a ring all-reduce."""
+    """Returns the seconds of a ring all-reduce at the same bytes a second."""
     return GATHER_32 / (NODES[-1] - 1) * 2 * (nodes - 1) / nodes
 
 

@@ -76,7 +76,7 @@ def main():
     plot.legend(fontsize=8)
     picture = common.save_plot(options, "vgc", figure)
 
-    # What the compression depends on: time since the state began, and the age of the training.
+    # The compression depends on the time since the state began, and on the age of the training.
     import h5py
     with h5py.File(options.capture) as file:
         half = len(file["steps/iteration"]) // 2

@@ -125,7 +125,7 @@ class Command:
         for path in self.paths:
             if path.exists() and path.read_text() != "old\n":
                 self.check_whole(path)
-        # Of MPI's ranks the launcher kills those that the signal did not hit.
+        # MPI's launcher kills those ranks that the signal did not hit.
         self.check_leftovers(allowed=number == signal.SIGKILL or bool(self.launcher))
         ended = status == 0
         self.finish()

@@ -1,4 +1,4 @@
-"""What is trained: one `gradtool train` command for each campaign. A campaign is one setting (model, data, optimiser, schedule) in which
+"""The trainings: one `gradtool train` command for each campaign. A campaign is one setting (model, data, optimiser, schedule) in which
 several arms, codecs with their parameters, are trained beside `none` from the same seeds.
 """
 import dataclasses

@@ -1,4 +1,4 @@
-"""What papers claim about accuracy, in our words, and the trials that test it here.
+"""The claims of papers about accuracy, in our words, and the trials that test them here.
 
 A trial trains an arm beside what it is compared with. It passes when the mean difference of accuracy is at least -points, and the
 ratio is at least what it says. A claim holds when all of its trials that ran pass, holds in part when some do, and does not hold

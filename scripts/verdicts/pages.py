@@ -89,7 +89,7 @@ def arm_row(arm, results):
 
 
 def mind(outcomes):
-    """What would change our mind, as far as the figures say it."""
+    """Returns sentences on which results would change our mind, so far as the figures say it."""
     ran = [o for o in outcomes if o]
     sentences = []
 

@@ -1,4 +1,4 @@
-"""What the CSVs of a run say: accuracies of arms, differences with their intervals, ratios of bytes, and ranks."""
+"""Reads the CSVs of a run: accuracies of arms, differences with their intervals, ratios of bytes, and ranks."""
 import csv
 import dataclasses
 import math
@@ -112,7 +112,8 @@ def interval(values):
 
 
 def difference(arm, against):
-    """Of two arms, in points. A run that diverged has no accuracy: the difference is then of the others, and says so."""
+    """Returns the difference of two arms, in points. A run that diverged has no accuracy: the difference is then of the others, and says
+    so."""
     pairs = [100 * (arm.accuracy[seed] - against.accuracy[seed]) for seed in arm.accuracy if seed in against.accuracy]
     if not pairs:
         return Difference(math.nan, None, None, 0, True)

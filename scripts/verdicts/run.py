@@ -84,7 +84,7 @@ def train_command(campaign, options):
 
 
 def shown(command, options):
-    """As a reader would type it: no path of this machine."""
+    """Returns the command in the form in which a reader would type it: without a path of this machine."""
     names = {options.gradtool: "gradtool", options.cifar: "CIFAR10_FOLDER", options.text: "TEXT", options.fashion_mnist: "FASHION_MNIST_FOLDER"}
     return shlex.join(names.get(word) or word.replace(options.out + os.sep, "FOLDER/") for word in command)
 
@@ -136,7 +136,7 @@ def arms_of(campaign, record):
 
 
 def build_of(record):
-    """What trained it, which may be another build than the one that is driven now."""
+    """Returns the build that trained a record, which may be another one than is driven now."""
     build = record["provenance"]
     return f"gradtool {build['gradtool_version']} ({build['commit']}, {build['build_type']})"
 
