@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Format and lint. CI demands the format and clang-tidy on the sources that changed; clang-tidy on everything takes some ten
-# minutes and is run before a large change goes in.
-# Usage: scripts/check.sh [format|tidy|all]          (default: all)
+# Format and lint. CI demands the format, comments that begin with their subject, and clang-tidy on the sources that
+# changed; clang-tidy on everything takes some ten minutes and is run before a large change goes in.
+# Usage: scripts/check.sh [format|comments|tidy|all] (default: all)
 #        scripts/check.sh tidy-changed [COMMIT]      sources that differ from COMMIT (default: four commits ago) alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,11 @@ if [ "$what" = format ] || [ "$what" = all ]; then
   case "$("$tool" --version)" in *"version 14."*) ;; *) echo "check.sh: clang-format 14 is wanted, this is $("$tool" --version)" >&2; exit 77 ;; esac
   files | xargs "$tool" --dry-run --Werror
   echo "format: ok"
+fi
+if [ "$what" = comments ] || [ "$what" = all ]; then
+  # The script says which rooms are exempt.
+  git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.h' '*.py' '*.sh' '*.cmake' '*.in' '*CMakeLists.txt' | xargs scripts/check_comments.py
+  echo "comments: ok"
 fi
 if [ "$what" = tidy-changed ]; then
   command -v clang-tidy >/dev/null || { echo "check.sh: clang-tidy is not installed (scripts/setup.sh --with-checks)" >&2; exit 77; }
