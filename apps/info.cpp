@@ -112,7 +112,7 @@ nlohmann::ordered_json or_null(const std::optional<std::int64_t>& number) {
   return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
 }
 
-/// As /readiness has it, null for what is not known.
+/// The group /readiness, with null for what is not known.
 nlohmann::ordered_json readiness_json(const GradientReader& reader) {
   if (!reader.readiness()) return nullptr;
   const std::size_t tensors = reader.tensors().size();

@@ -168,7 +168,7 @@ bool knows_readiness(const CaptureOptions& options) {
   return options.device == "cpu" && options.diloco == 0;
 }
 
-/// Where the selected tensors are among all.
+/// The positions of the selected tensors among all.
 std::vector<std::size_t> positions_of(const Selection& selection, const std::vector<TensorInfo>& all) {
   std::vector<std::size_t> positions;
   for (std::size_t t = 0; t < all.size() && positions.size() < selection.tensors.size(); ++t) {

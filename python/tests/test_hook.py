@@ -363,7 +363,7 @@ def test_small_sums_take_few_messages(size, tmp_path):
 
 
 def modelled_messages(folder, size):
-    """What bench models of the same for the hook, from a replay on two ranks."""
+    """Bench's model of the hook's messages, from a replay on two ranks."""
     import csv
     import h5py
     with h5py.File(folder / "two.h5", "w") as file:

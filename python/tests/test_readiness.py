@@ -178,7 +178,7 @@ def test_steps_that_are_not_captured_have_no_hooks(tmp_path, clock):
 
 
 class Mlp(nn.Module):
-    """What `gradtool capture --model mlp` trains, on images of CIFAR-10."""
+    """The model of `gradtool capture --model mlp`, for images of CIFAR-10."""
 
     def __init__(self, widths):
         super().__init__()

@@ -1,4 +1,4 @@
-// What codecs need of a memory at least, against what their reducers keep, and times of another machine's record.
+// The least that codecs need of a memory, against what their reducers keep, and times of another machine's record.
 #include "lib/bench/codec_times.hpp"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ ResultRow timed_row(const std::string& codec, double payload = 1000.0) {
   return row;
 }
 
-/// What a rank's reducer keeps after some steps.
+/// Memory that a rank's reducer keeps after some steps.
 struct Kept {
   std::size_t residual = 0;  ///< floats that it holds back
   std::size_t bytes = 0;     ///< of all that it keeps

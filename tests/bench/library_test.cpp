@@ -1,5 +1,5 @@
-// What each library sends: gloo's loop replayed event by event, the hook's messages against those that its communicator
-// counts, and the sizes at which Open MPI changes its algorithms.
+// Messages of each library: gloo's loop replayed event by event, the hook's messages against those that its
+// communicator counts, and the sizes at which Open MPI changes its algorithms.
 #include "lib/bench/library.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What ReadinessLog makes of backward passes whose times are given, so that no clock is asked.
+// ReadinessLog gets the times of backward passes from the tests, so that no clock is asked.
 #include "lib/capture/readiness.hpp"
 
 #include <gmock/gmock.h>

@@ -55,8 +55,8 @@ TEST_F(TrainerGradient, TheMeanOverWorkersIsTheGradientOfTheWholeBatch) {
   EXPECT_GT(relative_distance(zero, mean), 0.05) << "workers with images of their own must differ";
 }
 
-// Of a network whose layers follow each other, the backward pass completes the gradients from the last layer to the
-// first, whatever the clock says.
+// The backward pass of layers that follow each other completes the gradients from the last to the first, whatever the
+// clock says.
 TEST_F(TrainerGradient, GradientsAreReadyFromTheLastLayerToTheFirst) {
   const Dataset images = test::striped_images(16, 1, 28);
   const auto trainer = make_trainer(options("lenet5", 1, 16, 2), images);

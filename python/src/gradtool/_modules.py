@@ -128,7 +128,7 @@ class ForwardHook:
 
 
 class ForwardEndHook(ForwardHook):
-    """The same after a forward pass."""
+    """A hook after a forward pass that leaves no trace in copies of the module."""
 
     def __reduce__(self) -> tuple:
         # Takes any arguments and returns None, so that outputs are left as they are.

@@ -142,6 +142,6 @@ class Readiness:
             for tensor, parameter in enumerate(self._parameters):
                 if not parameter.requires_grad:  # frozen since the capture was made, which `step` will say
                     continue
-                # What adds to `grad`, behind which a gradient is complete; it lives as long as somebody holds it.
+                # A gradient is complete behind the node that adds to `grad`, which lives as long as somebody holds it.
                 accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
                 self._hooks.append((accumulator, accumulator.register_hook(lambda *_, tensor=tensor: self.note(tensor))))
