@@ -200,7 +200,10 @@ CollectiveCost library_broadcast(const Network& network, double p, double bytes)
   const double steps = steps_of_doubling(p);
   switch (network.library) {
     case Library::gloo:
-      return around(network, p, steps, steps * (steps + 1.0) / 2.0 * bytes);
+      // All receivers tell that they are ready at the same time, so that the first step alone waits for it.
+      return {(steps + 1.0) * Places{network, p}.slowest(network).alpha +
+                  steps * (steps + 1.0) / 2.0 * bytes / Places{network, p}.slowest(network).beta,
+              steps};
     case Library::mpi:
       return around(network, p, steps, bytes);
     case Library::hook: {

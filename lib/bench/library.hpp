@@ -55,8 +55,9 @@ struct CollectiveCost {
 //   and all-gather send m = (p-1) n/p of them each, two under way, so that a phase takes the longer of 2a + m t, where
 //   the link never rests, and ceil(m/2) (2a + t) + (t where m is even), where every pair waits for the receiver's note;
 //   t = S/(n b). A reduce-scatter is one such phase. all-gather: m = 2(p-1) halves of parts, likewise. broadcast: a
-//   binomial tree whose inner ranks send to all of their children at once, with d = ceil(log2 p): 2 d a + d(d+1)/2 S/b.
-// mpi (Open MPI, coll_tuned_decision_fixed.c):
+//   binomial tree whose inner ranks send to all of their children at once, with d = ceil(log2 p): (d+1) a + d(d+1)/2
+//   S/b.
+// mpi (Open MPI up to 4.0, coll_tuned_decision_fixed.c; later versions choose from tables):
 //   all-reduce: recursive doubling below 10,000 bytes, else a ring, its first half in segments of 1 MiB at most;
 //   all-gather: ceil(log2 p) messages where all parts are below 50,000 bytes, else p/2 (p even: neighbour exchange) or
 //   p-1; reduce-scatter: recursive halving up to 12 KiB, up to 256 KiB where p is a power of two, else a ring;
