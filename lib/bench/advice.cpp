@@ -11,6 +11,7 @@
 #include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/trained_arms.hpp"
+#include "lib/bench/windows.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
@@ -75,7 +76,7 @@ int complexity(const ResultRow& row) {
 
 /// The error of a step's mean. That of sums of steps says less about trainings: it falls as the capture grows longer.
 double step_error(const ResultRow& row) {
-  if (row.errors) return row.errors->nmse();
+  if (row.errors) return worst_step_error(row);
   return delays(row.codec) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
 }
 
@@ -258,8 +259,10 @@ class Advice {
     } else {
       // A codec that delays what it sends is wrong in each step by more than in all of them.
       text += fmt::format("; its accumulated error is {:.2g}", judged_error(best));
-      if (best.errors) text += fmt::format(" (that of a step {:.2g})", best.errors->nmse());
+      if (best.errors) text += fmt::format(" (that of a step {:.2g})", step_error(best));
     }
+    if (best.windows > 1 && best.worst_window)
+      text += fmt::format(", in the worst window (iterations {})", range_text(*best.worst_window));
     text += small_units(best);
     const auto* own = own_arm(best, acceptance_);
     std::string vouched = own != nullptr ? acceptance_.trial->words(*own) : evidence(step_error(best));
@@ -498,14 +501,14 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                   "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
                   "is that of the sum over all steps.{}{} Only training tells whether your model learns with it.{}",
                   acceptance.max_nmse, trained, tried, baseline_text(any)),
-      fmt::format("It rests on times of {} ({}), errors of {} ranks, {}{} in iterations {} to {}, "
-                  "reduced by {}, and a model of the network with {} (--library).{}",
+      fmt::format("It rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
+                  "reduced by {}, and a model of the network with {} (--library).{}{}",
                   processor_text(any),
                   any.codec_times == CodecTimes::floor
                       ? "as if codecs did no more than read and write their memory once: at best"
                       : "on another processor codecs take another time",
-                  any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any), any.first_step,
-                  any.last_step, any.granularity, collectives_text(any),
+                  any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any),
+                  iterations_text(any), any.granularity, collectives_text(any), phases_text(any),
                   any.iteration ? computation_text(*any.iteration)
                                 : " Times are of the gradients alone: --compute-ms adds the computation that they "
                                   "can hide behind.")};

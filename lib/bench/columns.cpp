@@ -213,7 +213,8 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return from(r.errors, &ErrorSums::zeroed_fraction); });
   c.add("psnr_db", "-20 log10 nrmse; flatters heavy tails", [](Row r) { return from(r.errors, &ErrorSums::psnr_db); });
   c.add("nrmse", "root mean square error / (max x - min x)", [](Row r) { return from(r.errors, &ErrorSums::nrmse); });
-  c.add("cumulative_nmse", "nmse of the sums of x and y over all steps", &ResultRow::cumulative_nmse);
+  c.add("cumulative_nmse", "nmse of the sums of x and y over all steps of a window, largest of all windows",
+        &ResultRow::cumulative_nmse);
   c.add("residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps",
         &ResultRow::residual_ratio);
   c.add("codec_nmse",
@@ -307,6 +308,12 @@ std::vector<ResultColumn> make_columns() {
         "where encode and decode times come from: measured in this run, record (--codec-speed FILE: another machine's "
         "run), or floor (--codec-speed floor:3000: what the memory needs at least)",
         [](Row r) { return r.encode ? Cell{std::string{name_of(r.codec_times)}} : Cell{}; });
+  c.add("windows", "runs of consecutive training iterations in the capture; codecs begin anew with each",
+        [](Row r) { return static_cast<std::int64_t>(r.windows); });
+  c.add("worst_nmse", "as nmse, of the window where it is largest", &ResultRow::worst_nmse);
+  c.add("worst_window_first_step",
+        "training iteration with which the window begins where the error is largest by which the row is judged",
+        [](Row r) { return from(r.worst_window, [](const IterationRange& w) { return w.first; }); });
   return c.take();
 }
 

@@ -76,15 +76,18 @@ class ErrorTotals {
     }
   }
 
-  /// All steps were observed.
-  void finish() {
+  /// All steps of a window were observed. The running sums begin anew.
+  void finish(std::size_t window) {
+    const std::size_t first = window * result_.tensor_errors.size();
     for (std::size_t u = 0; u < difference_.size(); ++u) {
       for (const auto& piece : units_[u].pieces) {
         for (std::size_t i = piece.first; i < piece.first + piece.elements; ++i) {
-          result_.cumulative_error[piece.tensor] += difference_[u][i] * difference_[u][i];
-          result_.cumulative_energy[piece.tensor] += total_[u][i] * total_[u][i];
+          result_.cumulative_error[first + piece.tensor] += difference_[u][i] * difference_[u][i];
+          result_.cumulative_energy[first + piece.tensor] += total_[u][i] * total_[u][i];
         }
       }
+      std::fill(difference_[u].begin(), difference_[u].end(), 0.0);
+      std::fill(total_[u].begin(), total_[u].end(), 0.0);
     }
   }
 
@@ -427,8 +430,11 @@ class RankReplay {
     result.units.resize(plan.units.size());
     result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
     result.reached = !plan.errors;
-    for (auto* sums : {&result.cumulative_error, &result.cumulative_energy}) sums->resize(plan.reader.tensors().size());
-    result.tensor_errors.resize(plan.reader.tensors().size());
+    result.windows = plan.windows();
+    const std::size_t tensors = plan.reader.tensors().size();
+    for (auto* sums : {&result.cumulative_error, &result.cumulative_energy})
+      sums->resize(result.windows.size() * tensors);
+    result.tensor_errors.resize(tensors);
   }
 
   void run() {
@@ -483,7 +489,13 @@ class RankReplay {
     // In a step, for each unit: of all, inside machines, between them.
     const std::size_t count = range_.size();
     std::vector<double> sent(3 * count);
+    std::size_t window = 0;
     for (std::size_t step = 0; step < steps; ++step) {
+      if (step == result_.windows[window].end) {
+        if (leads()) totals->finish(window);
+        ++window;
+        units_->forget();
+      }
       comm_.reset_traffic();
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
         const auto buffer = units_->prepare(step, unit, true);
@@ -529,7 +541,7 @@ class RankReplay {
       if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
     }
     if (!leads()) return;
-    totals->finish();
+    totals->finish(window);
     collect_notes();
   }
 
@@ -634,7 +646,8 @@ class RankReplay {
     std::vector<double> watched;
     const std::size_t warmup = plan_.errors ? 0 : plan_.options.warmup_steps;  // the pass for the errors warms up too
     for (std::size_t i = 0;; ++i) {
-      if (i % steps == 0) units_->forget();
+      const auto begins = [&](const StepWindow& window) { return window.begin == i % steps; };
+      if (std::any_of(result_.windows.begin(), result_.windows.end(), begins)) units_->forget();
       const PhaseTimes sample = timed_step(i % steps);
       bool done = interrupted();
       if (leads()) {

@@ -12,6 +12,7 @@
 #include "lib/bench/options.hpp"
 #include "lib/bench/throttle.hpp"
 #include "lib/bench/units.hpp"
+#include "lib/bench/windows.hpp"
 
 namespace gradtool {
 
@@ -33,8 +34,9 @@ struct PhaseTimes {
 };
 
 /// One replay of a file through one codec: captured steps in order, every unit, all ranks, the codec's state
-/// carried from step to step. Units that do not fit into memory together, with their state, are replayed range by
-/// range: all steps of one, then all of the next. What it refers to must outlive it.
+/// carried from step to step within a window (windows.hpp) and reset between windows. Units that do not fit into memory
+/// together, with their state, are replayed range by range: all steps of one, then all of the next. What it refers to
+/// must outlive it.
 struct ReplayPlan {
   const BenchOptions& options;
   const GradientSource& reader;
@@ -56,6 +58,7 @@ struct ReplayPlan {
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result = {};
 
   [[nodiscard]] std::size_t steps() const { return options.steps_of(reader.steps().size()); }
+  [[nodiscard]] std::vector<StepWindow> windows() const { return windows_of(reader.steps(), steps()); }
   [[nodiscard]] std::vector<UnitRange> ranges() const { return make_unit_ranges(units, range_elements); }
   [[nodiscard]] Scheme scheme() const { return way ? *way : options.scheme_for(codec); }
   [[nodiscard]] bool levelled() const { return options.levelled(codec); }
@@ -93,7 +96,7 @@ struct UnitProfile {
 /// The errors of one captured step, over all tensors.
 struct StepErrors {
   ErrorSums sums;
-  double cumulative_error = 0.0;   ///< sum over elements of (sum of x-y over the steps so far)^2
+  double cumulative_error = 0.0;   ///< sum over elements of (sum of x-y over the steps of its window so far)^2
   double cumulative_energy = 0.0;  ///< the same of x
 };
 
@@ -111,8 +114,10 @@ struct ReplayResult {
   std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
   std::vector<ErrorSums> tensor_errors;  ///< by position in the file, pooled over steps
   std::vector<StepErrors> step_errors;   ///< of each captured step
-  std::vector<double> cumulative_error;  ///< by tensor: sum over elements of (sum over steps of x-y)^2
-  std::vector<double> cumulative_energy;  ///< by tensor: sum over elements of (sum over steps of x)^2
+  std::vector<StepWindow> windows;       ///< of the steps
+  /// By window and tensor, at window * tensors + tensor: sum over elements of (sum over the window's steps of x-y)^2.
+  std::vector<double> cumulative_error;
+  std::vector<double> cumulative_energy;  ///< likewise: sum over elements of (sum over the window's steps of x)^2
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;

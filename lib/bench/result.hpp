@@ -13,6 +13,7 @@
 #include "lib/bench/errors.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/statistics.hpp"
+#include "lib/bench/windows.hpp"
 #include "lib/report/table.hpp"
 
 namespace gradtool {
@@ -60,7 +61,9 @@ struct ResultRow {
   std::string tensor = "all";          ///< name of the one tensor, or all
   std::string granularity = "tensor";  ///< one of those given with --granularity, or size_name()
   std::uint64_t elements = 0;          ///< that the row covers in one step
-  std::int64_t first_step = 0, last_step = 0;  ///< training iterations of the first and last captured step
+  std::int64_t first_step = 0, last_step = 0;     ///< training iterations of the first and last captured step
+  std::size_t windows = 1;                        ///< of these steps, see StepWindow
+  std::vector<IterationRange> window_iterations;  ///< of each window; empty in rows that were read from a record
   int ranks = 1;
   int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
@@ -101,10 +104,12 @@ struct ResultRow {
 
   std::optional<StepBytes> bytes;
 
-  std::optional<ErrorSums> errors;        ///< of the averaged gradient, pooled over steps
-  std::optional<double> cumulative_nmse;  ///< of the sums of gradients over all steps
-  std::optional<double> residual_ratio;   ///< norm of what rank 0 holds back / norm of its gradients
-  std::optional<CodecQuality> quality;    ///< of one rank's codec alone
+  std::optional<ErrorSums> errors;             ///< of the averaged gradient, pooled over steps
+  std::optional<double> worst_nmse;            ///< as `errors`, of the window where it is largest
+  std::optional<double> cumulative_nmse;       ///< of the sums of gradients over a window, largest of all windows
+  std::optional<IterationRange> worst_window;  ///< where the error is largest by which the row is judged
+  std::optional<double> residual_ratio;        ///< norm of what rank 0 holds back / norm of its gradients
+  std::optional<CodecQuality> quality;         ///< of one rank's codec alone
 
   CodecTimes codec_times = CodecTimes::measured;  ///< of encode and decode
   std::string codec_times_file = {};              ///< of a record; empty: of none
@@ -230,8 +235,10 @@ constexpr double kBreakevenAlpha = 30e-6;
 /// belongs to an optimizer of its own, and its errors, which are those against its own target, cannot be compared with
 /// others'.
 [[nodiscard]] bool replaces_mean(const CodecSpec& codec);
-/// What a row's codec is judged by: cumulative_nmse when it delays what it sends, else nmse. Infinite where the row has
-/// none, and for a method that replaces the mean.
+/// nmse of a step in the worst window; nmse where windows are not known (records of before). Infinite without errors.
+[[nodiscard]] double worst_step_error(const ResultRow& row);
+/// What a row's codec is judged by: cumulative_nmse when it delays what it sends, else worst_step_error(). Infinite
+/// where the row has none, and for a method that replaces the mean.
 [[nodiscard]] double judged_error(const ResultRow& row);
 
 /// What a row is compared by, in seconds: its iteration where that was modelled, else the step's total. Infinite where

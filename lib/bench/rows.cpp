@@ -91,6 +91,42 @@ std::vector<UnitProfile> units_of(const BenchCut& cut, const ReplayResult& repla
   return units;
 }
 
+/// The accumulated error of some tensors in the window where it is largest, and that window.
+std::pair<double, std::size_t> worst_sum(const ReplayResult& replayed, std::span<const std::size_t> tensors) {
+  std::pair<double, std::size_t> worst{-1.0, 0};
+  for (std::size_t w = 0; w < replayed.windows.size(); ++w) {
+    const std::size_t first = w * replayed.tensor_errors.size();
+    double error = 0.0, energy = 0.0;
+    for (const std::size_t tensor : tensors) {
+      error += replayed.cumulative_error[first + tensor];
+      energy += replayed.cumulative_energy[first + tensor];
+    }
+    const double nmse = cumulative_nmse(error, energy);
+    if (!(nmse <= worst.first)) worst = {nmse, w};  // also where it is NaN
+  }
+  return worst;
+}
+
+/// The errors of the worst windows, and the one by which the row is judged.
+void set_worst(const ReplayResult& replayed, std::span<const std::size_t> tensors, bool adds_up, ResultRow& row) {
+  std::pair<double, std::size_t> worst{-1.0, 0};
+  for (std::size_t w = 0; w < replayed.windows.size(); ++w) {
+    ErrorSums sums;
+    for (std::size_t s = replayed.windows[w].begin; s < replayed.windows[w].end; ++s)
+      sums.merge(replayed.step_errors[s].sums);
+    if (!(sums.nmse() <= worst.first)) worst = {sums.nmse(), w};
+  }
+  // One window has the error of all steps, whose sums were added in another order.
+  row.worst_nmse = replayed.windows.size() == 1 ? row.errors->nmse() : worst.first;
+  std::size_t judges = worst.second;
+  if (adds_up) {
+    const auto sum = worst_sum(replayed, tensors);
+    row.cumulative_nmse = sum.first;
+    if (delays(row.codec)) judges = sum.second;
+  }
+  row.worst_window = row.window_iterations[judges];
+}
+
 }  // namespace
 
 std::string joined(const std::string& first, const std::string& second) {
@@ -118,6 +154,11 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.elements = elements;
   row.first_step = cut.source.steps().front().iteration;
   row.last_step = cut.source.steps()[options_.steps_of(cut.source.steps().size()) - 1].iteration;
+  for (const StepWindow& window : windows_of(cut.source.steps(), options_.steps_of(cut.source.steps().size()))) {
+    const auto& steps = cut.source.steps();
+    row.window_iterations.push_back({steps[window.begin].iteration, steps[window.end - 1].iteration});
+  }
+  row.windows = row.window_iterations.size();
   row.ranks = row.measured_ranks = run_.ranks;
   row.comm = options_.comm;
   row.device = options_.device;
@@ -145,13 +186,7 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   }
   const ReplayResult& replayed = m.result;
   ErrorSums all;
-  double cumulative_error = 0.0;
-  double cumulative_energy = 0.0;
-  for (const std::size_t tensor : cut.selection.tensors) {
-    all.merge(replayed.tensor_errors[tensor]);
-    cumulative_error += replayed.cumulative_error[tensor];
-    cumulative_energy += replayed.cumulative_energy[tensor];
-  }
+  for (const std::size_t tensor : cut.selection.tensors) all.merge(replayed.tensor_errors[tensor]);
   if (!std::isfinite(all.yy) || !std::isfinite(replayed.residual_energy)) {
     row.status = ResultRow::Status::not_finite;
     row.message = joined(row.message, "the result is not finite: values overflow in this codec, or in the sum");
@@ -162,7 +197,7 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   row.packets = replayed.packets;
   row.reached = replayed.reached;
   row.errors = all;
-  if (options_.adds_up(m.spec)) row.cumulative_nmse = cumulative_nmse(cumulative_error, cumulative_energy);
+  set_worst(replayed, cut.selection.tensors, options_.adds_up(m.spec), row);
   row.steps = replayed.step_errors;
   for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
     row.step_iterations.push_back(cut.source.steps()[step].iteration);
@@ -202,8 +237,7 @@ void RowMaker::add_tensor_rows(const BenchCut& cut, const Measurement& m, std::v
     row.level_node = std::max(row.level_node, node_of(replayed));
     row.errors = replayed.tensor_errors[tensor];
     if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
-    if (options_.adds_up(m.spec))
-      row.cumulative_nmse = cumulative_nmse(replayed.cumulative_error[tensor], replayed.cumulative_energy[tensor]);
+    if (options_.adds_up(m.spec)) row.cumulative_nmse = worst_sum(replayed, std::span{&tensor, 1}).first;
     if (cut.units[unit_of[tensor]].pieces.size() == 1) {
       row.bytes = replayed.units[unit_of[tensor]].bytes;
     } else {

@@ -171,11 +171,16 @@ bool replaces_mean(const CodecSpec& codec) {
   return !codec.descriptor->target.empty();
 }
 
+double worst_step_error(const ResultRow& row) {
+  if (row.worst_nmse) return *row.worst_nmse;
+  return row.errors ? row.errors->nmse() : kInfinite;
+}
+
 double judged_error(const ResultRow& row) {
   if (replaces_mean(row.codec)) return kInfinite;
   const bool delayed = delays(row.codec) || (row.inner && delays(*row.inner));
   if (delayed) return row.cumulative_nmse.value_or(kInfinite);
-  return row.errors ? row.errors->nmse() : kInfinite;
+  return worst_step_error(row);
 }
 
 double judged_seconds(const ResultRow& row) {

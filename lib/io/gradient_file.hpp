@@ -56,6 +56,9 @@ struct StepInfo {
   /// values or NaN, and the optimizer skipped the step.
   std::vector<std::uint8_t> overflow{};
 
+  /// So many iterations directly before this step were captured and left out because they overflowed (UsableSteps).
+  std::int64_t overflowed_before = 0;
+
   [[nodiscard]] bool overflowed() const { return std::find(overflow.begin(), overflow.end(), 1) != overflow.end(); }
 };
 

@@ -2,15 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "lib/core/error.hpp"
 
 namespace gradtool {
 
 UsableSteps::UsableSteps(std::unique_ptr<GradientSource> source) : source_{std::move(source)} {
   const auto& all = source_->steps();
+  std::int64_t overflowed = 0;  // in a row, just before step s
   for (std::size_t s = 0; s < all.size(); ++s) {
-    if (all[s].overflowed()) continue;
+    if (all[s].overflowed()) {
+      ++overflowed;
+      continue;
+    }
     steps_.push_back(all[s]);
+    steps_.back().overflowed_before = std::exchange(overflowed, 0);
     places_.push_back(s);
   }
   if (steps_.empty()) {

@@ -211,6 +211,7 @@ ResultRow result_row(const RowReader& cells) {
   row.elements = static_cast<std::uint64_t>(std::max<std::int64_t>(0, cells.whole("elements")));
   row.first_step = cells.whole("first_step");
   row.last_step = cells.whole("last_step");
+  row.windows = static_cast<std::size_t>(std::max(1.0, cells.number("windows").value_or(1.0)));
   row.ranks = row.measured_ranks = cells.count("ranks");
   row.comm = cells.text("comm");
   row.device = cells.text("device");
@@ -255,6 +256,7 @@ ResultRow result_row(const RowReader& cells) {
     row.errors = ErrorSums{
         .elements = row.elements, .xx = std::isinf(*nmse) ? 0.0 : 1.0, .error = std::isinf(*nmse) ? 1.0 : *nmse};
   }
+  row.worst_nmse = cells.number("worst_nmse");
   row.cumulative_nmse = cells.number("cumulative_nmse");
   const std::string times = cells.text("codec_times");
   row.codec_times = times == "floor"    ? CodecTimes::floor

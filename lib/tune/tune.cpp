@@ -43,7 +43,7 @@ std::size_t steps_of_round(std::size_t all, int round) {
 double expected_error(const ResultRow& row, std::size_t all) {
   const double error = judged_error(row);
   const std::size_t steps = row.steps.size();
-  if (!delays(row.codec) || steps < 2 || steps >= all) return error;
+  if (!delays(row.codec) || steps < 2 || steps >= all || row.windows > 1) return error;
   const auto at = [&](std::size_t count) {
     const StepErrors& step = row.steps[count - 1];
     return cumulative_nmse(step.cumulative_error, step.cumulative_energy);

@@ -29,7 +29,7 @@ def write_capture(path):
         f.attrs.update(dict(format="gradtool.gradients", schema_version=1, complete=1, producer="test", created="2026-01-01T00:00:00Z",
                             model="synthetic", dataset="none", optimizer="sgd", seed=7, workers=RANKS, batch_size=1,
                             micro_batches=1, command="check_against_numpy.py"))
-        f["steps/iteration"] = np.arange(STEPS, dtype="i8") * 10
+        f["steps/iteration"] = np.arange(STEPS, dtype="i8") + 10
         f["steps/learning_rate"] = 0.1 * 0.25 ** np.arange(STEPS)
         for i, (name, shape) in enumerate(SHAPES.items()):
             group = f.create_group(f"tensors/{i:04d}")

@@ -31,7 +31,7 @@ for granularity in ("tensor", "model"):
         assert row["status"] == "ok", f"{where}: {row['status']}, {row['message']}"
         # Sums over steps have no error if the result is no mean of gradients.
         assert ("those against" in row["message"]) == (row["cumulative_nmse"] == ""), where
-        nmse, cumulative = float(row["nmse"]), float(row["cumulative_nmse"] or row["nmse"])
+        nmse, cumulative = float(row["worst_nmse"]), float(row["cumulative_nmse"] or row["nmse"])
         assert math.isfinite(nmse) and math.isfinite(cumulative), where
         if name != "noop":
             assert float(row["payload_bytes"]) > 0 and float(row["wire_bytes_per_rank"]) > 0, where

@@ -1,0 +1,112 @@
+// A codec's state begins anew with every window of a capture, and the worst window judges.
+#include "lib/bench/windows.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lib/bench/replay.hpp"
+#include "lib/bench/result.hpp"
+#include "lib/bench/rows.hpp"
+#include "lib/codecs/registry.hpp"
+
+namespace gradtool::test {
+namespace {
+
+constexpr std::size_t kRows = 16;
+
+/// A matrix of 16 x 16 in steps that are given: of rank 1 in iterations below 100, of full rank later.
+class TwoPhases final : public GradientSource {
+ public:
+  explicit TwoPhases(const std::vector<std::int64_t>& iterations) {
+    for (const std::int64_t iteration : iterations) steps_.push_back({.iteration = iteration});
+    info_.workers = 2;
+    tensors_.push_back(
+        {.name = "w", .shape = {kRows, kRows}, .kind = "linear", .layout = "OI", .elements = kRows * kRows});
+  }
+
+  [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] const FileInfo& info() const override { return info_; }
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
+
+  void read_gradient_part(std::size_t /*tensor*/, std::size_t step, std::size_t worker, std::uint64_t first,
+                          std::span<float> out) const override {
+    const std::int64_t iteration = steps_[step].iteration;
+    for (std::size_t k = 0; k < out.size(); ++k) {
+      const std::size_t i = (first + k) / kRows, j = (first + k) % kRows;
+      const float scale = 1.0F + 0.1F * static_cast<float>(worker) + 0.01F * static_cast<float>(iteration % 10);
+      const float outer = static_cast<float>((i + 1) * (j + 2)) / 100.0F;
+      out[k] = iteration < 100 ? scale * outer : (i == j ? scale : 0.0F);
+    }
+  }
+  void read_second_moment_part(std::size_t, std::size_t, std::size_t, std::uint64_t, std::span<float>) const override {}
+  void read_weight_part(std::size_t, std::size_t, std::uint64_t, std::span<float>) const override {}
+
+ private:
+  std::string path_ = "two_phases.h5";
+  FileInfo info_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<StepInfo> steps_;
+};
+
+ResultRow bench(const std::vector<std::int64_t>& iterations, const char* codec) {
+  const TwoPhases source{iterations};
+  BenchOptions options;
+  BenchCut cut{.source = source, .name = "tensor", .selection = {.tensors = {0}, .skipped = {}}};
+  cut.units = make_units(source.tensors(), {0}, Granularity::parse("tensor"));
+  cut.elements = kRows * kRows;
+  Measurement measurement{parse_codec(codec), Timing::isolated};
+  measurement.result = run_replay({}, {.options = options,
+                                       .reader = source,
+                                       .units = cut.units,
+                                       .codec = measurement.spec,
+                                       .ranks = 2,
+                                       .stop = {.min_samples = 3, .max_noise = 1e300, .timeout_seconds = 1e9}});
+  measurement.rounds = {measurement.result.samples.size()};
+  return RowMaker{options, {"run", 2, 1, "", 1e9}}.rows_of(cut, measurement).front();
+}
+
+TEST(Windows, EndWhereIterationsAreMissingButNotWhereTheyOverflowed) {
+  std::vector<StepInfo> steps(5);
+  const std::int64_t iterations[] = {3, 4, 10, 12, 13};
+  for (std::size_t s = 0; s < steps.size(); ++s) steps[s].iteration = iterations[s];
+  steps[3].overflowed_before = 1;
+  const auto windows = windows_of(steps, 5);
+  ASSERT_EQ(windows.size(), 2U);
+  EXPECT_EQ(windows[0].end, 2U);
+  EXPECT_EQ(windows[1].begin, 2U);
+  EXPECT_EQ(windows[1].end, 5U);
+  EXPECT_EQ(windows_of(steps, 3).back().end, 3U);
+}
+
+// Codecs that draw nothing, because draws differ with the position of a step in the file.
+TEST(Windows, CarryNoResidualOverAGap) {
+  for (const char* codec : {"topk:ratio=0.05,ef=on", "signsgd"}) {
+    const ResultRow both = bench({10, 11, 12, 200, 201}, codec);
+    const ResultRow early = bench({10, 11, 12}, codec), late = bench({200, 201}, codec);
+    ASSERT_EQ(both.steps.size(), 5U);
+    for (std::size_t s = 0; s < 5; ++s) {
+      const StepErrors& alone = s < 3 ? early.steps[s] : late.steps[s - 3];
+      EXPECT_EQ(both.steps[s].sums.error, alone.sums.error) << codec << " " << s;
+      EXPECT_EQ(both.steps[s].cumulative_error, alone.cumulative_error) << codec << " " << s;
+    }
+    EXPECT_EQ(both.cumulative_nmse, std::max(early.cumulative_nmse, late.cumulative_nmse)) << codec;
+  }
+}
+
+TEST(Windows, TheWorstJudges) {
+  const ResultRow early = bench({10, 11, 12}, "powersgd:rank=2");
+  const ResultRow both = bench({10, 11, 12, 200, 201}, "powersgd:rank=2");
+  EXPECT_LT(judged_error(early), 1e-6);
+  EXPECT_GT(judged_error(both), 0.5);
+  EXPECT_GT(worst_step_error(both), both.errors->nmse());
+  EXPECT_EQ(both.windows, 2U);
+  ASSERT_TRUE(both.worst_window);
+  EXPECT_EQ(both.worst_window->first, 200);
+  EXPECT_EQ(iterations_text(both), "iterations 10 to 12 and 200 to 201");
+  EXPECT_NE(phases_text(early).find("one phase"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gradtool::test
