@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/job_trace.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
@@ -457,9 +458,7 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
     while (first < groups.size() && (same.empty() || groups[first].network == same.front()->network))
       same.push_back(&groups[first++]);
     const std::string& network = same.front()->network;
-    out += fmt::format(
-        "\n{}, modelled: times faster than none, for so many ranks; noop sends nothing, so no codec is faster",
-        network);
+    out += fmt::format("\n{}, modelled: times faster than none, for so many ranks (noop sends nothing)", network);
     out += table_by_ranks(same, several_cuts, false, style,
                           [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
     const auto& iteration = same.front()->rows.front()->iteration;
@@ -481,6 +480,11 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
   const bool markdown = style == Style::markdown;
   if (advice.empty()) return {};
   AdviceText out{.answer = paragraph(headline(*advice.front().none), style), .reasons = {}};
+  if (const JobTrace* trace = made_with.options != nullptr ? made_with.options->trace.get() : nullptr) {
+    out.answer += paragraph(trace->words() + ".", style);
+    if (const std::string collectives = trace->collectives_words(); !collectives.empty())
+      out.reasons += (markdown ? "" : "\n") + paragraph(collectives + ".", style);
+  }
   for (std::size_t i = 0; i < advice.size();) {
     const NetworkAdvice& first = advice[i++];
     while (i < advice.size() && advice[i].group.network == first.group.network && advice[i].answer == first.answer) ++i;
