@@ -15,6 +15,7 @@
 #include "lib/bench/advice.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/gate.hpp"
+#include "lib/bench/job_trace.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
@@ -183,12 +184,19 @@ void set_iteration(const std::optional<std::string>& compute, const std::string&
       throw Error{Fault::usage, "--overlap is about modelled iterations: leave --compute-ms none out"};
     return;
   }
+  if (names_traces(*compute)) {
+    // The first rank models iterations; other machines need not have the files.
+    bench.computation = Computation::given;
+    if (mpi_place().rank == 0) bench.trace = std::make_shared<const JobTrace>(read_job_traces(*compute));
+    bench.compute_seconds = bench.trace ? bench.trace->compute_seconds : 1.0;
+    return;
+  }
   double milliseconds = 0.0;
   const char* const end = compute->data() + compute->size();
   const auto result = std::from_chars(compute->data(), end, milliseconds);
   if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
     throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, "
-                                          "captured or none",
+                                          "traces of torch.profiler (trace.json, trace.json.gz), captured or none",
                                           *compute)};
   }
   bench.computation = Computation::given;
@@ -581,7 +589,9 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option(
       "--compute-ms", o->compute,
       "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
-      "file states; none: gradients alone [the file's time, where it states one]");
+      "file states; trace.json: of your own job, from a trace of torch.profiler, or those of several ranks with "
+      "commas; "
+      "none: gradients alone [the file's time, where it states one]");
   app->add_option(
          "--overlap", o->overlap,
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")

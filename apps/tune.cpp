@@ -145,7 +145,7 @@ Subcommand add_tune(CLI::App& root) {
   app->add_option(
       "--compute-ms", o->compute,
       "Judge whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
-      "file states; none: gradients alone [the file's time, where it states one]");
+      "file states; trace.json: as in bench; none: gradients alone [the file's time, where it states one]");
   app->add_option("--overlap", o->overlap,
                   "In iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
       ->check(CLI::IsMember({"none", "bucket"}));

@@ -47,10 +47,10 @@ std::string baseline_text(const ResultRow& none) {
 
 /// What an iteration does beside its gradients.
 std::string computation_text(const ResultRow::Iteration& iteration) {
-  const std::string captured = iteration.compute_low > 0.0 ? fmt::format(", as captured ({} to {} in single steps)",
-                                                                         human_seconds(iteration.compute_low),
-                                                                         human_seconds(iteration.compute_high))
-                                                           : "";
+  const std::string captured = iteration.compute_low > 0.0
+                                   ? fmt::format(" ({} to {} in single steps)", human_seconds(iteration.compute_low),
+                                                 human_seconds(iteration.compute_high))
+                                   : "";
   return fmt::format(
       " An iteration computes for {}{}, and {}.", human_seconds(iteration.compute_seconds), captured,
       iteration.overlap == Overlap::bucket
@@ -497,10 +497,11 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
       acceptance.trial ? fmt::format(" For codecs that were tried in {} its verdict decides.", acceptance.trial->file)
                        : "";
   return {
-      fmt::format("A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending "
-                  "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
-                  "is that of the sum over all steps.{}{} Only training tells whether your model learns with it.{}",
-                  acceptance.max_nmse, trained, tried, baseline_text(any)),
+      fmt::format(
+          "A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending "
+          "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
+          "is that of the sum over the steps of a window.{}{} Only training tells whether your model learns with it.{}",
+          acceptance.max_nmse, trained, tried, baseline_text(any)),
       fmt::format("It rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
                   "reduced by {}, and a model of the network with {} (--library).{}{}",
                   processor_text(any),

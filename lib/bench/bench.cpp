@@ -23,6 +23,7 @@
 #include "lib/bench/cached_gradients.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/copy_rate.hpp"
+#include "lib/bench/job_trace.hpp"
 #include "lib/bench/memory.hpp"
 #include "lib/bench/replay_files.hpp"
 #include "lib/bench/rows.hpp"
@@ -242,6 +243,8 @@ class Bench {
                                  options_.layers.empty() && file.info().quantity == "gradient";
     const bool by_default = options_.computation == Computation::if_captured && whole_gradients;
     if (options_.computation == Computation::given) compute_ = {.seconds = options_.compute_seconds};
+    if (const auto& trace = options_.trace)
+      compute_ = {.seconds = trace->compute_seconds, .low = trace->compute_low, .high = trace->compute_high};
     if (options_.computation == Computation::captured || (by_default && !options_.networks.empty()))
       compute_ = captured_compute_time(file.steps()).value_or(ComputeTime{});
     if (compute_.seconds > 0.0) return;

@@ -309,7 +309,7 @@ std::vector<ResultColumn> make_columns() {
         "run), or floor (--codec-speed floor:3000: what the memory needs at least)",
         [](Row r) { return r.encode ? Cell{std::string{name_of(r.codec_times)}} : Cell{}; });
   c.add("windows", "runs of consecutive training iterations in the capture; codecs begin anew with each",
-        [](Row r) { return static_cast<std::int64_t>(r.windows); });
+        [](Row r) { return r.errors ? Cell{static_cast<std::int64_t>(r.windows)} : Cell{}; });
   c.add("worst_nmse", "as nmse, of the window where it is largest", &ResultRow::worst_nmse);
   c.add("worst_window_first_step",
         "training iteration with which the window begins where the error is largest by which the row is judged",

@@ -19,6 +19,7 @@
 namespace gradtool {
 
 class CodecSpeed;
+struct JobTrace;
 
 /// How ranks that share a machine are timed (docs/measuring.md, "Time").
 enum class Timing : std::uint8_t {
@@ -84,11 +85,12 @@ struct BenchOptions {
   std::shared_ptr<const CodecSpeed> codec_speed = {};
   std::vector<int> nodes;  ///< of each; empty: as many as were measured
   Computation computation = Computation::if_captured;
-  double compute_seconds = 0.0;    ///< of one iteration on one rank, exchange aside, where they are given
-  std::optional<Overlap> overlap;  ///< of modelled iterations; empty: by bucket, where there are any
-  std::string reconstruction;      ///< file to write; empty: none
-  std::string payloads;            ///< folder to write the codec's payloads to; empty: none
-  std::string command;             ///< as given, for the record
+  std::shared_ptr<const JobTrace> trace = {};  ///< of the user's job, where the time is from one
+  double compute_seconds = 0.0;                ///< of one iteration on one rank, exchange aside, where they are given
+  std::optional<Overlap> overlap;              ///< of modelled iterations; empty: by bucket, where there are any
+  std::string reconstruction;                  ///< file to write; empty: none
+  std::string payloads;                        ///< folder to write the codec's payloads to; empty: none
+  std::string command;                         ///< as given, for the record
 
   /// Where ranks are processes: how they reach each other.
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }

@@ -6,6 +6,7 @@
 
 #include "lib/bench/advice.hpp"
 #include "lib/bench/codec_times.hpp"
+#include "lib/bench/job_trace.hpp"
 
 namespace gradtool {
 namespace {
@@ -32,7 +33,8 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
                   shell_word(options.file), shell_word(spec_of(row)), row.granularity, shell_word(row.network->name),
                   row.ranks / row.network->node);
   if (row.iteration) {
-    command += fmt::format(" --compute-ms {:g}", row.iteration->compute_seconds * 1e3);
+    command += " --compute-ms " + (options.trace ? shell_word(options.trace->given)
+                                                 : fmt::format("{:g}", row.iteration->compute_seconds * 1e3));
     if (options.overlap == Overlap::none) command += " --overlap none";
   } else if (options.computation == Computation::none) {
     command += " --compute-ms none";

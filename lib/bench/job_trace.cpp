@@ -1,0 +1,359 @@
+#include "lib/bench/job_trace.hpp"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <istream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <streambuf>
+#include <tuple>
+
+#include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
+#include "lib/core/median.hpp"
+#include "lib/core/text.hpp"
+
+namespace gradtool {
+namespace {
+
+double median(const std::vector<double>& values) {
+  return median_of_known(values).value_or(0.0);
+}
+
+constexpr std::uint64_t kMostTraceBytes = std::uint64_t{2} << 30;      // of a file
+constexpr std::uint64_t kMostInflatedBytes = std::uint64_t{16} << 30;  // of what it inflates to
+
+/// Microseconds, as the trace has them.
+struct Span {
+  double from = 0.0, to = 0.0;
+};
+using Spans = std::vector<Span>;
+
+/// In ascending order, without overlaps.
+Spans merged(Spans spans) {
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.from < b.from; });
+  Spans out;
+  for (const Span& span : spans) {
+    if (!out.empty() && span.from <= out.back().to)
+      out.back().to = std::max(out.back().to, span.to);
+    else
+      out.push_back(span);
+  }
+  return out;
+}
+
+/// Of `step`, the time in which `sent` goes on and `busy` does not; both as merged() makes them.
+double exposed_within(const Span& step, const Spans& sent, const Spans& busy) {
+  double exposed = 0.0;
+  auto next = busy.begin();
+  for (const Span& span : sent) {
+    double at = std::max(span.from, step.from);
+    const double end = std::min(span.to, step.to);
+    while (next != busy.end() && next->to <= at) ++next;
+    for (auto work = next; at < end; ++work) {
+      const double begins = work == busy.end() ? end : std::min(work->from, end);
+      exposed += std::max(0.0, begins - at);
+      if (work == busy.end()) break;
+      at = std::max(at, work->to);
+    }
+  }
+  return exposed;
+}
+
+/// The fields of an event that are looked at.
+struct Event {
+  std::string phase, category, name, collective, dtype;
+  double begin = -1.0, duration = -1.0, elements = -1.0, ranks = 0.0;
+  [[nodiscard]] Span span() const { return {begin, begin + duration}; }
+};
+
+/// Bytes of an element by the names that PyTorch's types have in traces; 0 for one that is not known.
+double bytes_of_type(std::string name) {
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  static const std::map<std::string, double> known{
+      {"float", 4.0},         {"double", 8.0},      {"half", 2.0}, {"c10::half", 2.0},     {"bfloat16", 2.0},
+      {"c10::bfloat16", 2.0}, {"int", 4.0},         {"long", 8.0}, {"long int", 8.0},      {"short", 2.0},
+      {"char", 1.0},          {"signed char", 1.0}, {"byte", 1.0}, {"unsigned char", 1.0}, {"bool", 1.0}};
+  const auto found = known.find(name);
+  return found == known.end() ? 0.0 : found->second;
+}
+
+/// The parts of a trace that are needed, event by event.
+struct Events {
+  Spans steps, kernels, sent_by_kernels, operators, sent_by_annotations;
+  std::map<std::tuple<std::string, int, double>, std::vector<double>> calls;  ///< seconds, by name, ranks and bytes
+
+  void add(const Event& event) {
+    if (event.phase != "X" || event.begin < 0.0 || event.duration < 0.0) return;
+    const bool kernel = event.category == "kernel" || event.category == "Kernel";
+    if (kernel || event.category == "gpu_memcpy" || event.category == "gpu_memset" || event.category == "Memcpy") {
+      const bool sent =
+          kernel && (!event.collective.empty() || event.name.starts_with("nccl") || event.name.starts_with("rccl"));
+      (sent ? sent_by_kernels : kernels).push_back(event.span());
+      if (sent) add_call(event, event.collective);
+    } else if (event.name.starts_with("ProfilerStep#")) {
+      if (event.category != "gpu_user_annotation") steps.push_back(event.span());
+    } else if (event.name.starts_with("gloo:") || event.name.starts_with("mpi:")) {
+      sent_by_annotations.push_back(event.span());
+      add_call(event, event.name.substr(event.name.find(':') + 1));
+    } else if (event.category == "cpu_op" && event.name.starts_with("aten::")) {
+      operators.push_back(event.span());
+    }
+  }
+
+ private:
+  void add_call(const Event& event, const std::string& name) {
+    const double bytes = event.elements * bytes_of_type(event.dtype);
+    if (!name.empty() && bytes > 0.0)
+      calls[{name, static_cast<int>(event.ranks), bytes}].push_back(event.duration * 1e-6);
+  }
+};
+
+/// Takes the events out of a document as it is parsed, because traces are larger than what they are read for. Events
+/// are the objects of the list `traceEvents`, or of the document itself where it is a list.
+class EventReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit EventReader(Events& events) : events_{events} {}
+  [[nodiscard]] bool found_list() const { return event_depth_ > 0; }
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t value) override { return number(static_cast<double>(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return number(static_cast<double>(value)); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return number(value); }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool string(string_t& value) override {
+    if (depth_ == event_depth_ && in_event_) {
+      if (key_ == "ph") event_.phase = value;
+      if (key_ == "cat") event_.category = value;
+      if (key_ == "name") event_.name = value;
+    } else if (in_arguments()) {
+      if (key_ == "Collective name") event_.collective = value;
+      if (key_ == "dtype") event_.dtype = value;
+    } else if (in_event_ && key_ == "Input type" && depth_ == event_depth_ + 2 && event_.dtype.empty()) {
+      event_.dtype = value;
+    }
+    return true;
+  }
+  bool start_object(std::size_t /*elements*/) override {
+    if (++depth_ == event_depth_) {
+      in_event_ = true;
+      event_ = {};
+    }
+    return true;
+  }
+  bool key(string_t& value) override {
+    if (depth_ <= event_depth_ + 1) key_ = value;
+    if (depth_ == event_depth_) arguments_ = value == "args";
+    if (depth_ == 1) top_key_ = value;
+    return true;
+  }
+  bool end_object() override {
+    if (depth_-- == event_depth_ && in_event_) {
+      events_.add(event_);
+      in_event_ = false;
+    }
+    return true;
+  }
+  bool start_array(std::size_t /*elements*/) override {
+    ++depth_;
+    if (event_depth_ == 0 && (depth_ == 1 || (depth_ == 2 && top_key_ == "traceEvents"))) event_depth_ = depth_ + 1;
+    // The sizes of an annotation's first tensor: [[2, 1024], ...].
+    if (in_dimensions() && depth_ == event_depth_ + 3 && ++tensors_ == 1) dimensions_ = 1.0;
+    return true;
+  }
+  bool end_array() override {
+    if (in_dimensions() && depth_ == event_depth_ + 2) {
+      if (tensors_ > 0 && event_.elements < 0.0) event_.elements = dimensions_;
+      tensors_ = 0;
+    }
+    --depth_;
+    return true;
+  }
+  bool parse_error(std::size_t /*place*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*e*/) override {
+    return false;
+  }
+
+ private:
+  [[nodiscard]] bool in_arguments() const { return in_event_ && arguments_ && depth_ == event_depth_ + 1; }
+  [[nodiscard]] bool in_dimensions() const { return in_event_ && arguments_ && key_ == "Input Dims"; }
+  bool number(double value) {
+    if (depth_ == event_depth_ && in_event_) {
+      if (key_ == "ts") event_.begin = value;
+      if (key_ == "dur") event_.duration = value;
+    } else if (in_arguments()) {
+      if (key_ == "In msg nelems") event_.elements = value;
+      if (key_ == "Group size") event_.ranks = value;
+    } else if (in_dimensions() && depth_ == event_depth_ + 3 && tensors_ == 1) {
+      dimensions_ *= value;
+    }
+    return true;
+  }
+
+  Events& events_;
+  Event event_;
+  std::string key_, top_key_;  ///< of the event or its arguments, and of the document
+  std::size_t depth_ = 0, event_depth_ = 0, tensors_ = 0;
+  double dimensions_ = 1.0;
+  bool in_event_ = false, arguments_ = false;
+};
+
+/// Inflates a file that was compressed by gzip while it is read.
+class Inflater final : public std::streambuf {
+ public:
+  Inflater(std::string& data, std::string path) : path_{std::move(path)} {
+    stream_.next_in = reinterpret_cast<Bytef*>(data.data());  // NOLINT: zlib's own type of bytes
+    stream_.avail_in = static_cast<uInt>(data.size());
+    if (inflateInit2(&stream_, MAX_WBITS + 16) != Z_OK) throw Error{Fault::backend, "zlib cannot be started"};
+  }
+  ~Inflater() override { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+ protected:
+  int_type underflow() override {
+    if (ended_) return traits_type::eof();
+    stream_.next_out = reinterpret_cast<Bytef*>(block_.data());  // NOLINT: as above
+    stream_.avail_out = static_cast<uInt>(block_.size());
+    const int status = inflate(&stream_, Z_NO_FLUSH);
+    const std::size_t got = block_.size() - stream_.avail_out;
+    inflated_ += got;
+    if (inflated_ > kMostInflatedBytes)
+      throw Error{Fault::data, fmt::format("{} inflates to more than {}", path_, human_bytes(kMostInflatedBytes))};
+    if (status == Z_STREAM_END) {
+      ended_ = true;
+    } else if (status != Z_OK || (got == 0 && stream_.avail_in == 0)) {
+      throw Error{Fault::data, fmt::format("{} is damaged or cut short: it does not inflate to its end", path_)};
+    }
+    setg(block_.data(), block_.data(), block_.data() + got);
+    return got == 0 ? underflow() : traits_type::to_int_type(block_.front());
+  }
+
+ private:
+  std::string path_;
+  z_stream stream_ = {};
+  std::array<char, 1U << 16> block_ = {};
+  std::uint64_t inflated_ = 0;
+  bool ended_ = false;
+};
+
+Events read_events(const std::string& path) {
+  std::string data = read_file(path, kMostTraceBytes);
+  Events events;
+  EventReader reader{events};
+  bool whole = false;
+  if (data.starts_with("\x1f\x8b")) {
+    Inflater inflater{data, path};
+    std::istream stream{&inflater};
+    stream.exceptions(std::ios::badbit);  // what Inflater throws goes through
+    whole = nlohmann::json::sax_parse(stream, &reader);
+  } else {
+    whole = nlohmann::json::sax_parse(data, &reader);
+  }
+  if (!whole || !reader.found_list()) {
+    throw Error{Fault::data,
+                fmt::format("{} is no trace of a job: {}; valid is what torch.profiler's export_chrome_trace wrote",
+                            path, whole ? "it has no list traceEvents" : "it is no whole JSON document")};
+  }
+  return events;
+}
+
+JobTrace read_trace(const std::string& path) {
+  Events events = read_events(path);
+  if (events.steps.empty()) {
+    throw Error{Fault::data, fmt::format("{} marks no steps; call step() of the profiler after every iteration", path)};
+  }
+  const bool on_gpu = !events.kernels.empty() || !events.sent_by_kernels.empty();
+  const Spans sent = merged(on_gpu ? events.sent_by_kernels : events.sent_by_annotations);
+  const Spans busy = merged(on_gpu ? events.kernels : events.operators);
+  if (sent.empty())
+    throw Error{Fault::data,
+                fmt::format("{} records no collective, so nothing in it says what communication costs", path)};
+  JobTrace trace;
+  trace.file = path;
+  std::vector<double> lengths, exposed, computing;
+  for (const Span& step : events.steps) {
+    // A mark that was cut off, or behind which nothing was recorded, is no step.
+    if (exposed_within(step, {step}, busy) >= step.to - step.from) continue;
+    lengths.push_back((step.to - step.from) * 1e-6);
+    exposed.push_back(exposed_within(step, sent, busy) * 1e-6);
+    computing.push_back(lengths.back() - exposed.back());
+  }
+  if (lengths.empty()) {
+    throw Error{Fault::data,
+                fmt::format("{} records collectives alone, so that what is computed meanwhile is not known; "
+                            "profile the activities CPU and CUDA",
+                            path)};
+  }
+  trace.steps = lengths.size();
+  trace.step_seconds = median(lengths);
+  trace.exposed_seconds = median(exposed);
+  trace.compute_seconds = median(computing);
+  const auto [low, high] = std::minmax_element(computing.begin(), computing.end());
+  trace.compute_low = *low;
+  trace.compute_high = *high;
+  for (auto& [what, seconds] : events.calls) {
+    trace.collectives.push_back({.name = std::get<0>(what),
+                                 .ranks = std::get<1>(what),
+                                 .bytes = std::get<2>(what),
+                                 .calls = seconds.size(),
+                                 .seconds = median(seconds)});
+  }
+  const auto whole = [](const TracedCollective& c) { return static_cast<double>(c.calls) * c.seconds; };
+  std::stable_sort(trace.collectives.begin(), trace.collectives.end(),
+                   [&](const auto& a, const auto& b) { return whole(a) > whole(b); });
+  return trace;
+}
+
+}  // namespace
+
+std::string JobTrace::words() const {
+  return fmt::format(
+      "Of a step's {} ({}{} in {}) {} are exposed communication: no codec can gain more than {:.2f} times",
+      human_seconds(step_seconds), steps == 1 ? "one step" : "median of ",
+      steps == 1 ? "" : fmt::format("{} steps", steps), file, human_seconds(exposed_seconds), most_gain());
+}
+
+std::string JobTrace::collectives_words() const {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, collectives.size()); ++i) {
+    const TracedCollective& one = collectives[i];
+    text += fmt::format("{}{} of {}", text.empty() ? "The collectives of the trace: " : ", ", one.name,
+                        human_bytes(one.bytes));
+    if (one.ranks > 0) text += fmt::format(" among {} ranks", one.ranks);
+    text += fmt::format(" takes {}", human_seconds(one.seconds));
+    const bool sums = one.name.find("reduce") != std::string::npos && one.name.find("scatter") == std::string::npos;
+    if (sums && one.ranks > 1 && one.seconds > 0.0) {
+      const double p = one.ranks;
+      text += fmt::format(" ({:.3g} GB/s of bus bandwidth)", 2.0 * (p - 1.0) / p * one.bytes / one.seconds * 1e-9);
+    }
+  }
+  return text;
+}
+
+bool names_traces(const std::string& text) {
+  const std::string first = text.substr(0, text.find(','));
+  return first.ends_with(".json") || first.ends_with(".json.gz");
+}
+
+JobTrace read_job_traces(const std::string& text) {
+  std::vector<JobTrace> ranks;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    ranks.push_back(read_trace(text.substr(from, comma - from)));
+    from = comma + 1;
+  }
+  JobTrace trace = *std::max_element(ranks.begin(), ranks.end(), [](const JobTrace& a, const JobTrace& b) {
+    return a.compute_seconds < b.compute_seconds;
+  });
+  trace.given = text;
+  return trace;
+}
+
+}  // namespace gradtool
