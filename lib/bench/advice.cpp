@@ -250,8 +250,7 @@ class Advice {
     }
     const Interval gains = gain_interval(best, *none_);
     if (fmt::format("{:.2f}", gains.high) != fmt::format("{:.2f}", gains.low)) {
-      text += fmt::format(" ({:.2f} to {:.2f} times as fast, with 95 % confidence of the measured times)", gains.low,
-                          gains.high);
+      text += fmt::format(" ({:.2f} to {:.2f} with 95 % confidence)", gains.low, gains.high);
     }
     text += unknown_noise(best);
     if (!delays(best.codec)) {
@@ -355,8 +354,8 @@ class Advice {
     const std::string said = std::isfinite(error) ? fmt::format("error of a step {:.2g}: {}", error, evidence(error))
                                                   : std::string{"its error of a step is not known"};
     return fmt::format(
-        "Faster, but not without a trial in a training: {}, {:.2f} times as fast as uncompressed ({}). A trial in your "
-        "own: gradtool.trial(train, [\"{}\"], steps=300{}), docs/trial.md. ",
+        "Faster, but not without a trial (docs/trial.md): {}, {:.2f} times ({}): gradtool.trial(train, [\"{}\"], "
+        "steps=300{}). ",
         name_of_row(fastest), gain(judged_seconds(fastest)), said, spec_of(fastest),
         short_name(fastest) == spec_of(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)));
   }

@@ -196,7 +196,7 @@ def advised(path, *flags):
 # The answer is short, and the command beneath it measures the codec again.
 run = subprocess.run([gradtool, "bench", capture, "--codec", "all", "--timing", "isolated", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8",
                       "--baseline-dtype", "fp32", "--seed", "3", "--advise"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-answer = run[:run.index("\n\n")].splitlines()
+answer = run[run.index("slow:alpha"):run.index("\n\n")].splitlines()  # behind the processor's name, which can be long
 assert len(answer) <= 12, run
 taken = re.search(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)[.] ", " ".join(answer))[1]
 again = next(line.split(": ", 1)[1] for line in answer if line.startswith("  Again: "))
