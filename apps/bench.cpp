@@ -317,6 +317,7 @@ void check_paths(const BenchArguments& o) {
   if (!o.bench.file.empty()) inputs.push_back({"file", o.bench.file});
   for (const auto& text : o.networks) inputs.push_back({"--network", network_file(text)});
   if (o.codec_speed) inputs.push_back({"--codec-speed", codec_speed_file(*o.codec_speed)});
+  for (const auto& trace : trace_files(o.compute.value_or(""))) inputs.push_back({"--compute-ms", trace});
   std::vector<NamedPath> outputs{
       {"--csv", o.csv}, {"--json", o.json}, {"--steps-csv", o.steps_csv}, {"--reconstruction", o.bench.reconstruction}};
   std::vector<NamedPath> others = outputs;
@@ -419,6 +420,10 @@ int run(BenchArguments& o) {
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
   if (!o.json.empty()) save_text(o.json, json_text(record(bench, report), 1) + "\n");
   if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
+  if (o.advise &&
+      std::find(report.without_speed.begin(), report.without_speed.end(), "none") != report.without_speed.end())
+    throw Error{Fault::data,
+                fmt::format("--codec-speed {} has no times of none, with which codecs are compared", *o.codec_speed)};
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
   if (report.averaged())
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));

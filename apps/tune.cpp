@@ -11,6 +11,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/advice.hpp"
+#include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
@@ -61,7 +62,9 @@ int run(TuneArguments& o) {
   if (o.markdown && (o.csv == "-" || o.json == "-"))
     throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
   const std::vector<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}};
-  expect_separate_files(std::vector<NamedPath>{{"file", bench.file}, {"--network", network_file(o.network)}}, outputs);
+  std::vector<NamedPath> inputs{{"file", bench.file}, {"--network", network_file(o.network)}};
+  for (const auto& trace : trace_files(o.compute.value_or(""))) inputs.push_back({"--compute-ms", trace});
+  expect_separate_files(inputs, outputs);
   expect_outputs_spare_sources(sources_of_view(bench.file), outputs);
   if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error)};

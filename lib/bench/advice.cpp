@@ -273,8 +273,8 @@ class Advice {
       std::vector<std::string> names = names_of(rivals_);
       if (names.size() > kNamed) names.resize(kNamed);
       text += fmt::format(
-          "As fast within 5 % or their noise: {}{}; of such codecs the one with the smallest error is taken, and of "
-          "those that err alike the simplest. ",
+          "As fast within 5 % or their noise: {}{}; of all these it errs least, or as little and is the "
+          "simplest. ",
           joined(names, ", "), rivals_.size() > names.size() ? " and others" : "");
     }
     text += needs_trial();

@@ -132,8 +132,7 @@ const RecordedTimes::Times* RecordedTimes::times_of(const ResultRow& row) const 
   const std::string params = params_of(row.codec), inner = inner_of(row);
   const double elements = static_cast<double>(row.elements);
   const auto farness = [&](const Times& one) {
-    return one.granularity == row.granularity && one.elements == elements ? -1.0
-                                                                          : std::abs(std::log(one.elements / elements));
+    return std::pair{one.granularity != row.granularity, std::abs(std::log(one.elements / elements))};
   };
   const Times* best = nullptr;
   for (const Times& one : all_) {

@@ -308,7 +308,9 @@ std::vector<ResultColumn> make_columns() {
         "where encode and decode times come from: measured in this run, record (--codec-speed FILE: another machine's "
         "run), or floor (--codec-speed floor:3000: what the memory needs at least)",
         [](Row r) { return r.encode ? Cell{std::string{name_of(r.codec_times)}} : Cell{}; });
-  c.add("windows", "runs of consecutive training iterations in the capture; codecs begin anew with each",
+  c.add("stride", "training iterations from one captured step to the next: capture --every",
+        [](Row r) { return r.errors ? Cell{r.stride} : Cell{}; });
+  c.add("windows", "runs of captured steps at that distance; codecs begin anew with each",
         [](Row r) { return r.errors ? Cell{static_cast<std::int64_t>(r.windows)} : Cell{}; });
   c.add("worst_nmse", "as nmse, of the window where it is largest", &ResultRow::worst_nmse);
   c.add("worst_window_first_step",

@@ -72,7 +72,7 @@ struct Cut {
     sizes.reserve(pairs.size());
     for (const UnitPair& pair : pairs) sizes.push_back(pair.times);
     first = first_compressed(sizes);
-    gate = first == 0              ? pairs.front().gate_towards(1.0)
+    gate = first == 0              ? (pairs.front().gains_at(1.0) ? pairs.front().gate_towards(1.0) : 0.0)
            : first == pairs.size() ? pairs.back().gate_towards(std::max(kLargest, pairs.back().times.bytes))
                                    : gate_between(sizes[first - 1], sizes[first]);
   }

@@ -269,7 +269,8 @@ JobTrace read_trace(const std::string& path) {
     throw Error{Fault::data, fmt::format("{} marks no steps; call step() of the profiler after every iteration", path)};
   }
   const bool on_gpu = !events.kernels.empty() || !events.sent_by_kernels.empty();
-  const Spans sent = merged(on_gpu ? events.sent_by_kernels : events.sent_by_annotations);
+  // Gradients on a GPU can be sent from the host: then no kernel is a collective.
+  const Spans sent = merged(events.sent_by_kernels.empty() ? events.sent_by_annotations : events.sent_by_kernels);
   const Spans busy = merged(on_gpu ? events.kernels : events.operators);
   if (sent.empty())
     throw Error{Fault::data,
@@ -342,12 +343,23 @@ bool names_traces(const std::string& text) {
   return first.ends_with(".json") || first.ends_with(".json.gz");
 }
 
-JobTrace read_job_traces(const std::string& text) {
-  std::vector<JobTrace> ranks;
+std::vector<std::string> trace_files(const std::string& text) {
+  std::vector<std::string> files;
+  if (!names_traces(text)) return files;
   for (std::size_t from = 0; from <= text.size();) {
     const std::size_t comma = std::min(text.find(',', from), text.size());
-    ranks.push_back(read_trace(text.substr(from, comma - from)));
+    files.push_back(text.substr(from, comma - from));
     from = comma + 1;
+  }
+  return files;
+}
+
+JobTrace read_job_traces(const std::string& text) {
+  std::vector<JobTrace> ranks;
+  for (const std::string& file : trace_files(text)) {
+    if (file.empty())
+      throw Error{Fault::usage, fmt::format("--compute-ms '{}' has an empty name among its traces", text)};
+    ranks.push_back(read_trace(file));
   }
   JobTrace trace = *std::max_element(ranks.begin(), ranks.end(), [](const JobTrace& a, const JobTrace& b) {
     return a.compute_seconds < b.compute_seconds;

@@ -40,6 +40,9 @@ struct JobTrace {
 /// True for "trace.json" and "trace.json.gz", and for several of them with commas.
 [[nodiscard]] bool names_traces(const std::string& text);
 
+/// The files that such a text names; none for any other text.
+[[nodiscard]] std::vector<std::string> trace_files(const std::string& text);
+
 /// Reads the traces of one or several ranks, "rank0.json,rank1.json.gz", and shows the rank that computes longest: the
 /// others wait for it within their collectives, so that its communication alone is exposed.
 ///

@@ -492,7 +492,10 @@ class RankReplay {
     std::size_t window = 0;
     for (std::size_t step = 0; step < steps; ++step) {
       if (step == result_.windows[window].end) {
-        if (leads()) totals->finish(window);
+        if (leads()) {
+          totals->finish(window);
+          collect_notes();  // before the reducers forget
+        }
         ++window;
         units_->forget();
       }

@@ -11,7 +11,13 @@
 namespace gradtool {
 namespace {
 
-/// As a shell takes it for one word.
+/// Whether a codec has to be told its way: it takes another one by itself.
+bool names_way(const ResultRow& row) {
+  return short_name(row) != spec_of(row);
+}
+
+}  // namespace
+
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
@@ -19,13 +25,6 @@ std::string shell_word(const std::string& text) {
   for (const char c : text) word += c == '\'' ? std::string{"'\\''"} : std::string{c};
   return word + "'";
 }
-
-/// Whether a codec has to be told its way: it takes another one by itself.
-bool names_way(const ResultRow& row) {
-  return short_name(row) != spec_of(row);
-}
-
-}  // namespace
 
 std::string reproducing_command(const BenchOptions& options, const ResultRow& row, std::optional<double> max_nmse) {
   std::string command =
@@ -48,6 +47,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   if (const auto& inner = options.inner)
     command += " --codec-inner " + shell_word(inner->name() + (inner->given.empty() ? "" : ":" + inner->given));
   if (options.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));
+  if (options.all_reduce != AllReduce::ring) command += fmt::format(" --all-reduce {}", name_of(options.all_reduce));
   if (options.ranks > 0) command += fmt::format(" --ranks {}", options.ranks);
   if (options.threads > 0) command += fmt::format(" --threads {}", options.threads);
   if (options.device != "cpu") command += fmt::format(" --device {}", options.device);
@@ -57,6 +57,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
 }
 
 std::string hook_call(const ResultRow& row) {
+  if (row.op != Collective::all_reduce || row.level_node > 1) return "";
   std::string call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
   if (names_way(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
   if (row.gated_share > 0.0) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));

@@ -62,6 +62,7 @@ struct ResultRow {
   std::string granularity = "tensor";  ///< one of those given with --granularity, or size_name()
   std::uint64_t elements = 0;          ///< that the row covers in one step
   std::int64_t first_step = 0, last_step = 0;     ///< training iterations of the first and last captured step
+  std::int64_t stride = 1;                        ///< iterations from one of these steps to the next, see stride_of()
   std::size_t windows = 1;                        ///< of these steps, see StepWindow
   std::vector<IterationRange> window_iterations;  ///< of each window; empty in rows that were read from a record
   int ranks = 1;

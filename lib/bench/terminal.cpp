@@ -506,9 +506,11 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
     out.answer += text;
     if (last.taken != nullptr && made_with.options != nullptr) {
       const std::string again = reproducing_command(*made_with.options, *last.taken, made_with.max_nmse) +
-                                (acceptance.trial ? " --trained " + acceptance.trial->file : "");
-      out.answer += markdown ? fmt::format("```\n{}\n```\nIn PyTorch: `{}`\n\n", again, hook_call(*last.taken))
-                             : fmt::format("  Again: {}\n  In PyTorch: {}\n", again, hook_call(*last.taken));
+                                (acceptance.trial ? " --trained " + shell_word(acceptance.trial->file) : "");
+      out.answer += markdown ? fmt::format("```\n{}\n```\n", again) : fmt::format("  Again: {}\n", again);
+      const std::string hook = hook_call(*last.taken);
+      if (!hook.empty())
+        out.answer += fmt::format(fmt::runtime(markdown ? "In PyTorch: `{}`\n\n" : "  In PyTorch: {}\n"), hook);
     }
     if (last.others.empty()) continue;
     out.reasons += fmt::format("{}Why not the others ({}):\n{}", out.reasons.empty() && !markdown ? "\n" : "", where,

@@ -7,10 +7,27 @@
 #include "lib/bench/result.hpp"
 
 namespace gradtool {
+namespace {
+
+/// Iterations from the step before, without those that were left out because they overflowed.
+std::int64_t distance(const std::vector<StepInfo>& steps, std::size_t s) {
+  return steps[s].iteration - steps[s - 1].iteration - steps[s].overflowed_before;
+}
+
+}  // namespace
+
+std::int64_t stride_of(const std::vector<StepInfo>& steps, std::size_t count) {
+  std::int64_t least = count > 1 ? distance(steps, 1) : 1;
+  for (std::size_t s = 2; s < count; ++s) least = std::min(least, distance(steps, s));
+  return std::max<std::int64_t>(1, least);
+}
+
 std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size_t count) {
   std::vector<StepWindow> windows;
+  const std::int64_t stride = stride_of(steps, count);
   for (std::size_t s = 0; s < count; ++s) {
-    if (s == 0 || steps[s].iteration != steps[s - 1].iteration + 1 + steps[s].overflowed_before)
+    // Overflowed steps that were left out are at the capture's distance too.
+    if (s == 0 || steps[s].iteration - steps[s - 1].iteration > stride * (1 + steps[s].overflowed_before))
       windows.push_back({s, s});
     windows.back().end = s + 1;
   }
@@ -36,14 +53,14 @@ std::string iterations_text(const ResultRow& row) {
 
 std::string phases_text(const ResultRow& row) {
   if (row.file.empty()) return "";
-  if (row.windows <= 1) return " These are of one phase of the training: errors of some codecs grow later.";
-  const auto single = [](const IterationRange& range) { return range.first == range.last; };
-  if (std::all_of(row.window_iterations.begin(), row.window_iterations.end(), single) &&
-      !row.window_iterations.empty()) {
-    return " No two of them follow each other, so nothing is carried from one to the next: codecs with error feedback "
-           "are judged by their first step alone, which looks worse than they are.";
-  }
-  return " A codec begins anew with each window and is judged by its worst.";
+  const std::string gaps =
+      row.stride > 1 ? fmt::format(
+                           " One of every {} iterations was captured: what a codec holds back is carried over the "
+                           "gaps to gradients that a training would not meet then.",
+                           row.stride)
+                     : "";
+  if (row.windows <= 1) return gaps + " These are of one phase of the training: errors of some codecs grow later.";
+  return gaps + " A codec begins anew with each window and is judged by its worst.";
 }
 
 }  // namespace gradtool

@@ -9,11 +9,15 @@
 
 namespace gradtool {
 
-/// Captured steps that followed each other in the training, without one in between that the file lacks. A residual of
-/// one window says nothing of the next, so a codec's state begins anew with each.
+/// Captured steps that followed each other in the training at the capture's own distance, which is the smallest one
+/// between two of its steps (capture --every). A residual of one window says nothing of the next, so a codec's state
+/// begins anew with each.
 struct StepWindow {
   std::size_t begin = 0, end = 0;  ///< positions of its steps in the file, the end excluded
 };
+
+/// The smallest number of iterations from one of the first `count` steps to the next; 1 for a single step.
+[[nodiscard]] std::int64_t stride_of(const std::vector<StepInfo>& steps, std::size_t count);
 
 /// The windows of the first `count` steps, in order; together they hold every one of these. A step whose gradients
 /// overflowed and that was therefore left out (UsableSteps) ends no window, because the optimizer skipped it too.

@@ -211,6 +211,7 @@ ResultRow result_row(const RowReader& cells) {
   row.elements = static_cast<std::uint64_t>(std::max<std::int64_t>(0, cells.whole("elements")));
   row.first_step = cells.whole("first_step");
   row.last_step = cells.whole("last_step");
+  row.stride = static_cast<std::int64_t>(std::max(1.0, cells.number("stride").value_or(1.0)));
   row.windows = static_cast<std::size_t>(std::max(1.0, cells.number("windows").value_or(1.0)));
   row.ranks = row.measured_ranks = cells.count("ranks");
   row.comm = cells.text("comm");

@@ -81,6 +81,17 @@ TEST(Windows, EndWhereIterationsAreMissingButNotWhereTheyOverflowed) {
 }
 
 // Codecs that draw nothing, because draws differ with the position of a step in the file.
+TEST(Windows, EndAtGapsWiderThanTheCapturesOwnDistance) {
+  std::vector<StepInfo> steps;
+  for (const std::int64_t iteration : {0, 10, 20, 50, 60}) steps.push_back({.iteration = iteration});
+  EXPECT_EQ(stride_of(steps, 5), 10);
+  ASSERT_EQ(windows_of(steps, 5).size(), 2U);
+  EXPECT_EQ(windows_of(steps, 5)[1].begin, 3U);
+  EXPECT_EQ(windows_of(steps, 3).size(), 1U);
+  EXPECT_EQ(stride_of(steps, 1), 1);
+  EXPECT_NE(phases_text(bench({0, 10, 20}, "topk")).find("One of every 10 iterations"), std::string::npos);
+}
+
 TEST(Windows, CarryNoResidualOverAGap) {
   for (const char* codec : {"topk:ratio=0.05,ef=on", "signsgd"}) {
     const ResultRow both = bench({10, 11, 12, 200, 201}, codec);
