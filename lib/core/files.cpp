@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -184,6 +185,17 @@ std::string read_file(const std::string& path, std::uint64_t most_bytes, const s
   return bytes;
 }
 
+namespace {
+
+bool is_hdf5(const std::string& path) {
+  constexpr std::string_view kSignature{"\x89HDF\r\n\x1a\n", 8};
+  std::array<char, kSignature.size()> head{};
+  return std::ifstream{path, std::ios::binary}.read(head.data(), head.size()) &&
+         std::string_view{head.data(), head.size()} == kSignature;
+}
+
+}  // namespace
+
 OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   struct stat found {};
   const bool exists = stat(path_.c_str(), &found) == 0;
@@ -194,6 +206,11 @@ OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
     return;
   }
   if (exists && access(path_.c_str(), W_OK) != 0) fail(std::strerror(errno));  // renaming would replace it all the same
+  if (exists && is_hdf5(path_)) {
+    throw Error{Fault::usage, path_ +
+                                  ": is an HDF5 file, whose gradients would be lost; give the output another name "
+                                  "or remove the file first"};
+  }
   target_ = follow_links(path_);
   const fs::path folder = fs::path{target_}.has_parent_path() ? fs::path{target_}.parent_path() : fs::path{"."};
   try {

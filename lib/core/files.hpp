@@ -55,7 +55,8 @@ class ParentFolders {
 
 /// A file that is whole or not there. It is written without a name, or with one that nobody can guess where the file
 /// system wants a name, in the folder of `path`; commit() gives it its name in the place of a file that was there. A
-/// device or a pipe is written as it is. A symbolic link is followed. Every failure throws Fault::backend with a
+/// device or a pipe is written as it is. A symbolic link is followed. An HDF5 file is never replaced, because captures
+/// cost hours and none of these files is one: Fault::usage. Every other failure throws Fault::backend. Both have a
 /// sentence that names the path.
 class OutputFile {
  public:

@@ -106,5 +106,14 @@ TEST_F(CsvFile, IsNotTouchedByTheQuestionWhetherItCanBe) {
   EXPECT_EQ(contents(path), "kept");
 }
 
+TEST_F(CsvFile, NeverReplacesAnHdf5File) {
+  const fs::path path = folder_ / "capture.h5";
+  const std::string capture = "\x89HDF\r\n\x1a\n and hours of training";
+  std::ofstream{path, std::ios::binary} << capture;
+  EXPECT_EQ(fault_of([&] { expect_writable(path.string()); }), Fault::usage);
+  EXPECT_EQ(fault_of([&] { save_csv(path.string(), one_text("x")); }), Fault::usage);
+  EXPECT_EQ(contents(path), capture);
+}
+
 }  // namespace
 }  // namespace gradtool::test
