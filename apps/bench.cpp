@@ -58,153 +58,6 @@ struct BenchArguments {
   std::size_t iterations = 0;
 };
 
-}  // namespace
-
-Scheme parse_scheme(const std::string& text) {
-  for (const Scheme scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
-    if (text == name_of(scheme)) return scheme;
-  }
-  return Scheme::automatic;  // CLI11 has checked the word
-}
-
-Collective parse_collective(const std::string& text) {
-  for (const Collective op : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
-    if (text == name_of(op)) return op;
-  }
-  return Collective::all_reduce;  // CLI11 has checked the word
-}
-
-std::uint64_t parse_seed(const std::string& text) {
-  std::uint64_t seed = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size()) {
-    throw Error{Fault::usage, fmt::format("--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text)};
-  }
-  return seed;
-}
-
-void expect_outputs_spare_sources(const std::vector<std::string>& sources, const std::vector<NamedPath>& outputs) {
-  std::vector<NamedPath> inputs;
-  inputs.reserve(sources.size());
-  for (const auto& source : sources) inputs.push_back({"a file of the merged view", source});
-  if (!inputs.empty()) expect_separate_files(inputs, outputs);
-}
-
-void add_baseline_dtype(CLI::App& app, std::string& dtype) {
-  app.add_option("--baseline-dtype", dtype,
-                 "Type in which the job reduces gradients that nothing compresses: captured (that of the file, tensor "
-                 "by tensor), fp32, bf16 or fp16; codecs are compared with that")
-      ->check(CLI::IsMember({"captured", "fp32", "bf16", "fp16"}))
-      ->capture_default_str();
-}
-
-std::optional<Dtype> parse_baseline_dtype(const std::string& text) {
-  if (text == "captured") return std::nullopt;
-  return text == "bf16" ? Dtype::bf16 : text == "fp16" ? Dtype::f16 : Dtype::f32;  // CLI11 has checked the word
-}
-
-AllReduce parse_all_reduce(const std::string& text) {
-  for (const AllReduce algorithm :
-       {AllReduce::doubling, AllReduce::automatic, AllReduce::server, AllReduce::transpose}) {
-    if (text == name_of(algorithm)) return algorithm;
-  }
-  return AllReduce::ring;  // CLI11 has checked the word
-}
-
-void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_reduce) {
-  app.add_option("--reduce", scheme,
-                 "Way that the codecs take: auto (in bench with --network, of gather and alltoall the faster one), "
-                 "sum, gather, "
-                 "hop (encode again at every hop), or alltoall (the owner of a shard adds in float32)")
-      ->check(CLI::IsMember({"auto", "sum", "gather", "hop", "alltoall"}))
-      ->capture_default_str();
-  app.add_option("--all-reduce", all_reduce,
-                 "How sums of payloads are added: ring, doubling (fewer messages, for small units), auto, by size, "
-                 "server (all to rank 0, which sends the sum) or transpose (each segment to its rank); none rides the "
-                 "library's own, but over udp")
-      ->check(CLI::IsMember({"ring", "doubling", "auto", "server", "transpose"}))
-      ->capture_default_str();
-}
-
-CLI::Validator one_of_comms(const std::vector<std::string>& names) {
-  const std::string list = fmt::format("{{{}}}", joined(names, ","));
-  return {[names, list](std::string& text) {
-            const std::string name = text.substr(0, text.find(':'));
-            const bool known = std::find(names.begin(), names.end(), name) != names.end();
-            return known && (name == text || name == "udp") ? std::string{} : fmt::format("{} not in {}", text, list);
-          },
-          list};
-}
-
-ProcessComm parse_comm(const std::string& text) {
-  const std::size_t colon = text.find(':');
-  if (colon == std::string::npos) return {text, {}};
-  return {text.substr(0, colon), parse_udp_options(std::string_view{text}.substr(colon + 1))};
-}
-
-std::vector<CodecSpec> parse_codecs(const std::vector<std::string>& lists, bool& all) {
-  std::vector<CodecSpec> specs;
-  for (const auto& list : lists) {
-    for (const auto& text : expand_codec_list(list)) {
-      if (text == "all") {
-        all = true;
-        for (auto& spec : all_codecs()) specs.push_back(std::move(spec));
-      } else {
-        specs.push_back(parse_codec(text));
-      }
-    }
-  }
-  return specs;
-}
-
-std::vector<Network> parse_networks(const std::vector<std::string>& texts) {
-  std::vector<Network> networks;
-  for (const auto& text : texts) {
-    // A network file is the first rank's business, as all that is modelled: other machines need not have it.
-    const bool elsewhere = mpi_place().rank != 0 && !network_file(text).empty();
-    Network network = elsewhere ? Network::parse("measured:alpha=0us,beta=1Gbps") : Network::from_option(text);
-    const auto same = [&](const Network& other) { return other.name == network.name; };
-    if (std::none_of(networks.begin(), networks.end(), same)) networks.push_back(std::move(network));
-  }
-  return networks;
-}
-
-Acceptance parse_acceptance(std::optional<double> max_nmse, const std::string& trial) {
-  Acceptance acceptance = max_nmse ? Acceptance{*max_nmse} : Acceptance{};
-  if (!trial.empty()) acceptance.trial = std::make_shared<const OwnTrial>(read_own_trial(trial));
-  return acceptance;
-}
-
-void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench) {
-  if (!overlap.empty()) bench.overlap = overlap == "none" ? Overlap::none : Overlap::bucket;
-  if (!compute) return;
-  if (*compute == "captured" || *compute == "none") {
-    bench.computation = *compute == "none" ? Computation::none : Computation::captured;
-    if (bench.overlap && bench.computation == Computation::none)
-      throw Error{Fault::usage, "--overlap is about modelled iterations: leave --compute-ms none out"};
-    return;
-  }
-  if (names_traces(*compute)) {
-    // The first rank models iterations; other machines need not have the files.
-    bench.computation = Computation::given;
-    if (mpi_place().rank == 0) bench.trace = std::make_shared<const JobTrace>(read_job_traces(*compute));
-    bench.compute_seconds = bench.trace ? bench.trace->compute_seconds : 1.0;
-    return;
-  }
-  double milliseconds = 0.0;
-  const char* const end = compute->data() + compute->size();
-  const auto result = std::from_chars(compute->data(), end, milliseconds);
-  if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
-    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, "
-                                          "traces of torch.profiler (trace.json, trace.json.gz), captured or none",
-                                          *compute)};
-  }
-  bench.computation = Computation::given;
-  bench.compute_seconds = milliseconds * 1e-3;
-}
-
-namespace {
-
 ReplayedValues parse_values(const std::string& text) {
   return text == "own"                 ? ReplayedValues::own
          : text == "weight"            ? ReplayedValues::weights
@@ -393,10 +246,7 @@ int run(BenchArguments& o) {
   bench.layers = o.layers.value_or("");
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   set_iteration(o.compute, o.overlap, bench);
-  // As a network file, a record is the first rank's business.
-  if (o.codec_speed && mpi_place().rank == 0)
-    bench.codec_speed = std::make_shared<const CodecSpeed>(CodecSpeed::parse(*o.codec_speed));
-  if (o.library) bench.library = library_named(*o.library);  // CLI11 has checked the word
+  set_carriers(o.library, o.codec_speed, bench);
   if (o.networks.empty() &&
       (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty() || o.library || o.codec_speed)) {
     throw Error{Fault::usage,
@@ -420,10 +270,7 @@ int run(BenchArguments& o) {
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
   if (!o.json.empty()) save_text(o.json, json_text(record(bench, report), 1) + "\n");
   if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
-  if (o.advise &&
-      std::find(report.without_speed.begin(), report.without_speed.end(), "none") != report.without_speed.end())
-    throw Error{Fault::data,
-                fmt::format("--codec-speed {} has no times of none, with which codecs are compared", *o.codec_speed)};
+  if (o.advise) expect_times_of_none(bench, report);
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
   if (report.averaged())
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
@@ -582,15 +429,7 @@ Subcommand add_bench(CLI::App& root) {
       ->take_all()
       ->expected(1);
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
-  app->add_option("--library", o->library,
-                  "What carries the collectives in the modelled network: nccl, gloo, mpi, hook (as ddp_hook sends) or "
-                  "best (the best known algorithms) [what the capture's job used, where the file says, else best]")
-      ->check(CLI::IsMember({"best", "nccl", "gloo", "mpi", "hook"}));
-  app->add_option(
-         "--codec-speed", o->codec_speed,
-         "Model with codec times other than those measured here: the JSON record of a bench on another machine, "
-         "such as a GPU's, or floor:3000, the least that codecs can take beside a memory of 3000 GB/s")
-      ->type_name("FILE|floor:GB/S");
+  add_carriers(*app, o->library, o->codec_speed);
   app->add_option(
       "--compute-ms", o->compute,
       "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "

@@ -71,6 +71,11 @@ void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_red
 [[nodiscard]] std::uint64_t parse_seed(const std::string& text);
 /// Which errors the advice accepts, by --max-nmse and --trained, the latter "" where it is not given.
 [[nodiscard]] Acceptance parse_acceptance(std::optional<double> max_nmse, const std::string& trial);
+/// --library and --codec-speed: what carries the collectives of modelled networks, and whose codec times they have.
+/// set_carriers() throws as CodecSpeed::parse().
+void add_carriers(CLI::App& app, std::optional<std::string>& library, std::optional<std::string>& codec_speed);
+void set_carriers(const std::optional<std::string>& library, const std::optional<std::string>& codec_speed,
+                  BenchOptions& bench);
 /// --compute-ms and --overlap.
 void set_iteration(const std::optional<std::string>& compute, const std::string& overlap, BenchOptions& bench);
 

@@ -11,6 +11,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/advice.hpp"
+#include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
@@ -25,7 +26,7 @@ struct TuneArguments {
   TuneOptions tune;
   std::vector<std::string> codecs;
   std::string network, granularity = "bucket:25MB", scheme = "auto", baseline_dtype = "captured", overlap, csv, json;
-  std::optional<std::string> nodes, compute, layers;
+  std::optional<std::string> nodes, compute, layers, library, codec_speed;
   std::string seed = "1";
   const CLI::Option* limit = nullptr;  ///< --max-nmse
   bool markdown = false;
@@ -64,6 +65,7 @@ int run(TuneArguments& o) {
   const std::vector<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}};
   std::vector<NamedPath> inputs{{"file", bench.file}, {"--network", network_file(o.network)}};
   for (const auto& trace : trace_files(o.compute.value_or(""))) inputs.push_back({"--compute-ms", trace});
+  if (o.codec_speed) inputs.push_back({"--codec-speed", codec_speed_file(*o.codec_speed)});
   expect_separate_files(inputs, outputs);
   expect_outputs_spare_sources(sources_of_view(bench.file), outputs);
   if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
@@ -88,6 +90,7 @@ int run(TuneArguments& o) {
   }
   bench.layers = o.layers.value_or("");
   set_iteration(o.compute, o.overlap, bench);
+  set_carriers(o.library, o.codec_speed, bench);
   for (const auto& path : {o.csv, o.json}) {
     if (!path.empty()) expect_writable(path);
   }
@@ -145,6 +148,7 @@ Subcommand add_tune(CLI::App& root) {
       ->required()
       ->type_name("NETWORK");
   app->add_option("--nodes", o->nodes, "Machines in it [the replayed ranks]");
+  add_carriers(*app, o->library, o->codec_speed);
   app->add_option(
       "--compute-ms", o->compute,
       "Judge whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
@@ -177,7 +181,7 @@ Subcommand add_tune(CLI::App& root) {
   set_groups(
       *app,
       {{"Search", {"--codec", "--max-nmse", "--budget"}},
-       {"Modelled network", {"--network", "--nodes", "--compute-ms", "--overlap"}},
+       {"Modelled network", {"--network", "--nodes", "--library", "--codec-speed", "--compute-ms", "--overlap"}},
        {"Replay",
         {"--granularity", "--reduce", "--baseline-dtype", "--ranks", "--threads", "--device", "--layers", "--seed"}},
        {"Output", {"--csv", "--json", "--markdown"}}});

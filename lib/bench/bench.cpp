@@ -592,6 +592,12 @@ class Bench {
 
 }  // namespace
 
+void expect_times_of_none(const BenchOptions& options, const BenchReport& report) {
+  if (std::find(report.without_speed.begin(), report.without_speed.end(), "none") == report.without_speed.end()) return;
+  throw Error{Fault::data, fmt::format("--codec-speed {} has no times of none, with which codecs are compared",
+                                       options.codec_speed->text())};
+}
+
 struct BenchSession::Impl : Bench {
   using Bench::Bench;
 };

@@ -37,6 +37,9 @@ struct BenchReport {
   [[nodiscard]] bool averaged() const { return stated_averaged || likeness > kAveragedLikeness; }
 };
 
+/// Throws Fault::data where the record of --codec-speed has no times of `none`, with which codecs are compared.
+void expect_times_of_none(const BenchOptions& options, const BenchReport& report);
+
 /// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the
 /// file, Fault::unavailable for what is not built in. A codec that fails makes a row with status `failed`. `keep`, when
 /// given, gets all rows so far after every codec, on the process that leads: a run that ends badly loses no more than

@@ -28,6 +28,7 @@ struct TuneReport {
     std::size_t settings = 0;  ///< that it was to measure
     std::size_t measured = 0;  ///< that it did measure: there was time, and the method was at work in these steps
     std::size_t idle = 0;      ///< whose method was not at work in these steps
+    std::size_t timeless = 0;  ///< of which the record of --codec-speed has no times
   };
   SearchResult search;
   std::vector<Round> rounds;
@@ -41,7 +42,8 @@ struct TuneReport {
 /// then benches the finalists over all steps in as many rounds as `bench.rounds` says. Errors and times of codecs are
 /// measured; the network is modelled, as in every bench. The error of a codec that delays what it sends is expected
 /// from how it changed over the steps so far. The search takes at most 0.6 of the budget, and
-/// begins with one setting of each codec. Throws as run_bench() does.
+/// begins with one setting of each codec. Throws as run_bench() and
+/// expect_times_of_none() do.
 [[nodiscard]] TuneReport tune(const TuneOptions& options);
 
 /// The finalists' modelled rows that are within the limit, faster than uncompressed, and not beaten by another in both

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/codec_times.hpp"
 #include "lib/bench/reproduce.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/table.hpp"
@@ -58,12 +59,13 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
       text += (style == Style::markdown ? "" : "  ") + reproducing_command(options.bench, *row, limit) + "\n";
     text += style == Style::markdown ? "```\n\n" : "\n";
   }
-  std::size_t tried = 0, asked = 0, idle = 0;
+  std::size_t tried = 0, asked = 0, idle = 0, timeless = 0;
   std::string rounds;
   for (const auto& round : report.rounds) {
     tried += round.measured;
-    asked += round.settings - round.idle;
+    asked += round.settings - round.idle - round.timeless;
     idle += round.idle;
+    timeless += round.timeless;
     rounds += fmt::format("{}{} over {} step{}", rounds.empty() ? "" : ", ", round.measured, round.steps,
                           round.steps == 1 ? "" : "s");
   }
@@ -80,6 +82,9 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
                                   joined(report.untried, ", ")));
   if (idle > 0)
     text += paragraph(fmt::format("{} were left out because their method was not at work in so few steps.", idle));
+  if (timeless > 0)
+    text += paragraph(fmt::format("{} were left out because {} has no times of them: bench them there as well.",
+                                  timeless, options.bench.codec_speed->text()));
   return text + advice.reasons;
 }
 
@@ -92,8 +97,11 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
   tune["untried"] = report.untried;
   tune["finalists"] = report.search.finalists;
   for (const auto& round : report.rounds)
-    tune["rounds"].push_back(
-        {{"steps", round.steps}, {"settings", round.settings}, {"measured", round.measured}, {"idle", round.idle}});
+    tune["rounds"].push_back({{"steps", round.steps},
+                              {"settings", round.settings},
+                              {"measured", round.measured},
+                              {"idle", round.idle},
+                              {"timeless", round.timeless}});
   for (const Trial& trial : report.search.trials) {
     nlohmann::ordered_json one{{"codec", trial.setting.spec}, {"round", trial.round + 1}};
     one["expected_error"] = trial.found ? nlohmann::ordered_json(trial.found->error) : nlohmann::ordered_json();

@@ -98,6 +98,30 @@ def check_limits(folder):
     assert not set(turns) & set(tune["untried"]) and (not tune["untried"] or set(turns.values()) <= {1}), (turns, tune["untried"])
 
 
+def check_times_of_elsewhere(folder):
+    """With a record's codec times only its settings can be the answer; the others are counted."""
+    card, found = folder / "card.json", folder / "found.json"
+    code, _, err = run("bench", CAPTURE, "--codec", "qsgd:bits=[4,8]", "--timing", "isolated", "-n", 2, "--json", card)
+    assert code == 0, err
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "qsgd", "--max-nmse", 1, "--budget", 600, "--codec-speed", card,
+                         "--library", "gloo", "--json", found)
+    said = " ".join(out.split())
+    assert code == 0 and f"were left out because {card} has no times of them" in said, (out, err)
+    record = json.loads(found.read_text())
+    tune = record["tune"]
+    assert set(tune["finalists"]) <= {"qsgd:bits=4", "qsgd:bits=8", "qsgd"} and tune["front"] and not tune["untried"], tune
+    assert all(one["measured"] + one["timeless"] == one["settings"] for one in tune["rounds"]), tune["rounds"]
+    assert tune["rounds"][0]["measured"] == 2, tune["rounds"]
+    assert all(f"--library gloo --codec-speed {card}" in one["command"] for one in tune["front"]), tune["front"]
+    modelled = [row for row in record["rows"] if row["time_source"] == "modelled"]
+    assert modelled and all(row["library"] == "gloo" and row["codec_times"] == "record" for row in modelled if row["codec"] != "noop"), modelled
+    whole = json.loads(card.read_text())
+    whole["rows"] = [row for row in whole["rows"] if row["codec"] != "none"]
+    card.write_text(json.dumps(whole))
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "qsgd", "--codec-speed", card)
+    assert code == 3 and out == "" and "has no times of none" in err, (code, out, err)
+
+
 def check_interrupt(folder):
     """Ctrl-C recommends nothing: whenever it comes, the finalists were not measured in full."""
     record = folder / "interrupted.json"
@@ -117,6 +141,8 @@ def check_refusals():
                              ([CAPTURE, *NETWORK, "--budget", 0], ["--budget"]),
                              ([CAPTURE, *NETWORK, "--codec", "none"], ["--codec"]),
                              ([CAPTURE, *NETWORK, "--codec", "topkk"], ["did you mean 'topk'?"]),
+                             ([CAPTURE, *NETWORK, "--codec-speed", "floor:-1"], ["--codec-speed 'floor:-1'"]),
+                             ([CAPTURE, *NETWORK, "--codec-speed", "card.json", "--json", "card.json"], ["--codec-speed", "--json"]),
                              ([CAPTURE, *NETWORK, "--json", CAPTURE], ["--json"]),
                              ([CAPTURE, *NETWORK, "--markdown", "--json", "-"], ["--markdown"])):
         code, out, err = run("tune", *arguments)
@@ -129,5 +155,6 @@ with tempfile.TemporaryDirectory() as scratch:
     check_refusals()
     check_against_everything(check_search(pathlib.Path(scratch)))
     check_limits(pathlib.Path(scratch))
+    check_times_of_elsewhere(pathlib.Path(scratch))
     check_interrupt(pathlib.Path(scratch))
 print("tune finds what everything finds")
