@@ -21,7 +21,7 @@ constexpr double kLargest = 1024.0 * 1024.0 * 1024.0 * 1024.0;  // bytes up to w
 double scaled_seconds(const ResultRow& row, const UnitProfile& unit, double scale) {
   CollectiveUses uses = unit.uses;
   for (CollectiveUse& use : uses) use.bytes *= scale;
-  const Network network = carrying(row, *row.network);
+  const Network network = carrying(row, unit, *row.network);
   return scale * (unit.encode + unit.decode) + model_step(uses, network, row.measured_ranks, row.ranks).seconds;
 }
 
@@ -92,6 +92,7 @@ void leave_small_units(ResultRow& row, const ResultRow& none, const Cut& cut) {
     if (i < cut.first) {
       left += pair.times.bytes;
       gated.units[pair.unit] = none.units[pair.unit];
+      gated.units[pair.unit].gated = true;
     }
   }
   for (const UnitProfile& unit : gated.units) {

@@ -20,13 +20,13 @@ double share(double part, double whole) {
 
 /// When coding takes `encode` and `decode` seconds in all.
 double iteration_at(const ResultRow& row, double compute, Overlap overlap, double encode, double decode) {
-  const Network network = carrying(row, *row.network);
   std::vector<UnitCost> costs;
   for (const UnitProfile& unit : row.units) {
-    costs.push_back({.ready = unit.ready,
-                     .encode = unit.encode * share(encode, row.encode->median),
-                     .communicate = model_step(unit.uses, network, row.measured_ranks, row.ranks).seconds,
-                     .decode = unit.decode * share(decode, row.decode->median)});
+    costs.push_back(
+        {.ready = unit.ready,
+         .encode = unit.encode * share(encode, row.encode->median),
+         .communicate = model_step(unit.uses, carrying(row, unit, *row.network), row.measured_ranks, row.ranks).seconds,
+         .decode = unit.decode * share(decode, row.decode->median)});
   }
   return iteration_seconds(costs, compute, overlap, row.iteration ? row.iteration->backward.share : kBackwardShare);
 }
@@ -64,7 +64,7 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
     row.tensorwise_seconds = row.encode->median + row.decode->median;
     for (const double bytes : setting.tensor_bytes) {
       const CollectiveUse use{.kind = CollectiveUse::Kind::all_reduce, .calls = 1.0, .bytes = bytes};
-      *row.tensorwise_seconds += model_step({&use, 1}, carrying(row, network), measured.ranks, ranks).seconds;
+      *row.tensorwise_seconds += model_step({&use, 1}, carrying(row, {}, network), measured.ranks, ranks).seconds;
     }
   }
   if (setting.compute.seconds > 0.0)
@@ -81,8 +81,9 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
 
 }  // namespace
 
-Network carrying(const ResultRow& row, Network network) {
-  if (network.library == Library::hook && row.codec.name() == "none") network.library = network.under_hook;
+Network carrying(const ResultRow& row, const UnitProfile& unit, Network network) {
+  const bool uncompressed = row.codec.name() == "none" || unit.gated;
+  if (network.library == Library::hook && uncompressed) network.library = network.under_hook;
   return network;
 }
 
@@ -121,9 +122,8 @@ double modelled_iteration(const ResultRow& row, double compute, Overlap overlap)
 
 ModelledStep model_units(const ResultRow& row, const Network& network, int ranks) {
   ModelledStep step;
-  const Network carrier = carrying(row, network);
   for (const UnitProfile& unit : row.units) {
-    const ModelledStep sent = model_step(unit.uses, carrier, row.measured_ranks, ranks);
+    const ModelledStep sent = model_step(unit.uses, carrying(row, unit, network), row.measured_ranks, ranks);
     step.seconds += sent.seconds;
     step.wire_bytes += sent.wire_bytes;
     step.wire_inside += sent.wire_inside;

@@ -4,9 +4,9 @@
 
 namespace gradtool {
 
-/// The network as the row's collectives meet it: beside a hook uncompressed gradients ride the library itself, because
-/// a job without a codec registers no hook.
-[[nodiscard]] Network carrying(const ResultRow& row, Network network);
+/// The network as the collectives of a unit of the row meet it: uncompressed gradients ride the library that lies below
+/// the hook, because a job without a codec registers no hook, and the hook hands small buckets to the library.
+[[nodiscard]] Network carrying(const ResultRow& row, const UnitProfile& unit, Network network);
 
 /// Sets what a modelled row's units, network, ranks, and times of encoding and decoding come to: the time of
 /// communication, the total, bytes on the wire, and the iteration, of which `compute_seconds` and `overlap` are set.

@@ -111,6 +111,32 @@ def test_buckets_below_the_gate_are_averaged_uncompressed():
     assert compressed == [False, True] and np.abs(large - 1.5 * np.arange(11)).max() > 0.1
 
 
+def types_that_are_added(rank, size):
+    """By type of a small bucket, in which type its all-reduce adds, and the average of 1 and 2."""
+    seen, all_reduce = [], torch.distributed.all_reduce
+
+    def recorded(tensor, *arguments, **options):
+        seen.append(str(tensor.dtype))
+        return all_reduce(tensor, *arguments, **options)
+
+    torch.distributed.all_reduce = recorded
+    try:
+        averages = []
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            small = torch.full((8,), 1.0 + rank, dtype=dtype)
+            gradtool.ddp_hook("signsgd", gate_bytes=1024)._reduce(small, [nn.Parameter(torch.zeros(8))], 0)
+            averages.append(small.double().tolist())
+    finally:
+        torch.distributed.all_reduce = all_reduce
+    return seen, averages
+
+
+def test_small_buckets_keep_their_type_where_the_library_adds_it():
+    seen, averages = run_ranks(2, types_that_are_added)[0]
+    assert seen == ["torch.float16", "torch.float32", "torch.float32", "torch.float64"]  # gloo does not add bfloat16 everywhere
+    assert averages == [[1.5] * 8] * 4
+
+
 def make_hooks_that_differ(rank, size):
     def differing(**options):
         spec = options.pop("spec", ("topk:ratio=0.05",))

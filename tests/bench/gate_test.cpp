@@ -94,6 +94,25 @@ TEST(Gate, UnitsBelowItGoAsNoneSendsThem) {
   EXPECT_LT(row.gate_bytes.value(), 40'000.0);
 }
 
+TEST(Gate, UnitsBelowItRideTheLibraryBelowTheHook) {
+  // A broadcast of the hook is a chain: 7 latencies among 8 ranks; that of gloo goes through a tree, 4 of its own.
+  std::vector<ResultRow> rows{measured("none", {10.0, 1e6}, 1, 1.0), measured("fp16", {10.0, 1e6}, 2, 0.25)};
+  std::vector<Network> networks = slow_network();
+  Network& network = networks.front();
+  network.library = Library::hook;
+  network.under_hook = Library::gloo;
+  add_modelled(
+      rows, {.networks = networks, .machines = {kRanks}, .tensor_bytes = {}, .compute = {}, .overlap = Overlap::none});
+  const ResultRow &none = rows[2], &fp16 = rows[3];
+  ASSERT_GT(fp16.gated_share, 0.0);
+  ResultRow large = fp16;
+  large.units.erase(large.units.begin());
+  ResultRow small = none;
+  small.units.pop_back();
+  const auto seconds = [&](const ResultRow& row) { return model_units(row, network, kRanks).seconds; };
+  EXPECT_NEAR(fp16.communicate->median, seconds(small) + seconds(large), 1e-12);
+}
+
 TEST(Gate, OfASweepLiesBetweenTheSizesOfItsRows) {
   std::vector<ResultRow> all;
   for (double size = 256.0; size < 1e6; size *= 4.0) {

@@ -257,8 +257,9 @@ class DdpHook:
         values = buffer.to(torch.float32)
         small = buffer.numel() * buffer.element_size() < self._gate
         if small or self.iteration < self._start or not self._finite_everywhere(values):
-            # Not every library adds bfloat16, and sums of float16 overflow where their mean does not.
-            values = buffer if buffer.dtype == torch.float64 else values
+            # gloo does not add bfloat16 everywhere. Small buckets cost what they cost without a hook, in their own type.
+            added = buffer.dtype == torch.float16 or dist.get_backend(self._group) == "nccl"
+            values = buffer if buffer.dtype == torch.float64 or (small and added) else values
             dist.all_reduce(values.div_(self._size), group=self._group)
         else:
             self._compress(values, unit, number)
