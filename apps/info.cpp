@@ -127,33 +127,35 @@ nlohmann::ordered_json readiness_json(const GradientReader& reader) {
 
 nlohmann::ordered_json summary_json(const Summary& summary) {
   const FileInfo& info = summary.reader.info();
-  nlohmann::ordered_json json{{"file", summary.reader.path()},
-                              {"schema_version", info.schema_version},
-                              {"complete", info.complete},
-                              {"interrupted", info.interrupted},
-                              {"steps", summary.reader.steps().size()},
-                              {"workers", summary.reader.workers()},
-                              {"tensors", summary.reader.tensors().size()},
-                              {"elements", summary.reader.elements()},
-                              {"first_iteration", summary.reader.steps().front().iteration},
-                              {"last_iteration", summary.reader.steps().back().iteration},
-                              {"file_bytes", nullptr},
-                              {"non_finite", nullptr},
-                              {"producer", or_null(info.producer)},
-                              {"created", or_null(info.created)},
-                              {"model", or_null(info.model)},
-                              {"dataset", or_null(info.dataset)},
-                              {"optimizer", or_null(info.optimizer)},
-                              {"library", or_null(info.library)},
-                              {"seed", or_null(info.seed)},
-                              {"batch_size", or_null(info.batch_size)},
-                              {"micro_batches", info.micro_batches},
-                              {"quantity", info.quantity},
-                              {"inner_steps", or_null(info.inner_steps)},
-                              {"averaged", info.averaged},
-                              {"rank", or_null(info.rank)},
-                              {"ranks", or_null(info.ranks)},
-                              {"command", or_null(info.command)}};
+  nlohmann::ordered_json json{
+      {"file", summary.reader.path()},
+      {"schema_version", info.schema_version},
+      {"complete", info.complete},
+      {"interrupted", info.interrupted},
+      {"steps", summary.reader.steps().size()},
+      {"workers", summary.reader.workers()},
+      {"tensors", summary.reader.tensors().size()},
+      {"elements", summary.reader.elements()},
+      {"first_iteration", summary.reader.steps().front().iteration},
+      {"last_iteration", summary.reader.steps().back().iteration},
+      {"file_bytes", nullptr},
+      {"non_finite", nullptr},
+      {"producer", or_null(info.producer)},
+      {"created", or_null(info.created)},
+      {"model", or_null(info.model)},
+      {"dataset", or_null(info.dataset)},
+      {"optimizer", or_null(info.optimizer)},
+      {"library", or_null(info.library)},
+      {"reduce_dtype", or_null(std::string{info.reduce_dtype ? name_of(*info.reduce_dtype) : ""})},
+      {"seed", or_null(info.seed)},
+      {"batch_size", or_null(info.batch_size)},
+      {"micro_batches", info.micro_batches},
+      {"quantity", info.quantity},
+      {"inner_steps", or_null(info.inner_steps)},
+      {"averaged", info.averaged},
+      {"rank", or_null(info.rank)},
+      {"ranks", or_null(info.ranks)},
+      {"command", or_null(info.command)}};
   json["sources"] = summary.reader.sources();
   if (summary.bytes > 0) json["file_bytes"] = summary.bytes;
   if (summary.scanned) json["non_finite"] = summary.non_finite_count();
@@ -262,6 +264,7 @@ void print_summary(const Summary& summary, bool all) {
   line("quantity", quantity_text(info));
   if (info.rank || info.ranks) line("ranks", rank_text(info));
   if (!info.library.empty()) line("library", info.library);
+  if (info.reduce_dtype) line("reduced in", std::string{name_of(*info.reduce_dtype)});
   line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers,
                               info.batch_size ? fmt::format("{}", *info.batch_size) : "not stated", info.micro_batches,
                               info.micro_batches == 1 ? "" : "es"));

@@ -123,6 +123,8 @@ class Bench {
       sources_.push_back(std::move(reader));
       look_for_computation(*sources_.front());
     }
+    reduced_in_ = options.baseline;
+    if (!sources_.empty() && !reduced_in_ && sums()) reduced_in_ = sources_.front()->info().reduce_dtype;
     if (device_.across_processes) join_job();
     if (!sources_.empty()) {
       auto& file = sources_.front();
@@ -171,8 +173,7 @@ class Bench {
         return sha256_of_file(options_.file);
       });
       // Of weights all ranks have the same, and what is not added up may be alike.
-      const bool sums = options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter;
-      if (sums && sources_.front()->info().quantity != "weight" && !weights_) {
+      if (sums() && sources_.front()->info().quantity != "weight" && !weights_) {
         known_.stated_averaged = sources_.front()->info().averaged;
         known_.likeness = worker_likeness(*sources_.front(), ranks_);
       }
@@ -239,8 +240,7 @@ class Bench {
   /// How long an iteration computes beside the gradients that are modelled. Unless it was asked for, the file's time
   /// stays out of it where what is replayed is not what the backward pass of an iteration brings.
   void look_for_computation(const GradientSource& file) {
-    const bool whole_gradients = (options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter) &&
-                                 options_.layers.empty() && file.info().quantity == "gradient";
+    const bool whole_gradients = sums() && options_.layers.empty() && file.info().quantity == "gradient";
     const bool by_default = options_.computation == Computation::if_captured && whole_gradients;
     if (options_.computation == Computation::given) compute_ = {.seconds = options_.compute_seconds};
     if (const auto& trace = options_.trace)
@@ -278,7 +278,7 @@ class Bench {
   void add_cut(const GradientSource& source, const TensorChoice& selection, const Granularity& granularity,
                const std::string& name) {
     BenchCut cut{.source = source, .name = name, .selection = selection, .backward = backward_ ? &*backward_ : nullptr};
-    cut.units = make_units(source.tensors(), cut.selection.tensors, granularity, options_.baseline);
+    cut.units = make_units(source.tensors(), cut.selection.tensors, granularity, reduced_in_);
     for (const auto& unit : cut.units) cut.elements += unit.elements;
     if (!cut.selection.skipped.empty()) {
       cut.remark = fmt::format("{} of {} tensors left out: not finite", cut.selection.skipped.size(),
@@ -319,7 +319,7 @@ class Bench {
     std::iota(all.begin(), all.end(), std::size_t{0});
     std::uint64_t cache = mine;
     for (const auto& granularity : options_.granularities) {
-      const auto units = make_units(file.tensors(), all, granularity, options_.baseline);
+      const auto units = make_units(file.tensors(), all, granularity, reduced_in_);
       const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_);
       range_elements_ = plan.range_elements;
       cache = std::min(cache, plan.cache_bytes);
@@ -539,7 +539,7 @@ class Bench {
       const BenchCut& cut = cuts_.front();
       for (const std::size_t tensor : cut.selection.tensors) {
         const TensorInfo& info = cut.source.tensors()[tensor];
-        tensor_bytes.push_back(static_cast<double>(size_of(options_.baseline.value_or(info.dtype)) * info.elements));
+        tensor_bytes.push_back(static_cast<double>(size_of(reduced_in_.value_or(info.dtype)) * info.elements));
       }
     }
     const std::vector<Network> networks = carried_networks();
@@ -571,8 +571,14 @@ class Bench {
     return networks;
   }
 
+  /// Gradients are added: what is replayed is a training's backward pass, not its weights or activations.
+  [[nodiscard]] bool sums() const {
+    return options_.op == Collective::all_reduce || options_.op == Collective::reduce_scatter;
+  }
+
   const BenchOptions& options_;
-  StopRule stop_ = options_.stop;  ///< of a row, over all its rounds
+  std::optional<Dtype> reduced_in_;  ///< the type of all gradients that nothing compresses; empty: as captured
+  StopRule stop_ = options_.stop;    ///< of a row, over all its rounds
   ReplayDevice device_;
   MpiPlace place_;
   std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size

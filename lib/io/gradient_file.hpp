@@ -33,6 +33,7 @@ struct FileInfo {
   bool interrupted = false;  ///< not complete, because the writer was stopped; it closed the file in order
   std::string producer, created, model, dataset, optimizer, command;
   std::string library = {};  ///< that carried the job's collectives, as its framework names it: nccl, gloo, mpi
+  std::optional<Dtype> reduce_dtype = {};  ///< in which the job reduces all gradients; empty: each tensor in its own
   std::optional<std::int64_t> seed = {};
   std::int64_t workers = 0;                      ///< W
   std::optional<std::int64_t> batch_size = {};   ///< per worker

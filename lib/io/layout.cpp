@@ -56,6 +56,9 @@ void write_root(hid_t root, const FileInfo& info) {
   write_integer(root, "micro_batches", info.micro_batches);
   write_text(root, "command", info.command);
   if (!info.library.empty()) write_text(root, "library", info.library);
+  for (const auto& [name, type] : schema::kReduceDtypes) {
+    if (info.reduce_dtype == type) write_text(root, "reduce_dtype", std::string{name});
+  }
   write_text(root, "quantity", info.quantity);
   if (info.inner_steps) write_integer(root, "inner_steps", *info.inner_steps);
   write_integer(root, "averaged", info.averaged ? 1 : 0);

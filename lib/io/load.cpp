@@ -92,6 +92,15 @@ FileInfo load_root(hid_t file, const Place& root) {
                                      {"library", &FileInfo::library}}) {
     info.*member = read_text(file, root, name).value_or("");
   }
+  if (const auto type = read_text(file, root, "reduce_dtype")) {
+    const auto* known = std::find_if(schema::kReduceDtypes.begin(), schema::kReduceDtypes.end(),
+                                     [&](const auto& one) { return one.first == *type; });
+    if (known == schema::kReduceDtypes.end()) {
+      root.fail(
+          fmt::format("the attribute 'reduce_dtype' is '{}'; must be float32, float16 or bfloat16", printable(*type)));
+    }
+    info.reduce_dtype = known->second;
+  }
   info.quantity = read_text(file, root, "quantity").value_or(info.quantity);
   if (std::find(schema::kQuantities.begin(), schema::kQuantities.end(), info.quantity) == schema::kQuantities.end()) {
     root.fail(fmt::format("the attribute 'quantity' is '{}'; must be one of {}", printable(info.quantity),

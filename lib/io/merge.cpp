@@ -185,6 +185,7 @@ FileInfo merged_info(const std::vector<Part>& parts, const std::string& command,
   keep_if_same("dataset", &FileInfo::dataset);
   keep_if_same("optimizer", &FileInfo::optimizer);
   keep_if_same("library", &FileInfo::library);
+  keep_if_same("reduce_dtype", &FileInfo::reduce_dtype);
   keep_if_same("seed", &FileInfo::seed);
   keep_if_same("batch_size", &FileInfo::batch_size);
   if (!dropped.empty()) {

@@ -3,7 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "lib/core/dtype.hpp"
 
 // Names, limits and chunk shapes of the gradient file, schema 1 (docs/gradient-file.md).
 namespace gradtool::schema {
@@ -14,6 +17,10 @@ inline constexpr int kVersion = 1;
 /// `expert`: weights of one or more experts of a mixture; `router`: what chooses among them.
 inline constexpr std::array<std::string_view, 9> kKinds{"conv",      "linear", "expert", "router", "embedding",
                                                         "recurrent", "norm",   "bias",   "other"};
+
+/// What the attribute `reduce_dtype` may be.
+inline constexpr std::array<std::pair<std::string_view, Dtype>, 3> kReduceDtypes{
+    {{"float32", Dtype::f32}, {"float16", Dtype::f16}, {"bfloat16", Dtype::bf16}}};
 
 /// What the values of `gradient` are; the first is meant where a file does not say.
 inline constexpr std::array<std::string_view, 5> kQuantities{"gradient", "pseudo_gradient", "weight_delta", "weight",

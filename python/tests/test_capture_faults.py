@@ -9,6 +9,7 @@ import types
 import warnings
 import weakref
 
+import h5py
 import numpy as np
 import pytest
 
@@ -266,6 +267,41 @@ def test_parameters_of_fsdp2_that_were_not_used_are_named(monkeypatch):
     capture = types.SimpleNamespace(iteration=7, name_of=lambda p: "weight" if p is layer.weight else "bias")
     with pytest.raises(gradtool.UsageError, match=r"iteration 7: .* reduces 16 values, .*\(weight, bias\) have 20: some were not used"):
         _fsdp._show(capture, [layer.weight, layer.bias], torch.zeros(16), None)
+
+
+def test_the_type_of_fsdp2s_reduce_scatter_is_noted(monkeypatch):
+    monkeypatch.setattr(_fsdp.dist, "get_world_size", lambda group: 2)
+    layer, noted = nn.Linear(4, 3), []
+    capture = types.SimpleNamespace(note_reduced_in=noted.append, bucket_ready=lambda p: None, take=lambda p, g: None,
+                                    leave_out=lambda seconds, since: None, backward_ended=lambda: None)
+    _fsdp._show(capture, [layer.weight, layer.bias], torch.zeros(20, dtype=torch.bfloat16), None)
+    assert noted == [torch.bfloat16]
+
+
+@pytest.mark.parametrize("said, seen, stored", [
+    (None, [], None), (None, [torch.float32], None), (None, [torch.bfloat16] * 2, "bfloat16"), (torch.float16, [], "float16"),
+    (torch.float32, [], None), (torch.float16, [torch.bfloat16], "float16")])
+def test_the_type_in_which_a_job_reduces_is_in_the_file(tmp_path, said, seen, stored):
+    model = nn.Linear(3, 2)
+    with gradtool.Capture(model, tmp_path / "run.h5", reduce_dtype=said) as capture:
+        for dtype in seen:
+            capture.note_reduced_in(dtype)
+        model(torch.ones(1, 3)).sum().backward()
+        capture.step()
+    with h5py.File(tmp_path / "run.h5") as file:
+        assert file.attrs.get("reduce_dtype") == stored
+
+
+def test_a_job_that_reduces_in_several_types_is_said_to(tmp_path):
+    model = nn.Linear(3, 2)
+    with pytest.warns(UserWarning, match=r"in several types \(bfloat16, float32\)"):
+        with gradtool.Capture(model, tmp_path / "run.h5") as capture:
+            capture.note_reduced_in(torch.float32)
+            capture.note_reduced_in(torch.bfloat16)
+            model(torch.ones(1, 3)).sum().backward()
+            capture.step()
+    with pytest.raises(gradtool.UsageError, match="reduce_dtype is torch.float64; valid is"):
+        gradtool.Capture(model, tmp_path / "other.h5", reduce_dtype=torch.float64)
 
 
 def test_a_model_of_fsdp2_is_not_captured_twice_at_once(tmp_path, monkeypatch):

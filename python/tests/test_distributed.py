@@ -7,6 +7,7 @@ import subprocess
 import time
 import warnings
 
+import h5py
 import numpy as np
 import pytest
 
@@ -275,6 +276,9 @@ def test_ones_own_hook_still_runs(tmp_path):
     with gradtool.open(tmp_path / "run.h5") as first, gradtool.open(tmp_path / "run.h5.again.h5") as second:
         for tensor in first:
             np.testing.assert_array_equal(second[tensor.name].gradient[:], tensor.gradient[:])
+    for path in ("run.h5", "run.h5.again.h5"):
+        with h5py.File(tmp_path / path) as file:
+            assert file.attrs["reduce_dtype"] == "float16"
 
 
 def compress_after_a_capture(rank, size, path):

@@ -32,12 +32,12 @@ def float16(x):
 ROUND = {"f32": lambda x: x, "f16": float16, "bf16": bfloat16}
 
 
-def write_capture(path, dtypes, scale=1.0):
+def write_capture(path, dtypes, scale=1.0, **attributes):
     """Gradients [S, W, n] of each tensor, as they are stored."""
     rng = np.random.default_rng(1)
     gradients = []
     with h5py.File(path, "w") as f:
-        f.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=WORKERS)
+        f.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=WORKERS, **attributes)
         f["steps/iteration"] = np.arange(STEPS, dtype="i8")
         for i, (n, dtype) in enumerate(zip(SIZES, dtypes)):
             x = ROUND[dtype](scale * rng.standard_normal((STEPS, WORKERS, n)).astype("f4"))
@@ -72,9 +72,9 @@ def ring_sum(x, dtype):
     return out
 
 
-def check_result(folder, dtype, flags, stored):
+def check_result(folder, dtype, flags, stored, **attributes):
     """The whole model as one unit in `dtype`, of a capture in `stored`."""
-    gradients = np.concatenate(write_capture(folder / "c.h5", [stored] * 3), axis=2)
+    gradients = np.concatenate(write_capture(folder / "c.h5", [stored] * 3, **attributes), axis=2)
     n = gradients.shape[2]
     rows, _ = bench(folder / "c.h5", "--codec", "none", "--granularity", "model", "-n", 1, "--reconstruction", folder / "r.h5", *flags)
     result = folder / "r.h5"
@@ -141,6 +141,8 @@ with tempfile.TemporaryDirectory() as name:
     check_result(here, "bf16", [], "bf16")
     check_result(here, "f16", [], "f16")
     check_result(here, "bf16", ["--baseline-dtype", "bf16"], "f32")
+    check_result(here, "bf16", [], "f32", reduce_dtype="bfloat16")
+    check_result(here, "f16", ["--baseline-dtype", "fp16"], "f32", reduce_dtype="bfloat16")
     check_mixed(here)
     check_collectives(here)
 

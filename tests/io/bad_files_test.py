@@ -132,6 +132,8 @@ def attributes():
     bad("complete is 2", lambda f: f.attrs.__setitem__("complete", 2), "'complete'", "0 or 1")
     bad("unknown quantity", lambda f: f.attrs.__setitem__("quantity", "magic"), "'quantity'", "magic", "pseudo_gradient")
     bad("quantity is a number", lambda f: f.attrs.__setitem__("quantity", 1), "'quantity'", "text")
+    bad("unknown reduce_dtype", lambda f: f.attrs.__setitem__("reduce_dtype", "f16"), "'reduce_dtype'", "f16", "bfloat16")
+    bad("reduce_dtype is a number", lambda f: f.attrs.__setitem__("reduce_dtype", 16), "'reduce_dtype'", "text")
     for name, value in (("inner_steps", 0), ("averaged", 2), ("rank", -1), ("ranks", 0)):
         bad(f"{name} is {value}", lambda f: f.attrs.__setitem__(name, value), f"'{name}'")
         bad(f"{name} is a text", lambda f: f.attrs.__setitem__(name, "5"), f"'{name}'", "integer")
@@ -143,7 +145,7 @@ def attributes():
     bad("overflow of 2 steps", lambda f: f.__setitem__("steps/overflow", np.zeros((2, 2), int)), "/steps/overflow",
         "2 steps")
     good("every new attribute", lambda f: f.attrs.update(quantity="pseudo_gradient", inner_steps=500, averaged=0, rank=3,
-                                                         ranks=4))
+                                                         ranks=4, reduce_dtype="bfloat16"))
     good("overflow", lambda f: f.__setitem__("steps/overflow", np.array([[0, 1], [0, 0], [0, 0]], "u1")))
     for workers in (0, -1, 3, 2**40):
         bad(f"{workers} workers", lambda f: f.attrs.__setitem__("workers", workers), "workers", str(workers))

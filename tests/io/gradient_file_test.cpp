@@ -75,6 +75,7 @@ TEST(GradientFile, KeepsWhatTheValuesAreAndWhichStepsOverflowed) {
   options.info.quantity = "pseudo_gradient";
   options.info.inner_steps = 20;
   options.info.averaged = true;
+  options.info.reduce_dtype = Dtype::bf16;
   options.info.rank = 2;
   options.info.ranks = 9;
   options.tensors = {{.name = "a"}};
@@ -90,6 +91,7 @@ TEST(GradientFile, KeepsWhatTheValuesAreAndWhichStepsOverflowed) {
   EXPECT_EQ(reader.info().quantity, "pseudo_gradient");
   EXPECT_EQ(reader.info().inner_steps, 20);
   EXPECT_TRUE(reader.info().averaged);
+  EXPECT_EQ(reader.info().reduce_dtype, Dtype::bf16);
   EXPECT_EQ(reader.info().rank, 2);
   EXPECT_EQ(reader.info().ranks, 9);
   EXPECT_EQ(reader.steps()[1].overflow, (std::vector<std::uint8_t>{0, 1}));

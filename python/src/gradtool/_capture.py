@@ -88,6 +88,10 @@ class Capture:
         averaged workers mean nothing.
     comm_hook:
         (state, hook) of your own DDP communication hook, which is then called after each bucket was seen.
+    reduce_dtype:
+        The type in which the job reduces all gradients, where it is not that of the parameters and the capture cannot
+        see it: of a hook of your own, of DeepSpeed. FSDP2's, and those of PyTorch's bf16_compress_hook and
+        fp16_compress_hook, are seen. `bench` compares codecs with that.
     group:
         The process group of the data-parallel ranks; that of DDP, or else the default one, when left out.
     merge:
@@ -108,9 +112,9 @@ class Capture:
                  optimizer: Optional[torch.optim.Optimizer] = None, scaler: Any = None, micro_batches: int = 1,
                  micro_batches_as_workers: bool = False, second_moment: Optional[str] = None, weight: bool = False,
                  quantity: str = "gradient", inner_steps: Optional[int] = None, averaged: bool = False,
-                 comm_hook: Optional[tuple] = None, group: Any = None, merge: str = "copy", replace: bool = False,
-                 name: Optional[str] = None, dataset: Optional[str] = None, seed: Optional[int] = None,
-                 batch_size: Optional[int] = None) -> None:
+                 comm_hook: Optional[tuple] = None, reduce_dtype: Optional[torch.dtype] = None, group: Any = None,
+                 merge: str = "copy", replace: bool = False, name: Optional[str] = None, dataset: Optional[str] = None,
+                 seed: Optional[int] = None, batch_size: Optional[int] = None) -> None:
         iterations = None if iterations is None else frozenset(iterations)
         check_options(**{name: value for name, value in locals().items() if name != "self"})
         distributed = dist.is_available() and dist.is_initialized()
@@ -155,6 +159,8 @@ class Capture:
         #: What backward passes add between a reduction and `step`; for DDP's hook.
         self.late = LateGradients(self._parameters)
         self._may_be_zero = True   # until that was said
+        self._reduce_dtype = reduce_dtype
+        self._reduced_in = {reduce_dtype} - {None}  # types, so far
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
@@ -299,6 +305,8 @@ class Capture:
             with contextlib.suppress(Error):  # the first error is the one to know
                 self._file.close(complete=False)
             raise
+        if not self._writer.failed:
+            self._put_reduce_dtype()
         medians = self.readiness.medians(self._workers)
         if medians is not None and not self._writer.failed:
             self._file.put_readiness(*medians)
@@ -328,6 +336,14 @@ class Capture:
             if kind is None:
                 raise
             warnings.warn(str(error))  # the exception that leaves the block is the one to know
+
+    def _put_reduce_dtype(self) -> None:
+        names = sorted(_name(dtype) for dtype in self._reduced_in)
+        if len(names) == 1 and {spec.dtype for spec in self._specs} != set(names):
+            self._file.put_reduce_dtype(*names)
+        elif len(names) > 1 and self._rank == 0:
+            warnings.warn(f"{self.path}: the job reduces gradients in several types ({', '.join(names)}), which the file cannot say; "
+                          f"bench takes the types of the file, unless --baseline-dtype says otherwise")
 
     # ---- how gradients are found ----
 
@@ -375,6 +391,11 @@ class Capture:
                              f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
                              f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
         self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
+
+    def note_reduced_in(self, dtype: torch.dtype) -> None:
+        """Gradients are reduced in this type; for hooks. What the user said goes first."""
+        if self._reduce_dtype is None:
+            self._reduced_in.add(dtype)
 
     def bucket_ready(self, parameters: Iterable) -> Any:
         """The gradients of these parameters are complete; for hooks. Returns this moment, for `leave_out`."""
@@ -593,6 +614,10 @@ class Capture:
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
     """The bits of a tensor as NumPy has them, without a copy; bfloat16 as uint16."""
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _version() -> str:

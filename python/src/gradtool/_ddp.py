@@ -76,7 +76,7 @@ def _see_bucket(watch: _Watch, bucket: Any) -> Any:
             raise UsageError("the model is trained with join(), under which ranks without inputs take no steps and have no gradients to "
                              "capture; give all ranks equally many batches (drop_last=True), or close the capture before join()")
         if capture.watching:
-            _show(capture, bucket)
+            _show(capture, bucket, watch.hook[1])
     state, hook = watch.hook
     return hook(state, bucket)
 
@@ -86,8 +86,18 @@ def _all_reduce(group: Any, bucket: Any) -> Any:
     return default_hooks.allreduce_hook(group, bucket)
 
 
-def _show(capture: Any, bucket: Any) -> None:
+def _compressed_to(hook: Any) -> Optional[torch.dtype]:
+    """The type to which a hook of PyTorch casts buckets for their all-reduce; None for any other hook."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    casts = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
+    return next((dtype for name, dtype in casts.items() if hook is getattr(default_hooks, name, ())), None)
+
+
+def _show(capture: Any, bucket: Any, hook: Any) -> None:
     begin = time.perf_counter()
+    cast = _compressed_to(hook)
+    if cast is not None:
+        capture.note_reduced_in(cast)
     parameters = bucket.parameters()
     ready = capture.bucket_ready(parameters)
     if bucket.buffer().is_sparse:

@@ -118,6 +118,7 @@ def _show(capture: Any, parameters: list, flat: torch.Tensor, group: Any) -> Non
         raise UsageError(f"iteration {capture.iteration}: a fully_shard module reduces {matrix.shape[1] * ranks} values, and its parameters "
                          f"({names}) have {sum(widths) * ranks}: some were not used in this backward pass on this rank, or frozen or unfrozen "
                          f"since the capture was made, and FSDP2 does not say which; capture steps in which all of them are used")
+    capture.note_reduced_in(flat.dtype)
     # The CPU's clock does not know when gradients are ready of parameters that are kept on the CPU and computed with on a GPU.
     ready = capture.bucket_ready(parameters if flat.device.type == parameters[0].device.type else ())
     mesh = getattr(parameters[0], "device_mesh", None)

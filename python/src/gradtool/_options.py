@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from ._errors import UsageError
@@ -12,8 +13,8 @@ from ._writer import QUANTITIES
 
 
 def check_options(*, model: Any, every: Any, first: Any, last: Any, iterations: Any, optimizer: Any, scaler: Any, micro_batches: Any,
-                  micro_batches_as_workers: bool, second_moment: Any, quantity: Any, inner_steps: Any, merge: Any, seed: Any,
-                  batch_size: Any, **_: Any) -> None:
+                  micro_batches_as_workers: bool, second_moment: Any, quantity: Any, inner_steps: Any, reduce_dtype: Any, merge: Any,
+                  seed: Any, batch_size: Any, **_: Any) -> None:
     """Raises UsageError for what is not valid, or not valid together, among the arguments of `Capture`."""
     def valid(condition: bool, sentence: str) -> None:
         if not condition:
@@ -29,6 +30,8 @@ def check_options(*, model: Any, every: Any, first: Any, last: Any, iterations: 
     valid(iterations is None or len(iterations) > 0, "iterations is empty; valid is at least one")
     valid(micro_batches >= 1, f"micro_batches is {micro_batches}; valid is 1 or more")
     valid(merge in ("copy", "link", "no"), f"merge is '{merge}'; valid is copy, link or no")
+    valid(reduce_dtype in (None, torch.float32, torch.float16, torch.bfloat16),
+          f"reduce_dtype is {reduce_dtype}; valid is torch.float32, torch.float16 or torch.bfloat16")
     valid(quantity in QUANTITIES, f"quantity is '{quantity}'; valid is {', '.join(QUANTITIES)}")
     valid(second_moment in (None, "micro_batches", "adam"),
           f"second_moment is '{second_moment}'; valid is micro_batches or adam")

@@ -231,6 +231,11 @@ class GradientWriter:
             for data, values in zip(self._readiness, (ready, backward_share)):
                 data[...] = values
 
+    def put_reduce_dtype(self, name: str) -> None:
+        """The type in which the job reduces all gradients. Does nothing once the file is closed."""
+        if self._open:
+            self._file.attrs["reduce_dtype"] = name
+
     def close(self, complete: bool = True) -> None:
         """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it."""
         if not self._open:
@@ -464,7 +469,7 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
     alike = {name: value for name, value in first.file.attrs.items()
              if all(name in s.file.attrs and np.array_equal(s.file.attrs[name], value) for s in sources)}
     alike.pop("rank", None)
-    differ = [name for name in ("dataset", "optimizer", "library", "seed", "batch_size")
+    differ = [name for name in ("dataset", "optimizer", "library", "reduce_dtype", "seed", "batch_size")
               if name not in alike and any(name in source.file.attrs for source in sources)]
     if differ:
         warnings.warn(f"attributes are left out because the files differ in them: {', '.join(differ)}")
