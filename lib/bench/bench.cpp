@@ -186,6 +186,7 @@ class Bench {
   }
 
   [[nodiscard]] std::size_t steps() const { return sources_.front()->steps().size(); }
+  [[nodiscard]] int ranks() const { return ranks_; }
 
   BenchReport run(const KeepRows& keep, const std::string& label) {
     report_ = known_;
@@ -197,7 +198,7 @@ class Bench {
     done_ = 0;
     stop_ = options_.stop;
     std::size_t replays = specs.size() * timings().size();  // of a cut
-    for (const auto& spec : specs) replays += options_.other_ways(spec).size();
+    for (const auto& spec : specs) replays += options_.other_ways(spec, ranks_).size();
     stop_.most_seconds =
         std::clamp(kSamplingSeconds / static_cast<double>(replays), stop_.least_seconds, stop_.most_seconds);
     Progress progress{label, cuts_.size() * replays * options_.rounds};
@@ -373,7 +374,7 @@ class Bench {
     std::vector<Measurement> wanted;
     for (const Timing timing : timings()) wanted.emplace_back(spec, timing);
     if (reason.empty()) {
-      for (const Scheme way : options_.other_ways(spec)) wanted.emplace_back(spec, Timing::isolated, way);
+      for (const Way& way : options_.other_ways(spec, ranks_)) wanted.emplace_back(spec, Timing::isolated, way);
     }
     for (Measurement& m : wanted) {
       if (!reason.empty()) {
@@ -617,6 +618,9 @@ BenchSession::BenchSession(const BenchOptions& options) {
 BenchSession::~BenchSession() = default;
 std::size_t BenchSession::steps() const {
   return impl_->steps();
+}
+int BenchSession::ranks() const {
+  return impl_->ranks();
 }
 BenchReport BenchSession::run(const KeepRows& keep, const std::string& label) {
   return impl_->run(keep, label);

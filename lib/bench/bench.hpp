@@ -59,6 +59,7 @@ class BenchSession {
   BenchSession& operator=(const BenchSession&) = delete;
 
   [[nodiscard]] std::size_t steps() const;  ///< captured
+  [[nodiscard]] int ranks() const;          ///< that are replayed
   /// As run_bench(); `label` stands in front of the progress.
   [[nodiscard]] BenchReport run(const KeepRows& keep = {}, const std::string& label = "bench");
 

@@ -22,7 +22,7 @@ double scaled_seconds(const ResultRow& row, const UnitProfile& unit, double scal
   CollectiveUses uses = unit.uses;
   for (CollectiveUse& use : uses) use.bytes *= scale;
   const Network network = carrying(row, unit, *row.network);
-  return scale * (unit.encode + unit.decode) + model_step(uses, network, row.measured_ranks, row.ranks).seconds;
+  return scale * (unit.encode + unit.decode) + model_step(uses, network, counted_ranks(row), row.ranks).seconds;
 }
 
 double unit_seconds(const ResultRow& row, const UnitProfile& unit) {

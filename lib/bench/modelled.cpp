@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/bench/cost_model.hpp"
 #include "lib/bench/gate.hpp"
 
@@ -25,15 +27,42 @@ double iteration_at(const ResultRow& row, double compute, Overlap overlap, doubl
     costs.push_back(
         {.ready = unit.ready,
          .encode = unit.encode * share(encode, row.encode->median),
-         .communicate = model_step(unit.uses, carrying(row, unit, *row.network), row.measured_ranks, row.ranks).seconds,
+         .communicate = model_step(unit.uses, carrying(row, unit, *row.network), counted_ranks(row), row.ranks).seconds,
          .decode = unit.decode * share(decode, row.decode->median)});
   }
   return iteration_seconds(costs, compute, overlap, row.iteration ? row.iteration->backward.share : kBackwardShare);
 }
 
-ResultRow modelled_row(const ResultRow& measured, const Network& network, int machines, const ModelSetting& setting) {
+/// The row as if its machines had had as many ranks as those of the network, the same number of machines: a codec
+/// between machines gets shards that are smaller by the ratio, and so are its times and messages. Inside, vectors stay
+/// as long, and their parts shrink with the shards. Errors stay those of the machines that were replayed.
+void put_on_machines_of(int node, ResultRow& row) {
+  const double shorter = static_cast<double>(row.level_node) / node;
+  row.level_node = node;
+  double encode = 0.0, decode = 0.0;
+  for (UnitProfile& unit : row.units) {
+    const double inside = unit.decode - unit.decode_across;
+    unit.encode *= shorter;
+    unit.decode_across *= shorter;
+    unit.decode = inside + unit.decode_across;
+    encode += unit.encode;
+    decode += unit.decode;
+    for (CollectiveUse& use : unit.uses) {
+      if (use.level == Level::whole) continue;
+      use.node = node;
+      if (use.level == Level::across || use.kind != CollectiveUse::Kind::reduce_scatter) use.bytes *= shorter;
+    }
+  }
+  *row.encode = scaled(*row.encode, share(encode, row.encode->median));
+  *row.decode = scaled(*row.decode, share(decode, row.decode->median));
+}
+
+ResultRow modelled_row(const ResultRow& replayed, const Network& network, int machines, const ModelSetting& setting) {
+  ResultRow measured = replayed;
+  const bool other_machines = measured.inner && measured.inner->name() == "none" && network.node > 1;
+  if (other_machines && network.node != measured.level_node) put_on_machines_of(network.node, measured);
   const int ranks = machines * network.node;
-  const double more = decodes_every_rank(measured) ? static_cast<double>(ranks) / measured.ranks : 1.0;
+  const double more = decodes_every_rank(measured) ? static_cast<double>(ranks) / counted_ranks(measured) : 1.0;
   const double grows = measured.decode_fixed_share + (1.0 - measured.decode_fixed_share) * more;
   // In two levels only the payloads of other machines become more.
   const auto decodes = [&](double across, double all) {
@@ -76,7 +105,16 @@ ResultRow modelled_row(const ResultRow& measured, const Network& network, int ma
   set_modelled_times(row);
   row.message = fmt::format("{}{}errors and payload as measured on {} ranks", measured.message,
                             measured.message.empty() ? "" : "; ", measured.ranks);
+  if (row.level_node != row.measured_node) row.message += fmt::format(", {} to a machine", row.measured_node);
   return row;
+}
+
+/// Whether the row is in two levels beside one of the same codec in one.
+bool chosen_beside_one_level(const std::vector<ResultRow>& rows, std::size_t position) {
+  const ResultRow& row = rows[position];
+  return row.inner && std::any_of(rows.begin(), rows.end(), [&](const ResultRow& other) {
+           return !other.inner && !other.modelled() && !other.units.empty() && same_method(other, row);
+         });
 }
 
 }  // namespace
@@ -85,6 +123,10 @@ Network carrying(const ResultRow& row, const UnitProfile& unit, Network network)
   const bool uncompressed = row.codec.name() == "none" || unit.gated;
   if (network.library == Library::hook && uncompressed) network.library = network.under_hook;
   return network;
+}
+
+int counted_ranks(const ResultRow& row) {
+  return row.measured_ranks / row.measured_node * row.level_node;
 }
 
 void set_modelled_times(ResultRow& row) {
@@ -123,7 +165,7 @@ double modelled_iteration(const ResultRow& row, double compute, Overlap overlap)
 ModelledStep model_units(const ResultRow& row, const Network& network, int ranks) {
   ModelledStep step;
   for (const UnitProfile& unit : row.units) {
-    const ModelledStep sent = model_step(unit.uses, carrying(row, unit, network), row.measured_ranks, ranks);
+    const ModelledStep sent = model_step(unit.uses, carrying(row, unit, network), counted_ranks(row), ranks);
     step.seconds += sent.seconds;
     step.wire_bytes += sent.wire_bytes;
     step.wire_inside += sent.wire_inside;
@@ -139,6 +181,8 @@ void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting) {
     for (const int machines : setting.machines) {
       for (std::size_t i = 0; i < measured; ++i) {
         if (rows[i].units.empty() || rows[i].modelled()) continue;  // concurrent, not timed, or of one tensor
+        // Two levels that nobody asked for are for machines of several ranks, two at least.
+        if (chosen_beside_one_level(rows, i) && (network.node == 1 || machines == 1)) continue;
         rows.push_back(modelled_row(rows[i], network, machines, setting));
       }
     }

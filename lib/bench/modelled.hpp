@@ -8,6 +8,10 @@ namespace gradtool {
 /// the hook, because a job without a codec registers no hook, and the hook hands small buckets to the library.
 [[nodiscard]] Network carrying(const ResultRow& row, const UnitProfile& unit, Network network);
 
+/// The ranks on which the collectives of a modelled row count as measured: those of the replay, and of two levels as
+/// many machines as it had, of the ranks that the network's machines have.
+[[nodiscard]] int counted_ranks(const ResultRow& row);
+
 /// Sets what a modelled row's units, network, ranks, and times of encoding and decoding come to: the time of
 /// communication, the total, bytes on the wire, and the iteration, of which `compute_seconds` and `overlap` are set.
 void set_modelled_times(ResultRow& row);

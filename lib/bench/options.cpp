@@ -15,15 +15,36 @@ std::size_t BenchOptions::steps_of(std::size_t captured) const {
   return steps > 0 ? std::min(steps, captured) : captured;
 }
 
-std::vector<Scheme> BenchOptions::other_ways(const CodecSpec& spec) const {
+std::vector<Way> BenchOptions::other_ways(const CodecSpec& spec, int ranks) const {
   const bool chooses = scheme == Scheme::automatic && !networks.empty() && op == Collective::all_reduce && node == 1 &&
                        payloads.empty() && reconstruction.empty();
-  if (!chooses || spec.descriptor->aggregation == Aggregation::none || resolved(spec) != Scheme::gather) return {};
-  try {
-    return {resolve(Scheme::alltoall, spec, op)};
-  } catch (const Error&) {
-    return {};  // its payloads are those of whole vectors
+  if (!chooses || spec.descriptor->aggregation == Aggregation::none) return {};
+  std::vector<Way> ways;
+  const auto add = [&](Scheme wanted, int machine) {
+    try {
+      const Scheme way = machine > 1 ? resolve_levels(spec, parse_codec("none"), wanted) : resolve(wanted, spec, op);
+      ways.push_back({way, machine});
+      return way;
+    } catch (const Error&) {
+      return Scheme::automatic;  // its payloads are those of whole vectors
+    }
+  };
+  if (resolved(spec) == Scheme::gather) add(Scheme::alltoall, 1);
+  const int machine = node_for(ranks);
+  if (machine > 1 && add(Scheme::automatic, machine) == Scheme::gather) add(Scheme::alltoall, machine);
+  return ways;
+}
+
+int BenchOptions::node_for(int ranks) const {
+  int most = 1;
+  for (const Network& network : networks) {
+    if (network.node == 1) continue;
+    for (int machine = 2; machine <= ranks / 2; ++machine) {
+      if (ranks % machine == 0 && (machine <= network.node || most == 1)) most = std::max(most, machine);
+    }
+    break;
   }
+  return most;
 }
 
 Scheme BenchOptions::scheme_for(const CodecSpec& spec) const {
@@ -129,16 +150,21 @@ void check_options(const BenchOptions& options) {
   for (const Network& network : options.networks) {
     for (const int machines : options.nodes) {
       const int ranks = machines * network.node;
-      if (options.node == 1 || (ranks % options.node == 0 && ranks > options.node)) continue;
+      const int node = network.node > 1 && options.node > 1 ? network.node : options.node;
+      if (node == 1 || (ranks % node == 0 && ranks > node)) continue;
       throw Error{
           Fault::usage,
-          fmt::format("--nodes {} on {} are {} ranks, which --levels node={} does not divide into two machines or "
-                      "more",
-                      machines, network.name, ranks, options.node)};
+          fmt::format("--nodes {} on {} are {} ranks, and two levels need whole machines of {} ranks (--levels), two "
+                      "machines at least",
+                      machines, network.name, ranks, node)};
     }
-    if (options.node == 1 || network.node == 1 || network.node == options.node) continue;
-    throw Error{Fault::usage, fmt::format("--network {} has {} ranks on a machine and --levels {}: give both the same",
-                                          network.name, network.node, options.node)};
+    // An uncompressed inside is scaled to the network's machines.
+    const bool same = options.node == 1 || network.node == 1 || network.node == options.node;
+    if (same || options.inside().name() == "none") continue;
+    throw Error{Fault::usage,
+                fmt::format("--network {} has {} ranks on a machine and --levels {}: give both the same, or leave "
+                            "--codec-inner out",
+                            network.name, network.node, options.node)};
   }
   if (options.pipeline > 1) {
     if (options.device != "cpu") {

@@ -44,6 +44,13 @@ enum class Computation : std::uint8_t {
 /// Ranks of synthetic gradients where nothing says how many.
 constexpr int kSyntheticRanks = 4;
 
+/// A way that a codec's payloads take.
+struct Way {
+  Scheme scheme = Scheme::automatic;
+  int node = 1;  ///< ranks of a machine, of an all-reduce in two levels whose inside is uncompressed; 1: in one level
+  friend bool operator==(const Way&, const Way&) = default;
+};
+
 /// What was asked of one `gradtool bench`. Held once, by the caller of run_bench, for as long as that runs; everything
 /// else refers to it.
 struct BenchOptions {
@@ -96,10 +103,15 @@ struct BenchOptions {
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
   /// How many of the captured steps are replayed.
   [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
-  /// Ways beside `scheme` that a codec is replayed by, so that the networks' models can choose: where --reduce is auto,
-  /// alltoall for a codec whose payloads are gathered otherwise, and which can work on shards. Not hop, which sends the
-  /// same bytes in as many messages and rounds at each of them.
-  [[nodiscard]] std::vector<Scheme> other_ways(const CodecSpec& spec) const;
+  /// Ways beside `scheme` that a codec is replayed by on so many ranks, so that the networks' models can choose: where
+  /// --reduce is auto, alltoall for a codec whose payloads are gathered otherwise, and which can work on shards; and
+  /// both once more in two levels, machines of node_for(ranks). Not hop, which sends the same bytes in as many messages
+  /// and rounds at each of them.
+  [[nodiscard]] std::vector<Way> other_ways(const CodecSpec& spec, int ranks) const;
+  /// Ranks of a machine where a replay stands for a modelled network with machines of several ranks: as many as the
+  /// network's where the ranks make two such machines or more, else the most that do. 1: no network has such machines,
+  /// or the ranks cannot be divided so.
+  [[nodiscard]] int node_for(int ranks) const;
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
   /// True where `spec` works between machines, and another codec inside. The baselines stay what they are.

@@ -371,9 +371,9 @@ class RankUnits {
                                       static_cast<std::size_t>(plan_.pipeline()), processor_.chunk_threads());
       }
     }
-    if (plan_.levelled()) {
+    if (plan_.node() > 1) {
       return make_levelled_reducer<S>(plan_.codec, plan_.options.inside(), plan_.scheme(), layout.elements, plan_.ranks,
-                                      plan_.options.node, queue_);
+                                      plan_.node(), queue_);
     }
     return make_reducer<S>(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_, plan_.op());
   }

@@ -42,7 +42,7 @@ struct ReplayPlan {
   const GradientSource& reader;
   const std::vector<Unit>& units;
   CodecSpec codec;
-  std::optional<Scheme> way = {};  ///< that the codec takes; empty: what the options say
+  std::optional<Way> way = {};  ///< that the codec takes; empty: what the options say
   int ranks = 1;
   int threads = 1;  ///< of each rank, for encode and decode
   /// Bytes of gradient that are worth waking a thread for, see measure_thread_bytes(); 0: any number is.
@@ -60,8 +60,8 @@ struct ReplayPlan {
   [[nodiscard]] std::size_t steps() const { return options.steps_of(reader.steps().size()); }
   [[nodiscard]] std::vector<StepWindow> windows() const { return windows_of(reader.steps(), steps()); }
   [[nodiscard]] std::vector<UnitRange> ranges() const { return make_unit_ranges(units, range_elements); }
-  [[nodiscard]] Scheme scheme() const { return way ? *way : options.scheme_for(codec); }
-  [[nodiscard]] bool levelled() const { return options.levelled(codec); }
+  [[nodiscard]] Scheme scheme() const { return way ? way->scheme : options.scheme_for(codec); }
+  [[nodiscard]] int node() const { return way ? way->node : options.levelled(codec) ? options.node : 1; }
   [[nodiscard]] Collective op() const { return options.op; }
   /// Elements that ranks hand to the collective for a unit: shards are all as long, as PyTorch's FSDP pads them.
   [[nodiscard]] std::size_t padded(std::size_t elements) const {

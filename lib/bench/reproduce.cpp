@@ -12,7 +12,8 @@ namespace gradtool {
 namespace {
 
 /// Whether a codec has to be told its way: it takes another one by itself.
-bool names_way(const ResultRow& row) {
+bool names_way(ResultRow row) {
+  row.inner.reset();
   return short_name(row) != spec_of(row);
 }
 
@@ -43,7 +44,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
   if (names_way(row) || options.scheme != Scheme::automatic)
     command += fmt::format(" --reduce {}", name_of(row.scheme));
-  if (options.node > 1) command += fmt::format(" --levels node={}", options.node);
+  if (row.inner) command += fmt::format(" --levels node={}", row.measured_node);
   if (const auto& inner = options.inner)
     command += " --codec-inner " + shell_word(inner->name() + (inner->given.empty() ? "" : ":" + inner->given));
   if (options.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));

@@ -56,7 +56,8 @@ struct ResultRow {
   Collective op = Collective::all_reduce;
   Scheme scheme = Scheme::automatic;   ///< that the codec rides
   int level_node = 1;                  ///< ranks of a machine, of an all-reduce in two levels; 1: in one
-  std::optional<CodecSpec> inner;      ///< with --levels: the codec inside machines
+  int measured_node = 1;               ///< as level_node, but that of the replay in a modelled row
+  std::optional<CodecSpec> inner;      ///< of two levels that are not the codec's own: the codec inside machines
   std::string file, model;             ///< name of the gradient file without folders, and the model that it names
   std::string tensor = "all";          ///< name of the one tensor, or all
   std::string granularity = "tensor";  ///< one of those given with --granularity, or size_name()
@@ -265,6 +266,8 @@ void set_verdicts(std::span<ResultRow> rows);
 /// The name under which a row stands in tables for people: the same, and the way where it is not the one that the codec
 /// takes by itself, as in "nvfp4 by alltoall".
 [[nodiscard]] std::string short_name(const ResultRow& row);
+/// Whether two rows of one codec took the same way, whatever the ranks of their machines.
+[[nodiscard]] bool same_way(const ResultRow& a, const ResultRow& b);
 /// Whether two rows are of one codec with the same parameters, reduced by the same units, whatever way each takes.
 [[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
 /// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.

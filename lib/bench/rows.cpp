@@ -140,10 +140,10 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.run_id = run_.id;
   row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
   row.op = options_.op;
-  if (m.way) row.scheme = *m.way;
+  if (m.way) row.scheme = m.way->scheme;
   if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped) row.scheme = options_.resolved(m.spec);
-  if (options_.levelled(m.spec)) {
-    row.level_node = options_.node;
+  if (const int node = m.way ? m.way->node : options_.levelled(m.spec) ? options_.node : 1; node > 1) {
+    row.level_node = row.measured_node = node;
     row.inner = options_.inside();
   }
   if (tensor == "all") row.message = cut.remark;
@@ -171,7 +171,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.seed = options_.seed;
   row.timing = m.timing;
   row.pipeline = options_.pipeline_for(m.spec, m.timing);
-  row.all_reduce = m.way ? "none" : options_.all_reduce_for(m.spec);
+  row.all_reduce = m.way && m.way->scheme != Scheme::sum ? "none" : options_.all_reduce_for(m.spec);
   // MPI has no type of 16 bits, so these ride our ring.
   if (row.comm == "mpi" && m.spec.name() == "none" && row.baseline_dtype != "f32" && row.all_reduce == "library")
     row.all_reduce = name_of(AllReduce::ring);
@@ -203,9 +203,9 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
     row.step_iterations.push_back(cut.source.steps()[step].iteration);
   row.bytes = replayed.bytes;
-  row.level_node = std::max(row.level_node, node_of(replayed));
+  row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
   // Of two levels the residual is a shard's, of a machine's mean.
-  if (replayed.has_residual && replayed.gradient_energy > 0.0 && !options_.levelled(m.spec))
+  if (replayed.has_residual && replayed.gradient_energy > 0.0 && !row.inner)
     row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
   if (!replayed.samples.empty()) {
     row.encode = summary_of(replayed.samples, m.rounds, 0);
@@ -235,7 +235,7 @@ void RowMaker::add_tensor_rows(const BenchCut& cut, const Measurement& m, std::v
   for (const std::size_t tensor : cut.selection.tensors) {
     const TensorInfo& info = cut.source.tensors()[tensor];
     ResultRow row = start_row(cut, m, info.name, info.elements);
-    row.level_node = std::max(row.level_node, node_of(replayed));
+    row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
     row.errors = replayed.tensor_errors[tensor];
     if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
     if (options_.adds_up(m.spec)) row.cumulative_nmse = worst_sum(replayed, std::span{&tensor, 1}).first;

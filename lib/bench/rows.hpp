@@ -33,12 +33,11 @@ struct BenchCut {
 
 /// One codec with one timing and by one way, replayed in several rounds.
 struct Measurement {
-  Measurement(CodecSpec codec, Timing how, std::optional<Scheme> by = {})
-      : spec{std::move(codec)}, timing{how}, way{by} {}
+  Measurement(CodecSpec codec, Timing how, std::optional<Way> by = {}) : spec{std::move(codec)}, timing{how}, way{by} {}
 
   CodecSpec spec;
   Timing timing;
-  std::optional<Scheme> way;        ///< one of BenchOptions::other_ways(); empty: the row's own
+  std::optional<Way> way;           ///< one of BenchOptions::other_ways(); empty: the row's own
   ReplayResult result;              ///< errors and bytes of the first round; the samples of all of them
   std::vector<std::size_t> rounds;  ///< how many samples each of them took
   double seconds = 0.0;             ///< of sampling

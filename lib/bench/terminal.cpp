@@ -216,7 +216,12 @@ std::string short_name(const ResultRow& row) {
       row.codec.descriptor->aggregation == Aggregation::sum || row.codec.descriptor->aggregation == Aggregation::gather;
   const bool chosen = plain && row.op == Collective::all_reduce && row.scheme != Scheme::automatic &&
                       row.scheme != resolve(Scheme::automatic, row.codec);
-  return spec_of(row) + (chosen ? fmt::format(" by {}", name_of(row.scheme)) : "");
+  return spec_of(row) + (chosen ? fmt::format(" by {}", name_of(row.scheme)) : "") +
+         (row.inner ? " in two levels" : "");
+}
+
+bool same_way(const ResultRow& a, const ResultRow& b) {
+  return a.scheme == b.scheme && a.inner.has_value() == b.inner.has_value();
 }
 
 bool same_method(const ResultRow& a, const ResultRow& b) {
@@ -252,7 +257,7 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
     for (const ResultRow* best : fastest) {
       if (!same_method(*best, rows[i])) continue;
       known = true;
-      wins = wins || best->scheme == rows[i].scheme;
+      wins = wins || same_way(*best, rows[i]);
     }
     if (wins || !known) kept.push_back(i);
   }
@@ -511,6 +516,13 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
       const std::string hook = hook_call(*last.taken);
       if (!hook.empty())
         out.answer += fmt::format(fmt::runtime(markdown ? "In PyTorch: `{}`\n\n" : "  In PyTorch: {}\n"), hook);
+      if (hook.empty() && last.taken->inner)
+        out.answer +=
+            wrapped(
+                "  In PyTorch: HSDP reduces in two levels, and there this is the all-reduce between machines; "
+                "ddp_hook has one level.",
+                80, "    ") +
+            (markdown ? "\n" : "");
     }
     if (last.others.empty()) continue;
     out.reasons += fmt::format("{}Why not the others ({}):\n{}", out.reasons.empty() && !markdown ? "\n" : "", where,

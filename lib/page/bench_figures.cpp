@@ -178,7 +178,7 @@ class BenchCharts {
     const std::vector<ResultRow> again = modelled_for(networks_, nodes_);
     for (ResultRow& row : modelled_) {
       const auto same = std::find_if(again.begin(), again.end(), [&](const ResultRow& other) {
-        return same_method(other, row) && other.scheme == row.scheme && other.ranks == row.ranks &&
+        return same_method(other, row) && same_way(other, row) && other.ranks == row.ranks &&
                other.network->name == row.network->name;
       });
       if (same == again.end()) continue;
@@ -189,6 +189,7 @@ class BenchCharts {
         if (same->decode->median > 0.0) unit.decode *= row.decode->median / same->decode->median;
       }
       row.measured_ranks = same->measured_ranks;
+      row.measured_node = same->measured_node;
       if (!row.gate_bytes) row.gate_bytes = same->gate_bytes;
       if (!tensor_bytes_.empty()) row.tensorwise_seconds = same->tensorwise_seconds;
     }

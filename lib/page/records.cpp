@@ -202,7 +202,7 @@ ResultRow result_row(const RowReader& cells) {
   row.scheme = scheme_of(cells.text("aggregation"));
   row.op = op_of(cells.text("op"));
   if (const std::string levels = cells.text("levels"); levels.starts_with("node=")) {
-    row.level_node = std::atoi(levels.c_str() + 5);
+    row.level_node = row.measured_node = std::atoi(levels.c_str() + 5);
     if (const std::string inner = cells.text("codec_inner"); !inner.empty()) row.inner = parse_codec(inner);
   }
   row.file = cells.text("file");

@@ -169,7 +169,7 @@ class Tuner {
     bench_.deadline.reset();
     bench_.stop = options_.bench.stop;
     std::size_t replays = bench_.codecs.size() + 2;
-    for (const auto& spec : bench_.codecs) replays += bench_.other_ways(spec).size();
+    for (const auto& spec : bench_.codecs) replays += bench_.other_ways(spec, session_.ranks()).size();
     const auto rows = static_cast<double>(replays);
     bench_.stop.least_seconds = kFinalistSeconds;
     bench_.stop.most_seconds =

@@ -6,6 +6,8 @@ Usage: check_collectives.py GRADTOOL [MPIEXEC]
 import csv
 import io
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -246,6 +248,44 @@ def check_model(folder):
     assert {(r["node"], r["ranks"]) for r in rows} == {("4", "8"), ("4", "16"), ("1", "8"), ("1", "16")}, rows
 
 
+def check_chosen_levels(folder):
+    """A network whose machines have several ranks is modelled in two levels unasked, from machines of fewer ranks as from its own."""
+    network, rows, said = "slow:alpha=1us,beta=1MBps,node=4,inner=nvlink", {}, {}
+    for workers in (4, 8):  # two machines of 2, and of 4
+        capture = folder / f"chosen{workers}.h5"
+        write_capture(capture, workers)
+        run = subprocess.run([GRADTOOL, "bench", capture, "--granularity", "model", "--timing", "isolated", "-n", "3", "--codec", "fp16,int8",
+                              "--network", network, "--network", "1gbe", "--nodes", "1,2,8", "--advise", "--max-nmse", "1", "--csv", "-"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert run.returncode == 0, run.stderr
+        said[workers] = run.stderr
+        all_rows = [r for r in csv.DictReader(io.StringIO(run.stdout)) if r["codec"] in ("fp16", "int8")]
+        levelled = [r for r in all_rows if r["levels"]]
+        replayed = {(r["codec"], r["aggregation"]): r for r in levelled if r["time_source"] == "measured"}
+        assert set(replayed) == {("fp16", "sum"), ("int8", "gather"), ("int8", "alltoall")}, replayed.keys()
+        assert {r["levels"] for r in replayed.values()} == {f"node={workers // 2}"}, replayed
+        modelled = [r for r in levelled if r["time_source"] == "modelled"]
+        assert {(r["levels"], r["node"], r["ranks"]) for r in modelled} == {("node=4", "4", "8"), ("node=4", "4", "32")}, modelled
+        for row in modelled:
+            before = float(replayed[row["codec"], row["aggregation"]]["encode_us_median"])
+            assert abs(float(row["encode_us_median"]) / (before * workers / 8) - 1) < 1e-3, (row["encode_us_median"], before)
+        rows[workers] = {(r["codec"], r["aggregation"], r["ranks"]): r for r in modelled}
+    assert len(rows[4]) == 6 and rows[4].keys() == rows[8].keys(), rows[4].keys()
+    for way, row in rows[4].items():
+        # Scales of shards and rounded ends differ by some bytes.
+        for column in ("comm_us_median", "wire_bytes_inside", "wire_bytes_across"):
+            assert abs(float(row[column]) / float(rows[8][way][column]) - 1) < 0.02, (way, column, row[column], rows[8][way][column])
+    words = " ".join(said[4].split())
+    assert "32 ranks: take int8 by alltoall in two levels." in words and "HSDP reduces in two levels" in words, words
+    line = re.search(r"Again: (gradtool bench .*--nodes 8 --reduce alltoall --levels node=2 .*)", said[4])
+    assert line, said[4]
+    again = subprocess.run([GRADTOOL, *shlex.split(line[1])[1:], "-n", "1", "--csv", "-"], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           text=True).stdout
+    again = [r for r in csv.DictReader(io.StringIO(again)) if r["codec"] == "int8" and r["time_source"] == "modelled"]
+    first = rows[4]["int8", "alltoall", "32"]
+    assert len(again) == 1 and all(again[0][c] == first[c] for c in ("comm_us_median", "nmse", "levels", "ranks", "wire_bytes_across")), (again, first)
+
+
 def check_payloads_of_two_levels(folder):
     """Codecs whose payloads say how many values they hold, beside an inner codec that works after them."""
     capture = folder / "counted.h5"
@@ -347,6 +387,7 @@ def main():
         threads = check_levels(folder)
         qgz = check_qgz(folder)
         check_model(folder)
+        check_chosen_levels(folder)
         check_payloads_of_two_levels(folder)
         check_modelled_decoding(folder)
         check_targets(folder)
