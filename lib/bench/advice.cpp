@@ -357,7 +357,7 @@ class Advice {
         "Faster, but not without a trial (docs/trial.md): {}, {:.2f} times ({}): gradtool.trial(train, [\"{}\"], "
         "steps=300{}). ",
         name_of_row(fastest), gain(judged_seconds(fastest)), said, spec_of(fastest),
-        short_name(fastest) == spec_of(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)));
+        takes_own_scheme(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)));
   }
   /// How long an iteration waits for uncompressed gradients: no codec can save more.
   [[nodiscard]] std::string exposed() const {

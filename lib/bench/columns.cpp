@@ -423,7 +423,7 @@ double cumulative_nmse(double error, double energy) {
 }
 
 Table steps_table(std::span<const ResultRow> rows) {
-  const std::vector<std::string> keys{"run_id", "codec",       "params", "aggregation",
+  const std::vector<std::string> keys{"run_id", "codec",       "params", "aggregation", "levels",
                                       "op",     "granularity", "ranks",  "timing"};
   std::vector<Column> heads;
   std::vector<const ResultColumn*> sources;

@@ -15,10 +15,10 @@ std::size_t BenchOptions::steps_of(std::size_t captured) const {
   return steps > 0 ? std::min(steps, captured) : captured;
 }
 
-std::vector<Way> BenchOptions::other_ways(const CodecSpec& spec, int ranks) const {
+std::vector<Way> BenchOptions::other_ways(const CodecSpec& spec, int replayed) const {
   const bool chooses = scheme == Scheme::automatic && !networks.empty() && op == Collective::all_reduce && node == 1 &&
                        payloads.empty() && reconstruction.empty();
-  if (!chooses || spec.descriptor->aggregation == Aggregation::none) return {};
+  if (!chooses || spec.name() == "none" || spec.name() == "noop") return {};
   std::vector<Way> ways;
   const auto add = [&](Scheme wanted, int machine) {
     try {
@@ -30,17 +30,17 @@ std::vector<Way> BenchOptions::other_ways(const CodecSpec& spec, int ranks) cons
     }
   };
   if (resolved(spec) == Scheme::gather) add(Scheme::alltoall, 1);
-  const int machine = node_for(ranks);
+  const int machine = node_for(replayed);
   if (machine > 1 && add(Scheme::automatic, machine) == Scheme::gather) add(Scheme::alltoall, machine);
   return ways;
 }
 
-int BenchOptions::node_for(int ranks) const {
+int BenchOptions::node_for(int replayed) const {
   int most = 1;
   for (const Network& network : networks) {
     if (network.node == 1) continue;
-    for (int machine = 2; machine <= ranks / 2; ++machine) {
-      if (ranks % machine == 0 && (machine <= network.node || most == 1)) most = std::max(most, machine);
+    for (int machine = 2; machine <= replayed / 2; ++machine) {
+      if (replayed % machine == 0 && (machine <= network.node || most == 1)) most = std::max(most, machine);
     }
     break;
   }

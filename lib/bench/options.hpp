@@ -103,15 +103,16 @@ struct BenchOptions {
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
   /// How many of the captured steps are replayed.
   [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
-  /// Ways beside `scheme` that a codec is replayed by on so many ranks, so that the networks' models can choose: where
+  /// Ways beside `scheme` that a codec is replayed by on `replayed` ranks, so that the networks' models can choose:
+  /// where
   /// --reduce is auto, alltoall for a codec whose payloads are gathered otherwise, and which can work on shards; and
-  /// both once more in two levels, machines of node_for(ranks). Not hop, which sends the same bytes in as many messages
+  /// both once more in two levels, machines of node_for(). Not hop, which sends the same bytes in as many messages
   /// and rounds at each of them.
-  [[nodiscard]] std::vector<Way> other_ways(const CodecSpec& spec, int ranks) const;
+  [[nodiscard]] std::vector<Way> other_ways(const CodecSpec& spec, int replayed) const;
   /// Ranks of a machine where a replay stands for a modelled network with machines of several ranks: as many as the
   /// network's where the ranks make two such machines or more, else the most that do. 1: no network has such machines,
   /// or the ranks cannot be divided so.
-  [[nodiscard]] int node_for(int ranks) const;
+  [[nodiscard]] int node_for(int replayed) const;
   /// `scheme`, but what they always ride for none and noop.
   [[nodiscard]] Scheme scheme_for(const CodecSpec& spec) const;
   /// True where `spec` works between machines, and another codec inside. The baselines stay what they are.

@@ -48,7 +48,7 @@ const OwnTrial::Arm* OwnTrial::arm_of(const ResultRow& row) const {
   const std::string codec = row.codec.name() + (params.empty() ? "" : ":" + params);
   const auto found = std::find_if(arms.begin(), arms.end(), [&](const Arm& arm) { return arm.codec == codec; });
   if (found == arms.end()) return nullptr;
-  const bool same_way = name_of(row.scheme) == scheme || (scheme == "auto" && short_name(row) == spec_of(row));
+  const bool same_way = name_of(row.scheme) == scheme || (scheme == "auto" && takes_own_scheme(row));
   return same_way || found->verdict == Verdict::loses ? &*found : nullptr;
 }
 

@@ -9,15 +9,7 @@
 #include "lib/bench/job_trace.hpp"
 
 namespace gradtool {
-namespace {
-
-/// Whether a codec has to be told its way: it takes another one by itself.
-bool names_way(ResultRow row) {
-  row.inner.reset();
-  return short_name(row) != spec_of(row);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
@@ -42,7 +34,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   if (options.library) command += fmt::format(" --library {}", name_of(*options.library));
   if (options.codec_speed) command += " --codec-speed " + shell_word(options.codec_speed->text());
   if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
-  if (names_way(row) || options.scheme != Scheme::automatic)
+  if (!takes_own_scheme(row) || options.scheme != Scheme::automatic)
     command += fmt::format(" --reduce {}", name_of(row.scheme));
   if (row.inner) command += fmt::format(" --levels node={}", row.measured_node);
   if (const auto& inner = options.inner)
@@ -60,7 +52,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
 std::string hook_call(const ResultRow& row) {
   if (row.op != Collective::all_reduce || row.level_node > 1) return "";
   std::string call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
-  if (names_way(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
+  if (!takes_own_scheme(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
   if (row.gated_share > 0.0) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
   return call + ")";
 }

@@ -266,6 +266,11 @@ void set_verdicts(std::span<ResultRow> rows);
 /// The name under which a row stands in tables for people: the same, and the way where it is not the one that the codec
 /// takes by itself, as in "nvfp4 by alltoall".
 [[nodiscard]] std::string short_name(const ResultRow& row);
+/// Whether the codec took the scheme that it takes by itself.
+[[nodiscard]] bool takes_own_scheme(const ResultRow& row);
+/// Bytes of what the row's codec works on / its payload. A row in two levels counts what is sent inside machines among
+/// its payload, so that the ratio of the same codec in one level is taken where `rows` have it.
+[[nodiscard]] std::optional<double> ratio_of_codec(const ResultRow& row, std::span<const ResultRow> rows);
 /// Whether two rows of one codec took the same way, whatever the ranks of their machines.
 [[nodiscard]] bool same_way(const ResultRow& a, const ResultRow& b);
 /// Whether two rows are of one codec with the same parameters, reduced by the same units, whatever way each takes.

@@ -111,6 +111,13 @@ std::string short_number(double value) {
   return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
+/// The name as narrow columns have it.
+std::string without_levels(std::string name) {
+  if (const std::size_t levels = name.find(" in two levels"); levels != std::string::npos)
+    name.replace(levels, std::string::npos, " 2L");
+  return name;
+}
+
 /// A line for each codec, and for each of several granularities, and a column for each group, which is a number of
 /// ranks.
 template <class Value>
@@ -123,12 +130,13 @@ std::string table_by_ranks(const std::vector<const ModelledGroup*>& groups, bool
     header.push_back(fmt::format("{}", group->ranks));
     for (const ResultRow* row : group->rows) {
       if (row->codec.name() == "none" && !with_none) continue;
-      const auto [found, fresh] =
-          line_of.emplace(short_name(*row) + (several_cuts ? " " + row->granularity : ""), lines.size());
-      if (fresh) lines.push_back({found->first});
+      const auto [found, fresh] = line_of.emplace(
+          without_levels(short_name(*row)) + (several_cuts ? " " + row->granularity : ""), lines.size());
+      if (fresh) lines.emplace_back(header.size() - 1, "-").front() = found->first;
       const std::optional<double> value = value_of(*row);
       lines[found->second].push_back(value ? short_number(*value) : "-");
     }
+    for (auto& line : lines) line.resize(header.size(), "-");  // a way that is not there among so few ranks
   }
   std::vector<bool> right(header.size(), true);
   right.front() = false;
@@ -137,7 +145,7 @@ std::string table_by_ranks(const std::vector<const ModelledGroup*>& groups, bool
 
 /// Whether two rows are of one codec with the same parameters, on the same way.
 bool same_codec(const ResultRow& a, const ResultRow& b) {
-  return a.codec.name() == b.codec.name() && a.codec.params_text() == b.codec.params_text() && a.scheme == b.scheme;
+  return a.codec.name() == b.codec.name() && a.codec.params_text() == b.codec.params_text() && same_way(a, b);
 }
 
 bool any_noisy(const std::vector<const ResultRow*>& rows) {
@@ -211,13 +219,23 @@ std::string spec_of(const ResultRow& row) {
   return row.codec.name() + (row.codec.given.empty() ? "" : ":" + row.codec.given);
 }
 
-std::string short_name(const ResultRow& row) {
+bool takes_own_scheme(const ResultRow& row) {
   const bool plain =
       row.codec.descriptor->aggregation == Aggregation::sum || row.codec.descriptor->aggregation == Aggregation::gather;
-  const bool chosen = plain && row.op == Collective::all_reduce && row.scheme != Scheme::automatic &&
-                      row.scheme != resolve(Scheme::automatic, row.codec);
-  return spec_of(row) + (chosen ? fmt::format(" by {}", name_of(row.scheme)) : "") +
+  return !plain || row.op != Collective::all_reduce || row.scheme == Scheme::automatic ||
+         row.scheme == resolve(Scheme::automatic, row.codec);
+}
+
+std::string short_name(const ResultRow& row) {
+  return spec_of(row) + (takes_own_scheme(row) ? "" : fmt::format(" by {}", name_of(row.scheme))) +
          (row.inner ? " in two levels" : "");
+}
+
+std::optional<double> ratio_of_codec(const ResultRow& row, std::span<const ResultRow> rows) {
+  const auto in_one_level = std::find_if(rows.begin(), rows.end(), [&](const ResultRow& other) {
+    return row.inner && !other.inner && other.bytes && !other.modelled() && same_method(other, row);
+  });
+  return in_one_level == rows.end() ? row.payload_ratio() : in_one_level->payload_ratio();
 }
 
 bool same_way(const ResultRow& a, const ResultRow& b) {
@@ -292,6 +310,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
   const auto sort_key = [&](const ResultRow& row) {
     const ResultRow* modelled = modelled_of(row);
     if (modelled != nullptr) return judged_seconds(*modelled);
+    if (!groups.empty() && row.inner) return std::numeric_limits<double>::max();  // too few ranks there for two levels
     // Uncompressed is what the others are measured by, so it stands first, and what sends nothing at the very end.
     if (row.codec.name() == "none") return -std::numeric_limits<double>::infinity();
     if (row.codec.name() == "noop") return std::numeric_limits<double>::infinity();
@@ -333,7 +352,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     cells.push_back({text});
     inks.emplace_back();
   };
-  bool any_open = false;
+  bool any_open = false, any_levels = false;
   const ResultRow* before = nullptr;
   for (const ResultRow* row : lines) {
     const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
@@ -349,9 +368,12 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     any_open = any_open || is_open(judged->verdict);
     const bool baseline = row->codec.name() == "none" || row->codec.name() == "noop";
     std::string name = short_name(*row);
-    if (const std::size_t way = name.find(" by "); way != std::string::npos) name.erase(way, 3);  // columns are narrow
+    // Columns are narrow.
+    if (const std::size_t way = name.find(" by "); way != std::string::npos) name.erase(way, 3);
+    name = without_levels(name);
+    any_levels = any_levels || row->inner;
     cells.push_back({is_taken && style == Style::markdown ? fmt::format("**{}**", name) : name,
-                     baseline ? "" : shown(row->payload_ratio(), "{:.4g}"),
+                     baseline ? "" : shown(ratio_of_codec(*row, all_rows), "{:.4g}"),
                      judged->bytes ? human_bytes(judged->bytes->wire_per_rank) : "-",
                      row->errors ? fmt::format("{:.2g}", row->errors->nmse()) : "-",
                      shown(row->cumulative_nmse, "{:.2g}"), baseline ? "" : shown(row->encode_gb_s(), "{:.2f}"),
@@ -374,11 +396,12 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
                  "ratio: {} bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, "
                  "of {}, relative; accum: of the sum over steps. enc, dec: GB/s of "
                  "fp32 bytes, one rank at a time on {} thread{}. pays: on links below so many Gbit/s, for "
-                 "{}{}. +-%: noise of enc + dec{}.",
+                 "{}{}. +-%: noise of enc + dec{}.{}",
                  baseline_words(lines), where, result_words(lines.empty() ? Collective::all_reduce : lines.front()->op),
                  lines.empty() ? 1 : lines.front()->threads, lines.empty() || lines.front()->threads == 1 ? "" : "s",
                  where, any_open ? " (! known to no better than 20 %)" : "",
-                 any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : ""),
+                 any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : "",
+                 any_levels ? " 2L: in two levels, uncompressed inside machines." : ""),
              style) +
          remarks.text(style);
 }

@@ -706,11 +706,15 @@ class BenchCharts {
         for (std::size_t s = 0; s < one.rows().size(); ++s) add_step(one, s);
       } else if (source_.steps) {
         const Table& all = *source_.steps;
+        // Tables of older versions lack the column.
+        const bool has_levels = std::any_of(all.columns().begin(), all.columns().end(),
+                                            [](const Column& column) { return column.name == "levels"; });
         for (std::size_t s = 0; s < all.rows().size(); ++s) {
           const auto same = [&](const char* column) {
             return text_at(all, s, column) == text_at(record_.table, record_.place[i], column);
           };
-          if (same("codec") && same("params") && same("aggregation") && same("granularity") && same("timing"))
+          if (same("codec") && same("params") && same("aggregation") && (!has_levels || same("levels")) &&
+              same("granularity") && same("timing"))
             add_step(all, s);
         }
       }
@@ -728,7 +732,7 @@ class BenchCharts {
     std::map<std::vector<std::string>, const ResultRow*> by_key;
     const auto key = [&](std::size_t place) {
       std::vector<std::string> texts;
-      for (const char* column : {"codec", "params", "granularity", "aggregation"})
+      for (const char* column : {"codec", "params", "granularity", "aggregation", "levels"})
         texts.push_back(text_at(record_.table, place, column));
       return texts;
     };

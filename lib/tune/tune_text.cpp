@@ -34,7 +34,7 @@ std::string front_text(const TuneReport& report, const std::vector<const ResultR
   for (const ResultRow* row : front) {
     lines.push_back({short_name(*row), fmt::format("{:.2g}", judged_error(*row)), human_seconds(judged_seconds(*row)),
                      none == nullptr ? "-" : fmt::format("{:.2f}", judged_seconds(*none) / judged_seconds(*row)),
-                     fmt::format("{:.4g}", row->payload_ratio().value_or(0.0))});
+                     fmt::format("{:.4g}", ratio_of_codec(*row, report.bench.rows).value_or(0.0))});
   }
   const std::vector<bool> right{false, true, true, true, true};
   return style == Style::markdown ? markdown_rows(header, lines, right) + "\n" : format_rows(header, lines, right, 40);
