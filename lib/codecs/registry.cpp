@@ -169,6 +169,11 @@ std::string CodecSpec::params_text() const {
   return text;
 }
 
+MemoryPasses memory_passes(const CodecDescriptor& codec, const Params& params) {
+  if (codec.passes != nullptr) return codec.passes(params);
+  return {.kept = codec.delays || !codec.target.empty() ? 1 : 0};
+}
+
 std::vector<CodecSpec> all_codecs() {
   std::vector<CodecSpec> specs;
   for (const auto* codec : codecs()) specs.push_back(parse_codec(codec->name));

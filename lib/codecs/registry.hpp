@@ -8,6 +8,7 @@
 
 #include "lib/codecs/codec.hpp"
 #include "lib/codecs/layout.hpp"
+#include "lib/codecs/memory_passes.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/dtype.hpp"
 
@@ -66,6 +67,9 @@ struct CodecDescriptor {
   std::string_view momentum = {};
   Determinism determinism = Determinism::cross_backend;
   std::string_view payload;  ///< payload formula, for the docs
+  /// What it must read and write beside the payload. Null: it reads every element of the gradient once, and one value
+  /// an element that it keeps where it `delays` or has a `target`; see memory_passes().
+  MemoryPasses (*passes)(const Params&) = nullptr;
   /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
   /// (Aggregation::own).
   std::unique_ptr<Codec<Space::host>> (*make_host)(const Params&, const Layout&) = nullptr;
@@ -134,6 +138,8 @@ struct CodecSpec {
 [[nodiscard]] inline bool has_codec(const CodecDescriptor& codec) {
   return codec.make_host != nullptr;
 }
+/// The passes over memory that the codec declares, with these parameters.
+[[nodiscard]] MemoryPasses memory_passes(const CodecDescriptor& codec, const Params& params);
 /// Every registered codec with its default parameters.
 [[nodiscard]] std::vector<CodecSpec> all_codecs();
 

@@ -312,6 +312,7 @@ extern constinit const CodecDescriptor adacomp_codec{
     .delays = true,
     .by_layout = true,
     .payload = "64 + 32 T + w (bins + k) bits, T tensors, w = 8 for bins up to 64, else 16; each tensor in words of 32",
+    .passes = [](const Params&) { return MemoryPasses{.kept = 1, .scatters = true}; },
     .make_host = make_method_codec<Space::host, AdaCompCodec>,
 };
 

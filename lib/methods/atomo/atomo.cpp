@@ -249,6 +249,11 @@ extern constinit const CodecDescriptor atomo_codec{
     .by_layout = true,
     .determinism = Determinism::run_to_run,
     .payload = "64 + 32 F + 32 (sum over F matrices of about s (rows + columns + 1) + other elements) bits",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{.again = ReadAgain::tensor,
+                              .why = "the factors of one side are the products of a matrix with those of the other"};
+        },
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Atomo>(p, layout);
     },

@@ -225,6 +225,7 @@ extern constinit const CodecDescriptor dct_codec{
     .memory = true,
     .delays = true,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k elements that reach the threshold",
+    .passes = [](const Params&) { return MemoryPasses{.kept = 1, .scatters = true}; },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<DctCodec>(p);
     },

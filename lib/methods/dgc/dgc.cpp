@@ -378,6 +378,12 @@ extern constinit const CodecDescriptor dgc_codec{
     .by_layout = true,
     .momentum = "momentum",
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, and with dense vectors of d elements 64 + 32 d more",
+    .passes =
+        [](const Params& p) {
+          MemoryPasses passes{.kept = p.real("momentum") > 0.0 ? 2 : 1, .scatters = true};
+          if (!p.is("clip", "off")) passes.again = ReadAgain::unit, passes.why = "clipping needs the norm first";
+          return passes;
+        },
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<HostDgc>(p, layout);
     },

@@ -105,6 +105,11 @@ extern constinit const CodecDescriptor dion_codec{
     .momentum = "mu",
     .determinism = Determinism::run_to_run,
     .payload = "32 (sum over matrices of r (rows + columns) + other elements) bits",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{
+              .again = ReadAgain::unit, .why = "the second product needs the sum over ranks of the first", .kept = 1};
+        },
     .make_host = nullptr,
     .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
       return std::make_unique<DionReducer<Space::host, HostDionSteps>>(setup);

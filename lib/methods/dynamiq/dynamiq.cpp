@@ -48,6 +48,10 @@ extern constinit const CodecDescriptor dynamiq_codec{
     .memory = true,
     .determinism = Determinism::cross_backend,
     .payload = "at most bits n but for padding, and at least (2 + 0.6875) n bits",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{.again = ReadAgain::unit, .why = "widths follow from sums over all ranks"};
+        },
     .make_host = nullptr,
     .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
       return std::make_unique<DynamiqReducer<Space::host, HostDynamiq>>(setup);

@@ -165,6 +165,11 @@ extern constinit const CodecDescriptor fp8_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "8 n + 32 ceil(n/block) bits; scale=row: ceil(n/row), scale=unit: 1",
+    .passes =
+        [](const Params& p) {
+          if (!p.is("scale", "unit")) return MemoryPasses{};
+          return MemoryPasses{.again = ReadAgain::unit, .why = "codes need the largest magnitude first"};
+        },
     .make_host = [](const Params& p,
                     const Layout&) { return p.is("format", "e5m2") ? make<format::kE5M2>(p) : make<format::kE4M3>(p); },
 };

@@ -111,6 +111,11 @@ extern constinit const CodecDescriptor mx_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "bits n + 8 ceil(n/32) bits (scale=unit: bits n + 32); bits = 8, 6 or 4",
+    .passes =
+        [](const Params& p) {
+          if (!p.is("scale", "unit")) return MemoryPasses{};
+          return MemoryPasses{.again = ReadAgain::unit, .why = "codes need the largest magnitude first"};
+        },
     .make_host = [](const Params& p, const Layout&) { return make(p); },
 };
 

@@ -31,6 +31,7 @@ extern constinit const CodecDescriptor noop_codec{
     .params = {},
     .aggregation = Aggregation::none,
     .payload = "0 bits",
+    .passes = [](const Params&) { return MemoryPasses{.reads = 0.0, .why = "it sends nothing", .scatters = true}; },
     .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Noop>();
     },

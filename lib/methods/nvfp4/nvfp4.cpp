@@ -250,6 +250,11 @@ extern constinit const CodecDescriptor nvfp4_codec{
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "32 + 4 n + 8 ceil(n/16) bits",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{.again = ReadAgain::unit,
+                              .why = "scales of blocks are in units of the largest magnitude"};
+        },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Nvfp4Codec>(p);
     },

@@ -55,6 +55,11 @@ extern constinit const CodecDescriptor powersgd_codec{
     .by_layout = true,
     .determinism = Determinism::run_to_run,
     .payload = "32 (sum over matrices of r (rows + columns) + other elements) bits",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{.again = ReadAgain::unit,
+                              .why = "the second product needs the sum over ranks of the first"};
+        },
     .make_host = nullptr,
     .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
       return std::make_unique<PowerSgdReducer<Space::host, HostLowRankSteps>>(setup);

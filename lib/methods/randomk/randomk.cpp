@@ -126,6 +126,11 @@ extern constinit const CodecDescriptor randomk_codec{
     .error_feedback = true,
     .amplifier = "scale",
     .payload = "32 k + 160 bits, k = round(ratio n)",
+    .passes =
+        [](const Params& p) {
+          return MemoryPasses{
+              .reads = p.real("ratio"), .why = "elements that it does not draw are not looked at", .scatters = true};
+        },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<RandomK>(p);
     },

@@ -245,6 +245,11 @@ extern constinit const CodecDescriptor sidco_codec{
     .error_feedback = true,
     .determinism = Determinism::run_to_run,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k elements that reach the threshold",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{
+              .again = ReadAgain::unit, .why = "the threshold follows from the mean magnitude", .scatters = true};
+        },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Sidco>(p);
     },

@@ -96,6 +96,7 @@ extern constinit const CodecDescriptor signsgd_codec{
     .by_layout = true,
     .momentum = "momentum",
     .payload = "n + 32 T bits, T tensors, each padded to 32 bits; scale=none: without the 32 T",
+    .passes = [](const Params& p) { return MemoryPasses{.kept = p.real("momentum") > 0.0 ? 1 : 0}; },
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<SignCodec>("signsgd", layout, p.is("scale", "mean"));
     },

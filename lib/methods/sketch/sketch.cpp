@@ -124,6 +124,7 @@ extern constinit const CodecDescriptor sketch_codec{
     .error_feedback = true,
     .momentum = "mu",
     .payload = "32 n / compression + 32 P k bits, k = round(ratio n); 32 n where that is no less",
+    .passes = [](const Params& p) { return MemoryPasses{.kept = p.real("mu") > 0.0 ? 1 : 0}; },
     .make_host = nullptr,
     .make_host_reducer = make_method_reducer<Space::host, SketchReducer<Space::host, HostSteps>>,
 };

@@ -244,6 +244,7 @@ extern constinit const CodecDescriptor sparseloco_codec{
     .delays = true,
     .by_layout = true,
     .payload = "64 + 14 k bits for each chunk of 4096 elements, k values; positions and codes padded to 32",
+    .passes = [](const Params&) { return MemoryPasses{.kept = 1, .scatters = true}; },
     .make_host = make_method_codec<Space::host, SparseLoco>,
     .make_host_reducer = make_sparseloco_reducer<Space::host, SparseLoco>,
 };

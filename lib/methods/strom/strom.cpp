@@ -288,6 +288,7 @@ extern constinit const CodecDescriptor strom_codec{
     .aggregation = Aggregation::gather,
     .error_feedback = true,
     .payload = "128 + min(32 k, k + n, k + Elias) bits, k elements above tau; dense: 2 n bits",
+    .passes = [](const Params&) { return MemoryPasses{.scatters = true}; },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       const Strom rule{static_cast<float>(p.real("tau"))};
       if (p.is("form", "dense")) return std::make_unique<DenseStrom>(rule);

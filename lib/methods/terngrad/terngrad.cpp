@@ -173,6 +173,8 @@ extern constinit const CodecDescriptor terngrad_codec{
     .aggregation = Aggregation::gather,
     .by_layout = true,
     .payload = "2 n + 32 T bits (pack=base3: 8/5 n + 32 T), T tensors, each padded to 32 bits",
+    .passes =
+        [](const Params&) { return MemoryPasses{.again = ReadAgain::tensor, .why = "codes need the scale first"}; },
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<TernGrad>(p, layout);
     },

@@ -284,6 +284,10 @@ extern constinit const CodecDescriptor thc_codec{
     .aggregation = Aggregation::own,
     .error_feedback = true,
     .payload = "bits d + 8 d/p + 32 bits, d = n with its last block padded to a power of two; 16 d/p for p top > 255",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{.again = ReadAgain::unit, .why = "codes need the largest norm of all ranks first"};
+        },
     .make_host = nullptr,
     .make_host_reducer = make_thc_reducer<Space::host, HostSteps>,
 };

@@ -86,6 +86,7 @@ extern constinit const CodecDescriptor topk_codec{
     .aggregation = Aggregation::gather,
     .error_feedback = true,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k = round(ratio n)",
+    .passes = [](const Params&) { return MemoryPasses{.scatters = true}; },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<TopK>(p);
     },

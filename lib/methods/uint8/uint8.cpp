@@ -165,6 +165,10 @@ extern constinit const CodecDescriptor uint8_codec{
     .params = {},
     .aggregation = Aggregation::gather,
     .payload = "8192 + 8 n bits, padded to 32",
+    .passes =
+        [](const Params&) {
+          return MemoryPasses{.again = ReadAgain::unit, .why = "codes need the mean and the deviation first"};
+        },
     .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Uint8>();
     },

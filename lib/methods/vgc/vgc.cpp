@@ -363,6 +363,7 @@ extern constinit const CodecDescriptor vgc_codec{
     .by_layout = true,
     .needs_second_moment = true,
     .payload = "64 + 40 T + 32 k bits, T tensors, k elements that passed the test",
+    .passes = [](const Params&) { return MemoryPasses{.kept = 2, .side = 1, .scatters = true}; },
     .make_host = make_method_codec<Space::host, VgcCodec>,
 };
 

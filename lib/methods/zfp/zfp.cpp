@@ -301,6 +301,11 @@ extern constinit const CodecDescriptor zfp_codec{
     .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,
     .payload = "128 + rate n bits; mode=accuracy: 128 + 32 ceil(n/8192) bits and the chunks",
+    .passes =
+        [](const Params& p) {
+          if (!p.is("mode", "accuracy")) return MemoryPasses{};
+          return MemoryPasses{.again = ReadAgain::unit, .why = "the tolerance is a share of the largest magnitude"};
+        },
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<Zfp>(p);
     },
