@@ -171,7 +171,8 @@ void add_carriers(CLI::App& app, std::optional<std::string>& library, std::optio
   app.add_option(
          "--codec-speed", codec_speed,
          "Model with codec times other than those measured here: the JSON record of a bench on another machine, "
-         "such as a GPU's, or floor:3000, the least that codecs can take beside a memory of 3000 GB/s")
+         "such as a GPU's, or floor:3000, the least that codecs can take beside a memory of 3000 GB/s "
+         "(floor:3000,cache=50MB: and a cache of 50 MB, else 256 MB)")
       ->type_name("FILE|floor:GB/S");
 }
 

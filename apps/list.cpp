@@ -81,6 +81,15 @@ nlohmann::ordered_json codec_json(Codecs chosen) {
     rows[i]["by_layout"] = codec.by_layout;
     rows[i]["needs_weight"] = codec.needs_weight;
     rows[i]["needs_second_moment"] = codec.needs_second_moment;
+    const MemoryPasses passes = memory_passes(codec, Params{codec.name, codec.params, ""});
+    rows[i]["memory_floor"] = {{"reads", passes.reads},
+                               {"reads_again", passes.again == ReadAgain::unit     ? "unit"
+                                               : passes.again == ReadAgain::tensor ? "tensor"
+                                                                                   : "never"},
+                               {"why", passes.why},
+                               {"kept", passes.kept},
+                               {"side", passes.side},
+                               {"scatters", passes.scatters}};
   }
   return rows;
 }

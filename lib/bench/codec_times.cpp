@@ -7,9 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/text.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
@@ -76,12 +78,21 @@ void set_times(ResultRow& row, const PhaseSummary& encode, const PhaseSummary& d
   row.decode = decode;
 }
 
-/// Whether a rank keeps a value for every element from step to step: a residual, or the momentum that its method sends.
-bool keeps_memory(const CodecDescriptor& codec) {
-  return codec.delays || !codec.target.empty();
+/// Float32 that the codec reads beside one pass over the row's units: elements that `cache` bytes do not hold until it
+/// reads them again, and side inputs.
+double read_beside(const ResultRow& row, const MemoryPasses& passes, double cache) {
+  double elements = 0.0;
+  for (const UnitProfile& unit : row.units) {
+    const std::size_t span = passes.again == ReadAgain::unit ? unit.elements : unit.largest_tensor;
+    const double encoded = row.encoded_share() * static_cast<double>(span);
+    if (passes.again != ReadAgain::never && 4.0 * encoded > cache) elements += encoded;
+    if (unit.has_side) elements += row.encoded_share() * static_cast<double>(unit.elements) * passes.side;
+  }
+  return elements;
 }
 
 constexpr std::string_view kFloor = "floor:";
+constexpr std::string_view kCache = ",cache=";
 
 }  // namespace
 
@@ -159,7 +170,7 @@ bool RecordedTimes::apply(ResultRow& row) const {
   return true;
 }
 
-MemoryFloor memory_floor(const ResultRow& row) {
+MemoryFloor memory_floor(const ResultRow& row, double cache) {
   const double n = static_cast<double>(row.elements);
   // Of a reduce-scatter a rank keeps its shard.
   const double kept = row.op == Collective::reduce_scatter ? n / row.measured_ranks : n;
@@ -170,12 +181,16 @@ MemoryFloor memory_floor(const ResultRow& row) {
     return {.encode = 0.0, .decode = divided, .decode_fixed = divided};
   }
   const double encoded = row.encoded_share() * n;
-  // In two levels the residual is a shard's, and a method that has not begun keeps none: both are left out of what is
-  // needed at least.
-  const bool keeps = row.codec.feedback() != Feedback::off || keeps_memory(*row.codec.descriptor);
-  const double residual = keeps && row.reached && !row.inner ? 8.0 * encoded : 0.0;
+  MemoryPasses passes = memory_passes(*row.codec.descriptor, row.codec.params);
+  if (row.codec.feedback() != Feedback::off) {  // the residual is added to every element
+    ++passes.kept;
+    passes.reads = 1.0;
+  }
+  // In two levels what is kept is a shard's, and a method that has not begun keeps nothing: both are left out of what
+  // is needed at least.
+  if (!row.reached || row.inner) passes = {.reads = passes.reads};
   const double payloads = decodes_every_rank(row) ? row.measured_ranks : 1.0;
-  return {.encode = 4.0 * encoded + row.bytes->payload + residual,
+  return {.encode = passes.encode_bytes(encoded, read_beside(row, passes, cache)) + row.bytes->payload,
           .decode = payloads * row.bytes->payload + 4.0 * kept,
           .decode_fixed = 4.0 * kept};
 }
@@ -183,15 +198,36 @@ MemoryFloor memory_floor(const ResultRow& row) {
 std::string memory_floor_words(const CodecDescriptor& codec) {
   if (codec.name == "noop") return "nothing is read or written";
   if (codec.name == "none") return "encode: nothing; decode: 4 bytes an element read and 4 written, in float32";
+  const MemoryPasses passes = memory_passes(codec, Params{codec.name, codec.params, ""});
   const bool chosen = !codec.memory;
-  std::string residual;
-  if (chosen ? codec.error_feedback : keeps_memory(codec))
-    residual = fmt::format(", 4 read and 4 written for {}", chosen ? "the residual (ef=off: none)" : "its memory");
-  else if (chosen)
-    residual = " (with ef=on 4 read and 4 written for the residual)";
-  return fmt::format(
-      "encode: 4 bytes an element read, the payload written{}; decode: {} read, 4 bytes an element written", residual,
-      codec.aggregation == Aggregation::gather ? "every rank's payload" : "a payload");
+  std::string encode = "4 bytes an element read";
+  if (passes.reads < 1.0) encode += fmt::format(" (with ef=off {:g}: {})", 4.0 * passes.reads, passes.why);
+  encode += ", the payload written";
+  if (passes.kept > 0) encode += fmt::format(", {0} read and {0} written for its memory", 4 * passes.kept);
+  if (passes.side > 0)
+    encode += fmt::format(", {} read of {}", 4 * passes.side, codec.needs_weight ? "weights" : "second moments");
+  if (chosen && codec.error_feedback) encode += ", 4 read and 4 written for the residual (ef=off: none)";
+  if (chosen && !codec.error_feedback) encode += " (with ef=on 4 read and 4 written for the residual)";
+  const auto twice = [](const MemoryPasses& p) {
+    return fmt::format("4 are read again where no cache holds the {}, because {}",
+                       p.again == ReadAgain::tensor ? "tensor" : "unit", p.why);
+  };
+  if (passes.again != ReadAgain::never) encode += "; " + twice(passes);
+  for (const ParamInfo& info : codec.params) {
+    // Some methods read twice with another choice, or with a number in the place of a word such as off.
+    std::vector<std::string> values;
+    std::istringstream words{std::string{info.choices}};
+    for (std::string word; std::getline(words, word, '|');) values.push_back(word);
+    const bool number = info.kind != ParamInfo::Kind::choice;
+    if (number) values.push_back(fmt::format("{:g}", info.min));
+    for (const std::string& value : values) {
+      const auto other = memory_passes(codec, Params{codec.name, codec.params, fmt::format("{}={}", info.name, value)});
+      if (passes.again == ReadAgain::never && other.again != ReadAgain::never)
+        encode += fmt::format("; with {}{}{} {}", info.name, number ? "" : "=", number ? "" : value, twice(other));
+    }
+  }
+  return fmt::format("encode: {}; decode: {} read, 4 bytes an element written", encode,
+                     codec.aggregation == Aggregation::gather ? "every rank's payload" : "a payload");
 }
 
 std::string codec_speed_file(const std::string& text) {
@@ -205,15 +241,24 @@ CodecSpeed CodecSpeed::parse(const std::string& text) {
     speed.source_ = RecordedTimes::read(text);
     return speed;
   }
-  const std::string_view number = std::string_view{text}.substr(kFloor.size());
+  const std::string_view floor = std::string_view{text}.substr(kFloor.size());
+  const std::size_t end = std::min(floor.find(','), floor.size());
+  const std::string_view cache = floor.substr(end);
   double rate = 0.0;
-  const auto result = std::from_chars(number.data(), number.data() + number.size(), rate);
-  if (result.ec != std::errc{} || result.ptr != number.data() + number.size() || !(rate > 0.0 && rate <= 1e9)) {
+  const auto result = std::from_chars(floor.data(), floor.data() + end, rate);
+  const bool valid = result.ec == std::errc{} && result.ptr == floor.data() + end && rate > 0.0 && rate <= 1e9 &&
+                     (cache.empty() || cache.starts_with(kCache));
+  if (!valid) {
     throw Error{Fault::usage, fmt::format("--codec-speed '{}' is not valid; write the GB/s of a memory above 0, as "
-                                          "floor:3000, or the record of another bench, as card.json",
+                                          "floor:3000 or floor:3000,cache=50MB, or the record of another bench, as "
+                                          "card.json",
                                           text)};
   }
-  speed.source_ = rate * 1e9;
+  Memory memory{.bytes_per_second = rate * 1e9};
+  if (!cache.empty())
+    memory.cache =
+        static_cast<double>(parse_bytes(std::string{cache.substr(kCache.size())}, "--codec-speed floor: cache"));
+  speed.source_ = memory;
   return speed;
 }
 
@@ -229,12 +274,13 @@ bool CodecSpeed::apply(ResultRow& row) const {
     row.codec_times_file = record->path();
     return true;
   }
-  const double rate = std::get<double>(source_);
-  const MemoryFloor floor = memory_floor(row);
+  const auto [rate, cache] = std::get<Memory>(source_);
+  const MemoryFloor floor = memory_floor(row, cache);
   const auto exactly = [](double time) { return PhaseSummary{.median = time, .low = time, .high = time}; };
   set_times(row, exactly(floor.encode / rate), exactly(floor.decode / rate));
   row.decode_fixed_share = floor.decode > 0.0 ? floor.decode_fixed / floor.decode : 0.0;
   row.processor = fmt::format("a processor with {:g} GB/s of memory", rate * 1e-9);
+  if (cache != kLargestCache) row.processor += fmt::format(" and {} of cache", human_bytes(cache));
   row.device = "floor";
   row.threads = 1;
   row.codec_times = CodecTimes::floor;

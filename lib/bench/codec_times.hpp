@@ -40,29 +40,33 @@ class RecordedTimes {
 };
 
 /// What a step of a row must at least move between a rank's processor and its memory, in bytes, whatever the
-/// implementation: a cache that keeps what was read a moment ago makes a second pass free, a first one never.
+/// implementation.
 struct MemoryFloor {
   double encode = 0.0;
   double decode = 0.0;        ///< for the ranks that were measured
   double decode_fixed = 0.0;  ///< of `decode`, what more ranks add nothing to
 };
-/// With n elements, P bytes of payload and p measured ranks:
-/// - encoding reads 4 n, of an all-gather those of its shard, and writes P; error feedback, a memory of the method's
-/// own
-///   that holds back parts of the gradient, and a momentum that it sends read and write n values, 8 n more;
+/// The largest cache of a processor that gradients are trained on, in bytes: AMD's MI300X has 256 MB.
+constexpr double kLargestCache = 256e6;
+/// With n elements, P bytes of payload, p measured ranks, and what the codec declares (MemoryPasses):
+/// - encoding reads 4 n, of an all-gather those of its shard, and writes P. It reads as much again where the codec
+///   declares that, in units (or the largest tensors of units) of more than `cache` bytes: a cache that keeps what was
+///   read a moment ago makes a second pass free, a first one never. The residual of error feedback, and each value an
+///   element that the method keeps, are read and written, 8 n more; each side input that the capture has is read, 4 n.
+///   Without error feedback a method that looks at a part of the elements reads that part;
 /// - decoding reads the payloads (p P in a gather, P else) and writes 4 n, of a reduce-scatter those of the shard;
 /// - none encodes nothing and divides in place, 8 n, unless gradients have 16 bits or are not averaged; noop moves
 ///   nothing.
 /// The row has bytes.
-[[nodiscard]] MemoryFloor memory_floor(const ResultRow& row);
-/// The same in words, for `gradtool list NAME`.
+[[nodiscard]] MemoryFloor memory_floor(const ResultRow& row, double cache = kLargestCache);
+/// What the codec declares, with its defaults, in words for `gradtool list NAME`.
 [[nodiscard]] std::string memory_floor_words(const CodecDescriptor& codec);
 
 /// What --codec-speed says: where codec times come from that take the place of the measured ones in modelled rows.
 class CodecSpeed {
  public:
-  /// "floor:3000", the GB/s of a memory, or the path of a record. Throws Fault::usage for a rate that is none, and as
-  /// RecordedTimes::read.
+  /// "floor:3000", the GB/s of a memory, also "floor:3000,cache=50MB" with what its processor's cache holds, or the
+  /// path of a record. Throws Fault::usage for what is no rate or no size, and as RecordedTimes::read.
   static CodecSpeed parse(const std::string& text);
 
   /// Replaces the row's times and sets `codec_times`; false where there are none for it.
@@ -74,7 +78,11 @@ class CodecSpeed {
 
  private:
   std::string text_;
-  std::variant<RecordedTimes, double> source_ = 0.0;  ///< or bytes a second
+  struct Memory {
+    double bytes_per_second = 0.0;
+    double cache = kLargestCache;  ///< bytes
+  };
+  std::variant<RecordedTimes, Memory> source_ = Memory{};
 };
 /// The file that the option's value names; empty for a floor.
 [[nodiscard]] std::string codec_speed_file(const std::string& text);

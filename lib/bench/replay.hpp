@@ -86,6 +86,8 @@ struct StepBytes {
 /// What one unit takes part in during a step.
 struct UnitProfile {
   double ready = 1.0;  ///< share of the backward pass after which it is ready, see ready_shares()
+  std::size_t elements = 0, largest_tensor = 0;  ///< of the unit, and of its largest tensor; 0 in read records
+  bool has_side = false;  ///< its tensors have the weights or second moments that the codec takes
   /// Seconds, slowest rank, median over samples; 0 unless timing is isolated.
   double encode = 0.0, decode = 0.0;
   double decode_across = 0.0;  ///< of `decode`, what a reducer in two levels does between machines

@@ -75,7 +75,19 @@ std::vector<UnitProfile> units_of(const BenchCut& cut, const ReplayResult& repla
   std::vector<UnitProfile> units = replayed.units;
   const auto ready =
       cut.backward != nullptr ? ready_shares(cut.units, *cut.backward) : ready_shares(cut.units, cut.source.tensors());
-  for (std::size_t u = 0; u < units.size(); ++u) units[u].ready = ready[u];
+  const std::vector<TensorInfo>& tensors = cut.source.tensors();
+  const CodecDescriptor& codec = *row.codec.descriptor;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const Unit& unit = cut.units[u];
+    units[u].ready = ready[u];
+    units[u].elements = unit.elements;
+    units[u].has_side = codec.needs_weight || codec.needs_second_moment;
+    for (const Unit::Piece& piece : unit.pieces) {
+      const TensorInfo& tensor = tensors[piece.tensor];
+      units[u].largest_tensor = std::max(units[u].largest_tensor, piece.elements);
+      units[u].has_side &= codec.needs_weight ? tensor.has_weight : tensor.has_second_moment;
+    }
+  }
   const auto scale_to = [&units](double UnitProfile::*time, double whole) {
     double sum = 0.0;
     for (const auto& unit : units) sum += unit.*time;
