@@ -161,12 +161,17 @@ bool RecordedTimes::apply(ResultRow& row) const {
   const double ranks = static_cast<double>(row.measured_ranks) / recorded->ranks;
   const bool shards = row.op == Collective::all_gather;
   const PhaseSummary encode = times(recorded->encode, elements / (shards ? ranks : 1.0));
-  const PhaseSummary decode = times(recorded->decode, elements * (decodes_every_rank(row) && !row.inner ? ranks : 1.0));
+  const bool gathers = decodes_every_rank(row) && !row.inner;
+  const PhaseSummary decode = times(recorded->decode, elements * (gathers ? ranks : 1.0));
   set_times(row, encode, decode);
   row.processor = recorded->processor;
   row.device = recorded->device;
   row.threads = recorded->threads;
   row.codec_times = CodecTimes::record;
+  // One number of ranks does not tell what of the decoding is once a step, such as zeroing the result.
+  if (gathers && ranks != 1.0)
+    row.message += fmt::format("{}all of the record's decoding scaled from {} ranks to {}",
+                               row.message.empty() ? "" : "; ", recorded->ranks, row.measured_ranks);
   return true;
 }
 

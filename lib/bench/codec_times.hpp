@@ -18,8 +18,9 @@ class RecordedTimes {
   /// Puts the record's encoding and decoding in the place of the row's, with their intervals, and its processor,
   /// threads and device; `codec_times` becomes record. Of the rows with this codec, parameters, way and collective that
   /// with the row's --granularity is taken, else that with the nearest number of elements. Times go with the elements
-  /// that are coded, and in a gather decoding goes with the ranks. The units of the row share the times as before.
-  /// Returns false, and leaves the row as it is, where the record has no such row.
+  /// that are coded, and in a gather decoding goes with the ranks, as a whole: the row's message then says so. The
+  /// units of the row share the times as before. Returns false, and leaves the row as it is, where the record has no
+  /// such row.
   [[nodiscard]] bool apply(ResultRow& row) const;
 
   [[nodiscard]] const std::string& path() const { return path_; }

@@ -231,10 +231,24 @@ TEST_F(RecordOfATest, TimesGoWithTheElementsAndKeepTheirIntervals) {
   EXPECT_EQ(row.codec_times, CodecTimes::record);
   EXPECT_EQ(row.processor, "a card");
   EXPECT_EQ(row.codec_times_file, path);
+  EXPECT_EQ(row.message, "");
   std::vector<std::string> missing;
   const auto rows = with_codec_speed({timed_row("fp16"), timed_row("int8"), timed_row("int8")}, speed, missing);
   EXPECT_EQ(rows.size(), 1U);
   EXPECT_EQ(missing, std::vector<std::string>{"int8"});
+}
+
+TEST_F(RecordOfATest, AGathersDecodingGoesWithTheRanksAndTheRowSaysSo) {
+  const std::string row_of_int8 =
+      R"({"status":"ok","codec":"int8","params":"block=2048,rounding=nearest","aggregation":"gather",)"
+      R"("op":"all-reduce","tensor":"all","granularity":"model","elements":8192,"ranks":2,"threads":1,)"
+      R"("device":"cuda:0","processor":"a card","time_source":"measured","timing":"isolated",)"
+      R"("encode_us_median":5,"decode_us_median":6})";
+  ResultRow row = timed_row("int8");
+  ASSERT_TRUE(CodecSpeed::parse(file(record_of(row_of_int8))).apply(row));
+  EXPECT_DOUBLE_EQ(row.encode->median, 5e-6);
+  EXPECT_DOUBLE_EQ(row.decode->median, 12e-6) << "twice as many payloads";
+  EXPECT_EQ(row.message, "all of the record's decoding scaled from 2 ranks to 4");
 }
 
 TEST_F(RecordOfATest, WhatIsNoRecordOrNoSpeedIsRefused) {
