@@ -135,24 +135,6 @@ void measure(benchmark::State& state, DeviceSetup& setup, double traffic, double
 
 }  // namespace
 
-LeastTraffic least_traffic_of(std::string_view codec) {
-  static constexpr std::array kTable{
-      LeastTraffic{.codec = "adacomp", .memory = 8.0, .sparse = true},  // residual
-      LeastTraffic{.codec = "dct", .memory = 8.0},                      // momentum
-      LeastTraffic{.codec = "dgc", .memory = 16.0, .sparse = true},     // u and v
-      LeastTraffic{.codec = "iwp", .memory = 12.0},                     // what is held; weights
-      LeastTraffic{.codec = "randomk", .sparse = true},
-      LeastTraffic{.codec = "sidco", .sparse = true},
-      LeastTraffic{.codec = "strom", .sparse = true},
-      LeastTraffic{.codec = "terngrad", .memory = 4.0},  // codes come after the scale
-      LeastTraffic{.codec = "topk", .sparse = true},
-      LeastTraffic{.codec = "vgc", .memory = 20.0, .sparse = true},  // r and v; second moments
-  };
-  const auto* found =
-      std::find_if(kTable.begin(), kTable.end(), [&](const LeastTraffic& t) { return t.codec == codec; });
-  return found == kTable.end() ? LeastTraffic{.codec = codec} : *found;
-}
-
 double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements) {
   cuda::require_device(0, "gradtool_microbench --device=cuda");
   const double copy_rate = measure_device_copy_rate(0, 4 * elements);
@@ -162,9 +144,6 @@ double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements) 
     if (spec.descriptor->gpu.codec == nullptr || spec.name() == "noop") continue;
     const auto get = [current, gradients, spec]() -> DeviceSetup& { return current->of(spec, *gradients); };
     const std::string name = "cuda/" + full_name(spec);
-    const double raw = 4.0 * static_cast<double>(elements);
-    const LeastTraffic least = least_traffic_of(spec.name());
-    const double memory = least.memory * static_cast<double>(elements);
     const auto add = [&](const char* what, auto body) {
       benchmark::RegisterBenchmark((name + what).c_str(),
                                    [body](benchmark::State& state) {
@@ -177,14 +156,15 @@ double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements) 
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     };
-    add("/encode", [get, raw, memory, copy_rate](benchmark::State& state) {
+    add("/encode", [get, spec, elements, copy_rate](benchmark::State& state) {
       DeviceSetup& s = get();
-      measure(state, s, raw + memory + static_cast<double>(s.bytes()), copy_rate, [&] { s.encode(); });
+      const double traffic = encode_floor(spec, elements, static_cast<double>(s.bytes()));
+      measure(state, s, traffic, copy_rate, [&] { s.encode(); });
     });
-    // out is read and written.
-    add("/decode", [get, raw, sparse = least.sparse, copy_rate](benchmark::State& state) {
+    add("/decode", [get, spec, elements, copy_rate](benchmark::State& state) {
       DeviceSetup& s = get();
-      measure(state, s, sparse ? 0.0 : 2.0 * raw + static_cast<double>(s.bytes()), copy_rate, [&] { s.decode(); });
+      const double traffic = decode_floor(spec, elements, static_cast<double>(s.bytes()));
+      measure(state, s, traffic, copy_rate, [&] { s.decode(); });
     });
   }
   return copy_rate;

@@ -119,9 +119,9 @@ void add_steps(const std::string& name, const CodecSpec& spec, const Layout& lay
       once();
     }
     const double seconds = measure(state, queue, layout.elements, once, refill);
-    const double memory = least_traffic_of(spec.name()).memory;
-    if (copy_rate > 0.0 && memory > 0.0) {  // the gradient is read, the result written
-      const double least = (8.0 + memory) * static_cast<double>(layout.elements);
+    if (copy_rate > 0.0 && memory_passes(*spec.descriptor, spec.params).kept > 0) {
+      const auto result = 4.0 * static_cast<double>(layout.elements);
+      const double least = encode_floor(spec, layout.elements, 0.0) + result;
       state.counters["of_copy"] = least / seconds / (2.0 * copy_rate);
     }
   });

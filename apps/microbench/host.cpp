@@ -63,10 +63,11 @@ struct CodecSetup {
     encoder->encode({&pool}, gradient, side, {.key = {.step = static_cast<std::uint32_t>(turn)}}, payload, scratch);
   }
   /// The payload of the last encode; codecs with a memory write another one each time.
-  void decode() {
+  void decode() { codec->decode_add({&pool}, payload.first(size()), 1.0F, {out.data(), out.size()}, scratch); }
+  [[nodiscard]] std::size_t size() const {
     std::uint64_t bytes = plan.payload_bytes;
     if (!plan.exact) std::memcpy(&bytes, payload.data(), sizeof bytes);
-    codec->decode_add({&pool}, payload.first(bytes), 1.0F, {out.data(), out.size()}, scratch);
+    return bytes;
   }
 
   Feeds& feeds;
@@ -181,20 +182,25 @@ auto make_later(const CodecSpec& spec, const std::shared_ptr<Feeds>& feeds, cons
   };
 }
 
-void count(benchmark::State& state, const HostSetting& setting) {
-  const double raw = 4.0 * static_cast<double>(setting.layout.elements) * static_cast<double>(state.iterations());
-  state.counters["raw"] = benchmark::Counter(raw, benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
-  state.counters["of_memcpy"] = benchmark::Counter(raw / setting.copy_rate, benchmark::Counter::kIsRate);
+/// `floor`: bytes that an iteration must read and write; 0: not known.
+void count(benchmark::State& state, const HostSetting& setting, double floor = 0.0) {
+  using benchmark::Counter;
+  const auto times = static_cast<double>(state.iterations());
+  const double raw = 4.0 * static_cast<double>(setting.layout.elements) * times;
+  state.counters["raw"] = Counter(raw, Counter::kIsRate, Counter::kIs1000);
+  state.counters["of_memcpy"] = Counter(raw / setting.copy_rate, Counter::kIsRate);
+  if (floor > 0.0) state.counters["of_floor"] = Counter(floor * times / (2.0 * setting.copy_rate), Counter::kIsRate);
 }
 
-/// A benchmark by the clock on the wall that calls `work` with the object that `get` makes.
-template <class Get, class Work>
-void add(const std::string& name, const HostSetting& setting, Get get, Work work) {
+/// A benchmark by the clock on the wall that calls `work` with the object that `get` makes. `floor` says of that object
+/// what count() takes.
+template <class Get, class Work, class Floor>
+void add(const std::string& name, const HostSetting& setting, Get get, Work work, Floor floor) {
   benchmark::RegisterBenchmark(name.c_str(),
-                               [get, work, &setting](benchmark::State& state) {
+                               [get, work, floor, &setting](benchmark::State& state) {
                                  auto& object = get();
                                  for ([[maybe_unused]] auto _ : state) work(object);
-                                 count(state, setting);
+                                 count(state, setting, floor(object));
                                  benchmark::ClobberMemory();
                                })
       ->UseRealTime()
@@ -203,34 +209,48 @@ void add(const std::string& name, const HostSetting& setting, Get get, Work work
 
 void register_codec(const CodecSpec& spec, const std::shared_ptr<Feeds>& feeds, const HostSetting& setting) {
   const auto get = make_later<CodecSetup>(spec, feeds, setting);
-  add(full_name(spec) + "/encode", setting, get, [](CodecSetup& setup) { setup.encode(); });
-  add(full_name(spec) + "/decode", setting, get, [](CodecSetup& setup) { setup.decode(); });
+  const std::size_t n = setting.layout.elements;
+  add(
+      full_name(spec) + "/encode", setting, get, [](CodecSetup& setup) { setup.encode(); },
+      [&spec, n](const CodecSetup& setup) { return encode_floor(spec, n, static_cast<double>(setup.size())); });
+  add(
+      full_name(spec) + "/decode", setting, get, [](CodecSetup& setup) { setup.decode(); },
+      [&spec, n](const CodecSetup& setup) { return decode_floor(spec, n, static_cast<double>(setup.size())); });
 }
 
 void register_reducer(const CodecSpec& spec, const std::shared_ptr<Feeds>& feeds, const HostSetting& setting) {
   constexpr int kSteps = 16;  // a fixed number, because a phase may take no time at all
   const auto get = make_later<OneRank>(spec, feeds, setting);
   for (const auto& [phase, word] : {std::pair{Phase::encode, "/encode"}, {Phase::decode, "/decode"}}) {
-    benchmark::RegisterBenchmark((full_name(spec) + word).c_str(),
-                                 [get, &setting, phase = phase](benchmark::State& state) {
-                                   OneRank& rank = get();
-                                   for ([[maybe_unused]] auto _ : state) {
-                                     rank.step();
-                                     state.SetIterationTime(rank.seconds(phase));
-                                   }
-                                   count(state, setting);
-                                   state.counters["payload_ratio"] =
-                                       4.0 * static_cast<double>(setting.layout.elements) /
-                                       static_cast<double>(std::max<std::uint64_t>(rank.payload_bytes(), 1));
-                                 })
+    benchmark::RegisterBenchmark(
+        (full_name(spec) + word).c_str(),
+        [get, &spec, &setting, phase = phase](benchmark::State& state) {
+          OneRank& rank = get();
+          for ([[maybe_unused]] auto _ : state) {
+            rank.step();
+            state.SetIterationTime(rank.seconds(phase));
+          }
+          const auto n = setting.layout.elements;
+          const auto bytes = static_cast<double>(rank.payload_bytes());
+          // The result is written once, into what was the gradient.
+          count(state, setting,
+                phase == Phase::encode ? encode_floor(spec, n, bytes, true) : bytes + 4.0 * static_cast<double>(n));
+          state.counters["payload_ratio"] = 4.0 * static_cast<double>(setting.layout.elements) /
+                                            static_cast<double>(std::max<std::uint64_t>(rank.payload_bytes(), 1));
+        })
         ->UseManualTime()
         ->Iterations(kSteps)
         ->Unit(benchmark::kMillisecond);
   }
   if (spec.name() != "gradiveq") return;
   const auto products = make_later<GradiVeqProducts>(spec, feeds, setting);
-  add("gradiveq_products_by_blas/encode", setting, products, [](GradiVeqProducts& by_blas) { by_blas.project(); });
-  add("gradiveq_products_by_blas/decode", setting, products, [](GradiVeqProducts& by_blas) { by_blas.rebuild(); });
+  const auto unknown = [](const GradiVeqProducts&) { return 0.0; };
+  add(
+      "gradiveq_products_by_blas/encode", setting, products, [](GradiVeqProducts& by_blas) { by_blas.project(); },
+      unknown);
+  add(
+      "gradiveq_products_by_blas/decode", setting, products, [](GradiVeqProducts& by_blas) { by_blas.rebuild(); },
+      unknown);
 }
 
 }  // namespace

@@ -101,4 +101,20 @@ Layout benchmark_layout(const std::string& file, std::size_t n) {
   return layout;
 }
 
+double encode_floor(const CodecSpec& spec, std::size_t n, double payload, bool residual) {
+  MemoryPasses passes = memory_passes(*spec.descriptor, spec.params);
+  if (residual && spec.feedback() != Feedback::off) {
+    ++passes.kept;
+    passes.reads = 1.0;
+  }
+  const auto elements = static_cast<double>(n);
+  const double beside = passes.side + (passes.again == ReadAgain::never ? 0.0 : 1.0);
+  return passes.encode_bytes(elements, elements * beside) + payload;
+}
+
+double decode_floor(const CodecSpec& spec, std::size_t n, double payload) {
+  if (memory_passes(*spec.descriptor, spec.params).scatters) return 0.0;
+  return payload + 8.0 * static_cast<double>(n);  // out is read and written
+}
+
 }  // namespace gradtool

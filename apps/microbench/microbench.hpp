@@ -34,6 +34,13 @@ struct Feed {
 /// "codec" or "codec:key=value,...", as benchmarks are named.
 [[nodiscard]] std::string full_name(const CodecSpec& spec);
 
+/// The bytes that the codec must read and write to encode n elements, as it declares (MemoryPasses), where no cache
+/// holds the gradient and the side inputs are there; `residual`: with error feedback around it, as in a reducer.
+[[nodiscard]] double encode_floor(const CodecSpec& spec, std::size_t n, double payload, bool residual = false);
+/// The bytes that Codec::decode_add must read and write; 0 for a codec whose decoding touches the output only where
+/// there are values, because that depends on where they lie.
+[[nodiscard]] double decode_floor(const CodecSpec& spec, std::size_t n, double payload);
+
 /// Options of the benchmarks on the CPU. Benchmarks keep references to it.
 struct HostSetting {
   std::string file;          ///< capture to take gradients and tensors from; empty: synthetic ones
@@ -47,7 +54,8 @@ struct HostSetting {
 /// Registers <codec>/encode and <codec>/decode for every codec of `specs`. For a method that only exists between ranks
 /// they are its phases of a reduce on one rank; with gradiveq come the same products by BLAS alone,
 /// gradiveq_products_by_blas/encode and /decode, and with fft FFTW alone, fftw/forward+inverse. Counters: raw = raw
-/// fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second.
+/// fp32 bytes a second; of_memcpy = raw over memcpy's bytes a second; of_floor = what the codec's least traffic
+/// (encode_floor, decode_floor) would take at the rate of memcpy, over what it took (copying B bytes moves 2 B).
 void register_host(const std::vector<CodecSpec>& specs, const HostSetting& setting);
 
 /// Registers fftw/forward+inverse: FFTW alone, there and back, on chunks of 65536 as the fft codec cuts them, with
@@ -59,7 +67,7 @@ void register_fftw(const std::vector<float>& x, TaskPool& pool, const std::funct
 
 /// Registers encode and decode of every codec of `specs` that has a CUDA version, on GPU 0 and `elements` synthetic
 /// elements. Two inputs take turns, so that a gradient larger than half the L2 cache is read from memory. Counters:
-/// raw = raw fp32 bytes a second; of_copy = what the codec's minimum traffic would take at the rate of a
+/// raw = raw fp32 bytes a second; of_copy = what the codec's least traffic would take at the rate of a
 /// device-to-device copy, over what it took (copying B bytes moves 2 B). Returns the copy's rate, bytes a second.
 double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements);
 
@@ -74,16 +82,5 @@ void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t ele
 /// (Codec::encode_each) and fused into one, for the codecs of `specs` whose CUDA version treats tensors alike. Counter
 /// times_fused: over the median of the fused form, measured beside it.
 void register_cuda_tensors(const std::vector<CodecSpec>& specs);
-
-/// The memory traffic that no version of a method can avoid, beside that of the gradient, the payload and, in decoding,
-/// the output.
-struct LeastTraffic {
-  std::string_view codec;
-  /// Bytes an element: memory of earlier steps, read and written, side inputs, and a second read of the gradient.
-  double memory = 0.0;
-  bool sparse = false;  ///< decoding touches the output only where there are values: no share of the copy is stated
-};
-/// Methods that the table does not name have no memory and fill their output.
-[[nodiscard]] LeastTraffic least_traffic_of(std::string_view codec);
 
 }  // namespace gradtool
