@@ -185,7 +185,10 @@ MemoryFloor memory_floor(const ResultRow& row, double cache) {
     const double divided = averages && row.baseline_dtype == "f32" ? 8.0 * kept : 0.0;
     return {.encode = 0.0, .decode = divided, .decode_fixed = divided};
   }
-  const double encoded = row.encoded_share() * n;
+  // In two levels a rank codes a shard. The row's payload counts what is sent inside machines as well and is left out.
+  const double coded = row.inner ? 1.0 / row.level_node : 1.0;
+  const double payload = row.inner ? 0.0 : row.bytes->payload;
+  const double encoded = coded * row.encoded_share() * n;
   MemoryPasses passes = memory_passes(*row.codec.descriptor, row.codec.params);
   if (row.codec.feedback() != Feedback::off) {  // the residual is added to every element
     ++passes.kept;
@@ -195,9 +198,9 @@ MemoryFloor memory_floor(const ResultRow& row, double cache) {
   // is needed at least.
   if (!row.reached || row.inner) passes = {.reads = passes.reads};
   const double payloads = decodes_every_rank(row) ? row.measured_ranks : 1.0;
-  return {.encode = passes.encode_bytes(encoded, read_beside(row, passes, cache)) + row.bytes->payload,
-          .decode = payloads * row.bytes->payload + 4.0 * kept,
-          .decode_fixed = 4.0 * kept};
+  return {.encode = passes.encode_bytes(encoded, read_beside(row, passes, cache)) + payload,
+          .decode = payloads * payload + 4.0 * coded * kept,
+          .decode_fixed = 4.0 * coded * kept};
 }
 
 std::string memory_floor_words(const CodecDescriptor& codec) {
