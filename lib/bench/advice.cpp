@@ -47,10 +47,11 @@ std::string baseline_text(const ResultRow& none) {
 
 /// What an iteration does beside its gradients.
 std::string computation_text(const ResultRow::Iteration& iteration) {
-  const std::string captured = iteration.compute_low > 0.0
-                                   ? fmt::format(" ({} to {} in single steps)", human_seconds(iteration.compute_low),
-                                                 human_seconds(iteration.compute_high))
-                                   : "";
+  const auto [low, high] = std::pair{iteration.compute_low, iteration.compute_high};
+  const std::string captured =
+      low <= 0.0    ? ""
+      : low == high ? " (one step's time)"
+                    : fmt::format(" ({} to {} in single steps)", human_seconds(low), human_seconds(high));
   return fmt::format(
       " An iteration computes for {}{}, and {}.", human_seconds(iteration.compute_seconds), captured,
       iteration.overlap == Overlap::bucket

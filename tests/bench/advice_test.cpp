@@ -396,6 +396,15 @@ TEST_F(Advice, SharesAParagraphBetweenNumbersOfRanksWithTheSameAnswer) {
   EXPECT_TRUE(says(text, "10gbe, 32 ranks: stay uncompressed.")) << text;
 }
 
+TEST_F(Advice, SaysHowFarStepsLieApartWhereThereAreSeveral) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  add_iterations(40.0);
+  for (ResultRow& row : rows_) row.iteration->compute_low = row.iteration->compute_high = 0.04;
+  EXPECT_TRUE(says(advice(), "computes for 40.0 ms (one step's time), and")) << advice();
+  for (ResultRow& row : rows_) row.iteration->compute_low = 0.03;
+  EXPECT_TRUE(says(advice(), "computes for 40.0 ms (30.0 ms to 40.0 ms in single steps), and")) << advice();
+}
+
 TEST_F(Advice, NamesTheCommandAndTheHookOfWhatItTakes) {
   ResultRow& row = add({.codec = "int8", .ms = 20.0, .error = 0.001});
   row.scheme = Scheme::alltoall;
