@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <istream>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <streambuf>
-#include <tuple>
 
+#include "lib/bench/trace_calls.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/median.hpp"
@@ -64,52 +63,35 @@ double exposed_within(const Span& step, const Spans& sent, const Spans& busy) {
   return exposed;
 }
 
-/// The fields of an event that are looked at.
-struct Event {
-  std::string phase, category, name, collective, dtype;
-  double begin = -1.0, duration = -1.0, elements = -1.0, ranks = 0.0;
-  [[nodiscard]] Span span() const { return {begin, begin + duration}; }
-};
-
-/// Bytes of an element by the names that PyTorch's types have in traces; 0 for one that is not known.
-double bytes_of_type(std::string name) {
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  static const std::map<std::string, double> known{
-      {"float", 4.0},         {"double", 8.0},      {"half", 2.0}, {"c10::half", 2.0},     {"bfloat16", 2.0},
-      {"c10::bfloat16", 2.0}, {"int", 4.0},         {"long", 8.0}, {"long int", 8.0},      {"short", 2.0},
-      {"char", 1.0},          {"signed char", 1.0}, {"byte", 1.0}, {"unsigned char", 1.0}, {"bool", 1.0}};
-  const auto found = known.find(name);
-  return found == known.end() ? 0.0 : found->second;
-}
-
 /// The parts of a trace that are needed, event by event.
 struct Events {
   Spans steps, kernels, sent_by_kernels, operators, sent_by_annotations;
-  std::map<std::tuple<std::string, int, double>, std::vector<double>> calls;  ///< seconds, by name, ranks and bytes
+  TraceCalls calls;
+  double world = 0.0;  ///< ranks of the job; 0: the trace does not say
 
-  void add(const Event& event) {
+  void add(const TraceEvent& event) {
     if (event.phase != "X" || event.begin < 0.0 || event.duration < 0.0) return;
+    const Span span{event.begin, event.end()};
     const bool kernel = event.category == "kernel" || event.category == "Kernel";
     if (kernel || event.category == "gpu_memcpy" || event.category == "gpu_memset" || event.category == "Memcpy") {
       const bool sent =
           kernel && (!event.collective.empty() || event.name.starts_with("nccl") || event.name.starts_with("rccl"));
-      (sent ? sent_by_kernels : kernels).push_back(event.span());
-      if (sent) add_call(event, event.collective);
+      (sent ? sent_by_kernels : kernels).push_back(span);
+      if (sent) calls.add_kernel(event);
+    } else if (event.category == "gpu_user_annotation") {
+      return;  // the host's annotation once more, where its kernels lie
     } else if (event.name.starts_with("ProfilerStep#")) {
-      if (event.category != "gpu_user_annotation") steps.push_back(event.span());
+      steps.push_back(span);
     } else if (event.name.starts_with("gloo:") || event.name.starts_with("mpi:")) {
-      sent_by_annotations.push_back(event.span());
-      add_call(event, event.name.substr(event.name.find(':') + 1));
-    } else if (event.category == "cpu_op" && event.name.starts_with("aten::")) {
-      operators.push_back(event.span());
+      sent_by_annotations.push_back(span);
+      calls.add(event, event.name.substr(event.name.find(':') + 1));
+    } else if (event.name.starts_with("nccl:") || event.name == "record_param_comms") {
+      calls.add_annotation(event);
+    } else if (event.category.starts_with("cuda_") && event.name.find("Launch") != std::string::npos) {
+      calls.add_launch(event);
+    } else if ((event.category == "cpu_op" || event.category.empty()) && event.name.starts_with("aten::")) {
+      operators.push_back(span);  // PyTorch without Kineto writes no categories
     }
-  }
-
- private:
-  void add_call(const Event& event, const std::string& name) {
-    const double bytes = event.elements * bytes_of_type(event.dtype);
-    if (!name.empty() && bytes > 0.0)
-      calls[{name, static_cast<int>(event.ranks), bytes}].push_back(event.duration * 1e-6);
   }
 };
 
@@ -134,8 +116,8 @@ class EventReader final : public nlohmann::json_sax<nlohmann::json> {
     } else if (in_arguments()) {
       if (key_ == "Collective name") event_.collective = value;
       if (key_ == "dtype") event_.dtype = value;
-    } else if (in_event_ && key_ == "Input type" && depth_ == event_depth_ + 2 && event_.dtype.empty()) {
-      event_.dtype = value;
+    } else if (in_event_ && arguments_ && key_ == "Input type" && depth_ == event_depth_ + 2) {
+      event_.tensor_types.push_back(value);
     }
     return true;
   }
@@ -147,7 +129,7 @@ class EventReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool key(string_t& value) override {
-    if (depth_ <= event_depth_ + 1) key_ = value;
+    if (depth_ <= std::max<std::size_t>(event_depth_ + 1, 2)) key_ = value;
     if (depth_ == event_depth_) arguments_ = value == "args";
     if (depth_ == 1) top_key_ = value;
     return true;
@@ -162,15 +144,11 @@ class EventReader final : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t /*elements*/) override {
     ++depth_;
     if (event_depth_ == 0 && (depth_ == 1 || (depth_ == 2 && top_key_ == "traceEvents"))) event_depth_ = depth_ + 1;
-    // The sizes of an annotation's first tensor: [[2, 1024], ...].
-    if (in_dimensions() && depth_ == event_depth_ + 3 && ++tensors_ == 1) dimensions_ = 1.0;
+    // The sizes of an annotation's tensors: [[2, 1024], ...].
+    if (in_dimensions()) event_.tensor_elements.push_back(1.0);
     return true;
   }
   bool end_array() override {
-    if (in_dimensions() && depth_ == event_depth_ + 2) {
-      if (tensors_ > 0 && event_.elements < 0.0) event_.elements = dimensions_;
-      tensors_ = 0;
-    }
     --depth_;
     return true;
   }
@@ -181,25 +159,30 @@ class EventReader final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   [[nodiscard]] bool in_arguments() const { return in_event_ && arguments_ && depth_ == event_depth_ + 1; }
-  [[nodiscard]] bool in_dimensions() const { return in_event_ && arguments_ && key_ == "Input Dims"; }
+  [[nodiscard]] bool in_dimensions() const {
+    return in_event_ && arguments_ && key_ == "Input Dims" && depth_ == event_depth_ + 3;
+  }
   bool number(double value) {
     if (depth_ == event_depth_ && in_event_) {
       if (key_ == "ts") event_.begin = value;
       if (key_ == "dur") event_.duration = value;
+      if (key_ == "tid") event_.thread = value;
     } else if (in_arguments()) {
       if (key_ == "In msg nelems") event_.elements = value;
       if (key_ == "Group size") event_.ranks = value;
-    } else if (in_dimensions() && depth_ == event_depth_ + 3 && tensors_ == 1) {
-      dimensions_ *= value;
+      if (key_ == "correlation") event_.correlation = value;
+    } else if (in_dimensions()) {
+      event_.tensor_elements.back() *= value;
+    } else if (depth_ == 2 && top_key_ == "distributedInfo" && key_ == "world_size") {
+      events_.world = value;
     }
     return true;
   }
 
   Events& events_;
-  Event event_;
+  TraceEvent event_;
   std::string key_, top_key_;  ///< of the event or its arguments, and of the document
-  std::size_t depth_ = 0, event_depth_ = 0, tensors_ = 0;
-  double dimensions_ = 1.0;
+  std::size_t depth_ = 0, event_depth_ = 0;
   bool in_event_ = false, arguments_ = false;
 };
 
@@ -272,6 +255,10 @@ JobTrace read_trace(const std::string& path) {
   // Gradients on a GPU can be sent from the host: then no kernel is a collective.
   const Spans sent = merged(events.sent_by_kernels.empty() ? events.sent_by_annotations : events.sent_by_kernels);
   const Spans busy = merged(on_gpu ? events.kernels : events.operators);
+  if (sent.empty() && events.calls.annotated())
+    throw Error{Fault::data, fmt::format("{} records that collectives were launched on a GPU, and not when they ran; "
+                                         "profile the activities CPU and CUDA",
+                                         path)};
   if (sent.empty())
     throw Error{Fault::data,
                 fmt::format("{} records no collective, so nothing in it says what communication costs", path)};
@@ -298,16 +285,7 @@ JobTrace read_trace(const std::string& path) {
   const auto [low, high] = std::minmax_element(computing.begin(), computing.end());
   trace.compute_low = *low;
   trace.compute_high = *high;
-  for (auto& [what, seconds] : events.calls) {
-    trace.collectives.push_back({.name = std::get<0>(what),
-                                 .ranks = std::get<1>(what),
-                                 .bytes = std::get<2>(what),
-                                 .calls = seconds.size(),
-                                 .seconds = median(seconds)});
-  }
-  const auto whole = [](const TracedCollective& c) { return static_cast<double>(c.calls) * c.seconds; };
-  std::stable_sort(trace.collectives.begin(), trace.collectives.end(),
-                   [&](const auto& a, const auto& b) { return whole(a) > whole(b); });
+  trace.collectives = events.calls.take(static_cast<int>(std::clamp(events.world, 0.0, 1e9)));
   return trace;
 }
 
@@ -321,20 +299,27 @@ std::string JobTrace::words() const {
 }
 
 std::string JobTrace::collectives_words() const {
+  if (collectives.empty())
+    return "The trace does not record how large its collectives are; torch.profiler does with record_shapes=True, "
+           "where "
+           "it is built with Kineto";
   constexpr std::size_t kNamed = 3;
+  const std::size_t named = std::min(kNamed, collectives.size());
+  const auto guessed = [](const TracedCollective& one) { return !one.group_known && one.ranks > 0; };
   std::string text;
-  for (std::size_t i = 0; i < std::min(kNamed, collectives.size()); ++i) {
+  for (std::size_t i = 0; i < named; ++i) {
     const TracedCollective& one = collectives[i];
-    text += fmt::format("{}{} of {}", text.empty() ? "The collectives of the trace: " : ", ", one.name,
-                        human_bytes(one.bytes));
+    text +=
+        fmt::format("{}{} of {}", i == 0 ? "The collectives of the trace: " : ", ", one.name, human_bytes(one.bytes));
     if (one.ranks > 0) text += fmt::format(" among {} ranks", one.ranks);
     text += fmt::format(" takes {}", human_seconds(one.seconds));
-    const bool sums = one.name.find("reduce") != std::string::npos && one.name.find("scatter") == std::string::npos;
-    if (sums && one.ranks > 1 && one.seconds > 0.0) {
-      const double p = one.ranks;
-      text += fmt::format(" ({:.3g} GB/s of bus bandwidth)", 2.0 * (p - 1.0) / p * one.bytes / one.seconds * 1e-9);
-    }
+    const double bytes = one.ranks > 1 ? bus_bytes(one.name, one.ranks, one.bytes) : 0.0;
+    if (bytes > 0.0 && one.seconds > 0.0)
+      text += fmt::format(" ({:.3g} GB/s of bus bandwidth)", bytes / one.seconds * 1e-9);
   }
+  const std::span<const TracedCollective> shown{collectives.data(), named};
+  if (std::any_of(shown.begin(), shown.end(), guessed))
+    text += "; it names no process groups, so that all ranks of the job are taken to be in each";
   return text;
 }
 

@@ -8,8 +8,9 @@ namespace gradtool {
 
 /// Collectives of one kind and size in a trace.
 struct TracedCollective {
-  std::string name;    ///< "allreduce", as the trace has it
-  int ranks = 0;       ///< of its process group; 0: the trace does not say
+  std::string name;  ///< "allreduce", as the trace has it
+  int ranks = 0;     ///< of its process group, or of the whole job; 0: the trace says neither
+  bool group_known = false;
   double bytes = 0.0;  ///< that a rank hands to it
   std::size_t calls = 0;
   double seconds = 0.0;  ///< median, waiting for other ranks included
@@ -33,7 +34,7 @@ struct JobTrace {
   /// 1.46 times"
   [[nodiscard]] std::string words() const;
   /// "The collectives of the trace: allreduce of 26.6 MB among 2 ranks takes 2.64 ms (10.1 GB/s of bus bandwidth),
-  /// ..."; empty where the trace has no sizes.
+  /// ...", or that the trace has no sizes.
   [[nodiscard]] std::string collectives_words() const;
 };
 
@@ -48,6 +49,7 @@ struct JobTrace {
 ///
 /// Steps are the marks ProfilerStep#N. Where the trace has kernels, a collective is a kernel that is recorded as one
 /// (`Collective name`), or that a library of collectives names (nccl, rccl), and every other kernel and copy computes.
+/// Their sizes are those of TraceCalls.
 /// Without kernels, as with gloo, a collective is under way as long as its annotation (gloo:all_reduce), and operators
 /// (aten::) compute. Time is linear in the events; memory too, for those that are looked at.
 /// Throws Fault::data for a file that cannot be read, is no trace, or lacks steps, collectives or computation.
