@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -49,10 +50,15 @@ struct JobTrace {
 ///
 /// Steps are the marks ProfilerStep#N. Where the trace has kernels, a collective is a kernel that is recorded as one
 /// (`Collective name`), or that a library of collectives names (nccl, rccl), and every other kernel and copy computes.
-/// Their sizes are those of TraceCalls.
-/// Without kernels, as with gloo, a collective is under way as long as its annotation (gloo:all_reduce), and operators
-/// (aten::) compute. Time is linear in the events; memory too, for those that are looked at.
+/// Their sizes are those of TraceCalls. Without kernels, as with gloo, a collective is under way as long as its
+/// annotation (gloo:all_reduce), and operators (aten::) compute. Time and memory grow with the events, and only those
+/// that are looked at are kept.
 /// Throws Fault::data for a file that cannot be read, is no trace, or lacks steps, collectives or computation.
 [[nodiscard]] JobTrace read_job_traces(const std::string& text);
+
+/// The member `job_trace` of the bench's JSON record, times in milliseconds.
+[[nodiscard]] nlohmann::ordered_json to_json(const JobTrace& trace);
+/// The same read back. Throws nlohmann::json::exception where something is missing or of another type.
+[[nodiscard]] JobTrace job_trace_of(const nlohmann::ordered_json& json);
 
 }  // namespace gradtool

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/bench.hpp"
+#include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/report/json.hpp"
 
@@ -28,6 +29,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
   out["worker_likeness"] = report.likeness;
   out["stated_averaged"] = report.stated_averaged;
   out["overflowed_steps"] = report.overflowed_steps;
+  if (options.trace) out["job_trace"] = to_json(*options.trace);
   auto rows = to_json(to_table(report.rows));
   for (std::size_t i = 0; i < report.rows.size(); ++i) {
     const ResultRow& row = report.rows[i];

@@ -63,6 +63,7 @@ class BenchCharts {
 
   BenchFigures take() {
     out_.title = title();
+    if (const auto& trace = source_.trace) out_.job = {trace->words() + ".", trace->collectives_words() + "."};
     verdicts();
     notes();
     if (!has_codecs()) {

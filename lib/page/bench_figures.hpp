@@ -35,6 +35,7 @@ struct NetworkVerdict {
 struct BenchFigures {
   std::string title;                     ///< "resnet20, 4 ranks, resnet20.h5"
   std::vector<NetworkVerdict> verdicts;  ///< one for each network and number of ranks
+  std::vector<std::string> job;          ///< what a trace of the user's job says, before any verdict; may be empty
   std::string by_speed;                  ///< one sentence on all speeds; empty where that cannot be modelled
   std::vector<std::string> basis;        ///< what the verdicts rest on
   std::vector<std::string> notes;        ///< rows that are not ok, codecs that are not known here

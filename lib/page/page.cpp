@@ -72,6 +72,7 @@ Json section_json(const Page::Section& section) {
           {"title", section.title},
           {"file", section.origin.file},
           {"command", section.origin.command},
+          {"job", figures.job},
           {"verdicts", verdicts},
           {"by_speed", figures.by_speed},
           {"basis", figures.basis},

@@ -192,6 +192,7 @@ class Reader {
     if (!json.contains("rows")) throw Error{Fault::data, fmt::format("{}: a bench record without rows", file_.path)};
     BenchSource source{.origin = {file_.path, string_at(json, "command")}, .record = {}, .json = {}, .steps = {}};
     source.record = read_bench(table_from_json("bench", json.at("rows"), file_.path), &json.at("rows"), file_.path);
+    if (json.contains("job_trace")) source.trace = job_trace_of(json.at("job_trace"));
     source.json = std::move(json);
     out_.benches.push_back(std::move(source));
     return true;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/bench/job_trace.hpp"
 #include "lib/page/chart.hpp"
 #include "lib/page/records.hpp"
 
@@ -28,6 +29,7 @@ struct BenchSource {
   BenchRecord record;
   std::optional<nlohmann::ordered_json> json;  ///< the whole record; empty where there is a CSV only
   std::optional<Table> steps;                  ///< of --steps-csv, where there is no record
+  std::optional<JobTrace> trace = {};          ///< of the user's job, where the bench was given one
 };
 
 /// One run of analyze: its tables by name (spectrum, spectrum_bands, correlation, eigenvalues, variance).

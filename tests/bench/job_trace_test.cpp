@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "lib/bench/trace_calls.hpp"
 #include "lib/core/error.hpp"
@@ -159,6 +160,16 @@ TEST_F(JobTraces, TakeTheSizesOfOlderKernelsFromWhatLaunchedThem) {
             "The collectives of the trace: all_reduce of 200 kB among 4 ranks takes 100 us (3 GB/s of bus bandwidth), "
             "_all_gather_base of 60.0 kB among 4 ranks takes 70.0 us (2.57 GB/s of bus bandwidth); it names no process "
             "groups, so that all ranks of the job are taken to be in each");
+}
+
+TEST_F(JobTraces, AreReadBackFromTheRecordAsTheyWere) {
+  const JobTrace trace = read(older_step());
+  const JobTrace again = job_trace_of(to_json(trace));
+  EXPECT_EQ(again.words(), trace.words());
+  EXPECT_EQ(again.collectives_words(), trace.collectives_words());
+  EXPECT_EQ(again.given, trace.given);
+  EXPECT_DOUBLE_EQ(again.compute_low, trace.compute_low);
+  EXPECT_DOUBLE_EQ(again.compute_high, trace.compute_high);
 }
 
 TEST_F(JobTraces, TakeSizeAndGroupFromRecordParamCommsWhereItHasThem) {

@@ -347,6 +347,24 @@ def check_training(folder):
     assert "schema version 2" in done.stderr, done.stderr
 
 
+def check_job(folder, untraced):
+    """A bench that read a trace of the job: the page says what the terminal said of it, from the record alone."""
+    sample_records.write_traced(GRADTOOL, SAMPLE, folder / "traced")
+    page = report(folder, folder / "traced/bench.json")
+    bound, collectives = page.json["sections"][0]["job"]
+    assert bound.startswith("Of a step's 420 ms (median of 2 steps in ") and bound.endswith(
+        ") 140 ms are exposed communication: no codec can gain more than 1.50 times."), bound
+    assert collectives == ("The collectives of the trace: allreduce of 100 MB among 4 ranks takes 200 ms (0.75 GB/s of bus bandwidth)."), collectives
+    terminal = re.sub(r"\s+", " ", (folder / "traced/bench.txt").read_text())
+    assert bound in terminal and collectives in terminal, terminal
+    assert untraced.json["sections"][0]["job"] == []
+    record = json.loads((folder / "traced/bench.json").read_text())
+    record["job_trace"]["step_ms"] = "long"
+    (folder / "changed.json").write_text(json.dumps(record))
+    done = sample_records.run(GRADTOOL, "report", folder / "changed.json", "-o", folder / "no.html", status=3)
+    assert "changed.json: is no record as this gradtool writes it" in done.stderr, done.stderr
+
+
 def check_refusals(folder):
     def refused(status, words, *inputs):
         done = sample_records.run(GRADTOOL, "report", *inputs, "-o", folder / "no.html", status=status)
@@ -396,5 +414,6 @@ with tempfile.TemporaryDirectory() as name:
     check_variants(records)
     check_looks(records, page)
     check_training(records)
+    check_job(records, page)
     check_refusals(records)
     print(f"{len(page.charts)} charts, {compared} cells equal those of the files")

@@ -22,6 +22,27 @@ def write_records(gradtool, sample, folder):
     run(gradtool, "analyze", sample, "--out", folder / "analysis", "--json", folder / "analyze.json")
 
 
+def write_traced(gradtool, sample, folder):
+    """bench.json of a bench that was given a trace of its job, and bench.txt, in `folder`. Its two steps of 400 and 440 ms have 130 and 150 ms
+    of an all-reduce with nothing beside it."""
+    def event(name, category, begin, milliseconds, **arguments):
+        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": 1e3 * begin, "dur": 1e3 * milliseconds, "args": arguments}
+
+    collective = {"Collective name": "allreduce", "In msg nelems": 25_000_000, "dtype": "Float", "Group size": 4}
+    events = []
+    for step, (begin, length, alone) in enumerate([(0, 400, 130), (400, 440, 150)]):
+        end = begin + length
+        events += [event(f"ProfilerStep#{step}", "user_annotation", begin, length), event("gemm", "kernel", begin, length - alone),
+                   event("ncclDevKernel_AllReduce", "kernel", end - 200, 200, **collective)]
+    folder.mkdir()
+    trace = folder / "rank0.json"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    done = run(gradtool, "bench", sample, "--codec", "int8", "--timing", "isolated", "-n", 1, "--network", "10gbe", "--nodes", 8, "--advise",
+               "--compute-ms", trace, "--json", folder / "bench.json")
+    (folder / "bench.txt").write_text(done.stdout)
+    trace.unlink()  # so that the page has to take everything from the record
+
+
 def write_training(path, target=True):
     """A record as `gradtool train` writes it: two codecs and none, three seeds, five epochs, one run that diverged."""
     networks, seeds, epochs = ("1gbe", "10gbe"), (1, 2, 3), 5

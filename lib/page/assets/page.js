@@ -189,6 +189,13 @@ function verdictCard(verdict) {
       make("ul", {}, ...verdict.others.map(text => make("li", {}, text)))) : null);
 }
 
+function jobCard([bound, collectives]) {
+  return make("article", { class: "verdict job" },
+    make("div", { class: "place" }, make("strong", {}, "Your job, by its trace")),
+    make("p", { class: "gain" }, bound),
+    make("p", {}, collectives));
+}
+
 function missingList(missing) {
   return make("div", {}, make("h3", {}, "Not here"), make("ul", {}, ...missing.map(one =>
     make("li", {}, `${one.title}: ${one.why}. Add it with `, make("code", {}, one.needs)))));
@@ -197,6 +204,7 @@ function missingList(missing) {
 function section(content, index) {
   const name = { bench: "Bench: ", training: "Training: ", analysis: "Gradients: " }[content.kind];
   const children = [make("h2", {}, name + content.title)];
+  if (content.job.length) children.push(make("div", { class: "verdicts" }, jobCard(content.job)));
   if (content.verdicts.length) {
     children.push(make("div", { class: "verdicts" }, ...content.verdicts.map(verdictCard)));
   } else if (content.kind === "bench") {
