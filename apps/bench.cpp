@@ -55,7 +55,6 @@ struct BenchArguments {
   std::optional<double> max_nmse;
   std::string trained;
   std::optional<int> gpus;
-  std::size_t iterations = 0;
 };
 
 ReplayedValues parse_values(const std::string& text) {
@@ -224,10 +223,10 @@ int run(BenchArguments& o) {
     throw Error{Fault::usage,
                 fmt::format("--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", bench.comm_timeout)};
   }
-  if (o.iterations > 0) {  // exactly so many samples
-    bench.stop.min_samples = o.iterations;
+  if (bench.iterations > 0) {
+    bench.stop.min_samples = bench.iterations;
     bench.stop.max_noise = 1e150;
-    bench.rounds = std::min<std::size_t>(bench.rounds, o.iterations);
+    bench.rounds = std::min<std::size_t>(bench.rounds, bench.iterations);
     bench.stop.timeout_seconds = 1e9;
   }
   bench.networks = parse_networks(o.networks);
@@ -396,8 +395,7 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--timing", o->timing, "isolated (one rank encodes at a time), concurrent (all at once) or both")
       ->check(CLI::IsMember({"isolated", "concurrent", "both"}))
       ->capture_default_str();
-  app->add_option("-n,--iters", o->iterations,
-                  "Exactly so many timed steps, instead of sampling until the noise is low")
+  app->add_option("-n,--iters", b.iterations, "Exactly so many timed steps, instead of sampling until the noise is low")
       ->check(CLI::Range(1, 1000000000));
   app->add_option("-w,--warmup-iters,--warmup_iters", b.warmup_steps,
                   "Steps before sampling begins; the comparison pass already warms up the first timing")

@@ -75,7 +75,8 @@ struct BenchOptions {
   bool all_codecs = false;  ///< the list is the whole registry: what the scheme does not fit is skipped, not refused
   bool isolated = true, concurrent = true;
   StopRule stop;
-  std::size_t rounds = 5;  ///< in which every codec is timed once, so that what drifts hits all of them alike
+  std::size_t iterations = 0;  ///< samples of every row, exactly, as `stop` then says; 0: until the noise is low
+  std::size_t rounds = 5;      ///< in which every codec is timed once, so that what drifts hits all of them alike
   std::uint64_t seed = 1;
   std::size_t steps = 0;         ///< the first captured ones, that are replayed; 0: all
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first

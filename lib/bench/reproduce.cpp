@@ -2,14 +2,78 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/bench/advice.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
+#include "lib/comm/launch.hpp"
 
 namespace gradtool {
-namespace {}  // namespace
+namespace {
+
+/// A number as the command line takes it, with all of its digits.
+std::string exact(double value) {
+  return fmt::format("{}", value);
+}
+
+std::string_view word_of(ReplayedValues values) {
+  return values == ReplayedValues::own ? "own" : values == ReplayedValues::weights ? "weight" : "weight-difference";
+}
+
+/// How iterations are modelled. The time that the file states is taken without a word, where it was.
+std::string iteration_options(const BenchOptions& options) {
+  std::string text;
+  if (options.computation == Computation::given) {
+    // Twelve digits leave out what the conversion from milliseconds and back has rounded.
+    text += " --compute-ms " +
+            (options.trace ? shell_word(options.trace->given) : fmt::format("{:.12g}", options.compute_seconds * 1e3));
+  } else if (options.computation != Computation::if_captured) {
+    text += fmt::format(" --compute-ms {}", options.computation == Computation::none ? "none" : "captured");
+  }
+  return text + (options.overlap == Overlap::none ? " --overlap none" : "");
+}
+
+/// Between whom collectives are carried out: errors depend on how many ranks there are, and over udp on what is lost.
+std::string place_options(const BenchOptions& options) {
+  std::string text;
+  if (options.comm != (options.device == "cpu" ? "threads" : "loopback")) {
+    const bool told = options.comm == "udp" && !options.udp.text.empty();
+    text += " --comm " + (told ? shell_word("udp:" + options.udp.text) : options.comm);
+  }
+  if (options.ranks > 0) text += fmt::format(" --ranks {}", options.ranks);
+  if (options.threads > 0) text += fmt::format(" --threads {}", options.threads);
+  if (options.device != "cpu") text += fmt::format(" --device {}", options.device);
+  return text;
+}
+
+/// How the codec is timed, so far as that was chosen.
+std::string timing_options(const BenchOptions& options) {
+  const BenchOptions usual;
+  std::string text;
+  std::size_t rounds = usual.rounds;
+  if (options.iterations > 0) {
+    text += fmt::format(" --iters {}", options.iterations);
+    rounds = std::min(rounds, options.iterations);
+  } else {
+    const StopRule& stop = options.stop;
+    if (stop.min_samples != usual.stop.min_samples) text += fmt::format(" --min-samples {}", stop.min_samples);
+    if (stop.max_noise != usual.stop.max_noise) text += " --max-noise " + exact(stop.max_noise);
+    if (stop.timeout_seconds > 0.0) text += " --timeout " + exact(stop.timeout_seconds);
+  }
+  if (options.rounds != rounds) text += fmt::format(" --rounds {}", options.rounds);
+  if (options.warmup_steps != usual.warmup_steps) text += fmt::format(" --warmup-iters {}", options.warmup_steps);
+  return text + (options.hot ? " --hot" : "");
+}
+
+/// What starts the ranks where they are processes; empty where they are threads.
+std::string launcher(const BenchOptions& options, const ResultRow& row) {
+  const bool processes = options.comm == "mpi" || options.comm == "udp" || mpi_place().size > 1;
+  return processes ? fmt::format("mpirun -n {} ", row.measured_ranks) : "";
+}
+
+}  // namespace
 
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
@@ -21,19 +85,14 @@ std::string shell_word(const std::string& text) {
 
 std::string reproducing_command(const BenchOptions& options, const ResultRow& row, std::optional<double> max_nmse) {
   std::string command =
-      fmt::format("gradtool bench {} --codec {} --granularity {} --timing isolated --network {} --nodes {}",
-                  shell_word(options.file), shell_word(spec_of(row)), row.granularity, shell_word(row.network->name),
-                  row.ranks / row.network->node);
-  if (row.iteration) {
-    command += " --compute-ms " + (options.trace ? shell_word(options.trace->given)
-                                                 : fmt::format("{:g}", row.iteration->compute_seconds * 1e3));
-    if (options.overlap == Overlap::none) command += " --overlap none";
-  } else if (options.computation == Computation::none) {
-    command += " --compute-ms none";
-  }
+      fmt::format("{}gradtool bench {} --codec {} --granularity {} --timing isolated --network {} --nodes {}",
+                  launcher(options, row), shell_word(options.file), shell_word(spec_of(row)), row.granularity,
+                  shell_word(row.network->name), row.ranks / row.network->node);
+  command += iteration_options(options);
   if (options.library) command += fmt::format(" --library {}", name_of(*options.library));
   if (options.codec_speed) command += " --codec-speed " + shell_word(options.codec_speed->text());
   if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
+  if (options.values != ReplayedValues::automatic) command += fmt::format(" --values {}", word_of(options.values));
   if (!takes_own_scheme(row) || options.scheme != Scheme::automatic)
     command += fmt::format(" --reduce {}", name_of(row.scheme));
   if (row.inner) command += fmt::format(" --levels node={}", row.measured_node);
@@ -41,12 +100,12 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
     command += " --codec-inner " + shell_word(inner->name() + (inner->given.empty() ? "" : ":" + inner->given));
   if (options.baseline) command += fmt::format(" --baseline-dtype {}", type_words(row.baseline_dtype));
   if (options.all_reduce != AllReduce::ring) command += fmt::format(" --all-reduce {}", name_of(options.all_reduce));
-  if (options.ranks > 0) command += fmt::format(" --ranks {}", options.ranks);
-  if (options.threads > 0) command += fmt::format(" --threads {}", options.threads);
-  if (options.device != "cpu") command += fmt::format(" --device {}", options.device);
+  command += place_options(options);
   if (options.seed != 1) command += fmt::format(" --seed {}", options.seed);
   if (!options.layers.empty()) command += fmt::format(" --layers {}", shell_word(options.layers));
-  return command + " --advise" + (max_nmse ? fmt::format(" --max-nmse {:g}", *max_nmse) : "");
+  command += timing_options(options);
+  if (!options.check) command += " --check 0";
+  return command + " --advise" + (max_nmse ? " --max-nmse " + exact(*max_nmse) : "");
 }
 
 std::string hook_call(const ResultRow& row) {

@@ -6,6 +6,7 @@
 
 #include "lib/bench/options.hpp"
 #include "lib/bench/own_trial.hpp"
+#include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/bench/trained_arms.hpp"
 
@@ -424,6 +425,24 @@ TEST_F(Advice, NamesTheCommandAndTheHookOfWhatItTakes) {
   EXPECT_FALSE(says(advise(rows_, 0.1).answer, "Again")) << "a record does not say what it was made with";
   EXPECT_FALSE(says(said.answer, "It rests on")) << "that stands behind the tables";
   EXPECT_TRUE(says(said.reasons, "It rests on"));
+}
+
+TEST_F(Advice, NamesWhereTheCommandRuns) {
+  const ResultRow& row = add({.codec = "fp16", .ms = 20.0, .error = 0.001});
+  BenchOptions options;
+  options.file = "capture.h5";
+  options.device = "cuda:1";
+  options.comm = "loopback";
+  const auto command = [&] { return reproducing_command(options, row, std::nullopt); };
+  EXPECT_TRUE(says(command(), "--nodes 8 --device cuda:1 --advise")) << command();
+  options.device = "cuda";
+  options.comm = "nccl";
+  options.ranks = 4;
+  EXPECT_TRUE(says(command(), "--nodes 8 --comm nccl --ranks 4 --device cuda --advise")) << command();
+  EXPECT_EQ(command().find("gradtool bench"), 0U);
+  options = {};
+  options.comm = "mpi";
+  EXPECT_EQ(command().find("mpirun -n 2 gradtool bench"), 0U) << command();
 }
 
 TEST_F(Advice, FitsTheTerminal) {
