@@ -98,13 +98,21 @@ void add_file_options(CLI::App& app, CaptureOptions& options, std::string& json)
   constexpr auto* kGroup = "What is captured, and where to";
   app.add_option("-o,--out", options.out, "Gradient file to write (HDF5)")->type_name("FILE")->group(kGroup);
   app.add_flag("--force", options.force, "Replace files that exist")->group(kGroup);
-  app.add_option("--start-step", options.start_step, "First iteration captured; iterations count from 0")
-      ->capture_default_str()
+  app.add_option("--start-step", options.start_step,
+                 "First iteration captured; iterations count from 0 [0; with --windows a twentieth of the training]")
       ->group(kGroup);
   app.add_option("--end-step", options.end_step, "First iteration no longer captured [--steps, or 20 captured steps]")
       ->group(kGroup);
   app.add_option("--every", options.every, "Capture every N-th iteration from --start-step on")
       ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--windows", options.windows,
+                 "Capture this many phases of the training, e.g. 3: windows of iterations that follow each other, the "
+                 "first from --start-step on, the last at the end, the others evenly between them")
+      ->type_name("N")
+      ->group(kGroup);
+  app.add_option("--window-steps", options.window_steps, "Iterations of each window [8]")
+      ->type_name("K")
       ->group(kGroup);
   app.add_option("--layers", options.layers, "Only tensors whose name this regular expression matches, e.g. 'conv|fc'")
       ->group(kGroup);
@@ -145,9 +153,10 @@ void print_summary(const CaptureOptions& options, const CaptureReport& report) {
     fmt::print("Stopped before a step was captured: no file written\n");
     return;
   }
-  fmt::print("Wrote {}: {} step{}{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
-             report.steps == 1 ? "" : "s", report.complete ? "" : " (stopped early: not complete)", report.tensors,
-             report.elements, options.workers, human_bytes(static_cast<double>(report.file_bytes)));
+  const std::string windows = options.windows && report.complete ? fmt::format(" in {} windows", *options.windows) : "";
+  fmt::print("Wrote {}: {} step{}{}{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
+             report.steps == 1 ? "" : "s", windows, report.complete ? "" : " (stopped early: not complete)",
+             report.tensors, report.elements, options.workers, human_bytes(static_cast<double>(report.file_bytes)));
 }
 
 void save_json(const std::string& path, const CaptureOptions& options, const CaptureReport& report) {
@@ -209,6 +218,7 @@ Subcommand add_capture(CLI::App& root) {
       "is readable.\n"
       "Examples:\n"
       "  gradtool capture --model lenet5 --workers 2 --out lenet5.h5\n"
+      "  gradtool capture --model resnet20 --steps 2000 --windows 3 --out resnet20.h5\n"
       "  gradtool capture --model resnet20 --steps 2000 --start-step 100 \\\n"
       "      --end-step 2000 --every 50 --out resnet20.h5\n"
       "  gradtool capture --model resnet20 --dataset cifar10 \\\n"

@@ -11,6 +11,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/bench/readiness.hpp"
+#include "lib/bench/windows.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/gradient_file.hpp"
@@ -160,6 +161,9 @@ nlohmann::ordered_json summary_json(const Summary& summary) {
   if (summary.bytes > 0) json["file_bytes"] = summary.bytes;
   if (summary.scanned) json["non_finite"] = summary.non_finite_count();
   json["readiness"] = readiness_json(summary.reader);
+  json["stride"] = stride_of(summary.reader.steps(), summary.reader.steps().size());
+  for (const IterationRange& window : window_iterations_of(summary.reader.steps(), summary.reader.steps().size()))
+    json["windows"].push_back({{"first_iteration", window.first}, {"last_iteration", window.last}});
   json["step_list"] = steps_json(summary.reader.steps());
   json["tensor_list"] = to_json(tensor_table(summary));
   for (std::size_t t = 0; t < summary.reader.tensors().size(); ++t) {
@@ -180,6 +184,26 @@ std::string dtypes_text(const std::vector<TensorInfo>& tensors) {
     if (std::any_of(tensors.begin(), tensors.end(), has)) names.push_back(name_of(dtype));
   }
   return joined(names, " and ");
+}
+
+/// The steps that overflowed, behind the range of iterations.
+std::string overflow_text(const std::vector<StepInfo>& steps) {
+  if (steps.front().overflow.empty()) return "";
+  const auto count = std::count_if(steps.begin(), steps.end(), [](const StepInfo& step) { return step.overflowed(); });
+  return fmt::format("; {} overflowed", count);
+}
+
+/// "24 (iterations 15 to 22, 153 to 160 and 292 to 299: 3 windows of the training)", "20 (iteration 0 to 19: one phase
+/// of the training)", or "20 (iteration 0 to 190, one of every 10)", which may be of one phase or of all.
+std::string steps_text(const std::vector<StepInfo>& steps) {
+  const auto windows = window_iterations_of(steps, steps.size());
+  const std::int64_t stride = stride_of(steps, steps.size());
+  const std::string every = stride > 1 ? fmt::format(", one of every {}", stride) : "";
+  const std::string phases = windows.size() > 1 ? fmt::format(": {} windows of the training", windows.size())
+                             : stride == 1      ? ": one phase of the training"
+                                                : "";
+  return fmt::format("{} (iteration{} {}{}{}{})", steps.size(), windows.size() > 1 ? "s" : "", ranges_text(windows),
+                     every, phases, overflow_text(steps));
 }
 
 std::string loss_text(const std::vector<StepInfo>& steps) {
@@ -235,13 +259,6 @@ std::string sources_text(const std::vector<std::string>& paths) {
   return fmt::format("of {} file{} in its folder: {}", paths.size(), paths.size() == 1 ? "" : "s", joined(names, ", "));
 }
 
-/// The steps that overflowed, behind the range of iterations.
-std::string overflow_text(const std::vector<StepInfo>& steps) {
-  if (steps.front().overflow.empty()) return "";
-  const auto count = std::count_if(steps.begin(), steps.end(), [](const StepInfo& step) { return step.overflowed(); });
-  return fmt::format("; {} overflowed", count);
-}
-
 std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
@@ -268,8 +285,7 @@ void print_summary(const Summary& summary, bool all) {
   line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers,
                               info.batch_size ? fmt::format("{}", *info.batch_size) : "not stated", info.micro_batches,
                               info.micro_batches == 1 ? "" : "es"));
-  line("steps", fmt::format("{} (iteration {} to {}{})", steps.size(), steps.front().iteration, steps.back().iteration,
-                            overflow_text(steps)));
+  line("steps", steps_text(steps));
   line("loss", loss_text(steps));
   line("computation", compute_text(steps));
   line("readiness", readiness_text(reader));

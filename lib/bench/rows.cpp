@@ -167,10 +167,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.first_step = cut.source.steps().front().iteration;
   row.last_step = cut.source.steps()[options_.steps_of(cut.source.steps().size()) - 1].iteration;
   row.stride = stride_of(cut.source.steps(), options_.steps_of(cut.source.steps().size()));
-  for (const StepWindow& window : windows_of(cut.source.steps(), options_.steps_of(cut.source.steps().size()))) {
-    const auto& steps = cut.source.steps();
-    row.window_iterations.push_back({steps[window.begin].iteration, steps[window.end - 1].iteration});
-  }
+  row.window_iterations = window_iterations_of(cut.source.steps(), options_.steps_of(cut.source.steps().size()));
   row.windows = row.window_iterations.size();
   row.ranks = row.measured_ranks = run_.ranks;
   row.comm = options_.comm;

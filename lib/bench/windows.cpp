@@ -9,6 +9,8 @@
 namespace gradtool {
 namespace {
 
+constexpr std::size_t kNamed = 4;  // windows; of more only the first and the last are told
+
 /// Iterations from the step before, without those that were left out because they overflowed.
 std::int64_t distance(const std::vector<StepInfo>& steps, std::size_t s) {
   return steps[s].iteration - steps[s - 1].iteration - steps[s].overflowed_before;
@@ -34,21 +36,32 @@ std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size
   return windows;
 }
 
+std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& steps, std::size_t count) {
+  std::vector<IterationRange> ranges;
+  for (const StepWindow& window : windows_of(steps, count))
+    ranges.push_back({steps[window.begin].iteration, steps[window.end - 1].iteration});
+  return ranges;
+}
+
 std::string range_text(const IterationRange& range) {
   return range.first == range.last ? fmt::format("{}", range.first) : fmt::format("{} to {}", range.first, range.last);
 }
 
+std::string ranges_text(const std::vector<IterationRange>& ranges) {
+  if (ranges.size() > kNamed) return fmt::format("{}, ..., {}", range_text(ranges.front()), range_text(ranges.back()));
+  std::string text;
+  for (std::size_t w = 0; w < ranges.size(); ++w) {
+    if (w > 0) text += w + 1 == ranges.size() ? " and " : ", ";
+    text += range_text(ranges[w]);
+  }
+  return text;
+}
+
 std::string iterations_text(const ResultRow& row) {
-  constexpr std::size_t kNamed = 4;  // windows; of more only the number is told
   if (row.windows <= 1) return fmt::format("iterations {} to {}", row.first_step, row.last_step);
   if (row.window_iterations.size() != row.windows || row.windows > kNamed)
     return fmt::format("{} windows of iterations {} to {}", row.windows, row.first_step, row.last_step);
-  std::string text = "iterations ";
-  for (std::size_t w = 0; w < row.windows; ++w) {
-    if (w > 0) text += w + 1 == row.windows ? " and " : ", ";
-    text += range_text(row.window_iterations[w]);
-  }
-  return text;
+  return "iterations " + ranges_text(row.window_iterations);
 }
 
 std::string phases_text(const ResultRow& row) {

@@ -28,10 +28,15 @@ struct IterationRange {
   std::int64_t first = 0, last = 0;
 };
 
+/// The iterations of each of windows_of().
+[[nodiscard]] std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& steps, std::size_t count);
+
 struct ResultRow;
 
 /// "290 to 299", or "290" of one iteration.
 [[nodiscard]] std::string range_text(const IterationRange& range);
+/// "10 to 17, 150 to 157 and 290 to 299"; of more than four windows only the first and the last one.
+[[nodiscard]] std::string ranges_text(const std::vector<IterationRange>& ranges);
 /// The captured iterations of a row, window by window: "iterations 10 to 17, 150 to 157 and 290 to 299".
 [[nodiscard]] std::string iterations_text(const ResultRow& row);
 /// A sentence behind a space about what these iterations can tell: one phase of the training only, or several. Empty

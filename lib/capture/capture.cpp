@@ -228,7 +228,7 @@ std::vector<std::uint32_t> samples_of_rounds(Sampler& sampler, std::int64_t iter
 /// Trains and captures. Returns whether every step of the schedule was captured.
 bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, const Selection& selection,
            Recorder& recorder, Monitor& monitor, TrainLog& log, ReadinessLog& readiness, CaptureReport& report) {
-  const CaptureSchedule schedule{options.start_step, *options.end_step, options.every};
+  const CaptureSchedule schedule = schedule_of(options);
   const LearningRate learning_rate{*options.learning_rate, options.lr_schedule, *options.steps};
   const auto workers = static_cast<std::size_t>(options.workers);
   std::int64_t captured = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/capture/catalogue.hpp"
+#include "lib/capture/schedule.hpp"
 #include "lib/capture/trainer.hpp"
 #include "lib/core/dtype.hpp"
 #include "lib/io/gradient_file.hpp"
@@ -29,11 +30,13 @@ struct CaptureOptions {
   std::optional<std::int64_t> sequence_length;  ///< of text; default: the model's. Stays empty for images
   std::vector<std::string> with;  ///< weight, second_moment (which needs micro_batches >= 2, and then is stored anyway)
 
-  std::int64_t start_step = 0;
-  std::optional<std::int64_t> end_step;  ///< first iteration not captured; default: see check_options()
+  std::optional<std::int64_t> start_step;  ///< default: 0, with windows a twentieth of the way to end_step
+  std::optional<std::int64_t> end_step;    ///< first iteration not captured; default: see check_options()
   std::int64_t every = 1;
-  std::optional<std::int64_t> steps;  ///< iterations trained; default: end_step
-  std::string layers;                 ///< regular expression on tensor names; empty: all
+  std::optional<std::int64_t> windows;       ///< of consecutive iterations, see CaptureSchedule; default: none
+  std::optional<std::int64_t> window_steps;  ///< of each window; default 8
+  std::optional<std::int64_t> steps;         ///< iterations trained; default: end_step
+  std::string layers;                        ///< regular expression on tensor names; empty: all
   std::string dtype = "f32";
 
   std::string optimizer = "sgd";        ///< one of optimizer_names()
@@ -90,6 +93,9 @@ struct CaptureReport {
 /// Without --steps and --end-step 20 steps are captured; training ends with the last captured step unless --steps asks
 /// for more. Throws Fault::usage with one sentence about the first option that is not valid.
 [[nodiscard]] CaptureOptions check_options(CaptureOptions options);
+
+/// The iterations that are captured. `options` come from check_options().
+[[nodiscard]] CaptureSchedule schedule_of(const CaptureOptions& options);
 
 /// The part of the options that makes a trainer. `options` come from check_options().
 [[nodiscard]] TrainerOptions trainer_options(const CaptureOptions& options);

@@ -18,6 +18,9 @@ namespace gradtool {
 namespace {
 
 constexpr std::int64_t kDefaultCapturedSteps = 20;
+/// Enough for a residual to come back, and three windows together are about as many as without windows.
+constexpr std::int64_t kDefaultWindowSteps = 8;
+constexpr std::int64_t kMostWindows = 1000;
 constexpr std::int64_t kMost = 1'000'000'000;
 
 [[noreturn]] void refuse(const std::string& sentence) {
@@ -61,22 +64,56 @@ void check_data(CaptureOptions& options) {
   check_range("--sequence-length", *options.sequence_length, 1, model.longest_sequence);
 }
 
+/// Before the steps are filled in.
+void check_windows(CaptureOptions& options) {
+  if (!options.windows) {
+    if (options.window_steps) refuse("--window-steps is the length of each window: add --windows, such as 3");
+    return;
+  }
+  check_range("--windows", *options.windows, 2, kMostWindows);
+  if (!options.window_steps) options.window_steps = kDefaultWindowSteps;
+  check_range("--window-steps", *options.window_steps, 2);
+  if (options.every != 1)
+    refuse(fmt::format("--every {} goes without --windows, whose iterations follow each other", options.every));
+  if (!options.steps && !options.end_step)
+    refuse("--windows needs the length of the training over which they are placed: --steps, such as 300");
+  if (!options.start_step) options.start_step = options.end_step.value_or(*options.steps) / 20;
+}
+
+/// After them.
+void expect_windows_fit(const CaptureOptions& options) {
+  if (!options.windows) return;
+  const std::int64_t needed = *options.windows * (*options.window_steps + 1) - 1;  // with an iteration in each gap
+  const std::int64_t there = *options.end_step - *options.start_step;
+  if (needed <= there) return;
+  refuse(
+      fmt::format("--windows {} of --window-steps {} need {} iterations with the gaps between them, and from "
+                  "--start-step {} to the "
+                  "end at {} there are {}: take a longer training (--steps) or fewer or shorter windows",
+                  *options.windows, *options.window_steps, needed, *options.start_step, *options.end_step, there));
+}
+
 void check_steps(CaptureOptions& options) {
-  check_range("--start-step", options.start_step, 0);
   check_range("--every", options.every, 1);
   if (options.steps) check_range("--steps", *options.steps, 1);
+  if (options.end_step) check_range("--end-step", *options.end_step, 1);
+  check_windows(options);
+  const std::int64_t start = options.start_step.value_or(0);
+  options.start_step = start;
+  check_range("--start-step", start, 0);
   if (!options.end_step) {
-    options.end_step = options.steps.value_or(options.start_step + (kDefaultCapturedSteps - 1) * options.every + 1);
-    if (options.start_step >= *options.end_step) {
-      refuse(fmt::format("--start-step {} is not below --steps {}: no step would be captured", options.start_step,
-                         *options.end_step));
+    options.end_step = options.steps.value_or(start + (kDefaultCapturedSteps - 1) * options.every + 1);
+    if (start >= *options.end_step) {
+      refuse(
+          fmt::format("--start-step {} is not below --steps {}: no step would be captured", start, *options.end_step));
     }
+    check_range("--end-step", *options.end_step, 1);
   }
-  check_range("--end-step", *options.end_step, 1);
-  if (options.start_step >= *options.end_step) {
-    refuse(fmt::format("--start-step {} is not below --end-step {}, the first step that is not captured",
-                       options.start_step, *options.end_step));
+  if (start >= *options.end_step) {
+    refuse(fmt::format("--start-step {} is not below --end-step {}, the first step that is not captured", start,
+                       *options.end_step));
   }
+  expect_windows_fit(options);
   if (!options.steps) options.steps = options.end_step;
   if (*options.steps < *options.end_step) {
     refuse(fmt::format("--steps {} ends the training before --end-step {}", *options.steps, *options.end_step));
@@ -209,6 +246,11 @@ std::span<float> Selection::gather(std::span<const float> flat, std::span<float>
     out = out.subspan(range.count);
   }
   return out;
+}
+
+CaptureSchedule schedule_of(const CaptureOptions& options) {
+  return {*options.start_step, *options.end_step, options.every, options.windows.value_or(0),
+          options.window_steps.value_or(0)};
 }
 
 Selection select_tensors(const std::vector<TensorInfo>& all, const std::string& layers) {

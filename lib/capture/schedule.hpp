@@ -7,17 +7,30 @@
 
 namespace gradtool {
 
-/// Which training iterations are captured: first, first + every, first + 2 every and so on, below `end`. Iterations
-/// count from 0.
+/// Which training iterations are captured: first, first + every, first + 2 every and so on, below `end`. Or, with
+/// `windows`, so many runs of `window_steps` iterations that follow each other: one begins at `first`, one ends at
+/// `end`, and the others lie evenly between them. Iterations count from 0.
 struct CaptureSchedule {
   std::int64_t first = 0;
   std::int64_t end = 0;  ///< the first iteration that is not captured
   std::int64_t every = 1;
+  std::int64_t windows = 0;  ///< 0, or at least 2, with a gap between each and the next
+  std::int64_t window_steps = 0;
 
-  [[nodiscard]] constexpr bool captures(std::int64_t iteration) const {
-    return iteration >= first && iteration < end && (iteration - first) % every == 0;
+  /// The first iteration of a window, which count from 0.
+  [[nodiscard]] constexpr std::int64_t window_begin(std::int64_t window) const {
+    return first + window * (end - first - window_steps) / (windows - 1);
   }
-  [[nodiscard]] constexpr std::int64_t count() const { return end <= first ? 0 : (end - first - 1) / every + 1; }
+  [[nodiscard]] constexpr bool captures(std::int64_t iteration) const {
+    for (std::int64_t w = 0; w < windows; ++w) {
+      if (iteration >= window_begin(w) && iteration < window_begin(w) + window_steps) return true;
+    }
+    return windows == 0 && iteration >= first && iteration < end && (iteration - first) % every == 0;
+  }
+  [[nodiscard]] constexpr std::int64_t count() const {
+    if (windows > 0) return windows * window_steps;
+    return end <= first ? 0 : (end - first - 1) / every + 1;
+  }
 };
 
 /// Learning rates are below this.

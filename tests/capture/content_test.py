@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """capture writes what it says: the same content for the same seed, the tensors asked for, and steps that agree with
 each other however they were selected. Usage: content_test.py GRADTOOL"""
+import json
 import os
 import sys
 import tempfile
@@ -72,6 +73,15 @@ with tempfile.TemporaryDirectory() as root:
         check(list(some) == [name for name in whole if "conv1" in name], f"--layers conv1 chose {list(some)}")
         for name in some:
             check(np.array_equal(some[name], whole[name][1::2]), f"{model} {name} differs between selections")
+        # Windows: 6 iterations hold two of two, the first one at the start, the last one at the end.
+        windows = capture(os.path.join(root, f"{model}-windows"), *common, "--windows", "2", "--window-steps", "2")
+        check(windows["steps/iteration"].tolist() == [0, 1, 4, 5], f"windows: iterations {windows['steps/iteration']}")
+        check(int(windows["/@complete"]) == 1, "a capture of windows is not marked complete")
+        for name, gradient in by_name(windows, "gradient").items():
+            check(np.array_equal(gradient, whole[name][[0, 1, 4, 5]]), f"{model} {name} differs in windows")
+        said = run(program, "info", os.path.join(root, f"{model}-windows", "out.h5"), "--json", "-")
+        check(json.loads(said.stdout)["windows"] == [{"first_iteration": 0, "last_iteration": 1},
+                                                     {"first_iteration": 4, "last_iteration": 5}], said.stdout[:2000])
         check(int(first["/@complete"]) == 1, "a finished capture is not marked complete")
         with h5py.File(os.path.join(root, f"{model}-4", "out.h5")) as file:
             seconds = file["steps/compute_seconds"][...]

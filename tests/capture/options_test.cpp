@@ -36,6 +36,20 @@ TEST(CaptureOptions, DefaultsFillInEachOther) {
   EXPECT_EQ(check_options(sparse).steps, 150);
 }
 
+TEST(CaptureOptions, PlaceWindowsBehindATwentiethOfTheTraining) {
+  CaptureOptions options = good_options();
+  options.windows = 3;
+  options.steps = 300;
+  const CaptureOptions filled = check_options(options);
+  EXPECT_EQ(filled.start_step, 15);
+  EXPECT_EQ(filled.end_step, 300);
+  EXPECT_EQ(schedule_of(filled).count(), 24);
+  options.start_step = 0;
+  options.end_step = 26;
+  EXPECT_EQ(check_options(options).start_step, 0) << "26 iterations hold three windows of 8 with gaps";
+  EXPECT_EQ(check_options(options).steps, 300);
+}
+
 TEST(CaptureOptions, DependOnTheOptimizer) {
   CaptureOptions options = good_options();
   EXPECT_EQ(check_options(options).momentum, 0.9);
@@ -126,6 +140,15 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"StepsBeforeEnd", [](auto& o) { o.steps = 5, o.end_step = 6; }, "ends the training before"},
         Refused{"NoSteps", [](auto& o) { o.steps = 0; }, "--steps"},
         Refused{"Every", [](auto& o) { o.every = 0; }, "--every"},
+        Refused{"OneWindow", [](auto& o) { o.windows = 1, o.steps = 300; }, "--windows 1 is not between 2 and 1000"},
+        Refused{"WindowOfOneStep", [](auto& o) { o.windows = 3, o.steps = 300, o.window_steps = 1; },
+                "--window-steps 1 is not between 2"},
+        Refused{"WindowStepsAlone", [](auto& o) { o.window_steps = 8; }, "add --windows"},
+        Refused{"WindowsAndEvery", [](auto& o) { o.windows = 3, o.steps = 300, o.every = 2; },
+                "--every 2 goes without --windows"},
+        Refused{"WindowsOfNoLength", [](auto& o) { o.windows = 3; }, "--windows needs the length"},
+        Refused{"WindowsDoNotFit", [](auto& o) { o.windows = 3, o.start_step = 0, o.steps = 25; },
+                "need 26 iterations with the gaps between them, and from --start-step 0 to the end at 25 there are 25"},
         Refused{"Threads", [](auto& o) { o.threads = 0; }, "--threads"},
         Refused{"Seed", [](auto& o) { o.seed = -1; }, "--seed"},
         Refused{"LearningRate", [](auto& o) { o.learning_rate = 0.0; }, "--learning-rate"},

@@ -10,8 +10,9 @@ namespace gradtool {
 namespace {
 
 TEST(CaptureSchedule, CountsWhatItCaptures) {
-  for (const CaptureSchedule schedule : {CaptureSchedule{0, 20, 1}, CaptureSchedule{3, 20, 4},
-                                         CaptureSchedule{3, 19, 4}, CaptureSchedule{19, 20, 100}}) {
+  for (const CaptureSchedule schedule :
+       {CaptureSchedule{0, 20, 1}, CaptureSchedule{3, 20, 4}, CaptureSchedule{3, 19, 4}, CaptureSchedule{19, 20, 100},
+        CaptureSchedule{2, 37, 1, 3, 5}, CaptureSchedule{0, 5, 1, 2, 2}}) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < 40; ++i) count += schedule.captures(i) ? 1 : 0;
     EXPECT_EQ(schedule.count(), count);
@@ -20,6 +21,19 @@ TEST(CaptureSchedule, CountsWhatItCaptures) {
   }
   EXPECT_EQ((CaptureSchedule{3, 20, 4}.count()), 5);
   EXPECT_EQ((CaptureSchedule{5, 5, 1}.count()), 0);
+}
+
+TEST(CaptureSchedule, PlacesWindowsEvenly) {
+  const CaptureSchedule three{15, 300, 1, 3, 8};
+  EXPECT_EQ(three.window_begin(0), 15);
+  EXPECT_EQ(three.window_begin(1), 153);  // 15 + 277 / 2, rounded down
+  EXPECT_EQ(three.window_begin(2), 292);
+  EXPECT_TRUE(three.captures(160));
+  EXPECT_FALSE(three.captures(161));
+  EXPECT_TRUE(three.captures(299));
+  // The shortest training for its windows leaves one iteration between each and the next.
+  const CaptureSchedule tight{0, 4 * 3 + 3, 1, 4, 3};
+  for (std::int64_t i = 0; i < 15; ++i) EXPECT_EQ(tight.captures(i), i % 4 != 3) << i;
 }
 
 TEST(LearningRate, FollowsItsSchedule) {
