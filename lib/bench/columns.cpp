@@ -435,19 +435,21 @@ Table steps_table(std::span<const ResultRow> rows) {
   heads.push_back({"iteration", "training iteration of the step"});
   heads.push_back({"nmse", "of the step"});
   heads.push_back({"cosine", "of the step"});
-  heads.push_back({"cumulative_nmse", "nmse of the sums of x and y over the steps so far"});
+  heads.push_back({"cumulative_nmse", "nmse of the sums of x and y over the steps of the window so far"});
+  heads.push_back({"window", "of the training that the step is in, from 0"});
   Table table{"steps", std::move(heads)};
   for (const auto& row : rows) {
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];
       std::vector<Cell> cells;
-      cells.reserve(sources.size() + 4);
+      cells.reserve(sources.size() + 5);
       for (const auto* column : sources) cells.push_back(column->cell(row));
       cells.emplace_back(row.step_iterations[s]);
       cells.emplace_back(step.sums.nmse());
       cells.push_back(to_cell(step.sums.cosine()));
       cells.push_back(row.cumulative_nmse ? to_cell(cumulative_nmse(step.cumulative_error, step.cumulative_energy))
                                           : Cell{});
+      cells.emplace_back(static_cast<std::int64_t>(row.step_windows[s]));
       table.add(std::move(cells));
     }
   }

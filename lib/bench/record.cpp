@@ -42,6 +42,10 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
     if (row.tensor == "all") rows[i]["name"] = spec_of(row);
+    if (row.tensor == "all") {
+      for (const IterationRange& window : row.window_iterations)
+        rows[i]["window_iterations"].push_back({window.first, window.last});
+    }
     if (row.modelled()) continue;
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];
@@ -50,6 +54,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       errors["iteration"] = row.step_iterations[s];
       errors["nmse"] = to_json(Cell{step.sums.nmse()});
       errors["cumulative_nmse"] = to_json(row.cumulative_nmse ? Cell{cumulative} : Cell{});
+      errors["window"] = row.step_windows[s];
     }
     for (const UnitProfile& profile : row.units) {
       auto& unit = rows[i]["units"].emplace_back();

@@ -65,7 +65,7 @@ struct ResultRow {
   std::int64_t first_step = 0, last_step = 0;     ///< training iterations of the first and last captured step
   std::int64_t stride = 1;                        ///< iterations from one of these steps to the next, see stride_of()
   std::size_t windows = 1;                        ///< of these steps, see StepWindow
-  std::vector<IterationRange> window_iterations;  ///< of each window; empty in rows that were read from a record
+  std::vector<IterationRange> window_iterations;  ///< of each window; empty in rows that were read from a CSV
   int ranks = 1;
   int measured_ranks = 1;  ///< as `ranks`, but those of the replay in a modelled row
   std::string comm, device;
@@ -124,6 +124,7 @@ struct ResultRow {
   std::vector<std::size_t> rounds;            ///< how many of the samples each round took
   std::vector<StepErrors> steps;              ///< errors of each captured step; of measured rows over all tensors
   std::vector<std::int64_t> step_iterations;  ///< training iterations of those
+  std::vector<std::size_t> step_windows;      ///< of each of those, the position of its window in window_iterations
   std::vector<UnitProfile> units;             ///< what each unit takes part in; of isolated and of modelled rows
 
   /// What comparing the row with others came to; see set_verdicts().
@@ -194,8 +195,8 @@ struct ResultColumn {
 [[nodiscard]] Table to_table(std::span<const ResultRow> rows);
 
 /// The errors of each captured step of the measured rows over all tensors, as --steps-csv has them: a row for each of
-/// them and each step, with the columns that tell rows apart, then `iteration`, `nmse`, `cosine`, and `cumulative_nmse`
-/// of the steps so far. Rows that were not measured are left out.
+/// them and each step, with the columns that tell rows apart, then `iteration`, `nmse`, `cosine`, `cumulative_nmse` of
+/// the window's steps so far, and `window`. Rows that were not measured are left out.
 [[nodiscard]] Table steps_table(std::span<const ResultRow> rows);
 
 /// nmse of sums over steps: 0 for 0/0, infinite where only the energy is 0.

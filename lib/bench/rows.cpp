@@ -209,8 +209,12 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   row.errors = all;
   set_worst(replayed, cut.selection.tensors, options_.adds_up(m.spec), row);
   row.steps = replayed.step_errors;
-  for (std::size_t step = 0; step < replayed.step_errors.size(); ++step)
+  std::size_t window = 0;
+  for (std::size_t step = 0; step < replayed.step_errors.size(); ++step) {
+    if (step == replayed.windows[window].end) ++window;
     row.step_iterations.push_back(cut.source.steps()[step].iteration);
+    row.step_windows.push_back(window);
+  }
   row.bytes = replayed.bytes;
   row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
   // Of two levels the residual is a shard's, of a machine's mean.

@@ -692,14 +692,15 @@ class BenchCharts {
                 {{"codec", "with the parameters that were given"},
                  {"iteration", "training iteration of the step"},
                  {"nmse", "of the step"},
-                 {"cumulative_nmse", "of the sums over the steps so far"},
+                 {"cumulative_nmse", "of the sums over the steps of the window so far"},
+                 {"window", "of the training that the step is in, from 0"},
                  {"shown_as", "colour in the charts"}}};
     for (const std::size_t i : measured_places()) {
       const std::string codec = name(record_.rows[i]);
       if (codec == "noop") continue;  // 1, always
       const auto add_step = [&](const Table& steps, std::size_t s) {
         table.add({codec, cell_at(steps, s, "iteration"), cell_at(steps, s, "nmse"),
-                   cell_at(steps, s, "cumulative_nmse"), shown_as(codec)});
+                   cell_at(steps, s, "cumulative_nmse"), cell_at(steps, s, "window"), shown_as(codec)});
       };
       if (source_.json) {
         const Json steps = source_.json->at("rows").at(record_.place[i]).value("steps", Json::array());

@@ -275,6 +275,17 @@ ResultRow result_row(const RowReader& cells) {
   return row;
 }
 
+/// The iterations of the row's windows, which only the JSON has, and the window that judges. Records of before have
+/// none.
+void read_windows(const Json& json, const RowReader& cells, ResultRow& row) {
+  for (const Json& window : json.value("window_iterations", Json::array()))
+    row.window_iterations.push_back({window.at(0).get<std::int64_t>(), window.at(1).get<std::int64_t>()});
+  const auto first = cells.number("worst_window_first_step");
+  for (const IterationRange& window : row.window_iterations) {
+    if (first && static_cast<double>(window.first) == *first) row.worst_window = window;
+  }
+}
+
 UnitProfile unit_profile(const Json& json) {
   UnitProfile unit;
   unit.ready = json.at("ready").get<double>();
@@ -402,6 +413,7 @@ BenchRecord read_bench(Table table, const Json* json_rows, const std::string& wh
       else if (measured_ranks.contains(row.run_id))
         row.measured_ranks = measured_ranks[row.run_id];
       if (json_rows != nullptr) {
+        read_windows(json_rows->at(i), cells, row);
         for (const Json& unit : json_rows->at(i).value("units", Json::array())) row.units.push_back(unit_profile(unit));
       }
       record.rows.push_back(std::move(row));

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "lib/bench/bench.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/bench/rows.hpp"
@@ -117,6 +119,15 @@ TEST(Windows, TheWorstJudges) {
   EXPECT_EQ(both.worst_window->first, 200);
   EXPECT_EQ(iterations_text(both), "iterations 10 to 12 and 200 to 201");
   EXPECT_NE(phases_text(early).find("one phase"), std::string::npos);
+  const Table steps = steps_table({&both, 1});
+  ASSERT_EQ(steps.rows().size(), 5U);
+  for (std::size_t s = 0; s < 5; ++s) EXPECT_EQ(steps.at(s, "window"), Cell{std::int64_t{s < 3 ? 0 : 1}}) << s;
+  BenchReport report;
+  report.rows = {both};
+  const auto json = record({}, report)["rows"][0];
+  EXPECT_EQ(json["window_iterations"].dump(), "[[10,12],[200,201]]");
+  EXPECT_EQ(json["steps"][2]["window"], 0);
+  EXPECT_EQ(json["steps"][3]["window"], 1);
 }
 
 }  // namespace

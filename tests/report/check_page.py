@@ -139,7 +139,7 @@ def check_numbers(folder, page):
         equal(row["elements"], source["elements"], f"layers {row['codec']} {row['tensor']}")
     steps = {(name_of(r, names), r["iteration"]): r for r in rows_of(folder / "steps.csv") if r["timing"] == "isolated"}
     for row in page.table("error_steps"):
-        for column in ("nmse", "cumulative_nmse"):
+        for column in ("nmse", "cumulative_nmse", "window"):
             equal(row[column], steps[row["codec"], row["iteration"]][column], f"error_steps {row['codec']} {column}")
     for chart, table in (("spectrum", "spectrum_bands"), ("eigenvalues", "eigenvalues"), ("variance", "variance"), ("noise_scale", "noise_steps"),
                          ("bases", "compaction"), ("welch", "spectra"), ("step_lags", "step_lags"), ("unambiguous", "unambiguous"),

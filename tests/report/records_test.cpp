@@ -117,6 +117,20 @@ TEST(Records, AModelledRowKeepsItsLibraryAndItsMessages) {
   EXPECT_EQ(record.rows[0].messages, 42.0);
 }
 
+TEST(Records, ARowKeepsItsWindows) {
+  ResultRow written = measured_row();
+  written.window_iterations = {{10, 17}, {290, 299}};
+  written.windows = 2;
+  written.worst_window = written.window_iterations[1];
+  auto json = to_json(to_table({&written, 1}));
+  json[0]["window_iterations"] = {{10, 17}, {290, 299}};
+  const BenchRecord record = read_bench(table_from_json("bench", json, "here"), &json, "here");
+  ASSERT_EQ(record.rows.size(), 1U);
+  EXPECT_EQ(iterations_text(record.rows[0]), "iterations 10 to 17 and 290 to 299");
+  ASSERT_TRUE(record.rows[0].worst_window);
+  EXPECT_EQ(record.rows[0].worst_window->last, 299);
+}
+
 TEST(Records, WithoutANameTheParametersThatAreNoDefaultsWereGiven) {
   const std::vector<ResultRow> written{measured_row()};
   const Table table = to_table(written);
