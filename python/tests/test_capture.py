@@ -1,5 +1,6 @@
 """Captures in one process: what is in the file equals what autograd computed, and costs nothing on other steps."""
 
+import json
 import subprocess
 import sys
 import time
@@ -70,6 +71,33 @@ def test_iterations_of_several_phases_go_into_one_file(tmp_path):
         assert run.steps["iteration"].tolist() == [1, 2, 6, 7]
     with pytest.raises(gradtool.Error, match="iterations goes without every"):
         gradtool.Capture(model, tmp_path / "other.h5", iterations=[1], every=2)
+
+
+def test_windows_are_those_of_the_program(tmp_path, gradtool_program):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gradtool.Capture(model, tmp_path / "run.h5", iterations=gradtool.windows(300)) as capture:
+        for captured in range(300):
+            assert capture.iteration == captured
+            if capture.capturing:
+                train(model, batches(1), capture, optimizer)
+            else:
+                capture.step()
+    info = json.loads(gradtool.run("info", tmp_path / "run.h5", "--json", "-"))
+    assert [(window["first_iteration"], window["last_iteration"]) for window in info["windows"]] == [(15, 22), (153, 160), (292, 299)]
+    assert gradtool.windows(11, steps=2, count=4, first=0) == [0, 1, 3, 4, 6, 7, 9, 10]
+    assert gradtool.windows(np.int64(40), steps=2, count=2, first=1) == [1, 2, 38, 39]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"total_steps": 10, "steps": 2, "count": 4, "first": 0}, "need 11 with the gaps between them, and from iteration 0 to the end at 10"),
+    ({"total_steps": 300, "steps": 1}, "valid is steps >= 2"), ({"total_steps": 300, "count": 1}, "count >= 2"),
+    ({"total_steps": 300, "first": -1}, "first >= 0"), ({"total_steps": 300.5}, "total_steps is 300.5; valid is a whole number"),
+    ({"total_steps": 300, "first": 300}, "there are 0"),
+])
+def test_windows_that_are_none(arguments, words):
+    with pytest.raises(gradtool.UsageError, match=words):
+        gradtool.windows(**arguments)
 
 
 def test_bfloat16_stays_bfloat16(tmp_path, gradtool_program):

@@ -17,7 +17,7 @@ from conftest import ROOT
 pytestmark = pytest.mark.usefixtures("core", "gradtool_program")
 
 
-@pytest.mark.parametrize("name", ["_files", "_codec", "_program"])
+@pytest.mark.parametrize("name", ["_files", "_codec", "_program", "_windows"])
 def test_docstrings(name, monkeypatch):
     if name == "_program":
         pytest.importorskip("pandas")
@@ -54,7 +54,7 @@ def test_the_manual(tmp_path, monkeypatch):
         (tmp_path / script[1]).write_text(block)
         assert run_by_two(tmp_path / script[1]) == [0, 0]
     with gradtool.open("ddp.h5") as run:
-        assert run.workers == 2 and len(run.steps) == 3
+        assert run.workers == 2 and list(run.steps["iteration"]) == [0, 1, 2, 4, 5, 6, 9, 10, 11]
     with gradtool.open("delta.h5") as run:
         assert run.attributes["quantity"] == "weight_delta"
 

@@ -13,7 +13,7 @@ from conftest import ROOT
 TEXT = (ROOT / "docs/recipes.md").read_text()
 SCRIPTS = {name: text for text, name in re.findall(r"```python\n(# file: (\S+)\n.*?)```", TEXT, re.S)}
 LIBRARIES = {"hf_trainer.py": ["transformers", "accelerate"], "with_accelerate.py": ["accelerate"], "with_lightning.py": ["lightning"]}
-WRITTEN = {"hf_trainer.py": ("hf.h5", [0, 4]), "with_accelerate.py": ("accelerate.h5", [0, 2, 4, 6]), "with_lightning.py": ("lightning.h5", [0, 2, 4, 6])}
+WRITTEN = {"hf_trainer.py": "hf.h5", "with_accelerate.py": "accelerate.h5", "with_lightning.py": "lightning.h5"}
 
 
 def test_every_script_is_run():
@@ -31,7 +31,6 @@ def test_a_script(name, tmp_path):
     (tmp_path / name).write_text(SCRIPTS[name])
     done = subprocess.run([sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    path, iterations = WRITTEN[name]
-    with gradtool.open(tmp_path / path) as run:
-        assert list(run.steps["iteration"]) == iterations
+    with gradtool.open(tmp_path / WRITTEN[name]) as run:
+        assert list(run.steps["iteration"]) == [0, 1, 3, 4, 6, 7]
         assert all(np.abs(tensor.gradient[0, 0]).max() > 0 for tensor in run)

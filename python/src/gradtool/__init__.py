@@ -1,6 +1,6 @@
 """gradtool from Python: capture the gradients of your own training, study and replay them, and compress them in DDP.
 
-    with gradtool.Capture(model, "run.h5", every=10) as capture:
+    with gradtool.Capture(model, "run.h5", iterations=gradtool.windows(total_steps)) as capture:
         ...
         loss.backward()
         capture.step(loss)
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._program import analyze, bench, run
     from ._trial import Trial, trial
     from ._trial_result import TrialResult
+    from ._windows import windows
     from ._writer import merge
 
 # The modules of all other names. They are loaded at their first use, so that a capture works without the compiled module, and reading a
@@ -35,6 +36,7 @@ _HOME = {
     "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_writer", "Codec": "_codec",
     "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "bench": "_program", "analyze": "_program",
     "run": "_program", "trial": "_trial", "Trial": "_trial", "TrialResult": "_trial_result",
+    "windows": "_windows",
 }
 __all__ = ["DataError", "Error", "GradientFile", "UnavailableError", "UsageError", "open", *_HOME]
 

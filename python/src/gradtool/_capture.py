@@ -39,7 +39,7 @@ def _close_at_exit() -> None:
 class Capture:
     """Writes the gradients of every worker, before they are averaged, to a gradient file.
 
-        with gradtool.Capture(model, "run.h5", every=10) as capture:
+        with gradtool.Capture(model, "run.h5", iterations=gradtool.windows(total_steps)) as capture:
             for inputs, targets in loader:
                 loss = criterion(model(inputs), targets)
                 loss.backward()
@@ -63,8 +63,8 @@ class Capture:
     every, first, last:
         Training iterations `first`, `first + every`, ... up to `last` are captured; `step` counts them from 0.
     iterations:
-        In their place: the iterations themselves, such as `[*range(10, 15), *range(500, 505)]`, some consecutive ones (which
-        codecs with a memory need) of several phases of a training.
+        In their place: the iterations themselves, some consecutive ones (which codecs with a memory need) of several phases of
+        a training, such as `gradtool.windows(1000)` or `[*range(10, 18), *range(500, 508)]`.
     optimizer:
         To note the learning rate, and for `second_moment="adam"`.
     scaler:
