@@ -185,7 +185,10 @@ class Bench {
     }
   }
 
-  [[nodiscard]] std::size_t steps() const { return sources_.front()->steps().size(); }
+  [[nodiscard]] std::vector<StepWindow> windows() const {
+    const auto& steps = sources_.front()->steps();
+    return windows_of(steps, steps.size());
+  }
   [[nodiscard]] int ranks() const { return ranks_; }
 
   BenchReport run(const KeepRows& keep, const std::string& label) {
@@ -203,7 +206,10 @@ class Bench {
         std::clamp(kSamplingSeconds / static_cast<double>(replays), stop_.least_seconds, stop_.most_seconds);
     Progress progress{label, cuts_.size() * replays * options_.rounds};
     const RowMaker maker{options_, {run_id_, ranks_, threads(), known_.processor, known_.copy_rate}};
-    for (const BenchCut& cut : cuts_) {
+    for (const BenchCut& whole : cuts_) {
+      std::optional<PartOfSteps> part;
+      if (options_.steps > 0) part.emplace(whole.source, options_.steps);
+      const BenchCut cut = part ? over(whole, *part) : whole;
       std::vector<Measurement> measurements;
       const std::size_t before = report_.rows.size();
       std::size_t built = 0;
@@ -256,6 +262,18 @@ class Bench {
                                            "give the time: --compute-ms 120",
                                            file.path())};
     }
+  }
+
+  /// The cut over some of its steps. The tensors that are not finite somewhere stay out without rows that say so,
+  /// because where that is may not be among these steps.
+  static BenchCut over(const BenchCut& whole, const GradientSource& part) {
+    return {.source = part,
+            .name = whole.name,
+            .selection = {.tensors = whole.selection.tensors, .skipped = {}},
+            .units = whole.units,
+            .elements = whole.elements,
+            .remark = whole.remark,
+            .backward = whole.backward};
   }
 
   /// Puts the capture's weights, or their differences, in the place of its values where that is asked for.
@@ -616,8 +634,8 @@ BenchSession::BenchSession(const BenchOptions& options) {
   impl_->look_round();
 }
 BenchSession::~BenchSession() = default;
-std::size_t BenchSession::steps() const {
-  return impl_->steps();
+std::vector<StepWindow> BenchSession::windows() const {
+  return impl_->windows();
 }
 int BenchSession::ranks() const {
   return impl_->ranks();

@@ -58,8 +58,8 @@ class BenchSession {
   BenchSession(const BenchSession&) = delete;
   BenchSession& operator=(const BenchSession&) = delete;
 
-  [[nodiscard]] std::size_t steps() const;  ///< captured
-  [[nodiscard]] int ranks() const;          ///< that are replayed
+  [[nodiscard]] std::vector<StepWindow> windows() const;  ///< of all captured steps
+  [[nodiscard]] int ranks() const;                        ///< that are replayed
   /// As run_bench(); `label` stands in front of the progress.
   [[nodiscard]] BenchReport run(const KeepRows& keep = {}, const std::string& label = "bench");
 

@@ -11,10 +11,6 @@
 
 namespace gradtool {
 
-std::size_t BenchOptions::steps_of(std::size_t captured) const {
-  return steps > 0 ? std::min(steps, captured) : captured;
-}
-
 std::vector<Way> BenchOptions::other_ways(const CodecSpec& spec, int replayed) const {
   const bool chooses = scheme == Scheme::automatic && !networks.empty() && op == Collective::all_reduce && node == 1 &&
                        payloads.empty() && reconstruction.empty();

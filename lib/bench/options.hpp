@@ -78,7 +78,7 @@ struct BenchOptions {
   std::size_t iterations = 0;  ///< samples of every row, exactly, as `stop` then says; 0: until the noise is low
   std::size_t rounds = 5;      ///< in which every codec is timed once, so that what drifts hits all of them alike
   std::uint64_t seed = 1;
-  std::size_t steps = 0;         ///< the first captured ones, that are replayed; 0: all
+  std::size_t steps = 0;         ///< captured ones that are replayed, the first of every window; 0: all
   std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first
   bool check = true;             ///< compare the result's bits across ranks after every step, untimed
   bool hot = false;              ///< leave the caches as they are between steps
@@ -102,12 +102,9 @@ struct BenchOptions {
 
   /// Where ranks are processes: how they reach each other.
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
-  /// How many of the captured steps are replayed.
-  [[nodiscard]] std::size_t steps_of(std::size_t captured) const;
   /// Ways beside `scheme` that a codec is replayed by on `replayed` ranks, so that the networks' models can choose:
-  /// where
-  /// --reduce is auto, alltoall for a codec whose payloads are gathered otherwise, and which can work on shards; and
-  /// both once more in two levels, machines of node_for(). Not hop, which sends the same bytes in as many messages
+  /// where --reduce is auto, alltoall for a codec whose payloads are gathered otherwise, and which can work on shards;
+  /// and both once more in two levels, machines of node_for(). Not hop, which sends the same bytes in as many messages
   /// and rounds at each of them.
   [[nodiscard]] std::vector<Way> other_ways(const CodecSpec& spec, int replayed) const;
   /// Ranks of a machine where a replay stands for a modelled network with machines of several ranks: as many as the

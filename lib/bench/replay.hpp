@@ -57,7 +57,7 @@ struct ReplayPlan {
   /// Called on rank 0 in the pass for the errors with every unit's result, step by step where all units are one range.
   std::function<void(std::size_t step, const Unit& unit, std::span<const float> result)> on_result = {};
 
-  [[nodiscard]] std::size_t steps() const { return options.steps_of(reader.steps().size()); }
+  [[nodiscard]] std::size_t steps() const { return reader.steps().size(); }
   [[nodiscard]] std::vector<StepWindow> windows() const { return windows_of(reader.steps(), steps()); }
   [[nodiscard]] std::vector<UnitRange> ranges() const { return make_unit_ranges(units, range_elements); }
   [[nodiscard]] Scheme scheme() const { return way ? way->scheme : options.scheme_for(codec); }

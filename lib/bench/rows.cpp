@@ -165,9 +165,9 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.granularity = cut.name;
   row.elements = elements;
   row.first_step = cut.source.steps().front().iteration;
-  row.last_step = cut.source.steps()[options_.steps_of(cut.source.steps().size()) - 1].iteration;
-  row.stride = stride_of(cut.source.steps(), options_.steps_of(cut.source.steps().size()));
-  row.window_iterations = window_iterations_of(cut.source.steps(), options_.steps_of(cut.source.steps().size()));
+  row.last_step = cut.source.steps().back().iteration;
+  row.stride = stride_of(cut.source.steps(), cut.source.steps().size());
+  row.window_iterations = window_iterations_of(cut.source.steps(), cut.source.steps().size());
   row.windows = row.window_iterations.size();
   row.ranks = row.measured_ranks = run_.ranks;
   row.comm = options_.comm;

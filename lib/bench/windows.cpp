@@ -36,6 +36,22 @@ std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size
   return windows;
 }
 
+std::vector<std::size_t> part_of_windows(const std::vector<StepWindow>& windows, std::size_t wanted) {
+  std::vector<std::size_t> places;
+  const std::size_t all = windows.empty() ? 0 : windows.back().end;
+  for (const StepWindow& window : windows) {
+    const std::size_t size = window.end - window.begin;
+    const std::size_t count = std::min(size, std::max<std::size_t>(2, wanted * size / all));
+    for (std::size_t s = 0; s < count; ++s) places.push_back(window.begin + s);
+  }
+  return places;
+}
+
+PartOfSteps::PartOfSteps(const GradientSource& source, std::size_t wanted)
+    : source_{source}, places_{part_of_windows(windows_of(source.steps(), source.steps().size()), wanted)} {
+  for (const std::size_t place : places_) steps_.push_back(source.steps()[place]);
+}
+
 std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& steps, std::size_t count) {
   std::vector<IterationRange> ranges;
   for (const StepWindow& window : windows_of(steps, count))

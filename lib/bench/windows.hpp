@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,40 @@ struct StepWindow {
 /// The windows of the first `count` steps, in order; together they hold every one of these. A step whose gradients
 /// overflowed and that was therefore left out (UsableSteps) ends no window, because the optimizer skipped it too.
 [[nodiscard]] std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size_t count);
+
+/// Positions of the first steps of every window, ascending: of each window its share of `wanted` steps, at least two
+/// and at most all of it, so that a part of a capture shows what the whole shows. The windows stay those that they
+/// were.
+[[nodiscard]] std::vector<std::size_t> part_of_windows(const std::vector<StepWindow>& windows, std::size_t wanted);
+
+/// Those steps of another source, to which it refers.
+class PartOfSteps final : public GradientSource {
+ public:
+  PartOfSteps(const GradientSource& source, std::size_t wanted);
+
+  [[nodiscard]] const std::string& path() const override { return source_.path(); }
+  [[nodiscard]] const FileInfo& info() const override { return source_.info(); }
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return source_.tensors(); }
+  [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
+
+  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                          std::span<float> out) const override {
+    source_.read_gradient_part(tensor, places_[step], worker, first, out);
+  }
+  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                               std::span<float> out) const override {
+    source_.read_second_moment_part(tensor, places_[step], worker, first, out);
+  }
+  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
+                        std::span<float> out) const override {
+    source_.read_weight_part(tensor, places_[step], first, out);
+  }
+
+ private:
+  const GradientSource& source_;
+  std::vector<std::size_t> places_;  ///< of each step, its position in the source
+  std::vector<StepInfo> steps_;
+};
 
 /// Training iterations, both ends included.
 struct IterationRange {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
@@ -29,37 +30,51 @@ constexpr double kUntilEachWasTried = 0.60;
 /// but it does not know yet that the codec is worth it; this is enough for fifty samples of two milliseconds.
 constexpr double kFinalistSeconds = 0.1;
 
-/// Over how many of the captured steps a round measures: an eighth, a quarter, a half, then all; two at least, because
-/// one does not tell how an error will go on.
+/// Over how many of the captured steps a round measures, if every window has two of them at least: an eighth, a
+/// quarter, a half, then all.
 std::size_t steps_of_round(std::size_t all, int round) {
-  const std::size_t part = round >= 3 ? all : all >> (3 - round);
-  return std::max(part, std::min<std::size_t>(all, 2));
+  return std::max<std::size_t>(1, round >= 3 ? all : all >> (3 - round));
 }
 
-/// The probable error of the row over `all` steps. A codec that delays what it sends is judged by its error over sums
-/// of steps, which changes with their number: mostly it falls, because what is held back stays while the sum grows. It
-/// is taken to go on by the power of the number of steps by which it went over the second half of them, but to fall no
+/// The probable error over all `captured` steps of a window, of whose first ones `steps` are the errors. That of sums
+/// of steps changes with their number: mostly it falls, because what is held back stays while the sum grows. It is
+/// taken to go on by the power of the number of steps by which it went over the second half of them, but to fall no
 /// faster than by its first power and to grow no faster than by the root.
-double expected_error(const ResultRow& row, std::size_t all) {
-  const double error = judged_error(row);
-  const std::size_t steps = row.steps.size();
-  if (!delays(row.codec) || steps < 2 || steps >= all || row.windows > 1) return error;
+double expected_sum_error(std::span<const StepErrors> steps, std::size_t captured) {
   const auto at = [&](std::size_t count) {
-    const StepErrors& step = row.steps[count - 1];
+    const StepErrors& step = steps[count - 1];
     return cumulative_nmse(step.cumulative_error, step.cumulative_energy);
   };
-  const std::size_t half = steps / 2;
-  const double now = at(steps), before = at(half);
-  if (!(now > 0.0 && before > 0.0)) return error;
-  const double ratio = static_cast<double>(steps) / static_cast<double>(half);
+  const std::size_t count = steps.size(), half = count / 2;
+  const double now = at(count);
+  if (count < 2 || count >= captured) return now;
+  const double before = at(half);
+  if (!(now > 0.0 && before > 0.0)) return now;
+  const double ratio = static_cast<double>(count) / static_cast<double>(half);
   const double power = std::clamp(std::log(now / before) / std::log(ratio), -1.0, 0.5);
-  return error * std::pow(static_cast<double>(all) / static_cast<double>(steps), power);
+  return now * std::pow(static_cast<double>(captured) / static_cast<double>(count), power);
+}
+
+/// The probable error by which the row will be judged over all steps of these windows, of which it has some of each:
+/// the worst window's.
+double expected_error(const ResultRow& row, const std::vector<StepWindow>& windows) {
+  const double error = judged_error(row);
+  if (!delays(row.codec) || !std::isfinite(error) || row.steps.size() == windows.back().end) return error;
+  double worst = 0.0;
+  const std::span<const StepErrors> steps{row.steps};
+  for (std::size_t w = 0, begin = 0; w < windows.size(); ++w) {
+    std::size_t end = begin;
+    while (end < steps.size() && row.step_windows[end] == w) ++end;
+    worst = std::max(worst, expected_sum_error(steps.subspan(begin, end - begin), windows[w].end - windows[w].begin));
+    begin = end;
+  }
+  return worst;
 }
 
 class Tuner {
  public:
   explicit Tuner(const TuneOptions& options) : options_{options}, bench_{first_bench(options.bench)}, session_{bench_} {
-    report_.steps = session_.steps();
+    report_.steps = windows_.back().end;
   }
 
   TuneReport run() {
@@ -95,7 +110,8 @@ class Tuner {
 
   Measured measure(const std::vector<std::string>& specs, int round) {
     if (round > 0 && !time_is_left(kUntil[round])) return Measured(specs.size());
-    TuneReport::Round log{.steps = steps_of_round(report_.steps, round), .settings = specs.size()};
+    const std::size_t wanted = steps_of_round(report_.steps, round);
+    TuneReport::Round log{.steps = part_of_windows(windows_, wanted).size(), .settings = specs.size()};
     Measured found;
     if (round > 0) {
       found = measure_until(kUntil[round], specs, round, log);
@@ -146,7 +162,7 @@ class Tuner {
       for (auto row = first; row != last; ++row) {
         if (!row->second->reached) continue;
         reached = true;
-        const Found one{.error = expected_error(*measured.at(short_name(*row->second)), report_.steps),
+        const Found one{.error = expected_error(*measured.at(short_name(*row->second)), windows_),
                         .seconds = judged_seconds(*row->second)};
         if (std::isfinite(one.error) && std::isfinite(one.seconds) && (!found[i] || is_better(one, *found[i])))
           found[i] = one;
@@ -180,6 +196,7 @@ class Tuner {
   const TuneOptions& options_;
   BenchOptions bench_;
   BenchSession session_;
+  std::vector<StepWindow> windows_ = session_.windows();
   TuneReport report_;
   std::set<std::string> looked_at_;  ///< settings that had their turn
   Clock::time_point start_ = Clock::now();

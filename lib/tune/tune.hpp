@@ -24,7 +24,7 @@ struct TuneOptions {
 struct TuneReport {
   /// One round of the search.
   struct Round {
-    std::size_t steps = 0;     ///< the first captured steps, over which it measured
+    std::size_t steps = 0;     ///< captured ones, the first of every window, over which it measured
     std::size_t settings = 0;  ///< that it was to measure
     std::size_t measured = 0;  ///< that it did measure: there was time, and the method was at work in these steps
     std::size_t idle = 0;      ///< whose method was not at work in these steps

@@ -94,6 +94,20 @@ TEST(Windows, EndAtGapsWiderThanTheCapturesOwnDistance) {
   EXPECT_NE(phases_text(bench({0, 10, 20}, "topk")).find("One of every 10 iterations"), std::string::npos);
 }
 
+TEST(Windows, APartHasTheFirstStepsOfEach) {
+  const TwoPhases whole{{3, 4, 5, 6, 7, 8, 9, 10, 200, 201, 202, 203, 204, 205, 206, 207, 300}};
+  const auto windows = windows_of(whole.steps(), whole.steps().size());
+  EXPECT_EQ(part_of_windows(windows, 1), (std::vector<std::size_t>{0, 1, 8, 9, 16}));
+  EXPECT_EQ(part_of_windows(windows, 8), (std::vector<std::size_t>{0, 1, 2, 8, 9, 10, 16}));
+  EXPECT_EQ(part_of_windows(windows, 17).size(), 17U);
+  const PartOfSteps part{whole, 8};
+  EXPECT_EQ(windows_of(part.steps(), part.steps().size()).size(), 3U);
+  float in_part = 0.0F, in_whole = 0.0F;
+  part.read_gradient_part(0, 3, 1, 7, {&in_part, 1});
+  whole.read_gradient_part(0, 8, 1, 7, {&in_whole, 1});
+  EXPECT_EQ(in_part, in_whole);
+}
+
 TEST(Windows, CarryNoResidualOverAGap) {
   for (const char* codec : {"topk:ratio=0.05,ef=on", "signsgd"}) {
     const ResultRow both = bench({10, 11, 12, 200, 201}, codec);

@@ -13,6 +13,9 @@ import subprocess
 import sys
 import tempfile
 
+import h5py
+import numpy as np
+
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from waiting import until_interruptible  # noqa: E402
 
@@ -79,6 +82,28 @@ def check_against_everything(found):
     best = min(float(row["total_us_median"]) for row in csv.DictReader(io.StringIO(out))
                if row["network"] and row["codec"] not in ("none", "noop") and judged(row) <= LIMIT)
     assert found["seconds"] * 1e6 <= 1.05 * best, (found, best)
+
+
+def check_windows(folder):
+    """Gradients of rank 1 early in a training, of full rank late: every round looks at both, so PowerSGD deceives none."""
+    rng = np.random.default_rng(3)
+    scale = 1 + 0.1 * rng.standard_normal((8, 2, 1, 1))
+    early = scale * np.outer(rng.standard_normal(64), rng.standard_normal(64))
+    late = scale * rng.standard_normal((64, 64))
+    capture, record = folder / "phases.h5", folder / "phases.json"
+    with h5py.File(capture, "w") as file:
+        file.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=2)
+        file["steps/iteration"] = [*range(10, 18), *range(290, 298)]
+        group = file.create_group("tensors/0000")
+        group.attrs.update(name="w", kind="linear", layout="OI", shape=[64, 64])
+        group["gradient"] = np.concatenate([early, late]).reshape(16, 2, 4096).astype("f4")
+    code, _, err = run("tune", capture, *NETWORK, "--codec", "powersgd", "--max-nmse", LIMIT, "--budget", 600, "--json", record)
+    assert code == 0, err
+    tune = json.loads(record.read_text())["tune"]
+    assert [one["steps"] for one in tune["rounds"]] == [4, 4, 8, 16, 16, 16], tune["rounds"]
+    # Early gradients these ranks keep whole, of the late ones' 64 equal directions they lose most.
+    low = [one for one in tune["trials"] if one["round"] == 1 and one["codec"] in ("powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4")]
+    assert len(low) == 3 and all(one["expected_error"] > 2 * LIMIT for one in low), low
 
 
 def check_limits(folder):
@@ -154,6 +179,7 @@ def check_refusals():
 with tempfile.TemporaryDirectory() as scratch:
     check_refusals()
     check_against_everything(check_search(pathlib.Path(scratch)))
+    check_windows(pathlib.Path(scratch))
     check_limits(pathlib.Path(scratch))
     check_times_of_elsewhere(pathlib.Path(scratch))
     check_interrupt(pathlib.Path(scratch))
