@@ -18,6 +18,7 @@ def rows(name):
 info = json.loads((folder / "info.json").read_text())
 for key in ("steps", "workers", "tensors", "elements", "complete"):
     assert key in info, f"info.json lacks {key}"
+assert len(info["windows"]) == 3, f"info.json: windows {info['windows']}"
 name = "bench.csv"
 table = [r for r in rows(name) if r["tensor"] == "all"]
 names = {r["codec"] for r in table}
@@ -37,6 +38,7 @@ for row in table:
 at_work = {r["codec"] for r in table if r["reached"] == "true"}
 assert {"fft", "gradiveq", "vgc", "iwp", "dlcp"} <= at_work, f"not at work: {names - at_work}"
 advice = (folder / "bench.txt").read_text().split("\n\n")[0]
+assert {row["windows"] for row in table} == {"3"}, f"{name}: not of three windows of the training"
 assert all(f"{network}, 32 ranks: " in advice for network in ("1gbe", "10gbe", "100gbe")), advice
 record = json.loads((folder / "bench.json").read_text())
 assert record["rows"] and record["file"]["sha256"] and record["provenance"]["commit"], "bench.json"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # From nothing to an answer about real gradients: sets up, builds, captures ResNet-20 on Fashion-MNIST with 4 workers, studies the
 # capture, benches every codec, says which to take on three networks, and draws it all on one page. About ten minutes on two cores the first time.
-# Usage: scripts/quickstart.sh [--out DIR] [--captured STEPS] [--timeout SECONDS]       --timeout: of sampling, for each row
+# Usage: scripts/quickstart.sh [--out DIR] [--captured STEPS] [--timeout SECONDS]
+#   --captured: in all three windows of the training together, which have 3 steps each at least    --timeout: of sampling, for each row
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=reports/quickstart
-captured=20
+captured=21
 timeout=
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -29,18 +30,19 @@ gradtool=build/release/bin/gradtool
 mkdir -p "$out"
 capture=$out/resnet20.h5
 
-say "2/6 capture: ResNet-20 on Fashion-MNIST, 4 workers, every second step until $captured are kept"
+window=$((captured / 3 > 3 ? captured / 3 : 3))
+say "2/6 capture: ResNet-20 on Fashion-MNIST, 4 workers, $window steps early, midway and late in a short training"
 rm -f "$capture"
 "$gradtool" capture --model resnet20 --dataset fashion-mnist --workers 4 --batch-size 32 --micro-batches 2 \
-  --with second_moment,weight --every 2 --end-step $((2 * captured - 1)) --seed 1 --out "$capture"
+  --with second_moment,weight --steps $((6 * window)) --windows 3 --window-steps "$window" --seed 1 --out "$capture"
 "$gradtool" info "$capture" --json "$out/info.json" | sed -n '1,/^$/p'
 
 say "3/6 analyze"
 "$gradtool" analyze "$capture" --out "$out/analysis" --json "$out/analyze.json"
 
-# Half of the captured steps are gradiveq's samples, so that the other half is compressed; its default cycle is longer than this capture.
+# Half of a window's steps are gradiveq's samples, so that the other half is compressed; its default cycle is longer than a window.
 say "4/6 bench: every codec, in DDP's buckets of 25 MB; three networks with 32 nodes each"
-"$gradtool" bench "$capture" --codec "all,gradiveq:lt=$((captured / 2 > 2 ? captured / 2 : 2))" --per-tensor \
+"$gradtool" bench "$capture" --codec "all,gradiveq:lt=$((window / 2 > 2 ? window / 2 : 2))" --per-tensor \
   ${timeout:+--timeout "$timeout"} --network 1gbe --network 10gbe --network 100gbe --nodes 32 --advise \
   --csv "$out/bench.csv" --json "$out/bench.json" >"$out/bench.txt"
 
