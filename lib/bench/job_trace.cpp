@@ -285,7 +285,7 @@ JobTrace read_trace(const std::string& path) {
   const auto [low, high] = std::minmax_element(computing.begin(), computing.end());
   trace.compute_low = *low;
   trace.compute_high = *high;
-  trace.collectives = events.calls.take(static_cast<int>(std::clamp(events.world, 0.0, 1e9)));
+  trace.collectives = events.calls.take(events.world);
   return trace;
 }
 

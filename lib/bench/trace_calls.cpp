@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -25,19 +26,23 @@ double bytes_of_type(const std::string& name) {
   return found == known.end() ? 0.0 : found->second;
 }
 
+/// A group's size as a whole number, whatever the trace claims.
+int whole_ranks(double ranks) {
+  return static_cast<int>(std::clamp(ranks, 0.0, 1e9));
+}
+
 }  // namespace
 
 double TraceEvent::bytes() const {
-  if (elements >= 0.0) return elements * bytes_of_type(dtype);
-  double sum = 0.0;
-  for (std::size_t i = 0; i < std::min(tensor_elements.size(), tensor_types.size()); ++i)
+  double sum = std::max(0.0, elements) * bytes_of_type(dtype);
+  for (std::size_t i = 0; elements < 0.0 && i < std::min(tensor_elements.size(), tensor_types.size()); ++i)
     sum += tensor_elements[i] * bytes_of_type(tensor_types[i]);
-  return sum;
+  return std::isfinite(sum) ? sum : 0.0;
 }
 
 void TraceCalls::add(const TraceEvent& event, const std::string& name) {
   if (const double bytes = event.bytes(); !name.empty() && bytes > 0.0)
-    calls_.push_back({name, static_cast<int>(event.ranks), bytes, event.duration * 1e-6});
+    calls_.push_back({name, whole_ranks(event.ranks), bytes, event.duration * 1e-6});
 }
 
 void TraceCalls::add_kernel(const TraceEvent& event) {
@@ -59,7 +64,7 @@ void TraceCalls::add_annotation(const TraceEvent& event) {
                           .begin = event.begin,
                           .end = event.end(),
                           .bytes = event.bytes(),
-                          .ranks = static_cast<int>(event.ranks)});
+                          .ranks = whole_ranks(event.ranks)});
 }
 
 void TraceCalls::pair_kernels() {
@@ -95,7 +100,7 @@ void TraceCalls::pair_kernels() {
   }
 }
 
-std::vector<TracedCollective> TraceCalls::take(int world) {
+std::vector<TracedCollective> TraceCalls::take(double world) {
   pair_kernels();
   std::map<std::tuple<std::string, int, double>, std::vector<double>> seconds;
   for (const Call& call : calls_) seconds[{call.name, call.ranks, call.bytes}].push_back(call.seconds);
@@ -103,7 +108,7 @@ std::vector<TracedCollective> TraceCalls::take(int world) {
   for (const auto& [kind, times] : seconds) {
     const auto& [name, ranks, bytes] = kind;
     out.push_back({.name = name,
-                   .ranks = ranks > 0 ? ranks : world,
+                   .ranks = ranks > 0 ? ranks : whole_ranks(world),
                    .group_known = ranks > 0,
                    .bytes = bytes,
                    .calls = times.size(),

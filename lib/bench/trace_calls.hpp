@@ -46,7 +46,7 @@ class TraceCalls {
 
   /// All of them by name, group and size, what takes most of the time first. `world`: ranks of the job, 0: not known,
   /// which stand in for groups that the trace does not name.
-  [[nodiscard]] std::vector<TracedCollective> take(int world);
+  [[nodiscard]] std::vector<TracedCollective> take(double world);
 
  private:
   struct Launch {
