@@ -120,9 +120,13 @@ std::vector<CodecSpec> parse_codecs(const std::vector<std::string>& lists, bool&
 std::vector<Network> parse_networks(const std::vector<std::string>& texts) {
   std::vector<Network> networks;
   for (const auto& text : texts) {
-    // A network file is the first rank's business, as all that is modelled: other machines need not have it.
-    const bool elsewhere = mpi_place().rank != 0 && !network_file(text).empty();
-    Network network = elsewhere ? Network::parse("measured:alpha=0us,beta=1Gbps") : Network::from_option(text);
+    // A network file is the first rank's business, as all that is modelled: other machines need not have it. How many
+    // ranks share a machine decides which ways are replayed, and all ranks must know it.
+    const std::string file = network_file(text);
+    const bool elsewhere = mpi_place().rank != 0 && !file.empty();
+    Network network = elsewhere ? Network::parse(fmt::format("file{}:alpha=0us,beta=1Gbps{}", networks.size(),
+                                                             file == text ? "" : "," + text.substr(file.size() + 1)))
+                                : Network::from_option(text);
     const auto same = [&](const Network& other) { return other.name == network.name; };
     if (std::none_of(networks.begin(), networks.end(), same)) networks.push_back(std::move(network));
   }

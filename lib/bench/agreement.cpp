@@ -44,6 +44,10 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   facts.push_back({"--pipeline", fmt::to_string(options.pipeline)});
   facts.push_back({"--timing", !options.isolated ? "concurrent" : !options.concurrent ? "isolated" : "both"});
   facts.push_back({"--network, which has codecs replayed by more ways", yes(!options.networks.empty())});
+  const auto machines = std::find_if(options.networks.begin(), options.networks.end(),
+                                     [](const Network& network) { return network.node > 1; });
+  facts.push_back(
+      {"the ranks of a machine in --network", fmt::to_string(machines == options.networks.end() ? 1 : machines->node)});
   facts.push_back({"--seed", fmt::to_string(options.seed)});
   facts.push_back({"--check", yes(options.check)});
   facts.push_back({"--hot", yes(options.hot)});
@@ -55,6 +59,8 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
 void add_shapes(std::vector<Fact>& facts, const GradientSource& reader) {
   facts.push_back({"the number of workers", fmt::to_string(reader.workers())});
   facts.push_back({"the number of steps", fmt::to_string(reader.steps().size())});
+  const auto reduced_in = reader.info().reduce_dtype;
+  facts.push_back({"reduce_dtype", std::string{reduced_in ? name_of(*reduced_in) : "none"}});
   facts.push_back({"the number of tensors", fmt::to_string(reader.tensors().size())});
   Sha256 steps;
   for (const auto& step : reader.steps()) {

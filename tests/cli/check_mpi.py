@@ -2,6 +2,7 @@
 import concurrent.futures
 import csv
 import io
+import json
 import pathlib
 import shutil
 import subprocess
@@ -98,6 +99,8 @@ def different_jobs(folder):
              ([a, *topk], [a, *topk, "--pipeline", "2"], "--pipeline", "'1'", "'2'"),
              ([a, *topk], [a, *topk, "--baseline-dtype", "bf16"], "--baseline-dtype", "captured", "bf16"),
              ([a, *topk], [a, *topk, "--network", "10gbe"], "--network", "yes", "no"),
+             ([a, *topk, "--network", "10gbe:node=2,inner=nvlink"], [a, *topk, "--network", "10gbe"], "ranks of a machine", "'2'", "'1'"),
+             ([copy("reduced.h5", lambda f: f.attrs.__setitem__("reduce_dtype", "bfloat16")), *topk], [a, *topk], "reduce_dtype", "bf16", "none"),
              ([a, *topk, "--network", "10gbe"], [a, *topk, "--network", "10gbe", "--payloads", f"{folder}/p"], "--payloads", "yes", "no"),
              ([copy("half.h5", dtype="bf16"), *topk], [copy("wide.h5", widened), *topk], "tensor 0", "bf16", "f32"),
              ([a, *topk], [a, *topk, "--check", "0"], "--check", "yes", "no"),
@@ -122,8 +125,24 @@ def different_jobs(folder):
     assert same.returncode == 0, same.stderr  # copies of a file, and options that are the first rank's business alone
 
 
+def chosen_levels(folder):
+    """A network's file is the first rank's, but all ranks replay the two levels that its machines ask for."""
+    capture, file = str(pathlib.Path(folder) / "four.h5"), pathlib.Path(folder) / "net.json"
+    conforming.write(capture, workers=4)
+    file.write_text(json.dumps({"format": "gradtool.network", "schema_version": 1, "name": "net",
+                                "link": {"alpha_us": 50, "beta_gbit_s": 1, "contention": 1}}))
+    parts = [part for n, network in (("1", file), ("3", pathlib.Path(folder) / "absent.json"))
+             for part in (":", "-n", n, gradtool, "bench", capture, "--comm", "mpi", "-n", "1", "--codec", "int8", "--csv", "-", "--network",
+                          f"{network}:node=2,inner=nvlink")]
+    done = subprocess.run([mpiexec, *more, *parts[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANGS)
+    assert done.returncode == 0, done.stderr
+    ways = {(row["levels"], row["aggregation"]) for row in csv.DictReader(io.StringIO(done.stdout)) if row["codec"] == "int8"}
+    assert ways == {(levels, way) for levels in ("", "node=2") for way in ("gather", "alltoall")}, ways
+
+
 with tempfile.TemporaryDirectory() as scratch:
     different_jobs(scratch)
+    chosen_levels(scratch)
 fails_once(2, "add --comm mpi", sample)
 fails_once(2, "--seed", sample, "--comm", "mpi", "--seed", "-1")
 fails_once(2, "leave --ranks out", sample, "--comm", "mpi", "--ranks", "1")
