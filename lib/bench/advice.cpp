@@ -356,9 +356,10 @@ class Advice {
                                                   : std::string{"its error of a step is not known"};
     return fmt::format(
         "Faster, but not without a trial (docs/trial.md): {}, {:.2f} times ({}): gradtool.trial(train, [\"{}\"], "
-        "steps=300{}). ",
+        "steps=300{}){}. ",
         name_of_row(fastest), gain(judged_seconds(fastest)), said, spec_of(fastest),
-        takes_own_scheme(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)));
+        takes_own_scheme(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)),
+        fastest.inner ? ", which trains it in one level" : "");
   }
   /// How long an iteration waits for uncompressed gradients: no codec can save more.
   [[nodiscard]] std::string exposed() const {
@@ -484,6 +485,17 @@ std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acce
   return all;
 }
 
+/// Why ways in two levels are missing, where the network has machines of several ranks.
+std::string levels_text(const ResultRow& any) {
+  if (any.op != Collective::all_reduce || any.network->node == 1) return "";
+  for (int machine = 2; machine <= any.measured_ranks / 2; ++machine) {
+    if (any.measured_ranks % machine == 0) return "";
+  }
+  return fmt::format(
+      " Two levels were not tried: {} ranks are not two machines of several; a capture of 4 or 8 workers has them.",
+      any.measured_ranks);
+}
+
 std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance) {
   const std::string trained =
       acceptance.trained
@@ -503,13 +515,13 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
           "is that of the sum over the steps of a window.{}{} Only training tells whether your model learns with it.{}",
           acceptance.max_nmse, trained, tried, baseline_text(any)),
       fmt::format("It rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
-                  "reduced by {}, and a model of the network with {} (--library).{}{}",
+                  "reduced by {}, and a model of the network with {} (--library).{}{}{}",
                   processor_text(any),
                   any.codec_times == CodecTimes::floor
                       ? "as if codecs did no more than read and write their memory once: at best"
                       : "on another processor codecs take another time",
                   any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any),
-                  iterations_text(any), any.granularity, collectives_text(any), phases_text(any),
+                  iterations_text(any), any.granularity, collectives_text(any), levels_text(any), phases_text(any),
                   any.iteration ? computation_text(*any.iteration)
                                 : " Times are of the gradients alone: --compute-ms adds the computation that they "
                                   "can hide behind.")};

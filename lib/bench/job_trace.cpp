@@ -171,7 +171,7 @@ class EventReader final : public nlohmann::json_sax<nlohmann::json> {
       if (key_ == "In msg nelems") event_.elements = value;
       if (key_ == "Group size") event_.ranks = value;
       if (key_ == "correlation") event_.correlation = value;
-    } else if (in_dimensions()) {
+    } else if (in_dimensions() && !event_.tensor_elements.empty()) {  // an object there is no tensor
       event_.tensor_elements.back() *= value;
     } else if (depth_ == 2 && top_key_ == "distributedInfo" && key_ == "world_size") {
       events_.world = value;

@@ -48,7 +48,9 @@ const OwnTrial::Arm* OwnTrial::arm_of(const ResultRow& row) const {
   const std::string codec = row.codec.name() + (params.empty() ? "" : ":" + params);
   const auto found = std::find_if(arms.begin(), arms.end(), [&](const Arm& arm) { return arm.codec == codec; });
   if (found == arms.end()) return nullptr;
-  const bool same_way = name_of(row.scheme) == scheme || (scheme == "auto" && takes_own_scheme(row));
+  // A trial in one level says nothing good of two: what a machine's ranks have averaged is another gradient.
+  const bool same_scheme = name_of(row.scheme) == scheme || (scheme == "auto" && takes_own_scheme(row));
+  const bool same_way = same_scheme && !row.inner;
   return same_way || found->verdict == Verdict::loses ? &*found : nullptr;
 }
 

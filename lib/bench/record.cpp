@@ -63,6 +63,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
               {"wire_bytes_per_rank", profile.bytes.wire_per_rank},
               {"encode_us", profile.encode * 1e6},
               {"decode_us", profile.decode * 1e6}};
+      if (row.inner) unit["decode_across_us"] = profile.decode_across * 1e6;
       for (const auto& use : profile.uses) {
         if (use.calls <= 0.0) continue;
         auto& used = unit["collectives"].emplace_back();

@@ -447,9 +447,9 @@ std::string sizes_table(std::span<const ResultRow> rows, Style style) {
   for (const Line& line : lines) {
     const ResultRow& row = *line.first;
     const ResultRow& whole = line.whole != nullptr ? *line.whole : row;
-    cells.push_back({human_bytes(row.raw_bytes()), short_name(row), shown(row.payload_ratio(), "{:.4g}"),
-                     row.errors ? fmt::format("{:.2g}", row.errors->nmse()) : "-", microseconds(row.encode),
-                     microseconds(row.communicate), microseconds(row.decode),
+    cells.push_back({human_bytes(row.raw_bytes()), without_levels(short_name(row)),
+                     shown(row.payload_ratio(), "{:.4g}"), row.errors ? fmt::format("{:.2g}", row.errors->nmse()) : "-",
+                     microseconds(row.encode), microseconds(row.communicate), microseconds(row.decode),
                      row.status != Status::ok ? std::string{name_of(row.status)} : total(whole),
                      shown(whole.algbw_gb_s(), "{:.2f}"), shown(whole.busbw_gb_s(), "{:.2f}")});
   }

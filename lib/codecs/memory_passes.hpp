@@ -18,7 +18,7 @@ enum class ReadAgain : std::uint8_t {
 /// suites hold this against the memory that implementations touch.
 struct MemoryPasses {
   double reads = 1.0;  ///< the share of the gradient that encoding reads once, in float32, when no residual is kept
-  /// Where this is not `never`, encoding reads the gradient a second time, unless a cache still holds that much of it.
+  /// When encoding reads the gradient a second time, unless a cache still holds that much of it.
   ReadAgain again = ReadAgain::never;
   std::string_view why = {};  ///< a clause that says why it reads twice, or less than all
   int kept = 0;               ///< float32 an element that the method keeps between steps, and reads and writes in each

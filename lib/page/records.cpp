@@ -293,6 +293,7 @@ UnitProfile unit_profile(const Json& json) {
   unit.bytes.wire_per_rank = json.value("wire_bytes_per_rank", 0.0);
   unit.encode = json.at("encode_us").get<double>() * 1e-6;
   unit.decode = json.at("decode_us").get<double>() * 1e-6;
+  unit.decode_across = json.value("decode_across_us", 0.0) * 1e-6;
   for (const Json& used : json.value("collectives", Json::array())) {
     const auto found = std::find_if(unit.uses.begin(), unit.uses.end(), [&](const CollectiveUse& use) {
       return name_of(use.kind) == used.at("kind").get<std::string>() &&

@@ -110,8 +110,8 @@ class Tuner {
 
   Measured measure(const std::vector<std::string>& specs, int round) {
     if (round > 0 && !time_is_left(kUntil[round])) return Measured(specs.size());
-    const std::size_t wanted = steps_of_round(report_.steps, round);
-    TuneReport::Round log{.steps = part_of_windows(windows_, wanted).size(), .settings = specs.size()};
+    bench_.steps = steps_of_round(report_.steps, round);
+    TuneReport::Round log{.steps = part_of_windows(windows_, bench_.steps).size(), .settings = specs.size()};
     Measured found;
     if (round > 0) {
       found = measure_until(kUntil[round], specs, round, log);
@@ -137,7 +137,6 @@ class Tuner {
     const double until = part * options_.budget_seconds;
     bench_.codecs.clear();
     for (const auto& spec : specs) bench_.codecs.push_back(parse_codec(spec));
-    bench_.steps = log.steps;
     bench_.rounds = 1;
     bench_.quality = false;
     bench_.deadline = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(until));

@@ -280,7 +280,7 @@ def test_the_type_of_fsdp2s_reduce_scatter_is_noted(monkeypatch):
 
 @pytest.mark.parametrize("said, seen, stored", [
     (None, [], None), (None, [torch.float32], None), (None, [torch.bfloat16] * 2, "bfloat16"), (torch.float16, [], "float16"),
-    (torch.float32, [], None), (torch.float16, [torch.bfloat16], "float16")])
+    (torch.float32, [], None), (None, [torch.float64], None), (torch.float16, [torch.bfloat16], "float16")])
 def test_the_type_in_which_a_job_reduces_is_in_the_file(tmp_path, said, seen, stored):
     model = nn.Linear(3, 2)
     with gradtool.Capture(model, tmp_path / "run.h5", reduce_dtype=said) as capture:

@@ -216,6 +216,16 @@ TEST_F(JobTraces, AreReadWithoutKernelsByAnnotationsAndOperators) {
   EXPECT_EQ(read_back.collectives[0].bytes, 800.0) << "what has no type is no tensor";
 }
 
+TEST_F(JobTraces, TakeNoSizeFromDimensionsThatAreNoLists) {
+  for (const char* dimensions : {R"([{"a":5}])", R"({"a":{"b":5}})", R"([5])", R"([[[5]]])"}) {
+    Trace trace;
+    trace.step(1, 0, 100).event("aten::mm", "cpu_op", 0, 60);
+    trace.event("gloo:all_reduce", "user_annotation", 50, 40,
+                fmt::format(R"("Input Dims":{},"Input type":["float"])", dimensions));
+    EXPECT_NEAR(read(trace).exposed_seconds, 30e-6, 1e-12) << dimensions;
+  }
+}
+
 TEST_F(JobTraces, OfSeveralRanksTheOneThatComputesLongestIsTaken) {
   Trace fast;
   fast.step(1, 0, 100).kernel("gemm", 0, 20).kernel("nccl", 20, 80);

@@ -1,4 +1,5 @@
-// What methods declare of their passes over memory (MemoryPasses), against the pages that their implementations touch.
+// Holds what methods declare of their passes over memory (MemoryPasses) against the pages that their implementations
+// touch.
 #include "lib/codecs/memory_passes.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +48,8 @@ const std::map<std::string, std::string>& reads_more() {
 }
 
 using Regions = std::vector<std::size_t>;
-/// Of a gradient: pages at its ends that are not whole, and those at the borders of chunks that are loaded again.
+/// The share of a gradient that lies in pages at its ends, which are not whole, and at the borders of chunks, which are
+/// loaded again.
 constexpr double kEdge = 0.02;
 
 /// All that a method keeps between steps in pieces of many pages, watched by a cache.

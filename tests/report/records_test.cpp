@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lib/bench/bench.hpp"
 #include "lib/page/assets.hpp"
 #include "lib/page/chart.hpp"
 #include "lib/report/csv.hpp"
@@ -102,6 +103,36 @@ TEST(Records, ARowReadBackIsJudgedAndModelledAsTheOneThatWasWritten) {
   EXPECT_DOUBLE_EQ(judged_seconds(read[1]), judged_seconds(written[1]));
   EXPECT_DOUBLE_EQ(judged_interval(read[1]).high, judged_interval(written[1]).high);
   EXPECT_GT(judged_seconds(read[1]), 16.0 * 3e-3) << "a gather decodes the payloads of 64 ranks, not of 4";
+}
+
+TEST(Records, ARowInTwoLevelsIsModelledAsTheOneThatWasWritten) {
+  std::vector<ResultRow> written{measured_row()};
+  ResultRow& row = written[0];
+  row.level_node = row.measured_node = 2;
+  row.inner = parse_codec("none");
+  row.scheme = Scheme::gather;
+  row.units[0].decode_across = 2e-3;
+  row.units[0].uses = no_uses();
+  add_use(row.units[0].uses, "all_gather", 200.0, false, false, Level::across, 2);
+  BenchOptions options;
+  options.sizes = {4000};
+  options.codecs = {row.codec};
+  BenchReport report;
+  report.rows = written;
+  const nlohmann::ordered_json json = record(options, report)["rows"];
+  const BenchRecord back = read_bench(table_from_json("bench", json, "here"), &json, "here");
+  ASSERT_EQ(back.rows.size(), 1U);
+  std::vector<ResultRow> read = back.rows;
+  const std::vector<Network> networks{Network::parse("10gbe:node=8,inner=nvlink")};
+  const std::vector<int> machines{64};
+  const ModelSetting setting{.networks = networks, .machines = machines, .tensor_bytes = {}};
+  add_modelled(written, setting);
+  add_modelled(read, setting);
+  ASSERT_EQ(read.size(), 2U);
+  // The decoding has 2 ms between machines: shards of a quarter, and 64 machines instead of 2.
+  EXPECT_NEAR(written[1].decode->median, 1e-3 + 2e-3 / 4.0 * 32.0, 1e-9);
+  EXPECT_DOUBLE_EQ(read[1].decode->median, written[1].decode->median);
+  EXPECT_DOUBLE_EQ(judged_seconds(read[1]), judged_seconds(written[1]));
 }
 
 TEST(Records, AModelledRowKeepsItsLibraryAndItsMessages) {

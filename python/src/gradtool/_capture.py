@@ -160,7 +160,7 @@ class Capture:
         self.late = LateGradients(self._parameters)
         self._may_be_zero = True   # until that was said
         self._reduce_dtype = reduce_dtype
-        self._reduced_in = {reduce_dtype} - {None}  # types, so far
+        self._reduced_in: set = set()  # types that were seen
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
@@ -180,6 +180,7 @@ class Capture:
             "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
             "quantity": None if quantity == "gradient" else quantity, "inner_steps": inner_steps,
             "averaged": 1 if averaged else None,
+            "reduce_dtype": None if reduce_dtype is None or not self._differs_from_stored(_name(reduce_dtype)) else _name(reduce_dtype),
         }
         if self._ranks > 1:
             attributes.update(rank=self._rank, ranks=self._ranks, library=library_of(group, self._parameters[0].device.type))
@@ -337,9 +338,12 @@ class Capture:
                 raise
             warnings.warn(str(error))  # the exception that leaves the block is the one to know
 
+    def _differs_from_stored(self, dtype: str) -> bool:
+        return {spec.dtype for spec in self._specs} != {dtype}
+
     def _put_reduce_dtype(self) -> None:
         names = sorted(_name(dtype) for dtype in self._reduced_in)
-        if len(names) == 1 and {spec.dtype for spec in self._specs} != set(names):
+        if len(names) == 1 and self._reduce_dtype is None and self._differs_from_stored(names[0]):
             self._file.put_reduce_dtype(*names)
         elif len(names) > 1 and self._rank == 0:
             warnings.warn(f"{self.path}: the job reduces gradients in several types ({', '.join(names)}), which the file cannot say; "
@@ -395,7 +399,7 @@ class Capture:
     def note_reduced_in(self, dtype: torch.dtype) -> None:
         """Gradients are reduced in this type; for hooks. What the user said goes first."""
         if self._reduce_dtype is None:
-            self._reduced_in.add(dtype)
+            self._reduced_in.add(torch.float32 if dtype == torch.float64 else dtype)  # stored so, as float64 parameters are
 
     def bucket_ready(self, parameters: Iterable) -> Any:
         """The gradients of these parameters are complete; for hooks. Returns this moment, for `leave_out`."""

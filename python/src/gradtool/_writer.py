@@ -132,6 +132,7 @@ class GradientWriter:
                 raise UsageError(f"{self.path} is not a plain file and is not replaced")
             self._place += ".new"  # until there is a step, the old file stays
         self.steps = 0
+        self._reduce_dtype: Optional[str] = None
         if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
             raise Error(f"{self.path}: cannot be written, because there is no such folder")
         expect_room(self._place, len(tensors) * (_SLACK_OF_DATA_SET + 4 * workers) + _SLACK)
@@ -232,9 +233,8 @@ class GradientWriter:
                 data[...] = values
 
     def put_reduce_dtype(self, name: str) -> None:
-        """The type in which the job reduces all gradients. Does nothing once the file is closed."""
-        if self._open:
-            self._file.attrs["reduce_dtype"] = name
+        """The type in which the job reduces all gradients, noted when the file is closed."""
+        self._reduce_dtype = name
 
     def close(self, complete: bool = True) -> None:
         """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it."""
@@ -253,6 +253,12 @@ class GradientWriter:
         with h5py.File(self.path, "r+") as file:
             # In place, which needs no room on the disk.
             file.attrs.modify("complete" if complete else "interrupted", 1)
+            if self._reduce_dtype is not None:
+                try:
+                    file.attrs["reduce_dtype"] = self._reduce_dtype
+                except (OSError, RuntimeError) as error:
+                    warnings.warn(f"{self.path}: the type in which the job reduces, {self._reduce_dtype}, was not noted ({error}); bench "
+                                  f"takes it as --baseline-dtype")
 
     def _abandon(self) -> None:
         """Closes a file that HDF5 could not write. It stays as it is, which is as a killed process would have left it.
