@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # Makes the prefix that gpu-check.sh --prefix takes, for a machine with a card that can install nothing: the libraries
 # that gradtool needs beside CUDA, out of Debian's or Ubuntu's packages, extracted and not installed. Without static
-# libraries that have a shared one beside them, documents, and the C and C++ runtimes, which are the other machine's own.
+# libraries that have a shared one beside them, documents, sanitizers, and the C and C++ runtimes, which are the other machine's own.
+# Some 20 MB. Where the other machine can run what is compiled here, scripts/gpu-bundle.sh saves it the compilation.
 #
-# Usage: scripts/gpu-prefix.sh DIR        (on a machine with apt-get, no newer than the other one; DIR is new or empty)
+# Usage: scripts/gpu-prefix.sh ARCHIVE.tar.xz        (on a machine with apt-get, no newer than the other one)
 set -euo pipefail
 
-[ $# -eq 1 ] || { echo "usage: scripts/gpu-prefix.sh DIR" >&2; exit 2; }
+[ $# -eq 1 ] || { echo "usage: scripts/gpu-prefix.sh ARCHIVE.tar.xz" >&2; exit 2; }
 command -v apt-get >/dev/null || { echo "gpu-prefix.sh: this is not Debian or Ubuntu: no apt-get" >&2; exit 77; }
-mkdir -p "$1"
-[ -z "$(ls -A "$1")" ] || { echo "gpu-prefix.sh: '$1' is not empty" >&2; exit 2; }
-prefix=$(readlink -f "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+prefix=$work/prefix
+mkdir "$prefix"
 
 wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfftw3-dev libboost-dev liblapack-dev libblas-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
@@ -18,12 +21,10 @@ wanted=(libhdf5-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libfft
 plan=$(apt-get --simulate -o Dir::State::status=/dev/null install --no-install-recommends "${wanted[@]}") ||
   { echo "gpu-prefix.sh: apt-get finds no way to install ${wanted[*]} (is there a list of packages? apt-get update)" >&2; exit 1; }
 mapfile -t packages < <(printf '%s\n' "$plan" |
-  awk '/^Inst lib|^Inst zlib/ {print $2}' | grep -vE -- '-dev$|^(libc6|libc-bin|libcrypt1|libgcc-s1|libstdc\+\+6)$')
-packages+=("${wanted[@]}")
+  awk '/^Inst lib|^Inst zlib/ {print $2}' | grep -vE -- '-dev$|^(libc6|libc-bin|libcrypt1|libgcc-s1|libstdc\+\+6|lib[a-z]+san[0-9]+)$')
+# Headers of Boost are in a package named after its version, of which libboost-dev is only a name.
+packages+=("${wanted[@]}" $(printf '%s\n' "$plan" | awk '/^Inst libboost[0-9.]+-dev/ {print $2}'))
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-chmod 755 "$work"
 (cd "$work" && apt-get download -qq "${packages[@]}" >/dev/null 2>&1) ||
   { echo "gpu-prefix.sh: apt-get cannot download all of: ${packages[*]}" >&2; exit 1; }
 for deb in "$work"/*.deb; do dpkg -x "$deb" "$prefix"; done
@@ -43,11 +44,15 @@ for name in blas lapack; do
 done
 find "$prefix" -xtype l -delete
 # Boost has 160 MB of headers, of which those of lib/analysis include 4 MB.
-used=$(printf '#include <boost/math/special_functions/%s.hpp>\n' beta digamma gamma trigamma |
-  g++ -std=c++20 -M -isystem "$prefix/usr/include" -x c++ - | tr ' \\' '\n\n' | grep -F "$prefix/usr/include/boost/" | sort -u)
+headers=$(printf '#include <boost/math/special_functions/%s.hpp>\n' beta digamma gamma trigamma |
+  g++ -std=c++20 -M -isystem "$prefix/usr/include" -x c++ - | tr ' \\' '\n\n' | sort -u)
+used=$(grep -F "$prefix/usr/include/boost/" <<<"$headers") ||
+  { echo "gpu-prefix.sh: the packages have no headers of Boost.Math: ${packages[*]}" >&2; exit 1; }
 mv "$prefix/usr/include/boost" "$work/boost"
 while read -r header; do
   mkdir -p "$(dirname "$header")" && cp "$work/boost/${header#"$prefix/usr/include/boost/"}" "$header"
 done <<<"$used"
 cp "$work/boost/version.hpp" "$prefix/usr/include/boost/"  # find_package(Boost) looks for it
-du -sh "$prefix" | sed 's/\t.*/ in the prefix/'
+mkdir -p "$(dirname "$1")"
+tar -C "$prefix" -c . | xz -T0 -6 >"$1"
+echo "$(du -sh "$prefix" | cut -f1) in the prefix, $(du -h "$1" | cut -f1) in the archive"

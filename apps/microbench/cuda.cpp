@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/microbench/device_timer.hpp"
 #include "apps/microbench/microbench.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "lib/bench/copy_rate.hpp"
@@ -40,6 +41,7 @@ struct Gradients {
 
   std::size_t n;
   cuda::Stream stream;
+  DeviceTimer timer{stream.queue()};
   std::array<cuda::DeviceBuffer, 2> inputs;
   cuda::DeviceBuffer out;
 };
@@ -90,7 +92,6 @@ struct DeviceSetup {
   cuda::DeviceBuffer payload, scratch;
   std::array<cuda::DeviceBuffer, 2> second_moments;
   std::size_t turn = 0, size = 0;
-  cuda::Event begin{cuda::Event::Timing::on}, end{cuda::Event::Timing::on};
 };
 
 /// The codec that is measured: one at a time has buffers.
@@ -112,25 +113,11 @@ class Current {
 };
 
 /// `traffic`: bytes of memory that an execution moves at least, 0: not known.
-template <class Work>
-void measure(benchmark::State& state, DeviceSetup& setup, double traffic, double copy_rate, const Work& work) {
-  for (int i = 0; i < 3; ++i) work();
-  double seconds = 0.0;
-  for ([[maybe_unused]] auto _ : state) {
-    setup.begin.record(setup.queue());
-    work();
-    setup.end.record(setup.queue());
-    setup.end.synchronize();
-    const double once = cuda::elapsed_seconds(setup.begin, setup.end);
-    state.SetIterationTime(once);
-    seconds += once;
-  }
-  const auto times = static_cast<double>(state.iterations());
+void measure(benchmark::State& state, DeviceSetup& setup, double traffic, double copy_rate,
+             const std::function<void()>& work) {
   const double raw = 4.0 * static_cast<double>(setup.gradients.n);
-  using benchmark::Counter;
-  state.counters["raw"] = Counter(raw * times / seconds, Counter::kDefaults, Counter::kIs1000);
-  if (traffic > 0.0) state.counters["of_copy"] = Counter(traffic * times / seconds / (2.0 * copy_rate));
-  state.counters["payload_ratio"] = Counter(raw / static_cast<double>(std::max<std::size_t>(setup.bytes(), 1)));
+  report(state, setup.gradients.timer.time(work), raw, traffic, copy_rate);
+  state.counters["payload_ratio"] = raw / static_cast<double>(std::max<std::size_t>(setup.bytes(), 1));
 }
 
 }  // namespace
@@ -144,30 +131,26 @@ double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements) 
     if (spec.descriptor->gpu.codec == nullptr || spec.name() == "noop") continue;
     const auto get = [current, gradients, spec]() -> DeviceSetup& { return current->of(spec, *gradients); };
     const std::string name = "cuda/" + full_name(spec);
-    const auto add = [&](const char* what, auto body) {
-      benchmark::RegisterBenchmark((name + what).c_str(),
-                                   [body](benchmark::State& state) {
-                                     try {
-                                       body(state);
-                                     } catch (const Error& error) {  // a card with too little memory for this one
-                                       state.SkipWithError(error.what());
-                                     }
-                                   })
-          ->UseManualTime()
-          ->Unit(benchmark::kMicrosecond);
-    };
-    add("/encode", [get, spec, elements, copy_rate](benchmark::State& state) {
+    register_on_device(name + "/encode", [get, spec, elements, copy_rate](benchmark::State& state) {
       DeviceSetup& s = get();
       const double traffic = encode_floor(spec, elements, static_cast<double>(s.bytes()));
       measure(state, s, traffic, copy_rate, [&] { s.encode(); });
     });
-    add("/decode", [get, spec, elements, copy_rate](benchmark::State& state) {
+    register_on_device(name + "/decode", [get, spec, elements, copy_rate](benchmark::State& state) {
       DeviceSetup& s = get();
       const double traffic = decode_floor(spec, elements, static_cast<double>(s.bytes()));
       measure(state, s, traffic, copy_rate, [&] { s.decode(); });
     });
   }
   return copy_rate;
+}
+
+void register_device_copy(std::size_t elements) {
+  register_on_device("cuda/copy/again", [elements](benchmark::State& state) {
+    const double bytes = 4.0 * static_cast<double>(elements);
+    const double rate = measure_device_copy_rate(0, 4 * elements);
+    report(state, {.seconds = bytes / rate}, bytes, 2.0 * bytes, rate);
+  });
 }
 
 }  // namespace gradtool

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 
+#include "apps/microbench/device_timer.hpp"
 #include "apps/microbench/microbench.hpp"
 #include "kernels/blas.hpp"
 #include "kernels/cuda/runtime.hpp"
@@ -27,44 +28,20 @@ cuda::DeviceBuffer values(Queue queue, std::size_t count) {
   return buffer;
 }
 
-/// `prepare` enqueues what comes before each execution and is not timed. Returns seconds of one.
+/// Returns seconds of one execution.
 double measure(
     benchmark::State& state, Queue queue, std::size_t elements, const std::function<void()>& work,
     const std::function<void()>& prepare = [] {}) {
-  const cuda::Event begin{cuda::Event::Timing::on};
-  const cuda::Event end{cuda::Event::Timing::on};
-  for (int i = 0; i < 3; ++i) {
-    prepare();
-    work();
-  }
-  double seconds = 0.0;
-  for ([[maybe_unused]] auto _ : state) {
-    prepare();
-    begin.record(queue);
-    work();
-    end.record(queue);
-    end.synchronize();
-    const double once = cuda::elapsed_seconds(begin, end);
-    state.SetIterationTime(once);
-    seconds += once;
-  }
-  const double raw = 4.0 * static_cast<double>(elements) * static_cast<double>(state.iterations());
-  state.counters["raw"] = benchmark::Counter(raw / seconds, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
-  return seconds / static_cast<double>(state.iterations());
+  const DeviceTimer::Times times = DeviceTimer{queue}.time(work, prepare);
+  report(state, times, 4.0 * static_cast<double>(elements), 0.0, 0.0);
+  return times.seconds;
 }
 
 /// `body` sets up on the stream of a rank that is alone, and measures.
 void add(const std::string& name, std::function<void(benchmark::State&, Communicator<Space::cuda>&, Queue)> body) {
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [body = std::move(body)](benchmark::State& state) {
-                                 try {
-                                   run_loopback(1, 0, [&](auto& comm, Queue queue) { body(state, comm, queue); });
-                                 } catch (const Error& error) {  // a card with too little memory for one of them
-                                   state.SkipWithError(error.what());
-                                 }
-                               })
-      ->UseManualTime()
-      ->Unit(benchmark::kMicrosecond);
+  register_on_device(name, [body = std::move(body)](benchmark::State& state) {
+    run_loopback(1, 0, [&](auto& comm, Queue queue) { body(state, comm, queue); });
+  });
 }
 
 Layout matrix_of(std::size_t elements) {
@@ -100,7 +77,6 @@ void add_steps(const std::string& name, const CodecSpec& spec, const Layout& lay
     const auto weight = values(queue, spec.descriptor->needs_weight ? layout.elements : 0);
     const SideInputs<Space::cuda> side{.weight = weight.as<const float>()};
     const cuda::DeviceBuffer gradient{4 * layout.elements};
-    const cuda::DeviceBuffer flush{2 * cuda::device_info(cuda::current_device()).l2_bytes};
     NoClock<Space::cuda> clock;
     std::uint32_t step = 0;
     const auto once = [&] {
@@ -112,7 +88,6 @@ void add_steps(const std::string& name, const CodecSpec& spec, const Layout& lay
       cuda::copy_elements(queue, gradient.as<float>(),
                           View<const float, Space::cuda>{
                               input.as<float>().part(4 * (977 * step % (layout.elements / 8 + 1)), layout.elements)});
-      cuda::fill(queue, flush.bytes(), 0x5A);  // else the L2 cache would still hold what was written last
     };
     for (int i = 0; i < settling; ++i) {
       refill();

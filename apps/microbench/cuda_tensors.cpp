@@ -4,9 +4,9 @@
 #include <memory>
 #include <numeric>
 
+#include "apps/microbench/device_timer.hpp"
 #include "apps/microbench/microbench.hpp"
 #include "kernels/cuda/runtime.hpp"
-#include "lib/bench/statistics.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool {
@@ -95,22 +95,11 @@ class Tensors {
   }
   void decode_batched() { codec_->decode_add_each(queue(), from_, 1.0F, sums_, scratch_.bytes()); }
 
-  /// Seconds of the work on the GPU.
-  double time(void (Tensors::*work)()) {
-    begin_.record(queue());
-    (this->*work)();
-    end_.record(queue());
-    end_.synchronize();
-    return cuda::elapsed_seconds(begin_, end_);
+  DeviceTimer::Times time(void (Tensors::*work)()) {
+    return timer_.time([this, work] { (this->*work)(); });
   }
-  double median(void (Tensors::*work)()) {
-    std::vector<double> times;
-    for (int i = 0; i < 33; ++i) {
-      const double once = time(work);
-      if (i >= 3) times.push_back(once);
-    }
-    return summarise(times).median;
-  }
+  /// Bytes of all tensors.
+  [[nodiscard]] double raw() const { return 4.0 * static_cast<double>(total_); }
 
  private:
   static std::size_t padded(std::size_t bytes) { return Arena<Space::cuda>::padded_size(bytes); }
@@ -120,7 +109,7 @@ class Tensors {
   std::vector<std::size_t> sizes_;
   std::unique_ptr<Codec<Space::cuda>> codec_;
   cuda::Stream stream_;
-  cuda::Event begin_{cuda::Event::Timing::on}, end_{cuda::Event::Timing::on};
+  DeviceTimer timer_{stream_.queue()};
   std::size_t total_ = 0, elements_ = 0;  ///< elements_: each tensor padded to 256 bytes
   std::size_t turns_ = 0;
   cuda::DeviceBuffer inputs_[2], payload_, fused_, scratch_, out_;
@@ -140,18 +129,14 @@ void register_cuda_tensors(const std::vector<CodecSpec>& specs) {
     auto setup = std::make_shared<std::unique_ptr<Tensors>>();  // made when first run
     const auto add = [&](const char* form, void (Tensors::*work)(), void (Tensors::*fused)()) {
       const std::string name = fmt::format("resnet50/{}/{}", full_name(spec), form);
-      const auto run = [setup, spec, work, fused](benchmark::State& state) {
+      register_on_device(name, [setup, spec, work, fused](benchmark::State& state) {
         if (*setup == nullptr) *setup = std::make_unique<Tensors>(spec);
         Tensors& tensors = **setup;
-        const double at_once = tensors.median(fused);
-        std::vector<double> times;
-        for ([[maybe_unused]] auto _ : state) {
-          times.push_back(tensors.time(work));
-          state.SetIterationTime(times.back());
-        }
-        state.counters["times_fused"] = benchmark::Counter(summarise(times).median / at_once);
-      };
-      benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Unit(benchmark::kMicrosecond);
+        const double at_once = tensors.time(fused).seconds;
+        const DeviceTimer::Times times = tensors.time(work);
+        report(state, times, tensors.raw(), 0.0, 0.0);
+        state.counters["times_fused"] = times.seconds / at_once;
+      });
     };
     add("fused/encode", &Tensors::encode_fused, &Tensors::encode_fused);
     add("batched/encode", &Tensors::encode_batched, &Tensors::encode_fused);

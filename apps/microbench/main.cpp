@@ -8,6 +8,9 @@
 #include <cstring>
 #include <thread>
 
+#if GT_HAS_CUDA
+#include "apps/microbench/device_timer.hpp"
+#endif
 #include "apps/microbench/microbench.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/core/error.hpp"
@@ -31,6 +34,7 @@ Options:
                       matrix products and transforms the libraries alone
   --tensors=resnet50  With --device=cuda: a model's tensors one by one, in
                       batches and fused
+  --once              With --device=cuda: execute everything once, for a profiler
   --help              This text
 
 Example:
@@ -54,6 +58,7 @@ struct Settings {
   std::vector<CodecSpec> codecs;
   bool cuda = false;
   bool tensors = false;
+  bool once = false;
 };
 
 Settings take_flags(int& argc, char** argv) {
@@ -74,6 +79,8 @@ Settings take_flags(int& argc, char** argv) {
       settings.cuda = true;
     else if (argument == "--tensors=resnet50")
       settings.tensors = true;
+    else if (argument == "--once")
+      settings.once = true;
     else if (argument.starts_with("--codec="))
       settings.codecs.push_back(parse_codec(value("--codec=")));
     else
@@ -86,6 +93,7 @@ Settings take_flags(int& argc, char** argv) {
 
 int run_cuda(const Settings& settings) {
 #if GT_HAS_CUDA
+  if (settings.once) DeviceTimer::execute_once();
   if (settings.tensors) {
     register_cuda_tensors(settings.codecs);
     benchmark::RunSpecifiedBenchmarks();
@@ -94,6 +102,7 @@ int run_cuda(const Settings& settings) {
   }
   const double copy_rate = register_cuda(settings.codecs, settings.elements);
   register_cuda_products(settings.codecs, settings.elements, copy_rate);
+  register_device_copy(settings.elements);
   benchmark::AddCustomContext("copy_gbps", fmt::format("{:.1f}", copy_rate / 1e9));
   benchmark::AddCustomContext("elements", fmt::format("{}", settings.elements));
   benchmark::RunSpecifiedBenchmarks();
@@ -109,7 +118,8 @@ int run(int argc, char** argv) {
   const Settings settings = take_flags(argc, argv);
   benchmark::Initialize(&argc, argv, print_help);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(Fault::usage);
-  if (settings.tensors && !settings.cuda) throw Error{Fault::usage, "--tensors is for --device=cuda: add that"};
+  if ((settings.tensors || settings.once) && !settings.cuda)
+    throw Error{Fault::usage, "--tensors and --once are for --device=cuda: add that"};
   if (settings.cuda) return run_cuda(settings);
   const Layout layout = benchmark_layout(settings.file, settings.elements);
   TaskPool pool{settings.threads};

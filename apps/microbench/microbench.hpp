@@ -63,13 +63,18 @@ void register_host(const std::vector<CodecSpec>& specs, const HostSetting& setti
 /// builds with FFTW.
 void register_fftw(const std::vector<float>& x, TaskPool& pool, const std::function<void(benchmark::State&)>& count);
 
-// The following need a build with CUDA, and throw Fault::unavailable without a GPU. Times are those of CUDA events.
+// The following need a build with CUDA, and throw Fault::unavailable without a GPU. Times are those of CUDA events
+// (device_timer.hpp); counter spread is that of five batches.
 
 /// Registers encode and decode of every codec of `specs` that has a CUDA version, on GPU 0 and `elements` synthetic
-/// elements. Two inputs take turns, so that a gradient larger than half the L2 cache is read from memory. Counters:
+/// elements. Two inputs take turns. Counters:
 /// raw = raw fp32 bytes a second; of_copy = what the codec's least traffic would take at the rate of a
 /// device-to-device copy, over what it took (copying B bytes moves 2 B). Returns the copy's rate, bytes a second.
 double register_cuda(const std::vector<CodecSpec>& specs, std::size_t elements);
+
+/// Registers the copy rate once more, so that who registers it last sees whether the card slowed down: its raw is the
+/// rate.
+void register_device_copy(std::size_t elements);
 
 /// Registers, on GPU 0 and some `elements` synthetic elements: whole steps of the methods of `specs` that exist between
 /// ranks, of one rank alone (on one square matrix, gradiveq on 3 x 3 convolutions of 256 by 256), and for powersgd and

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "kernels/cuda/cache_flush.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/rank_replay.hpp"
@@ -86,7 +88,7 @@ class CudaProcessor {
     std::size_t largest = 0;
     for (const auto& unit : plan.units) largest = std::max(largest, plan.padded(unit.elements));
     landing_ = cuda::PinnedBuffer{4 * largest};
-    if (!plan.options.hot) flush_ = cuda::DeviceBuffer{2 * cuda::device_info(cuda::current_device()).l2_bytes};
+    if (!plan.options.hot) flush_.emplace(queue);
   }
   [[nodiscard]] Queue<Space::cuda> queue() const { return queue_; }
   [[nodiscard]] Queue<Space::cuda> queue(std::size_t /*elements*/) const { return queue_; }
@@ -115,8 +117,7 @@ class CudaProcessor {
     cuda::synchronize(queue_);
     return {seen_.data(), seen_.size()};
   }
-  /// Overwrites more than the L2 cache holds.
-  void evict(View<float, Space::cuda> /*buffer*/) { cuda::fill(queue_, flush_.bytes(), 0x5A); }
+  void evict(View<float, Space::cuda> /*buffer*/) { (*flush_)(queue_); }
   static void warm(View<float, Space::cuda> /*buffer*/) {}  // its upload did
 
  private:
@@ -131,7 +132,7 @@ class CudaProcessor {
   ThrottleWatch throttle_;
   cuda::PinnedBuffer landing_;  ///< of results
   cuda::Event uploaded_;
-  cuda::DeviceBuffer flush_;
+  std::optional<cuda::CacheFlush> flush_;
   std::vector<std::byte> seen_;
 };
 
@@ -156,14 +157,20 @@ double measure_device_copy_rate(int device, std::size_t bytes) {
   cuda::fill(stream.queue(), from.bytes(), 1);
   const cuda::Event begin{cuda::Event::Timing::on};
   const cuda::Event end{cuda::Event::Timing::on};
-  std::vector<double> rates;
-  for (int repeat = 0; repeat < 12; ++repeat) {
+  const int copies = cuda::emulated() ? 1 : 10;
+  const auto seconds_of_one = [&] {
     begin.record(stream.queue());
-    cuda::copy(stream.queue(), to.bytes(), View<const std::byte, Space::cuda>{from.bytes()});
+    for (int i = 0; i < copies; ++i)
+      cuda::copy(stream.queue(), to.bytes(), View<const std::byte, Space::cuda>{from.bytes()});
     end.record(stream.queue());
     cuda::synchronize(stream.queue());
-    if (repeat > 1) rates.push_back(static_cast<double>(bytes) / cuda::elapsed_seconds(begin, end));
-  }
+    return cuda::elapsed_seconds(begin, end) / copies;
+  };
+  // A GPU without work runs at a fifth of its clock, and takes some tenths of a second to leave that.
+  constexpr double kWarmSeconds = 0.5;
+  for (double warm = 0.0; warm < (cuda::emulated() ? 0.0 : kWarmSeconds);) warm += copies * seconds_of_one();
+  std::vector<double> rates;
+  for (int repeat = 0; repeat < 5; ++repeat) rates.push_back(static_cast<double>(bytes) / seconds_of_one());
   return summarise(rates).median;
 }
 
