@@ -45,7 +45,7 @@ failed=() unfinished=()
 wanted() { case ",$stages," in *",$1,"*) printf '\n######## %s (after %d s)\n' "${2:-$1}" $((SECONDS - started)) ;; *) return 1 ;; esac; }
 # Begins a check of at most so many seconds, and no longer than there is time, beside others; `finish` waits for all of them and says
 # what came of each. What is cut short has not failed, and has not passed either.
-pending=()
+pending=() jobs=()
 begin() { # name seconds command...
   local name=$1 limit=$2 left=$((deadline - SECONDS))
   shift 2
@@ -57,10 +57,10 @@ begin() { # name seconds command...
     return
   fi
   (status=0; timeout "$limit" "$@" >"$build/$name.log" 2>&1 || status=$?; echo "$status $limit" >"$build/$name.status") &
-  pending+=("$name")
+  pending+=("$name") jobs+=($!)
 }
 finish() {
-  wait
+  [ ${#jobs[@]} -eq 0 ] || wait "${jobs[@]}"
   local name status limit
   for name in "${pending[@]}"; do
     read -r status limit <"$build/$name.status"
@@ -72,7 +72,7 @@ finish() {
       *) echo "FAILED  $name (exit $status)"; tail -n 12 "$build/$name.log" | cut -c1-300; failed+=("$name") ;;
     esac
   done
-  pending=()
+  pending=() jobs=()
 }
 check() { begin "$@"; finish; }
 # Shards of a test program side by side: the work beside the GPU's is the host's.
