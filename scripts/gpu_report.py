@@ -31,7 +31,7 @@ def command(*words):
 
 
 def record_of(path):
-    """What Google Benchmark wrote, as far as it came: it closes the file when it ends. Throws ValueError where not even the context is whole."""
+    """Reads a record of Google Benchmark as far as it came: the file is closed when all have run. Throws ValueError where not even the context is whole."""
     text = path.read_text()
     try:
         return json.loads(text)
@@ -155,7 +155,7 @@ def tensors(path):
 
 
 def tests_of(logs):
-    """What the shards of a check said together: counts of GoogleTest and of a sanitizer, else the last line."""
+    """Sums up the shards of a check: counts of GoogleTest and of a sanitizer, else the last line."""
     texts = [log.read_text(errors="replace") for log in logs]
     counts = {}
     for text in texts:

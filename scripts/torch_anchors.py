@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch's own operations take on GPU 0: the ceilings and the rivals beside which gradtool's kernels are read. A device-to-device
+"""Times PyTorch's own operations on GPU 0, the ceilings and the rivals beside which gradtool's kernels are read: a device-to-device
 copy after half a second of copies, a fill, one read of everything (sum), a cast to binary16, and the selection of the largest 1 % of
 magnitudes that are there already, by torch.topk and by a whole sort. Medians of five batches between CUDA events, before each execution
 a flush of the L2 cache, as gradtool_microbench does it.

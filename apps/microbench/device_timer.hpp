@@ -34,8 +34,8 @@ class DeviceTimer {
   cuda::CacheFlush flush_;
 };
 
-/// Reports `times` as those of a benchmark over `raw` bytes of fp32 gradient: counters raw and spread, and of_copy where
-/// `traffic`, the bytes that one execution moves at least, is known (not 0), at twice the `copy_rate`.
+/// Reports `times` as those of a benchmark over `raw` bytes of fp32 gradient: counters raw and spread, and of_copy
+/// where `traffic`, the bytes that one execution moves at least, is known (not 0), at twice the `copy_rate`.
 void report(benchmark::State& state, const DeviceTimer::Times& times, double raw, double traffic, double copy_rate);
 
 /// Registers a benchmark that times for itself: its body runs once. An Error of it is the benchmark's, and the others

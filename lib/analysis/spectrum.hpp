@@ -38,8 +38,9 @@ void add_power(SpectrumSums& sums, std::size_t n, std::span<double> power);
 /// How many of `size` values or bins each selection of kTopFractions takes.
 [[nodiscard]] std::array<std::uint64_t, kTopFractions.size()> top_counts(std::size_t size);
 /// Adds the flatness of one gradient, given the sums of the power and of its logarithm over the interior bins of n
-/// values.
-void add_flatness(SpectrumSums& sums, std::size_t n, double power, double logarithms);
+/// values, and the energy of all bins. Interior power that the transform's rounding alone may have made counts as none:
+/// which bins of a constant gradient are exactly 0 differs from one FFT library to another.
+void add_flatness(SpectrumSums& sums, std::size_t n, double power, double logarithms, double energy);
 /// A selection of the strongest bins.
 struct StrongestBins {
   double power = 0;           ///< sum of their powers

@@ -20,8 +20,8 @@ namespace gradtool {
 /// is slower than memcpy, so it is no less than this.
 [[nodiscard]] double measure_thread_bytes(TaskPool& pool);
 
-/// The copy rate between two buffers of a GPU at its full clock: median of five times ten copies, after half a second of
-/// copies. Only in builds with CUDA.
+/// The copy rate between two buffers of a GPU at its full clock: median of five times ten copies, after half a second
+/// of copies. Only in builds with CUDA.
 [[nodiscard]] double measure_device_copy_rate(int device, std::size_t bytes);
 
 /// Drives `view` out of all caches, so that the next reader finds it in memory. Exact on x86-64 (one CLFLUSH for each

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <numbers>
 #include <numeric>
 
@@ -102,6 +104,18 @@ TEST_F(Spectrum, CorrelatedNeighboursMakeFrequenciesWin) {
   EXPECT_GT(number(tables[0], 0, "fft_advantage_15_db"), 5.0);
 }
 
+TEST(SpectrumFlatness, RoundingOfTheTransformIsNoPower) {
+  constexpr std::size_t kSize = 5000;
+  constexpr double kEnergy = kSize * 0.1 * 0.1, kInterior = (kSize - 1) / 2;
+  SpectrumSums sums;
+  const double noise = 1e-32 * kEnergy;  // in all of a constant's bins but the first, as cuFFT leaves it on an H200
+  add_flatness(sums, kSize, noise, -std::numeric_limits<double>::infinity(), kEnergy);
+  EXPECT_EQ(sums.flatness_weight, 0.0);
+  const double last_bit = std::pow(0x1p-24, 2) / kSize * kEnergy;  // one element differs by its last bit: flat
+  add_flatness(sums, kSize, last_bit, kInterior * std::log(last_bit / kInterior), kEnergy);
+  EXPECT_NEAR(sums.flatness / sums.flatness_weight, 1.0, 1e-9);
+}
+
 TEST_F(Spectrum, DegenerateTensorsHaveEmptyCellsNotNan) {
   Capture capture{2, 2};
   capture.add(vector_of(1, "one"), [](auto, auto, auto) { return 0.5; });
@@ -116,6 +130,7 @@ TEST_F(Spectrum, DegenerateTensorsHaveEmptyCellsNotNan) {
   EXPECT_TRUE(is_empty(tables[0], 1, "fft_share_25"));
   EXPECT_TRUE(is_empty(tables[0], 1, "fft_advantage_15_db"));
   EXPECT_TRUE(is_empty(tables[0], 2, "lag1_autocorrelation"));
+  EXPECT_TRUE(is_empty(tables[0], 2, "flatness"));
   EXPECT_NEAR(number(tables[0], 2, "fft_share_05"), 1.0, 1e-12);
   EXPECT_EQ(to_text(tables[0].at(3, "status")), "skipped");
   EXPECT_EQ(to_text(tables[0].at(3, "message")), "4 of 36 values are not finite");

@@ -11,6 +11,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/task_pool.hpp"
+#include "tests/codecs/method_folder.hpp"
 
 namespace gradtool::test {
 
@@ -105,7 +106,7 @@ struct Variant {
 };
 inline std::vector<Variant> lines_of_variants(const CodecDescriptor& codec) {
   std::vector<Variant> lines;
-  std::ifstream file{std::string{GRADTOOL_METHOD_FOLDER "/"}.append(codec.name) + "/variants.txt"};
+  std::ifstream file{method_folder() / codec.name / "variants.txt"};
   for (std::string line; std::getline(file, line);) {
     const auto end = std::min(line.find(' '), line.size());
     const auto hash = line.find("# ");

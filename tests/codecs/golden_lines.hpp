@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -11,6 +10,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/core/sha256.hpp"
 #include "tests/codecs/golden_inputs.hpp"
+#include "tests/codecs/method_folder.hpp"
 
 namespace gradtool::test {
 
@@ -19,13 +19,10 @@ struct GoldenLine {
   std::string spec, input, hash;
 };
 
-/// The table of one method; empty where it has none. The variable GRADTOOL_METHOD_FOLDER says where methods lie when the
-/// program was built in another place (scripts/gpu-check.sh).
+/// The table of one method; empty where it has none.
 inline std::vector<GoldenLine> golden_lines(std::string_view method) {
   std::vector<GoldenLine> lines;
-  const char* moved = std::getenv("GRADTOOL_METHOD_FOLDER");
-  std::ifstream table{std::string{moved != nullptr ? moved : GRADTOOL_METHOD_FOLDER}.append("/").append(method) +
-                      "/golden.txt"};
+  std::ifstream table{method_folder() / method / "golden.txt"};
   for (std::string text; std::getline(table, text);) {
     std::istringstream words{text};
     GoldenLine line;

@@ -29,7 +29,7 @@ TEST_P(Golden, PayloadsHaveTheirHashes) {
 
 std::vector<std::string> methods_with_tables() {
   std::vector<std::string> names;
-  for (const auto& folder : std::filesystem::directory_iterator{GRADTOOL_METHOD_FOLDER}) {
+  for (const auto& folder : std::filesystem::directory_iterator{method_folder()}) {
     if (std::filesystem::exists(folder.path() / "golden.txt")) names.push_back(folder.path().filename());
   }
   std::sort(names.begin(), names.end());

@@ -296,11 +296,13 @@ void add_values(SpectrumSums& sums, const cuda::ValueSums& values) {
 
 /// Adds the sums of one gradient's spectrum.
 void add_power(SpectrumSums& sums, std::size_t n, const cuda::PowerSums& power) {
+  double energy = 0;
   for (std::size_t b = 0; b < kBands; ++b) {
     sums.bands[b] += power.bands[b];
-    sums.spectral_energy += power.bands[b];
+    energy += power.bands[b];
   }
-  add_flatness(sums, n, power.interior, power.interior_log);
+  sums.spectral_energy += energy;
+  add_flatness(sums, n, power.interior, power.interior_log, energy);
   const auto counts = top_counts(n / 2 + 1);
   StrongestBins bins;
   for (std::size_t i = 0; i < counts.size(); ++i) {
