@@ -46,9 +46,15 @@ def parts_of(run):
     return re.match(r"([^/]+)/(.*?)/((?:[^/]+/)?[^/]+)$", re.sub(r"(/iterations:\d+)?(/manual_time)?$", "", run["name"])).groups()
 
 
+def shortened(names):
+    """"codec:key=value,..." -> as little of it as tells it from the others: the codec, or its first parameter too. The JSON has them whole."""
+    codecs = [name.split(":")[0] for name in names]
+    return {name: codec if codecs.count(codec) == 1 else name.split(",")[0] for codec, name in zip(codecs, names)}
+
+
 def rows_of(path):
-    """Name of a codec -> its benchmarks: encode and decode, or step and what its library takes alone. With its first
-    parameter where there are several of it; the JSON has them all."""
+    """Context, and shortened name of a codec -> its benchmarks: encode and decode, or step and what its library takes alone; of a model's tensors
+    one_by_one/encode and so on."""
     record = record_of(path)
     rows = {}
     for run in record["benchmarks"]:
@@ -56,9 +62,8 @@ def rows_of(path):
             continue
         _, name, form = parts_of(run)
         rows.setdefault(name, {})[form] = run
-    codecs = [name.split(":")[0] for name in rows]
-    return record["context"], {codec if codecs.count(codec) == 1 else name.split(",")[0]: both
-                               for codec, (name, both) in zip(codecs, rows.items())}
+    short = shortened(list(rows))
+    return record["context"], {short[name]: both for name, both in rows.items()}
 
 
 def share(run):
@@ -136,14 +141,9 @@ def beside_libraries(rows):
 def tensors(path):
     """A ResNet-50's tensors: how many times as long as one tensor of all their elements they take."""
     try:
-        runs = record_of(path)["benchmarks"]
+        rows = rows_of(path)[1]
     except (OSError, ValueError):
         return ["### A ResNet-50's tensors: not measured", ""]
-    rows = {}
-    for run in runs:
-        if run.get("run_type", "iteration") == "iteration" and not run.get("error_occurred"):
-            _, name, form = parts_of(run)
-            rows.setdefault(name, {})[form] = run
     forms = list(dict.fromkeys(form for row in rows.values() for form in row))
     lines = ["### A ResNet-50's tensors", "", "All of them, us, and times the fused time; to reach: 1.5.", "",
              "| codec | " + " | ".join(forms) + " |", "| --- |" + " ---: |" * len(forms)]
@@ -168,34 +168,47 @@ def tests_of(logs):
     return said or next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "no summary")[:160]
 
 
+def launches_of(path):
+    """Yields codec, name and metrics of each launch that Nsight Compute counted. The file has a line "# CODEC" before the rows of each."""
+    codec, header, launch, number = "", None, {}, None
+    for line in [*path.read_text(errors="replace").splitlines(), "# end"]:
+        cells = next(csv.reader([line])) if line.startswith('"') else None
+        row = dict(zip(header, cells)) if cells and header and cells[0] != "ID" else None
+        if launch and (row is None or row["ID"] != number):
+            yield codec, launch.pop("name"), launch
+            launch = {}
+        if line.startswith("# "):
+            codec = line[2:]
+        elif cells and cells[0] == "ID":
+            header = cells
+        elif row:
+            number = row["ID"]
+            launch["name"] = re.sub(r"\(.*|^void ", "", re.sub(r"gradtool::|cuda::|format::|\(anonymous namespace\)::|<unnamed>::", "", row["Kernel Name"]))
+            try:
+                launch[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+            except ValueError:
+                pass
+
+
 def kernels(path):
-    """Nsight Compute's rows: for each kernel the longest of its launches."""
-    try:
-        text = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return ["Not run.", ""]
-    start = next((i for i, line in enumerate(text) if line.startswith('"ID"')), None)
-    if start is None:
-        return ["No kernel was profiled.", ""]
-    launches = {}
-    for row in csv.DictReader(text[start:]):
-        launch = launches.setdefault(row["ID"], {"name": re.sub(r"^void |\(.*", "", row["Kernel Name"].replace("gradtool::", ""))[:70]})
-        try:
-            launch[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
-        except ValueError:
-            pass
+    """Nsight Compute's rows: of each codec's kernels the longest launch."""
+    time = "gpu__time_duration.sum"
     longest = {}
-    for launch in launches.values():
-        if launch.get("gpu__time_duration.sum", 0.0) > longest.get(launch["name"], {}).get("gpu__time_duration.sum", 0.0):
-            longest[launch["name"]] = launch
-    lines = ["| kernel, its longest launch | us | read, MB | written, MB | memory, % of peak | ALU pipe, % | issue, % | warps, % |",
-             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for name, launch in longest.items():
-        numbers = [launch.get(metric, float("nan")) * scale for metric, scale in
-                   (("gpu__time_duration.sum", 1e-3), ("dram__bytes_read.sum", 1e-6), ("dram__bytes_write.sum", 1e-6),
-                    ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1.0), ("sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active", 1.0),
-                    ("smsp__issue_active.avg.pct_of_peak_sustained_active", 1.0), ("sm__warps_active.avg.pct_of_peak_sustained_active", 1.0))]
-        lines.append(f"| {name} | " + " | ".join(f"{n:.1f}" for n in numbers) + " |")
+    try:
+        for codec, name, launch in launches_of(path):
+            if name != "read_kernel" and launch.get(time, 0.0) > longest.get((codec, name), {}).get(time, 0.0):
+                longest[codec, name] = launch
+    except OSError:
+        pass
+    if not longest:
+        return ["Not measured.", ""]
+    columns = ((time, 1e-3), ("dram__bytes_read.sum", 1e-6), ("dram__bytes_write.sum", 1e-6), ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1.0),
+               ("sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active", 1.0), ("smsp__issue_active.avg.pct_of_peak_sustained_active", 1.0),
+               ("sm__warps_active.avg.pct_of_peak_sustained_active", 1.0))
+    lines = ["| codec | kernel, its longest launch | us | read, MB | written, MB | memory, % of peak | ALU pipe, % | issue, % | warps, % |",
+             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for (codec, name), launch in longest.items():
+        lines.append(f"| {codec} | `{name[:60]}` | " + " | ".join(f"{launch.get(metric, float('nan')) * scale:.1f}" for metric, scale in columns) + " |")
     return lines + [""]
 
 
@@ -226,8 +239,8 @@ def bench(path):
     rows = [row for row in record["rows"] if row["time_source"] == "measured" and row["tensor"] == "all" and row["status"] == "ok"]
     lines = [f"### {path.stem}: {rows[0]['model'] if rows else 'no rows'}", "",
              "| codec | ratio | nmse | encode, us | all-reduce, us | decode, us | noise of encode, % |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for row in rows:
-        name = row["codec"] if row["params"] in ("", "default") else f"{row['codec']}:{row['params']}"
+    names = [row["codec"] if row["params"] in ("", "default") else f"{row['codec']}:{row['params']}" for row in rows]
+    for name, row in zip(map(shortened(names).get, names), rows):
         numbers = (row["payload_ratio"], row["nmse"], *(row[f"{phase}_us_median"] for phase in ("encode", "comm", "decode")), 100 * (row["encode_noise"] or 0.0))
         lines.append(f"| {name} | " + " | ".join("" if n is None else f"{n:.4g}" if i < 2 else f"{n:.1f}" for i, n in enumerate(numbers)) + " |")
     return lines + [""]

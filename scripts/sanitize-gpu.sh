@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The CUDA sources on the emulated GPU, under a sanitizer. Usage: scripts/sanitize-gpu.sh address|thread
-#   address: addresses and undefined behaviour in codecs, reducers, analyses and a bench
+#   address: addresses and undefined behaviour in codecs, reducers, analyses, a bench and micro-benchmarks, by all of scripts/gpu-check.sh
 #   thread: communicators, reducers and methods on threads, and races between the threads and the blocks of kernels
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 case "${1-}" in
   address)
     # With g++: clang 14's address sanitizer takes ten times as long over the emulator's fibers.
-    scripts/build.sh asan-gpu -- gpu_codecs gpu_methods gpu_reducers gradtool | tail -n 2
-    ctest --preset asan-gpu -R '^gpu_(codecs|methods|reducers)\.|^(analysis_gpu|bench_cuda)$' -j "$(nproc)"
+    scripts/build.sh asan-gpu -- gpu_codecs gpu_methods gpu_reducers comm_gpu gradtool gradtool_microbench | tail -n 2
+    ctest --preset asan-gpu -R '^gpu_(codecs|methods|reducers)\.|^(analysis_gpu|bench_cuda|gpu_report)$' -j "$(nproc)"
     ;;
   thread)
     scripts/build.sh tsan -- comm_threads reduce methods reduce_conformance emulated_races gpu_codecs gpu_reducers gpu_methods | tail -n 2

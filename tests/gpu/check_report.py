@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The micro-benchmark runs every method that has a CUDA version, and gpu_report.py makes tables of what it wrote.
+"""scripts/gpu-check.sh on the emulated GPU: every stage runs, the micro-benchmark has every method that has a CUDA version, and the report has
+a row of everything; gpu_report.py keeps what a killed benchmark had, and reads Nsight Compute's, PyTorch's and the sanitizers' words.
 
-Usage: check_report.py GRADTOOL MICROBENCH
+Usage: check_report.py BUILD
 """
 import json
 import os
@@ -12,53 +13,84 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ELEMENTS = 20000
+NCU = """# fp16
+==PROF== Connected
+"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","void gradtool::cuda::encode_kernel<1>(int)","gpu__time_duration.sum","ns","39,500"
+"0","void gradtool::cuda::encode_kernel<1>(int)","dram__bytes_read.sum","byte","104900000"
+"1","void gradtool::cuda::encode_kernel<1>(int)","gpu__time_duration.sum","ns","1000"
+# exponent
+"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","gradtool::cuda::encode_kernel(int)","gpu__time_duration.sum","ns","990000"
+"""
 
 
-def stub(folder, name, says):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(0o755)
+def report(folder, *arguments):
+    subprocess.run([sys.executable, str(ROOT / "scripts/gpu_report.py"), "--out", folder, "--log", folder, "--card", "A card", "--seconds", "1",
+                    *arguments, "--", str(ELEMENTS), "7"], check=True)
+    return (folder / "README.md").read_text()
+
+
+def row(text, name):
+    return next([cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith(f"| {name} |"))
 
 
 def main():
-    gradtool, microbench = sys.argv[1:3]
+    build = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        out = folder / f"microbench-{ELEMENTS}.json"
-        subprocess.run([microbench, "--device=cuda", f"--elements={ELEMENTS}", "--benchmark_min_time=0.0001", f"--benchmark_out={out}",
-                        "--benchmark_out_format=json"], check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run([ROOT / "scripts/gpu-check.sh", "--emulated", "--build", build, "--out", folder, "--stages", "probe,tests,bench,ncu,sanitize",
+                               "--minutes", "30"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+        assert "no check failed" in done.stdout and "no time for" not in done.stdout, done.stdout
+        whole = (folder / "README.md").read_text()
+        for line in ("* gpu_codecs: ", "* gpu_methods: ", "* gpu_reducers: ", "* comm_gpu: ", "* bench-resnet50: ", "* bench-gpt2: "):
+            assert "not run" not in next(said for said in whole.splitlines() if said.startswith(line)), whole
+        assert sorted(path.name for path in folder.iterdir()) == ["README.md", "bench-gpt2.json", "bench-resnet50.json", "logs.tar.xz",
+                                                                  f"microbench-{ELEMENTS}.json", "microbench-resnet50.json"]
+        record = folder / f"microbench-{ELEMENTS}.json"
         runs = {}
-        for run in json.loads(out.read_text())["benchmarks"]:
+        for run in json.loads(record.read_text())["benchmarks"]:
             assert not run.get("error_occurred"), run
-            codec, what = run["name"].removeprefix("cuda/").split(":")[0].split("/")[0], run["name"].removesuffix("/manual_time").split("/")[-1]
-            runs.setdefault(codec, {})[what] = run
-        subprocess.run([gradtool, "list", "codecs", "--json", str(folder / "codecs.json")], check=True, stdout=subprocess.DEVNULL)
-        listed = json.loads((folder / "codecs.json").read_text())
+            _, codec, form, *_ = run["name"].split("/")
+            runs.setdefault(codec.split(":")[0], {})[form] = run
+        listed = json.loads(subprocess.run([build / "bin/gradtool", "list", "codecs", "--json", "-"], check=True, stdout=subprocess.PIPE).stdout)
         for codec in listed:
             if "cuda" not in codec["spaces"] or codec["name"] == "noop":
                 continue
             both = runs.get(codec["name"], {})
             assert {"encode", "decode"} <= both.keys() or "step" in both, f"{codec['name']}: {sorted(both)}"
+            assert f"\n| {codec['name']}" in whole, codec["name"]
             if "encode" in both:
                 assert 0.0 < both["encode"]["of_copy"], codec["name"]
                 assert ("of_copy" in both["decode"]) == (not codec["memory_floor"]["scatters"]), codec["name"]
         assert runs["topk"]["encode"]["payload_ratio"] > 50.0
         assert runs["dgc"]["encode"]["payload_ratio"] > 250.0, "not the payload of a step with a memory"
         assert runs["iwp"]["step"]["of_copy"] > 0.0
+        assert runs["copy"]["again"]["raw"] > 0.0
 
         topk = runs["topk"]["encode"]["real_time"]
-        (folder / f"torch-topk-{ELEMENTS}.json").write_text(json.dumps({"torch": "2.0", "k": 200, "microseconds": 3.0 * topk}))
-        stub(folder, "nvidia-smi", "A card, 1, 2 MiB, 3 MHz, 4 MHz")
-        stub(folder, "nvcc", "Cuda compilation tools, release 13.0, V13.0.88")
-        (folder / "gpu_codecs.log").write_text("[  PASSED  ] 7 tests.\n")
-        subprocess.run([sys.executable, str(ROOT / "scripts/gpu_report.py"), "--out", name, "--log", name, "--seconds", "1", "--", str(ELEMENTS),
-                        "7"], check=True, env={**os.environ, "PATH": f"{name}:{os.environ['PATH']}"})
-        text = (folder / "README.md").read_text()
-    for line in ("# A card", "* gpu_codecs: 7 passed", "3.0 times topk's encode; to reach: 4.", "### 0 MB: not measured", "powersgd:rank=4, a step"):
-        assert line in text, f"'{line}' is not in\n{text}"
-    cells = next(line for line in text.splitlines() if line.startswith("| topk")).split("|")
-    assert cells[7].strip() == "" and cells[4].strip() != "", cells
-    assert any(line.startswith("| iwp |") and line.endswith("| 0.5 |") for line in text.splitlines()), text
+        anchors = {"elements": ELEMENTS, "k": 200, **{key: topk for key in ("copy", "cold_copy", "fill", "read", "half", "sort")}, "topk": 3.0 * topk}
+        (folder / "torch.json").write_text(json.dumps({"torch": "2.0", "microseconds": [anchors]}))
+        (folder / "gpu_codecs.0.log").write_text("[  PASSED  ] 7 tests.\n")
+        (folder / "gpu_codecs.1.log").write_text("[  PASSED  ] 4 tests.\n[  FAILED  ] 1 test, listed below:\n")
+        (folder / "memcheck.0.log").write_text("[  PASSED  ] 2 tests.\n========= ERROR SUMMARY: 3 errors\n")
+        (folder / "ncu.csv").write_text(NCU)
+        text = report(folder, "--failed", "gpu_codecs.1", "--unfinished", "memcheck.0")
+        for line in ("# A card", "**Failed: gpu_codecs.1**", "* gpu_codecs: 11 passed, 1 failed", "* memcheck: cut short for lack of time; 2 passed, 3 errors",
+                     "torch.topk takes 3.0 times topk's encode (to reach: 4)", "### 0 MB: not measured", "powersgd:rank=4, a step"):
+            assert line in text, f"'{line}' is not in\n{text}"
+        assert row(text, "topk")[4] != "" and row(text, "topk")[7] == "", text
+        assert row(text, "iwp")[-2] == "0.5", text
+        assert row(text, "fp16 | `encode_kernel<1>`")[3:5] == ["39.5", "104.9"] and row(text, "exponent | `encode_kernel`")[3] == "990.0", text
+
+        # Killed in the middle of the 30th row, after its context, and before it.
+        for end, kept in ((record.read_text().index('"of_copy"', 20000), True), (record.read_text().index('"benchmarks"') + 20, False), (100, False)):
+            text = record.read_text()
+            record.write_text(text[:end])
+            cut = report(folder)
+            record.write_text(text)
+            assert ("\n| bf16 |" in cut) == kept and "\n| vgc |" not in cut, cut
 
 
 if __name__ == "__main__":

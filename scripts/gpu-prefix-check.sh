@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes the archive of scripts/gpu-prefix.sh and configures against it on what looks like a bare machine with a card: in a mount namespace
+# whose /usr has no development package but those of the compilers, and with an nvidia-smi that names a card. Needs root, overlay mounts and
+# nvcc; exits with 77 where these are missing.
+#
+# Usage: scripts/gpu-prefix-check.sh [STAGES]        (of gpu-check.sh: configure by default; configure,build compiles too)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || { echo "gpu-prefix-check.sh: needs root, for a mount namespace" >&2; exit 77; }
+command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "gpu-prefix-check.sh: no nvcc here" >&2; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/layers" "$work/bin"
+printf '#!/bin/sh\ncase "$*" in *compute_cap*) echo 9.0 ;; *) echo "a card" ;; esac\n' >"$work/bin/nvidia-smi"
+chmod +x "$work/bin/nvidia-smi"
+scripts/gpu-prefix.sh "$work/prefix.tar.xz"
+dpkg-query -W -f '${binary:Package}\n' | grep -E -- '-dev(:|$)' | grep -vE '^(libc6|libstdc\+\+-[0-9]+|libgcc-[0-9]+|linux-libc|libcrypt)-dev' | xargs dpkg -L |
+  grep -E '^/usr/include/.*\.|\.(so|a|cmake|pc)$' >"$work/hidden"
+export work stages=${1:-configure}
+unshare -m bash -euo pipefail -c '
+  mount -t tmpfs tmpfs "$work/layers" && mkdir "$work"/layers/{up,own} &&
+    mount -t overlay overlay -o "lowerdir=/usr,upperdir=$work/layers/up,workdir=$work/layers/own" /usr ||
+    { echo "gpu-prefix-check.sh: overlay mounts are not allowed here" >&2; exit 77; }
+  xargs -d "\n" rm -df <"$work/hidden" 2>/dev/null || true
+  rm -f /usr/lib/*/lib{blas,lapack}.so
+  [ ! -e /usr/include/nlohmann/json.hpp ] && [ ! -e /usr/include/boost/version.hpp ] || { echo "gpu-prefix-check.sh: headers are not hidden" >&2; exit 1; }
+  PATH="$work/bin:$PATH" scripts/gpu-check.sh --prefix "$work/prefix.tar.xz" --build "$work/build" --out "$work/out" --stages "$stages" --minutes 30
+  ! grep -E "^(HDF5|FFTW|Boost|GTest|BLAS|LAPACK|nlohmann)[A-Za-z_]*:(FILEPATH|PATH)=/usr/(lib|include)" "$work/build/CMakeCache.txt" ||
+    { echo "gpu-prefix-check.sh: these are not the archive'"'"'s" >&2; exit 1; }
+  grep -E "^--   (HDF5|FFTW|CUDA|NCCL) +in" "$work/build/configure.log"
+'
