@@ -157,11 +157,13 @@ class Advice {
   [[nodiscard]] bool possible() const { return none_ != nullptr; }
 
   [[nodiscard]] NetworkAdvice whole() const {
-    std::string why = reasons();
+    const ResultRow* one_level = nullptr;
+    std::string why = reasons() + (taken() != nullptr && taken()->inner ? in_one_level(one_level) : std::string{});
     why.erase(why.find_last_not_of(' ') + 1);
     return {.group = group_,
             .none = none_,
             .taken = taken(),
+            .in_one_level = one_level,
             .answer = answer(),
             .reasons = std::move(why),
             .others = others()};
@@ -172,6 +174,17 @@ class Advice {
   /// open.
   [[nodiscard]] const ResultRow* taken() const {
     return fit_.empty() || gain_interval(*fit_.front(), *none_).low < kWorthwhile ? nullptr : fit_.front();
+  }
+
+  /// The answer of the ways in one level, for who cannot send in two. Sets `found` where a codec is to be taken.
+  [[nodiscard]] std::string in_one_level(const ResultRow*& found) const {
+    ModelledGroup flat = group_;
+    const auto deep = [](const ResultRow* row) { return row->inner && row->codec.name() != "none"; };
+    flat.rows.erase(std::remove_if(flat.rows.begin(), flat.rows.end(), deep), flat.rows.end());
+    const Advice advice{flat, acceptance_, several_cuts_};
+    found = advice.taken();
+    return fmt::format("Where all ranks reduce in one level, as in DDP: {}{}. ", advice.answer(),
+                       found == nullptr ? "" : fmt::format(", {:.2f} times faster", gain(judged_seconds(*found))));
   }
 
   /// Among those that surely gain, and that the fastest does not beat by its noise and by 5 %, which would be worth an

@@ -46,9 +46,10 @@ struct NetworkAdvice {
   ModelledGroup group;
   const ResultRow* none = nullptr;   ///< the fastest uncompressed row, what gains are measured by; never null
   const ResultRow* taken = nullptr;  ///< the codec to take; null: none pays without a trial, or it is too close to call
-  std::string answer;                ///< "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"
-  std::string reasons;               ///< whole sentences
-  std::vector<std::string> others;   ///< what runs up, and why nothing else was taken: sentences without a capital
+  const ResultRow* in_one_level = nullptr;  ///< where `taken` works in two levels: what to take where there is one
+  std::string answer;               ///< "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"
+  std::string reasons;              ///< whole sentences
+  std::vector<std::string> others;  ///< what runs up, and why nothing else was taken: sentences without a capital
 };
 /// Whether the row's codec errs so little that the advice may take it.
 [[nodiscard]] bool is_accepted(const ResultRow& row, const Acceptance& acceptance);

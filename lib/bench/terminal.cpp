@@ -536,16 +536,19 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
       const std::string again = reproducing_command(*made_with.options, *last.taken, made_with.max_nmse) +
                                 (acceptance.trial ? " --trained " + shell_word(acceptance.trial->file) : "");
       out.answer += markdown ? fmt::format("```\n{}\n```\n", again) : fmt::format("  Again: {}\n", again);
-      const std::string hook = hook_call(*last.taken);
-      if (!hook.empty())
-        out.answer += fmt::format(fmt::runtime(markdown ? "In PyTorch: `{}`\n\n" : "  In PyTorch: {}\n"), hook);
-      if (hook.empty() && last.taken->inner)
+      const std::string hook = hook_call(last.in_one_level != nullptr ? *last.in_one_level : *last.taken);
+      if (last.taken->inner) {
         out.answer +=
             wrapped(
                 "  In PyTorch: HSDP reduces in two levels, and there this is the all-reduce between machines; "
                 "ddp_hook has one level.",
                 80, "    ") +
             (markdown ? "\n" : "");
+      }
+      if (!hook.empty()) {
+        const char* where_sent = last.taken->inner ? "In PyTorch with DDP" : "In PyTorch";
+        out.answer += fmt::format(fmt::runtime(markdown ? "{}: `{}`\n\n" : "  {}: {}\n"), where_sent, hook);
+      }
     }
     if (last.others.empty()) continue;
     out.reasons += fmt::format("{}Why not the others ({}):\n{}", out.reasons.empty() && !markdown ? "\n" : "", where,
