@@ -320,6 +320,10 @@ int run(BenchArguments& o) {
                    : fmt::format("{} rows were not measured, and are marked skipped in CSV and JSON", unmeasured));
     return kInterrupted;
   }
+  if (!report.left_out.empty()) {
+    fmt::print(stderr, "{}\n", report.left_out);
+    return static_cast<int>(Fault::backend);
+  }
   return report.failed ? static_cast<int>(Fault::check) : 0;
 }
 

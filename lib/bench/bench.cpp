@@ -136,7 +136,8 @@ class Bench {
     ranks_ = wanted_ranks(options, device_, place_);
     if (sources_.empty()) {
       if (ranks_ == 0) ranks_ = kSyntheticRanks;
-      sources_ = SyntheticGradients::make(options.sizes, ranks_);
+      sizes_ = fitting_sizes();
+      sources_ = SyntheticGradients::make(sizes_, ranks_);
     }
     ranks_ = choose_ranks(ranks_, *sources_.front());
     if (ranks_ % options.node != 0 || (options.node > 1 && ranks_ == options.node)) {
@@ -158,7 +159,7 @@ class Bench {
     } else {
       const TensorChoice whole{.tensors = {0}, .skipped = {}};  // finite by construction
       for (std::size_t i = 0; i < sources_.size(); ++i)
-        add_cut(*sources_[i], whole, Granularity::parse("tensor"), size_name(options.sizes[i]));
+        add_cut(*sources_[i], whole, Granularity::parse("tensor"), size_name(sizes_[i]));
     }
     known_.leads = place_.rank == 0;
   }
@@ -330,6 +331,23 @@ class Bench {
     if (different) throw Error{*different};
   }
 
+  /// Ranks whose gradients are in this machine's memory.
+  [[nodiscard]] int ranks_here() const { return device_.across_processes ? place_.on_machine : ranks_; }
+
+  /// Those of --synthetic that fit into memory. Throws Fault::backend where none does.
+  [[nodiscard]] std::vector<std::uint64_t> fitting_sizes() {
+    std::vector<std::uint64_t> sizes;
+    for (const std::uint64_t size : options_.sizes) {
+      const std::string reason = too_large_for(machine_memory(), size / 4, ranks_here());
+      if (reason.empty())
+        sizes.push_back(size);
+      else if (known_.left_out.empty())
+        known_.left_out = fmt::format("not benched, {} and whatever is as large: {}", size_name(size), reason);
+    }
+    if (sizes.empty()) throw Error{Fault::backend, known_.left_out};
+    return sizes;
+  }
+
   /// Sets range_elements_, the same on all processes, and returns what this one may keep of the file in memory, in
   /// bytes.
   std::uint64_t divide_memory(const GradientSource& file) {
@@ -339,6 +357,14 @@ class Bench {
     std::uint64_t cache = mine;
     for (const auto& granularity : options_.granularities) {
       const auto units = make_units(file.tensors(), all, granularity, reduced_in_);
+      std::size_t largest = 0;
+      for (const auto& unit : units) largest = std::max(largest, unit.elements);
+      const std::string reason = too_large_for(machine_memory(), largest, ranks_here());
+      if (!reason.empty())
+        throw Error{Fault::backend,
+                    fmt::format("{}: {}: leave such tensors out (--layers), replay fewer ranks (--ranks) or "
+                                "give each a machine (--comm mpi)",
+                                options_.file, reason)};
       const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_);
       range_elements_ = plan.range_elements;
       cache = std::min(cache, plan.cache_bytes);
@@ -601,6 +627,7 @@ class Bench {
   ReplayDevice device_;
   MpiPlace place_;
   std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size
+  std::vector<std::uint64_t> sizes_;                      ///< synthetic ones
   std::vector<BenchCut> cuts_;
   BenchReport known_;   ///< what every report begins with
   BenchReport report_;  ///< of this run

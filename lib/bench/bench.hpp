@@ -28,6 +28,7 @@ struct BenchReport {
   std::size_t overflowed_steps = 0;  ///< captured steps that are not replayed because their gradients overflowed
   std::vector<std::string> written;  ///< of --reconstruction and --payloads those that are there and whole
   std::vector<std::string> without_speed = {};  ///< codecs that --codec-speed has no times for: they are not modelled
+  std::string left_out = {};                    ///< of synthetic sizes those that do not fit into memory, and why
   bool leads = true;                            ///< false on the ranks of an MPI job that print nothing
   bool failed = false;                          ///< a row has status `failed`
   bool interrupted = false;                     ///< the user stopped it; rows not reached are `skipped`

@@ -1,5 +1,6 @@
 #include "lib/bench/memory.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -10,12 +11,27 @@
 
 namespace gradtool {
 
-std::uint64_t bench_memory() {
+std::uint64_t machine_memory() {
   std::uint64_t memory =
       static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   std::uint64_t limit = 0;  // the file says "max" where there is none
   if (std::ifstream{"/sys/fs/cgroup/memory.max"} >> limit) memory = std::min(memory, limit);
-  return memory / 8;
+  return memory;
+}
+
+std::uint64_t bench_memory() {
+  return machine_memory() / 8;
+}
+
+std::string too_large_for(std::uint64_t memory, std::uint64_t elements, int ranks) {
+  const std::uint64_t least = elements * (24 + 4 * static_cast<std::uint64_t>(ranks));
+  if (least <= memory) return "";
+  constexpr double kGigabyte = 1e9;
+  return fmt::format(
+      "{} elements are reduced at once, which takes {:.0f} GB at least with {} rank{} on this machine, and it has "
+      "{:.0f} GB",
+      elements, static_cast<double>(least) / kGigabyte, ranks, ranks == 1 ? "" : "s",
+      static_cast<double>(memory) / kGigabyte);
 }
 
 MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks) {

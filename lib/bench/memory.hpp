@@ -2,15 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lib/bench/units.hpp"
 
 namespace gradtool {
 
-/// What a bench may take in all, in bytes: an eighth of the machine's memory, or of the control group's where that is
-/// limited to less. What one unit needs it takes all the same.
+/// The machine's memory in bytes, or the control group's where that is limited to less.
+[[nodiscard]] std::uint64_t machine_memory();
+
+/// What a bench may take in all, in bytes: an eighth of machine_memory(). What one unit needs it takes all the same.
 [[nodiscard]] std::uint64_t bench_memory();
+
+/// A sentence where reducing `elements` at once takes more at least than `memory`: for each element 4 bytes of gradient
+/// on each of `ranks`, 8 of the exact mean and 16 of running sums. The system would end the process without a word.
+/// Empty where it may fit.
+[[nodiscard]] std::string too_large_for(std::uint64_t memory, std::uint64_t elements, int ranks);
 
 /// How a process of a bench divides `bytes` of memory. For every element of a range of units it keeps 16 bytes of
 /// running sums (rank 0) and, for each of its `ranks`, what methods keep between steps, for which 8 bytes are reckoned:

@@ -89,6 +89,14 @@ TEST_P(Ranges, ChangeNoFigure) {
 INSTANTIATE_TEST_SUITE_P(Codecs, Ranges,
                          testing::Values("topk:ratio=0.01,ef=on", "qsgd", "powersgd:rank=2", "dgc", "signsgd", "vgc"));
 
+TEST(Memory, HasASentenceForWhatCannotFit) {
+  constexpr std::uint64_t kElements = 2'147'483'656, kLeast = kElements * (24 + 4 * 2);
+  EXPECT_EQ(too_large_for(kLeast, kElements, 2), "");
+  EXPECT_EQ(too_large_for(kLeast - 1, kElements, 2),
+            "2147483656 elements are reduced at once, which takes 69 GB at least with 2 ranks on this machine, and it "
+            "has 69 GB");
+}
+
 TEST(Memory, IsDividedBetweenRangesUnitAndCache) {
   const auto unit = [](std::size_t n) { return Unit{.pieces = {}, .elements = n}; };
   constexpr std::uint64_t kBytes = 1'000'000'000;

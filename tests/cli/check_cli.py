@@ -319,6 +319,11 @@ def check_synthetic():
         assert all(r["reached"] == "true" for r in rows if r["codec"] in ("vgc", "iwp") and r["status"] == "ok"), "moments and weights"
     key = ("codec", "granularity", "timing", "payload_bytes", "nmse", "network")
     assert [[r[k] for k in key] for r in tables[0]] == [[r[k] for k in key] for r in tables[1]]
+    # Sizes beyond the machine's memory cost their own rows alone.
+    code, out, err = run("bench", "-b", "64K", "-e", "1024G", "-f", str(1 << 24), "--ranks", "2", "--codec", "fp16", "-n", "1", "--csv", "-")
+    assert code == 4 and {r["granularity"] for r in csv.DictReader(io.StringIO(out))} == {"size:64KiB"}, (code, out, err)
+    assert "not benched, size:1024GiB and whatever is as large: 274877906944 elements are reduced at once, which takes 8796 GB at least with 2 ranks" in err, err
+    one_sentence(["bench", "--synthetic", "1024G", "--ranks", "2", "--codec", "fp16"], 4, "not benched, size:1024GiB", "this machine")
     code, out, err = run("bench", "--synthetic", "64K:256K", "--codec", "fp16", "-n", "1")
     lines = [line.split() for line in out.splitlines()]
     assert code == 0 and lines[0][-2:] == ["algbw", "busbw"] and max(map(len, out.splitlines())) <= 80, out
