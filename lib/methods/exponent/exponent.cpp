@@ -125,7 +125,7 @@ GT_SIMD_CLONES const std::uint16_t* pop_rows(const std::uint32_t* slots, std::ui
     }
     // Apart, because a byte might be one of the table, as far as the compiler knows.
     for (std::uint32_t lane = 0; lane < kLanes; ++lane)
-      exponents[lane] = static_cast<std::uint8_t>(row.slot[lane] >> 24);
+      exponents[lane] = static_cast<std::uint8_t>(Rans::symbol_of(row.slot[lane]));
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
       row.word[lane] = *next;
       next += row.moves[lane];
@@ -177,7 +177,7 @@ class ExponentReader {
         if (next_ == end_) fail("a chunk ends before its exponents");
         state = state << 16 | *next_++;
       }
-      out[i] = static_cast<std::uint8_t>(slot >> 24);
+      out[i] = static_cast<std::uint8_t>(Rans::symbol_of(slot));
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/block_format.hpp"
 #include "kernels/cuda/block_ops.hpp"
+#include "kernels/cuda/code_windows.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/tile_scan.hpp"
 #include "lib/codecs/factories.hpp"
@@ -19,8 +20,175 @@ using format::CodedChunk;
 using format::ExponentCode;
 using format::Exponents;
 using format::Rans;
+using format::RansSymbol;
 
 static_assert(Exponents::kLanes == kWarpSize && Exponents::kSymbols == kThreads);
+
+/// The index of this warp. It comes from one lane, so that the compiler sees that branches on it keep the warp
+/// together.
+__device__ unsigned warp_in_block() {
+  return __shfl_sync(kAllLanes, threadIdx.x / kWarpSize, 0);
+}
+
+/// Counts the exponents of x[0 .. count) in `counts`, which a block has cleared. Returns the bits that are set in some
+/// pattern of this thread's.
+template <bool AsBf16>
+__device__ std::uint32_t count_exponents(const float* __restrict__ x, std::uint32_t count, std::uint32_t* counts) {
+  std::uint32_t own = 0;
+  const auto add = [&](float value) {
+    const std::uint32_t bits = Exponents::pattern(value, AsBf16);
+    own |= bits;
+    atomicAdd(&counts[Exponents::exponent(bits)], 1u);
+  };
+  const auto* fours = reinterpret_cast<const Four<float>*>(x);
+  const std::uint32_t whole = aligned_to(x, 16) ? count / 4 : 0;
+  Four<float> ahead{};
+  if (threadIdx.x < whole) ahead = fours[threadIdx.x];
+  for (std::uint32_t i = threadIdx.x; i < whole; i += kThreads) {
+    const Four<float> four = ahead;
+    if (i + kThreads < whole) ahead = fours[i + kThreads];
+    for (const float value : four.value) add(value);
+  }
+  for (std::uint32_t i = 4 * whole + threadIdx.x; i < count; i += kThreads) add(x[i]);
+  return own;
+}
+
+/// The first of the largest values of a block's threads.
+struct FirstLargest {
+  std::uint32_t value, thread;
+};
+__device__ FirstLargest first_largest(std::uint32_t own) {
+  __shared__ std::uint32_t warps[kBlockWarpCount];
+  const std::uint32_t largest = __reduce_max_sync(kAllLanes, own * kThreads + (kThreads - 1 - threadIdx.x));
+  if (lane_in_warp() == 0) warps[threadIdx.x / kWarpSize] = largest;
+  __syncthreads();
+  std::uint32_t all = 0;
+  for (const std::uint32_t warp : warps) all = warp > all ? warp : all;
+  __syncthreads();
+  return {all / kThreads, kThreads - 1 - all % kThreads};
+}
+
+/// The table of a chunk of `count` elements, as Exponents::scale_counts has it: `symbols`, and in `code` frequencies,
+/// bitmap and number of exponents. A thread for each exponent.
+__device__ void make_table(std::uint32_t occurs, std::uint32_t count, RansSymbol* symbols, ExponentCode& code) {
+  std::uint32_t frequency = Exponents::share(occurs, count);
+  std::uint32_t sum = 0;
+  block_sum_through(frequency, sum);
+  while (sum != Rans::kTotal) {
+    const FirstLargest largest = first_largest(frequency);
+    const std::uint32_t added = Exponents::correction(sum, largest.value);
+    if (threadIdx.x == largest.thread) frequency += added;
+    sum += added;
+  }
+  const std::uint32_t start = block_sum_through(frequency, sum) - frequency;
+  if (frequency != 0) symbols[threadIdx.x] = RansSymbol::of(start, frequency);
+  code.frequencies[threadIdx.x] = static_cast<std::uint16_t>(frequency);
+  const std::uint32_t used = __ballot_sync(kAllLanes, frequency != 0 ? 1 : 0);
+  if (lane_in_warp() == 0) code.bitmap[threadIdx.x / kWarpSize] = used;
+  const auto all = static_cast<std::uint32_t>(__syncthreads_count(frequency != 0 ? 1 : 0));
+  if (threadIdx.x == 0) code.used = all;
+}
+
+/// Rows of 32 exponents that a warp loads while it encodes as many: about as long as memory takes.
+constexpr unsigned kRowsAhead = 16;
+
+/// Encodes the exponents of x[0 .. count) from the last row of 32 to the first, as push_exponents in exponent.cpp:
+/// within a row the highest lane's word lies highest. Words lie at the end of words[0 .. count). Called by a warp;
+/// returns the number of words. Each state follows from that of the row before, and a chunk takes as long as this chain
+/// of 2048 does. So all else of several rows is done before or behind it, and without branches between them.
+template <bool AsBf16>
+__device__ std::uint32_t push_exponents(const float* __restrict__ x, std::uint32_t count, const RansSymbol* symbols,
+                                        std::uint16_t* words, std::uint32_t& state) {
+  constexpr std::uint32_t kAtOnce = kRowsAhead * kWarpSize;
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t from_lane = ~lanes_below(lane);
+  __shared__ std::uint16_t room[kAtOnce + 1];  // words from the end on; the last is for what is none
+  std::uint32_t before = Rans::kLowest;
+  std::uint32_t end = count, held = 0;
+  // The state before a symbol enters is left in `given`, whose lower half is a word where the lane's bit is set.
+  const auto push = [&](const RansSymbol& symbol, std::uint32_t& given) {
+    const bool full = before > symbol.limit;
+    given = before;
+    before = symbol.push(full ? before >> 16 : before);
+    return __ballot_sync(kAllLanes, full ? 1 : 0);
+  };
+  const auto hold = [&](std::uint32_t given, std::uint32_t full) {
+    const std::uint32_t own = kAtOnce - held - bits_set(full & from_lane);
+    room[(full >> lane & 1u) != 0 ? own : kAtOnce] = static_cast<std::uint16_t>(given);
+    held += bits_set(full);
+  };
+  const auto write = [&] {
+    __syncwarp();
+    for (std::uint32_t i = lane; i < held; i += kWarpSize) words[end - held + i] = room[kAtOnce - held + i];
+    __syncwarp();
+    end -= held;
+    held = 0;
+  };
+  const auto symbol = [&](float value) { return symbols[Exponents::exponent(Exponents::pattern(value, AsBf16))]; };
+  const std::uint32_t whole = count / kAtOnce * kAtOnce;
+  for (std::uint32_t row = (count + kWarpSize - 1) / kWarpSize * kWarpSize; row > whole;) {
+    row -= kWarpSize;
+    std::uint32_t given = 0;
+    const std::uint32_t full = push(row + lane < count ? symbol(x[row + lane]) : RansSymbol::none(), given);
+    hold(given, full);
+  }
+  write();
+  const float* from = x + whole + lane;
+  float ahead[kRowsAhead] = {};
+  const auto load = [&] {
+    from -= kAtOnce;
+#pragma unroll
+    for (unsigned r = 0; r < kRowsAhead; ++r) ahead[r] = from[r * kWarpSize];
+  };
+  if (whole > 0) load();
+  for (std::uint32_t left = whole; left > 0; left -= kAtOnce) {
+    RansSymbol entering[kRowsAhead];
+#pragma unroll
+    for (unsigned r = 0; r < kRowsAhead; ++r) entering[r] = symbol(ahead[r]);
+    if (left > kAtOnce) load();
+    std::uint32_t given[kRowsAhead], full[kRowsAhead];
+#pragma unroll
+    for (unsigned r = kRowsAhead; r-- > 0;) full[r] = push(entering[r], given[r]);
+#pragma unroll
+    for (unsigned r = kRowsAhead; r-- > 0;) hold(given[r], full[r]);
+    write();
+  }
+  state = before;
+  return count - end;
+}
+
+/// The first pass: the words of each chunk, what else its payload needs, and its bytes.
+template <bool AsBf16>
+__global__ void encode_kernel(Exponents layout, const float* gradient, bool may_narrow, ExponentCode* codes,
+                              std::uint16_t* words, std::uint64_t* bytes) {
+  __shared__ std::uint32_t counts[Exponents::kSymbols];
+  __shared__ RansSymbol symbols[Exponents::kSymbols];
+  __shared__ std::uint32_t any;
+  if (thread_in_grid() == 0) bytes[layout.chunks()] = 0;
+  for (std::size_t chunk = blockIdx.x; chunk < layout.chunks(); chunk += gridDim.x) {
+    const std::size_t first = chunk * Exponents::kChunk;
+    const auto count = static_cast<std::uint32_t>(layout.elements(chunk));
+    ExponentCode& code = codes[chunk];
+    counts[threadIdx.x] = 0;
+    if (threadIdx.x == 0) any = 0;
+    __syncthreads();
+    const std::uint32_t own = count_exponents<AsBf16>(gradient + first, count, counts);
+    atomicOr(&any, own);
+    __syncthreads();
+    make_table(counts[threadIdx.x], count, symbols, code);
+    if (warp_in_block() == 0) {
+      std::uint32_t state = 0;
+      const std::uint32_t written = push_exponents<AsBf16>(gradient + first, count, symbols, words + first, state);
+      code.states[threadIdx.x] = state;
+      if (threadIdx.x == 0) {
+        code.words = written;
+        code.settle(count, !may_narrow || (any & 0xffffu) != 0);
+        bytes[chunk] = code.bytes();
+      }
+    }
+    __syncthreads();
+  }
+}
 
 /// The elements of a chunk as they are sent; zeros behind its end.
 struct Patterns {
@@ -31,86 +199,6 @@ struct Patterns {
     return i < count ? Exponents::pattern(x[i], as_bf16) : 0u;
   }
 };
-
-/// The table of a chunk: `frequencies`, and in `code` the bitmap and the number of exponents. One thread; the lists are
-/// short.
-__device__ void make_table(const std::uint32_t* counts, std::size_t count, std::uint16_t* frequencies,
-                           std::uint32_t* symbols, ExponentCode& code) {
-  Exponents::scale_counts(counts, static_cast<std::uint32_t>(count), frequencies);
-  std::uint32_t start = 0;
-  code.used = 0;
-  for (std::uint32_t word = 0; word < Exponents::kSymbols / 32; ++word) code.bitmap[word] = 0;
-  for (std::uint32_t s = 0; s < Exponents::kSymbols; ++s) {
-    if (frequencies[s] == 0) continue;
-    symbols[s] = Rans::symbol(start, frequencies[s]);
-    start += frequencies[s];
-    code.bitmap[s / 32] |= 1u << s % 32;
-    ++code.used;
-  }
-}
-
-/// Encodes exponents from the last row of 32 to the first, as push_exponents in exponent.cpp: within a row the highest
-/// lane's word lies highest. Called by a warp; returns the number of words.
-__device__ std::uint32_t push_exponents(const Patterns& patterns, const std::uint32_t* symbols, std::uint16_t* end,
-                                        std::uint32_t& state) {
-  const std::uint32_t lane = lane_in_warp();
-  state = Rans::kLowest;
-  std::uint32_t written = 0;
-  for (std::size_t row = (patterns.count + kWarpSize - 1) / kWarpSize; row-- > 0;) {
-    const std::size_t i = row * kWarpSize + lane;
-    const bool present = i < patterns.count;
-    const std::uint32_t symbol = symbols[present ? Exponents::exponent(patterns(i)) : 0];
-    const bool full = present && Rans::is_full(state, symbol);
-    const std::uint32_t all = __ballot_sync(kAllLanes, full ? 1 : 0);
-    if (full) {
-      *(end - written - bits_set(all & ~lanes_below(lane))) = static_cast<std::uint16_t>(state);
-      state >>= 16;
-    }
-    written += bits_set(all);
-    if (present) state = Rans::push(state, symbol);
-  }
-  return written;
-}
-
-/// The first pass: the words of each chunk, what else its payload needs, and its bytes.
-__global__ void encode_kernel(Exponents layout, const float* gradient, bool as_bf16, bool may_narrow,
-                              ExponentCode* codes, std::uint16_t* words, std::uint64_t* bytes) {
-  __shared__ std::uint32_t counts[Exponents::kSymbols];
-  __shared__ std::uint16_t frequencies[Exponents::kSymbols];
-  __shared__ std::uint32_t symbols[Exponents::kSymbols];
-  __shared__ std::uint32_t any;
-  if (thread_in_grid() == 0) bytes[layout.chunks()] = 0;
-  for (std::size_t chunk = blockIdx.x; chunk < layout.chunks(); chunk += gridDim.x) {
-    const std::size_t first = chunk * Exponents::kChunk;
-    const Patterns patterns{gradient + first, layout.elements(chunk), as_bf16};
-    ExponentCode& code = codes[chunk];
-    counts[threadIdx.x] = 0;
-    if (threadIdx.x == 0) any = 0;
-    __syncthreads();
-    std::uint32_t own = 0;
-    for (std::size_t i = threadIdx.x; i < patterns.count; i += kThreads) {
-      const std::uint32_t bits = patterns(i);
-      own |= bits;
-      atomicAdd(&counts[Exponents::exponent(bits)], 1u);
-    }
-    atomicOr(&any, own);
-    __syncthreads();
-    if (threadIdx.x == 0) make_table(counts, patterns.count, frequencies, symbols, code);
-    __syncthreads();
-    code.frequencies[threadIdx.x] = frequencies[threadIdx.x];
-    if (threadIdx.x < kWarpSize) {
-      std::uint32_t state = 0;
-      const std::uint32_t written = push_exponents(patterns, symbols, words + first + patterns.count, state);
-      code.states[threadIdx.x] = state;
-      if (threadIdx.x == 0) {
-        code.words = written;
-        code.settle(patterns.count, !may_narrow || (any & 0xffffu) != 0);
-        bytes[chunk] = code.bytes();
-      }
-    }
-    __syncthreads();
-  }
-}
 
 /// words[i] := value(i), by all threads of a block.
 template <class Value>
@@ -247,7 +335,8 @@ __device__ void put_coded(const std::byte* chunk, std::size_t bytes, const Coded
     const std::uint32_t word = low && own < word_count ? words[own] : 0u;
     state = low ? popped << 16 | word : popped;
     next += bits_set(all);
-    if (present) put<Exact>(out[i], weight, Exponents::join(slot >> 24, upper[i], sections.wide ? lower[i] : 0u));
+    if (present)
+      put<Exact>(out[i], weight, Exponents::join(Rans::symbol_of(slot), upper[i], sections.wide ? lower[i] : 0u));
   }
 }
 
@@ -309,8 +398,8 @@ class GpuExponent final : public GpuCodec {
     const Workspace work{layout, Scratch<Space::cuda>{scratch}};
     const unsigned blocks = cuda::blocks_for(layout.chunks(), 1);
     if (!gradient.empty()) {
-      cuda::launch(queue, "exponent encode", cuda::encode_kernel, blocks, layout, gradient.data(), as_bf16_,
-                   may_narrow_, work.codes.data(), work.words.data(), work.offsets.data());
+      cuda::launch(queue, "exponent encode", as_bf16_ ? cuda::encode_kernel<true> : cuda::encode_kernel<false>, blocks,
+                   layout, gradient.data(), may_narrow_, work.codes.data(), work.words.data(), work.offsets.data());
       cuda::scan_tiles(queue, work.offsets.data(), work.offsets.size(), work.scan);
     }
     cuda::launch(queue, "exponent write", cuda::write_kernel, blocks, layout, gradient.data(), as_bf16_,

@@ -41,14 +41,39 @@ struct Rans {
     return state + symbol % kTotal + static_cast<std::uint32_t>(quotient) * (kTotal - f);
   }
 
-  /// An entry of the decoder's table, for one of the 2^12 slots: the symbol in bits 24 to 31, its frequency less one in
-  /// bits 12 to 23, the slot less the symbol's start in bits 0 to 11.
+  /// An entry of the decoder's table, for one of the 2^12 slots: the symbol's frequency less one in bits 20 to 31, the
+  /// symbol in bits 12 to 19, the slot less the symbol's start in bits 0 to 11.
   GT_HD static std::uint32_t slot(std::uint32_t symbol, std::uint32_t frequency, std::uint32_t offset) {
-    return symbol << 24 | (frequency - 1) << 12 | offset;
+    return (frequency - 1) << 20 | symbol << kTotalBits | offset;
   }
+  GT_HD static std::uint32_t symbol_of(std::uint32_t slot) { return slot >> kTotalBits & 0xffu; }
   /// The state without its last symbol; below kLowest it takes in a word.
   GT_HD static std::uint32_t pop(std::uint32_t state, std::uint32_t slot) {
-    return ((slot >> 12 & 0xfffu) + 1) * (state >> kTotalBits) + (slot & 0xfffu);
+    const std::uint32_t above = state >> kTotalBits;
+    return (slot >> 20) * above + (above + slot % kTotal);
+  }
+};
+
+/// A symbol for an encoder without division and without branches.
+struct alignas(16) RansSymbol {
+  std::uint32_t limit;      ///< the largest state that the symbol may enter without giving up bits
+  std::uint32_t inverse;    ///< floor((2^32 - 1) / frequency)
+  std::uint32_t frequency;  ///< 1 to 2^12
+  std::uint32_t start;
+
+  GT_HD static RansSymbol of(std::uint32_t start, std::uint32_t frequency) {
+    return {(frequency << (32 - Rans::kTotalBits)) - 1u, 0xffffffffu / frequency, frequency, start};
+  }
+  /// A symbol of all of the range, which changes no state.
+  GT_HD static RansSymbol none() { return of(0, Rans::kTotal); }
+
+  /// Rans::push. With m the inverse, 2^32 - m f lies in [1, f], so that state m / 2^32 is at most state / f and less
+  /// than 1 below it. The quotient is therefore right or one too small, and the rest below 2 f. Bit 31 of f - 1 - rest
+  /// says which; it takes the place of a comparison, because a predicate is later than a number.
+  GT_HD std::uint32_t push(std::uint32_t state) const {
+    const auto quotient = static_cast<std::uint32_t>(std::uint64_t{state} * inverse >> 32);
+    const std::uint32_t missing = (quotient * frequency + (frequency - 1 - state)) >> 31;
+    return (quotient + missing) * (Rans::kTotal - frequency) + (state + start);
   }
 };
 
@@ -96,26 +121,29 @@ struct Exponents {
   GT_HD static void scale_counts(const std::uint32_t* counts, std::uint32_t total, std::uint16_t* frequencies) {
     std::uint32_t sum = 0;
     for (std::uint32_t s = 0; s < kSymbols; ++s) {
-      const std::uint32_t share = counts[s] * Rans::kTotal / total;
-      frequencies[s] = static_cast<std::uint16_t>(counts[s] != 0 && share == 0 ? 1 : share);
+      frequencies[s] = static_cast<std::uint16_t>(share(counts[s], total));
       sum += frequencies[s];
     }
-    // The largest frequency takes the counts that rounding left, because they cost least there; it also gives those
-    // that rounding took too much, a quarter of itself at a time, so that no frequency falls to zero.
     while (sum != Rans::kTotal) {
       std::uint32_t largest = 0;
       for (std::uint32_t s = 1; s < kSymbols; ++s)
         if (frequencies[s] > frequencies[largest]) largest = s;
-      const std::uint32_t most = frequencies[largest] / 4u, over = sum - Rans::kTotal;
-      if (sum < Rans::kTotal) {
-        frequencies[largest] = static_cast<std::uint16_t>(frequencies[largest] + (Rans::kTotal - sum));
-        sum = Rans::kTotal;
-      } else {
-        const std::uint32_t less = over < most ? over : most;
-        frequencies[largest] = static_cast<std::uint16_t>(frequencies[largest] - less);
-        sum -= less;
-      }
+      const std::uint32_t added = correction(sum, frequencies[largest]);
+      frequencies[largest] = static_cast<std::uint16_t>(frequencies[largest] + added);
+      sum += added;
     }
+  }
+  /// The frequency before corrections of what occurs `count` times.
+  GT_HD static std::uint32_t share(std::uint32_t count, std::uint32_t total) {
+    const std::uint32_t share = count * Rans::kTotal / total;
+    return count != 0 && share == 0 ? 1 : share;
+  }
+  /// What is added, modulo 2^32, to the largest frequency where all add up to `sum`. It takes the counts that rounding
+  /// left, because they cost least there; it also gives those that rounding took too much, a quarter of itself at a
+  /// time, so that no frequency falls to zero.
+  GT_HD static std::uint32_t correction(std::uint32_t sum, std::uint32_t largest) {
+    const std::uint32_t most = largest / 4, over = sum - Rans::kTotal;
+    return sum > Rans::kTotal && over > most ? 0u - most : 0u - over;
   }
 };
 
