@@ -274,34 +274,140 @@ __global__ void sizes_kernel(Exponents layout, const std::byte* payload, std::ui
 }
 
 /// Fills the decoder's table of a coded chunk; false where its frequencies do not add up or it is too short. Called by
-/// a warp, with the same result in all lanes. `sections` becomes the chunk's.
+/// a block, with the same result in all threads. `sections` becomes the chunk's.
 __device__ bool fill_slots(const std::byte* chunk, std::size_t bytes, CodedChunk& sections, std::uint32_t* slots) {
-  constexpr std::uint32_t kEach = Exponents::kSymbols / kWarpSize;  // symbols of a lane, the bits of a byte
-  const std::uint32_t lane = lane_in_warp();
-  const std::uint32_t mine = static_cast<std::uint32_t>(chunk[CodedChunk::kBitmapOffset + lane]);
-  const std::uint32_t through = warp_sum_through(bits_set(mine));
-  sections.used = __shfl_sync(kAllLanes, through, kWarpSize - 1);
+  __shared__ std::uint32_t symbols[Exponents::kSymbols];  // Rans::symbol, 0 for those that do not occur
+  const auto of_eight = static_cast<std::uint32_t>(chunk[CodedChunk::kBitmapOffset + threadIdx.x / 8]);
+  const std::uint32_t occurs = of_eight >> threadIdx.x % 8 & 1u;
+  std::uint32_t used = 0, total = 0;
+  const std::uint32_t through = block_sum_through(occurs, used);
+  sections.used = used;
   if (sections.bytes(0) > bytes) return false;
-  const auto* frequency =
-      reinterpret_cast<const std::uint16_t*>(chunk + CodedChunk::kFrequenciesOffset) + (through - bits_set(mine));
-  std::uint32_t sum = 0, zeros = 0;
-  for (std::uint32_t k = 0; k < bits_set(mine); ++k) {
-    sum += frequency[k];
-    zeros += frequency[k] == 0 ? 1 : 0;
+  const auto* frequencies = reinterpret_cast<const std::uint16_t*>(chunk + CodedChunk::kFrequenciesOffset);
+  const std::uint32_t frequency = occurs != 0 ? frequencies[through - 1] : 0u;
+  const std::uint32_t end = block_sum_through(frequency, total);
+  symbols[threadIdx.x] = frequency != 0 ? Rans::symbol(end - frequency, frequency) : 0u;
+  const int zeros = __syncthreads_count(occurs != 0 && frequency == 0 ? 1 : 0);
+  if (zeros != 0 || total != Rans::kTotal) return false;
+  for (std::uint32_t s = threadIdx.x / kWarpSize; s < Exponents::kSymbols; s += kBlockWarpCount) {
+    const std::uint32_t f = symbols[s] >> Rans::kTotalBits, start = symbols[s] % Rans::kTotal;
+    for (std::uint32_t offset = lane_in_warp(); offset < f; offset += kWarpSize)
+      slots[start + offset] = Rans::slot(s, f, offset);
   }
-  const std::uint32_t end = warp_sum_through(sum);
-  const std::uint32_t total = __shfl_sync(kAllLanes, end, kWarpSize - 1);
-  if (warp_or_among(kWarpSize, zeros) != 0 || total != Rans::kTotal) return false;
-  std::uint32_t start = end - sum;
-  for (std::uint32_t bit = 0; bit < kEach; ++bit) {
-    if ((mine >> bit & 1u) == 0) continue;
-    const std::uint32_t f = *frequency++;
-    for (std::uint32_t offset = 0; offset < f; ++offset)
-      slots[start + offset] = Rans::slot(lane * kEach + bit, f, offset);
-    start += f;
-  }
-  __syncwarp();
+  __syncthreads();
   return true;
+}
+
+/// Rows of 32 exponents that a warp decodes while the other warps of the block put those before.
+constexpr std::uint32_t kTileRows = 32;
+constexpr std::uint32_t kTileElements = kTileRows * kWarpSize;
+constexpr std::uint32_t kWordsAhead = 2 * kTileElements;  ///< a tile takes a word an element at most
+
+/// A word of the code and the slot that it leads to: a state that takes in a word has the word's lower bits.
+struct alignas(8) WordSlot {
+  std::uint32_t word, slot;
+};
+
+struct DecodeShared {
+  WordSlot words[kWordsAhead];                          ///< word i is at i modulo their number
+  alignas(4) std::uint8_t exponents[2][kTileElements];  ///< of a tile and of the one before
+  std::uint32_t slots[Rans::kTotal];
+  std::uint32_t taken[2];  ///< words before a tile and before the next
+};
+
+/// The state of a lane that decodes, its slot, and the words that its warp has taken.
+struct Popping {
+  std::uint32_t state, slot, taken;
+};
+
+/// Decodes a tile of exponents, `count` of them or as many as it has. Called by a warp. A chunk takes as long as the
+/// chain of its 2048 rows, from slot to slot, so that as little as possible is in it: the slots of words are known
+/// before, and that of a state without a word is fetched while the warp votes.
+__device__ void pop_exponents(const DecodeShared& shared, std::uint32_t count, std::uint8_t* exponents, Popping& own) {
+  const std::uint32_t lane = lane_in_warp();
+#pragma unroll 8
+  for (std::uint32_t row = 0; row < kTileRows; ++row) {
+    const std::uint32_t i = row * kWarpSize + lane;
+    const WordSlot next = shared.words[(own.taken + lane) % kWordsAhead];
+    const std::uint32_t lowest = i < count ? Rans::kLowest : 0u;
+    const std::uint32_t popped = Rans::pop(own.state, own.slot);
+    exponents[i] = static_cast<std::uint8_t>(Rans::symbol_of(own.slot));
+    own.slot = shared.slots[popped % Rans::kTotal];
+    const bool low = popped < lowest;
+    const std::uint32_t all = __ballot_sync(kAllLanes, low ? 1 : 0);
+    const std::uint32_t place = bits_set(all & lanes_below(lane));
+    const std::uint32_t word = __shfl_sync(kAllLanes, next.word, static_cast<int>(place));
+    const std::uint32_t slot = __shfl_sync(kAllLanes, next.slot, static_cast<int>(place));
+    own.state = low ? popped << 16 | word : popped;
+    own.slot = low ? slot : own.slot;
+    own.taken += place + bits_set(all >> lane);  // so that the place is counted first
+  }
+}
+
+/// Adds four neighbours to `out`, or, `Exact`, stores their bits there.
+template <bool Exact>
+__device__ void put_four(Four<float> value, float weight, std::size_t at, std::size_t count, float* out, bool aligned) {
+  if constexpr (!Exact) {
+    for (float& each : value.value) each *= weight;
+    add_four(value, at, count, out, aligned);
+  } else if (aligned && at + 4 <= count) {
+    *reinterpret_cast<Four<float>*>(out + at) = value;
+  } else {
+    for (std::uint32_t i = 0; i < 4 && at + i < count; ++i) out[at + i] = value.value[i];
+  }
+}
+
+/// Puts the elements of a coded chunk whose table is filled. Called by a block, of which a warp decodes exponents, and
+/// the others bring it words and put what it has decoded. Words that are missing read as zero.
+template <bool Exact>
+__device__ void put_coded(const std::byte* chunk, std::size_t bytes, const CodedChunk& sections, DecodeShared& shared,
+                          float weight, float* out) {
+  constexpr std::uint32_t kOthers = kThreads - kWarpSize;
+  const auto* upper = reinterpret_cast<const std::uint32_t*>(chunk + sections.upper_offset());
+  const auto* lower = reinterpret_cast<const std::uint32_t*>(chunk + sections.lower_offset());
+  const auto* words = reinterpret_cast<const std::uint16_t*>(chunk + sections.words_offset());
+  const auto word_count = static_cast<std::uint32_t>((bytes - sections.words_offset()) / 2);
+  const auto count = static_cast<std::uint32_t>(sections.count);
+  const bool aligned = aligned_to(out, 16);
+  const bool pops = warp_in_block() == 0;
+  const auto bring = [&](std::uint32_t i) {
+    const std::uint32_t word = i < word_count ? words[i] : 0u;
+    shared.words[i % kWordsAhead] = {word, shared.slots[word % Rans::kTotal]};
+  };
+  for (std::uint32_t i = threadIdx.x; i < kWordsAhead; i += kThreads) bring(i);
+  if (threadIdx.x == 0) shared.taken[0] = 0;
+  const std::uint32_t state = reinterpret_cast<const std::uint32_t*>(chunk + CodedChunk::kStatesOffset)[lane_in_warp()];
+  Popping own{state, shared.slots[state % Rans::kTotal], 0};
+  std::uint32_t brought = kWordsAhead;
+  __syncthreads();
+  // The popping warp is a tile ahead of the others.
+  for (std::uint32_t tile = 0; tile * kTileElements < count + kTileElements; ++tile) {
+    const std::uint32_t first = tile * kTileElements;
+    if (pops) {
+      if (first < count) pop_exponents(shared, count - first, shared.exponents[tile % 2], own);
+      if (threadIdx.x == 0) shared.taken[(tile + 1) % 2] = own.taken;
+    } else {
+      // Words that the tile before took make room for as many, so that those of the next tile are there in time.
+      const std::uint32_t until = shared.taken[tile % 2] + kWordsAhead;
+      for (std::uint32_t i = brought + threadIdx.x - kWarpSize; i < until; i += kOthers) bring(i);
+      brought = until;
+      const std::uint32_t before = first - kTileElements;
+      const auto* exponents = reinterpret_cast<const std::uint32_t*>(shared.exponents[(tile + 1) % 2]);
+      for (std::uint32_t q = threadIdx.x - kWarpSize; tile > 0 && q < kTileElements / 4; q += kOthers) {
+        const std::uint32_t at = before + 4 * q;
+        if (at >= count) break;
+        const std::uint32_t four = exponents[q], uppers = upper[at / 4];
+        const std::uint32_t low = sections.wide ? lower[at / 2] : 0u;
+        const std::uint32_t high = sections.wide && at + 2 < count ? lower[at / 2 + 1] : 0u;
+        const std::uint32_t lowers[4] = {low & 0xffffu, low >> 16, high & 0xffffu, high >> 16};
+        Four<float> value;
+        for (std::uint32_t i = 0; i < 4; ++i)
+          value.value[i] = format::float_of(Exponents::join(four >> 8 * i & 0xffu, uppers >> 8 * i & 0xffu, lowers[i]));
+        put_four<Exact>(value, weight, at, count, out, aligned);
+      }
+    }
+    __syncthreads();
+  }
 }
 
 /// Adds an element to `out`, or, `Exact`, stores its bits there.
@@ -313,42 +419,14 @@ __device__ void put(float& out, float weight, std::uint32_t bits) {
     out += weight * format::float_of(bits);
 }
 
-/// Puts the elements of a coded chunk whose table is filled. Called by a warp. Words that are missing read as zero.
-template <bool Exact>
-__device__ void put_coded(const std::byte* chunk, std::size_t bytes, const CodedChunk& sections,
-                          const std::uint32_t* slots, float weight, float* out) {
-  const std::uint32_t lane = lane_in_warp();
-  const auto* upper = reinterpret_cast<const std::uint8_t*>(chunk + sections.upper_offset());
-  const auto* lower = reinterpret_cast<const std::uint16_t*>(chunk + sections.lower_offset());
-  const auto* words = reinterpret_cast<const std::uint16_t*>(chunk + sections.words_offset());
-  const std::size_t word_count = (bytes - sections.words_offset()) / 2;
-  std::uint32_t state = reinterpret_cast<const std::uint32_t*>(chunk + CodedChunk::kStatesOffset)[lane];
-  std::size_t next = 0;
-  for (std::size_t row = 0; row < sections.count; row += kWarpSize) {
-    const std::size_t i = row + lane;
-    const bool present = i < sections.count;
-    const std::uint32_t slot = slots[state % Rans::kTotal];
-    const std::uint32_t popped = Rans::pop(state, slot);
-    const bool low = present && popped < Rans::kLowest;
-    const std::uint32_t all = __ballot_sync(kAllLanes, low ? 1 : 0);
-    const std::size_t own = next + bits_set(all & lanes_below(lane));
-    const std::uint32_t word = low && own < word_count ? words[own] : 0u;
-    state = low ? popped << 16 | word : popped;
-    next += bits_set(all);
-    if (present)
-      put<Exact>(out[i], weight, Exponents::join(Rans::symbol_of(slot), upper[i], sections.wide ? lower[i] : 0u));
-  }
-}
-
 template <bool Exact>
 __global__ void decode_kernel(Exponents layout, const std::byte* payload, std::size_t size,
                               const std::uint64_t* offsets, float weight, float* out) {
-  __shared__ std::uint32_t slots[Rans::kTotal];
+  __shared__ DecodeShared shared;
   const std::size_t chunks = layout.chunks();
   const std::uint64_t end = layout.chunks_offset() + offsets[chunks];
   const bool damaged = end > size || end != *reinterpret_cast<const std::uint64_t*>(payload);
   const auto* entries = reinterpret_cast<const std::uint32_t*>(payload + Exponents::sizes_offset());
-  const std::uint32_t lane = lane_in_warp();
   for (std::size_t index = blockIdx.x; index < chunks; index += gridDim.x) {
     const std::size_t count = layout.elements(index);
     float* to = out + index * Exponents::kChunk;
@@ -357,18 +435,18 @@ __global__ void decode_kernel(Exponents layout, const std::byte* payload, std::s
     const std::byte* chunk = payload + layout.chunks_offset() + offsets[index];
     const std::size_t bytes = offsets[index + 1] - offsets[index];
     CodedChunk sections{count, 0, wide};
-    if (damaged || (Exponents::is_coded(kind) && !fill_slots(chunk, bytes, sections, slots))) {
-      for (std::size_t i = lane; i < count; i += kWarpSize) to[i] = format::quiet_nan();
+    if (damaged || (Exponents::is_coded(kind) && !fill_slots(chunk, bytes, sections, shared.slots))) {
+      for (std::size_t i = threadIdx.x; i < count; i += kThreads) to[i] = format::quiet_nan();
     } else if (Exponents::is_coded(kind)) {
-      put_coded<Exact>(chunk, bytes, sections, slots, weight, to);
+      put_coded<Exact>(chunk, bytes, sections, shared, weight, to);
     } else {
-      for (std::size_t i = lane; i < count; i += kWarpSize) {
+      for (std::size_t i = threadIdx.x; i < count; i += kThreads) {
         const std::uint32_t bits = wide ? reinterpret_cast<const std::uint32_t*>(chunk)[i]
                                         : std::uint32_t{reinterpret_cast<const std::uint16_t*>(chunk)[i]} << 16;
         put<Exact>(to[i], weight, bits);
       }
     }
-    __syncwarp();  // The next chunk's table overwrites this one's.
+    __syncthreads();  // The next chunk's table overwrites this one's.
   }
 }
 
@@ -426,9 +504,8 @@ class GpuExponent final : public GpuCodec {
     cuda::launch(queue, "exponent sizes", cuda::sizes_kernel, cuda::blocks_for(layout.chunks() + 1, cuda::kThreads),
                  layout, payload.data(), work.offsets.data());
     cuda::scan_tiles(queue, work.offsets.data(), work.offsets.size(), work.scan);
-    const cuda::Grid grid{cuda::blocks_for(layout.chunks(), 1), cuda::kWarpSize};
-    cuda::launch(queue, "exponent decode", cuda::decode_kernel<Exact>, grid, layout, payload.data(), payload.size(),
-                 work.offsets.data(), weight, out.data());
+    cuda::launch(queue, "exponent decode", cuda::decode_kernel<Exact>, cuda::blocks_for(layout.chunks(), 1), layout,
+                 payload.data(), payload.size(), work.offsets.data(), weight, out.data());
   }
 
   /// Working memory of encode and of decode_add.
