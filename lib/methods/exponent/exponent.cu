@@ -190,44 +190,68 @@ __global__ void encode_kernel(Exponents layout, const float* gradient, bool may_
   }
 }
 
-/// The elements of a chunk as they are sent; zeros behind its end.
-struct Patterns {
-  const float* x;
-  std::size_t count;
-  bool as_bf16;
-  __device__ std::uint32_t operator()(std::size_t i) const {
-    return i < count ? Exponents::pattern(x[i], as_bf16) : 0u;
-  }
-};
+/// Blocks that write a chunk, each an equal part of its elements and of its words.
+constexpr std::uint32_t kWriteParts = 16;
 
-/// words[i] := value(i), by all threads of a block.
-template <class Value>
-__device__ void write_words(std::byte* to, std::size_t bytes, const Value& value) {
-  auto* words = reinterpret_cast<std::uint32_t*>(to);
-  for (std::size_t i = threadIdx.x; i < bytes / 4; i += kThreads) words[i] = value(i);
+/// Four patterns of a chunk as they are sent, from element `at` on; zeros behind its end.
+__device__ Four<std::uint32_t> four_patterns_at(const float* x, std::uint32_t at, std::uint32_t count, bool aligned,
+                                                bool as_bf16) {
+  const Four<float> four = four_at(x, at, count, aligned);
+  Four<std::uint32_t> patterns;
+  for (std::uint32_t i = 0; i < 4; ++i) patterns.value[i] = Exponents::pattern(four.value[i], as_bf16);
+  return patterns;
 }
 
 /// The second pass: each chunk goes to its place, and the header is written.
 __global__ void write_kernel(Exponents layout, const float* gradient, bool as_bf16, const ExponentCode* codes,
                              const std::uint16_t* words, const std::uint64_t* offsets, std::byte* payload) {
   const std::size_t chunks = layout.chunks();
-  for (std::size_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+  const bool aligned = aligned_to(gradient, 16);
+  for (std::size_t item = blockIdx.x; item < chunks * kWriteParts; item += gridDim.x) {
+    const std::size_t chunk = item / kWriteParts;
+    const auto part = static_cast<std::uint32_t>(item % kWriteParts);
     const std::size_t first = chunk * Exponents::kChunk;
-    const Patterns patterns{gradient + first, layout.elements(chunk), as_bf16};
+    const auto count = static_cast<std::uint32_t>(layout.elements(chunk));
     const ExponentCode& code = codes[chunk];
     const bool wide = Exponents::is_wide(code.kind());
+    const bool coded = Exponents::is_coded(code.kind());
     std::byte* to = payload + layout.chunks_offset() + offsets[chunk];
-    if (threadIdx.x == 0) reinterpret_cast<std::uint32_t*>(payload + Exponents::sizes_offset())[chunk] = code.entry;
-    if (!Exponents::is_coded(code.kind())) {
-      write_words(to, code.bytes(), [&](std::size_t i) {
-        return wide ? patterns(i) : patterns(2 * i) >> 16 | (patterns(2 * i + 1) & 0xffff0000u);
-      });
-      continue;
+    const CodedChunk sections{count, code.used, wide};
+    auto* upper = reinterpret_cast<std::uint32_t*>(to + sections.upper_offset());
+    // Words of two elements each, or, where all is sent as it is, of one or two.
+    auto* rest = reinterpret_cast<std::uint32_t*>(coded ? to + sections.lower_offset() : to);
+    constexpr std::uint32_t kPart = Exponents::kChunk / kWriteParts;
+    const std::uint32_t end = (part + 1) * kPart < count ? (part + 1) * kPart : count;
+    for (std::uint32_t at = part * kPart + 4 * threadIdx.x; at < end; at += 4 * kThreads) {
+      const Four<std::uint32_t> four = four_patterns_at(gradient + first, at, count, aligned, as_bf16);
+      const std::uint32_t(&bits)[4] = four.value;
+      if (coded) {
+        std::uint32_t uppers = 0;
+        for (std::uint32_t i = 0; i < 4; ++i) uppers |= static_cast<std::uint32_t>(Exponents::upper(bits[i])) << 8 * i;
+        upper[at / 4] = uppers;
+      }
+      if (wide && !coded) {
+        for (std::uint32_t i = 0; i < 4 && at + i < count; ++i) rest[at + i] = bits[i];
+      } else if (wide || !coded) {
+        const std::uint32_t halves = wide ? 0 : 16;  // the lower ones, or the upper ones
+        for (std::uint32_t i = 0; i < 4 && at + i < count; i += 2)
+          rest[(at + i) / 2] = (bits[i] >> halves & 0xffffu) | (bits[i + 1] >> halves) << 16;
+      }
     }
-    const CodedChunk sections{patterns.count, code.used, wide};
-    const std::uint16_t* own_words = words + first + (patterns.count - code.words);
-    write_words(to + CodedChunk::kBitmapOffset, sizeof code.bitmap, [&](std::size_t i) { return code.bitmap[i]; });
-    write_words(to + CodedChunk::kStatesOffset, sizeof code.states, [&](std::size_t i) { return code.states[i]; });
+    if (coded) {
+      const std::uint16_t* own = words + first + (count - code.words);
+      auto* packed = reinterpret_cast<std::uint32_t*>(to + sections.words_offset());
+      const std::uint32_t pairs = (code.words + 1) / 2;
+      for (std::uint32_t i = part * kThreads + threadIdx.x; i < pairs; i += kWriteParts * kThreads)
+        packed[i] = own[2 * i] | (2 * i + 1 < code.words ? std::uint32_t{own[2 * i + 1]} << 16 : 0u);
+    }
+    if (part != 0) continue;
+    if (threadIdx.x == 0) reinterpret_cast<std::uint32_t*>(payload + Exponents::sizes_offset())[chunk] = code.entry;
+    if (!coded) continue;
+    if (threadIdx.x < Exponents::kSymbols / 32)
+      reinterpret_cast<std::uint32_t*>(to + CodedChunk::kBitmapOffset)[threadIdx.x] = code.bitmap[threadIdx.x];
+    if (threadIdx.x < Exponents::kLanes)
+      reinterpret_cast<std::uint32_t*>(to + CodedChunk::kStatesOffset)[threadIdx.x] = code.states[threadIdx.x];
     auto* frequencies = reinterpret_cast<std::uint16_t*>(to + CodedChunk::kFrequenciesOffset);
     if (code.frequencies[threadIdx.x] != 0) {
       std::uint32_t below = bits_set(code.bitmap[threadIdx.x / 32] & lanes_below(threadIdx.x % 32));
@@ -235,20 +259,6 @@ __global__ void write_kernel(Exponents layout, const float* gradient, bool as_bf
       frequencies[below] = code.frequencies[threadIdx.x];
     }
     if (threadIdx.x == 0 && code.used % 2 != 0) frequencies[code.used] = 0;
-    write_words(to + sections.upper_offset(), Exponents::padded(patterns.count), [&](std::size_t i) {
-      std::uint32_t four = 0;
-      for (std::uint32_t j = 0; j < 4; ++j)
-        four |= static_cast<std::uint32_t>(Exponents::upper(patterns(4 * i + j))) << 8 * j;
-      return four;
-    });
-    if (wide) {
-      write_words(to + sections.lower_offset(), Exponents::padded(2 * patterns.count),
-                  [&](std::size_t i) { return (patterns(2 * i) & 0xffffu) | patterns(2 * i + 1) << 16; });
-    }
-    write_words(to + sections.words_offset(), Exponents::padded(2 * std::size_t{code.words}), [&](std::size_t i) {
-      const std::uint32_t upper = 2 * i + 1 < code.words ? own_words[2 * i + 1] : 0u;
-      return own_words[2 * i] | upper << 16;
-    });
   }
   if (thread_in_grid() == 0)
     *reinterpret_cast<std::uint64_t*>(payload) = layout.chunks_offset() + (chunks == 0 ? 0 : offsets[chunks]);
@@ -480,8 +490,9 @@ class GpuExponent final : public GpuCodec {
                    layout, gradient.data(), may_narrow_, work.codes.data(), work.words.data(), work.offsets.data());
       cuda::scan_tiles(queue, work.offsets.data(), work.offsets.size(), work.scan);
     }
-    cuda::launch(queue, "exponent write", cuda::write_kernel, blocks, layout, gradient.data(), as_bf16_,
-                 work.codes.data(), work.words.data(), work.offsets.data(), payload.data());
+    cuda::launch(queue, "exponent write", cuda::write_kernel, cuda::blocks_for(layout.chunks() * cuda::kWriteParts, 1),
+                 layout, gradient.data(), as_bf16_, work.codes.data(), work.words.data(), work.offsets.data(),
+                 payload.data());
   }
 
   /// Sizes in the payload that contradict each other or the view make all of `out` NaN, and a table that does not add
