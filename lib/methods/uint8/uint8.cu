@@ -57,35 +57,72 @@ __global__ void unit_kernel(std::size_t n, Uint8Work work) {
   work.bucket_counts[threadIdx.x] = 0;
 }
 
-/// Elements of a block of threads, whose buckets are added up in shared memory.
+/// Elements that a block adds up in shared memory before it takes the next piece.
 constexpr std::size_t kCodesPiece = 32 * kThreads;
+constexpr unsigned kCodesWarps = kThreads / kWarpSize;
+
+/// For each bucket, the sum of at most 1024 integers below 2^30 in magnitude, and how many they are. These are words of
+/// their own, because only atomic additions of 32 bits to shared memory are single instructions, and two, because those
+/// are what a GPU waits for. An integer is upper 2^22 + lower, with upper from -2^8 to 2^8 - 1 and lower from 0 to
+/// 2^22 - 1. Lower parts add up to less than 2^32. Upper parts, each with 2^8 more so that it is not negative, add up
+/// to less than 2^19; bits 20 and up count them.
+struct BucketSums {
+  static constexpr unsigned kLowerBits = 22, kCountBit = 20, kMost = 1024;
+  std::uint32_t lower[kUint8Buckets], upper[kUint8Buckets];
+
+  __device__ void add(std::uint32_t bucket, std::int32_t integer) {
+    atomicAdd(&lower[bucket], static_cast<std::uint32_t>(integer) & ((1u << kLowerBits) - 1u));
+    atomicAdd(&upper[bucket], (1u << kCountBit) + static_cast<std::uint32_t>((integer >> kLowerBits) + (1 << 8)));
+  }
+  __device__ std::uint32_t count(std::uint32_t bucket) const { return upper[bucket] >> kCountBit; }
+  __device__ std::int64_t sum(std::uint32_t bucket) const {
+    const std::int64_t uppers =
+        std::int64_t{upper[bucket] & ((1u << kCountBit) - 1u)} - (std::int64_t{count(bucket)} << 8);
+    return uppers * (1 << kLowerBits) + lower[bucket];
+  }
+  __device__ void clear(std::uint32_t bucket) { lower[bucket] = upper[bucket] = 0; }
+};
+static_assert(kCodesPiece / kCodesWarps <= BucketSums::kMost);
 
 __global__ void codes_kernel(const float* x, std::size_t n, Uint8Work work, std::uint32_t* words) {
-  __shared__ unsigned long long sums[kUint8Buckets];
-  __shared__ unsigned counts[kUint8Buckets];
+  __shared__ BucketSums of_warps[kCodesWarps];
   const Uint8Unit unit = *work.unit;
-  sums[threadIdx.x] = 0;
-  counts[threadIdx.x] = 0;
+  for (BucketSums& buckets : of_warps) buckets.clear(threadIdx.x);
   __syncthreads();
+  BucketSums& own = of_warps[threadIdx.x / kWarpSize];
   const bool aligned = aligned_to(x, 16);
-  const std::size_t quads = (n + 3) / 4;
-  for (std::size_t q = thread_in_grid(); q < quads; q += threads_in_grid()) {
-    const Four<float> four = four_at(x, 4 * q, n, aligned);
-    std::uint32_t word = 0;
+  std::int64_t sum = 0;
+  std::uint64_t count = 0;
+  for (std::size_t first = blockIdx.x * kCodesPiece; first < n; first += gridDim.x * kCodesPiece) {
+    const auto left = static_cast<std::uint32_t>(n - first < kCodesPiece ? n - first : kCodesPiece);
+    const std::uint32_t known = unit.good == 0 ? 0 : left;
+    for (std::uint32_t at = 4 * threadIdx.x; at < left; at += 4 * kThreads) {
+      const Four<float> four = four_at(x + first, at, left, aligned);
+      std::uint32_t word = 0;
+      const auto add = [&](unsigned i) {
+        const std::uint32_t code = unit.code(four.value[i]);
+        word |= code << (8 * i);
+        own.add(code, unit.integer(four.value[i]));
+      };
+      if (at + 4 <= known) {
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {
-      if (unit.good == 0 || 4 * q + i >= n) continue;
-      const std::uint32_t code = unit.code(four.value[i]);
-      word |= code << (8 * i);
-      atomicAdd(&sums[code], static_cast<unsigned long long>(std::int64_t{unit.integer(four.value[i])}));
-      atomicAdd(&counts[code], 1u);
+        for (unsigned i = 0; i < 4; ++i) add(i);
+      } else {
+        for (unsigned i = 0; i < 4 && at + i < known; ++i) add(i);
+      }
+      words[(first + at) / 4] = word;
     }
-    words[q] = word;
+    __syncthreads();
+    for (BucketSums& buckets : of_warps) {
+      sum += buckets.sum(threadIdx.x);
+      count += buckets.count(threadIdx.x);
+      buckets.clear(threadIdx.x);
+    }
+    __syncthreads();
   }
-  __syncthreads();
-  if (counts[threadIdx.x] == 0) return;
-  atomicAdd(&work.bucket_sums[threadIdx.x], sums[threadIdx.x]);
-  atomicAdd(&work.bucket_counts[threadIdx.x], static_cast<unsigned long long>(counts[threadIdx.x]));
+  if (count == 0) return;
+  atomicAdd(&work.bucket_sums[threadIdx.x], static_cast<unsigned long long>(sum));
+  atomicAdd(&work.bucket_counts[threadIdx.x], static_cast<unsigned long long>(count));
 }
 
 __global__ void codebook_kernel(Uint8Work work, float* codebook) {
