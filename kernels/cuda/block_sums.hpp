@@ -74,9 +74,19 @@ __device__ void sums_of_chunks(const double* values, std::size_t stride, std::si
     const std::size_t from = base + format::kSumGroup * own;
     const std::size_t left = from < last ? last - from : 0;
     const auto count = static_cast<unsigned>(left < format::kSumGroup ? left : format::kSumGroup);
+    const double* const own_values = values + k * stride + from;
     double sum = 0.0;
-#pragma unroll 8
-    for (unsigned i = 0; i < count; ++i) sum += values[k * stride + from + i];
+    unsigned i = 0;
+    // Loads of several values before the additions, which wait for each other, or each load would wait for one.
+    constexpr unsigned kAtOnce = 16;
+    for (; i + kAtOnce <= count; i += kAtOnce) {
+      double ahead[kAtOnce];
+#pragma unroll
+      for (unsigned j = 0; j < kAtOnce; ++j) ahead[j] = own_values[i + j];
+#pragma unroll
+      for (unsigned j = 0; j < kAtOnce; ++j) sum += ahead[j];
+    }
+    for (; i < count; ++i) sum += own_values[i];
     shared.group[k][own] = sum;
     __syncthreads();
     if (adds < K && threadIdx.x % kWarpSize == 0) {

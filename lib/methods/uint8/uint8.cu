@@ -49,7 +49,14 @@ __global__ void unit_kernel(std::size_t n, Uint8Work work) {
   if (threadIdx.x == 0) most = 0;
   __syncthreads();
   const std::size_t chunks = format::sum_cut(n).count;
-  for (std::size_t c = threadIdx.x; c < chunks; c += kThreads) atomicMax(&most, work.largest[c]);
+  // The first again, where a thread has no more, so that no load waits for a comparison.
+  std::uint32_t largest[format::kMostChunks / kThreads], own = 0;
+  for (std::size_t i = 0; std::uint32_t & each : largest) {
+    const std::size_t c = threadIdx.x + i++ * kThreads;
+    each = work.largest[c < chunks ? c : 0];
+  }
+  for (const std::uint32_t each : largest) own = each > own ? each : own;
+  atomicMax(&most, own);
   double sums[2];
   sums_of_chunks<2>(work.sums, chunks, 0, chunks, room, sums);
   if (threadIdx.x == 0) *work.unit = Uint8Unit::of(sums[0], sums[1], most, n);
