@@ -157,10 +157,12 @@ __device__ std::uint32_t push_exponents(const float* __restrict__ x, std::uint32
   return count - end;
 }
 
-/// The first pass: the words of each chunk, what else its payload needs, and its bytes.
+/// The first pass: the words of each chunk, what else its payload needs, and its bytes. A chunk takes the same time
+/// alone, so that registers are kept few enough for four at once on a multiprocessor.
 template <bool AsBf16>
-__global__ void encode_kernel(Exponents layout, const float* gradient, bool may_narrow, ExponentCode* codes,
-                              std::uint16_t* words, std::uint64_t* bytes) {
+__global__ void __launch_bounds__(kThreads, 4)
+    encode_kernel(Exponents layout, const float* gradient, bool may_narrow, ExponentCode* codes, std::uint16_t* words,
+                  std::uint64_t* bytes) {
   __shared__ std::uint32_t counts[Exponents::kSymbols];
   __shared__ RansSymbol symbols[Exponents::kSymbols];
   __shared__ std::uint32_t any;
