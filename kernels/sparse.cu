@@ -206,7 +206,7 @@ constexpr std::uint32_t kBitmapWords = 4 * kThreads;  // words of a unit of a bi
 
 /// The decoding of a chunk or a unit from one of the bits at which it may be entered.
 struct Walk {
-  std::uint32_t leaves = 0;  ///< bits that the last code reaches behind the end
+  std::uint32_t leaves = 0;  ///< bits that the last code reaches behind the end; 0 where the stream ends before
   std::uint32_t count = 0;   ///< codes
   std::uint32_t sum = 0;     ///< sum of their gaps
 };
@@ -293,19 +293,26 @@ __device__ format::EliasFront code_at(const std::uint32_t* words, std::uint32_t 
   return format::elias_delta_front(shift == 0 ? low : low >> shift | std::uint64_t{at[2]} << (64 - shift));
 }
 
+/// Bits of a unit that belong to the stream. Decoding stops there: zeros are no code and would be passed bit by bit.
+__device__ std::uint32_t bits_in(const Sections& at, std::size_t unit) {
+  const std::size_t left = at.words - unit * kUnitWords;
+  return left < kUnitWords ? 32 * static_cast<std::uint32_t>(left) : kUnitBits;
+}
+
 /// walks[chunk * kEntries + entry] := the decoding of each chunk of a unit from each bit at which it may be entered.
-__device__ void walk_chunks(const std::uint32_t* words, Walk* walks) {
+__device__ void walk_chunks(const std::uint32_t* words, std::uint32_t bits, Walk* walks) {
   for (std::uint32_t i = threadIdx.x; i < kChunks * kEntries; i += kThreads) {
     const std::uint32_t end = (i / kEntries + 1) * kChunkBits;
+    const std::uint32_t stop = end < bits ? end : bits;
     std::uint32_t bit = end - kChunkBits + i % kEntries;
     Walk walk;
-    while (bit < end) {
+    while (bit < stop) {
       const format::EliasFront code = code_at(words, bit);
       bit += code.count;
       walk.sum += code.value;
       ++walk.count;
     }
-    walk.leaves = bit - end;
+    walk.leaves = bit < end ? 0 : bit - end;
     walks[i] = walk;
   }
   __syncthreads();
@@ -329,7 +336,7 @@ __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::s
       continue;
     }
     load_unit(at, unit, words);
-    walk_chunks(words, walks);
+    walk_chunks(words, bits_in(at, unit), walks);
     if (threadIdx.x < kEntries) {
       Walk all;
       all.leaves = threadIdx.x;
@@ -453,8 +460,9 @@ __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const S
                                  std::uint32_t* words, Walk* walks, std::uint32_t* positions) {
   __shared__ Start chunks[kChunks];
   __shared__ std::uint32_t total;
+  const std::uint32_t bits = bits_in(at, unit);
   load_unit(at, unit, words);
-  walk_chunks(words, walks);
+  walk_chunks(words, bits, walks);
   if (threadIdx.x == 0) {
     Start here{start.enters, 0, start.next};
     for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
@@ -468,7 +476,8 @@ __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const S
   if (threadIdx.x < kChunks) {
     Start here = chunks[threadIdx.x];
     const std::uint32_t end = (threadIdx.x + 1) * kChunkBits;
-    for (std::uint32_t bit = end - kChunkBits + here.enters; bit < end;) {
+    const std::uint32_t stop = end < bits ? end : bits;
+    for (std::uint32_t bit = end - kChunkBits + here.enters; bit < stop;) {
       const format::EliasFront code = code_at(words, bit);
       bit += code.count;
       here.next += code.value;
