@@ -193,13 +193,14 @@ struct WriteWorkspace {
 //
 // Nothing in a stream of Elias codes says where a code begins. So the stream is cut into units. A code that begins
 // before a unit reaches less far into it than the longest code is long, so there are few bits at which decoding may
-// enter the unit; for each of them a block decodes the unit and notes where it would leave it. Then one block goes from
-// unit to unit, and in the end all units are decoded at once, each from the bit where it is really entered. Bitmaps
-// take the same three steps, with the number of marks of a unit in place of the decoding.
+// enter the unit; for each of them a block decodes the unit and notes where it would leave it. Then one block finds out
+// where each unit is really entered, and in the end all units are decoded at once, each from there. Bitmaps take the
+// same three steps, with the number of marks of a unit in place of the decoding. Most decodings fall into step within
+// some codes, so nearly all units are left at one bit, wherever they are entered.
 
 constexpr std::uint32_t kEntries = format::kEliasLongest;  // bits at which a unit or a chunk may be entered
 constexpr std::uint32_t kChunkBits = 256;
-constexpr std::uint32_t kChunks = 32;  // chunks of a unit; a thread decodes a chunk
+constexpr std::uint32_t kChunks = 16;  // chunks of a unit; a thread decodes a chunk
 constexpr std::uint32_t kUnitBits = kChunks * kChunkBits;
 constexpr std::uint32_t kUnitWords = kUnitBits / 32;
 constexpr std::uint32_t kBitmapWords = 4 * kThreads;  // words of a unit of a bitmap
@@ -218,11 +219,13 @@ struct Start {
   std::uint32_t next = 0;     ///< the position that a gap of 1 stands for
 };
 
+constexpr std::uint8_t kOpen = 255;  // of a unit whose walks do not all leave it at one bit
+
 /// Tables over all units of a payload.
 struct Units {
   Start* starts;
   Walk* walks;           ///< for each unit, kEntries of them
-  std::uint8_t* leaves;  ///< Walk::leaves of all walks, close together for the block that goes from unit to unit
+  std::uint8_t* leaves;  ///< Walk::leaves of all walks of a unit, or kOpen where they differ
   std::size_t size;      ///< units that the largest payload of a shape has
 };
 
@@ -299,20 +302,43 @@ __device__ std::uint32_t bits_in(const Sections& at, std::size_t unit) {
   return left < kUnitWords ? 32 * static_cast<std::uint32_t>(left) : kUnitBits;
 }
 
+constexpr std::uint32_t kCodeValue = (1u << 26) - 1;  // the bits of an entry of codes that are the value
+
+/// codes[bit] := the code that begins at each of the first `bits` bits of a unit, its length above its value; 0 where
+/// the value takes more bits. Many walks pass through each of them, and a look-up is a fifth of a decoding.
+__device__ void find_codes(const std::uint32_t* words, std::uint32_t bits, std::uint32_t* codes) {
+  for (std::uint32_t bit = threadIdx.x; bit < bits; bit += kThreads) {
+    const format::EliasFront code = code_at(words, bit);
+    codes[bit] = code.value > kCodeValue ? 0u : code.count << 26 | code.value;
+  }
+  __syncthreads();
+}
+
+/// Calls take(value) for the codes of a chunk from bit `enters` of it on. Returns Walk::leaves.
+template <class Take>
+__device__ std::uint32_t walk_chunk(const std::uint32_t* words, std::uint32_t bits, const std::uint32_t* codes,
+                                    std::uint32_t chunk, std::uint32_t enters, const Take& take) {
+  const std::uint32_t end = (chunk + 1) * kChunkBits;
+  const std::uint32_t stop = end < bits ? end : bits;
+  std::uint32_t bit = end - kChunkBits + enters;
+  while (bit < stop) {
+    const std::uint32_t packed = codes[bit];
+    const format::EliasFront code =
+        packed == 0 ? code_at(words, bit) : format::EliasFront{packed & kCodeValue, packed >> 26};
+    bit += code.count;
+    take(code.value);
+  }
+  return bit < end ? 0 : bit - end;
+}
+
 /// walks[chunk * kEntries + entry] := the decoding of each chunk of a unit from each bit at which it may be entered.
-__device__ void walk_chunks(const std::uint32_t* words, std::uint32_t bits, Walk* walks) {
+__device__ void walk_chunks(const std::uint32_t* words, std::uint32_t bits, const std::uint32_t* codes, Walk* walks) {
   for (std::uint32_t i = threadIdx.x; i < kChunks * kEntries; i += kThreads) {
-    const std::uint32_t end = (i / kEntries + 1) * kChunkBits;
-    const std::uint32_t stop = end < bits ? end : bits;
-    std::uint32_t bit = end - kChunkBits + i % kEntries;
     Walk walk;
-    while (bit < stop) {
-      const format::EliasFront code = code_at(words, bit);
-      bit += code.count;
-      walk.sum += code.value;
+    walk.leaves = walk_chunk(words, bits, codes, i / kEntries, i % kEntries, [&](std::uint32_t gap) {
+      walk.sum += gap;
       ++walk.count;
-    }
-    walk.leaves = bit < end ? 0 : bit - end;
+    });
     walks[i] = walk;
   }
   __syncthreads();
@@ -321,7 +347,9 @@ __device__ void walk_chunks(const std::uint32_t* words, std::uint32_t bits, Walk
 /// Each unit by itself: the walks of a unit of Elias codes, or the number of marks of a unit of a bitmap.
 __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
   __shared__ std::uint32_t words[kUnitWords + 3];
+  __shared__ std::uint32_t codes[kUnitBits];
   __shared__ Walk walks[kChunks * kEntries];
+  __shared__ std::uint32_t leaves;
   const Sections at = sections_of(shape, payload, size, units.size);
   const std::size_t used = units_of(at);
   for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
@@ -335,62 +363,61 @@ __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::s
       if (threadIdx.x == 0) units.starts[unit].ordinal = total;
       continue;
     }
+    const std::uint32_t bits = bits_in(at, unit);
     load_unit(at, unit, words);
-    walk_chunks(words, bits_in(at, unit), walks);
+    find_codes(words, bits, codes);
+    walk_chunks(words, bits, codes, walks);
+    Walk all;
     if (threadIdx.x < kEntries) {
-      Walk all;
       all.leaves = threadIdx.x;
       for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
         const Walk& next = walks[chunk * kEntries + all.leaves];
         all = {next.leaves, all.count + next.count, all.sum + next.sum};
       }
       units.walks[unit * kEntries + threadIdx.x] = all;
-      units.leaves[unit * kEntries + threadIdx.x] = static_cast<std::uint8_t>(all.leaves);
+      if (threadIdx.x == 0) leaves = all.leaves;
     }
     __syncthreads();
+    const int other = __syncthreads_count(threadIdx.x < kEntries && all.leaves != leaves ? 1 : 0);
+    if (threadIdx.x == 0) units.leaves[unit] = other == 0 ? static_cast<std::uint8_t>(leaves) : kOpen;
   }
 }
 
-/// One block: where each unit starts, going from unit to unit.
+/// One block: where each unit starts. Each thread goes back to a unit that is left at one bit, most often the one
+/// before its own, and from there from unit to unit.
 __global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
-  alignas(2) __shared__ std::uint8_t leaves[kThreads * kEntries];
-  __shared__ std::uint8_t enters[kThreads];
-  __shared__ std::uint32_t entry;
+  __shared__ std::uint8_t leaves[kThreads + 1];  // of the unit before the first one of a round, and of those of a round
   const Sections at = sections_of(shape, payload, size, units.size);
   const std::size_t used = units_of(at);
-  if (threadIdx.x == 0) entry = 0;
+  if (threadIdx.x == 0) leaves[0] = 0;
   std::uint32_t ordinal = 0;
   std::uint32_t next = 0;
   for (std::size_t first = 0; first < used; first += kThreads) {
     const std::size_t unit = first + threadIdx.x;
+    Start start;
     Walk own;
     if (at.code == IndexCode::bitmap) {
       if (unit < used) own.count = units.starts[unit].ordinal;
     } else {
-      const std::size_t here = (used - first < kThreads ? used - first : kThreads);
-      static_assert(kEntries % 2 == 0);
-      for (std::size_t i = threadIdx.x; i < here * kEntries / 2; i += kThreads)
-        reinterpret_cast<std::uint16_t*>(leaves)[i] =
-            reinterpret_cast<const std::uint16_t*>(units.leaves + first * kEntries)[i];
+      if (unit < used) leaves[threadIdx.x + 1] = units.leaves[unit];
       __syncthreads();
-      if (threadIdx.x == 0) {
-        for (std::size_t i = 0; i < here; ++i) {
-          enters[i] = static_cast<std::uint8_t>(entry);
-          entry = leaves[i * kEntries + entry];
-        }
+      if (unit < used) {
+        std::uint32_t from = threadIdx.x;
+        while (leaves[from] == kOpen) --from;
+        start.enters = leaves[from];
+        for (; from < threadIdx.x; ++from) start.enters = units.walks[(first + from) * kEntries + start.enters].leaves;
+        own = units.walks[unit * kEntries + start.enters];
       }
       __syncthreads();
-      if (unit < used) own = units.walks[unit * kEntries + enters[threadIdx.x]];
+      if (threadIdx.x == kThreads - 1) leaves[0] = static_cast<std::uint8_t>(own.leaves);
     }
     std::uint32_t counts = 0;
     std::uint32_t sums = 0;
-    const std::uint32_t count = block_sum_through(own.count, counts) - own.count;
-    const std::uint32_t sum = block_sum_through(own.sum, sums) - own.sum;
-    if (unit < used)
-      units.starts[unit] = {at.code == IndexCode::elias ? enters[threadIdx.x] : 0u, ordinal + count, next + sum};
+    start.ordinal = ordinal + block_sum_through(own.count, counts) - own.count;
+    start.next = next + block_sum_through(own.sum, sums) - own.sum;
+    if (unit < used) units.starts[unit] = start;
     ordinal += counts;
     next += sums;
-    __syncthreads();
   }
 }
 
@@ -414,7 +441,7 @@ struct ReadWorkspace {
     units.starts = scratch.take<Start>(units.size).data();
     if (shape.automatic || shape.fixed == IndexCode::elias) {
       units.walks = scratch.take<Walk>(kEntries * units.size).data();
-      units.leaves = scratch.take<std::uint8_t>(kEntries * units.size).data();
+      units.leaves = scratch.take<std::uint8_t>(units.size).data();
     }
     bytes = scratch.bytes();
   }
@@ -454,15 +481,17 @@ __device__ void visit_bitmap_unit(const Sections& at, const Visit& visit, const 
   }
 }
 
-/// Calls `visit` for a unit of Elias codes. `words`, `walks` and `positions` are shared memory; the last two share it.
+/// Calls `visit` for a unit of Elias codes. `words`, `codes`, `walks` and `positions` are shared memory; the last two
+/// share it.
 template <class Visit>
 __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const Start& start, std::size_t unit,
-                                 std::uint32_t* words, Walk* walks, std::uint32_t* positions) {
+                                 std::uint32_t* words, std::uint32_t* codes, Walk* walks, std::uint32_t* positions) {
   __shared__ Start chunks[kChunks];
   __shared__ std::uint32_t total;
   const std::uint32_t bits = bits_in(at, unit);
   load_unit(at, unit, words);
-  walk_chunks(words, bits, walks);
+  find_codes(words, bits, codes);
+  walk_chunks(words, bits, codes, walks);
   if (threadIdx.x == 0) {
     Start here{start.enters, 0, start.next};
     for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
@@ -475,14 +504,10 @@ __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const S
   __syncthreads();  // from here on the positions take the place of the walks
   if (threadIdx.x < kChunks) {
     Start here = chunks[threadIdx.x];
-    const std::uint32_t end = (threadIdx.x + 1) * kChunkBits;
-    const std::uint32_t stop = end < bits ? end : bits;
-    for (std::uint32_t bit = end - kChunkBits + here.enters; bit < stop;) {
-      const format::EliasFront code = code_at(words, bit);
-      bit += code.count;
-      here.next += code.value;
+    walk_chunk(words, bits, codes, threadIdx.x, here.enters, [&](std::uint32_t gap) {
+      here.next += gap;
       positions[here.ordinal++] = here.next - 1;
-    }
+    });
   }
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < total; i += kThreads) visit(start.ordinal + i, positions[i]);
@@ -494,6 +519,7 @@ __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const S
 template <class Visit>
 __device__ void visit_all(const SparseShape& shape, const Sections& at, const Units& units, const Visit& visit_one) {
   __shared__ std::uint32_t words[kUnitWords + 3];
+  __shared__ std::uint32_t codes[kUnitBits];
   __shared__ std::uint32_t shared[kUnitBits];
   static_assert(sizeof(Walk) * kChunks * kEntries <= sizeof shared && alignof(Walk) == alignof(std::uint32_t));
   const auto visit = [&](std::uint32_t ordinal, std::size_t position) {
@@ -511,7 +537,7 @@ __device__ void visit_all(const SparseShape& shape, const Sections& at, const Un
     if (at.code == IndexCode::bitmap)
       visit_bitmap_unit(at, visit, start, unit);
     else
-      visit_elias_unit(at, visit, start, unit, words, reinterpret_cast<Walk*>(shared), shared);
+      visit_elias_unit(at, visit, start, unit, words, codes, reinterpret_cast<Walk*>(shared), shared);
   }
 }
 
