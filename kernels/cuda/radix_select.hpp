@@ -24,17 +24,19 @@ template <std::uint32_t Counters, class Store>
 __device__ void find_digit(const volatile std::uint32_t* counters, std::uint32_t wanted, const Store& store) {
   constexpr std::uint32_t kEach = Counters / kThreads;
   std::uint32_t digit = Counters - 1 - threadIdx.x * kEach;
+  std::uint32_t here[kEach];  // in registers: loads that wait for each other take about 0.2 us each
   std::uint32_t own = 0;
-  for (std::uint32_t i = 0; i < kEach; ++i) own += counters[digit - i];
+#pragma unroll
+  for (std::uint32_t i = 0; i < kEach; ++i) own += here[i] = counters[digit - i];
   std::uint32_t total = 0;
   const std::uint32_t through = block_sum_through(own, total);
   const std::uint32_t above = through - own;
   if (above >= wanted || (through < wanted && threadIdx.x + 1 < kThreads)) return;
   std::uint32_t left = wanted - above;
+#pragma unroll
   for (std::uint32_t i = 0; i + 1 < kEach; ++i, --digit) {
-    const std::uint32_t here = counters[digit];
-    if (here >= left) break;
-    left -= here;
+    if (here[i] >= left) break;
+    left -= here[i];
   }
   store(digit, left);
 }
