@@ -20,7 +20,8 @@ constexpr unsigned kFours = 4;                // loads of 16 bytes that a thread
 constexpr std::size_t kSampled = kTile / 16;  // numbers of a tile that are in the sample
 
 // The numbers that a kernel selects from. load(i) starts the load of numbers 4i to 4i + 3, with zeros behind the end;
-// patterns(loaded), called when other loads are under way too, makes their patterns.
+// load_whole(i) does so without a test, where whole(4i + 4). patterns(loaded), called when other loads are under way
+// too, makes their patterns.
 
 struct NumberSource {
   using Loaded = uint4;
@@ -30,6 +31,8 @@ struct NumberSource {
 
   explicit NumberSource(const SelectSource& from) : x{from.x}, n{from.size}, aligned{aligned_to(from.x, 16)} {}
   __device__ Loaded load(std::size_t i) const { return four_patterns(x, i, n, aligned); }
+  __device__ bool whole(std::size_t end) const { return aligned && end <= n; }
+  __device__ Loaded load_whole(std::size_t i) const { return reinterpret_cast<const uint4*>(x)[i]; }
   static __device__ uint4 patterns(const Loaded& loaded) { return loaded; }
 };
 
@@ -41,9 +44,13 @@ struct PowerSource {
   std::size_t n;
 
   explicit PowerSource(const SelectSource& from) : pairs{from.x}, n{from.size} {}
-  __device__ Loaded load(std::size_t i) const {
+  __device__ bool whole(std::size_t end) const { return end <= n; }
+  __device__ Loaded load_whole(std::size_t i) const {
     const auto* halves = reinterpret_cast<const Four<float>*>(pairs) + 2 * i;
-    if (4 * i + 4 <= n) return {{halves[0], halves[1]}};
+    return {{halves[0], halves[1]}};
+  }
+  __device__ Loaded load(std::size_t i) const {
+    if (whole(4 * i + 4)) return load_whole(i);
     Loaded loaded{};
 #pragma unroll
     for (unsigned k = 0; k < 4; ++k) {
@@ -180,21 +187,28 @@ __device__ std::uint32_t gather_tile(const Source& from, const SelectTiles& tile
                                      const Visit& visit) {
   const unsigned lane = threadIdx.x % kWarpSize;
   const std::uint32_t below = lanes_below(lane);
-  std::uint32_t* patterns = tiles.patterns + tile * kTile;
-  std::uint16_t* places = tiles.places + tile * kTile;
+  const std::size_t begin = tile * kTile;
+  const auto size = static_cast<std::uint32_t>(from.n - begin < kTile ? from.n - begin : kTile);
+  std::uint32_t* patterns = tiles.patterns + begin;
+  std::uint16_t* places = tiles.places + begin;
   std::uint32_t found = 0;
-  for (std::uint32_t round = 0; round < kTile && tile * kTile + round < from.n; round += kRound) {
-    const std::size_t first = (tile * kTile + round) / 4 + lane;
+  for (std::uint32_t round = 0; round < size; round += kRound) {
+    const std::size_t first = (begin + round) / 4 + lane;
     typename Source::Loaded loaded[kFours];
+    if (from.whole(begin + round + kRound)) {
 #pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load(first + j * kWarpSize);
+      for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load_whole(first + j * kWarpSize);
+    } else {
+#pragma unroll
+      for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load(first + j * kWarpSize);
+    }
 #pragma unroll
     for (unsigned j = 0; j < kFours; ++j) {
       const uint4 four = Source::patterns(loaded[j]);
       const std::uint32_t pattern[4] = {four.x, four.y, four.z, four.w};
-      const std::size_t index = 4 * (first + j * kWarpSize);
+      const std::uint32_t place = round + 4 * (j * kWarpSize + lane);
       bool taken[4];
-      for (unsigned e = 0; e < 4; ++e) taken[e] = (pattern[e] & kMagnitude) >= low && index + e < from.n;
+      for (unsigned e = 0; e < 4; ++e) taken[e] = (pattern[e] & kMagnitude) >= low && place + e < size;
       if (!__any_sync(kAllLanes, taken[0] || taken[1] || taken[2] || taken[3])) continue;
       std::uint32_t to = found;
       for (unsigned e = 0; e < 4; ++e) {
@@ -205,7 +219,7 @@ __device__ std::uint32_t gather_tile(const Source& from, const SelectTiles& tile
       for (unsigned e = 0; e < 4; ++e) {
         if (!taken[e]) continue;
         patterns[to] = pattern[e];
-        places[to] = static_cast<std::uint16_t>(index + e - tile * kTile);
+        places[to] = static_cast<std::uint16_t>(place + e);
         ++to;
         visit(pattern[e]);
       }
