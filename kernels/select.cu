@@ -79,6 +79,8 @@ void with_source(const SelectSource& from, const Start& start) {
 }
 
 constexpr std::uint32_t kLastCounters = 512;  // values of the last digit
+/// Blocks of a kernel that most often has nothing to do, at most: each costs time to start and to end.
+constexpr unsigned kMostAgain = 512;
 
 /// The index, in fours of numbers, of the i-th four of the sample. Of each tile a warp takes 128 neighbouring numbers,
 /// at a place that changes from tile to tile so that regular patterns in the numbers do not mislead the sample.
@@ -341,7 +343,8 @@ void find_leading_digit(Queue<Space::cuda> queue, const SelectSource& from, std:
                         SelectState* state) {
   with_source(from, [&]<class Source>(const Source& source) {
     const auto kernel = only_again ? top_digit_kernel<true, Source> : top_digit_kernel<false, Source>;
-    launch(queue, "select top digit", kernel, blocks_for(from.size, 4 * kFours * kThreads, kMostHistograms), source,
+    launch(queue, "select top digit", kernel,
+           blocks_for(from.size, 4 * kFours * kThreads, only_again ? kMostAgain : kMostHistograms), source,
            static_cast<std::uint32_t>(k), state);
   });
 }
@@ -351,10 +354,10 @@ template <Gather What>
 void gather(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles, std::uint32_t value,
             const std::uint32_t* low, std::size_t k, std::uint64_t* before, SelectState* state) {
   constexpr bool kCounts = What == Gather::refine || What == Gather::count;
+  constexpr unsigned kMost = What == Gather::again ? kMostAgain : kCounts ? 2 * kMostHistograms : 8192;
   with_source(from, [&]<class Source>(const Source& source) {
-    launch(queue, "select gather", gather_kernel<What, Source>,
-           blocks_for(tiles.size, kBlockWarpCount, kCounts ? 2 * kMostHistograms : 8192), source, tiles, value, low,
-           static_cast<std::uint32_t>(k), before, state);
+    launch(queue, "select gather", gather_kernel<What, Source>, blocks_for(tiles.size, kBlockWarpCount, kMost), source,
+           tiles, value, low, static_cast<std::uint32_t>(k), before, state);
   });
 }
 
