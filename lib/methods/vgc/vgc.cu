@@ -28,7 +28,11 @@ struct Tile {
   std::uint32_t first_index = 0;  ///< where the tile starts in its group
 };
 constexpr std::size_t kTile = 2048;
-constexpr std::uint32_t kTileWords = kTile / 32;  // of marks
+
+/// What the second pass needs of a chosen element: the bits of r that decide its word, which are the sign, the exponent
+/// and the first bit of the mantissa, and its place in the tile in the bits below.
+constexpr std::uint32_t kChosenValue = 0xffc00000u;
+static_assert((kChosenValue & (kTile - 1)) == 0);
 
 struct TileGroup {
   std::size_t first = 0, elements = 0;
@@ -47,7 +51,6 @@ struct Cut {
 struct Workspace {
   Workspace(std::size_t tiles, std::size_t groups, std::size_t elements, Scratch<Space::cuda> scratch)
       : largest{scratch.take<std::uint32_t>(groups).data()},
-        marks{scratch.take<std::uint32_t>(kTileWords * tiles).data()},
         words{scratch.take<std::uint32_t>(kTile * tiles).data()},
         before{scratch.take<std::uint64_t>(tiles + 1).data()},
         starts{scratch.take<std::uint64_t>(groups + 2).data()},
@@ -56,9 +59,8 @@ struct Workspace {
         v{scratch.take<float>(elements)},
         bytes{scratch.bytes()} {}
   std::uint32_t* largest;  ///< bit pattern of the largest |r| of each group
-  std::uint32_t* marks;    ///< a bit for each element of a tile, kTileWords words
-  std::uint32_t* words;    ///< the words of a tile, kTile places
-  std::uint64_t* before;   ///< words in the tiles before this one
+  std::uint32_t* words;    ///< the chosen elements of a tile and later their words, kTile places
+  std::uint64_t* before;   ///< how many a tile has, later words in the tiles before this one
   std::uint64_t* starts;   ///< decoding: words in the groups before this one, their total, and 1 for a valid payload
   View<std::byte, Space::cuda> scan;
   View<float, Space::cuda> r, v;  ///< for a step whose state is not kept
@@ -74,93 +76,80 @@ struct Step {
   float *r = nullptr, *v = nullptr;
 };
 
-/// The first pass: updates r and v, marks the chosen elements, and finds the largest |r| of each group.
+/// The first pass: updates r and v, lists the chosen elements of each tile, and finds the largest |r| of each group. A
+/// chosen element gets the state that it has after it was sent, or where dropped elements keep theirs, that of a
+/// dropped one: every element of r and v is written once, in whole sectors of memory.
 template <bool Hybrid>
-__global__ void accumulate_kernel(Cut cut, Step step, std::uint32_t* marks, std::uint32_t* largest) {
+__global__ void accumulate_kernel(Cut cut, Step step, Workspace work) {
   const unsigned lane = lane_in_warp();
+  const std::uint32_t below = lanes_below(lane);
   for (std::size_t t = warp_in_grid(); t < cut.tile_count; t += warps_in_grid()) {
     const Tile tile = cut.tiles[t];
     std::uint32_t most = 0;
-    for (std::uint32_t half = 0; half < kTileWords && 32 * half < tile.count; half += kWarpSize) {
-      std::uint32_t own_marks = 0;  // lane w keeps word half + w
-      for (std::uint32_t word = 0; word < kWarpSize; ++word) {
-        const std::uint32_t j = 32 * (half + word) + lane;
-        bool sent = false;
-        if (j < tile.count) {
-          const std::size_t i = tile.first + j;
-          const float gradient = step.gradient[i];
-          const float square = step.moment != nullptr ? step.moment[i] : gradient * gradient;
-          const Vgc::Decision decision = step.rule.template decide<Hybrid>(step.r[i] + gradient, step.v[i] + square);
-          step.r[i] = decision.state.r;
-          step.v[i] = decision.state.v;
-          sent = decision.sent;
-          if (sent || step.largest_of_all) most = decision.magnitude > most ? decision.magnitude : most;
-        }
-        const std::uint32_t marks_of_word = __ballot_sync(kAllLanes, sent);
-        if (lane == word) own_marks = marks_of_word;
+    std::uint32_t chosen = 0;
+    for (std::uint32_t first = 0; first < tile.count; first += kWarpSize) {
+      const std::uint32_t j = first + lane;
+      Vgc::Decision decision;
+      if (j < tile.count) {
+        const std::size_t i = tile.first + j;
+        const float gradient = step.gradient[i];
+        const float square = step.moment != nullptr ? step.moment[i] : gradient * gradient;
+        decision = step.rule.template decide<Hybrid>(step.r[i] + gradient, step.v[i] + square);
+        const Vgc::State after =
+            decision.sent ? step.rule.template after_sending<Hybrid>(decision.state, Hybrid, step.keeps_dropped)
+                          : decision.state;
+        step.r[i] = after.r;
+        step.v[i] = after.v;
+        if (decision.sent || step.largest_of_all) most = decision.magnitude > most ? decision.magnitude : most;
       }
-      marks[t * kTileWords + half + lane] = own_marks;
+      const std::uint32_t sent = __ballot_sync(kAllLanes, decision.sent);
+      if (decision.sent)
+        work.words[t * kTile + chosen + bits_set(sent & below)] =
+            (__float_as_uint(format::one_nan(decision.state.r)) & kChosenValue) | j;
+      chosen += bits_set(sent);
     }
     most = __reduce_max_sync(kAllLanes, most);
-    if (lane == 0 && most != 0) atomicMax(&largest[tile.group], most);
+    if (lane != 0) continue;
+    if (most != 0) atomicMax(&work.largest[tile.group], most);
+    work.before[t] = chosen;
   }
 }
 
-/// Lists the marked elements of a tile in order, by a warp. Returns how many there are.
-__device__ std::uint32_t list_marked(const std::uint32_t* marks, std::uint32_t elements, std::uint16_t* places) {
-  const unsigned lane = lane_in_warp();
-  std::uint32_t count = 0;
-  for (std::uint32_t half = 0; half < kTileWords && 32 * half < elements; half += kWarpSize) {
-    const std::uint32_t word = half + lane;
-    std::uint32_t rest = marks[word];
-    const auto own = static_cast<std::uint32_t>(__popc(rest));
-    const std::uint32_t through = warp_sum_through(own);
-    for (std::uint32_t place = count + through - own; rest != 0; rest &= rest - 1)
-      places[place++] =
-          static_cast<std::uint16_t>(32 * word + static_cast<std::uint32_t>(__ffs(static_cast<int>(rest)) - 1));
-    count += __shfl_sync(kAllLanes, through, kWarpSize - 1);
-  }
-  __syncwarp();
-  return count;
-}
-
-/// The second pass: makes the words of the chosen elements, and brings their state up to date.
+/// The second pass: makes the words of the chosen elements, in their place, and ends the state of those that got one
+/// where dropped elements keep theirs.
 template <bool Hybrid>
 __global__ void quantise_kernel(Cut cut, Step step, Workspace work) {
-  __shared__ std::uint16_t places_of_block[kBlockWarpCount][kTile];
-  std::uint16_t* places = places_of_block[threadIdx.x / kWarpSize];
+  constexpr std::uint32_t kAtOnce = 4;  // loads of a lane before the first store
   const unsigned lane = lane_in_warp();
   const std::uint32_t below = lanes_below(lane);
   for (std::size_t t = warp_in_grid(); t < cut.tile_count; t += warps_in_grid()) {
     const Tile tile = cut.tiles[t];
     const std::uint32_t exponent = Vgc::exponent(work.largest[tile.group]);
     const bool finite = exponent != Vgc::kNotFinite;
-    const std::uint32_t marked = list_marked(work.marks + t * kTileWords, tile.count, places);
+    const auto count = static_cast<std::uint32_t>(work.before[t]);
+    std::uint32_t* words = work.words + t * kTile;
     std::uint32_t written = 0;
-    for (std::uint32_t first = 0; first < marked; first += kWarpSize) {
-      const bool inside = first + lane < marked;
-      const std::uint32_t j = inside ? places[first + lane] : 0u;
-      const std::size_t i = tile.first + j;
-      float value = 0.0F;
-      std::uint32_t steps = 0;
-      if (inside) {
-        value = step.r[i];
-        steps = !Hybrid && finite ? Vgc::steps_down(value, exponent) : 0u;
-        if (!(Hybrid && finite)) {  // else the first pass has brought the state up to date
-          const Vgc::State after =
-              step.rule.template after_sending<Hybrid>({value, step.v[i]}, steps < Vgc::kSteps, step.keeps_dropped);
-          step.r[i] = after.r;
-          step.v[i] = after.v;
-        }
+    for (std::uint32_t first = 0; first < count; first += kAtOnce * kWarpSize) {
+      std::uint32_t chosen[kAtOnce];
+      for (std::uint32_t k = 0; k < kAtOnce; ++k) {
+        const std::uint32_t at = first + k * kWarpSize + lane;
+        chosen[k] = at < count ? words[at] : 0u;
       }
-      const std::uint32_t kept = __ballot_sync(kAllLanes, inside && steps < Vgc::kSteps);
-      if ((kept >> lane & 1u) != 0)
-        work.words[t * kTile + written + static_cast<std::uint32_t>(__popc(kept & below))] =
-            Vgc::word(value, steps, tile.first_index + j);
-      written += static_cast<std::uint32_t>(__popc(kept));
+      for (std::uint32_t k = 0; k < kAtOnce; ++k) {
+        const float value = __uint_as_float(chosen[k] & kChosenValue);
+        const std::uint32_t j = chosen[k] & (kTile - 1);
+        const std::uint32_t steps = !Hybrid && finite ? Vgc::steps_down(value, exponent) : 0u;
+        const bool fits = first + k * kWarpSize + lane < count && steps < Vgc::kSteps;
+        const std::uint32_t kept = __ballot_sync(kAllLanes, fits);
+        if (fits) {  // the word lies where all lanes have read, or before
+          words[written + bits_set(kept & below)] = Vgc::word(value, steps, tile.first_index + j);
+          if (!Hybrid && step.keeps_dropped) step.r[tile.first + j] = step.v[tile.first + j] = 0.0F;
+        }
+        written += bits_set(kept);
+      }
     }
+    __syncwarp();                             // every lane has read the count
     if (lane == 0) work.before[t] = written;  // a scan makes sums of these counts
-    __syncwarp();                             // before the next tile overwrites `places`
   }
   if (thread_in_grid() == 0) work.before[cut.tile_count] = 0;
 }
@@ -194,7 +183,7 @@ void enqueue_step(Queue<Space::cuda> queue, const Cut& cut, const Step& step, st
                   const Workspace& work) {
   const unsigned blocks = blocks_for(cut.tile_count, kBlockWarpCount);
   fill(queue, {reinterpret_cast<std::byte*>(work.largest), 4 * cut.group_count}, 0);
-  launch(queue, "vgc accumulate", accumulate_kernel<Hybrid>, blocks, cut, step, work.marks, work.largest);
+  launch(queue, "vgc accumulate", accumulate_kernel<Hybrid>, blocks, cut, step, work);
   launch(queue, "vgc quantise", quantise_kernel<Hybrid>, blocks, cut, step, work);
   scan_tiles(queue, work.before, cut.tile_count + 1, work.scan);
   launch(queue, "vgc write", write_kernel<Hybrid>, blocks, cut, work, payload);
