@@ -33,6 +33,7 @@ class CosineBases {
   /// The place of each length's basis in `all`, which holds all bases one behind the other.
   [[nodiscard]] std::vector<std::uint32_t> places() const { return {place_.begin(), place_.end()}; }
   [[nodiscard]] const std::vector<float>& all() const { return rows_; }
+  [[nodiscard]] const std::vector<float>& all_folded() const { return folded_; }
 
  private:
   std::array<std::uint32_t, kSide + 1> place_{};

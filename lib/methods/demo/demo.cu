@@ -20,16 +20,22 @@ namespace cuda {
 namespace {
 
 constexpr std::uint32_t kSide = TensorChunk::kSide;
+constexpr std::uint32_t kHalf = CosineBases::kHalf;
+constexpr std::uint32_t kWarpRows = kSide / kBlockWarpCount;  ///< rows of a chunk that a warp transforms
 
 /// The chunks, and the bases of their lengths (CosineBases).
 struct DemoTable {
   const TensorChunk* chunk = nullptr;
   std::size_t count = 0;
   const float* bases = nullptr;
+  const float* folded_bases = nullptr;
   const std::uint32_t* place = nullptr;  ///< of the basis of each length
 
   [[nodiscard]] __device__ const float* basis(std::uint32_t length) const {
     return bases + std::size_t{place[length]} * kSide * kSide;
+  }
+  [[nodiscard]] __device__ const float* folded(std::uint32_t length) const {
+    return folded_bases + std::size_t{place[length]} * kHalf * kSide;
   }
 };
 
@@ -52,55 +58,125 @@ struct DemoIn {
   }
 };
 
-/// The sum over i of in[i * stride] basis[i], for the basis of frequency k, as transform_row in cosine.cpp.
-__device__ float transformed(const float* in, std::uint32_t stride, std::uint32_t length, std::uint32_t k,
-                             const float* basis) {
-  float sum = 0.0f;
-  for (std::uint32_t i = 0; i < (length + 1) / 2; ++i) {
-    const float here = in[i * stride];
-    const float other = 2 * i + 1 == length ? 0.0f : in[(length - 1 - i) * stride];
-    sum += (k % 2 == 0 ? here + other : here - other) * basis[i];
+/// Room for up to 64 rows of up to 64 numbers that are transformed. A row has its elements from the beginning in places
+/// 0 to 31 and those that lie alike from the end in places 32 to 63, then their sums and their differences. Padding
+/// lets the lanes that write a column use 8 banks, and keeps rows at multiples of 16 bytes.
+struct TransformRoom {
+  static constexpr std::uint32_t kPitch = kSide + 4;
+
+  alignas(16) float at[kSide * kPitch];
+
+  [[nodiscard]] static __device__ std::uint32_t place(std::uint32_t i, std::uint32_t length) {
+    return 2 * i < length ? i : kHalf + length - 1 - i;
   }
-  return sum;
+  /// Writes the sums and differences of rows, whose element i is get(row, i), by the block; zeros behind them.
+  template <class Get>
+  __device__ void fold(std::uint32_t rows, std::uint32_t length, const Get& get) {
+    const std::uint32_t i = lane_in_warp();
+#pragma unroll
+    for (std::uint32_t first = 0; first < kSide; first += kBlockWarpCount) {
+      const std::uint32_t row = first + threadIdx.x / kWarpSize;
+      if (row >= rows) continue;
+      const float here = 2 * i < length ? get(row, i) : 0.0f;
+      const float other = 2 * i + 1 < length ? get(row, length - 1 - i) : 0.0f;
+      at[row * kPitch + i] = here + other;
+      at[row * kPitch + kHalf + i] = here - other;
+    }
+  }
+  /// Lane q gets the coefficients of frequencies 2q and 2q + 1 of kWarpRows rows, as transform_row in cosine.cpp. Up to
+  /// three zeros are added behind the last sum, which change none.
+  __device__ void transform(std::uint32_t first_row, std::uint32_t length, const float* folded_basis,
+                            float (&even)[kWarpRows], float (&odd)[kWarpRows]) const {
+    const float* basis = folded_basis + lane_in_warp();
+    for (std::uint32_t r = 0; r < kWarpRows; ++r) even[r] = odd[r] = 0.0f;
+    for (std::uint32_t i = 0; 2 * i < length; i += 4) {
+      float of_even[4], of_odd[4];
+      for (std::uint32_t k = 0; k < 4; ++k) {
+        of_even[k] = basis[(i + k) * kSide];
+        of_odd[k] = basis[(i + k) * kSide + kHalf];
+      }
+#pragma unroll
+      for (std::uint32_t r = 0; r < kWarpRows; ++r) {
+        const float* row = at + (first_row + r) * kPitch + i;
+        const auto sums = *reinterpret_cast<const Four<float>*>(row);
+        const auto differences = *reinterpret_cast<const Four<float>*>(row + kHalf);
+        for (std::uint32_t k = 0; k < 4; ++k) {
+          even[r] += sums.value[k] * of_even[k];
+          odd[r] += differences.value[k] * of_odd[k];
+        }
+      }
+    }
+  }
+};
+
+/// c := the coefficients of a chunk, where c is the room itself. A block calls it.
+__device__ void forward(const DemoTable& table, const TensorChunk& chunk, const float* gradient, TransformRoom& room) {
+  float even[kWarpRows], odd[kWarpRows];
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t first = threadIdx.x / kWarpSize * kWarpRows;
+  const float* from = gradient + chunk.first;
+  room.fold(chunk.rows, chunk.columns,
+            [&](std::uint32_t row, std::uint32_t i) { return from[row * chunk.stride + i]; });
+  __syncthreads();
+  room.transform(first, first < chunk.rows ? chunk.columns : 0, table.folded(chunk.columns), even, odd);
+  __syncthreads();
+  // The rows are now horizontal frequencies, the even ones first.
+#pragma unroll
+  for (std::uint32_t r = 0; r < kWarpRows; ++r) {
+    if (first + r >= chunk.rows) continue;
+    const std::uint32_t place = TransformRoom::place(first + r, chunk.rows);
+    room.at[lane * TransformRoom::kPitch + place] = even[r];
+    room.at[(kHalf + lane) * TransformRoom::kPitch + place] = odd[r];
+  }
+  __syncthreads();
+  const auto frequency = [](std::uint32_t row) { return row < kHalf ? 2 * row : 2 * (row - kHalf) + 1; };
+  room.fold(kSide, chunk.rows, [&](std::uint32_t row, std::uint32_t i) {
+    return room.at[row * TransformRoom::kPitch + TransformRoom::place(i, chunk.rows)];
+  });
+  __syncthreads();
+  room.transform(first, frequency(first) < chunk.columns ? chunk.rows : 0, table.folded(chunk.rows), even, odd);
+  __syncthreads();
+#pragma unroll
+  for (std::uint32_t r = 0; r < kWarpRows; ++r) {
+    const std::uint32_t v = frequency(first + r);
+    if (v >= chunk.columns) continue;
+    if (2 * lane < chunk.rows) room.at[v * chunk.rows + 2 * lane] = even[r];
+    if (2 * lane + 1 < chunk.rows) room.at[v * chunk.rows + 2 * lane + 1] = odd[r];
+  }
+  __syncthreads();
 }
 
 /// A step of a rank. The views of `state` are null for an empty momentum that is not kept.
-__global__ void encode_kernel(DemoTable table, float beta, const float* gradient, DemoState<Space::cuda> state,
-                              DemoOut out) {
-  __shared__ float c[TensorChunk::kMost];
-  __shared__ float across[TensorChunk::kMost];
+__global__ void __launch_bounds__(kThreads, 4)
+    encode_kernel(DemoTable table, float beta, const float* gradient, DemoState<Space::cuda> state, DemoOut out) {
+  __shared__ TransformRoom room;
   __shared__ std::uint16_t positions[TensorChunk::kMost];
-  __shared__ bool finite;
+  float* c = room.at;
   for (std::size_t number = blockIdx.x; number < table.count; number += gridDim.x) {
     const TensorChunk chunk = table.chunk[number];
-    for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) c[i] = gradient[chunk.element(i)];
-    __syncthreads();
-    for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) {
-      const std::uint32_t v = i % chunk.columns;
-      across[i] = transformed(c + i / chunk.columns * chunk.columns, 1, chunk.columns, v,
-                              table.basis(chunk.columns) + v * kSide);
-    }
-    __syncthreads();
+    forward(table, chunk, gradient, room);
     float* momentum = state.momentum.data() == nullptr ? nullptr : state.momentum.data() + chunk.before;
-    for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) {
-      const std::uint32_t u = i % chunk.rows;
-      const float own =
-          transformed(across + i / chunk.rows, chunk.columns, chunk.rows, u, table.basis(chunk.rows) + u * kSide);
-      c[i] = momentum != nullptr ? format::demo_carry(momentum[i], own, beta) : format::one_nan(own);
+    constexpr std::uint32_t kEach = TensorChunk::kMost / kThreads;
+    float held[kEach];  // all loads before the first store
+#pragma unroll
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      const std::uint32_t i = k * kThreads + threadIdx.x;
+      held[k] = momentum != nullptr && i < chunk.size() ? momentum[i] : 0.0f;
+    }
+#pragma unroll
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      const std::uint32_t i = k * kThreads + threadIdx.x;
+      if (i >= chunk.size()) continue;
+      c[i] = momentum != nullptr ? format::demo_carry(held[k], c[i], beta) : format::one_nan(c[i]);
       if (momentum != nullptr) momentum[i] = c[i];
     }
     __syncthreads();
     largest_of_chunk(c, chunk.size(), chunk.kept, positions);
-    if (threadIdx.x == 0) {  // in the order of positions
-      double sum = 0.0;
-      for (std::uint32_t i = 0; i < chunk.kept; ++i) sum += fabs(static_cast<double>(c[positions[i]]));
-      finite = sum < static_cast<double>(format::float_of(0x7f800000u));
-      if (out.values == nullptr) out.sums[number] = sum;
-    }
-    __syncthreads();
+    bool wrong = false;
     for (std::uint32_t i = threadIdx.x; i < chunk.kept; i += kThreads) {
       const std::size_t at = chunk.sent + i;
       const float value = c[positions[i]];
+      wrong = wrong || (__float_as_uint(value) & kMagnitude) >= 0x7f800000u;
       out.positions[at] = positions[i];
       if (out.values != nullptr)
         out.values[at] = value;
@@ -111,10 +187,15 @@ __global__ void encode_kernel(DemoTable table, float beta, const float* gradient
       state.values.data()[at] = value;
       momentum[positions[i]] = 0.0f;
     }
-    if (momentum != nullptr && !finite) {
+    if (threadIdx.x == 0 && out.values == nullptr) {  // in the order of positions
+      double sum = 0.0;
+      for (std::uint32_t i = 0; i < chunk.kept; ++i) sum += fabs(static_cast<double>(c[positions[i]]));
+      out.sums[number] = sum;
+    }
+    // Shared memory is used again behind this barrier.
+    if (__syncthreads_count(wrong ? 1 : 0) != 0 && momentum != nullptr) {
       for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) momentum[i] = 0.0f;
     }
-    __syncthreads();  // shared memory is used again
   }
 }
 
@@ -142,7 +223,8 @@ __global__ void pack_kernel(const std::uint32_t* signs, std::size_t count, std::
   }
 }
 
-/// sums += the coefficients of the payload. A warp takes a chunk; positions that are none of it are skipped.
+/// sums += the coefficients of the payload; `senders` is null where nobody counts them. A warp takes a chunk; positions
+/// that are none of it are skipped.
 __global__ void gather_kernel(DemoTable table, DemoIn in, float* sums, std::uint32_t* senders) {
   for (std::size_t number = warp_in_grid(); number < table.count; number += warps_in_grid()) {
     const TensorChunk chunk = table.chunk[number];
@@ -150,7 +232,7 @@ __global__ void gather_kernel(DemoTable table, DemoIn in, float* sums, std::uint
       const std::uint32_t position = in.positions[chunk.sent + i];
       if (position >= chunk.size()) continue;
       sums[chunk.before + position] += in.value(chunk.sent + i, chunk.tensor);
-      ++senders[chunk.before + position];
+      if (senders != nullptr) ++senders[chunk.before + position];
     }
   }
 }
@@ -176,33 +258,79 @@ struct DemoEnd {
   bool sign = false;
 };
 
+/// A column of which nothing was sent takes no time, nor do other zeros: sums stay the same without them. A warp
+/// transforms every eighth column, then kWarpRows rows.
 __global__ void inverse_kernel(DemoTable table, const float* sums, DemoEnd end, float* out) {
-  __shared__ float c[TensorChunk::kMost];
-  __shared__ float down[TensorChunk::kMost];
+  constexpr std::uint32_t kColumns = kSide / kBlockWarpCount;
+  alignas(16) __shared__ float down[TensorChunk::kMost];  // column v from 64 v on
+  __shared__ bool used[kSide];
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t warp = threadIdx.x / kWarpSize;
   for (std::size_t number = blockIdx.x; number < table.count; number += gridDim.x) {
     const TensorChunk chunk = table.chunk[number];
-    for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) {
-      const std::size_t at = chunk.before + i;
-      c[i] = format::demo_mean(sums[at], end.senders != nullptr ? end.senders[at] : end.ranks);
+    const float* from = sums + chunk.before;
+#pragma unroll
+    for (std::uint32_t k = 0; k < kColumns; ++k) {  // a lane reads no more than it writes, until all are transformed
+      for (std::uint32_t u = lane; u < kSide; u += kWarpSize) {
+        const std::uint32_t v = k * kBlockWarpCount + warp;
+        down[v * kSide + u] = v < chunk.columns && u < chunk.rows ? from[v * chunk.rows + u] : 0.0f;
+      }
+    }
+    const float* basis = table.basis(chunk.rows) + lane;
+#pragma unroll 1
+    for (std::uint32_t v = warp; v < chunk.columns; v += kBlockWarpCount) {
+      float* column = down + v * kSide + lane;
+      float low = 0.0f, high = 0.0f;
+      std::uint32_t any = 0;
+      for (std::uint32_t half = 0; half < kSide; half += kHalf) {
+        const float own = column[half];
+        std::uint32_t rest = __ballot_sync(kAllLanes, own != 0.0f);
+        for (any |= rest; rest != 0; rest &= rest - 1) {
+          const auto bit = static_cast<std::uint32_t>(__ffs(static_cast<int>(rest)) - 1);
+          const std::uint32_t u = half + bit;
+          const std::uint32_t senders =
+              end.senders != nullptr ? end.senders[chunk.before + v * chunk.rows + u] : end.ranks;
+          const float mean = format::demo_mean(__shfl_sync(kAllLanes, own, bit), senders);
+          low += mean * basis[u * kSide];
+          high += mean * basis[u * kSide + kHalf];
+        }
+      }
+      column[0] = low;
+      column[kHalf] = high;
+      if (lane == 0) used[v] = any != 0;
     }
     __syncthreads();
-    const float* basis = table.basis(chunk.rows);
-    for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) {
-      const float* column = c + i / chunk.rows * chunk.rows;
-      float sum = 0.0f;
-      for (std::uint32_t u = 0; u < chunk.rows; ++u) sum += column[u] * basis[u * kSide + i % chunk.rows];
-      down[i] = sum;
+    basis = table.basis(chunk.columns) + lane;
+    const std::uint32_t first = warp * kWarpRows;
+    float values[kWarpRows][2] = {};
+    for (std::uint32_t v = 0; first < chunk.rows && v < chunk.columns; ++v) {
+      if (!used[v]) continue;
+      const float left = basis[v * kSide];
+      const float right = basis[v * kSide + kHalf];
+#pragma unroll
+      for (std::uint32_t r = 0; r < kWarpRows; r += 4) {
+        const auto four = *reinterpret_cast<const Four<float>*>(down + v * kSide + first + r);
+        for (std::uint32_t k = 0; k < 4; ++k) {
+          values[r + k][0] += four.value[k] * left;
+          values[r + k][1] += four.value[k] * right;
+        }
+      }
     }
-    __syncthreads();
-    basis = table.basis(chunk.columns);
-    for (std::uint32_t i = threadIdx.x; i < chunk.size(); i += kThreads) {
-      float value = 0.0f;
-      for (std::uint32_t v = 0; v < chunk.columns; ++v)
-        value += down[v * chunk.rows + i / chunk.columns] * basis[v * kSide + i % chunk.columns];
+    const auto each_element = [&](const auto& body) {
+#pragma unroll
+      for (std::uint32_t r = 0; r < kWarpRows; ++r) {
+        for (std::uint32_t half = 0; half < 2; ++half) {
+          const std::uint32_t column = half * kHalf + lane;
+          if (first + r < chunk.rows && column < chunk.columns)
+            body(values[r][half], out[chunk.first + (first + r) * chunk.stride + column]);
+        }
+      }
+    };
+    each_element([&](float& value, const float& to) {  // all loads before the first store
       if (end.sign) value = format::demo_sign(value);
-      float& to = out[chunk.element(i)];
-      to = end.adds ? to + end.weight * value : value;
-    }
+      if (end.adds) value = to + end.weight * value;
+    });
+    each_element([](const float& value, float& to) { to = value; });
     __syncthreads();  // shared memory is used again
   }
 }
@@ -224,6 +352,7 @@ class CudaDemo final : public GpuCodec {
     chunks_.make();
     first_.make();
     bases_.make();
+    folded_.make();
     places_.make();
     return {.payload_bytes = sections_.bytes, .scratch_bytes = Workspace{*this, {}}.bytes};
   }
@@ -261,7 +390,7 @@ class CudaDemo final : public GpuCodec {
     expect_length("demo", payload.size(), sections_.bytes);
     if (n_ == 0) return;
     const Workspace work{*this, Scratch<Space::cuda>{scratch}};
-    gather(queue, {&payload, 1}, work);
+    gather(queue, {&payload, 1}, work.sums, {});
     inverse(queue, work.sums.data(), {.weight = weight, .adds = true}, out);
   }
 
@@ -269,9 +398,10 @@ class CudaDemo final : public GpuCodec {
   void combine(Queue<Space::cuda> queue, std::span<const ConstBytes> payloads, Floats result, Bytes scratch) const {
     if (n_ == 0) return;
     const Workspace work{*this, Scratch<Space::cuda>{scratch}};
-    gather(queue, payloads, work);
+    const auto senders = options_.senders ? work.senders : View<std::uint32_t, Space::cuda>{};
+    gather(queue, payloads, work.sums, senders);
     inverse(queue, work.sums.data(),
-            {.senders = options_.senders ? work.senders.data() : nullptr,
+            {.senders = senders.data(),
              .ranks = static_cast<std::uint32_t>(payloads.size()),
              .sign = options_.sign_of_result},
             result);
@@ -302,32 +432,34 @@ class CudaDemo final : public GpuCodec {
         chunks_{chunks.chunks()},
         first_{chunks.first_of_tensors(layout.tensors.size())},
         places_{CosineBases{chunks}.places()},
-        bases_{CosineBases{chunks}.all()} {}
+        bases_{CosineBases{chunks}.all()},
+        folded_{CosineBases{chunks}.all_folded()} {}
 
   struct Workspace {
     Workspace(const CudaDemo& codec, Scratch<Space::cuda> pieces)
         : sums{pieces.take<float>(codec.n_)},
-          senders{pieces.take<std::uint32_t>(codec.n_)},
+          senders{pieces.take<std::uint32_t>(codec.options_.senders ? codec.n_ : 0)},
           signs{pieces.take<std::uint32_t>(codec.options_.signs ? codec.sent_ : 0)},
           chunk_sums{pieces.take<double>(codec.options_.signs ? codec.chunks_.size() : 0)},
           bytes{pieces.bytes()} {}
     View<float, Space::cuda> sums;             ///< of coefficients over ranks
-    View<std::uint32_t, Space::cuda> senders;  ///< of each coefficient
+    View<std::uint32_t, Space::cuda> senders;  ///< of each coefficient, where the mean is over them
     View<std::uint32_t, Space::cuda> signs;    ///< of each coefficient that is sent
     View<double, Space::cuda> chunk_sums;      ///< of the magnitudes that are sent of each chunk
     std::size_t bytes;
   };
 
   /// Adds payload after payload, so that sums have the order of ranks.
-  void gather(Queue<Space::cuda> queue, std::span<const ConstBytes> payloads, const Workspace& work) const {
-    fill_zero(queue, work.sums);
-    cuda::fill(queue, as_writable_bytes(work.senders), 0);
+  void gather(Queue<Space::cuda> queue, std::span<const ConstBytes> payloads, Floats sums,
+              View<std::uint32_t, Space::cuda> senders) const {
+    fill_zero(queue, sums);
+    if (!senders.empty()) cuda::fill(queue, as_writable_bytes(senders), 0);
     for (const auto& payload : payloads) {
       const cuda::DemoIn in{.scales = options_.signs ? reinterpret_cast<const float*>(payload.data()) : nullptr,
                             .values = payload.data() + sections_.values,
                             .positions = reinterpret_cast<const std::uint16_t*>(payload.data() + sections_.positions)};
       cuda::launch(queue, "demo gather", cuda::gather_kernel, cuda::blocks_for(chunks_.size(), cuda::kBlockWarpCount),
-                   table(), in, work.sums.data(), work.senders.data());
+                   table(), in, sums.data(), senders.data());
     }
   }
 
@@ -336,7 +468,9 @@ class CudaDemo final : public GpuCodec {
                  out.data());
   }
 
-  [[nodiscard]] cuda::DemoTable table() const { return {chunks_.get(), chunks_.size(), bases_.get(), places_.get()}; }
+  [[nodiscard]] cuda::DemoTable table() const {
+    return {chunks_.get(), chunks_.size(), bases_.get(), folded_.get(), places_.get()};
+  }
 
   DemoOptions options_;
   std::size_t n_;
@@ -346,6 +480,7 @@ class CudaDemo final : public GpuCodec {
   DeviceTable<std::uint64_t> first_;  ///< chunk of each tensor, and behind the last
   DeviceTable<std::uint32_t> places_;
   DeviceTable<float> bases_;
+  DeviceTable<float> folded_;
 };
 
 }  // namespace
