@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/chunk_select.hpp"
 #include "kernels/cuda/radix_select.hpp"
 
 namespace gradtool::cuda {
@@ -12,8 +13,19 @@ __device__ inline void largest_of_chunk(const float* numbers, std::uint32_t coun
                                         std::uint16_t* positions) {
   constexpr std::uint32_t kDigit = 8;
   constexpr std::uint32_t kValues = 1u << kDigit;
+  constexpr std::uint32_t kEach = host::kChunkMost / kThreads;  // numbers of a thread
   __shared__ std::uint32_t counters[kValues];
-  __shared__ std::uint32_t prefix, left;  // as in host::RadixSearch
+  __shared__ std::uint32_t prefix, left;             // as in host::RadixSearch
+  __shared__ std::uint32_t chosen[kBlockWarpCount];  // above the threshold from bit 16 on, equal to it below
+  // A warp has neighbouring numbers. Zeros fill the last ones up: no digit but 0 counts them.
+  const std::uint32_t warp = threadIdx.x / kWarpSize;
+  const std::uint32_t first = warp * kEach * kWarpSize + lane_in_warp();
+  std::uint32_t keys[kEach];
+#pragma unroll
+  for (std::uint32_t j = 0; j < kEach; ++j) {
+    const std::uint32_t i = first + j * kWarpSize;
+    keys[j] = i < count ? __float_as_uint(numbers[i]) & kMagnitude : 0u;
+  }
   if (threadIdx.x == 0) {
     prefix = 0;
     left = k;
@@ -22,8 +34,8 @@ __device__ inline void largest_of_chunk(const float* numbers, std::uint32_t coun
     clear_counters(counters, kValues);
     const std::uint32_t upper = prefix;
     const std::uint32_t wanted = left;
-    for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) {
-      const std::uint32_t key = __float_as_uint(numbers[i]) & kMagnitude;
+#pragma unroll
+    for (const std::uint32_t key : keys) {
       if (key >> shift >> kDigit == upper) atomicAdd(&counters[key >> shift & (kValues - 1)], 1u);
     }
     __syncthreads();
@@ -35,21 +47,30 @@ __device__ inline void largest_of_chunk(const float* numbers, std::uint32_t coun
   }
   const std::uint32_t threshold = prefix;
   const std::uint32_t ties = left;
-  std::uint32_t above_before = 0;
-  std::uint32_t equal_before = 0;
-  for (std::uint32_t base = 0; base < count; base += kThreads) {
-    const std::uint32_t i = base + threadIdx.x;
-    const std::uint32_t key = i < count ? __float_as_uint(numbers[i]) & kMagnitude : 0u;
-    const bool above = i < count && key > threshold;
-    const bool equal = i < count && key == threshold;
-    const std::uint32_t own = (above ? 1u << 16 : 0u) | (equal ? 1u : 0u);
-    std::uint32_t total = 0;
-    const std::uint32_t before = block_sum_through(own, total) - own;
-    const std::uint32_t tie = equal_before + (before & 0xffffu);
+  const auto equals = [&](std::uint32_t j) { return keys[j] == threshold && first + j * kWarpSize < count; };
+  std::uint32_t own = 0;
+#pragma unroll
+  for (std::uint32_t j = 0; j < kEach; ++j) {
+    own += bits_set(__ballot_sync(kAllLanes, keys[j] > threshold)) << 16;
+    own += bits_set(__ballot_sync(kAllLanes, equals(j)));
+  }
+  if (lane_in_warp() == 0) chosen[warp] = own;
+  __syncthreads();
+  std::uint32_t before = 0;
+  for (std::uint32_t w = 0; w < warp; ++w) before += chosen[w];
+  const std::uint32_t below = lanes_below(lane_in_warp());
+#pragma unroll
+  for (std::uint32_t j = 0; j < kEach; ++j) {
+    const bool above = keys[j] > threshold;
+    const bool equal = equals(j);
+    const std::uint32_t all_above = __ballot_sync(kAllLanes, above);
+    const std::uint32_t all_equal = __ballot_sync(kAllLanes, equal);
+    if ((all_above | all_equal) == 0) continue;
+    const std::uint32_t tie = (before & 0xffffu) + bits_set(all_equal & below);
     if (above || (equal && tie < ties))
-      positions[above_before + (before >> 16) + (tie < ties ? tie : ties)] = static_cast<std::uint16_t>(i);
-    above_before += total >> 16;
-    equal_before += total & 0xffffu;
+      positions[(before >> 16) + bits_set(all_above & below) + (tie < ties ? tie : ties)] =
+          static_cast<std::uint16_t>(first + j * kWarpSize);
+    before += bits_set(all_above) << 16 | bits_set(all_equal);
   }
   __syncthreads();
 }

@@ -39,8 +39,9 @@ __device__ std::uint32_t word_of_codes(std::uint32_t count, std::uint32_t bits, 
 }
 
 /// `held` is null for an empty memory that is not kept.
-__global__ void encode_kernel(ChunkTable table, float beta, bool sigma, const float* gradient, float* held,
-                              std::uint32_t* payload) {
+__global__ void __launch_bounds__(kThreads, 4)
+    encode_kernel(ChunkTable table, float beta, bool sigma, const float* gradient, float* held,
+                  std::uint32_t* payload) {
   __shared__ float numbers[TensorChunk::kMost];
   __shared__ float sent[TensorChunk::kMost];
   __shared__ std::uint16_t positions[TensorChunk::kMost];
