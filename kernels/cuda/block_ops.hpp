@@ -48,12 +48,17 @@ __device__ T block_sum_through(T own, T& total) {
 /// it; the other threads fetch what it adds.
 __device__ inline double block_sum_in_order(const double* values, std::size_t first, std::size_t last) {
   __shared__ double fetched[kThreads];
+  const auto fetch = [&](std::size_t i) { return i < last ? values[i] : 0.0; };
   double sum = 0.0;
+  double next = fetch(first + threadIdx.x);
   for (std::size_t base = first; base < last; base += kThreads) {
-    fetched[threadIdx.x] = base + threadIdx.x < last ? values[base + threadIdx.x] : 0.0;
+    fetched[threadIdx.x] = next;
     __syncthreads();
+    next = fetch(base + kThreads + threadIdx.x);  // arrives while thread 0 adds
     if (threadIdx.x == 0) {
-      for (std::size_t i = 0; i < kThreads && base + i < last; ++i) sum += fetched[i];
+      const auto count = static_cast<unsigned>(last - base < kThreads ? last - base : kThreads);
+#pragma unroll 16
+      for (unsigned i = 0; i < count; ++i) sum += fetched[i];
     }
     __syncthreads();
   }

@@ -91,7 +91,9 @@ __device__ void sums_of_chunks(const double* values, std::size_t stride, std::si
     __syncthreads();
     if (adds < K && threadIdx.x % kWarpSize == 0) {
       const std::size_t groups = (last - base + format::kSumGroup - 1) / format::kSumGroup;
-      for (unsigned g = 0; g < kGroupsAtOnce<K> && g < groups; ++g) total += shared.group[adds][g];
+      const auto here = static_cast<unsigned>(groups < kGroupsAtOnce<K> ? groups : kGroupsAtOnce<K>);
+#pragma unroll 16
+      for (unsigned g = 0; g < here; ++g) total += shared.group[adds][g];
     }
     __syncthreads();
   }
