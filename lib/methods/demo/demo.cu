@@ -72,15 +72,21 @@ struct TransformRoom {
   /// Writes the sums and differences of rows, whose element i is get(row, i), by the block; zeros behind them.
   template <class Get>
   __device__ void fold(std::uint32_t rows, std::uint32_t length, const Get& get) {
+    constexpr std::uint32_t kEach = kSide / kBlockWarpCount;
     const std::uint32_t i = lane_in_warp();
+    const std::uint32_t first = threadIdx.x / kWarpSize;
+    float here[kEach], other[kEach];  // all loads before the first store
 #pragma unroll
-    for (std::uint32_t first = 0; first < kSide; first += kBlockWarpCount) {
-      const std::uint32_t row = first + threadIdx.x / kWarpSize;
-      if (row >= rows) continue;
-      const float here = 2 * i < length ? get(row, i) : 0.0f;
-      const float other = 2 * i + 1 < length ? get(row, length - 1 - i) : 0.0f;
-      at[row * kPitch + i] = here + other;
-      at[row * kPitch + kHalf + i] = here - other;
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      const std::uint32_t row = first + k * kBlockWarpCount;
+      here[k] = row < rows && 2 * i < length ? get(row, i) : 0.0f;
+      other[k] = row < rows && 2 * i + 1 < length ? get(row, length - 1 - i) : 0.0f;
+    }
+#pragma unroll
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      float* row = at + (first + k * kBlockWarpCount) * kPitch;
+      row[i] = here[k] + other[k];
+      row[kHalf + i] = here[k] - other[k];
     }
   }
   /// Lane q gets the coefficients of frequencies 2q and 2q + 1 of kWarpRows rows, as transform_row in cosine.cpp. Up to
@@ -303,6 +309,7 @@ __global__ void inverse_kernel(DemoTable table, const float* sums, DemoEnd end, 
     basis = table.basis(chunk.columns) + lane;
     const std::uint32_t first = warp * kWarpRows;
     float values[kWarpRows][2] = {};
+    float held[kWarpRows][2];
     for (std::uint32_t v = 0; first < chunk.rows && v < chunk.columns; ++v) {
       if (!used[v]) continue;
       const float left = basis[v * kSide];
@@ -321,16 +328,18 @@ __global__ void inverse_kernel(DemoTable table, const float* sums, DemoEnd end, 
       for (std::uint32_t r = 0; r < kWarpRows; ++r) {
         for (std::uint32_t half = 0; half < 2; ++half) {
           const std::uint32_t column = half * kHalf + lane;
-          if (first + r < chunk.rows && column < chunk.columns)
-            body(values[r][half], out[chunk.first + (first + r) * chunk.stride + column]);
+          body(values[r][half], held[r][half], first + r < chunk.rows && column < chunk.columns,
+               out + chunk.first + (first + r) * chunk.stride + column);
         }
       }
     };
-    each_element([&](float& value, const float& to) {  // all loads before the first store
-      if (end.sign) value = format::demo_sign(value);
-      if (end.adds) value = to + end.weight * value;
+    each_element([&](float, float& before, bool inside, const float* to) {  // all loads before the first store
+      before = end.adds && inside ? *to : 0.0f;
     });
-    each_element([](const float& value, float& to) { to = value; });
+    each_element([&](float value, float before, bool inside, float* to) {
+      if (end.sign) value = format::demo_sign(value);
+      if (inside) *to = end.adds ? before + end.weight * value : value;
+    });
     __syncthreads();  // shared memory is used again
   }
 }
