@@ -138,7 +138,7 @@ struct Exponents {
     const std::uint32_t share = count * Rans::kTotal / total;
     return count != 0 && share == 0 ? 1 : share;
   }
-  /// What is added, modulo 2^32, to the largest frequency where all add up to `sum`. It takes the counts that rounding
+  /// Added, modulo 2^32, to the largest frequency where all add up to `sum`. It takes the counts that rounding
   /// left, because they cost least there; it also gives those that rounding took too much, a quarter of itself at a
   /// time, so that no frequency falls to zero.
   GT_HD static std::uint32_t correction(std::uint32_t sum, std::uint32_t largest) {

@@ -29,7 +29,7 @@ struct Tile {
 };
 constexpr std::size_t kTile = 2048;
 
-/// What the second pass needs of a chosen element: the bits of r that decide its word, which are the sign, the exponent
+/// The second pass needs of a chosen element the bits of r that decide its word, which are the sign, the exponent
 /// and the first bit of the mantissa, and its place in the tile in the bits below.
 constexpr std::uint32_t kChosenValue = 0xffc00000u;
 static_assert((kChosenValue & (kTile - 1)) == 0);
