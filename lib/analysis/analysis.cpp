@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace gradtool {
 namespace {
@@ -70,6 +71,18 @@ std::vector<Cell> Analysis::leading_cells(const TensorInfo* tensor, std::string_
           integer(scope_.last_step),
           std::string{status},
           text.empty() ? Cell{} : Cell{text}};
+}
+
+std::vector<std::size_t> Scope::windows() const {
+  std::vector<std::size_t> windows(steps());
+  if (iterations.empty()) return windows;
+  const auto distance = [&](std::size_t s) {
+    return iterations.at(first_step + s) - iterations.at(first_step + s - 1);
+  };
+  std::int64_t stride = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t s = 1; s < steps(); ++s) stride = std::min(stride, distance(s));
+  for (std::size_t s = 1; s < steps(); ++s) windows[s] = windows[s - 1] + (distance(s) > stride ? 1 : 0);
+  return windows;
 }
 
 Cell Analysis::iteration_at(std::size_t position) const {

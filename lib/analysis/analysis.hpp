@@ -28,6 +28,10 @@ struct Scope {
   std::vector<std::int64_t> iterations = {};  ///< of all captured steps, counted from the first; empty: not known
 
   [[nodiscard]] std::size_t steps() const { return last_step - first_step + 1; }
+  /// For each studied step the number of its window: a step that follows at a larger distance than the smallest one
+  /// between two of them begins another (as windows_of() has it for a bench). All 0 where iterations are not known.
+  /// Steps of two windows are far apart in the training, and are not compared as neighbours.
+  [[nodiscard]] std::vector<std::size_t> windows() const;
 };
 
 class AnalysisGpu;  // lib/analysis/gpu.hpp

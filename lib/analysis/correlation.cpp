@@ -163,15 +163,18 @@ std::optional<double> PearsonSums::between_workers_min() const {
   return over_steps.value();
 }
 
-std::optional<double> PearsonSums::between_steps_of_mean() const {
+std::optional<double> PearsonSums::between_steps_of_mean(const std::vector<std::size_t>& windows) const {
   Average over_steps;
-  for (std::size_t s = 1; s < steps_.size(); ++s) over_steps.add(between_steps(s, rows_ - 1));
+  for (std::size_t s = 1; s < steps_.size(); ++s) {
+    if (windows[s] == windows[s - 1]) over_steps.add(between_steps(s, rows_ - 1));
+  }
   return over_steps.value();
 }
 
-std::optional<double> PearsonSums::between_steps_of_workers() const {
+std::optional<double> PearsonSums::between_steps_of_workers(const std::vector<std::size_t>& windows) const {
   Average over_steps;
   for (std::size_t s = 1; s < steps_.size(); ++s) {
+    if (windows[s] != windows[s - 1]) continue;
     Average over_workers;
     for (std::size_t r = 0; r + 1 < rows_; ++r) over_workers.add(between_steps(s, r));
     over_steps.add(over_workers.value());
@@ -382,8 +385,8 @@ class Correlation final : public Analysis {
     auto row = leading_cells(tensor, "ok", message());
     row.push_back(optional_cell(pearson.between_workers_mean()));
     row.push_back(optional_cell(pearson.between_workers_min()));
-    row.push_back(optional_cell(pearson.between_steps_of_mean()));
-    row.push_back(optional_cell(pearson.between_steps_of_workers()));
+    row.push_back(optional_cell(pearson.between_steps_of_mean(windows_)));
+    row.push_back(optional_cell(pearson.between_steps_of_workers(windows_)));
     row.push_back(slicing != nullptr ? Cell{std::string{slicing->transposed() ? "HWIO" : "contiguous"}} : Cell{});
     row.push_back(slicing != nullptr ? Cell{static_cast<std::int64_t>(slicing->slice_elements())} : Cell{});
     row.emplace_back(static_cast<std::int64_t>(totals.slices));
@@ -424,6 +427,7 @@ class Correlation final : public Analysis {
   Eigensolver eigensolver_;
   std::size_t samples_, taps_;
   ComparedWorkers compared_;
+  std::vector<std::size_t> windows_{scope().windows()};
   Table table_, eigenvalues_;
   PearsonSums total_pearson_;
   SliceTotals total_slices_;

@@ -46,14 +46,14 @@ class PearsonSums {
   /// Adds the sums over other elements, by Chan's formula for co-moments. Both have the same workers and steps.
   void merge(const PearsonSums& other);
 
-  // Correlations averaged over steps. A pair of which one row is constant has no correlation and is left out; the
-  // result is empty when no pair is left.
+  // Correlations averaged over steps. A pair of which one row is constant has no correlation and is left out, and so is
+  // a pair of steps of different `windows` (Scope::windows()); the result is empty when no pair is left.
   [[nodiscard]] std::optional<double> between_workers_mean() const;  ///< mean over pairs of workers
   [[nodiscard]] std::optional<double> between_workers_min() const;   ///< least over pairs of workers
-  [[nodiscard]] std::optional<double> between_steps_of_mean()
-      const;  ///< of the mean gradient with that of the step before
-  [[nodiscard]] std::optional<double> between_steps_of_workers()
-      const;  ///< of each worker's gradient with its last one, averaged
+  /// Of the mean gradient with that of the step before.
+  [[nodiscard]] std::optional<double> between_steps_of_mean(const std::vector<std::size_t>& windows) const;
+  /// Of each worker's gradient with its last one, averaged.
+  [[nodiscard]] std::optional<double> between_steps_of_workers(const std::vector<std::size_t>& windows) const;
 
  private:
   struct Step {

@@ -39,11 +39,17 @@ MatrixShape shape_of(const TensorInfo& tensor) {
   return {rows, static_cast<std::size_t>(tensor.elements) / rows};
 }
 
-/// Steps s and s + 1 for up to kMostPairs evenly spaced s; all steps where there are no more.
-std::vector<std::size_t> studied_steps(std::size_t steps) {
-  if (steps < 2) return evenly_spaced(1, steps);
+/// Steps s and s + 1 of a window for up to kMostPairs evenly spaced s; all steps where there are no more. `windows` has
+/// the window of each step.
+std::vector<std::size_t> studied_steps(const std::vector<std::size_t>& windows) {
+  std::vector<std::size_t> pairs;  // by their first steps
+  for (std::size_t s = 0; s + 1 < windows.size(); ++s) {
+    if (windows[s] == windows[s + 1]) pairs.push_back(s);
+  }
+  if (pairs.empty()) return evenly_spaced(1, windows.size());
   std::vector<std::size_t> chosen;
-  for (const std::size_t s : evenly_spaced(kMostPairs, steps - 1)) {
+  for (const std::size_t pair : evenly_spaced(kMostPairs, pairs.size())) {
+    const std::size_t s = pairs[pair];
     if (chosen.empty() || chosen.back() < s) chosen.push_back(s);
     chosen.push_back(s + 1);
   }
@@ -150,8 +156,9 @@ double drawn_energy(std::span<const double> squares, std::size_t rank) {
 /// One step of one tensor.
 class MatrixOfStep final : public Summing<LowRankSums> {
  public:
-  MatrixOfStep(const MatrixShape& shape, std::size_t workers, bool studied)
-      : shape_{shape}, workers_{workers}, studied_{studied} {}
+  /// `window` of the step: between two windows a place stays free, so that their steps are no neighbours.
+  MatrixOfStep(const MatrixShape& shape, std::size_t workers, std::size_t window, bool studied)
+      : shape_{shape}, workers_{workers}, window_{window}, studied_{studied} {}
 
   void observe(const Slice& slice) override {
     if (!check_finite(slice.gradient) || !studied_) return;
@@ -164,7 +171,7 @@ class MatrixOfStep final : public Summing<LowRankSums> {
       for (const float x : mean_) sums_.vectors += static_cast<double>(x) * static_cast<double>(x);
       return;
     }
-    add_ranks(slice.step);
+    add_ranks(slice.step + window_);
     add_filters();
   }
   void close() override { mean_ = {}; }
@@ -252,7 +259,7 @@ class MatrixOfStep final : public Summing<LowRankSums> {
   }
 
   MatrixShape shape_;
-  std::size_t workers_;
+  std::size_t workers_, window_;
   bool studied_;
   std::vector<float> mean_;
 };
@@ -290,7 +297,8 @@ class LowRankAnalysis final : public Analysis {
  public:
   explicit LowRankAnalysis(Scope studied)
       : Analysis{std::move(studied)},
-        steps_{studied_steps(scope().steps())},
+        windows_{scope().windows()},
+        steps_{studied_steps(windows_)},
         table_{"low_rank", low_rank_columns(leading_columns())},
         subspaces_{
             "subspaces",
@@ -306,6 +314,7 @@ class LowRankAnalysis final : public Analysis {
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(float); }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<MatrixOfStep>(shape_of(scope().tensors.at(part.tensor)), scope().workers,
+                                          windows_[part.first_step],
                                           std::binary_search(steps_.begin(), steps_.end(), part.first_step));
   }
   void finish(std::size_t tensor, const Accumulator& whole) override {
@@ -354,7 +363,8 @@ class LowRankAnalysis final : public Analysis {
     }
   }
 
-  std::vector<std::size_t> steps_;  ///< those that are looked at
+  std::vector<std::size_t> windows_;  ///< of each step
+  std::vector<std::size_t> steps_;    ///< those that are looked at
   Table table_, subspaces_;
   LowRankSums all_;
 };

@@ -35,12 +35,14 @@ struct LagSums {
     return *this;
   }
 
-  /// Mean over the pairs of steps so far apart of which neither is constant, and how many there are.
-  [[nodiscard]] std::pair<std::optional<double>, std::int64_t> at(std::size_t lag) const {
+  /// Mean over the pairs of steps of a window so far apart of which neither is constant, and how many there are.
+  [[nodiscard]] std::pair<std::optional<double>, std::int64_t> at(std::size_t lag,
+                                                                  const std::vector<std::size_t>& windows) const {
     double total = 0;
     std::int64_t pairs = 0;
     for (std::size_t s = lag; s < sum.size(); ++s) {
       const std::size_t before = s - lag;
+      if (windows[s] != windows[before]) continue;
       const double mine = variance(s), theirs = variance(before);
       if (!(mine > 0 && theirs > 0)) continue;
       const double covariance = product[s][lag - 1] - sum[s] * sum[before] / count;
@@ -148,11 +150,11 @@ class StepAnalysis final : public Analysis {
   void add_rows(const TensorInfo* tensor, const LagSums& sums) {
     auto row = leading_cells(tensor, "ok", "");
     for (const std::size_t lag : kShownLags) {
-      row.push_back(optional_cell(sums.at(lag).first));
+      row.push_back(optional_cell(sums.at(lag, windows_).first));
     }
     table_.add(std::move(row));
     for (std::size_t lag = 1; lag <= kLags; ++lag) {
-      const auto [pearson, pairs] = sums.at(lag);
+      const auto [pearson, pairs] = sums.at(lag, windows_);
       if (!pearson) continue;
       auto cells = long_cells(tensor);
       cells.emplace_back(static_cast<std::int64_t>(lag));
@@ -162,6 +164,7 @@ class StepAnalysis final : public Analysis {
     }
   }
 
+  std::vector<std::size_t> windows_{scope().windows()};
   Table table_, lags_;
   LagSums all_;
 };

@@ -95,6 +95,34 @@ TEST(Steps, LagsOfAnAutoregressiveCapture) {
   }
 }
 
+TEST(Steps, WindowsOfACaptureAreNoNeighbours) {
+  // Three windows of 4 steps, each with a gradient and a direction of its own that it keeps.
+  const std::size_t rows = 12, columns = 40, n = rows * columns;
+  std::vector<std::vector<double>> gradient;
+  for (unsigned window = 0; window < 3; ++window) {
+    const auto left = normal(rows, 2 * window + 1), right = normal(columns, 2 * window + 2);
+    auto& values = gradient.emplace_back(n);
+    for (std::size_t i = 0; i < n; ++i) values[i] = left[i / columns] * right[i % columns];
+  }
+  Capture capture{12, 1};
+  capture.scope.iterations = {10, 12, 14, 16, 150, 152, 154, 156, 290, 292, 294, 296};
+  capture.add(matrix_of(rows, columns), [&](std::size_t s, auto, std::size_t i) { return gradient[s / 4][i]; });
+  const auto lags = run(*make_steps(capture.scope), capture);
+  for (const int lag : {1, 2, 3}) {
+    const auto row = row_of(lags[1], "lag", std::to_string(lag));
+    EXPECT_NEAR(number(lags[1], row, "pearson"), 1.0, 1e-5) << lag;
+    EXPECT_EQ(number(lags[1], row, "pairs"), 3.0 * (4 - lag));
+  }
+  EXPECT_TRUE(is_empty(lags[0], 0, "step_lag_4")) << "no window is that long";
+  const auto correlation = run(*make_correlation(capture.scope, 128, 0), capture);
+  EXPECT_NEAR(number(correlation[0], 0, "step_pearson_mean_gradient"), 1.0, 1e-5);
+  const auto low_rank = run(*make_low_rank(capture.scope), capture);
+  EXPECT_NEAR(number(low_rank[1], row_of(low_rank[1], "rank", "1"), "overlap"), 1.0, 1e-5);
+
+  capture.scope.iterations = {0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110};  // --every 10 has no gaps
+  EXPECT_LT(number(run(*make_steps(capture.scope), capture)[0], 0, "step_lag_4"), 0.5);
+}
+
 TEST(Gradiveq, PlantedRank) {
   // Slices of 4096 elements; each lives in a plane of its own, so that another slice's basis serves for nothing.
   const std::size_t k = 4096, steps = 12;
