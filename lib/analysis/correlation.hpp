@@ -50,9 +50,9 @@ class PearsonSums {
   // a pair of steps of different `windows` (Scope::windows()); the result is empty when no pair is left.
   [[nodiscard]] std::optional<double> between_workers_mean() const;  ///< mean over pairs of workers
   [[nodiscard]] std::optional<double> between_workers_min() const;   ///< least over pairs of workers
-  /// Of the mean gradient with that of the step before.
+  /// The mean gradient with that of the step before.
   [[nodiscard]] std::optional<double> between_steps_of_mean(const std::vector<std::size_t>& windows) const;
-  /// Of each worker's gradient with its last one, averaged.
+  /// Each worker's gradient with its last one, averaged.
   [[nodiscard]] std::optional<double> between_steps_of_workers(const std::vector<std::size_t>& windows) const;
 
  private:
