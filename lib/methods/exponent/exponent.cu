@@ -102,7 +102,7 @@ __device__ std::uint32_t push_exponents(const float* __restrict__ x, std::uint32
   constexpr std::uint32_t kAtOnce = kRowsAhead * kWarpSize;
   const std::uint32_t lane = lane_in_warp();
   const std::uint32_t from_lane = ~lanes_below(lane);
-  __shared__ std::uint16_t room[kAtOnce + 1];  // words from the end on; the last is for what is none
+  __shared__ std::uint16_t room[kAtOnce + kWarpSize];  // words from the end on; the last are for what is none
   std::uint32_t before = Rans::kLowest;
   std::uint32_t end = count, held = 0;
   // The state before a symbol enters is left in `given`, whose lower half is a word where the lane's bit is set.
@@ -114,7 +114,7 @@ __device__ std::uint32_t push_exponents(const float* __restrict__ x, std::uint32
   };
   const auto hold = [&](std::uint32_t given, std::uint32_t full) {
     const std::uint32_t own = kAtOnce - held - bits_set(full & from_lane);
-    room[(full >> lane & 1u) != 0 ? own : kAtOnce] = static_cast<std::uint16_t>(given);
+    room[(full >> lane & 1u) != 0 ? own : kAtOnce + lane] = static_cast<std::uint16_t>(given);
     held += bits_set(full);
   };
   const auto write = [&] {
@@ -311,9 +311,9 @@ __device__ bool fill_slots(const std::byte* chunk, std::size_t bytes, CodedChunk
 }
 
 /// Rows of 32 exponents that a warp decodes while the other warps of the block put those before.
-constexpr std::uint32_t kTileRows = 32;
+constexpr std::uint32_t kTileRows = 28;
 constexpr std::uint32_t kTileElements = kTileRows * kWarpSize;
-constexpr std::uint32_t kWordsAhead = 2 * kTileElements;  ///< a tile takes a word an element at most
+constexpr std::uint32_t kWordsAhead = 2048;  ///< a tile takes a word an element at most
 
 /// A word of the code and the slot that it leads to: a state that takes in a word has the word's lower bits.
 struct alignas(8) WordSlot {
@@ -334,10 +334,10 @@ struct Popping {
 
 /// Decodes a tile of exponents, `count` of them or as many as it has. Called by a warp. A chunk takes as long as the
 /// chain of its 2048 rows, from slot to slot, so that as little as possible is in it: the slots of words are known
-/// before, and that of a state without a word is fetched while the warp votes.
+/// before, and that of a state without a word does not wait for the vote.
 __device__ void pop_exponents(const DecodeShared& shared, std::uint32_t count, std::uint8_t* exponents, Popping& own) {
   const std::uint32_t lane = lane_in_warp();
-#pragma unroll 8
+#pragma unroll 7
   for (std::uint32_t row = 0; row < kTileRows; ++row) {
     const std::uint32_t i = row * kWarpSize + lane;
     const WordSlot next = shared.words[(own.taken + lane) % kWordsAhead];
@@ -399,23 +399,32 @@ __device__ void put_coded(const std::byte* chunk, std::size_t bytes, const Coded
       if (first < count) pop_exponents(shared, count - first, shared.exponents[tile % 2], own);
       if (threadIdx.x == 0) shared.taken[(tile + 1) % 2] = own.taken;
     } else {
+      // All that this thread needs of memory is asked for at once, a tile being as many quads as there are threads.
+      const std::uint32_t before = first - kTileElements;
+      const std::uint32_t q = threadIdx.x - kWarpSize;
+      const std::uint32_t at = before + 4 * q;
+      const bool mine = tile > 0 && q < kTileElements / 4 && at < count;
+      const bool both = sections.wide && at + 2 < count;
+      const std::uint32_t uppers = mine ? upper[at / 4] : 0u;
+      const std::uint32_t low = mine && sections.wide ? lower[at / 2] : 0u;
+      const std::uint32_t high = mine && both ? lower[at / 2 + 1] : 0u;
+      Four<float> old{};
+      if constexpr (!Exact) {
+        if (mine) old = four_at(out, at, count, aligned);
+      }
       // Words that the tile before took make room for as many, so that those of the next tile are there in time.
       const std::uint32_t until = shared.taken[tile % 2] + kWordsAhead;
       for (std::uint32_t i = brought + threadIdx.x - kWarpSize; i < until; i += kOthers) bring(i);
       brought = until;
-      const std::uint32_t before = first - kTileElements;
-      const auto* exponents = reinterpret_cast<const std::uint32_t*>(shared.exponents[(tile + 1) % 2]);
-      for (std::uint32_t q = threadIdx.x - kWarpSize; tile > 0 && q < kTileElements / 4; q += kOthers) {
-        const std::uint32_t at = before + 4 * q;
-        if (at >= count) break;
-        const std::uint32_t four = exponents[q], uppers = upper[at / 4];
-        const std::uint32_t low = sections.wide ? lower[at / 2] : 0u;
-        const std::uint32_t high = sections.wide && at + 2 < count ? lower[at / 2 + 1] : 0u;
+      if (mine) {
+        const std::uint32_t four = reinterpret_cast<const std::uint32_t*>(shared.exponents[(tile + 1) % 2])[q];
         const std::uint32_t lowers[4] = {low & 0xffffu, low >> 16, high & 0xffffu, high >> 16};
         Four<float> value;
-        for (std::uint32_t i = 0; i < 4; ++i)
+        for (std::uint32_t i = 0; i < 4; ++i) {
           value.value[i] = format::float_of(Exponents::join(four >> 8 * i & 0xffu, uppers >> 8 * i & 0xffu, lowers[i]));
-        put_four<Exact>(value, weight, at, count, out, aligned);
+          if constexpr (!Exact) value.value[i] = old.value[i] + weight * value.value[i];
+        }
+        put_four<true>(value, weight, at, count, out, aligned);
       }
     }
     __syncthreads();

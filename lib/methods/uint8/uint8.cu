@@ -78,7 +78,8 @@ struct BucketSums {
   std::uint32_t lower[kUint8Buckets], upper[kUint8Buckets];
 
   __device__ void add(std::uint32_t bucket, std::int32_t integer) {
-    atomicAdd(&lower[bucket], static_cast<std::uint32_t>(integer) & ((1u << kLowerBits) - 1u));
+    const auto low = static_cast<std::uint32_t>(integer) & ((1u << kLowerBits) - 1u);
+    if (low != 0) atomicAdd(&lower[bucket], low);  // zeros, of which there may be many, meet in one bucket once
     atomicAdd(&upper[bucket], (1u << kCountBit) + static_cast<std::uint32_t>((integer >> kLowerBits) + (1 << 8)));
   }
   __device__ std::uint32_t count(std::uint32_t bucket) const { return upper[bucket] >> kCountBit; }

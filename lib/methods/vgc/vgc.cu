@@ -135,13 +135,14 @@ __global__ void quantise_kernel(Cut cut, Step step, Workspace work) {
         const std::uint32_t at = first + k * kWarpSize + lane;
         chosen[k] = at < count ? words[at] : 0u;
       }
+      __syncwarp();  // words are written where other lanes have read
       for (std::uint32_t k = 0; k < kAtOnce; ++k) {
         const float value = __uint_as_float(chosen[k] & kChosenValue);
         const std::uint32_t j = chosen[k] & (kTile - 1);
         const std::uint32_t steps = !Hybrid && finite ? Vgc::steps_down(value, exponent) : 0u;
         const bool fits = first + k * kWarpSize + lane < count && steps < Vgc::kSteps;
         const std::uint32_t kept = __ballot_sync(kAllLanes, fits);
-        if (fits) {  // the word lies where all lanes have read, or before
+        if (fits) {
           words[written + bits_set(kept & below)] = Vgc::word(value, steps, tile.first_index + j);
           if (!Hybrid && step.keeps_dropped) step.r[tile.first + j] = step.v[tile.first + j] = 0.0F;
         }
