@@ -17,6 +17,7 @@
 #include "lib/analysis/prediction.hpp"
 #include "lib/analysis/study.hpp"
 #include "lib/analysis/summary.hpp"
+#include "lib/bench/windows.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/compare/compare.hpp"
 #include "lib/core/device.hpp"
@@ -222,6 +223,8 @@ int analyze(const AnalyzeArguments& options) {
   scope.micro_batches = reader.info().micro_batches;
   scope.batch_size = reader.info().batch_size.value_or(0);
   for (const StepInfo& step : reader.steps()) scope.iterations.push_back(step.iteration);
+  const auto windows = windows_of(reader.steps(), reader.steps().size());
+  for (std::size_t w = 0; w < windows.size(); ++w) scope.window_of.resize(windows[w].end, w);
   select_steps(options.steps, reader.steps().size(), scope);
   const auto tensors = select_tensors(reader, options.layers, scope);
   const auto analyses = make_analyses(options, scope, gpu);

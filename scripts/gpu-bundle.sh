@@ -27,7 +27,7 @@ ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
   grep -vE '/(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s|cuda|cudart|cufft|cublas|cublasLt|cusolver|cusparse|nccl|nvJitLink|nvrtc)\.so.*)$' | while read -r library; do
   cp -L "$library" "$work/lib/"
 done
-git -C "$(dirname "$0")" rev-parse --short=12 HEAD >"$work/commit" 2>/dev/null || true
+"$build/bin/gradtool" --version | grep -oE '[0-9a-f]{12}(-dirty)?' | head -n 1 >"$work/commit" || true
 mkdir -p "$(dirname "$archive")"
 tar -C "$work" -c bin tests lib commit | xz -T0 -6 >"$archive"
 du -h "$archive" | sed 's/\t.*/ in the archive/'

@@ -6,7 +6,7 @@
 #
 # Usage: scripts/gpu-check.sh [OPTION...]
 #   --stages LIST    some of probe,configure,build,tests,bench,ncu,sanitize, in this order; all by default. The report is always written, and
-#                    counts what earlier runs left in the folder of the build
+#                    counts what earlier runs with the same --build and --out left of other stages
 #   --binaries FILE  instead of building: an archive that scripts/gpu-bundle.sh made on a machine with nvcc and the libraries
 #   --prefix PATH    where HDF5, CLI11, fmt, nlohmann-json, FFTW, LAPACK, GoogleTest and Google Benchmark are, when not in /usr: the
 #                    archive that scripts/gpu-prefix.sh makes, the root of an extracted package tree, or an install prefix
@@ -19,6 +19,7 @@
 # Needs nvcc, CMake, Ninja and g++, or --binaries; for the tables of analyze and the large captures also Python with numpy and h5py, for
 # the copy rate and torch.topk beside ours one with a PyTorch for CUDA.
 set -euo pipefail
+from=$PWD
 cd "$(dirname "$0")/.."
 
 die() { echo "gpu-check.sh: $2" >&2; exit "$1"; }
@@ -28,7 +29,10 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --prefix | --out | --build | --minutes | --stages | --binaries | --commit)
       [ $# -ge 2 ] || die 2 "$1 needs a value"
-      case "$1" in --prefix) prefix=$(readlink -f "$2") ;; --binaries) binaries=$(readlink -f "$2") ;; *) printf -v "${1#--}" %s "$2" ;; esac
+      case "$1" in
+        --prefix | --binaries | --out | --build) case "$2" in /*) path=$2 ;; *) path=$from/$2 ;; esac; printf -v "${1#--}" %s "$path" ;;
+        *) printf -v "${1#--}" %s "$2" ;;
+      esac
       shift 2 ;;
     --quick | --emulated) printf -v "${1#--}" 1; shift ;;
     *) die 2 "unknown option '$1'; valid are --stages, --binaries, --prefix, --out, --build, --commit, --minutes, --quick, --emulated" ;;
@@ -43,7 +47,17 @@ for archive in "$prefix" "$binaries"; do [ -z "$archive" ] || [ -e "$archive" ] 
 started=$SECONDS
 deadline=$((started + 60 * minutes))
 failed=() unfinished=()
-wanted() { case ",$stages," in *",$1,"*) printf '\n######## %s (after %d s)\n' "${2:-$1}" $((SECONDS - started)) ;; *) return 1 ;; esac; }
+# Begins a stage where it is wanted: what an earlier run left of it must not stand in this one's report.
+leftovers() {
+  case $1 in
+    probe) rm -f "$build"/torch.log "$out"/torch.json ;;
+    tests) rm -f "$build"/{gpu_codecs,gpu_methods,gpu_reducers}*.log "$build"/{comm_gpu,comm_cuda_runtime,analyze}.log ;;
+    bench) rm -f "$build"/{microbench,bench,write}-*.log "$out"/{microbench,bench}-*.json ;;
+    ncu) rm -f "$build"/ncu* ;;
+    sanitize) rm -f "$build"/{memcheck,racecheck,initcheck}*.log ;;
+  esac
+}
+wanted() { case ",$stages," in *",$1,"*) leftovers "$1"; printf '\n######## %s (after %d s)\n' "${2:-$1}" $((SECONDS - started)) ;; *) return 1 ;; esac; }
 # Begins a check of at most so many seconds, and no longer than there is time, beside others; `finish` waits for all of them and says
 # what came of each. What is cut short has not failed, and has not passed either.
 pending=() jobs=()
@@ -90,16 +104,21 @@ if [ -n "$emulated" ]; then
   card="the emulated GPU"
 else
   command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || die 77 "no NVIDIA GPU here (nvidia-smi finds none); --emulated does without"
-  card=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0)
+  # CUDA's GPU 0 is the first that it is allowed, in the order of nvidia-smi.
+  export CUDA_DEVICE_ORDER=PCI_BUS_ID
+  gpu=${CUDA_VISIBLE_DEVICES:-0}
+  gpu=${gpu%%,*}
+  card=$(nvidia-smi --query-gpu=name --format=csv,noheader -i "$gpu")
 fi
-[ -n "$out" ] || out=reports/gpu/$(printf '%s' "$card" | tr '[:upper:] ' '[:lower:]-' | sed 's/^nvidia-//')
+[ -n "$out" ] || out=$PWD/reports/gpu/$(printf '%s' "$card" | tr '[:upper:] ' '[:lower:]-' | sed 's/^nvidia-//')
 mkdir -p "$build" "$out"
 build=$(readlink -f "$build")
+commit_given=$commit
 [ -n "$commit" ] || commit=$(git rev-parse --short=12 HEAD 2>/dev/null || true)
 watcher=""
 if [ -z "$emulated" ]; then  # once a second, for what the card's clocks were in the meantime
   nvidia-smi --query-gpu=timestamp,clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active,utilization.gpu --format=csv,nounits \
-    -i 0 -l 1 >>"$build/clocks.csv" 2>/dev/null &
+    -i "$gpu" -l 1 >"$build/clocks.csv" 2>/dev/null &
   watcher=$!
   trap 'kill "$watcher" 2>/dev/null || true' EXIT
 fi
@@ -140,20 +159,45 @@ if wanted probe; then
     for library in cufft cublas cusolver nccl; do
       echo "lib$library.so: $(ls "$toolkit"/lib64/lib$library.so "$build"/wheels/lib/lib$library.so 2>/dev/null | paste -sd ' ')"
     done
-    [ -n "$emulated" ] || nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,TEMPERATURE
+    [ -n "$emulated" ] || nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,TEMPERATURE || true
   } >"$build/probe.log" 2>&1
   grep -E '^(lib|[a-z_0-9A-Z]*\.h:|cmake|g\+\+|Cuda comp)' "$build/probe.log" || true
   if [ -n "$torch" ]; then
     check torch 60 "$torch" scripts/torch_anchors.py --elements 26214400 --elements 268435456 --out "$out/torch.json"
-    tail -n 12 "$build/torch.log"
+    tail -n 12 "$build/torch.log" 2>/dev/null || true
   elif [ -z "$emulated" ]; then
     echo "skipped torch: no Python with a PyTorch for CUDA"
   fi
 fi
 
+from_prefix=()
+if [ -n "$prefix" ]; then
+  if [ -f "$prefix" ]; then
+    mkdir -p "$build/prefix"
+    [ -d "$build/prefix/usr" ] && [ "$build/prefix/usr" -nt "$prefix" ] || tar -xf "$prefix" -C "$build/prefix" --touch
+    prefix=$build/prefix
+  fi
+  roots="$prefix;$prefix/usr"
+  multiarch=$(g++ -print-multiarch 2>/dev/null || true)
+  libraries=$build/wheels/lib
+  for folder in lib "lib/$multiarch" usr/lib "usr/lib/$multiarch" "usr/lib/$multiarch/hdf5/serial" \
+    "usr/lib/$multiarch/openblas-pthread" "usr/lib/$multiarch/lapack" "usr/lib/$multiarch/blas"; do
+    [ -d "$prefix/$folder" ] || continue
+    LD_LIBRARY_PATH=$prefix/$folder:$LD_LIBRARY_PATH
+    libraries="$libraries;$prefix/$folder"
+  done
+  from_prefix=("-DCMAKE_PREFIX_PATH=$roots" "-DCMAKE_FIND_ROOT_PATH=$roots" "-DCMAKE_LIBRARY_PATH=$libraries")
+  export PATH="$prefix/usr/bin:$prefix/bin:$PATH" CMAKE_PREFIX_PATH="$prefix:$prefix/usr"
+  # Debian's own place for HDF5, which CMake asks h5cc for: not part of an extracted tree.
+  [ ! -d "$prefix/usr/include/hdf5/serial" ] || from_prefix+=("-DHDF5_C_INCLUDE_DIR=$prefix/usr/include/hdf5/serial")
+fi
+programs=$build
 if [ -n "$binaries" ]; then
-  [ -e "$build/bin/gradtool" ] && [ "$build/bin/gradtool" -nt "$binaries" ] || { mkdir -p "$build" && tar -xf "$binaries" -C "$build" --touch; }
-  [ -n "$commit" ] || commit=$(cat "$build/commit")
+  programs=$build/bundle
+  rm -rf "$programs"
+  mkdir "$programs"
+  tar -xf "$binaries" -C "$programs"
+  commit=${commit_given:-$(cat "$programs/commit")}
 elif wanted configure; then
   arguments=(-S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGRADTOOL_WERROR=OFF -DGRADTOOL_TORCH=OFF
     -DGRADTOOL_REPORT=OFF -DGRADTOOL_NS3=OFF -DGRADTOOL_PYTHON_MODULE=OFF "-DCMAKE_LIBRARY_PATH=$build/wheels/lib")
@@ -175,26 +219,7 @@ elif wanted configure; then
     done
     arguments+=(-DGRADTOOL_CUDA=ON -DCMAKE_CUDA_COMPILER="$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=$architectures")
   fi
-  if [ -n "$prefix" ]; then
-    if [ -f "$prefix" ]; then
-      mkdir -p "$build/prefix"
-      tar -xf "$prefix" -C "$build/prefix"
-      prefix=$build/prefix
-    fi
-    roots="$prefix;$prefix/usr"
-    multiarch=$(g++ -print-multiarch 2>/dev/null || true)
-    libraries=$build/wheels/lib
-    for folder in lib "lib/$multiarch" usr/lib "usr/lib/$multiarch" "usr/lib/$multiarch/hdf5/serial" \
-      "usr/lib/$multiarch/openblas-pthread" "usr/lib/$multiarch/lapack" "usr/lib/$multiarch/blas"; do
-      [ -d "$prefix/$folder" ] || continue
-      LD_LIBRARY_PATH=$prefix/$folder:$LD_LIBRARY_PATH
-      libraries="$libraries;$prefix/$folder"
-    done
-    arguments+=("-DCMAKE_PREFIX_PATH=$roots" "-DCMAKE_FIND_ROOT_PATH=$roots" "-DCMAKE_LIBRARY_PATH=$libraries")
-    export PATH="$prefix/usr/bin:$prefix/bin:$PATH" CMAKE_PREFIX_PATH="$prefix:$prefix/usr"
-    # Debian's own place for HDF5, which CMake asks h5cc for: not part of an extracted tree.
-    [ ! -d "$prefix/usr/include/hdf5/serial" ] || arguments+=("-DHDF5_C_INCLUDE_DIR=$prefix/usr/include/hdf5/serial")
-  fi
+  [ -z "$prefix" ] || arguments+=("${from_prefix[@]}")
   if ! cmake "${arguments[@]}" >"$build/configure.log" 2>&1; then tail -n 40 "$build/configure.log"; exit 1; fi
   grep -E '^-- gradtool' "$build/configure.log" || true
 fi
@@ -203,10 +228,15 @@ if [ -z "$binaries" ] && wanted build; then
   [ -n "$emulated" ] || targets+=(comm_cuda_runtime)
   if ! cmake --build "$build" --target "${targets[@]}" >"$build/build.log" 2>&1; then tail -n 40 "$build/build.log"; exit 1; fi
 fi
-[ "$stages" != configure ] || exit 0
-gradtool=$build/bin/gradtool microbench=$build/bin/gradtool_microbench
-find_test() { find "$build/tests" -type f -name "$1" -perm -u+x | head -n 1; }
+case ",$stages," in *,tests,* | *,bench,* | *,ncu,* | *,sanitize,*) ;; *) exit 0 ;; esac
+gradtool=$programs/bin/gradtool microbench=$programs/bin/gradtool_microbench
+find_test() { find "$programs/tests" -type f -name "$1" -perm -u+x | head -n 1; }
 [ -x "$gradtool" ] || die 1 "there is no $gradtool: --stages configure,build, or --binaries"
+if [ -z "$emulated" ]; then
+  timeout 60 "$(find_test comm_cuda_runtime)" --gtest_brief=1 >"$build/runtime.log" 2>&1 || true
+  grep -q 'PASSED' "$build/runtime.log" && ! grep -q 'PASSED  \] 0 tests' "$build/runtime.log" ||
+    { tail -n 5 "$build/runtime.log"; die 1 "nvidia-smi sees $card, and these programs do not run on it"; }
+fi
 export GRADTOOL_METHOD_FOLDER=$PWD/lib/methods  # the binaries may come from another place
 
 # First what no emulation can show: inputs of edge cases, and the card's own NaN. With few tests of an emulated GPU, only to see them run.
@@ -258,7 +288,9 @@ if wanted bench "micro-benchmarks"; then
       echo "skipped bench of a $model: no Python with numpy and h5py"
       continue
     elif [ ! -e "$capture" ]; then
-      check "write-$model" 60 env PYTHONPATH=python/src "$python" scripts/large_capture.py --model "$model" --workers 2 --write "$capture"
+      check "write-$model" 60 env PYTHONPATH=python/src "$python" scripts/large_capture.py --model "$model" --workers 2 --write "$capture.part"
+      case " ${failed[*]-} ${unfinished[*]-} " in *" write-$model "*) rm -f "$capture.part"; continue ;; esac
+      mv "$capture.part" "$capture"
     fi
     # With a network each codec is replayed by every way that an answer may take.
     check "bench-$model" 90 "$gradtool" bench "$capture" --device cuda --codec "$codecs" --timing isolated --iters 20 --network 100gbe --nodes 16 \
@@ -277,7 +309,7 @@ if wanted ncu; then
     for codec in fp16 int8 fp8 mx qsgd natural signsgd topk:ratio=0.01 uint8 exponent vgc thc dgc fft demo; do
       check "ncu-$codec" 20 "$ncu" --clock-control none --metrics $metrics --csv --print-units base --log-file "$build/ncu-one.csv" \
         --launch-count 60 "$microbench" --device=cuda --elements=26214400 --once --codec=$codec
-      { echo "# $codec"; cat "$build/ncu-one.csv" 2>/dev/null; } >>"$build/ncu.csv"
+      { echo "# $codec"; cat "$build/ncu-one.csv" 2>/dev/null || true; } >>"$build/ncu.csv"
       rm -f "$build/ncu-one.csv"
     done
   else
@@ -306,7 +338,7 @@ fi
 
 printf '\n######## report (after %d s)\n' $((SECONDS - started))
 [ -z "$watcher" ] || kill "$watcher" 2>/dev/null || true
-tar -C "$build" -cJf "$out/logs.tar.xz" $(cd "$build" && ls ./*.log clocks.csv ncu.csv 2>/dev/null)
+(cd "$build" && find . -maxdepth 1 \( -name '*.log' -o -name clocks.csv -o -name ncu.csv \) -print0 | tar -cJf "$out/logs.tar.xz" --null -T -) || echo "no logs.tar.xz"
 report=(--out "$out" --log "$build" --card "$card" --commit "$commit" --nvcc "$nvcc" --command "gpu-check.sh --stages $stages${quick:+ --quick}${emulated:+ --emulated}"
   --seconds $((SECONDS - started)) --failed "${failed[*]-}" --unfinished "${unfinished[*]-}")
 if command -v python3 >/dev/null; then

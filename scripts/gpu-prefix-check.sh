@@ -15,7 +15,7 @@ printf '#!/bin/sh\ncase "$*" in *compute_cap*) echo 9.0 ;; *) echo "a card" ;; e
 chmod +x "$work/bin/nvidia-smi"
 scripts/gpu-prefix.sh "$work/prefix.tar.xz"
 dpkg-query -W -f '${binary:Package}\n' | grep -E -- '-dev(:|$)' | grep -vE '^(libc6|libstdc\+\+-[0-9]+|libgcc-[0-9]+|linux-libc|libcrypt)-dev' | xargs dpkg -L |
-  grep -E '^/usr/include/.*\.|\.(so|a|cmake|pc)$' >"$work/hidden"
+  grep -E '^/usr/(include/.*\.|.*\.(so|a|cmake|pc)$)' >"$work/hidden"  # nothing outside of what is mounted over
 export work stages=${1:-configure}
 unshare -m bash -euo pipefail -c '
   mount -t tmpfs tmpfs "$work/layers" && mkdir "$work"/layers/{up,own} &&
@@ -27,5 +27,5 @@ unshare -m bash -euo pipefail -c '
   PATH="$work/bin:$PATH" scripts/gpu-check.sh --prefix "$work/prefix.tar.xz" --build "$work/build" --out "$work/out" --stages "$stages" --minutes 30
   ! grep -E "^(HDF5|FFTW|Boost|GTest|BLAS|LAPACK|nlohmann)[A-Za-z_]*:(FILEPATH|PATH)=/usr/(lib|include)" "$work/build/CMakeCache.txt" ||
     { echo "gpu-prefix-check.sh: these are not the archive'"'"'s" >&2; exit 1; }
-  grep -E "^--   (HDF5|FFTW|CUDA|NCCL) +in" "$work/build/configure.log"
+  for name in HDF5 FFTW CUDA NCCL; do grep -E "^--   $name +in" "$work/build/configure.log"; done
 '

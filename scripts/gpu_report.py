@@ -66,6 +66,12 @@ def rows_of(path):
     return record["context"], {short[name]: both for name, both in rows.items()}
 
 
+def errors_of(path):
+    """Benchmarks that ended with an error, and its words."""
+    failed = [run for run in record_of(path)["benchmarks"] if run.get("error_occurred")]
+    return [f"* not timed: {'/'.join(parts_of(run)[1:])}: {run.get('error_message', '?')}" for run in failed] + ([""] if failed else [])
+
+
 def share(run):
     """Returns the share of a copy's speed as text; it is empty for a run that moves as many bytes as there are values."""
     return f"{run['of_copy']:.2f}" if "of_copy" in run else ""
@@ -90,8 +96,9 @@ def beside_torch(folder, elements, rows):
     except (OSError, ValueError, StopIteration):
         return ["PyTorch beside it: not measured.", ""]
     us = {name: f"{value:.1f}" for name, value in anchors.items() if isinstance(value, float)}
-    lines = [f"PyTorch {record['torch']} on as many values, us: copy {us['copy']} ({8 * elements / anchors['copy'] / 1e6:.2f} TB/s read and written; on a "
-             f"cold card {us['cold_copy']}), fill {us['fill']}, one read (sum) {us['read']}, to binary16 {us['half']}, topk of magnitudes, k = "
+    cold = f"; on a cold card {us['cold_copy']}" if "cold_copy" in us else ""
+    lines = [f"PyTorch {record['torch']} on as many values, us: copy {us['copy']} ({8 * elements / anchors['copy'] / 1e6:.2f} TB/s read and written{cold}), "
+             f"fill {us['fill']}, one read (sum) {us['read']}, to binary16 {us['half']}, topk of magnitudes, k = "
              f"{anchors['k']}: {us['topk']}, their whole sort {us['sort']}."]
     own = [both["encode"]["real_time"] for name, both in rows.items() if name.split(":")[0] == "topk" and "encode" in both]
     if own:
@@ -121,7 +128,7 @@ def table(path, elements):
             cells += [f"{run['real_time']:.1f}", f"{run['raw'] / 1e9:.0f}", share(run)] if run else [""] * 3
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {'' if target is None else target} |")
     lines += ["", "One flat tensor, default parameters. atomo sends such a vector whole: no decomposition is in its times."]
-    return lines + [""] + beside_libraries(rows) + steps(rows) + beside_torch(path.parent, elements, rows)
+    return lines + ["", *errors_of(path)] + beside_libraries(rows) + steps(rows) + beside_torch(path.parent, elements, rows)
 
 
 def beside_libraries(rows):
@@ -240,7 +247,9 @@ def bench(path):
     lines = [f"### {path.stem}: {rows[0]['model'] if rows else 'no rows'}", "",
              "| codec | ratio | nmse | encode, us | all-reduce, us | decode, us | noise of encode, % |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     names = [row["codec"] if row["params"] in ("", "default") else f"{row['codec']}:{row['params']}" for row in rows]
-    for name, row in zip(map(shortened(names).get, names), rows):
+    short = shortened(list(dict.fromkeys(names)))
+    for name, row in zip(names, rows):
+        name = short[name] + (f" by {row['aggregation']}" if names.count(name) > 1 else "")
         numbers = (row["payload_ratio"], row["nmse"], *(row[f"{phase}_us_median"] for phase in ("encode", "comm", "decode")), 100 * (row["encode_noise"] or 0.0))
         lines.append(f"| {name} | " + " | ".join("" if n is None else f"{n:.4g}" if i < 2 else f"{n:.1f}" for i, n in enumerate(numbers)) + " |")
     return lines + [""]
@@ -265,7 +274,8 @@ def main():
     lines = [f"# {options.card}", "",
              f"{'Commit ' + options.commit + '; ' if options.commit else ''}{card}; CUDA {nvcc.group(1) if nvcc else '?'}. "
              f"Command: `scripts/{options.command}`, {options.seconds} s. {clocks(options.log / 'clocks.csv')}", "",
-             f"**Failed: {options.failed}**" if options.failed else "No check failed.", "", "## Checks", ""]
+             f"**Failed: {options.failed}**" if options.failed else "No check failed.", "",
+             *([f"Cut short or not begun for lack of time: {options.unfinished}.", ""] if options.unfinished else []), "## Checks", ""]
     unfinished = {name.split(".")[0] for name in options.unfinished.split()}
     for name in CHECKS:
         logs = [log for log in (options.log / f"{name}.log", *sorted(options.log.glob(f"{name}.[0-9]*.log"))) if log.exists()]

@@ -52,12 +52,12 @@ def main():
     for elements in options.elements:
         x = torch.randn(elements, device="cuda") * 1e-3
         to = torch.empty_like(x)
-        cold = microseconds(lambda: to.copy_(x))
+        cold = {} if rows else {"cold_copy": microseconds(lambda: to.copy_(x))}
         begin = time.monotonic()
         while time.monotonic() - begin < 0.5:
             to.copy_(x)
             torch.cuda.synchronize()
-        row = {"elements": elements, "cold_copy": cold, "copy": microseconds(lambda: to.copy_(x)), "fill": microseconds(lambda: to.fill_(1.0)),
+        row = {"elements": elements, **cold, "copy": microseconds(lambda: to.copy_(x)), "fill": microseconds(lambda: to.fill_(1.0)),
                "read": microseconds(x.sum), "half": microseconds(x.half)}
         magnitudes = x.abs()
         k = max(1, round(RATIO * elements))

@@ -123,15 +123,24 @@ class Tensors {
 
 void register_cuda_tensors(const std::vector<CodecSpec>& specs) {
   cuda::require_device(0, "gradtool_microbench --device=cuda");
+  // The codec that is measured; one at a time has buffers.
+  struct Current {
+    std::string name;
+    std::unique_ptr<Tensors> tensors;
+  };
+  auto current = std::make_shared<Current>();
   for (const auto& spec : specs) {
     const CodecDescriptor& codec = *spec.descriptor;
     if (codec.gpu.codec == nullptr || codec.by_layout || spec.name() == "noop") continue;
-    auto setup = std::make_shared<std::unique_ptr<Tensors>>();  // made when first run
     const auto add = [&](const char* form, void (Tensors::*work)(), void (Tensors::*fused)()) {
       const std::string name = fmt::format("resnet50/{}/{}", full_name(spec), form);
-      register_on_device(name, [setup, spec, work, fused](benchmark::State& state) {
-        if (*setup == nullptr) *setup = std::make_unique<Tensors>(spec);
-        Tensors& tensors = **setup;
+      register_on_device(name, [current, spec, work, fused](benchmark::State& state) {
+        if (current->name != full_name(spec)) {
+          current->tensors = nullptr;
+          current->tensors = std::make_unique<Tensors>(spec);
+          current->name = full_name(spec);
+        }
+        Tensors& tensors = *current->tensors;
         const double at_once = tensors.time(fused).seconds;
         const DeviceTimer::Times times = tensors.time(work);
         report(state, times, tensors.raw(), 0.0, 0.0);

@@ -1,6 +1,7 @@
 #include "apps/microbench/device_timer.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace gradtool {
 namespace {
 
 bool g_once = false;
+bool g_failed = false;
 
 }  // namespace
 
@@ -59,12 +61,18 @@ void report(benchmark::State& state, const DeviceTimer::Times& times, double raw
   if (traffic > 0.0) state.counters["of_copy"] = traffic / times.seconds / (2.0 * copy_rate);
 }
 
+bool failed_on_device() {
+  return g_failed;
+}
+
 void register_on_device(const std::string& name, std::function<void(benchmark::State&)> body) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [body = std::move(body)](benchmark::State& state) {
                                  try {
                                    body(state);
-                                 } catch (const Error& error) {  // a card with too little memory for this one
+                                 } catch (const Error& error) {
+                                   if (std::string_view{error.what()}.find("out of memory") == std::string_view::npos)
+                                     g_failed = true;
                                    state.SkipWithError(error.what());
                                  }
                                })

@@ -39,7 +39,9 @@ class DeviceTimer {
 void report(benchmark::State& state, const DeviceTimer::Times& times, double raw, double traffic, double copy_rate);
 
 /// Registers a benchmark that times for itself: its body runs once. An Error of it is the benchmark's, and the others
-/// go on.
+/// go on. Other errors than too little memory make failed_on_device() true.
 void register_on_device(const std::string& name, std::function<void(benchmark::State&)> body);
+
+[[nodiscard]] bool failed_on_device();
 
 }  // namespace gradtool

@@ -98,7 +98,7 @@ int run_cuda(const Settings& settings) {
     register_cuda_tensors(settings.codecs);
     benchmark::RunSpecifiedBenchmarks();
     benchmark::Shutdown();
-    return 0;
+    return failed_on_device() ? static_cast<int>(Fault::backend) : 0;
   }
   const double copy_rate = register_cuda(settings.codecs, settings.elements);
   register_cuda_products(settings.codecs, settings.elements, copy_rate);
@@ -107,7 +107,7 @@ int run_cuda(const Settings& settings) {
   benchmark::AddCustomContext("elements", fmt::format("{}", settings.elements));
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
-  return 0;
+  return failed_on_device() ? static_cast<int>(Fault::backend) : 0;
 #else
   static_cast<void>(settings);
   throw Error{Fault::unavailable, "--device=cuda: this build has no CUDA"};

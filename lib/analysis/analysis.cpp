@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace gradtool {
 namespace {
@@ -75,13 +74,7 @@ std::vector<Cell> Analysis::leading_cells(const TensorInfo* tensor, std::string_
 
 std::vector<std::size_t> Scope::windows() const {
   std::vector<std::size_t> windows(steps());
-  if (iterations.empty()) return windows;
-  const auto distance = [&](std::size_t s) {
-    return iterations.at(first_step + s) - iterations.at(first_step + s - 1);
-  };
-  std::int64_t stride = std::numeric_limits<std::int64_t>::max();
-  for (std::size_t s = 1; s < steps(); ++s) stride = std::min(stride, distance(s));
-  for (std::size_t s = 1; s < steps(); ++s) windows[s] = windows[s - 1] + (distance(s) > stride ? 1 : 0);
+  for (std::size_t s = 0; s < windows.size() && !window_of.empty(); ++s) windows[s] = window_of.at(first_step + s);
   return windows;
 }
 

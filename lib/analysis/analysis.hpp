@@ -26,11 +26,12 @@ struct Scope {
   std::int64_t micro_batches = 1;             ///< K
   std::int64_t batch_size = 0;                ///< of a worker, in samples; 0: not known
   std::vector<std::int64_t> iterations = {};  ///< of all captured steps, counted from the first; empty: not known
+  /// The number of the window (lib/bench/windows.hpp) in which each of all captured steps lies; empty: one window.
+  std::vector<std::size_t> window_of = {};
 
   [[nodiscard]] std::size_t steps() const { return last_step - first_step + 1; }
-  /// For each studied step the number of its window: a step that follows at a larger distance than the smallest one
-  /// between two of them begins another (as windows_of() has it for a bench). All 0 where iterations are not known.
-  /// Steps of two windows are far apart in the training, and are not compared as neighbours.
+  /// For each studied step the number of its window; all 0 where `window_of` is empty. Steps of two windows are far
+  /// apart in the training, and are not compared as neighbours.
   [[nodiscard]] std::vector<std::size_t> windows() const;
 };
 

@@ -181,6 +181,9 @@ class Advice {
     ModelledGroup flat = group_;
     const auto deep = [](const ResultRow* row) { return row->inner && row->codec.name() != "none"; };
     flat.rows.erase(std::remove_if(flat.rows.begin(), flat.rows.end(), deep), flat.rows.end());
+    // With --levels nothing was replayed in one level.
+    const auto codec = [](const ResultRow* row) { return row->codec.name() != "none" && row->codec.name() != "noop"; };
+    if (std::none_of(flat.rows.begin(), flat.rows.end(), codec)) return "";
     const Advice advice{flat, acceptance_, several_cuts_};
     found = advice.taken();
     return fmt::format("Where all ranks reduce in one level, as in DDP: {}{}. ", advice.answer(),

@@ -151,6 +151,7 @@ class Bench {
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
     }
     if (options.sizes.empty()) {
+      expect_to_fit(*sources_.front());
       const std::uint64_t cache = divide_memory(*sources_.front());
       sources_.front() = std::make_unique<CachedGradients>(std::move(sources_.front()), cache);
       const auto& file = *sources_.front();
@@ -334,18 +335,48 @@ class Bench {
   /// Ranks whose gradients are in this machine's memory.
   [[nodiscard]] int ranks_here() const { return device_.across_processes ? place_.on_machine : ranks_; }
 
-  /// Those of --synthetic that fit into memory. Throws Fault::backend where none does.
+  /// Those of --synthetic that fit into memory, the same on all processes. Throws Fault::backend where none does.
   [[nodiscard]] std::vector<std::uint64_t> fitting_sizes() {
+    std::vector<double> misfits;
+    for (const std::uint64_t size : options_.sizes)
+      misfits.push_back(too_large_for(machine_memory(), size / 4, ranks_here()).empty() ? 0.0 : 1.0);
+    if (device_.across_processes) {
+      run_processes(
+          options_.processes(), [&](Communicator<Space::host>& comm) { comm.agree_max(misfits); },
+          options_.comm_timeout);
+    }
     std::vector<std::uint64_t> sizes;
-    for (const std::uint64_t size : options_.sizes) {
-      const std::string reason = too_large_for(machine_memory(), size / 4, ranks_here());
-      if (reason.empty())
+    for (std::size_t i = 0; i < misfits.size(); ++i) {
+      const std::uint64_t size = options_.sizes[i];
+      if (misfits[i] == 0.0) {
         sizes.push_back(size);
-      else if (known_.left_out.empty())
-        known_.left_out = fmt::format("not benched, {} and whatever is as large: {}", size_name(size), reason);
+      } else if (known_.left_out.empty()) {
+        const std::string reason = too_large_for(machine_memory(), size / 4, ranks_here());
+        known_.left_out = fmt::format("not benched, {} and whatever is as large: {}", size_name(size),
+                                      reason.empty() ? "it does not fit into another machine's memory" : reason);
+      }
     }
     if (sizes.empty()) throw Error{Fault::backend, known_.left_out};
     return sizes;
+  }
+
+  /// Throws Fault::backend where the largest unit of the chosen tensors cannot fit into memory.
+  void expect_to_fit(const GradientSource& file) const {
+    std::vector<std::size_t> chosen;
+    for (std::size_t t = 0; t < file.tensors().size(); ++t) {
+      if (options_.layers.empty() || matches(options_.layers, file.tensors()[t].name)) chosen.push_back(t);
+    }
+    for (const auto& granularity : options_.granularities) {
+      std::size_t largest = 0;
+      for (const auto& unit : make_units(file.tensors(), chosen, granularity, reduced_in_))
+        largest = std::max(largest, unit.elements);
+      const std::string reason = too_large_for(machine_memory(), largest, ranks_here());
+      if (reason.empty()) continue;
+      throw Error{Fault::backend,
+                  fmt::format("{}: {}: leave such tensors out (--layers), replay fewer ranks (--ranks) or "
+                              "give each a machine (--comm mpi)",
+                              options_.file, reason)};
+    }
   }
 
   /// Sets range_elements_, the same on all processes, and returns what this one may keep of the file in memory, in
@@ -357,14 +388,6 @@ class Bench {
     std::uint64_t cache = mine;
     for (const auto& granularity : options_.granularities) {
       const auto units = make_units(file.tensors(), all, granularity, reduced_in_);
-      std::size_t largest = 0;
-      for (const auto& unit : units) largest = std::max(largest, unit.elements);
-      const std::string reason = too_large_for(machine_memory(), largest, ranks_here());
-      if (!reason.empty())
-        throw Error{Fault::backend,
-                    fmt::format("{}: {}: leave such tensors out (--layers), replay fewer ranks (--ranks) or "
-                                "give each a machine (--comm mpi)",
-                                options_.file, reason)};
       const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_);
       range_elements_ = plan.range_elements;
       cache = std::min(cache, plan.cache_bytes);

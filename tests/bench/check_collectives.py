@@ -287,7 +287,9 @@ def check_chosen_levels(folder):
     line = re.search(r"Again: (gradtool bench .*--nodes 8 --reduce alltoall --levels node=2 .*)", said[4])
     assert line, said[4]
     again = subprocess.run([GRADTOOL, *shlex.split(line[1])[1:], "--csv", "-"], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                           text=True).stdout
+                           text=True)
+    assert "in one level, as in DDP" not in " ".join(again.stderr.split()), "nothing was replayed in one level"
+    again = again.stdout
     again = [r for r in csv.DictReader(io.StringIO(again)) if r["codec"] == "int8" and r["time_source"] == "modelled"]
     first = rows[4]["int8", "alltoall", "32"]
     assert len(again) == 1 and all(again[0][c] == first[c] for c in ("comm_us_median", "nmse", "levels", "ranks", "wire_bytes_across")), (again, first)
