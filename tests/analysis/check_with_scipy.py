@@ -211,6 +211,12 @@ def evenly(total, count):
     return list(range(total)) if total <= count else [i * (total - 1) // (count - 1) for i in range(count)]
 
 
+def windows(iteration):
+    """For each captured step, how many gaps lie before it: distances above the smallest one."""
+    distance = np.diff(iteration)
+    return np.concatenate([[0], np.cumsum(distance > distance.min())]) if len(distance) else np.zeros(1, int)
+
+
 def rounded(value):
     return int(np.floor(value + 0.5))
 
@@ -429,12 +435,14 @@ def check_steps(load, capture):
     finite = [t for t in capture["tensors"] if t["finite"]]
     means = {(t["name"], t["kind"]): t["mean"] for t in finite}
     means["all", ""] = np.concatenate([t["mean"] for t in finite], axis=1)
+    window = windows(capture["iteration"])
     main, lags = {}, {}
     for key, mean in means.items():
         main[key[:1]] = {f"step_lag_{lag}": None for lag in (1, 2, 4, 8, 16)}
         varied = [not constant(x) for x in mean]
         for lag in range(1, min(16, len(mean) - 1) + 1):
-            found = [pearson(mean[i], mean[i + lag]) for i in range(len(mean) - lag) if varied[i] and varied[i + lag]]
+            found = [pearson(mean[i], mean[i + lag]) for i in range(len(mean) - lag)
+                     if varied[i] and varied[i + lag] and window[i] == window[i + lag]]
             if found:
                 lags[(*key, str(lag))] = {"pearson": np.mean(found), "pairs": len(found)}
                 if lag in (1, 2, 4, 8, 16):
@@ -537,9 +545,10 @@ def check_gradiveq(load, capture):
 
 # Low rank: low_rank, subspaces
 
-def step_pairs(steps):
-    """First steps of up to four pairs of consecutive steps, evenly spaced among all such pairs."""
-    return evenly(steps - 1, 4)
+def step_pairs(iteration):
+    """First steps of up to four pairs of consecutive steps of a window, evenly spaced among all such pairs."""
+    pairs = np.flatnonzero(np.diff(windows(iteration)) == 0)
+    return [int(pairs[i]) for i in evenly(len(pairs), 4)]
 
 
 def both(starts):
@@ -562,7 +571,7 @@ def filter_pearsons(matrix):
     return np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
 
 
-def matrix_sums(t, starts):
+def matrix_sums(t, starts, window):
     sums = {}
     shape = t["shape"]
     matrices = {step: t["mean"][step].reshape(shape[0], -1) for step in both(starts)}
@@ -586,7 +595,7 @@ def matrix_sums(t, starts):
         pearsons = filter_pearsons(matrices[step])
         if pearsons is not None:
             add(sums, "filters", pearsons.mean(), np.abs(pearsons).mean(), 1)
-    for start in [step for step in decomposed if step + 1 in decomposed]:
+    for start in [step for step in decomposed if step + 1 in decomposed and window[step] == window[step + 1]]:
         for rank in (1, 2, 4, 8):
             # Directions without energy are arbitrary.
             if rank < side and min(decomposed[step][1][rank - 1] for step in (start, start + 1)) > 0:
@@ -622,9 +631,10 @@ def check_power_shares(rows):
 
 
 def check_low_rank(load, capture):
-    starts = step_pairs(len(capture["iteration"]))
+    starts = step_pairs(capture["iteration"])
+    window = windows(capture["iteration"])
     by_name = {t["name"]: t for t in capture["tensors"]}
-    every = pooled(capture["tensors"], lambda t: matrix_sums(t, starts), kinds=False)
+    every = pooled(capture["tensors"], lambda t: matrix_sums(t, starts, window), kinds=False)
     main, subspaces = {}, {}
     for row, sums in every.items():
         main[row[:1]] = low_rank_row(by_name.get(row[0]), sums, starts)
