@@ -2,11 +2,11 @@
 # Everything that needs an NVIDIA GPU, in one command, on a machine with a card and perhaps no network: builds for the cards that are
 # there, runs the GPU tests, the micro-benchmarks, a bench of large captures, Nsight Compute over some kernels and compute-sanitizer over
 # some tests. Writes one folder: README.md, microbench-*.json, bench-*.json, torch.json and logs.tar.xz. Ends with a summary, non-zero when a
-# check failed. A report is written all the same: it says which failed, and what there was no time for.
+# check failed. A report is written all the same: it says which failed, and what there was no time for. A build that fails ends it before.
 #
 # Usage: scripts/gpu-check.sh [OPTION...]
-#   --stages LIST    some of probe,configure,build,tests,bench,ncu,sanitize, in this order; all by default. The report is always written, and
-#                    counts what earlier runs with the same --build and --out left of other stages
+#   --stages LIST    some of probe,configure,build,tests,bench,ncu,sanitize, in this order; all by default. From tests on there is a report,
+#                    which counts what earlier runs with the same --build and --out left of other stages
 #   --binaries FILE  instead of building: an archive that scripts/gpu-bundle.sh made on a machine with nvcc and the libraries
 #   --prefix PATH    where HDF5, CLI11, fmt, nlohmann-json, FFTW, LAPACK, GoogleTest and Google Benchmark are, when not in /usr: the
 #                    archive that scripts/gpu-prefix.sh makes, the root of an extracted package tree, or an install prefix
@@ -64,6 +64,7 @@ pending=() jobs=()
 begin() { # name seconds command...
   local name=$1 limit=$2 left=$((deadline - SECONDS))
   shift 2
+  [ -z "$emulated" ] || limit=$left  # a rehearsal is a test, and must not depend on how fast the machine is
   [ "$left" -ge "$limit" ] || limit=$left
   rm -f "$build/$name.log" "$build/$name.status"
   if [ "$limit" -lt 5 ]; then

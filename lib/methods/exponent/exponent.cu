@@ -356,13 +356,9 @@ __device__ void pop_exponents(const DecodeShared& shared, std::uint32_t count, s
   }
 }
 
-/// Adds four neighbours to `out`, or, `Exact`, stores their bits there.
-template <bool Exact>
-__device__ void put_four(Four<float> value, float weight, std::size_t at, std::size_t count, float* out, bool aligned) {
-  if constexpr (!Exact) {
-    for (float& each : value.value) each *= weight;
-    add_four(value, at, count, out, aligned);
-  } else if (aligned && at + 4 <= count) {
+/// Stores four neighbours, or as many of them as lie before `count`.
+__device__ void put_four(const Four<float>& value, std::size_t at, std::size_t count, float* out, bool aligned) {
+  if (aligned && at + 4 <= count) {
     *reinterpret_cast<Four<float>*>(out + at) = value;
   } else {
     for (std::uint32_t i = 0; i < 4 && at + i < count; ++i) out[at + i] = value.value[i];
@@ -424,7 +420,7 @@ __device__ void put_coded(const std::byte* chunk, std::size_t bytes, const Coded
           value.value[i] = format::float_of(Exponents::join(four >> 8 * i & 0xffu, uppers >> 8 * i & 0xffu, lowers[i]));
           if constexpr (!Exact) value.value[i] = old.value[i] + weight * value.value[i];
         }
-        put_four<true>(value, weight, at, count, out, aligned);
+        put_four(value, at, count, out, aligned);
       }
     }
     __syncthreads();
