@@ -1,14 +1,14 @@
 """The claims of papers about accuracy, in our words, and the trials that test them here.
 
-A trial trains an arm beside what it is compared with. It passes when the mean difference of accuracy is at least -points, and the
-ratio is at least what it says. A claim holds when all of its trials that ran pass, holds in part when some do, and does not hold
-here when none does.
+A trial trains an arm beside what it is compared with. It holds when the ratio of bytes is at least what it says, and the low end of the
+interval of the difference of accuracy is at least -points; it fails when the ratio is less, a run of the arm diverges, or the high end
+of the interval is below -points; else it is undecided. Intervals are as wide as Holm's correction over the trials of a claim makes them.
 """
 import dataclasses
 import math
 
 import campaigns
-from results import difference
+from results import corrected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,44 +38,76 @@ class Outcome:
     trial: Trial
     arm: object  # Arm
     against: object
-    difference: object  # Difference
+    difference: object  # Difference; None where accuracy does not count
     ratio: float
-    passes: bool
-    close: bool  # whether the interval reaches across the limit, so that other seeds might decide otherwise
+    word: str
+    level: float = 0.95  # confidence of the interval that decides, after Holm's correction
+
+    @property
+    def bounds(self):
+        return (None, None) if self.difference is None else self.difference.bounds(self.level)
+
+    @property
+    def sends(self):
+        """Whether the bytes are as few as the trial wants."""
+        return self.trial.ratio is None or self.ratio >= self.trial.ratio
+
+    @property
+    def power(self):
+        """The chance of holding for an arm that loses nothing, by its accuracy; None where a trial asks for a gain."""
+        return self.difference.power(-self.trial.points, self.level) if self.difference and self.trial.points > 0 else None
 
 
-def outcome(trial, results):
-    """None where a campaign that the trial needs did not run."""
+HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+
+
+def compared(trial, results):
+    """(arm, against) of a trial; None where a campaign that it needs did not run."""
     arm = results.arm(trial.campaign, trial.arm)
     against = results.arm(*(trial.against or (trial.campaign, "none")))
-    if arm is None or against is None:
-        return None
-    gap, ratio = None, results.ratio(arm, trial.kind)
-    sends = trial.ratio is None or ratio >= trial.ratio
-    keeps, close = True, False
-    if trial.points is not None:
-        gap = difference(arm, against)
-        keeps = not gap.diverged and gap.mean >= -trial.points
-        close = sends and not gap.diverged and (gap.low is None or gap.low < -trial.points <= gap.high)
-    return Outcome(trial, arm, against, gap, ratio, keeps and sends, close)
+    return None if arm is None or against is None else (arm, against)
 
 
-HOLDS, PART, NOT = "holds", "holds in part", "does not hold here"
+def judge(claim, results):
+    """The outcome of each trial of a claim, None for one that did not run."""
+    found = []
+    for trial in claim.trials:
+        pair = compared(trial, results)
+        if pair is None:
+            found.append(None)
+            continue
+        gap = results.difference(*pair) if trial.points is not None else None
+        found.append(Outcome(trial, *pair, gap, results.ratio(pair[0], trial.kind), UNDECIDED))
+    tested = [o for o in found if o and o.difference and not o.difference.diverged]
+    decided = corrected([o.difference.p_value(-o.trial.points) for o in tested])
+    for o, (rejected, level) in zip(tested, decided):
+        o.level = level
+        if rejected:
+            o.word = HOLDS if o.difference.mean >= -o.trial.points else FAILS
+    for o in filter(None, found):
+        if not o.sends or (o.difference and o.arm.diverged):
+            o.word = FAILS
+        elif o.difference is None:
+            o.word = HOLDS
+    return found
+
+
+PART, PART_FAILS, NOT = "holds in part", "fails in part", "does not hold here"
 
 
 def verdict(outcomes):
-    ran = [o for o in outcomes if o is not None]
-    if not ran:
+    words = {o.word for o in outcomes if o is not None}
+    if not words:
         return "not run"
-    passed = sum(o.passes for o in ran)
-    return HOLDS if passed == len(ran) else PART if passed else NOT
+    if len(words) == 1:
+        return {HOLDS: HOLDS, FAILS: NOT, UNDECIDED: UNDECIDED}[words.pop()]
+    return PART if HOLDS in words else PART_FAILS
 
 
 MAIN = ("lenet5", "none")  # with the optimiser's momentum: what methods with momentum of their own are compared with
 # GradiVeQ's ratio of 8 in both phases of its cycle, over a training whose first part travels as it is.
 GRADIVEQ_RATIO = 1 / (campaigns.GRADIVEQ_WARM_UP + (1 - campaigns.GRADIVEQ_WARM_UP) / 8)
-FFT_RATIO = 32 / 10 / (1 - 0.85)  # of the values alone: 10 of 32 bits, of 15 % of the frequencies
-FFT_WITH_BITMAP = 32 / (10 * (1 - 0.85) + 0.5)  # and half a bit an element that says which frequencies they are
+FFT_WITH_BITMAP = 32 / (10 * (1 - 0.85) + 0.5)  # 10 of 32 bits, of 15 % of the frequencies, and half a bit an element for which these are
 VGC_2 = campaigns.VGC[2]
 SMALL = "ImageNet's and large language models need days of many processors and cannot be shown on two cores; "
 
@@ -87,16 +119,16 @@ PAPERS = (
           "that does not fall costs accuracy (theorem 3.4); one that falls with the learning rate does not (theorem 3.5, figure 13).",
           (Trial("lenet5-fft", "fft:theta=0.85,bits=10", ratio=0.99 * FFT_WITH_BITMAP, says="as good as SGD, at the ratio that bitmaps leave"),
            Trial("resnet20", "fft:theta=0.85,bits=10", ratio=0.99 * FFT_WITH_BITMAP, says="the same, residual network"),
-           Trial("lenet5-fft", "fft:theta=0.85,bits=10", points=None, ratio=FFT_RATIO, says="the ratio that the paper states"),
-           Trial("lenet5-fft", "fft:theta=0.85,bits=10", 0.0, ("lenet5-fft", "topk:ratio=0.15,ef=off"), says="no worse than top-k"),
-           Trial("lenet5-fft", "fft:theta=0.85,bits=10", 0.0, ("lenet5-fft", "qsgd:bits=3"), says="no worse than QSGD"),
-           Trial("lenet5-fft", "fft:theta=0.85,bits=10", 0.0, ("lenet5-fft", "terngrad:clip=off"), says="no worse than TernGrad"),
+           Trial("lenet5-fft", "fft:theta=0.85,bits=10", 0.0, ("lenet5-fft", "topk:ratio=0.15,ef=off"), says="better than top-k"),
+           Trial("lenet5-fft", "fft:theta=0.85,bits=10", 0.0, ("lenet5-fft", "qsgd:bits=3"), says="better than QSGD"),
+           Trial("lenet5-fft", "fft:theta=0.85,bits=10", 0.0, ("lenet5-fft", "terngrad:clip=off"), says="better than TernGrad"),
            Trial("lenet5-fft", "fft:theta=0.9,schedule=drop", says="theta 0.9 that drops to 0 with the learning rate"),
            Trial("lenet5-fft", "fft:theta=0.99,schedule=drop", 0.0, ("lenet5-fft", "fft:theta=0.99,bits=10"),
-                 says="dropping theta is no worse than keeping it")),
+                 says="dropping theta is better than keeping it")),
           SMALL + "LeNet-5 and ResNet-20 stand for AlexNet and ResNet-32, minutes of training for 70 and 180 epochs. Vectors are as long as these "
           "models: "
-          "a chunk holds whole layers.", ("fft", "topk", "qsgd", "terngrad")),
+          "a chunk holds whole layers. The paper's ratio of 21.3 is of the values alone; with the bitmap that says which frequencies they are it is 16, "
+          "and 15.8 is asked for.", ("fft", "topk", "qsgd", "terngrad")),
     Claim("gradiveq", "GradiVeQ loses no more than a point, like 4-bit QSGD",
           "Yu et al., NeurIPS 2018, arXiv 1811.03617, section 4",
           "ResNet-32 on CIFAR-100 with six nodes: a top-1 accuracy of 0.666, 0.667 with 4-bit QSGD and 0.676 uncompressed, with principal "
@@ -117,8 +149,8 @@ PAPERS = (
            Trial("lenet5-vgc", VGC_2, 3.0, ratio=100, says="momentum, alpha' = 2, two orders of magnitude"),
            Trial("lenet5-vgc", campaigns.VGC[0], 3.0, ratio=10, says="momentum, alpha' = 1"),
            Trial("lenet5-vgc", campaigns.HYBRIDS[1], 5.0, ratio=1000, says="hybrid, tau = 0.1, momentum: three orders"),
-           Trial("lenet5-vgc", VGC_2, 0.0, ("lenet5-vgc", "strom:tau=0.1"), says="no worse than Strom's threshold of 0.1"),
-           Trial("lenet5-vgc-adam", VGC_2, 0.0, ("lenet5-vgc-adam", "strom:tau=0.01"), says="no worse than Strom's of 0.01, Adam")),
+           Trial("lenet5-vgc", VGC_2, 0.0, ("lenet5-vgc", "strom:tau=0.1"), says="better than Strom's threshold of 0.1"),
+           Trial("lenet5-vgc-adam", VGC_2, 0.0, ("lenet5-vgc-adam", "strom:tau=0.01"), says="better than Strom's of 0.01, Adam")),
           SMALL + "the variance is estimated from 8 micro-batches of 4 images, not from 64 single ones, and alpha is converted for it. The paper "
           "trains "
           "for 300 epochs: gradients grow noisier late in a training, and a noisier gradient sends less.", ("vgc", "strom")),
@@ -146,8 +178,8 @@ PAPERS = (
            Trial("resnet20", "dlcp:model=iid,loss=0.03,bound=1", says="3 % lost at random, residual network"),
            Trial("gpt-nano", "dlcp:model=iid,loss=0.03,bound=1", says="3 % lost at random, language model"),
            Trial("lenet5-dlcp", campaigns.MARKED_LOSS[2], says="about 10 % lost, large packets marked"),
-           Trial("lenet5-dlcp", campaigns.MARKED_LOSS[3], 0.0, ("lenet5-dlcp", campaigns.RANDOM_LOSS[3]), says="marked no worse than at random, about 20 %"),
-           Trial("lenet5-dlcp", campaigns.MARKED_LOSS[4], 0.0, ("lenet5-dlcp", campaigns.RANDOM_LOSS[4]), says="marked no worse than at random, about 30 %"),
+           Trial("lenet5-dlcp", campaigns.MARKED_LOSS[3], 0.0, ("lenet5-dlcp", campaigns.RANDOM_LOSS[3]), says="marked better than at random, about 20 %"),
+           Trial("lenet5-dlcp", campaigns.MARKED_LOSS[4], 0.0, ("lenet5-dlcp", campaigns.RANDOM_LOSS[4]), says="marked better than at random, about 30 %"),
            Trial("lenet5-dlcp", "none", -1.0, ("lenet5-dlcp", campaigns.RANDOM_LOSS[4]), says="30 % at random cost more than a point in the same epochs")),
           "Losses are emulated between a worker and everybody else, nothing is sent again, and the gradient of LeNet-5 has few packets. That tails "
           "get shorter, "
@@ -189,9 +221,9 @@ BASELINES = (
           "Signs alone may fail to converge or to generalise; with the error fed back they reach the accuracy of SGD at one bit an element.",
           (Trial("lenet5", "efsignsgd", ratio=30, says="LeNet-5"), Trial("resnet20", "efsignsgd", ratio=30, says="ResNet-20"),
            Trial("gpt-nano", "efsignsgd", ratio=30, says="a language model"),
-           Trial("lenet5", "efsignsgd", 0.0, ("lenet5", "signsgd"), says="no worse than signs at the rate of SGD"),
-           Trial("lenet5", "efsignsgd", 0.0, ("lenet5-sign-0.001", "signsgd:scale=none"), says="no worse than signs at a rate of 0.001"),
-           Trial("lenet5", "efsignsgd", 0.0, ("lenet5-sign-0.0001", "signsgd:scale=none"), says="no worse than signs at a rate of 0.0001")),
+           Trial("lenet5", "efsignsgd", 0.0, ("lenet5", "signsgd"), says="better than signs at the rate of SGD"),
+           Trial("lenet5", "efsignsgd", 0.0, ("lenet5-sign-0.001", "signsgd:scale=none"), says="better than signs at a rate of 0.001"),
+           Trial("lenet5", "efsignsgd", 0.0, ("lenet5-sign-0.0001", "signsgd:scale=none"), says="better than signs at a rate of 0.0001")),
           "VGG-11 and ResNet-18 on CIFAR in the paper. Two rates for plain signs are no search for the best one.", ("efsignsgd", "signsgd")),
     Claim("onebit", "One bit an element costs hardly any accuracy", "Seide et al., Interspeech 2014, abstract and section 3",
           "Speech networks lose next to nothing with signs, two means a column, and the error added to the next minibatch.",
@@ -218,7 +250,6 @@ BASELINES = (
            Trial("gpt-nano", "thc:bits=4", kind="wire", ratio=5, says="4 bits, a language model")),
           SMALL + "a bucket is the whole model, so layers of different scale share a norm."),
 )
-
 
 
 def relevant(claim, results):

@@ -31,12 +31,103 @@ class Arm:
 
 @dataclasses.dataclass
 class Difference:
-    """In points of accuracy, over pairs with the same seed; low and high bound the mean with 95 % confidence (Student's t)."""
+    """In points of accuracy, over pairs with the same seed. Its interval is Student's t, whose degrees of freedom are those of the
+    deviation that the standard error rests on."""
     mean: float
-    low: float | None
-    high: float | None
+    error: float | None  # standard error of the mean; None: there is nothing to tell it from
+    freedom: float
     pairs: int
     diverged: bool = False
+    pooled: bool = False  # whether the deviation is that of all arms of the campaign
+
+    def bounds(self, level=0.95):
+        """The interval of this confidence, (None, None) where there is none."""
+        if self.error is None:
+            return None, None
+        half = float(scipy.stats.t.ppf((1 + level) / 2, self.freedom)) * self.error if self.error else 0.0
+        return self.mean - half, self.mean + half
+
+    def p_value(self, limit):
+        """Two-sided, of the hypothesis that the difference is `limit`: at most 1 - level where the interval of that level excludes it."""
+        if self.error is None:
+            return 1.0
+        return 2 * float(scipy.stats.t.sf(abs(self.mean - limit) / self.error, self.freedom)) if self.error else 0.0
+
+    def power(self, limit, level):
+        """The chance that the interval of this level lies above `limit` where the true difference is 0."""
+        if not self.error:
+            return None
+        needed, gap = float(scipy.stats.t.ppf((1 + level) / 2, self.freedom)), -limit / self.error
+        # The noncentral t as a mean over quantiles of the estimated deviation: scipy.stats.nct is not a number for some of these.
+        deviations = np.sqrt(scipy.stats.chi2.ppf((np.arange(2000) + 0.5) / 2000, self.freedom) / self.freedom)
+        return float(scipy.stats.norm.cdf(gap - needed * deviations).mean())
+
+
+@dataclasses.dataclass
+class Pool:
+    """The deviation of a single run, pooled over arms of a campaign: a two-way analysis of variance (arm, seed) without replication, as a
+    seed decides weights and data for all arms alike."""
+    arms: tuple  # names
+    seeds: int
+    residual: float  # mean square of what neither arm nor seed explains
+    freedom: int
+    between: float  # mean square of seeds
+    equal: float  # p of Bartlett's test that the arms have one variance
+    LEAST = 4  # arms, below which there is nothing to compare an arm's variance with
+
+    @property
+    def deviation(self):
+        return math.sqrt(self.residual)
+
+
+NEAR = 2.0  # points below none, up to which arms are pooled with it: runs of arms that lose more scatter more
+
+
+def pools_of(arms, baseline):
+    """The pools of a campaign, of arms near the accuracy `baseline` (and above) and of the others, and the arms in neither. Out are arms that
+    did not finish with every seed; that have learned less than half of what none has, whose runs may all end at the same guess; and whose
+    variance is larger than that of their pool by Cochran's test (1941) at 5 %, one by one. They keep a deviation of their own."""
+    seeds = max((len(arm.accuracy) for arm in arms), default=0)
+    near, far, alone = [], [], []
+    for arm in arms:
+        mean = statistics.fmean(arm.accuracy.values()) if arm.accuracy else 0.0
+        whole = len(arm.accuracy) == seeds and not arm.diverged and mean >= baseline / 2
+        (alone if not whole else near if 100 * (mean - baseline) >= -NEAR else far).append(arm)
+    pools = []
+    for chosen in (near, far):
+        while seeds > 1 and len(chosen) > Pool.LEAST and (k := outlying(chosen)) is not None:
+            alone.append(chosen.pop(k))
+        if seeds > 1 and len(chosen) >= Pool.LEAST:
+            pools.append(pool_of(chosen))
+        else:
+            alone += chosen
+    return pools, [arm.name for arm in alone]
+
+
+def two_way(arms):
+    """Accuracies in points, a row for each arm, and what is left of them without the means of arms and seeds."""
+    values = 100 * np.array([[arm.accuracy[seed] for seed in sorted(arm.accuracy)] for arm in arms])
+    return values, values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+
+
+def outlying(arms):
+    """The arm with the largest variance, if that is too large against those of the others together; else None."""
+    _, rests = two_way(arms)
+    count, seeds = rests.shape
+    squares, others = (rests ** 2).sum(1), (count - 2) * (seeds - 1)
+    k = int(squares.argmax())
+    ratio = squares[k] * count / (count - 1) / (seeds - 1) / max((squares.sum() - squares[k]) / others, 1e-12)
+    return k if float(scipy.stats.f.sf(ratio, seeds - 1, others)) * count < 0.05 else None
+
+
+def pool_of(arms):
+    values, rests = two_way(arms)
+    count, seeds = values.shape
+    freedom = (count - 1) * (seeds - 1)
+    between = count * ((values.mean(0) - values.mean()) ** 2).sum() / (seeds - 1)
+    scattered = (rests ** 2).sum(1).min() > 0
+    equal = float(scipy.stats.bartlett(*(values - values.mean(0))).pvalue) if scattered else 0.0
+    return Pool(tuple(arm.name for arm in arms), seeds, float((rests ** 2).sum() / freedom), freedom, float(between), equal)
 
 
 class Results:
@@ -49,8 +140,14 @@ class Results:
             if state["status"] == "complete":
                 rows = read_csv(os.path.join(folder, campaign, "train.csv"))
                 self.arms[campaign] = {row["arm"]: arm_of(row, rows) for row in names if row["campaign"] == campaign}
+        self.pools, self.alone = {}, {}  # {campaign: [Pool]}, and the names of arms with a deviation of their own
+        for campaign, arms in self.arms.items():
+            none = self.arm(self.campaigns[campaign]["compared_with"], "none") or arms["none"]
+            baseline = statistics.fmean(none.accuracy.values()) if none.accuracy else 0.0
+            self.pools[campaign], self.alone[campaign] = pools_of(list(arms.values()), baseline)
         self.quick = any(state["quick"] == "1" for state in self.campaigns.values())
         self.replay = read_csv(os.path.join(folder, "replay.csv"))
+        self.predictors = read_csv(os.path.join(folder, "predictors.csv"))
         self.losses = read_csv(os.path.join(folder, "losses.csv"))
 
     def arm(self, campaign, name):
@@ -70,7 +167,36 @@ class Results:
     def against_none(self, arm):
         """The difference to uncompressed training; None where that did not run, and for what would be compared with itself."""
         none = self.arm(self.campaigns[arm.campaign]["compared_with"], "none")
-        return None if none is None or none is arm else difference(arm, none)
+        return None if none is None or none is arm else self.difference(arm, none)
+
+    def difference(self, arm, against):
+        """In points. A run that diverged has no accuracy: the difference is then of the others, and says so."""
+        seeds = [seed for seed in arm.accuracy if seed in against.accuracy]
+        gaps = [100 * (arm.accuracy[seed] - against.accuracy[seed]) for seed in seeds]
+        diverged = bool(arm.diverged or against.diverged)
+        if not gaps:
+            return Difference(math.nan, None, 0, 0, True)
+        pool, other = self.pool(arm), self.pool(against)
+        if arm.campaign == against.campaign and pool and pool is other:
+            parts = [(2 * pool.residual / pool.seeds, pool.freedom)]
+        elif arm.campaign != against.campaign or (pool and other):
+            parts = self.unpaired(arm) + self.unpaired(against)
+        else:
+            parts = [(statistics.variance(gaps) / len(gaps), len(gaps) - 1)] if len(gaps) > 1 else [(None, 0)]
+        return Difference(statistics.fmean(gaps), *together(parts), len(gaps), diverged, bool(pool and other))
+
+    def pool(self, arm):
+        """The pool that the arm is in; None where its deviation is its own."""
+        return next((pool for pool in self.pools[arm.campaign] if arm.name in pool.arms), None)
+
+    def unpaired(self, arm):
+        """The variance of an arm's mean among seeds, as parts with their degrees of freedom: what seeds share counts as well, because it
+        need not cancel against another pool, nor does it against another campaign, where the same seed decides something else."""
+        pool, values = self.pool(arm), [100 * value for value in arm.accuracy.values()]
+        if pool:
+            count = len(pool.arms)
+            return [(pool.between / count / pool.seeds, pool.seeds - 1), ((1 - 1 / count) * pool.residual / pool.seeds, pool.freedom)]
+        return [(statistics.variance(values) / len(values), len(values) - 1)] if len(values) > 1 else [(None, 0)]
 
     def ratio(self, arm, kind):
         """Uncompressed bytes of none over those of the arm. kind: payload, payload at the end, or wire."""
@@ -111,13 +237,28 @@ def interval(values):
     return mean, mean - half, mean + half
 
 
-def difference(arm, against):
-    """Returns the difference of two arms, in points. A run that diverged has no accuracy: the difference is then of the others, and says
-    so."""
-    pairs = [100 * (arm.accuracy[seed] - against.accuracy[seed]) for seed in arm.accuracy if seed in against.accuracy]
-    if not pairs:
-        return Difference(math.nan, None, None, 0, True)
-    return Difference(*interval(pairs), len(pairs), bool(arm.diverged or against.diverged))
+def together(parts):
+    """The standard error of a sum of independent parts, (variance, degrees of freedom) each, and its degrees of freedom as Satterthwaite
+    (1946) approximates them."""
+    if any(variance is None for variance, _ in parts):
+        return None, 0
+    total = sum(variance for variance, _ in parts)
+    if total == 0:
+        return 0.0, sum(freedom for _, freedom in parts)
+    return math.sqrt(total), total ** 2 / sum(variance ** 2 / freedom for variance, freedom in parts)
+
+
+def corrected(p_values, alpha=0.05):
+    """Holm's step-down procedure (1979): for each hypothesis whether it is rejected, and the confidence of an interval that excludes
+    the limit exactly where it is."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    found, stopped = [None] * len(p_values), None
+    for rank, i in enumerate(order):
+        share = alpha / (len(p_values) - (rank if stopped is None else stopped))
+        if stopped is None and p_values[i] > share:
+            stopped = rank
+        found[i] = (stopped is None, 1 - share)
+    return found
 
 
 def rank_correlation(points, draws=2000, seed=1):

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Trains what the verdicts on papers rest on: some three hours on two idle cores, one of them for gpt-nano. Stop or kill it at any time; the same command goes on.
+"""Trains what the verdicts on papers rest on. Stop or kill it at any time; the same command goes on.
 
-    run.py --out FOLDER [--cifar FOLDER] [--text FILE] [--quick] [--only CAMPAIGN ...]
+    run.py --out FOLDER [--cifar FOLDER] [--text FILE] [--hours 1] [--quick] [--only CAMPAIGN ...]
 
+--list says what each campaign costs in processor hours; with --hours each call ends in time with exit status 130, until all is complete.
 Needed are a gradtool with LibTorch in PATH (or --gradtool) and Debian's dataset-fashion-mnist (or --fashion-mnist). CIFAR-10's binary
 files make ResNet-20 train on them, and not for fewer steps on Fashion-MNIST; a text makes gpt-nano run. pages.py then writes the pages.
 
-In FOLDER: a folder for each campaign, as gradtool train writes it; campaigns.csv (what ran, by which command, and what did not, why),
-arms.csv (each codec as it was asked for, and its full parameters), codecs.csv, replay.csv (errors of the same codecs on captures of
-the same models), losses.csv (what DLCP's queues lose).
+In FOLDER: a folder for each campaign, as gradtool train writes it; campaigns.csv (what ran, by which command and build, on which data by
+its hashes, in how many processor hours, and what did not, why), arms.csv (each codec as it was asked for, and its full parameters),
+codecs.csv, replay.csv (errors of the same codecs on captures of the same models), losses.csv (what DLCP's queues lose).
 """
 import argparse
 import csv
@@ -16,11 +17,13 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import campaigns
 
@@ -43,10 +46,14 @@ def arguments():
     parser.add_argument("--fashion-mnist", default="/usr/share/datasets/fashion-mnist", help="folder with its IDX files")
     parser.add_argument("--quick", action="store_true", help="few steps and two seeds, to try the scripts: no verdict is worth anything")
     parser.add_argument("--only", action="append", metavar="CAMPAIGN", help="repeatable; 'replay' is the part after the campaigns")
-    parser.add_argument("--list", action="store_true", help="print the commands and do nothing")
+    parser.add_argument("--hours", type=float, help="stop after so many, with exit status 130 where something is left to do")
+    parser.add_argument("--list", action="store_true", help="print the commands and what they cost, and do nothing")
     options = parser.parse_args()
     if not shutil.which(options.gradtool):
         stop(2, f"there is no program {options.gradtool}; put gradtool in PATH or name it with --gradtool")
+    if options.hours is not None and not options.hours > 0:
+        stop(2, f"--hours {options.hours:g} has to be more than 0")
+    options.ends = None if options.hours is None else time.monotonic() + 3600 * options.hours
     for name in ("cifar", "text", "fashion_mnist"):
         path = getattr(options, name)
         if path and not os.path.exists(path):
@@ -54,14 +61,22 @@ def arguments():
     return options
 
 
-def call(command, quiet=False):
+def call(command, options, quiet=False):
     """The exit status. The program ends with this script, even where that is killed, so that no two write one folder."""
     def end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    left = None if options.ends is None else options.ends - time.monotonic()
+    if left is not None and left <= 0:
+        stop(130, f"{options.hours:g} hours are over; the same command goes on")
     print("+", shlex.join(command), file=sys.stderr, flush=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else sys.stderr, preexec_fn=end_with_parent)
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL if quiet else sys.stderr, preexec_fn=end_with_parent).returncode
+        return process.wait(left)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # gradtool train keeps a checkpoint, from which it goes on
+        return process.wait()
     except KeyboardInterrupt:
+        process.wait()
         stop(130, "stopped; the same command goes on")
 
 
@@ -100,6 +115,21 @@ def record_of(folder):
     return record if done else None
 
 
+def processor_seconds():
+    """All programs that this script has started and that have ended have taken so many."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def spent_hours(campaign, options):
+    """Processor hours of a campaign's trainings, in all calls of this script; that of a call that was killed is not known."""
+    try:
+        with open(os.path.join(options.out, campaign.name + ".seconds")) as file:
+            return f"{sum(map(float, file)) / 3600:.3g}"
+    except FileNotFoundError:
+        return ""
+
+
 def train(campaign, options):
     """Returns '' or why it failed."""
     folder, command = os.path.join(options.out, campaign.name), train_command(campaign, options)
@@ -115,7 +145,10 @@ def train(campaign, options):
     if record_of(folder):
         print(f"{campaign.name}: complete", file=sys.stderr)
         return ""
-    status = call(command + (["--resume"] if os.path.exists(os.path.join(folder, "settings.json")) else []))
+    before = processor_seconds()
+    status = call(command + (["--resume"] if os.path.exists(os.path.join(folder, "settings.json")) else []), options)
+    with open(os.path.join(options.out, campaign.name + ".seconds"), "a") as file:
+        file.write(f"{processor_seconds() - before:.1f}\n")
     if status in (77, 130):
         stop(status, "this gradtool has no LibTorch" if status == 77 else "stopped; the same command goes on")
     if status != 0 or not record_of(folder):
@@ -141,6 +174,12 @@ def build_of(record):
     return f"gradtool {build['gradtool_version']} ({build['commit']}, {build['build_type']})"
 
 
+def data_hashes(record):
+    """The files that were read, each name with its hash."""
+    prefix = "the hash of "
+    return " ".join(f"{name[len(prefix):]}:{value}" for name, value in record["settings"].items() if name.startswith(prefix))
+
+
 def write_state(found, failed, options):
     """campaigns.csv and arms.csv, from what is in the folder."""
     states, arms = [], []
@@ -155,7 +194,8 @@ def write_state(found, failed, options):
             "seeds": " ".join(map(str, campaign.seeds)), "elements": record["elements"] if record else "",
             "steps_per_epoch": record["steps_per_epoch"] if record else "",
             "compared_with": campaign.compared_with or campaign.name,
-            "gradtool": build_of(record) if record else "", "quick": int(options.quick), "command": shown(train_command(campaign, options), options)})
+            "gradtool": build_of(record) if record else "", "data_sha256": data_hashes(record) if record else "",
+            "processor_hours": spent_hours(campaign, options), "quick": int(options.quick), "command": shown(train_command(campaign, options), options)})
     write_csv(os.path.join(options.out, "campaigns.csv"), states)
     write_csv(os.path.join(options.out, "arms.csv"), arms)
 
@@ -169,7 +209,7 @@ def capture(campaign, moment, start, count, options):
         side = "weight,second_moment" if "--micro-batches" in campaign.options else "weight"
         status = call([options.gradtool, "capture", "--model", campaign.model, *campaign.data, "--workers", "4", "--batch-size",
                        str(campaign.batch), "--steps", str(campaign.steps), *trained, "--start-step", str(start),
-                       "--end-step", str(start + count), "--with", side, "--seed", "1", "--out", path + ".part", "--force"], quiet=True)
+                       "--end-step", str(start + count), "--with", side, "--seed", "1", "--out", path + ".part", "--force"], options, quiet=True)
         if status != 0:
             stop(status, f"gradtool capture ended with status {status}")
         os.replace(path + ".part", path)
@@ -181,7 +221,7 @@ def bench(path, arms, result, options, extra=()):
     if not os.path.exists(result):
         command = [options.gradtool, "bench", path, *(word for arm in arms for word in ("--codec", arm)), "--timing", "isolated", "-n", "1",
                    "-w", "0", "--timeout", "0", *extra, "--json", result + ".part"]
-        status = call(command, quiet=True)
+        status = call(command, options, quiet=True)
         if status not in (0, 1):  # 1: a codec failed, which its row says
             stop(status, f"gradtool bench ended with status {status}")
         os.replace(result + ".part", result)
@@ -207,6 +247,8 @@ def replay(found, options):
             rows = bench(path, campaign.arms, path.replace(".h5", ".json"), options)
             for row in rows:
                 arm = full.get((row["codec"], row["params"]))
+                if arm is None and row["codec"] not in ("none", "noop"):
+                    sys.exit(f"run.py: {row['codec']}:{row['params']} is no arm of {campaign.name}, which other parameters were recorded of")
                 if arm in (None, "none") or row["status"] != "ok":
                     continue
                 codec = codecs[row["codec"]]
@@ -238,7 +280,9 @@ def main():
             stop(2, f"there is no campaign {name}; there are {', '.join(names)} and replay")
     if options.list:
         for campaign in found:
-            print(f"# {campaign.name}: {campaign.missing or f'{len(campaign.arms) + 1} arms'}\n{shown(train_command(campaign, options), options)}")
+            what = campaign.missing or f"{len(campaign.arms) + 1} arms, {len(campaign.seeds)} seeds, about {campaign.hours:.2g} processor hours"
+            print(f"# {campaign.name}: {what}\n{shown(train_command(campaign, options), options)}")
+        print(f"# together about {sum(campaign.hours for campaign in found if not campaign.missing):.2g} processor hours")
         return 0
     os.makedirs(options.out, exist_ok=True)
     failed = {}

@@ -8,6 +8,7 @@ import csv
 import io
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -27,10 +28,12 @@ except ImportError as error:
     sys.exit(77)
 import campaigns  # noqa: E402
 import claims  # noqa: E402
+import predictor_page  # noqa: E402
 import results  # noqa: E402
 from pages import main as write_pages  # noqa: E402
 from synthetic import check, run, write_images  # noqa: E402
 
+BUILD = "gradtool 0.2.0 (1234567890ab-dirty, Release)"
 SETTINGS = types.SimpleNamespace(quick=False, cifar="C", text="T", fashion_mnist="F")
 
 
@@ -54,8 +57,8 @@ def made_up(folder, changes, left_out=()):
         ran = campaign.name not in left_out
         states.append({"campaign": campaign.name, "status": "complete" if ran else "not run", "reason": "" if ran else "not reached yet",
                        "model": campaign.model, "dataset": campaign.data[1], "workers": 4, "batch": campaign.batch, "steps": campaign.steps,
-                       "seeds": "1 2 3", "elements": 1000, "steps_per_epoch": 2, "compared_with": campaign.compared_with or campaign.name, "gradtool": "gradtool",
-                       "quick": 0, "command": f"gradtool train {campaign.name}"})
+                       "seeds": "1 2 3", "elements": 1000, "steps_per_epoch": 2, "compared_with": campaign.compared_with or campaign.name, "gradtool": BUILD,
+                       "data_sha256": "a.bin:" + 64 * "7", "processor_hours": "1.5", "quick": 0, "command": f"gradtool train {campaign.name}"})
         if not ran:
             continue
         rows = []
@@ -75,16 +78,21 @@ def made_up(folder, changes, left_out=()):
         write_csv(os.path.join(folder, "arms.csv"), arms)
 
 
-def pages(folder, out):
+def pages(folder, out, *more):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        check(write_pages([folder, "--out", out]) == 0, folder)
+        check(write_pages([folder, "--out", out, *more]) == 0, folder)
     return dict(line.split(None, 1) for line in said.getvalue().splitlines())
 
 
 def read(*path):
     with open(os.path.join(*path)) as file:
         return file.read()
+
+
+def arms_of(rows, campaign="c"):
+    """rows: {arm: accuracies of seeds 1, 2, ..., in points}."""
+    return [results.Arm(campaign, name, name, {str(seed): value / 100 for seed, value in enumerate(values, 1)}, [], 1, 1, 1) for name, values in rows.items()]
 
 
 def arithmetic():
@@ -102,9 +110,77 @@ def arithmetic():
     check(results.safe_error([(0.1, 0.5), (0.2, 0.9), (0.3, 2.0), (0.4, 0.0)], 1.0) == 0.2, "the first that loses ends what is safe")
     check(results.safe_error([(0.1, 3.0), (0.1, 0.0), (0.2, 0.0)], 1.0) is None, "nothing is safe")
 
+    # Holm by hand: of 0.01, 0.02, 0.03 and 0.04 the first is below 0.05/4, the second is not below 0.05/3, and there it stops.
+    found = results.corrected([0.03, 0.01, 0.04, 0.02])
+    check([rejected for rejected, _ in found] == [False, True, False, False], f"{found}")
+    for (_, level), share in zip(found, (3, 4, 3, 3)):
+        close(level, 1 - 0.05 / share)
+    check([rejected for rejected, _ in results.corrected([0.04, 0.02])] == [True, True] and results.corrected([]) == [], "Holm goes on while it rejects")
+
+    # A deviation by hand: the rests without means of arms and seeds are +-1 in two arms and 0 in two; degrees of freedom are (4 - 1) x (2 - 1).
+    pools, alone = results.pools_of(arms_of({"none": (81, 83), "a": (80, 80), "b": (81, 82), "c": (80, 81)}), 0.82)
+    check(len(pools) == 1 and not alone, f"{pools}")
+    close(pools[0].residual, (2 * 0.5 ** 2 + 2 * 0.5 ** 2) / 3)
+    check(pools[0].freedom == 3, f"{pools}")
+    close(pools[0].between, 4 * 2 * 0.5 ** 2)
+    rows = {f"a{i}": [80 + (i * 7 + seed * 3) % 5 / 10 for seed in range(3)] for i in range(8)}
+    pools, alone = results.pools_of(arms_of({**rows, "wild": (70, 85, 84), "guess": (10, 10, 10), "far": (70, 71, 70)}), 0.8)
+    check([len(pool.arms) for pool in pools] == [8] and sorted(alone) == ["far", "guess", "wild"], f"{pools} {alone}")
+    gap = results.Difference(-0.5, 0.25, 20, 3)
+    close(gap.bounds()[0], -0.5 - 2.0859634472658364 * 0.25)  # the quantile from a table
+    close(gap.p_value(gap.bounds(0.99)[1]), 0.01)
+    close(results.Difference(0, 0.5, 1e7, 3).power(-1.0, 0.95), 0.5159678, 1e-4)  # of the normal distribution: 1 - Phi(1.96 - 2)
+    close(results.together([(1.0, 2), (1.0, 2)])[1], 4)
+
+
+def limits():
+    """A limit that is fitted on some trainings and asked of another."""
+    arms = [("a", 0.1, 0.0), ("b", 0.2, 0.5), ("c", 0.3, 2.0), ("d", 0.4, 0.0)]
+    check(predictor_page.fitted_limit(arms) == 0.2, "one of three is more than one in twenty")
+    check(predictor_page.fitted_limit([("a", 0.1, 2.0)] + [("b", 1 + i, 0.0) for i in range(19)]) == 19, "one of twenty is allowed")
+    check(predictor_page.fitted_limit([("a", 0.1, 2.0), ("b", 0.2, 0.0)]) == 0.0, "no limit")
+    check(predictor_page.share(0, 10) == "0 of 10 (0 to 31 %)" and predictor_page.share(5, 5) == "5 of 5 (48 to 100 %)", "the table of Clopper and Pearson")
+
+    def row(campaign, arm, phase, error, lost):
+        return {"campaign": campaign, "arm": arm, "codec": arm, "phase": phase, "steps": "24", "delays": "0", "lost": lost, "nmse": error,
+                "cumulative_nmse": error, "update_nmse": error, "cosine_by_layer": error}
+    rows = [row(name, f"c{i}", phase, i / 100 + (phase == "middle") / 1000, 0.0 if i < 5 else 9.0) for name in ("lenet5", "lenet5-vgc", "gpt-nano")
+            for i in range(1, 9) for phase in ("early", "middle")]
+    rows += [row("resnet20", f"c{i}", "early", i / 100, 0.0 if i != 2 else 3.0) for i in range(1, 9)]
+    text, sums = predictor_page.left_out(rows, "24")
+    # LeNet-5 is left out with both of its campaigns: resnet20's second arm then allows no more than 0.011. Of ResNet-20 those up to 0.041 are taken.
+    check("| nmse | lenet5 | 0.011 | 0 of 2 (0 to 84 %) | 6 of 8 (35 to 97 %) |" in text and "| nmse | resnet20 | 0.041 | 1 of 4 (1 to 81 %) | 4 of 7 (18 to 90 %) | +3.00 |" in text, text)
+    check(sums["nmse"][0] == 1 and sums["nmse"][4] == 3.0, f"{sums}")
+
+
+class MadeUp(results.Results):
+    """Two campaigns of one pool each, whose arms all have the same expectation."""
+    def __init__(self, generator, seeds=3):
+        self.arms, self.pools, self.alone = {}, {}, {}
+        for campaign in "cd":
+            shared = [generator.gauss(0, 0.4) for _ in range(seeds)]
+            arms = arms_of({f"a{i}": [80 + b + generator.gauss(0, 0.5) for b in shared] for i in range(6)}, campaign)
+            self.arms[campaign] = {arm.name: arm for arm in arms}
+            self.pools[campaign], self.alone[campaign] = [results.pool_of(arms)], []
+
+
+def intervals_cover():
+    """The intervals of 2,000 made-up campaigns have the true difference, 0, as often as they say, with the noise that seeds share."""
+    generator, within, across, draws = random.Random(1), 0, 0, 2000
+    for _ in range(draws):
+        one = MadeUp(generator)
+        for other, campaign in ((0, "c"), (1, "d")):
+            low, high = one.difference(one.arms["c"]["a0"], one.arms[campaign]["a1"]).bounds()
+            if other:
+                across += low <= 0 <= high
+            else:
+                within += low <= 0 <= high
+    check(abs(within / draws - 0.95) < 0.015, f"{within / draws} of the intervals cover within a campaign")
+    check(0.94 < across / draws < 0.995, f"{across / draws} of the intervals cover across campaigns")
+
 
 def three_words(folder):
-    good, bad, noisy = (0.80, 0.82, 0.81), (0.77, 0.79, 0.78), (0.80, 0.80, 0.82)
+    good, bad, worse = (0.80, 0.82, 0.81), (0.77, 0.79, 0.78), (0.60, 0.65, 0.45)
     trials = [("lenet5", "natural"), ("gpt-nano", "natural")]  # what the claim is tested by, both with a ratio of at least 3.5
     cases = {
         "both": ({}, (), "holds"),
@@ -113,7 +189,9 @@ def three_words(folder):
         "heavy": ({trials[0]: (good, 3.4)}, (), "holds in part"),
         "exact": ({trials[0]: (good, 3.5)}, (), "holds"),
         "diverged": ({trials[1]: ((0.80, None, 0.81), 4)}, (), "holds in part"),
-        "close": ({trials[0]: (noisy, 4)}, (), "holds"),
+        "undecided": ({trials[0]: (worse, 4)}, (), "holds in part"),  # far below the limit, and its interval reaches across it
+        "both undecided": ({trials[0]: (worse, 4), trials[1]: (worse, 4)}, (), "undecided"),
+        "undecided and bad": ({trials[0]: (worse, 4), trials[1]: (bad, 4)}, (), "fails in part"),
         "alone": ({}, ("gpt-nano",), "holds"),
         "sure": ({trials[0]: ((0.802, 0.818, 0.81), 4)}, (), "holds"),  # around 0, and far from the limit
         "absent": ({trials[0]: (bad, 4)}, ("gpt-nano",), "does not hold here"),
@@ -122,10 +200,10 @@ def three_words(folder):
     for name, (changes, left_out, word) in cases.items():
         data, out = os.path.join(folder, name), os.path.join(folder, name + "-pages")
         made_up(data, changes, left_out)
-        if name in ("heavy", "exact", "absent", "alone"):  # one rule, and no page of its own
+        if name in ("heavy", "exact", "absent", "alone", "both undecided", "undecided and bad"):  # one rule, and no page of its own
             claim = next(c for c in claims.BASELINES if c.method == "natural")
             whole = results.Results(data)
-            check(claims.verdict([claims.outcome(trial, whole) for trial in claim.trials]) == word, name)
+            check(claims.verdict(claims.judge(claim, whole)) == word, name)
             continue
         # Drawing takes longer than all else, and one case shows that it draws.
         with contextlib.nullcontext() if name == "both" else unittest.mock.patch("pages.forest"):
@@ -134,21 +212,35 @@ def three_words(folder):
         page = read(out, "natural.md")
         check(page.startswith(f"# natural: {word}\n"), page[:60])
         check(f"| **{word}** |" in next(line for line in read(out, "README.md").splitlines() if line.startswith("| [natural]")), "README")
-        check(("**passes**, close" in page) == (name == "close"), f"{name}: a close call is told from a clear one")
-        check(("diverged" in page) == (name == "diverged"), f"{name}: divergence is said")
+        check(("**undecided**" in page) == (name == "undecided"), f"{name}: what is not decided is called so")
+        check(("every single seed misses the limit" in page) == (name == "undecided"), f"{name}: seeds that agree are told")
+        check(("(a run diverged)" in page) == (name == "diverged"), f"{name}: divergence is said")
         if name == "both":
             # Every trial has its arm in a full run, and others hold: nothing loses accuracy and all ratios are 100.
             whole = results.Results(data)
             for claim in claims.PAPERS + claims.BASELINES:
-                check(all(claims.outcome(trial, whole) for trial in claim.trials), f"{claim.method}: a trial has no arm")
+                check(all(claims.judge(claim, whole)), f"{claim.method}: a trial has no arm")
             check(len(claims.PAPERS) == 5 and len(claims.BASELINES) == 10, "fifteen claims")
-            check(found["topk"] == "holds" and found["dgc"] == "holds in part", f"{found}")  # dgc's ratio of 270 is not reached
+            check(found["topk"] == "holds" and found["dgc"] == "fails in part", f"{found}")  # its ratio of 270 is not reached, and the rest is undecided
+            overview = read(out, "README.md")
+            check("**not clean**" in overview and "a.bin 777777777777" in overview and "| 1.5 |" in overview, "build, hash and cost are said")
+            check("What changed" not in overview, "there is nothing to compare with")
             again = os.path.join(folder, "again")
             pages(os.path.join(out, "data"), again)
             for file in os.listdir(out):
                 check(file == "data" or read(out, file) == read(again, file), f"{file} is another one when written from the copied CSVs")
         if name == "one":
-            check("| -3.00 | -3.00 to -3.00 |" in page and "| 4 | 3.5 (payload) | **fails** |" in page, page)
+            check("| -3.00 | -3.00 to -3.00 | -3.00 to -3.00 | -1.0 | 4 | 3.5 (payload) |" in page and "| **fails** |" in page, page)
+            # The earlier pages have one trial that is gone, and one whose word is another.
+            earlier = results.read_csv(os.path.join(folder, "both-pages", "verdicts.csv"))
+            write_csv(os.path.join(folder, "earlier.csv"), [*earlier, {**earlier[0], "says": "a trial that is gone", "limit": "7"}])
+            pages(data, out, "--before", os.path.join(folder, "earlier.csv"))
+            overview, pages_again = read(out, "README.md"), os.path.join(folder, "one-again")
+            check(f"The same word as before: {len(earlier) - 1} of {len(earlier)} trials." in overview, overview)
+            check("| natural | LeNet-5 | lenet5 | `natural` | holds | +0.00, +0.00 to +0.00 | fails | -3.00, -3.00 to -3.00 |" in overview, overview)
+            check("a trial that is gone" in overview and "no trial any more" in overview, overview)
+            pages(os.path.join(out, "data"), pages_again)
+            check(read(pages_again, "README.md") == overview, "what changed is another thing when written from the copied CSVs")
 
 
 def real(folder):
@@ -172,10 +264,18 @@ def real(folder):
         first.wait()
     done = run(*command, *part)
     check(done.returncode == 0, done.stderr)
+    states = {row["campaign"]: row for row in results.read_csv(os.path.join(out, "campaigns.csv"))}
+    check(float(states["lenet5"]["processor_hours"]) > 0 and "train-images-idx3-ubyte" in states["lenet5"]["data_sha256"], f"{states['lenet5']}")
     made = [os.stat(os.path.join(out, name, "train.json")).st_mtime_ns for name in ("lenet5", "lenet5-dlcp")]
     done = run(*command, *part)
     check(done.returncode == 0 and "gradtool train" not in done.stderr and "lenet5: complete" in done.stderr, done.stderr)
     check(made == [os.stat(os.path.join(out, name, "train.json")).st_mtime_ns for name in ("lenet5", "lenet5-dlcp")], "trained again")
+    done = run(*command, "--only", "lenet5-fft", "--hours", "1e-6")
+    check(done.returncode == 130 and "the same command goes on" in done.stderr, done.stderr)
+    done = run(*command, "--list")
+    check(done.returncode == 0 and "processor hours" in done.stdout, done.stderr)
+    refused = run(*command, "--hours", "0")
+    check(refused.returncode == 2 and "--hours 0 has to be more than 0" in refused.stderr, refused.stderr)
     refused = run(*command, "--only", "lenet6")
     check(refused.returncode == 2 and "no campaign lenet6" in refused.stderr, refused.stderr)
 
@@ -184,7 +284,7 @@ def real(folder):
     check(data not in read(out, "campaigns.csv") and folder not in read(out, "campaigns.csv"), "a path of this machine")
     where = os.path.join(folder, "pages")
     words = pages(out, where)
-    check(set(words.values()) <= {claims.HOLDS, claims.PART, claims.NOT, "not run"} and words["gradiveq"] == "not run", f"{words}")
+    check(set(words.values()) <= {claims.HOLDS, claims.PART, claims.PART_FAILS, claims.NOT, claims.UNDECIDED, "not run"} and words["gradiveq"] == "not run", f"{words}")
     check("quick run" in read(where, "topk.md"), "a quick run must be called one")
 
     # topk's only trial that ran, from train.csv by hand.
@@ -193,8 +293,7 @@ def real(folder):
         last[row["codec"], row["params"], row["seed"]] = row
     gaps = [float(last["topk", "ratio=0.01,index=auto", s]["test_accuracy"]) - float(last["none", "default", s]["test_accuracy"]) for s in "12"]
     sent = [float(last["none", "default", s]["payload_bytes"]) / float(last["topk", "ratio=0.01,index=auto", s]["payload_bytes"]) for s in "12"]
-    passes = 100 * sum(gaps) / 2 >= -1 and sum(sent) / 2 >= 50
-    check(words["topk"] == (claims.HOLDS if passes else claims.NOT), f"{words['topk']}: {gaps} {sent}")
+    check(words["topk"] in ((claims.HOLDS, claims.UNDECIDED, claims.NOT) if sum(sent) / 2 >= 50 else (claims.NOT,)), f"{words['topk']}: {gaps} {sent}")
     line = next(line for line in read(where, "topk.md").splitlines() if line.startswith("| LeNet-5 |"))
     check(f"| {100 * sum(gaps) / 2 + 0.0:+.2f} |" in line, f"{line}: {gaps}")
 
@@ -208,6 +307,8 @@ def real(folder):
 
 with tempfile.TemporaryDirectory() as folder:
     arithmetic()
+    limits()
+    intervals_cover()
     three_words(folder)
     real(folder)
 print("verdicts follow from their rules")
