@@ -7,8 +7,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 what=${1:-all}
-# New files count before they are added, too.
-files() { git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.h'; }
+# New files count before they are added, too, and those that were removed do not.
+files() {
+  git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.h' "$@" | sort -u | while read -r file; do
+    [ ! -f "$file" ] || echo "$file"
+  done
+}
 
 if [ "$what" = format ] || [ "$what" = all ]; then
   # Newer versions break some lines differently, so the version is part of the rule.
@@ -20,7 +24,7 @@ if [ "$what" = format ] || [ "$what" = all ]; then
 fi
 if [ "$what" = comments ] || [ "$what" = all ]; then
   # The script says which rooms are exempt.
-  git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.h' '*.py' '*.sh' '*.cmake' '*.in' '*CMakeLists.txt' | xargs scripts/check_comments.py
+  files '*.py' '*.sh' '*.cmake' '*.in' '*CMakeLists.txt' | xargs scripts/check_comments.py
   echo "comments: ok"
 fi
 if [ "$what" = tidy-changed ]; then

@@ -1,8 +1,10 @@
-"""Tests that scripts/check_comments.py finds comments that begin badly, and takes nothing else for one.
+"""Tests that scripts/check_comments.py finds comments that begin badly, and takes nothing else for one, and that scripts/check.sh hands it new files
+too.
 
 Usage: check_comments_test.py CHECK_COMMENTS
 """
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,3 +33,22 @@ with tempfile.TemporaryDirectory() as folder:
         assert sorted(named) == lines, f"{name}: lines {named} were named, not {lines}"
         assert ran.returncode == (1 if lines else 0), f"{name}: exit status {ran.returncode}"
         assert not lines or f"{len(lines)} comments begin with What" in ran.stderr, ran.stderr
+
+with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder)
+    git = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    (root / "scripts").mkdir()
+    for script in ("check.sh", "check_comments.py"):
+        shutil.copy(pathlib.Path(sys.argv[1]).parent / script, root / "scripts")
+    (root / "removed.cpp").write_text("int a;\n")
+    (root / ".gitignore").write_text("build/\n")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Begin"]):
+        subprocess.run([*git, *command], check=True)
+    (root / "removed.cpp").unlink()
+    check = [root / "scripts/check.sh", "comments"]
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 0, "a file that was removed is looked for"
+    (root / "build").mkdir()
+    for name in ("new.py", "build/ignored.py"):
+        (root / name).write_text("# What is new.\n")
+    ran = subprocess.run(check, check=False, capture_output=True, text=True)
+    assert ran.returncode != 0 and "new.py:1" in ran.stderr and "ignored" not in ran.stderr, ran

@@ -38,14 +38,19 @@ for row in csv.DictReader(io.StringIO(say("list", "models", "--csv", "-"))):
     line = f"| {row['name']} | {row['parameters']} | {row['input']} | {row['takes']} |"
     assert line in capture, f"docs/capture.md lacks: {line}"
 
+def unwrapped(text):
+    """Lines of a paragraph joined."""
+    return re.sub(r"(?<=[^\n])\n(?!\n|- |\| |#)", " ", text)
+
+
 # Each method's README begins with what `list codecs --markdown` says of it, and the index has a line for it.
 index = (root / "docs/codecs.md").read_text()
 pages = re.split(r"^## (.*)$", say("list", "codecs", "--markdown"), flags=re.M)[1:]
 pages = {name: text.strip("\n") for name, text in zip(pages[::2], pages[1::2])}
 for row in csv.DictReader(io.StringIO(say("list", "codecs", "--csv", "-"))):
     name = row["name"]
-    readme = (root / "lib/methods" / name / "README.md").read_text()
-    start = f"# {name}\n\n{pages[name]}\n\n## Payload\n"
+    readme = unwrapped((root / "lib/methods" / name / "README.md").read_text())
+    start = unwrapped(f"# {name}\n\n{pages[name]}\n\n## Payload") + "\n"
     assert readme.startswith(start), f"lib/methods/{name}/README.md is old: it must begin with what list codecs --markdown prints"
     # A new method may land without its line in the index; a line that is there must be true.
     start = f"| [{name}](../lib/methods/{name}/README.md) |"
@@ -53,6 +58,10 @@ for row in csv.DictReader(io.StringIO(say("list", "codecs", "--csv", "-"))):
     assert line in index or start not in index, f"docs/codecs.md must say: {line}"
     if start not in index:
         print(f"docs/codecs.md has no line yet for {name}: {line}")
+
+for row in csv.DictReader(io.StringIO(say("list", "presets", "--csv", "-"))):
+    assert f"| {row['name']} | `{row['codec']}` |" in index, f"docs/codecs.md lacks the preset {row['name']}: {row['codec']}"
+    assert row["codec"] in say("list", row["name"]), f"gradtool list {row['name']} does not say what it stands for"
 
 readme = (root / "README.md").read_text()
 for script in re.findall(r"scripts/[\w.-]+", readme):
