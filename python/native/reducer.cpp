@@ -30,6 +30,14 @@ Scheme scheme_named(const std::string& name) {
 
 namespace {
 
+/// The collective of this name, as bench's --op. All-gathers and all-to-alls have no use in a hook.
+Collective collective_named(const std::string& name) {
+  for (const auto op : {Collective::all_reduce, Collective::reduce_scatter}) {
+    if (name == name_of(op)) return op;
+  }
+  throw Error{Fault::usage, "there is no collective called '" + name + "'; valid is all-reduce or reduce-scatter"};
+}
+
 /// How all-reduces of payloads are made of messages, as bench's --all-reduce.
 AllReduce all_reduce_named(const std::string& name) {
   if (name == "auto") return AllReduce::automatic;
@@ -133,20 +141,21 @@ template <Space S>
 class UnitReducer {
  public:
   UnitReducer(Ranks<S>& ranks, const std::string& spec, const std::vector<TensorTuple>& tensors,
-              const std::string& scheme, std::uintptr_t stream)
+              const std::string& scheme, std::uintptr_t stream, const std::string& op)
       : ranks_{ranks} {
     const CodecSpec codec = parse_codec(spec);
     const Layout layout = layout_of(tensors);
     n_ = layout.elements;
     const auto queue = queue_of<S>(&ranks.pool, stream);
-    reducer_ =
-        make_reducer<S>(codec, make_codec<S>(codec, layout), scheme_named(scheme), layout, ranks.comm.size(), queue);
+    reducer_ = make_reducer<S>(codec, make_codec<S>(codec, layout), scheme_named(scheme), layout, ranks.comm.size(),
+                               queue, collective_named(op));
     reducer_->prepare(ranks.comm);
     workspace_ = std::make_unique<Arena<S>>(Arena<S>::padded_size(reducer_->workspace_bytes()));
     view_ = workspace_->take_bytes(reducer_->workspace_bytes());
   }
 
-  /// values := their mean over ranks, up to the method's error. Every rank calls it with the same step and tensor.
+  /// values := their mean over ranks, up to the method's error; of a reduce-scatter, this rank's part of them alone.
+  /// Every rank calls it with the same step and tensor.
   void reduce(const Array<float, S>& values, const std::optional<Array<const float, S>>& weight,
               const std::optional<Array<const float, S>>& second_moment, std::uint64_t seed, std::uint32_t step,
               std::uint32_t tensor, std::int64_t iteration, double ratio, std::uintptr_t stream) {
@@ -184,9 +193,9 @@ void add_reducer(nb::module_& module, const char* ranks, const char* reducer) {
       .def_prop_ro("messages_sent", &Ranks<S>::messages_sent);
   using Class = UnitReducer<S>;
   nb::class_<Class>(module, reducer)
-      .def(nb::init<Ranks<S>&, const std::string&, const std::vector<TensorTuple>&, const std::string&,
-                    std::uintptr_t>(),
-           "ranks"_a, "spec"_a, "tensors"_a, "scheme"_a, "stream"_a = 0, nb::keep_alive<1, 2>())
+      .def(nb::init<Ranks<S>&, const std::string&, const std::vector<TensorTuple>&, const std::string&, std::uintptr_t,
+                    const std::string&>(),
+           "ranks"_a, "spec"_a, "tensors"_a, "scheme"_a, "stream"_a = 0, "op"_a = "all-reduce", nb::keep_alive<1, 2>())
       .def("reduce", &Class::reduce, "values"_a, "weight"_a.none(), "second_moment"_a.none(), "seed"_a, "step"_a,
            "tensor"_a, "iteration"_a, "learning_rate_ratio"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("payload_bytes", &Class::payload_bytes)

@@ -51,6 +51,7 @@ def test_gradients_weights_and_columns_are_those_of_the_training(tmp_path, gradt
             train(model, [(inputs, targets)], capture, optimizer, expected)
     with gradtool.open(tmp_path / "run.h5") as run:
         assert run.steps["iteration"].tolist() == [1, 4, 7] and run.complete and run.workers == 1
+        assert run.attributes["optimizer"] == "sgd:learning_rate=0.1,momentum=0,weight_decay=0"
         assert run.steps["learning_rate"].tolist() == [0.1] * 3 and np.isfinite(run.steps["loss"]).all()
         assert (run.steps["compute_seconds"] > 0).all()
         assert [(t.kind, t.layout) for t in run] == [("conv", "OIHW"), ("bias", ""), ("linear", "OI"), ("bias", ""),

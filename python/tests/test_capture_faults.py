@@ -255,26 +255,33 @@ def test_fsdp2_on_a_mesh(dims, sentence):
     layer = nn.Linear(4, 3, bias=False)
     layer.weight.placements = [Placement(dim) for dim in dims]
     if sentence is None:
-        assert _fsdp._managed(layer, nn.Bilinear) == [layer.weight]
+        _fsdp.expect_rows("weight", layer.weight)
         return
     with pytest.raises(gradtool.UnavailableError, match=sentence):
-        _fsdp._managed(layer, nn.Bilinear)
+        _fsdp.expect_rows("weight", layer.weight)
+
+
+def reducing(layer):
+    """The layer as FSDP2 would have it, with both of its parameters."""
+    group = types.SimpleNamespace(fsdp_params=[types.SimpleNamespace(sharded_param=p) for p in (layer.weight, layer.bias)])
+    layer._get_fsdp_state = lambda: types.SimpleNamespace(_fsdp_param_group=group)
+    return layer
 
 
 def test_parameters_of_fsdp2_that_were_not_used_are_named(monkeypatch):
     monkeypatch.setattr(_fsdp.dist, "get_world_size", lambda group: 2)
     layer = nn.Linear(4, 3)
-    capture = types.SimpleNamespace(iteration=7, name_of=lambda p: "weight" if p is layer.weight else "bias")
+    capture = types.SimpleNamespace(iteration=7, name_of=lambda p: "weight" if p is layer.weight else "bias", knows=lambda p: True)
     with pytest.raises(gradtool.UsageError, match=r"iteration 7: .* reduces 16 values, .*\(weight, bias\) have 20: some were not used"):
-        _fsdp._show(capture, [layer.weight, layer.bias], torch.zeros(16), None)
+        _fsdp._show(capture, reducing(layer), torch.zeros(16), None)
 
 
 def test_the_type_of_fsdp2s_reduce_scatter_is_noted(monkeypatch):
     monkeypatch.setattr(_fsdp.dist, "get_world_size", lambda group: 2)
     layer, noted = nn.Linear(4, 3), []
-    capture = types.SimpleNamespace(note_reduced_in=noted.append, bucket_ready=lambda p: None, take=lambda p, g: None,
+    capture = types.SimpleNamespace(note_reduced_in=noted.append, bucket_ready=lambda p, m: None, take=lambda p, g: None, knows=lambda p: True,
                                     leave_out=lambda seconds, since: None, backward_ended=lambda: None)
-    _fsdp._show(capture, [layer.weight, layer.bias], torch.zeros(20, dtype=torch.bfloat16), None)
+    _fsdp._show(capture, reducing(layer), torch.zeros(20, dtype=torch.bfloat16), None)
     assert noted == [torch.bfloat16]
 
 

@@ -121,6 +121,21 @@ def test_ef21_sends_differences_to_what_was_sent():
         gradtool.Codec("terngrad:ef=ef21")
 
 
+@pytest.mark.parametrize("spec, eta", [("topk:ratio=0.1,ef=ef21m", 0.1), ("topk:ratio=0.1,ef=ef21m,eta=0.5", 0.5)])
+def test_ef21m_sends_differences_of_an_average(spec, eta):
+    """Decoded payloads add up to NumPy's own EF21 with momentum and top-k, in float32."""
+    rng = np.random.default_rng(1)
+    codec = gradtool.Codec(spec)
+    received, sent, average = np.zeros(200, "f4"), np.zeros(200, "f4"), None
+    for _ in range(20):
+        gradient = rng.standard_normal(200).astype("f4")
+        codec.decode_add(codec.encode(gradient), received)
+        average = gradient if average is None else average + np.float32(eta) * (gradient - average)
+        largest = np.argsort(-np.abs(average - sent), kind="stable")[:20]
+        sent[largest] += (average - sent)[largest]
+        np.testing.assert_array_equal(received, sent)
+
+
 @pytest.mark.parametrize("spec, sentence", [
     ("topq", "topk"), ("topk:ratio=2", "ratio"), ("topk:ration=0.1", "ratio"), ("", "codec")])
 def test_wrong_codecs_are_refused_with_the_programs_sentence(spec, sentence):
@@ -239,7 +254,7 @@ def test_arguments_of_a_codec_that_are_not_valid_are_refused():
     np.testing.assert_array_equal(codec.decode(payload.tobytes(), 4), codec.decode(payload, 4))
 
 
-@pytest.mark.parametrize("spec", ["topk:ratio=0.1,ef=on", "topk:ratio=0.1,ef=ef21", "qsgd:bits=4", "dgc", "adacomp", "strom:tau=0.5"])
+@pytest.mark.parametrize("spec", ["topk:ratio=0.1,ef=on", "topk:ratio=0.1,ef=ef21", "topk:ratio=0.1,ef=ef21m", "qsgd:bits=4", "dgc", "adacomp", "strom:tau=0.5"])
 def test_a_saved_codec_goes_on_with_the_same_bytes(spec):
     rng = np.random.default_rng(5)
     gradients = [rng.standard_normal((20, 30)).astype("f4") for _ in range(8)]

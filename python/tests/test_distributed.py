@@ -14,6 +14,7 @@ import pytest
 import gradtool
 
 torch = pytest.importorskip("torch")
+from fsdp2 import needs_fsdp2  # noqa: E402  pylint: disable=wrong-import-position
 from ranks import run_ranks  # noqa: E402  pylint: disable=wrong-import-position
 
 nn = torch.nn
@@ -159,6 +160,31 @@ def test_a_rank_that_could_not_write_its_last_step_does_not_leave_the_others_wai
     for rank in range(2):
         with gradtool.open(tmp_path / f"run.rank{rank}.h5") as run:
             assert len(run.steps) == 2 - rank and run.complete == (rank == 0)
+
+
+def backward_in_bfloat16(model, rank):
+    inputs, targets = batch(rank, 0)
+    nn.functional.cross_entropy(model(inputs.bfloat16()).float(), targets).backward()
+    return flat(p.grad.float() for p in model.parameters())
+
+
+def capture_bfloat16(rank, size, path):
+    """Captures a model in bfloat16 that gloo averages; returns the averages, and the rank's gradient without anything parallel."""
+    model = nn.parallel.DistributedDataParallel(make_model().bfloat16())
+    with gradtool.Capture(model, path) as capture:
+        averaged = backward_in_bfloat16(model, rank)
+        capture.step()
+    return averaged, backward_in_bfloat16(make_model().bfloat16(), rank)
+
+
+@pytest.mark.skipif(torch.__version__ < "2", reason=f"gloo of torch {torch.__version__} averages no bfloat16")
+def test_bfloat16_under_ddp_is_captured_as_it_is(tmp_path):
+    results = run_ranks(2, capture_bfloat16, str(tmp_path / "run.h5"))
+    with gradtool.open(tmp_path / "run.h5") as run:
+        for rank, (averaged, own) in enumerate(results):
+            got = np.concatenate([np.asarray(t.gradient[0, rank], "f4").reshape(-1) for t in run])
+            np.testing.assert_allclose(got, own, rtol=2 ** -7, atol=1e-6)
+            np.testing.assert_allclose(averaged, (results[0][1] + results[1][1]) / 2, rtol=2 ** -5, atol=1e-4)
 
 
 def capture_buckets(rank, size, path):
@@ -349,14 +375,8 @@ def capture_fsdp(rank, size, path):
     return weights, None
 
 
+@needs_fsdp2
 def test_fsdp2_shows_each_ranks_own_gradient(tmp_path, gradtool_program):
-    try:
-        from torch.distributed.fsdp import FSDPModule
-        there = hasattr(FSDPModule, "set_custom_reduce_scatter")
-    except (ImportError, ValueError):  # torch 1.13 cannot import its FSDP under Python 3.11
-        there = False
-    if not there:
-        pytest.skip(f"torch {torch.__version__} has no FSDP2 with set_custom_reduce_scatter")
     results = run_ranks(RANKS, capture_fsdp, str(tmp_path / "run.h5"))
     check_file(tmp_path / "run.h5", results[0][0], 4, gradtool_program)
     with gradtool.open(tmp_path / "run.h5") as run:
@@ -375,6 +395,7 @@ def test_without_compression_the_hook_trains_as_ddp_does():
         np.testing.assert_allclose(hooked[rank][0], plain[rank], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.usefixtures("core")
 def test_every_rank_ends_with_the_same_weights():
     specs = ["bf16", "topk:ratio=0.1", "qsgd:bits=4", "powersgd:rank=2", "oktopk", "gradiveq", "thc", "signsgd", "iwp"]
     results = run_ranks(RANKS, train_with_each, 5, specs)

@@ -198,6 +198,23 @@ def test_arguments_that_are_not_valid_are_refused_before_the_training():
             assert re.search(word, sentence), f"{sentence} / {word}"
 
 
+def average_in_groups(rank, size):
+    """Two halves of a job average apart, at the same time."""
+    halves = [torch.distributed.new_group([0, 2]), torch.distributed.new_group([1, 3])]
+    ddp = nn.parallel.DistributedDataParallel(GivenGradients((40, 30)), process_group=halves[rank % 2])
+    hook = gradtool.ddp_hook("bf16", scheme="hop", group=halves[rank % 2]).register(ddp)
+    ddp(torch.full((40, 30), 1.0 + rank)).backward()
+    hook.close()
+    words = [sentence_of(gradtool.ddp_hook, "topk", group="gloo" if rank == 3 else halves[rank % 2])]
+    return ddp.module.weights[0].grad.unique().tolist(), words
+
+
+def test_groups_that_do_not_overlap_average_apart():
+    for rank, (values, words) in enumerate(run_ranks(4, average_in_groups)):
+        assert values == [2.0 + rank % 2]
+        assert re.search("^group is 'gloo'; valid" if rank == 3 else "^rank 3 refuses: group is 'gloo'; valid is a process group", words[0])
+
+
 def refuse_sparse(rank, size):
     class Sparse(nn.Module):
         def __init__(self, kind):
@@ -297,7 +314,7 @@ def train_each(rank, size, folder, trainings, *iterations):
 
 def test_a_saved_hook_goes_on_with_the_same_bits(tmp_path):
     """In new processes, where DDP begins with other buckets than it had when the state was saved."""
-    trainings = [("topk:ratio=0.1,ef=on", {}), ("topk:ratio=0.1,ef=ef21", {}), ("powersgd:rank=2", {}), ("qsgd:bits=4", {}), ("dgc", {}),
+    trainings = [("topk:ratio=0.1,ef=on", {}), ("topk:ratio=0.1,ef=ef21", {}), ("topk:ratio=0.1,ef=ef21m", {}), ("powersgd:rank=2", {}), ("qsgd:bits=4", {}), ("dgc", {}),
                  ("bf16", {"scheme": "hop"}), ("efsignsgd", {}), ("gradiveq", {}), ("oktopk", {}), ("topk:ef=on", {"start_iteration": 12})]
     whole = run_ranks(2, train_each, str(tmp_path), trainings, 0, 20, 10)
     parts = run_ranks(2, train_each, str(tmp_path), trainings, 10, 20)
@@ -350,7 +367,7 @@ def test_states_that_do_not_fit_are_refused_on_every_rank(tmp_path):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 16])
-def test_small_sums_take_few_messages(size, tmp_path):
+def test_small_sums_take_few_messages(size, tmp_path, gradtool_program):
     """PowerSGD's two all-reduces of a small matrix: 2 ceil(log2 p) latencies each are what bench's model allows."""
     import math
     import queue

@@ -215,3 +215,79 @@ def test_the_program_and_the_package_agree_in_order(tmp_path, gradtool_program):
             orders.append(sorted(shares, key=lambda layer: max(shares[layer])))
             assert all(min(shares[b]) >= max(shares[a]) for a, b in zip(orders[-1], orders[-1][1:])), shares
     assert orders == [["fc3", "fc2", "fc1"]] * 2
+
+
+class Gpu:
+    """A stream of work that runs behind the host: the host's clock advances by what launching takes, the GPU's by what the work takes."""
+
+    def __init__(self):
+        self.host = self.done = 0.0
+
+    def launch(self, seconds):
+        self.host += 0.001
+        self.done = max(self.done, self.host) + seconds
+
+    def events(self):
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                assert enable_timing
+
+            def record(self, stream):
+                self.at = max(gpu.done, gpu.host)
+
+            def query(self):
+                return gpu.host >= self.at
+
+            def elapsed_time(self, end):
+                assert self.query() and end.query(), "the GPU is not there yet"
+                return 1e3 * (end.at - self.at)
+
+            def synchronize(self):
+                gpu.host = max(gpu.host, self.at)
+        return Event
+
+
+class Launched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, gpu, seconds):
+        ctx.gpu, ctx.seconds = gpu, seconds
+        gpu.launch(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.gpu.launch(2 * ctx.seconds)
+        return grad, None, None
+
+
+class OnGpu(nn.Linear):
+    def forward(self, x, gpu, seconds):
+        return super().forward(Launched.apply(x, gpu, seconds))
+
+
+def test_a_gpu_is_timed_by_events_on_iterations_that_are_not_captured(tmp_path, monkeypatch):
+    gpu, waits = Gpu(), []
+    monkeypatch.setattr(torch.cuda, "Event", gpu.events())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
+    monkeypatch.setattr(_readiness, "clock_of", lambda parameters: _readiness.CudaClock("cuda:0"))
+    model = OnGpu(4, 4)
+    with gradtool.Capture(model, tmp_path / "run.h5", iterations=[0, 6, 7, 12]) as capture:
+        for step in range(13):
+            before = gpu.host
+            model(torch.randn(2, 4, requires_grad=True), gpu, 0.1 if step < 7 else 0.2).sum().backward()
+            if step not in (0, 6, 7, 12):
+                capture.step()
+                waits.append(gpu.host - before)
+                gpu.launch(5.0)  # the update, of which the next iteration waits for the end
+                gpu.host = max(gpu.host, gpu.done)
+            else:
+                capture.step()
+            model.zero_grad()
+    assert max(waits) < 0.01, "an iteration that is not captured waited for the GPU"
+    with gradtool.open(tmp_path / "run.h5") as run:
+        seconds = run.steps["compute_seconds"][:, 0]
+    # Before the first is none; 6 and 7 know those of 1 to 5; 12 knows those of 8 to 11. Three parts of work, less the launches hidden behind it.
+    assert np.isnan(seconds[0])
+    np.testing.assert_allclose(seconds[1:], [0.301, 0.301, 0.601], atol=0.002)

@@ -128,6 +128,22 @@ def test_statistics_of_given_runs():
     assert a["same_as_none"] == 1.0
 
 
+def test_a_trial_whose_none_learns_nothing_is_warned_of(tmp_path):
+    """A loss within its noise is no training; one that falls slowly through as much noise is."""
+    noise = np.random.default_rng(3).standard_normal(100)
+    runs = lambda losses: [{"codec": codec, "seed": 1, "metrics": {}, "losses": list(losses)} for codec in ("none", "a")]
+    still = recorded({"codecs": ["none", "a"], "seeds": [1]}, runs(4 + 0.1 * noise))
+    assert "Warning: none itself has learned nothing: its loss went from" in str(still) and "in 100 steps" in still.warning
+    slowly = recorded({"codecs": ["none", "a"], "seeds": [1]}, runs(np.linspace(4, 3.7, 100) + 0.1 * noise))
+    assert slowly.warning is None and "Warning" not in str(slowly)
+    still.save(tmp_path / "still.json")
+    assert json.loads((tmp_path / "still.json").read_text())["warning"] == still.warning
+    # One seed of two, and a rising loss.
+    both = recorded({"codecs": ["none"], "seeds": [1, 2]}, [{"codec": "none", "seed": 1, "metrics": {}, "losses": list(np.linspace(4, 1, 100))},
+                                                            {"codec": "none", "seed": 2, "metrics": {}, "losses": list(np.linspace(4, 5, 100))}])
+    assert "learned nothing with seed 2" in both.warning
+
+
 def test_steps_that_none_needed():
     losses = [4 - 3 * step / 99 for step in range(100)]
     behind = [loss + 0.45 for loss in losses]                      # 15 % of the fall, so none was there after 85 steps

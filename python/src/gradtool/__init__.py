@@ -5,24 +5,31 @@
         loss.backward()
         capture.step(loss)
 
-`Capture`, `merge` and `open` need torch or h5py alone; `Codec` and `ddp_hook` need the compiled module, which
+`Capture`, `merge` and `open` need torch or h5py alone; `Codec`, `ddp_hook` and `fsdp_hook` need the compiled module, which
 `pip install ./python` builds, and `bench` and `analyze` the program, which `GRADTOOL_PROGRAM=ON` adds to it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ._errors import DataError, Error, UnavailableError, UsageError
 from ._files import GradientFile, open
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
+
+# Prototypes (python:mine.py) run in an interpreter with this one's packages, unless the user names another.
+if sys.executable:
+    os.environ.setdefault("GRADTOOL_PYTHON", sys.executable)
 
 if TYPE_CHECKING:
     from ._capture import Capture
     from ._checkpoints import import_checkpoint
     from ._codec import Codec, codecs
+    from ._fsdp_hook import FsdpHook, fsdp_hook
     from ._hook import DdpHook, ddp_hook
     from ._program import analyze, bench, run
     from ._trial import Trial, trial
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
 # file without torch.
 _HOME = {
     "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_writer", "Codec": "_codec",
-    "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "bench": "_program", "analyze": "_program",
+    "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "fsdp_hook": "_fsdp_hook", "FsdpHook": "_fsdp_hook", "bench": "_program", "analyze": "_program",
     "run": "_program", "trial": "_trial", "Trial": "_trial", "TrialResult": "_trial_result",
     "windows": "_windows",
 }

@@ -16,6 +16,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from . import _readiness
 from ._ddp import LateGradients, watch_buckets
 from ._errors import Error, UnavailableError, UsageError
 from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
@@ -23,8 +24,8 @@ from ._modules import (ForwardEndHook, ForwardHook, TrainedParameters, describe_
                        inner_module, list_names, uncompiled)
 from ._options import check_options
 from ._ranks import gather, library_of, meet, merge_ranks, rank_path
-from ._readiness import Readiness
-from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing
+from ._readiness import CudaClock, IterationTimer, Readiness
+from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing, producer
 
 #: Captures that nobody has closed, which the end of the program does.
 _OPEN: set = set()
@@ -159,24 +160,28 @@ class Capture:
         #: What backward passes add between a reduction and `step`; for DDP's hook.
         self.late = LateGradients(self._parameters)
         self._may_be_zero = True   # until that was said
+        self._weighted: Optional[bool] = None  # whether steps have weights, once that is known
         self._reduce_dtype = reduce_dtype
         self._reduced_in: set = set()  # types that were seen
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
         #: When gradients are ready; for hooks.
-        self.readiness = Readiness(self._parameters)
+        clock = _readiness.clock_of(self._parameters)
+        self.readiness = Readiness(self._parameters, clock)
+        self._timer = IterationTimer(clock) if isinstance(clock, CudaClock) else None
+        self._timed_here = clock is not None and self._timer is None  # by this process's clock
         #: Whether the capture has ended.
         self.closed = False
         self._start_weights: Optional[list] = None
         self._forward_hooks: list = []
 
-        columns = ["loss", "epoch", "learning_rate", "compute_seconds"] + (["overflow"] if scaler is not None else [])
+        columns = ["loss", "epoch", "learning_rate", "compute_seconds", "batch_weight"] + (["overflow"] if scaler is not None else [])
         attributes = {
-            "producer": f"gradtool {_version()} (Python, torch {torch.__version__})",
+            "producer": producer(f"Python, torch {torch.__version__}"),
             "model": name or type(inner_module(model)).__name__, "dataset": dataset, "seed": seed, "batch_size": batch_size,
             "micro_batches": 1 if micro_batches_as_workers else micro_batches,
-            "optimizer": None if optimizer is None else type(optimizer).__name__,
+            "optimizer": None if optimizer is None else _optimizer_text(optimizer),
             "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
             "quantity": None if quantity == "gradient" else quantity, "inner_steps": inner_steps,
             "averaged": 1 if averaged else None,
@@ -234,8 +239,12 @@ class Capture:
             raise UsageError("start() is for quantity='pseudo_gradient'")
         self._start_weights = [full_tensor(p).detach().clone() for p in self._parameters]
 
-    def step(self, loss: Any = None, *, epoch: Optional[float] = None, learning_rate: Optional[float] = None) -> bool:
+    def step(self, loss: Any = None, *, weight: Any = None, epoch: Optional[float] = None, learning_rate: Optional[float] = None) -> bool:
         """Ends an iteration: after backward(), before the optimizer changes weights or anybody averages gradients.
+
+        `weight` is what this rank's batch counts beside those of other ranks, such as the number of its tokens, where the loss is the
+        mean over them: the exact result is then the weighted mean. All captured steps have it, or none. With
+        `micro_batches_as_workers`, one number for each micro-batch.
 
         Returns whether the iteration was captured. For pseudo-gradients: after the last local step of a round.
         """
@@ -246,7 +255,11 @@ class Capture:
                              f"round of local steps begins, and step() once where it ends")
         captured = self.capturing
         if captured:
-            self._capture(loss, epoch, learning_rate)
+            self._capture(loss, epoch, learning_rate, self._checked_weight(weight))
+        elif self._timer is not None and not self._by_hook:
+            self._timer.end()
+        if self._timer is not None:
+            self._timer.next(counts=not captured)
         self.iteration += 1
         self._start_weights = None
         self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
@@ -369,8 +382,7 @@ class Capture:
             if self._second_moment == "micro_batches":
                 raise UsageError("second_moment='micro_batches' is not for FSDP2, which does not show each rank's own gradient of a "
                                  "micro-batch; leave it out, or use DistributedDataParallel")
-            watch_reduce_scatter(model, self)
-            self._by_hook = True
+            self._by_hook = watch_reduce_scatter(model, self)
         elif any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
             raise UnavailableError("FSDP1 does not show gradients before it reduces them; use fully_shard (FSDP2)")
 
@@ -380,10 +392,16 @@ class Capture:
             self.readiness.forward_begins(watch=not self._by_hook)
             if self._began is None:
                 self._began = time.perf_counter()
+        elif torch.is_grad_enabled() and self._timer is not None:
+            self._timer.begin()
 
     def _forward_ended(self, *_: Any) -> None:
         if self.readiness.running and torch.is_grad_enabled():
             self.readiness.forward_ended()
+
+    def knows(self, parameter: Any) -> bool:
+        """Whether the file has a tensor for this parameter; for hooks."""
+        return id(parameter) in self._index
 
     def take(self, parameter: Any, gradient: torch.Tensor) -> None:
         """Keeps one parameter's gradient of this rank, which may be scaled; for hooks."""
@@ -401,9 +419,18 @@ class Capture:
         if self._reduce_dtype is None:
             self._reduced_in.add(torch.float32 if dtype == torch.float64 else dtype)  # stored so, as float64 parameters are
 
-    def bucket_ready(self, parameters: Iterable) -> Any:
-        """The gradients of these parameters are complete; for hooks. Returns this moment, for `leave_out`."""
-        mark = self.readiness.mark()
+    def mark(self) -> Any:
+        """This moment on the device's clock, where iterations that are not captured are timed; for hooks."""
+        return None if self._timer is None else self.readiness.mark()
+
+    def gradients_complete(self, mark: Any = None) -> None:
+        """Gradients of an iteration that is not captured are complete, at `mark` or now; for hooks."""
+        if self._timer is not None and not self.closed and not self.capturing:
+            self._timer.end(mark)
+
+    def bucket_ready(self, parameters: Iterable, mark: Any = None) -> Any:
+        """The gradients of these parameters were complete at `mark`, or are now; for hooks. Returns this moment, for `leave_out`."""
+        mark = self.readiness.mark() if mark is None else mark
         for parameter in parameters:
             if id(parameter) in self._index:
                 self.readiness.note(self._index[id(parameter)], mark)
@@ -424,7 +451,7 @@ class Capture:
 
     def backward_ended(self) -> None:
         """Notes how long forward and backward took, without what the capture itself took; for hooks."""
-        if self._began is not None:
+        if self._began is not None and self._timed_here:
             self._compute = time.perf_counter() - self._began - self._copying
 
     def _scale(self, by_hook: bool) -> float:
@@ -465,7 +492,24 @@ class Capture:
 
     # ---- a captured step ----
 
-    def _capture(self, loss: Any, epoch: Optional[float], learning_rate: Optional[float]) -> None:
+    def _checked_weight(self, weight: Any) -> Optional[np.ndarray]:
+        """[W] numbers; nothing where all ranks count alike."""
+        if self._weighted is not None and self._weighted != (weight is not None):
+            raise UsageError(f"iteration {self.iteration}: step() has {'no weight' if weight is None else 'a weight'}, unlike before; all "
+                             f"captured steps have one, or none")
+        self._weighted = weight is not None
+        if weight is None:
+            return None
+        try:
+            values = np.array(weight.tolist() if isinstance(weight, torch.Tensor) else weight, "f8").reshape(-1)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"iteration {self.iteration}: weight is {weight!r}; valid is a number") from error
+        if len(values) != self._workers or not np.isfinite(values).all() or (values < 0).any():
+            valid = "a finite number of at least 0" if self._workers == 1 else f"{self._workers} finite numbers of at least 0"
+            raise UsageError(f"iteration {self.iteration}: weight is {weight!r}; valid is {valid}")
+        return values
+
+    def _capture(self, loss: Any, epoch: Optional[float], learning_rate: Optional[float], weight: Optional[np.ndarray]) -> None:
         if self._micro_seen != self._micro_batches - 1:
             raise UsageError(f"iteration {self.iteration}: step() came after {self._micro_seen} calls of micro_batch(); a "
                              f"step of {self._micro_batches} micro-batches has {self._micro_batches - 1}")
@@ -481,6 +525,8 @@ class Capture:
             if self._by_hook:
                 self._expect_all_seen()
             else:
+                if self._fsdp2:
+                    expect_all_reduced(self._model, self.iteration)
                 scale = self._scale(by_hook=False)
                 self._seen = {i: self._on_cpu(g, i, scale) for i, g in self._grads().items()}
                 self.backward_ended()
@@ -500,6 +546,8 @@ class Capture:
             moments = self._rows([self._squares], torch.float32)
         elif self._second_moment == "adam":
             moments = self._adam_moments()
+        if self._timer is not None:
+            self._compute = self._timer.median()
         overflow = None
         if self._scaler is not None:
             bad = any(not np.isfinite(values).all() for values in gradients)
@@ -513,7 +561,7 @@ class Capture:
             loss=np.full(self._workers, float("nan") if loss is None else float(loss), "f4"),
             compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
                                     self._compute / self._workers),
-            overflow=overflow))
+            overflow=overflow, batch_weight=weight))
 
     def _expect_all_seen(self) -> None:
         """What hooks have seen must be all that the optimizer will take."""
@@ -557,7 +605,7 @@ class Capture:
                           f"you average, or say averaged=True")
 
     def _grads(self, caller: str = "step()") -> dict:
-        grads = {i: grad for i, p in enumerate(self._parameters) if (grad := gradient_of(p)) is not None}
+        grads = {i: full_tensor(grad) for i, p in enumerate(self._parameters) if (grad := gradient_of(p)) is not None}
         if not grads:
             expect_no_zero(self._parameters)
             raise UsageError(f"iteration {self.iteration}: no parameter has a gradient; call {caller} after backward() and "
@@ -624,6 +672,13 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _version() -> str:
-    from . import __version__
-    return __version__
+def _optimizer_text(optimizer: Any) -> str:
+    """The optimizer as `gradtool capture` writes its own: sgd:learning_rate=0.1,momentum=0.9,weight_decay=0. Parameters are those of the first
+    group; of another optimizer than SGD, Adam and AdamW the text is its class alone."""
+    name, group = type(optimizer).__name__, optimizer.param_groups[0]
+    if name not in ("SGD", "Adam", "AdamW"):
+        return name
+    own = {"momentum": group["momentum"], **({"nesterov": 1} if group["nesterov"] else {})} if name == "SGD" else \
+        {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+    values = {"learning_rate": group["lr"], **own, "weight_decay": group["weight_decay"]}
+    return f"{name.lower()}:" + ",".join(f"{key}={float(value):g}" for key, value in values.items())

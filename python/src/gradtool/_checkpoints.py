@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 import numpy as np
 
 from ._errors import DataError, UnavailableError, UsageError, expect_content
-from ._writer import QUANTITIES, VALID_NAMES, GradientWriter, StepRecord, TensorSpec, is_valid_name, part_of_mixture
+from ._writer import QUANTITIES, VALID_NAMES, GradientWriter, StepRecord, TensorSpec, is_valid_name, part_of_mixture, producer
 
 Path = Union[str, os.PathLike]
 # Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
@@ -337,7 +337,7 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
     specs = [TensorSpec(name, shape, *kind_of(name, shape), "float32" if difference else dtype)
              for name, (shape, dtype) in first.specs.items()]
     writer = GradientWriter(out, specs, workers, {
-        "producer": "gradtool import_checkpoint", "quantity": None if quantity == "gradient" else quantity,
+        "producer": producer("Python, import_checkpoint"), "quantity": None if quantity == "gradient" else quantity,
         "inner_steps": inner_steps, "averaged": 1 if averaged else None, **attributes}, (), replace)
     try:
         for number in range(len(steps) - 1 if difference else len(steps)):

@@ -21,7 +21,7 @@ def codecs() -> list[dict]:
     """All codecs of this build, as `gradtool list codecs --json -` has them.
 
     >>> [codec["name"] for codec in codecs()][:3]
-    ['adacomp', 'atomo', 'bf16']
+    ['adacomp', 'arctopk', 'atomo']
     """
     return _core.codecs()
 
@@ -101,7 +101,7 @@ class Codec:
     ----------
     spec:
         As on the command line, `name:key=value,...`, for example `"topk:ratio=0.01,ef=on"`. `ef=on|off` switches error
-        feedback, which many codecs have on by default. With `ef=ef21` payloads decode to differences: add them to what
+        feedback, which many codecs have on by default. With `ef=ef21` or `ef=ef21m` payloads decode to differences: add them to what
         was decoded before.
     rank, ranks:
         Which of how many ranks this is. Random draws differ between ranks, and a few codecs clip by their number.

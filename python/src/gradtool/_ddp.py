@@ -77,6 +77,8 @@ def _see_bucket(watch: _Watch, bucket: Any) -> Any:
                              "capture; give all ranks equally many batches (drop_last=True), or close the capture before join()")
         if capture.watching:
             _show(capture, bucket, watch.hook[1])
+        elif bucket.is_last():
+            capture.gradients_complete()
     state, hook = watch.hook
     return hook(state, bucket)
 

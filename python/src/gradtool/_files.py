@@ -74,7 +74,7 @@ class GradientFile:
         #: The tensors by name, in forward order.
         self.tensors: Mapping[str, Tensor] = {tensor.name: tensor for tensor in (Tensor(g, count) for g in groups)}
         #: Columns of the captured steps: iteration [S], and where the file has them epoch, learning_rate [S], loss,
-        #: compute_seconds, overflow [S, W].
+        #: compute_seconds, overflow, batch_weight [S, W].
         self.steps: Steps = Steps({name: data[:count] for name, data in self._file["steps"].items()})
         #: Where the file has it, when gradients are ready: the shares of the backward pass [W, T], tensors in forward order, and the
         #: share of that pass in an iteration's computation [W].

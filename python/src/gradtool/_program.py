@@ -11,6 +11,7 @@ import tempfile
 from typing import Any, Union
 
 from ._errors import DataError, Error, UnavailableError, UsageError
+from ._prototypes import served
 
 _FAULTS = {2: UsageError, 3: DataError, 77: UnavailableError}
 
@@ -66,9 +67,11 @@ def _pandas() -> Any:
     return pandas
 
 
-def bench(file: Union[str, os.PathLike], codec: Any = "all", **options: Any) -> Any:
+def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = None, **options: Any) -> Any:
     """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV.
 
+    `codec`, or `codecs`, is a text, a class or an object with encode and decode or with reduce (docs/prototypes.md), or a list of these;
+    all codecs if it is left out. A prototype has the row `python` with its class in `params`.
     Options are the program's, with underscores: `bench("run.h5", ["topk:ratio=0.01", "powersgd:rank=4"], network="10gbe",
     nodes=32, timeout=2)`. `gradtool bench --help` lists them, `gradtool list columns` says what the columns mean. With `csv=`
     the table is written to that file, too.
@@ -80,9 +83,12 @@ def bench(file: Union[str, os.PathLike], codec: Any = "all", **options: Any) -> 
     pandas = _pandas()
     if options.get("csv") == "-":
         raise UsageError("csv is '-', and the rows are returned already; valid is the path of a file")
-    with tempfile.TemporaryDirectory() as folder:
+    if codec is not None and codecs is not None:
+        raise UsageError("codec and codecs are both given; valid is one of them")
+    chosen = codec if codec is not None else codecs if codecs is not None else "all"
+    with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
-        run("bench", file, *_arguments({"codec": codec, **options, "csv": csv}))
+        run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
         return pandas.read_csv(csv)
 
 

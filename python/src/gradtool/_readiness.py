@@ -39,11 +39,55 @@ class CudaClock:
         end.synchronize()
         return begin.elapsed_time(end) * 1e-3
 
+    @staticmethod
+    def is_over(mark: Any) -> bool:
+        """Whether the GPU has come to the mark; it is not waited for."""
+        return bool(mark.query())
+
 
 def clock_of(parameters: list) -> Any:
     """The clock of the device on which the gradients are made; none for a device whose work the host gives without a moment to ask for."""
     device = parameters[0].device
     return CudaClock(device) if device.type == "cuda" else CpuClock() if device.type == "cpu" else None
+
+
+class IterationTimer:
+    """How long a GPU computes in an iteration, from its first forward pass to its last gradient, on iterations that nothing holds up.
+
+    Two events an iteration are put into the GPU's stream, and asked for their times only once the GPU has passed them.
+    """
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self._begin: Any = None
+        self._end: Any = None
+        self._ended: deque = deque(maxlen=ITERATIONS)
+        self._seconds: Optional[float] = None
+
+    def begin(self) -> None:
+        """The forward pass begins; of several in an iteration the first one counts."""
+        if self._begin is None:
+            self._begin = self._clock.mark()
+
+    def end(self, mark: Any = None) -> None:
+        """Gradients are complete, at `mark` or now; of several times in an iteration the last one counts."""
+        if self._begin is not None:
+            self._end = self._clock.mark() if mark is None else mark
+
+    def next(self, counts: bool) -> None:
+        """The iteration is over."""
+        if counts and self._end is not None:
+            self._ended.append((self._begin, self._end))
+        self._begin = self._end = None
+
+    def median(self) -> Optional[float]:
+        """Seconds of an iteration, the median of those since it was last asked; that of before where there are none, and nothing at first."""
+        over = [marks for marks in self._ended if self._clock.is_over(marks[1])]
+        for _ in over:  # the GPU comes to the events in order
+            self._ended.popleft()
+        if over:
+            self._seconds = float(np.median([self._clock.seconds(*marks) for marks in over]))
+        return self._seconds
 
 
 class Readiness:

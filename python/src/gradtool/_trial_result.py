@@ -58,6 +58,17 @@ def _is_far_behind(losses: Any, reference: Any, share: float, window: int) -> bo
                 and _steps_to(reference[:made], last.mean()) < share * made)
 
 
+def _has_learned(losses: Any) -> bool:
+    """Whether the losses fell from the first tenth of the steps to the last by more than their noise leaves to chance: by more than
+    three standard errors, which are taken from differences between steps that follow each other, as a trend is no noise."""
+    losses = np.asarray(losses, dtype=float)
+    count = max(2, len(losses) // 10)
+    if len(losses) < 2 * count or not np.isfinite(losses).all():
+        return len(losses) < 2 * count
+    noise = math.sqrt(np.mean(np.diff(losses) ** 2) / 2)
+    return bool(losses[:count].mean() - losses[-count:].mean() > 3 * noise * math.sqrt(2 / count))
+
+
 def is_hopeless(losses: list, reference: list, steps: int) -> bool:
     """Whether a run is so far behind the one without a codec, step by step on the same data, that it is not worth its time."""
     made, window = len(losses), _window(steps)
@@ -181,6 +192,18 @@ class TrialResult:
         falls = [_falling(run["losses"]) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
         return 0.02 * float(np.mean([curve[0] - curve[-1] for curve in falls])) if falls else 0.0
 
+    @property
+    def warning(self) -> Optional[str]:
+        """Returns a sentence where none itself has learned nothing, with which no verdict is worth anything; else None."""
+        runs = [run for run in self.runs if run["codec"] == "none" and run["status"] == "finished" and run["lr_factor"] == self.best_factor("none")]
+        still = [run for run in runs if not _has_learned(run["losses"])]
+        if not still:
+            return None
+        seeds = "" if len(still) == len(runs) else f" with seed {', '.join(str(run['seed']) for run in still)}"
+        first, last = still[0]["losses"][0], still[0]["losses"][-1]
+        return (f"none itself has learned nothing{seeds}: its loss went from {first:.4g} to {last:.4g} in {still[0]['steps']} steps, within its noise. "
+                "Verdicts say little then: more steps or other learning rates would tell")
+
     def _judged_seeds(self) -> list:
         """The seed that chose the learning rates is none of those that judge, where there is another one."""
         seeds = self.settings["seeds"]
@@ -270,7 +293,7 @@ class TrialResult:
         """Writes the record. What is there already is replaced when the new one is whole."""
         elements = next((run["elements"] for run in self.runs if run["elements"]), None)
         record = {"format": FORMAT, "schema_version": SCHEMA, "model": self.name, "elements": elements, "settings": self.settings,
-                  "tolerance": self.tolerance, "judged": self._judged_by(), "arms": self.arms, "runs": self.runs}
+                  "tolerance": self.tolerance, "judged": self._judged_by(), "warning": self.warning, "arms": self.arms, "runs": self.runs}
         beside = os.fspath(path) + ".part"
         with open(beside, "w", encoding="utf-8") as file:
             json.dump(record, file, allow_nan=False, indent=1)
@@ -302,5 +325,7 @@ class TrialResult:
         if learning:
             least = min(learning, key=lambda arm: arm["sent"])
             lines += ["", f"Of those that learn, {least['name']} sends least: {least['sent']:.3g} of the bytes of none."]
+        if self.warning:
+            lines += ["", f"Warning: {self.warning}."]
         notes = sorted({f"{self.names[run['codec']]}: {run['note']}." for run in self.runs if run["note"]})
         return "\n".join(lines + ([""] + notes if notes else []))

@@ -31,6 +31,16 @@ QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activati
 VALID_NAMES = "valid are names of 1 to 1024 bytes of UTF-8 without control characters"
 
 
+def producer(what: str) -> str:
+    """The producer of a gradient file: version, commit and the part of the package; the commit is unknown of sources that were not built."""
+    from . import __version__
+    try:
+        from ._commit import COMMIT
+    except ImportError:
+        COMMIT = "unknown"
+    return f"gradtool {__version__} ({COMMIT}, {what})"
+
+
 def is_valid_name(name: str) -> bool:
     """Whether a tensor may be called so."""
     encoded = name.encode(errors="replace")
@@ -75,6 +85,7 @@ class StepRecord:
     loss: Optional[np.ndarray] = None
     compute_seconds: Optional[np.ndarray] = None
     overflow: Optional[np.ndarray] = None
+    batch_weight: Optional[np.ndarray] = None
 
 
 def chunk_shape(workers: int, elements: int, value_bytes: int) -> tuple:
@@ -133,6 +144,7 @@ class GradientWriter:
             self._place += ".new"  # until there is a step, the old file stays
         self.steps = 0
         self._reduce_dtype: Optional[str] = None
+        self._weighted = False
         if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
             raise Error(f"{self.path}: cannot be written, because there is no such folder")
         expect_room(self._place, len(tensors) * (_SLACK_OF_DATA_SET + 4 * workers) + _SLACK)
@@ -162,7 +174,7 @@ class GradientWriter:
         steps = self._file.create_group("steps")
         self._columns = {}
         for name, dtype, wide in (("epoch", "f8", False), ("learning_rate", "f8", False), ("loss", "f4", True),
-                                  ("compute_seconds", "f8", True), ("overflow", "u1", True), ("iteration", "i8", False)):
+                                  ("compute_seconds", "f8", True), ("overflow", "u1", True), ("batch_weight", "f8", True), ("iteration", "i8", False)):
             if name != "iteration" and name not in columns:
                 continue
             row = (workers,) if wide else ()
@@ -210,6 +222,7 @@ class GradientWriter:
 
     def _append(self, step: StepRecord) -> None:
         row = self.steps
+        self._weighted = self._weighted or step.batch_weight is not None
         for data, values in [*zip(self._gradients, step.gradients), *zip(self._moments, step.second_moments or ()),
                              *zip(self._weights, step.weights or ())]:
             data.resize(row + 1, axis=0)
@@ -253,6 +266,8 @@ class GradientWriter:
         with h5py.File(self.path, "r+") as file:
             # In place, which needs no room on the disk.
             file.attrs.modify("complete" if complete else "interrupted", 1)
+            if "batch_weight" in self._columns and not self._weighted:
+                del file["steps/batch_weight"]
             if self._reduce_dtype is not None:
                 try:
                     file.attrs["reduce_dtype"] = self._reduce_dtype
@@ -485,7 +500,7 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
     in_order = all(int(source.file.attrs.get("complete", 0)) or int(source.file.attrs.get("interrupted", 0)) for source in sources)
     file.attrs.update({**alike, "created": _now(), "workers": workers, "complete": 0, "interrupted": int(in_order and not complete)})
     steps = file.create_group("steps")
-    for name in ("iteration", "epoch", "learning_rate", "loss", "compute_seconds", "overflow"):
+    for name in ("iteration", "epoch", "learning_rate", "loss", "compute_seconds", "overflow", "batch_weight"):
         having = [source for source in sources if name in source.file["steps"]]
         if not having:
             continue
@@ -496,6 +511,14 @@ def _write_merged(file: h5py.File, sources: list, rows: list, copy: bool, folder
         if name == "overflow" and len(having) < len(sources):  # a mark has no value for "not known"
             warnings.warn("overflow is left out because not all files have it")
             continue
+        if name == "batch_weight":
+            rows_of = [source.file["steps"][name][:source.steps][row] if source in having else np.full((len(row), 1), np.nan)
+                       for source, row in zip(sources, rows)]
+            known = [not np.isnan(weights).any() for weights in rows_of]
+            if not all(known):  # a worker counts for something beside others only where all say for what
+                if any((~np.isnan(weights)).any() for weights in rows_of):
+                    warnings.warn("batch_weight is left out because not all files have it for all steps")
+                continue
         columns = [source.file["steps"][name][:source.steps][row] if source in having else
                    np.full((len(row), source.workers), np.nan, "f4" if name == "loss" else "f8") for source, row in zip(sources, rows)]
         steps.create_dataset(name, data=np.concatenate(columns, axis=1))
