@@ -57,9 +57,9 @@ gradtool_feature(NS3 "ns-3, for gradtool_netsim (GPL)")
 # Required.
 find_package(fmt REQUIRED)
 find_package(LAPACK REQUIRED)
+find_package(nlohmann_json REQUIRED)
 if(GRADTOOL_PROGRAM)
   find_package(CLI11 REQUIRED)
-  find_package(nlohmann_json REQUIRED)
   find_package(ZLIB REQUIRED)
   find_package(HDF5 REQUIRED COMPONENTS C)
   find_package(Boost 1.74 REQUIRED)  # headers: Boost.Math

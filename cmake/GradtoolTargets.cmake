@@ -25,11 +25,30 @@ function(gradtool_cuda_sources target)
   endif()
 endfunction()
 
+# gradtool_description(<out> <README.md>)
+# The text of a method's README between its first sentence and its list of properties, as one line.
+function(gradtool_description out readme)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${readme})
+  file(READ ${readme} text)
+  string(FIND "${text}" "\n\n- payload: " end)
+  string(SUBSTRING "${text}" 0 ${end} text)
+  foreach(part title sentence)
+    string(FIND "${text}" "\n\n" next)
+    if(end EQUAL -1 OR next EQUAL -1)
+      message(FATAL_ERROR "${readme} must begin with a title, a sentence, a description and the line '- payload:', with empty lines between them")
+    endif()
+    math(EXPR next "${next} + 2")
+    string(SUBSTRING "${text}" ${next} -1 text)
+  endforeach()
+  string(REPLACE "\n" " " text "${text}")
+  set(${out} "${text}" PARENT_SCOPE)
+endfunction()
+
 # gradtool_methods(<target> <folder>)
 # Every folder <folder>/<name> is a method: its *.cpp belong to the target, and with CUDA its *.cu and *_cuda*.cpp, but
 # not its *_test.cpp. <name>.cpp defines `<name>_codec`; the GPU side, where there is one, defines `<name>_gpu`. A file
 # needs.txt names the optional part of the build (FFTW, ZSTD, ZFP) without which the method is left out; then
-# the table has its name and what to install, so that it is not called unknown.
+# the table has its name and what to install, so that it is not called unknown. The method's description is that of its README.
 # The table of methods is generated: a static registrar would vanish from a static library.
 function(gradtool_methods target folder)
   file(GLOB descriptors CONFIGURE_DEPENDS ${folder}/*/*.cpp)
@@ -67,7 +86,8 @@ function(gradtool_methods target folder)
       set(gpu ${name}_gpu)
     endif()
     string(APPEND GT_METHOD_EXTERNS "extern const CodecDescriptor ${name}_codec;\n")
-    string(APPEND GT_METHOD_TABLE "      joined(${name}_codec, ${gpu}),\n")
+    gradtool_description(description ${here}/README.md)
+    string(APPEND GT_METHOD_TABLE "      joined(${name}_codec, ${gpu}, R\"text(${description})text\"),\n")
   endforeach()
   set_property(GLOBAL PROPERTY GRADTOOL_METHODS ${present})
   configure_file(${PROJECT_SOURCE_DIR}/lib/codecs/method_table.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/method_table.cpp @ONLY)

@@ -1,4 +1,4 @@
-# Run at build time by gradtool_version; rewrites the header only when something in it changed.
+# Run at build time by gradtool_version; rewrites the header, and the module for Python, only when something in it changed.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
@@ -13,3 +13,5 @@ file(CONFIGURE OUTPUT ${OUT}.new CONTENT [[#pragma once
 #define GRADTOOL_CUDA_COMPILER "@CUDA@"
 ]] @ONLY)
 file(COPY_FILE ${OUT}.new ${OUT} ONLY_IF_DIFFERENT)
+file(CONFIGURE OUTPUT ${PYTHON}.new CONTENT "COMMIT = \"@commit@\"\n" @ONLY)
+file(COPY_FILE ${PYTHON}.new ${PYTHON} ONLY_IF_DIFFERENT)

@@ -295,17 +295,6 @@ extern constinit const CodecDescriptor adacomp_codec{
     .name = "adacomp",
     .summary = "ternary values of what comes near the largest of its bin, with a residue that adapts the number sent",
     .reference = "Chen et al., AdaComp, AAAI 2018, arXiv 1712.02679",
-    .description =
-        "Each tensor is cut into bins, of 50 elements for convolutions and 500 for everything else. With G = "
-        "residue + gradient, an element is sent when |G + (s-1) gradient| reaches the largest |G| of its bin. So "
-        "the number sent adapts to how fast residues grow, and there is no ratio to choose. What is sent is the "
-        "sign of G, times one scale for the tensor: the mean over its bins of their largest |G|. The difference "
-        "stays in the residue. The wire format is our reconstruction from the sizes of entries that the paper "
-        "gives: a count for each bin, and for each element that is sent 8 bits (6 of index, 2 of ternary code) in "
-        "bins of up to 64 elements, else 16 bits; counts are as wide as entries. Our decisions: the last bin of a "
-        "tensor may be short and counts like the others, an element whose G is zero is not sent, and a scale that "
-        "is not finite clears the residue of the elements that were sent with it. The method pays on layers in "
-        "which few elements of a neighbourhood are large, and needs an all-gather.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

@@ -230,19 +230,6 @@ extern constinit const CodecDescriptor atomo_codec{
     .name = "atomo",
     .summary = "a few singular triplets of each matrix, drawn so that the mean is the gradient",
     .reference = "Wang et al., ATOMO, NeurIPS 2018, arXiv 1806.04090",
-    .description =
-        "A tensor of two or more dimensions is a matrix, its first dimension by all others, with singular values "
-        "sigma_j. Triplet j is kept with probability p_j = min(1, c sigma_j), where c makes the p_j sum to s; each is "
-        "drawn independently and travels as (sigma_j/p_j, u_j, v_j). This is unbiased, so there is no error feedback. "
-        "Decided here, where the paper leaves it open: convolutions are not folded to squarer matrices; tensors that "
-        "s triplets would not shrink, and by default those of one dimension, travel as they are (vectors=square folds "
-        "the latter); vectors of the shorter side come from the Gram matrix in float64 and those of the other side "
-        "from the gradient itself, so that the sum over all triplets is the gradient to rounding. A matrix with a "
-        "value that is not finite decodes to NaN. It pays where a few singular values dominate; the decomposition "
-        "costs more than any other codec's arithmetic, and payloads are gathered. On a GPU the Gram matrix is "
-        "cuBLAS's and the vectors are cuSOLVER's, which round in their own way (hence run_to_run): factors differ by "
-        "some 10^-7 of the largest, and a triplet whose draw lies within 10^-10 of its probability may be kept by one "
-        "processor and not by the other.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .unbiased = true,

@@ -48,11 +48,6 @@ extern constinit const CodecDescriptor bf16_codec{
     .name = "bf16",
     .summary = "bfloat16 cast, summed by the all-reduce with rounding at every hop",
     .reference = "Intel, BFLOAT16 Hardware Numerics Definition, 2018; PyTorch's bf16 communication hook",
-    .description =
-        "Rounds every element to the nearest bfloat16, ties to even: the exponent range of float32 with 8 "
-        "significant bits. The ring adds these numbers, widening both to float32 and rounding the sum at every hop, "
-        "so the error grows with the number of ranks. Nothing overflows or underflows that float32 would not, unlike "
-        "with fp16, at the price of three bits of precision. It pays wherever half the bytes are enough.",
     .params = {},
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::bf16,

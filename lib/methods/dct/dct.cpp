@@ -212,14 +212,6 @@ extern constinit const CodecDescriptor dct_codec{
     .reference =
         "Gupta et al., Training Recommender Systems at Scale: Dynamic Communication Thresholding, KDD 2021, "
         "arXiv 2010.08899",
-    .description =
-        "u = gradient + residual; what reaches the threshold in magnitude is sent as float32 with its position, and "
-        "the rest is the residual (DCT-DP, the data-parallel half of the paper). The threshold is the k-th largest "
-        "|u|, found exactly, and serves `refresh` steps, so that most steps need no selection but a comparison. Our "
-        "decisions: the count between refreshes is whatever passes, not capped; what equals the threshold is sent, "
-        "so that a refresh sends k; zeros never are; steps are counted as the replay gives them, and a note says "
-        "when a replay was too short for a second refresh. The number sent drifts with the scale of the gradient, "
-        "upward where residuals pile up: watch the ratio column. Pays where selection costs, at the ratios of topk.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

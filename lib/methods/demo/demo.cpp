@@ -257,19 +257,6 @@ extern constinit const CodecDescriptor demo_codec{
     .name = "demo",
     .summary = "the largest cosine coefficients of chunks of a momentum that every rank keeps for itself",
     .reference = "Peng, Quesnelle, Kingma, DeMo: Decoupled Momentum Optimization, 2024, arXiv 2411.19870; bloc97/DeMo",
-    .description =
-        "m = beta m + g on every rank by itself; the cosine transform (orthonormal DCT-II) of chunks of m; the k "
-        "largest coefficients of each chunk are sent with 16-bit positions and taken out of m; a coefficient's mean "
-        "over the ranks that sent it is transformed back. The result stands for the mean of the momenta, not of the "
-        "gradients, and errors are measured against that. values=sign is what Psyche sends: one bit a coefficient, "
-        "while its true value leaves the momentum; so that there is a magnitude, a tensor's mean one travels along. "
-        "Our "
-        "decisions: m does not contain the learning rate; matrices are cut into blocks of up to 64 x 64, other tensors "
-        "into 64 rows of 64; a smaller chunk sends as large a share; m is kept as coefficients, because the transform "
-        "is linear, which spares one transform a step; a chunk that is not finite is forgotten. DeMo's own code sends "
-        "64-bit positions, takes the sign of the result, and cuts tensors of one dimension into their largest divisor "
-        "up "
-        "to 64. It pays where the network is slow by orders of magnitude, and the optimiser is DeMo.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,

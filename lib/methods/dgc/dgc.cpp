@@ -360,17 +360,6 @@ extern constinit const CodecDescriptor dgc_codec{
     .name = "dgc",
     .summary = "top-k of accumulated velocity by a sampled threshold: momentum correction, factor masking, clipping",
     .reference = "Lin et al., Deep Gradient Compression, ICLR 2018, arXiv 1712.01887",
-    .description =
-        "Each rank runs momentum locally (u = m u + g) and accumulates the velocity (v = v + u). The k largest of |v| "
-        "are sent as float32 with their positions, and u and v are zeroed there. The threshold is the top-k quantile "
-        "of a strided 1 % sample with a random start. Where fewer than 0.8 k elements reach it, it is multiplied by "
-        "0.8, at most ten times; of more than k, the k largest are sent, so that the count is at most k. Compare "
-        "results with a plain optimiser behind it: what is sent already carries the momentum. Our decisions: the "
-        "threshold is that of the whole bucket (reduce by tensors for the paper's selection per layer); the final cut "
-        "is an exact top-k, where published code keeps the first k in index order; the sample holds at least 2 / ratio "
-        "elements; zeros are never sent; clipping is off unless asked for; one-dimensional tensors of a larger bucket "
-        "are sent whole, as velocities. It pays at densities of 0.1 % and few ranks, because the gather grows with "
-        "their number.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

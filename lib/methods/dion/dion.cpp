@@ -78,25 +78,6 @@ extern constinit const CodecDescriptor dion_codec{
     .name = "dion",
     .summary = "orthonormal low-rank updates of momentum that every rank keeps for itself, summed as factors",
     .reference = "Ahn et al., Dion: distributed orthonormalized updates, arXiv 2504.05295",
-    .description =
-        "An update rule rather than a compressor: what comes out for a matrix is no mean gradient but the step that an "
-        "optimiser takes, without its learning rate. Every tensor of two or more dimensions is a matrix, its first "
-        "dimension by all others, and each rank adds its gradient to a momentum B of its own. One step of a power "
-        "iteration follows on the mean of these: P = B Q is summed over the ranks and made orthonormal, R = B^T P is "
-        "summed, Q becomes R with columns of length 1, and the update is P Q^T times sqrt(rows / columns), the paper's "
-        "factor of the learning rate. The momentum becomes B - (1 - mu) P R^T: what the factors do not hold stays "
-        "whole, "
-        "which is the paper's error feedback. Tensors of one dimension come out as their mean gradient, since the "
-        "paper "
-        "leaves them to another optimiser with a learning rate of its own. Errors are those against the update with "
-        "one more product with the mean momentum, B Q diag(1/sigma) Q^T, sigma being the lengths of the columns of R: "
-        "they are 0 where the columns are singular vectors of B, and say how far the power iteration is from that. "
-        "Decided here, where the paper is silent: tensors with more than two dimensions are flattened; embeddings, "
-        "which the paper advises against, are not told apart; orthonormalisation and redrawing of columns that are "
-        "zero "
-        "are those of powersgd; columns of R shorter than 10^-5 of the longest are rounding and become zero, where the "
-        "authors' code makes updates of them. It sends as few bytes as powersgd of equal rank. "
-        "A gradient that is not finite stays in the momentum.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,

@@ -295,17 +295,6 @@ extern constinit const CodecDescriptor dlcp_codec{
     .name = "dlcp",
     .summary = "packets over a channel that may lose a bounded share, the unimportant ones first",
     .reference = "Wang et al., DLCP, arXiv 2008.08445; MLT, NSDI 2024 (emulation)",
-    .description =
-        "Not a compressor but a transport: it shows what packet losses do to a gradient, and what protecting large "
-        "packets saves. Each tensor is cut into packets. A packet is important when its mean magnitude reaches the "
-        "running median of its tensor's packets, or when its layer lies in the last third of the model. An emulated "
-        "channel loses some packets; while more than `bound` of a tensor's bytes is missing, lost packets are sent "
-        "again. What stays lost is zero. The papers give the classes, the two thresholds of one queue, the zero fill "
-        "and the bound for each tensor. The statistic, its threshold, the headers and the queue sizes are ours. The "
-        "queue starts full, and packets sent again are not lost again, so one round is enough. The channel stands "
-        "between a rank and everybody else, as between a worker and a parameter server: all ranks see the same losses. "
-        "Payload bytes count everything that was sent: headers, lost packets, repetitions and the bitmap of arrivals. "
-        "The paper's gain is less waiting, and no figure here contains it. There is no GPU version.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

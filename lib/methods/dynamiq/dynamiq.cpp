@@ -30,19 +30,6 @@ extern constinit const CodecDescriptor dynamiq_codec{
     .name = "dynamiq",
     .summary = "a ring that encodes partial sums again at every hop, with 2, 4 or 8 bits by what a super-group weighs",
     .reference = "Han et al., DynamiQ, SIGCOMM 2026, arXiv 2602.08923",
-    .description =
-        "Made for the hops of a ring all-reduce. A first, small all-reduce gives all ranks the mean and the sum of "
-        "squares of every super-group of 256 elements; where the sum is larger, elements get 8 or 4 bits instead of 2, "
-        "so that a bit more would take as much off the error everywhere, as far as the budget goes. The mean is "
-        "subtracted, and at every hop partial sums are decoded, added and encoded again, in groups of 16 with levels "
-        "that are denser near zero, a byte for the group's scale and a bfloat16 for the super-group's. Both roundings "
-        "are random and without bias; correlated rounding lets ranks that share draws round in different directions, "
-        "so that errors of the hops cancel, and gives up that later roundings are independent of earlier ones. Decided "
-        "here, where the paper is silent: how non-uniform levels are (epsilon 0.3 with 4 bits, 0.0625 with 8, by the "
-        "expected error of normal and Laplacian numbers), the search of thresholds among bfloat16 values instead of "
-        "from step to step, one permutation of ranks a step, moved by a draw for each element. Payloads keep the order "
-        "of super-groups, which the authors' kernels sort by width. It pays where links are slow and ranks have to "
-        "meet on a ring; errors grow with the hops. A value that is not finite makes its super-group not a number.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,

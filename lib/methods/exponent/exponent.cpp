@@ -415,16 +415,6 @@ extern constinit const CodecDescriptor exponent_codec{
     .reference =
         "Ma et al., UCCL-Zip, 2026, arXiv 2604.17172; Hershcovitch et al., ZipNN, 2024, arXiv 2411.05239; "
         "Zhang et al., DFloat11, 2025, arXiv 2504.11651; Johnson, dietGPU, 2022",
-    .description =
-        "Exponents of gradients take few values and mantissas are almost random, so only exponents are compressed, by "
-        "rANS (Duda 2013) with a table for every 65536 elements; signs and mantissas are sent as they are. A payload "
-        "holds every bit of every element, unless dtype=bf16 rounds to bfloat16 first, for which alone the method is "
-        "listed as biased; where payloads are added up, -0 counts as 0 and a NaN as any other. dietGPU uses rANS too, "
-        "ZipNN and DFloat11 Huffman codes, ZipCCL fixed codes for normal "
-        "values; tables, chunks of 65536, 32 states a chunk, 12 bits of probability, the choice of 16 or 32 bits an "
-        "element for each chunk, and sending a chunk plainly where that is shorter are our choice. Bytes fall by about "
-        "1.17 for float32 and by about 1.4 for bfloat16 values, whatever the model is. It pays on slow networks where "
-        "no error at all is allowed.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload =

@@ -232,17 +232,6 @@ extern constinit const CodecDescriptor fft_codec{
     .name = "fft",
     .summary = "strongest frequencies as range-based floats, with a bitmap",
     .reference = "Wang et al., FFT-based Gradient Sparsification, HPDC 2020, arXiv 1811.08596",
-    .description =
-        "Takes the gradient as a signal, transforms it in chunks, keeps the strongest complex frequencies and sends "
-        "their parts in a float format of few bits that covers just the range needed; a bitmap says which they are. "
-        "What the paper leaves open and is decided here: the transform is unitary, chunks are 65536 long and the "
-        "last one shorter, the status has one bit for each complex frequency, each payload is scaled to its own "
-        "largest component (range=auto), m is bits - 4, and error feedback is off. range=calibrated is the paper's "
-        "estimate from the first steps: m is then the one with the least mean squared error, which is a "
-        "reconstruction, and a step with more than a 1e-4th of saturated codes starts a new calibration. "
-        "precision=fp16 rounds input and output of the encoder's transform to binary16 as a half-precision FFT would "
-        "hold them. It pays where neighbouring gradients are correlated; on white noise plain topk keeps more energy "
-        "for the same bits.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,

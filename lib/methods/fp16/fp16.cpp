@@ -63,12 +63,6 @@ extern constinit const CodecDescriptor fp16_codec{
     .name = "fp16",
     .summary = "binary16 cast, summed by the all-reduce with rounding at every hop",
     .reference = "IEEE 754 binary16; PyTorch's fp16 communication hook",
-    .description =
-        "Every value is rounded to binary16, to nearest even, after multiplication by a power of two that moves the "
-        "range and costs no precision. The ring sums these numbers: each hop widens both to float32, adds and rounds "
-        "again, so the error grows with the number of ranks. Values below 6e-8 vanish and sums above 65504 become "
-        "infinite, which scale_log2 is for. It halves the bytes for almost no time to compute, so it pays on all but "
-        "the fastest networks.",
     .params = kParams,
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::f16,

@@ -153,15 +153,6 @@ extern constinit const CodecDescriptor fp8_codec{
     .reference =
         "Micikevicius et al., FP8 Formats for Deep Learning, 2022, arXiv 2209.05433; rows: torchft's quantised "
         "all-reduce",
-    .description =
-        "Every block of 128 elements is divided so that its largest magnitude becomes the largest value of the "
-        "format, then rounded to E4M3 or E5M2. Rounding is to nearest even and saturates, so NaN and infinity codes "
-        "are never written; a block that holds a value that is not finite decodes to NaN. Rounding the largest "
-        "magnitude to the end of the range, and the float32 scale, are our choice: training frameworks differ. "
-        "scale=row is what torchft sends: rows of 512 elements, each behind its own factor, so that a part of the "
-        "payload can be added up and rounded again by the rank that owns it. scale=unit has one scale for all. It "
-        "pays wherever fp16 does, at half the bytes, but sums do not stay in the format: payloads are gathered, or "
-        "encoded again at every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "8 n + 32 ceil(n/block) bits; scale=row: ceil(n/row), scale=unit: 1",

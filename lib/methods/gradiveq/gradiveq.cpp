@@ -85,21 +85,6 @@ extern constinit const CodecDescriptor gradiveq_codec{
     .name = "gradiveq",
     .summary = "slices of convolution gradients in a basis of principal components, summed by the all-reduce",
     .reference = "Yu et al., GradiVeQ, NeurIPS 2018, arXiv 1811.03617",
-    .description =
-        "Cycles of lt sampling and lc compressed steps. In a sampling step the convolutions travel by 4-bit QSGD and "
-        "every rank keeps the aggregated first slice of each; after the last one every rank fits the same principal "
-        "components (float64, by the Gram matrix) and the ranks compare an 8-byte digest, rank 0's bases being "
-        "broadcast where they differ. In a compressed step each slice of K elements is d coefficients, which the "
-        "all-reduce simply adds; one basis serves all slices of a layer (s = infinity), with a mean for each slice. "
-        "We decided, where the paper is silent: slices are cut per layer; other tensors, leftover taps, layers with "
-        "slices above max_slice, without variance, or with K/d below min_ratio travel uncompressed in the same sum; "
-        "the vote on the local loss is off, as the paper's results use a fixed lc, and rides in that sum as one "
-        "number; there is no error feedback, as in the paper. d is at most lt-1, so that ratios are set by lt and K "
-        "more than by lambda, and the error on new gradients exceeds lambda by what is noise in them. bench --pipeline "
-        "is the paper's pipelined ring with chunks of layers: one is compressed while another one is summed. It pays "
-        "where gradients of a layer live in few directions that last for hundreds of steps; a step costs 4d operations "
-        "for each element. On a GPU the products are cuBLAS's in FP32 and bases are fitted by cuSOLVER in float64: "
-        "sums have another order than on the CPU, hence run_to_run, and results differ by some 10^-6.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .by_layout = true,

@@ -5,27 +5,68 @@
 namespace gradtool {
 namespace {
 
-class Int8 final : public BlockCodec<format::Int8Format> {
+template <std::uint32_t Bits>
+class FloatScaledCodec final : public BlockCodec<format::FloatScaledInt<Bits>> {
  public:
-  explicit Int8(const Params& params)
-      : BlockCodec{"int8", {}, static_cast<std::size_t>(params.integer("block")), params.is("rounding", "stochastic")} {
+  explicit FloatScaledCodec(const Params& params)
+      : BlockCodec<format::FloatScaledInt<Bits>>{
+            "int8", {}, static_cast<std::size_t>(params.integer("block")), params.is("rounding", "stochastic")} {
+    // Blocks of whole bytes might be any multiple of 4; one rule for all sizes of elements is easier to say.
+    expect_valid(this->block() % format::kPackGroup == 0, "codec int8: block must be a multiple of 32");
   }
 
-  /// An element moves by at most half a unit, or by less than one unit when it is drawn. A unit is max |x| / 127 of the
-  /// element's block.
+  /// An element moves by at most half a unit, or by less than one unit when it is drawn. A unit is max |x| / kMax of
+  /// the element's block.
   [[nodiscard]] ErrorBound bound(std::size_t n) const override {
-    const double unit = (stochastic() ? 1.0 : 0.5) / 127.0 * (1.0 + 1e-5);
-    return {.nmse = static_cast<double>(std::min(n, block())) * unit * unit, .of_largest = unit, .absolute = 0x1p-100};
+    const double most = static_cast<double>(format::SymmetricInt<Bits>::kMax);
+    const double unit = (this->stochastic() ? 1.0 : 0.5) / most * (1.0 + 1e-5);
+    return {.nmse = static_cast<double>(std::min(n, this->block())) * unit * unit,
+            .of_largest = unit,
+            .absolute = 0x1p-100};
   }
 };
 
-constexpr ParamInfo kParams[] = {{.name = "block",
+template <std::uint32_t Bits>
+class HalfScaledCodec final : public BlockCodec<format::HalfScaledInt<Bits>> {
+  using Format = format::HalfScaledInt<Bits>;
+
+ public:
+  HalfScaledCodec() : BlockCodec<Format>{"int8", {}, Format::kBlock, false} {}
+
+  /// A unit is max |x| / 2^(bits-1), with binary16's rounding. An element as large as the largest, of the other sign,
+  /// saturates, one unit below itself; the others move by half a unit. What binary16 cannot represent is lost: a
+  /// scale is off by 2^-25 there, and an element by 2^(bits-1) times that.
+  [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override {
+    const double most = static_cast<double>(Format::Element::kMax);
+    return {.of_largest = (1.0 / most) * (1.0 + 1e-3) + 0x1p-10, .absolute = most * 0x1p-24};
+  }
+};
+
+template <std::uint32_t Bits>
+std::unique_ptr<Codec<Space::host>> make(const Params& params) {
+  if (params.is("scale", "f32")) return std::make_unique<FloatScaledCodec<Bits>>(params);
+  expect_valid(params.is("rounding", "nearest"), "codec int8: scale=f16 rounds to nearest, leave rounding out");
+  expect_valid(params.integer("block") == 32, "codec int8: scale=f16 has groups of 32, say block=32");
+  return std::make_unique<HalfScaledCodec<Bits>>();
+}
+
+constexpr ParamInfo kParams[] = {{.name = "bits",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "8",
+                                  .choices = "4|6|8",
+                                  .meaning = "of an element"},
+                                 {.name = "block",
                                   .kind = ParamInfo::Kind::integer,
                                   .default_value = "2048",
                                   .min = 32,
                                   .max = 1 << 20,
                                   .search = "256|2048|16384",
-                                  .meaning = "elements that share a scale, a multiple of 32"},
+                                  .meaning = "elements that share a scale, a multiple of 32; scale=f16 wants block=32"},
+                                 {.name = "scale",
+                                  .kind = ParamInfo::Kind::choice,
+                                  .default_value = "f32",
+                                  .choices = "f32|f16",
+                                  .meaning = "float32 of the largest magnitude, or QuickReduce's binary16 with a sign"},
                                  {.name = "rounding",
                                   .kind = ParamInfo::Kind::choice,
                                   .default_value = "nearest",
@@ -36,20 +77,14 @@ constexpr ParamInfo kParams[] = {{.name = "block",
 
 extern constinit const CodecDescriptor int8_codec{
     .name = "int8",
-    .summary = "8-bit integers in blocks that share a scale of max/127",
-    .reference = "the plain quantised all-reduce that methods are compared with",
-    .description =
-        "Blocks of consecutive elements share a float32 scale, their largest magnitude divided by 127; every element "
-        "becomes the nearest integer multiple of it (ties to even), or one of the two nearest, drawn so that the "
-        "expectation is the element. Symmetric: the code -128 is never used, so there is no zero point. Blocks whose "
-        "largest magnitude is below 2^-100 are sent as zeros, blocks with a value that is not finite as NaN. The "
-        "payloads do not add, so they are gathered, or decoded and encoded again at every hop with --reduce hop. It "
-        "pays as the simplest fourfold reduction with hardly any loss.",
+    .summary = "integers of 8, 6 or 4 bits in blocks that share a scale",
+    .reference =
+        "the plain quantised all-reduce that methods are compared with; scale=f16: QuickReduce, as in vLLM, 2025",
     .params = kParams,
     .aggregation = Aggregation::gather,
-    .payload = "8 n + 32 ceil(n/block) bits",
+    .payload = "bits n + 32 ceil(n/block) bits; scale=f16: bits n + 16 ceil(n/32)",
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Int8>(p);
+      return p.is("bits", "8") ? make<8>(p) : p.is("bits", "6") ? make<6>(p) : make<4>(p);
     },
 };
 

@@ -37,6 +37,45 @@ TEST(Int8, WorkedExample) {
   EXPECT_EQ(y[33], 0.5F);
 }
 
+/// Two groups: the scales are 16 / -8 and -3 / -8, whose largest elements become -8 whatever their signs; 3 in the
+/// second is beyond the highest code, 7.
+TEST(Int8, WorkedExampleOfQuickReduce) {
+  std::vector<float> x(64, 0.0F);
+  x[0] = 16.0F;
+  x[1] = -5.0F;  // 2.5 units: a tie, which goes to the even code
+  x[2] = -15.9F;
+  x[32] = -3.0F;
+  x[33] = 3.0F;
+  x[34] = 0.75F;
+  CodecRun run{"int8:bits=4,scale=f16,block=32", x.size()};
+  const auto payload = run.encode(x);
+  ASSERT_EQ(payload.size(), 4U + 32U);
+  const std::vector<int> scales{0x00, 0xc0, 0x00, 0x36};  // binary16 of -2 and 0.375
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(std::to_integer<int>(payload[i]), scales[i]) << i;
+  EXPECT_EQ(std::to_integer<int>(payload[4]), 0x28);   // codes -8 and 2
+  EXPECT_EQ(std::to_integer<int>(payload[5]), 0x07);   // 7, for 7.95
+  EXPECT_EQ(std::to_integer<int>(payload[20]), 0x78);  // -8 and 7
+  const auto y = run.decode(payload);
+  EXPECT_EQ(y[0], 16.0F);
+  EXPECT_EQ(y[1], -4.0F);
+  EXPECT_EQ(y[2], -14.0F);
+  EXPECT_EQ(y[32], -3.0F);
+  EXPECT_EQ(y[33], 2.625F);
+  EXPECT_EQ(y[34], 0.75F);
+}
+
+TEST(Int8, ScalesInBinary16SaturateAndUnderflow) {
+  std::vector<float> x(96, 0.0F);
+  x[0] = 1e9F;
+  x[32] = 1e-8F;
+  x[64] = NAN;
+  CodecRun run{"int8:scale=f16,block=32", x.size()};
+  const auto y = run.decode(run.encode(x));
+  EXPECT_EQ(y[0], 65504.0F * 128.0F);
+  EXPECT_EQ(y[32], 0.0F);
+  for (std::size_t i = 0; i < 96; ++i) EXPECT_EQ(std::isnan(y[i]), i >= 64) << i;
+}
+
 TEST(Int8, CodesDoNotDependOnAFactor) {
   const auto x = gradient_like(5000, 4);
   auto scaled = x;

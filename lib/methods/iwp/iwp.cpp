@@ -311,19 +311,6 @@ extern constinit const CodecDescriptor iwp_codec{
     .name = "iwp",
     .summary = "gradients that matter to their weight, picked by a few ranks for all, summed on a ring",
     .reference = "Cheng and Xu, arXiv 1901.01544 (reconstruction)",
-    .description =
-        "Every rank accumulates its gradients. In each step a few ranks, drawn with a key that all ranks share, mark "
-        "the "
-        "elements whose accumulated gradient is large against their weight, and broadcast these masks. All ranks then "
-        "sum the same elements, those in any of the masks, on a ring, and clear what was sent: no indices travel with "
-        "the values, and the cost of the values does not grow with the number of ranks. This is a reconstruction. The "
-        "abstract gives the importance, the random broadcasters and the common mask; the threshold policies, two "
-        "broadcasters, |w| + 1e-3 rms(w) + 1e-8 in the denominator, and coded masks are ours. The default policy keeps "
-        "each layer near a target density: an exact quantile first, then steps of 5 % on ranks that broadcast. Fixed "
-        "thresholds depend on the scale of the gradients. Tensors of one dimension are sent whole. Momentum correction "
-        "is off by default: a capture already holds what its optimiser was given, and with mu = 0.9, as in training "
-        "with the method, results would be compared with sums of momentum. It pays where layers differ in scale and "
-        "many ranks share a slow network. Without captured weights the importance is the magnitude itself.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,

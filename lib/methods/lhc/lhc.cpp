@@ -96,23 +96,6 @@ extern constinit const CodecDescriptor lhc_codec{
     .name = "lhc",
     .summary = "sparse gradients in hash tables that add, decoded exactly by peeling",
     .reference = "Li et al., lossless homomorphic compression, arXiv 2402.07529",
-    .description =
-        "Every rank keeps its largest elements. The ranks combine the bitmaps of what they keep with OR on a ring, and "
-        "sum a small table, in which every kept element is added, with a sign, to three cells chosen by hashing. As "
-        "everybody then knows which elements the table holds, a cell with one unknown element gives the value of it; "
-        "subtracting this value from the element's other cells leaves more cells with one unknown, and so the whole "
-        "sum comes out again, exact but for rounding. This works as long as there are 1.23 cells for each element that "
-        "any rank keeps; elements that cannot be decoded are estimated by the median of their cells. The authors sum "
-        "4-bit counters because NCCL has no OR; our ring ORs bits, a quarter of the volume. The flag that they keep in "
-        "the lowest bit of values is not needed. Each of the three hashes has a sub-table of its own. In blocks of "
-        "1024 neighbours, which suit a GPU, many lanes have a pair of elements that share all their cells, so blocks "
-        "are smaller by default. Cells are emptied in the order in which they come to hold one unknown, because "
-        "rounding grows with the number of elements that a value was computed from. ratio=auto, which waits for the "
-        "bitmap and then chooses the size of the table, is ours; where a table would not be smaller than the gradient, "
-        "values are summed whole. On a GPU cells are emptied in rounds instead, so that sums differ from the CPU's by "
-        "rounding. The method pays for gradients that are sparse in the same places on all ranks; once the bitmap is "
-        "known, sending only the marked values would take fewer bytes, and what tables gain is that both can travel at "
-        "once.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,

@@ -96,18 +96,6 @@ extern constinit const CodecDescriptor mx_codec{
     .reference =
         "OCP Microscaling Formats (MX) v1.0, 2023; Rouhani et al., arXiv 2310.10537; e3m0: Douillard et al., Streaming "
         "DiLoCo, 2025, arXiv 2501.18512",
-    .description =
-        "Blocks of 32 elements share a power of two, one byte: floor(log2 of the largest magnitude) minus the "
-        "largest exponent of the element format. Elements are rounded to nearest even in that unit and saturate, so "
-        "a block's largest element may lose up to a quarter (E2M1) of itself; that is the standard's rule. A block "
-        "that holds a value that is not finite gets scale 255 and decodes to NaN. Four bits (e2m1) need ef=on or "
-        "rounding=stochastic to be usable for gradients. Stochastic rounding is unbiased but for that. E3M0, a sign "
-        "and three bits of exponent, is what Streaming DiLoCo sends outer gradients in, added up in float32 by their "
-        "receivers; it is not part of the standard. An element becomes 0 or one of seven powers of two and, unless it "
-        "is below a sixty-fourth of the largest, loses a third of itself at most; for that the scale is here the power "
-        "of two nearest to the largest magnitude. One scale for each 32 elements or, with scale=unit, for all is our "
-        "choice. The formats pay where hardware has them; sums do not stay in the format, so payloads are gathered "
-        "or encoded again at every hop.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "bits n + 8 ceil(n/32) bits (scale=unit: bits n + 32); bits = 8, 6 or 4",

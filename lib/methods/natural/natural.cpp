@@ -78,14 +78,6 @@ extern constinit const CodecDescriptor natural_codec{
     .name = "natural",
     .summary = "signs and exponents alone: every element goes to a power of two, without bias",
     .reference = "Horvath et al., Natural Compression for Distributed Deep Learning, 2019, arXiv 1905.10988",
-    .description =
-        "An element between two powers of two goes to one of them, to the upper with the probability that keeps the "
-        "expectation; sign and exponent, 9 bits, are all that is sent. On the bit pattern that is one addition of a "
-        "random 23-bit integer and one shift. The squared error is at most an eighth of the square in expectation, "
-        "whatever the values are: no scale, no block, no outlier matters. Subnormal values go to 2^-126 or to 0, "
-        "also without bias; values above 2^127 go to 2^127. A form of 8 bits, with exponents clamped to seven, is "
-        "not offered. It pays where three and a half times fewer bytes are enough and encoding must cost nothing, "
-        "also with --reduce hop, which stays unbiased.",
     .params = {},
     .aggregation = Aggregation::gather,
     .unbiased = true,

@@ -38,13 +38,6 @@ extern constinit const CodecDescriptor none_codec{
     .name = "none",
     .summary = "uncompressed float32, summed by the all-reduce",
     .reference = "baseline",
-    .description =
-        "The gradient itself, summed in float32 by the all-reduce of the library: MPI_Allreduce, ncclAllReduce, and "
-        "between threads and on one GPU our ring. Counted as a ring: two passes of (p-1)/p of its bytes for every "
-        "rank. All ranks end with the same bits, and the error is that of p-1 float32 additions, in the library's "
-        "order. A bench sums it in the type in which the job has its gradients (--baseline-dtype); elsewhere it is "
-        "float32. It is the baseline that speed-ups and break-even rates refer to. Every other row must beat it in "
-        "time to be of use; on a fast network few do.",
     .params = {},
     .aggregation = Aggregation::sum,
     .unbiased = true,

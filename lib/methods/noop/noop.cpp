@@ -24,10 +24,6 @@ extern constinit const CodecDescriptor noop_codec{
     .name = "noop",
     .summary = "sends nothing: the headroom that no codec can exceed",
     .reference = "baseline",
-    .description =
-        "Sends nothing and returns zeros. What remains is the cost of the harness, so its time is a floor that no "
-        "codec can go below, and headroom_vs_noop is measured from it. Its error is that of doing nothing, nmse 1 by "
-        "definition, which every codec should be compared with before its error is called small.",
     .params = {},
     .aggregation = Aggregation::none,
     .payload = "0 bits",

@@ -131,21 +131,6 @@ extern constinit const CodecDescriptor oktopk_codec{
     .name = "oktopk",
     .summary = "sparse all-reduce of the top k of the sum, in regions that ranks own, with error feedback",
     .reference = "Li and Hoefler, Ok-Topk, PPoPP 2022",
-    .description =
-        "The gradient is cut into regions, one for each rank to own. Every rank picks the elements that reach its "
-        "local threshold, and sends each owner the elements of its region. Owners add, keep what reaches a global "
-        "threshold, and all ranks gather what is left: a rank sends about 4k values and indices, whatever the number "
-        "of ranks. Thresholds are the exact k-th magnitude every `period` steps. In between they drift by 1.2 % "
-        "(local) and 0.8 % (global) when counts leave their bands, and are computed exactly out of turn where fewer "
-        "than k/2 or more than 3k/2 values reach them. Regions are cut so that the ranks' selections spread evenly. An "
-        "element leaves the residual only where it was both sent by this rank and in the result. Decided here: parts "
-        "travel with coded indices, sizes ahead of them; the step that evens out the parts before the last gather is "
-        "left out, because on a ring every rank relays all parts but one anyway; the uncompressed start is off by "
-        "default, as captures are short; zeros are never sent; and thresholds are exact again where counts are far "
-        "from k. While residuals still grow, or the gradient's size changes quickly, thresholds of earlier steps would "
-        "let several times k through (10.7 times over 20 steps of a ResNet-20, one tensor at a time). An exact local "
-        "threshold costs a search for the k-th magnitude, an exact global one a gather of all sums. Once residuals "
-        "have settled it pays against topk from four ranks or so, and more with each rank.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,

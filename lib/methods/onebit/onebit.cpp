@@ -197,14 +197,6 @@ extern constinit const CodecDescriptor onebit_codec{
     .name = "onebit",
     .summary = "signs and two means per column, with error feedback",
     .reference = "Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014",
-    .description =
-        "u = gradient + residual; every element is one bit, u < 0 or not, and decodes to the mean of the elements of "
-        "its column that have the same bit; the difference is the next residual. Columns are those of the matrix of "
-        "the first dimension by all others; a vector is one column, and so is a whole tensor with means=tensor, "
-        "which is cheaper for convolutions, whose columns are as short as their output channels. A kind that does "
-        "not occur has mean 0. The paper's exchange, where the owner of each shard adds and quantises again with a "
-        "second residual, its AdaGrad and its delay are left out: payloads are gathered, so that its error is the "
-        "quantiser's alone. It pays for large matrices with few ranks.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .error_feedback = true,

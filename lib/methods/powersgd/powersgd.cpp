@@ -37,18 +37,6 @@ extern constinit const CodecDescriptor powersgd_codec{
     .name = "powersgd",
     .summary = "low-rank factors from one power iteration a step, summed by the all-reduce, with error feedback",
     .reference = "Vogels et al., PowerSGD, NeurIPS 2019, arXiv 1905.13727",
-    .description =
-        "Every tensor of two or more dimensions is a matrix M, its first dimension by all others, of the gradient "
-        "plus the residual. A step of training is one step of a power iteration: P = M Q is summed over the ranks and "
-        "made orthonormal, Q = M^T P is summed, and the result is P Q^T; the residual keeps M - P Q^T, and Q starts "
-        "the next step. One message carries all P, together with tensors of one dimension and matrices that would not "
-        "shrink by min_compression_rate; a second one carries all Q. Decided here, where the paper is silent: "
-        "Gram-Schmidt runs twice in float64, with an epsilon relative to the norm of the column, so that the result "
-        "scales with the gradient; columns of Q that are zero or not finite are drawn anew, where the authors' code "
-        "would stay at zero; start_iteration is 0, because it protects an optimiser, which a replay does not have. It "
-        "pays on slow networks, since an all-reduce carries it whatever the number of ranks is; the price is three "
-        "passes over the gradient and the latency of two messages. A gradient that is not finite stays in the "
-        "residual.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,

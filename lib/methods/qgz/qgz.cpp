@@ -67,16 +67,6 @@ extern constinit const CodecDescriptor qgz_codec{
     .name = "qgz",
     .summary = "4-bit integers in a two-level all-to-all, then an 8-bit all-gather",
     .reference = "Wang et al., ZeRO++, 2023, arXiv 2306.10209, section 3.3 (qgZ)",
-    .description =
-        "Every rank quantises its gradient to INT4 in blocks with a float32 scale and sends slices to the other "
-        "ranks of its node; what arrives is decoded and added, quantised again, and sent to the ranks of the same "
-        "place in other nodes, which add once more: two quantisations however many ranks there are, and between "
-        "nodes only 1/node of the bytes. The quantiser is DeepSpeed's, with 2^(bits-1) units in the largest "
-        "magnitude, so that a positive largest element saturates to 7/8 of itself. qgZ ends there, as a "
-        "reduce-scatter; here an all-gather follows, by default in the 8 bits in which ZeRO++ gathers weights (our "
-        "choice, as is the block of 512). Slices are multiples of 32 elements and begin blocks of their own. ef=on "
-        "feeds back the first quantisation alone; LoCo's 8-bit error buffers are left out. It pays between nodes "
-        "that are slow to reach.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .payload = "bits n + 32 ceil(n/block) bits at each level, gather n + 32 ceil(n/block) for the last; n of the step",

@@ -78,14 +78,6 @@ extern constinit const CodecDescriptor qsgd_codec{
     .name = "qsgd",
     .summary = "stochastic quantisation to a few levels per bucket, bit-packed",
     .reference = "Alistarh et al., QSGD, NeurIPS 2017, arXiv 1610.02132",
-    .description =
-        "A bucket is divided by its norm, and each magnitude becomes one of the two levels around it, drawn so that "
-        "the expectation is the element. Codes are a sign and a level of fixed width; code=elias sends only what is "
-        "not zero, as gap, sign and level in Elias delta codes (the paper uses the recursive omega codes), which "
-        "pays with norm=l2 and few levels, where at most about the square root of a bucket is not zero. The largest "
-        "magnitude as the norm is our default: it loses less than the paper's Euclidean norm, and no level is "
-        "wasted. Buckets with a norm below 2^-100 are sent as zeros, those with a value that is not finite as NaN. "
-        "It pays where the optimiser wants unbiased gradients and ranks are few, as payloads are gathered.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .unbiased = true,

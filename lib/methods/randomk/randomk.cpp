@@ -111,15 +111,6 @@ extern constinit const CodecDescriptor randomk_codec{
     .name = "randomk",
     .summary = "k elements drawn alike on all ranks, summed by the all-reduce, with error feedback",
     .reference = "Stich et al., Sparsified SGD with Memory, NeurIPS 2018; Wangni et al., NeurIPS 2018",
-    .description =
-        "All ranks draw the same k elements, without repetition and every subset equally likely, from a key of seed, "
-        "step and tensor, and sum the values in a ring: no positions travel and the traffic does not grow with the "
-        "ranks. k = round(ratio n). With error feedback, the default, values are sent as they are; scale=on multiplies "
-        "them by n/k, which makes the mean over draws the gradient, and switches error feedback off, which would "
-        "diverge with it. What is ours: the subset is drawn by Floyd's method, and 20 bytes "
-        "behind the values say the key, so that a sum of payloads can be decoded by itself. Elements that are not "
-        "drawn are not looked at, so a value that is not finite shows when its turn comes. It pays on slow networks "
-        "with many ranks; for the same k, topk keeps far more of a gradient's energy.",
     .params = kParams,
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::f32,

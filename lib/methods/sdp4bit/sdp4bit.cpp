@@ -175,17 +175,6 @@ extern constinit const CodecDescriptor sdp4bit_codec{
     .name = "sdp4bit",
     .summary = "4- or 8-bit integers in blocks, after a Hadamard rotation of every 32 elements",
     .reference = "Jia et al., SDP4Bit, NeurIPS 2024, arXiv 2410.15526; COCCL",
-    .description =
-        "The quantiser of SDP4Bit, which trains sharded models with nearly 4 bits for gradients and weights. Every 32 "
-        "consecutive elements are multiplied by a normalised Hadamard matrix, which spreads an outlier over its "
-        "neighbours; blocks of rotated elements share a float32 scale, their largest magnitude divided by 7 (or 127), "
-        "and each becomes an integer multiple of it; receivers rotate back. What 32 elements have in common becomes a "
-        "single large one, beside which others are rounded coarsely, unless random signs prevent it (seed, our "
-        "addition). The authors' code always rounds stochastically, which is unbiased; nearest, the default here, has "
-        "half the squared error in a single step. Their reduce-scatter in two levels, 8 bits inside a node and 4 "
-        "between, and their all-gather of weight differences are ways to run this codec; the README has the commands. "
-        "It pays where gradients have heavy tails and networks are slow; where tails are light, hadamard=off is as "
-        "good and faster.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .payload = "bits n + 32 ceil(n/block) bits",

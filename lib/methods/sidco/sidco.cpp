@@ -227,19 +227,6 @@ extern constinit const CodecDescriptor sidco_codec{
     .name = "sidco",
     .summary = "a threshold read off fitted tails in a few stages, without sorting, with error feedback",
     .reference = "Abdelmoniem et al., SIDCo, MLSys 2021, arXiv 2101.10761",
-    .description =
-        "Fits a distribution to |u| and takes the magnitude that the wanted share of it exceeds; gradients' tails are "
-        "heavier than one fit says, so the fit is repeated on the exceedances, a quarter passing each stage, until the "
-        "share is the ratio. Exponential: threshold = -mean ln(share); generalised Pareto: by mean and variance; "
-        "gamma: shape by mean and mean logarithm (Minka), then Pareto stages. What reaches the last threshold is sent "
-        "as float32 with its position, so the count is near k, not k. Our decisions: the number of stages follows from "
-        "the ratio (the paper adapts it from step to step); the ratio is a share of all elements, zeros included, so "
-        "the first stage fits the others for a share of ratio * n / (elements that are not 0); zeros are left out of "
-        "fits and never sent; the gamma quantile is solved for, where the paper approximates it; a threshold is never "
-        "above the largest value, so constant gradients go whole. The formulas come from second-hand descriptions of "
-        "the paper (reconstruction). A GPU adds in another order than the CPU and rounds logarithms differently, so "
-        "that a threshold may differ in its last bits, and with it an element that lies there. It pays where a "
-        "selection of the k largest costs more than a few sums.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .error_feedback = true,

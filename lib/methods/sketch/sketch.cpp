@@ -107,18 +107,6 @@ extern constinit const CodecDescriptor sketch_codec{
     .name = "sketch",
     .summary = "sum count sketches, then the exact values of the elements that look largest",
     .reference = "Ivkin et al., Sketched-SGD, NeurIPS 2019, arXiv 1903.04488",
-    .description =
-        "Ranks sum count sketches of their gradients on a ring, take the P k elements with the largest estimates, "
-        "and sum the exact values of these in a second round; the k largest sums are the result, and everything "
-        "else stays in the residual. Both rounds are plain sums, so the volume does not grow with the number of "
-        "ranks. The sizes of the paper could not be verified; ours are five rows, n/40 cells in all, at least 256 "
-        "in a row, and P = 4. Blocks of 16 neighbours are hashed together, with a sign for each element: on average "
-        "an element shares its cell with as many others as with a hash of its own, and a block is one vector "
-        "operation. The tables of hashes are built once. Momentum with masking, as in training with the method, is "
-        "off by default, because a capture holds the gradients that its optimiser was given. Units too small to "
-        "gain anything are summed whole. The method pays where few elements carry most of the sum. Where a table "
-        "has not several times k columns and the gradient is flat, estimates are noise and the residual grows "
-        "faster than it drains: then lower `compression`.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,

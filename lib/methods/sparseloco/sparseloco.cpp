@@ -223,21 +223,6 @@ extern constinit const CodecDescriptor sparseloco_codec{
     .summary = "the largest 64 of every chunk of 4096 elements in 14 bits each, with decaying error feedback",
     .reference =
         "Sarfi et al., SparseLoCo, 2025, arXiv 2508.15706; Lidin et al., Covenant-72B, 2026, arXiv 2603.08163; templar",
-    .description =
-        "Made for pseudo-gradients, the difference of weights after many local steps. e = beta e + g; the k largest "
-        "|e| "
-        "of each chunk are sent with 12-bit positions and 2-bit codes of four bins, and the codebook, the mean of each "
-        "bin as bfloat16, travels with the chunk; what they decode to is taken out of e. A matrix is cut into blocks "
-        "of "
-        "up to 64 x 64 elements, anything else into pieces of 4096. Our decisions: a chunk of fewer elements sends as "
-        "large a share; tensors of more than two dimensions are matrices, first dimension by all others; each chunk "
-        "has "
-        "a codebook of its own; a chunk whose codebook is not finite forgets its e; the result is the mean over all "
-        "ranks. templar differs: its blocks divide both dimensions and send k of any size, one codebook serves a "
-        "tensor, "
-        "and its result is the mean of the ranks that sent a position. It pays on slow networks, where an optimiser "
-        "with "
-        "outer momentum makes up for what is late.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .memory = true,

@@ -273,17 +273,6 @@ extern constinit const CodecDescriptor strom_codec{
     .name = "strom",
     .summary = "sends +-tau for what has grown beyond tau and keeps the rest, with error feedback",
     .reference = "Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015",
-    .description =
-        "The gradient is added to what was kept from earlier steps. Where the sum is larger in magnitude than tau, "
-        "tau with its sign is sent and subtracted, so that an element moves by at most tau a step and large ones "
-        "take several steps (error feedback, which is on by default, does exactly this). The paper sends 32-bit "
-        "words of index and sign, and notes that gaps between indices compress further; here index=auto takes the "
-        "smallest of words, bitmap and Elias codes. form=dense is the 2-bit compression of MXNet, whose threshold "
-        "is 0.5 by default. tau is absolute, in the units of the gradient, as in the paper: take the magnitude that "
-        "the wanted share of elements exceeds, say the 99 % quantile of |g|. Too small a tau sends much and lags "
-        "behind large gradients, too large a tau delays everything, and the paper and its successors find results "
-        "very sensitive to it. Our decision: a value that is not finite is sent at once and makes the whole sparse "
-        "payload decode to NaN.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .error_feedback = true,

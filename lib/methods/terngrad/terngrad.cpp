@@ -161,14 +161,6 @@ extern constinit const CodecDescriptor terngrad_codec{
     .name = "terngrad",
     .summary = "-1, 0 or +1 times a scale per tensor, drawn so that the expectation is the clipped gradient",
     .reference = "Wen et al., TernGrad, NeurIPS 2017, arXiv 1705.07878, equations 4 and 12",
-    .description =
-        "Magnitudes of a tensor are clipped at c standard deviations (2.5, of the population, mean taken off); s is "
-        "the largest that remains, and an element becomes sign(x) s with probability |x|/s, else 0. Unbiased but for "
-        "the clipping, which trades a little bias for much variance; clip=off removes it. One element, or elements "
-        "that are all equal, have no deviation and are not clipped. Sharing s between ranks, so that ternary "
-        "integers could ride a sum, is left out: with integers of 8 bits it saves bytes only beyond 8 ranks. It pays "
-        "with few ranks, as payloads are gathered, and when the optimiser bears noise: the error is several times "
-        "the gradient's energy.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .by_layout = true,

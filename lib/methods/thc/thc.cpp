@@ -268,18 +268,6 @@ extern constinit const CodecDescriptor thc_codec{
     .name = "thc",
     .summary = "rotated, rounded to a shared table of whole numbers, and summed without decoding",
     .reference = "Li et al., THC, NSDI 2024, arXiv 2302.08545",
-    .description =
-        "Ranks agree on the largest norm, rotate their gradients (random signs, then Hadamard transforms of blocks of "
-        "1024), which makes every element about normal, clamp it and round it stochastically to one of a few values "
-        "that are whole numbers on a common scale. Each rank owns a part of the gradient, as with sharded parameter "
-        "servers: it receives all ranks' codes for it, adds the whole numbers and hands the sums, one byte each, to "
-        "all ranks; nothing is decoded before the end. The 3-bit table is that of the authors' code; the 4-bit one "
-        "(top 30, 1/32 of the elements clamped) was computed by the same criterion, which also yields their 3-bit "
-        "table. Sums fit into bytes where ranks times top is at most 255 (6 ranks with top 42); else two bytes "
-        "travel. Decided here: a short last block is padded only to a power of two; the norm is that of the whole "
-        "bucket, so buckets whose layers differ much in scale are clamped more; error feedback is on. It pays on "
-        "networks slow enough for 3 bits up and 8 down, with cheap aggregation and an error that averages out over "
-        "ranks.",
     .params = kParams,
     .aggregation = Aggregation::own,
     .error_feedback = true,

@@ -75,13 +75,6 @@ extern constinit const CodecDescriptor topk_codec{
     .name = "topk",
     .summary = "the k largest magnitudes, exactly, with error feedback",
     .reference = "Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
-    .description =
-        "Keeps the k elements of largest magnitude, exactly and not by a sampled threshold, and sends their float32 "
-        "values with their positions. k follows from the ratio and is never below one. Positions are written in the "
-        "smallest of three forms: a list, a bitmap, or Elias delta codes of the gaps, about log2(n/k) + 4 bits for "
-        "gaps without structure. Of equal magnitudes those with the lower index are kept, so the choice depends on "
-        "nothing but the gradient. Error feedback is on by default, as in both papers. It pays wherever few elements "
-        "carry most of the energy; the gather makes traffic grow with the number of ranks.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .error_feedback = true,

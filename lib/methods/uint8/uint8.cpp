@@ -150,18 +150,6 @@ extern constinit const CodecDescriptor uint8_codec{
     .summary = "a byte an element: 256 equal buckets of values over six standard deviations, each sent as its mean",
     .reference =
         "Jaghouar et al., INTELLECT-1, 2024, arXiv 2412.01152; uniform 8-bit quantisation of the hivemind library",
-    .description =
-        "The range of six standard deviations around the mean is cut into 256 equal buckets of values; what lies "
-        "outside falls into the first or the last. An element is sent as the number of its bucket, and a codebook of "
-        "256 float32 says the mean of what fell into each, so that a bucket's elements are right on average whatever "
-        "their distribution; a single outlier far outside is a bucket's only element and arrives exactly. Mean and "
-        "variance are those of the whole unit, summed in float64 in a fixed order. INTELLECT-1 sent pseudo-gradients "
-        "between continents in this form, encoding again at every hop of a ring (--reduce hop); here payloads are "
-        "gathered unless that is asked for. It pays on slow networks, since it has nothing to tune, and where tails "
-        "are light: everything beyond three standard deviations shares two values, which costs a tenth of the energy "
-        "of gradients of small models, hundreds of times what int8 loses. On units of less than a few thousand "
-        "elements the "
-        "codebook of 1024 bytes outweighs the codes. Up to version 0.2.0 this codec was called sigma8.",
     .params = {},
     .aggregation = Aggregation::gather,
     .payload = "8192 + 8 n bits, padded to 32",

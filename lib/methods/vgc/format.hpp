@@ -30,7 +30,10 @@ struct Vgc {
 
   /// Algorithm 1. The comparisons are written so that a NaN in r or v, and an infinite r, are sent: then the other
   /// ranks see them, and the element starts again from 0.
-  GT_HD bool sends(float r, float v) const { return !(r * r <= alpha * v) || (bits_of(r) & kMagnitude) >= kInfinity; }
+  GT_HD bool sends(float r, float v) const {
+    const bool uncertain = r * r <= alpha * v, finite = (bits_of(r) & kMagnitude) < kInfinity;
+    return !(uncertain & finite);  // not &&, which compilers make a branch of
+  }
   /// Algorithm 2: r must exceed tau as well.
   GT_HD bool sends_hybrid(float r, float v) const {
     const float size = float_of(bits_of(r) & kMagnitude);
@@ -45,24 +48,23 @@ struct Vgc {
   struct State {
     float r = 0.0F, v = 0.0F;
   };
-  struct Decision {
-    State state;                  ///< what the first pass stores
-    std::uint32_t magnitude = 0;  ///< bit pattern of |r| before anything is taken off
-    bool sent = false;
-  };
-  /// The first pass: whether to send an element whose r and v already contain this step's gradient. Plain VGC leaves
-  /// the state of a sent element as it is, because the second pass makes its word from r. The hybrid takes tau off at
-  /// once: its word needs nothing but the sign of r, which does not change, since |r| > tau.
+  /// The first pass: whether to send an element whose r and v already contain this step's gradient; they become what
+  /// is stored. Plain VGC leaves the state of a sent element as it is, because the second pass makes its word from r.
+  /// The hybrid takes tau off at once: its word needs nothing but the sign of r, which does not change, since |r| >
+  /// tau. Written without branches and without a structure for the result, which keep compilers from vector code.
   template <bool Hybrid>
-  GT_HD Decision decide(float r, float v) const {
-    const std::uint32_t magnitude = bits_of(r) & kMagnitude;
+  GT_HD bool decide(float& r, float& v) const {
+    const float held_back = v * zeta;
     if constexpr (Hybrid) {
       const bool sent = sends_hybrid(r, v);
-      const float left = r - float_of(bits_of(tau) | (bits_of(r) & kSign));
-      return {{sent ? left : r, sent ? v_after_hybrid(r, v) : v * zeta}, magnitude, sent};
+      const float left = r - float_of(bits_of(tau) | (bits_of(r) & kSign)), less = v_after_hybrid(r, v);
+      r = sent ? left : r;
+      v = sent ? less : held_back;
+      return sent;
     } else {
       const bool sent = sends(r, v);
-      return {{r, sent ? v : v * zeta}, magnitude, sent};
+      v = sent ? v : held_back;
+      return sent;
     }
   }
   /// The second pass: the state of a chosen element after its word was written. `fits` is false for an element that was

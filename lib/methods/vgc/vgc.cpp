@@ -27,20 +27,22 @@ struct PieceResult {
 
 /// The first pass over up to 32 elements. A NaN among the squares makes v NaN, so that the element is sent.
 template <bool Hybrid>
-inline PieceResult accumulate_32(const float* gradient, const float* squares, float* r, float* v, std::uint32_t count,
-                                 const Vgc& rule, bool largest_of_all, std::uint32_t* marks) {
+inline PieceResult accumulate_32(const float* gradient, const float* squares, float* __restrict r, float* __restrict v,
+                                 std::uint32_t count, const Vgc rule, bool largest_of_all, std::uint32_t* marks) {
+  const std::uint32_t all = largest_of_all ? 1u : 0u;
   std::array<std::uint32_t, 32> flags{};
   std::array<std::uint32_t, 32> magnitudes{};
   for (std::uint32_t j = 0; j < count; ++j) {
-    const Vgc::Decision decision = rule.decide<Hybrid>(r[j] + gradient[j], v[j] + squares[j]);
-    r[j] = decision.state.r;
-    v[j] = decision.state.v;
-    flags[j] = decision.sent ? 1u : 0u;
-    magnitudes[j] = decision.sent || largest_of_all ? decision.magnitude : 0u;
+    float sum = r[j] + gradient[j], spread = v[j] + squares[j];
+    magnitudes[j] = format::bits_of(sum) & Vgc::kMagnitude;
+    flags[j] = rule.decide<Hybrid>(sum, spread) ? 1u : 0u;
+    r[j] = sum;
+    v[j] = spread;
   }
   *marks = host::word_of(flags.data());
   PieceResult result{.chosen = static_cast<std::uint32_t>(std::popcount(*marks))};
-  for (std::uint32_t j = 0; j < 32; ++j) result.largest = std::max(result.largest, magnitudes[j]);
+  for (std::uint32_t j = 0; j < 32; ++j)
+    result.largest = std::max(result.largest, magnitudes[j] & (0u - (flags[j] | all)));
   return result;
 }
 
@@ -342,20 +344,6 @@ extern constinit const CodecDescriptor vgc_codec{
     .name = "vgc",
     .summary = "sends an element once its accumulated gradient stands out from its variance, in 32 bits with its index",
     .reference = "Tsuzuku, Imachi, Akiba, Variance-based Gradient Compression, ICLR 2018 workshop, arXiv 1802.06058",
-    .description =
-        "Every element sums its gradients in r, and in v the squares of the micro-batches' shares of them. It is "
-        "sent when r^2 > alpha v, as its sign, a 3-bit power of two below the largest of its tensor, and a 28-bit "
-        "index; otherwise v decays by zeta. The squares come from the second moments in the capture (K "
-        "micro-batches; a threshold alpha' on the variance is alpha = alpha' K / (K - 1 + alpha'), which is 1 for "
-        "alpha' = 1 whatever K is). Without them v sums the squares of whole mini-batch gradients, and with alpha "
-        ">= 1 nothing is sent in the first step, as the method has it. The error of rounding to a power of two is "
-        "not fed back. Our decisions, where the paper is not explicit: the order of bits in a word, the header (a "
-        "count and an exponent for each tensor, in sections of 2^28 elements), that subnormal values are dropped, "
-        "and the parameters dropped and largest. tau turns on the hybrid with Strom's threshold (Algorithm 2), "
-        "whose words are a sign and a 31-bit index. A value that is not finite is sent at once, and makes all that "
-        "its tensor sends in that step NaN. The method pays when gradients are noisy, so that few elements are "
-        "worth their 32 bits in any one step; its payloads are all-gathered, so it must also compress by more than "
-        "half the number of ranks: among 32 ranks, more than 16 times.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .memory = true,

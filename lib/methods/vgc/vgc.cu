@@ -89,23 +89,26 @@ __global__ void accumulate_kernel(Cut cut, Step step, Workspace work) {
     std::uint32_t chosen = 0;
     for (std::uint32_t first = 0; first < tile.count; first += kWarpSize) {
       const std::uint32_t j = first + lane;
-      Vgc::Decision decision;
+      float r = 0.0F, v = 0.0F;
+      bool decided = false;
       if (j < tile.count) {
         const std::size_t i = tile.first + j;
         const float gradient = step.gradient[i];
         const float square = step.moment != nullptr ? step.moment[i] : gradient * gradient;
-        decision = step.rule.template decide<Hybrid>(step.r[i] + gradient, step.v[i] + square);
+        r = step.r[i] + gradient;
+        v = step.v[i] + square;
+        const std::uint32_t magnitude = format::bits_of(r) & Vgc::kMagnitude;
+        decided = step.rule.template decide<Hybrid>(r, v);
         const Vgc::State after =
-            decision.sent ? step.rule.template after_sending<Hybrid>(decision.state, Hybrid, step.keeps_dropped)
-                          : decision.state;
+            decided ? step.rule.template after_sending<Hybrid>({r, v}, Hybrid, step.keeps_dropped) : Vgc::State{r, v};
         step.r[i] = after.r;
         step.v[i] = after.v;
-        if (decision.sent || step.largest_of_all) most = decision.magnitude > most ? decision.magnitude : most;
+        if (decided || step.largest_of_all) most = magnitude > most ? magnitude : most;
       }
-      const std::uint32_t sent = __ballot_sync(kAllLanes, decision.sent);
-      if (decision.sent)
+      const std::uint32_t sent = __ballot_sync(kAllLanes, decided);
+      if (decided)
         work.words[t * kTile + chosen + bits_set(sent & below)] =
-            (__float_as_uint(format::one_nan(decision.state.r)) & kChosenValue) | j;
+            (__float_as_uint(format::one_nan(r)) & kChosenValue) | j;
       chosen += bits_set(sent);
     }
     most = __reduce_max_sync(kAllLanes, most);

@@ -289,14 +289,6 @@ extern constinit const CodecDescriptor zfp_codec{
     .name = "zfp",
     .summary = "zfp of the gradient as a one-dimensional field, by rate or by accuracy",
     .reference = "Lindstrom, Fixed-Rate Compressed Floating-Point Arrays, TVCG 2014",
-    .description =
-        "Cuts the gradient into blocks of four neighbours, brings each to a common exponent, applies zfp's lifted "
-        "transform and writes bit planes from the top, all by the zfp library: a fixed number of bits for each block, "
-        "or as many planes as an absolute error needs. With mode=accuracy the tolerance is a share of the largest "
-        "magnitude of the gradient, so that it means the same for every tensor; this relation is ours. All tensors "
-        "are one dimension, chunks of 8192 values have bit streams of their own, and a gradient that is not finite "
-        "decodes to NaN; the library garbles values below 2^-97. It pays where neighbours are alike, as in simulation "
-        "data, which the values of gradients hardly are; it is here as a point of reference.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,

@@ -167,13 +167,6 @@ extern constinit const CodecDescriptor zstd_codec{
     .name = "zstd",
     .summary = "lossless: zstd of the byte-shuffled gradient",
     .reference = "Collet and Kucherawy, RFC 8878; a general-purpose compressor as a point of reference",
-    .description =
-        "Sorts the bytes of 65536 elements at a time by their place in the number, so that signs and exponents lie "
-        "together, and compresses each such block with the zstd library. Nothing is lost; mantissas of gradients are "
-        "almost random, so about a tenth to a fifth of the bytes is saved. Blocks, the sorting and level 1 are our "
-        "choice; the library works in the codec's scratch memory, so the timed region allocates nothing. The bytes "
-        "depend on the library's version. It pays on networks slower than the compressor, some hundred megabytes a "
-        "second for a core; it is here to show what lossless compression can give.",
     .params = kParams,
     .aggregation = Aggregation::gather,
     .unbiased = true,

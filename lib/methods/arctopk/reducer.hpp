@@ -1,0 +1,163 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/vector.hpp"
+#include "lib/codecs/reducer.hpp"
+#include "lib/core/scratch.hpp"
+#include "lib/methods/arctopk/format.hpp"
+#include "lib/methods/powersgd/steps.hpp"
+
+namespace gradtool {
+
+/// ARC-Top-K (arXiv 2510.26709): all ranks keep the same rows of each matrix, those that are largest in the mean of a
+/// random projection, so that the rows themselves are summed and no index is sent. `Steps` are HostLowRankSteps or
+/// CudaLowRankSteps, whose first product is the projection with a Q that is drawn anew in every step, and in addition
+///   Steps(plan, kept, queue)
+///   Choice{steps, scratch}                what choose works in, and the rows that it chose, ascending in each matrix
+///   choose(choice, queue, p)              the rows with the largest scores; of equal ones those with the lower index
+///   gather(choice, queue, m, message)     message := these rows of the matrices in m
+///   place(choice, queue, message, share, out, residual)   the matrices of out := 0 but for these rows, which become
+///                                         message times share; these rows of residual := 0, unless it is empty
+template <Space S, class Steps>
+class ArcTopKReducer final : public CountingReducer<S> {
+ public:
+  explicit ArcTopKReducer(const ReducerSetup<S>& setup)
+      : CountingReducer<S>{setup.layout.elements, setup.ranks},
+        start_iteration_{setup.spec.params.integer("start_iteration")},
+        plan_{plan_of(setup)},
+        kept_{kept_of(plan_, setup.spec.params.real("ratio"))},
+        steps_{plan_, kept_, setup.queue},
+        arena_{this->padded(4 * residual_size(setup)) + this->padded(4 * plan_.p_size) +
+               this->padded(4 * plan_.q_size)},
+        state_{arena_.template take<float>(residual_size(setup)), arena_.template take<float>(plan_.p_size),
+               arena_.template take<float>(plan_.q_size)} {
+    for (std::size_t m = 0; m < kept_.size(); ++m) message_size_ += kept_[m].count * plan_.matrices[m].columns;
+    ArcTopKReducer::reset(setup.queue);
+  }
+
+  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
+              const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+    const Workspace work{*this, Scratch<S>{workspace}};
+    const float share = 1.0F / static_cast<float>(comm.size());
+    const auto sum = [&](View<float, S> values) {
+      in_phase(clock, Phase::communicate, queue, [&] {
+        if (!values.empty()) comm.all_reduce_sum(queue, as_writable_bytes(values), Dtype::f32, work.segment);
+      });
+    };
+    if (context.iteration < start_iteration_ || plan_.matrices.empty()) {
+      in_phase(clock, Phase::encode, queue, [] {});
+      sum(gradient);
+      in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, share); });
+      this->payload_bytes_ = 4 * this->n_;
+      this->values_sent_ = this->n_;
+      dense_steps_ += context.iteration < start_iteration_ ? 1 : 0;
+      return;
+    }
+    in_phase(clock, Phase::encode, queue, [&] {
+      steps_.first_product(work.steps, queue, state_, gradient, format::shared_by_ranks(context.key), true);
+    });
+    sum(state_.p);
+    in_phase(clock, Phase::encode, queue, [&] {
+      steps_.choose(work.choice, queue, state_.p);
+      steps_.gather(work.choice, queue, state_.matrices(gradient), work.message);
+    });
+    sum(work.message);
+    in_phase(clock, Phase::decode, queue, [&] {
+      steps_.scatter(queue, state_.p, share, gradient);
+      steps_.place(work.choice, queue, work.message, share, gradient, state_.residual);
+    });
+    this->values_sent_ = plan_.p_size + message_size_;
+    this->payload_bytes_ = 4 * this->values_sent_;
+    ++compressed_steps_;
+  }
+
+  void reset(Queue<S> queue) override {
+    fill_zero(queue, state_.residual);
+    compressed_steps_ = dense_steps_ = 0;
+  }
+  void visit_state(StateVisitor& visitor) override {
+    visitor.values("residual", state_.residual);
+    visitor.value("compressed steps", compressed_steps_);
+    visitor.value("dense steps", dense_steps_);
+  }
+  [[nodiscard]] View<const float, S> residual() const override { return state_.residual; }
+  [[nodiscard]] bool reached() const override { return compressed_steps_ > 0; }
+  [[nodiscard]] std::string note() const override {
+    if (dense_steps_ == 0) return {};
+    return std::to_string(compressed_steps_) + " of " + std::to_string(compressed_steps_ + dense_steps_) +
+           " steps compressed, the others before iteration " + std::to_string(start_iteration_);
+  }
+  [[nodiscard]] std::vector<Tally> tallies() const override {
+    double elements = 0.0;
+    for (const LowRankMatrix& matrix : plan_.matrices) elements += static_cast<double>(matrix.rows * matrix.columns);
+    return {{"elements in matrices whose rows are chosen", elements, static_cast<double>(this->n_)}};
+  }
+
+ private:
+  struct Workspace {
+    Workspace(const ArcTopKReducer& reducer, Scratch<S> scratch)
+        : segment{scratch.take_bytes(
+              4 * std::max({reducer.sums_gradients() ? reducer.n_ : 0, reducer.plan_.p_size, reducer.message_size_}))},
+          message{scratch.template take<float>(reducer.message_size_)},
+          steps{reducer.steps_, scratch},
+          choice{reducer.steps_, scratch},
+          bytes{scratch.bytes()} {}
+    View<std::byte, S> segment;  ///< of the all-reduces, of which the longest sum needs the most
+    View<float, S> message;      ///< the chosen rows of all matrices
+    typename Steps::Workspace steps;
+    typename Steps::Choice choice;
+    std::size_t bytes;
+  };
+
+  /// Whether some step sums gradients as they are: each before start_iteration, and all where there is no matrix.
+  [[nodiscard]] bool sums_gradients() const { return start_iteration_ > 0 || plan_.matrices.empty(); }
+
+  static std::size_t rows_kept(std::size_t rows, double ratio) {
+    return std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(ratio * static_cast<double>(rows))), 1, rows);
+  }
+
+  /// A tensor is compressed where its projection and its rows are fewer elements than it has.
+  static LowRankPlan plan_of(const ReducerSetup<S>& setup) {
+    const auto rank = static_cast<std::size_t>(setup.spec.params.integer("rank"));
+    const double ratio = setup.spec.params.real("ratio");
+    return {setup.layout, [&](const TensorShape& tensor) {
+              const std::size_t rows = tensor.rows();
+              const std::size_t columns = tensor.columns();
+              const std::size_t r = std::min({rank, rows, columns});
+              const bool pays = r * rows + rows_kept(rows, ratio) * columns < rows * columns;
+              return tensor.is_matrix() && pays ? r : std::size_t{0};
+            }};
+  }
+  static std::vector<KeptRows> kept_of(const LowRankPlan& plan, double ratio) {
+    std::vector<KeptRows> kept;
+    KeptRows next;
+    for (const LowRankMatrix& matrix : plan.matrices) {
+      next.count = rows_kept(matrix.rows, ratio);
+      kept.push_back(next);
+      next.first += next.count;
+      next.message_first += next.count * matrix.columns;
+      next.score_first += matrix.rows;
+    }
+    return kept;
+  }
+  static std::size_t residual_size(const ReducerSetup<S>& setup) {
+    return setup.spec.error_feedback ? setup.layout.elements : 0;
+  }
+
+  std::int64_t start_iteration_;
+  LowRankPlan plan_;
+  std::vector<KeptRows> kept_;  ///< of each matrix
+  Steps steps_;
+  Arena<S> arena_;
+  LowRankState<S> state_;
+  std::size_t message_size_ = 0;  ///< elements of the second message
+  std::size_t compressed_steps_ = 0, dense_steps_ = 0;
+};
+
+}  // namespace gradtool
