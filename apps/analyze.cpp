@@ -51,11 +51,12 @@ const std::vector<std::string> analysis_names{"spectrum", "transforms", "correla
                                               "noise",    "losses",     "distribution"};
 /// Names of all tables that an analysis may write.
 constexpr std::array kTableNames{
-    "spectrum",   "spectrum_bands",  "transforms",    "compaction",     "spectra",     "autocorrelation",
-    "fft_errors", "spectrum_steps",  "correlation",   "eigenvalues",    "steps",       "step_lags",
-    "gradiveq",   "gradiveq_lambda", "gradiveq_loss", "gradiveq_curve", "low_rank",    "subspaces",
-    "variance",   "certainty",       "unambiguous",   "noise",          "noise_steps", "losses",
-    "packets",    "importance",      "distribution",  "fits",           "formats",     "prediction"};
+    "spectrum",        "spectrum_bands",  "transforms",    "compaction",     "spectra",  "autocorrelation",
+    "fft_errors",      "spectrum_steps",  "correlation",   "eigenvalues",    "steps",    "step_lags",
+    "gradiveq",        "gradiveq_lambda", "gradiveq_loss", "gradiveq_curve", "low_rank", "subspaces",
+    "singular_values", "variance",        "certainty",     "unambiguous",    "noise",    "noise_steps",
+    "losses",          "packets",         "importance",    "distribution",   "fits",     "formats",
+    "prediction"};
 
 std::string path_of_table(const AnalyzeArguments& options, const std::string& table) {
   return (std::filesystem::path{options.out} / (table + ".csv")).string();
@@ -151,7 +152,7 @@ std::string heading(const GradientSource& reader, const Scope& scope) {
 /// Nothing where this build lacks it.
 std::optional<CodecSpec> codec_if_there(const std::string& text) {
   try {
-    return parse_codec(text);
+    return parse_recorded_codec(text);
   } catch (const Error&) {
     return {};
   }
@@ -199,6 +200,19 @@ void save_json(const std::string& path, const UsableSteps& reader, const std::ve
   record["summary"] = to_json(summary);
   for (const auto& table : tables) record[table.name()] = to_json(table);
   save_text(path, json_text(record, 2) + "\n");
+}
+
+/// Averages over the chosen tensors, where nothing compresses them: in the type in which the job reduces, else each in
+/// its own.
+double sent_bytes_per_element(const GradientSource& reader, const std::vector<std::size_t>& tensors) {
+  double bytes = 0.0, elements = 0.0;
+  for (const std::size_t t : tensors) {
+    const TensorInfo& info = reader.tensors()[t];
+    const auto n = static_cast<double>(info.elements);
+    elements += n;
+    bytes += n * static_cast<double>(size_of(reader.info().reduce_dtype.value_or(info.dtype)));
+  }
+  return elements > 0.0 ? bytes / elements : sizeof(float);
 }
 
 int analyze(const AnalyzeArguments& options) {
@@ -250,7 +264,7 @@ int analyze(const AnalyzeArguments& options) {
     for (auto& table : analysis->tables()) tables.push_back(std::move(table));
   }
   const Table summary = summarise(tables);
-  Table predictions = predict(tables);
+  Table predictions = predict(tables, sent_bytes_per_element(reader, tensors));
   if (!options.measured.empty()) add_measured(predictions, options.measured, options.file);
   const std::string promises = describe_predictions(predictions);
   if (!promises.empty()) tables.push_back(std::move(predictions));

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
@@ -42,18 +43,20 @@ struct BenchArguments {
   std::string scheme = "auto";
   std::string timing = "both";
   std::string comm, csv, json, steps_csv;
-  std::vector<std::string> networks;
+  std::vector<std::string> networks, received;
+  std::vector<std::uint64_t> received_bytes;
   std::optional<std::string> nodes, layers, library, codec_speed;
   std::optional<std::string> compute;
-  std::string overlap;
+  std::string overlap, update_error;
   std::string seed = "1";
+  std::optional<std::string> seeds, steps;
   std::string pipeline = "off";
   std::string all_reduce = "ring";
   bool advise = false, markdown = false;
   std::string baseline, baseline_dtype = "captured";
   int cycles = 1;
   std::optional<double> max_nmse;
-  std::string trained;
+  std::vector<std::string> trained;
   std::optional<int> gpus;
 };
 
@@ -90,6 +93,36 @@ int parse_pipeline(const std::string& text) {
                                           text, kMost)};
   }
   return chunks;
+}
+
+UpdateRule parse_update_rule(const std::string& text, const std::string& file) {
+  if (text != "file") {
+    const std::regex valid{R"(adamw?(:|$)((beta1|beta2|epsilon)=[^,]+(,|$))*|sgd:((momentum|nesterov)=[^,]+(,|$))+)"};
+    const auto rule = std::regex_match(text, valid) ? UpdateRule::parse(text) : std::nullopt;
+    if (rule) return *rule;
+    throw Error{Fault::usage, fmt::format("--update-error '{}' is not valid; write file, adam:beta1=0.9,beta2=0.999 or "
+                                          "sgd:momentum=0.9,nesterov=1, with momentum and betas below 1",
+                                          text)};
+  }
+  if (file.empty()) {
+    throw Error{Fault::usage,
+                "--update-error file asks for what a capture records, and there is none: write adam or "
+                "sgd:momentum=0.9"};
+  }
+  const FileInfo info = GradientReader{file}.info();
+  const std::string& recorded = info.optimizer;
+  if (info.quantity != "gradient" && recorded.find("diloco") == std::string::npos) {
+    throw Error{
+        Fault::usage,
+        fmt::format("{} holds {}s, and the optimizer that it records, '{}', is the one that made them: write the "
+                    "rule of the outer optimizer, --update-error sgd:momentum=0.9,nesterov=1",
+                    file, info.quantity, recorded)};
+  }
+  if (const auto rule = UpdateRule::parse(recorded)) return *rule;
+  throw Error{Fault::usage,
+              fmt::format("{} records '{}' as its optimizer, which is neither Adam nor SGD with its momentum: write "
+                          "--update-error adam or --update-error sgd:momentum=0.9",
+                          file, recorded)};
 }
 
 /// What the launcher started and what --comm makes of it; also sets the ranks that --gpus stands for.
@@ -167,7 +200,9 @@ void check_paths(const BenchArguments& o) {
   }
   std::vector<NamedPath> inputs;
   if (!o.bench.file.empty()) inputs.push_back({"file", o.bench.file});
+  for (const auto& path : o.received) inputs.push_back({"--received", path});
   for (const auto& text : o.networks) inputs.push_back({"--network", network_file(text)});
+  for (const auto& trained : o.trained) inputs.push_back({"--trained", trained});
   if (o.codec_speed) inputs.push_back({"--codec-speed", codec_speed_file(*o.codec_speed)});
   for (const auto& trace : trace_files(o.compute.value_or(""))) inputs.push_back({"--compute-ms", trace});
   std::vector<NamedPath> outputs{
@@ -177,6 +212,19 @@ void check_paths(const BenchArguments& o) {
   add_payload_files(o.bench.payloads, outputs, others);
   expect_separate_files(inputs, outputs);
   if (!o.bench.file.empty()) expect_outputs_spare_sources(sources_of_view(o.bench.file), outputs);
+}
+
+/// --received, each with the --received-bytes in its place.
+std::vector<ReceivedFile> received_files(const BenchArguments& o) {
+  const auto& bytes = o.received_bytes;
+  if (!bytes.empty() && bytes.size() != o.received.size()) {
+    throw Error{Fault::usage, fmt::format("{} --received and {} --received-bytes: give one of these for each file",
+                                          o.received.size(), bytes.size())};
+  }
+  std::vector<ReceivedFile> files;
+  for (std::size_t i = 0; i < o.received.size(); ++i)
+    files.push_back({o.received[i], bytes.empty() ? std::nullopt : std::optional{bytes[i]}});
+  return files;
 }
 
 int run_against_baseline(const BenchArguments& o) {
@@ -196,6 +244,7 @@ int run(BenchArguments& o) {
   bench.sizes = chosen_sizes(o);
   check_paths(o);
   bench.codecs = parse_codecs(o.codecs, bench.all_codecs);
+  bench.received = received_files(o);
   bench.granularities.clear();
   for (const auto& text : o.granularities) {
     Granularity granularity = Granularity::parse(text);
@@ -234,6 +283,18 @@ int run(BenchArguments& o) {
     throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse)};
   }
   bench.seed = parse_seed(o.seed);
+  if (o.seeds) {
+    if (o.csv.empty() && o.json.empty() && o.steps_csv.empty()) {
+      throw Error{
+          Fault::usage,
+          "--seeds makes rows for each seed, of which the terminal shows the first one's: give --csv, --json or "
+          "--steps-csv"};
+    }
+    bench.more_seeds = parse_seeds(*o.seeds);
+    bench.seed = bench.more_seeds.front();
+    bench.more_seeds.erase(bench.more_seeds.begin());
+  }
+  if (!o.update_error.empty()) bench.update_rule = parse_update_rule(o.update_error, bench.file);
   bench.pipeline = parse_pipeline(o.pipeline);
   bench.all_reduce = parse_all_reduce(o.all_reduce);
   for (const auto& path : {o.csv, o.json, o.steps_csv}) {
@@ -243,6 +304,8 @@ int run(BenchArguments& o) {
     throw Error{Fault::usage, "--layers '' is not valid; write a regular expression, or leave it out for all tensors"};
   }
   bench.layers = o.layers.value_or("");
+  if (o.steps) bench.only_iterations = parse_iterations(*o.steps);
+  bench.tensor_steps = bench.per_tensor && !o.steps_csv.empty();
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   set_iteration(o.compute, o.overlap, bench);
   set_carriers(o.library, o.codec_speed, bench);
@@ -259,15 +322,22 @@ int run(BenchArguments& o) {
   if (!o.trained.empty() && (!o.advise || bench.file.empty()))
     throw Error{Fault::usage, "--trained is about the advice for a capture: give a file and --advise"};
   const Acceptance acceptable = parse_acceptance(o.max_nmse, o.trained);
-  if (acceptable.trial) expect_same_model(*acceptable.trial, bench.file, GradientReader{bench.file}.elements());
+  if (acceptable.trials) acceptable.trials->expect_same_model(bench.file, GradientReader{bench.file}.elements());
   bench.command = command_line();
   const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
     // What was written to a device or a pipe could not be replaced when the next codec is done.
     if (!o.csv.empty() && !is_stream(o.csv)) save_csv(o.csv, to_table(rows));
   });
   if (!report.leads) return 0;
+  std::vector<ResultRow> shown;  // of the first seed
+  std::copy_if(report.rows.begin(), report.rows.end(), std::back_inserter(shown),
+               [&](const ResultRow& row) { return row.seed == bench.seed || row.received(); });
   if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
-  if (!o.json.empty()) save_text(o.json, json_text(record(bench, report), 1) + "\n");
+  if (!o.json.empty()) {
+    auto whole = record(bench, report);
+    if (o.advise && bench.sizes.empty()) whole["advice"] = advice_record(shown, acceptable);
+    save_text(o.json, json_text(whole, 1) + "\n");
+  }
   if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
   if (o.advise) expect_times_of_none(bench, report);
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
@@ -287,14 +357,12 @@ int run(BenchArguments& o) {
                bench.command);
   AdviceText advice;
   if (acceptance) {
-    if (bench.sizes.empty()) advice = advise(report.rows, *acceptance, style, {&bench, o.max_nmse});
-    fmt::print(people, "{}{}", bench.sizes.empty() ? advice.answer : gates_table(report.rows, style),
-               o.markdown ? "" : "\n");
+    if (bench.sizes.empty()) advice = advise(shown, *acceptance, style, {&bench, o.max_nmse});
+    fmt::print(people, "{}{}", bench.sizes.empty() ? advice.answer : gates_table(shown, style), o.markdown ? "" : "\n");
   }
   if (!data_on_stdout) {
-    fmt::print("{}{}",
-               bench.sizes.empty() ? terminal_table(report.rows, style, acceptance) : sizes_table(report.rows, style),
-               modelled_tables(report.rows, style));
+    fmt::print("{}{}", bench.sizes.empty() ? terminal_table(shown, style, acceptance) : sizes_table(shown, style),
+               modelled_tables(shown, style));
   }
   if (acceptance) fmt::print(people, "{}", advice.reasons);
   std::fflush(stdout);  // so that nothing on stderr lands inside a table
@@ -345,8 +413,19 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option(
          "--codec", o->codecs,
          "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
-         "topk:ratio=[0.001,0.01] for each of these values")
+         "topk:ratio=[0.001,0.01] for each of these values; python:mine.py for a class of your own")
       ->default_val(std::vector<std::string>{"all"})
+      ->take_all()
+      ->expected(1);
+  app->add_option("--received", o->received,
+                  "Also rows for a method in another program: a gradient file with the mean that it brought to every "
+                  "rank, in the capture's tensors and steps, as one worker; repeatable; they have errors and no times")
+      ->type_name("FILE")
+      ->take_all()
+      ->expected(1);
+  app->add_option("--received-bytes", o->received_bytes,
+                  "Bytes that a rank of that method puts into a step, on average; once for each --received")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 53))
       ->take_all()
       ->expected(1);
   app->add_option(
@@ -416,11 +495,20 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--timeout", b.stop.timeout_seconds,
                   "Seconds of sampling for a row at most [20 steps' time, 0.25 to 5 s; 30 s for all rows]");
   app->add_option("--seed", o->seed, "Of the codecs' random draws, 0 to 2^64 - 1")->capture_default_str();
+  app->add_option("--seeds", o->seeds,
+                  "Or several, as 1,2,3: all is benched once for each, in rows that the column seed tells apart")
+      ->excludes("--seed");
   app->add_option("-c,--check", b.check, "Compare the result's bits across ranks: 0 or 1")
       ->check(CLI::IsMember({"0", "1", "true", "false"}))
       ->capture_default_str();
   app->add_option("--layers", o->layers, "Only tensors whose name matches this regular expression");
+  app->add_option("--steps", o->steps,
+                  "FIRST:LAST training iterations, both included: only the steps that were captured there");
   app->add_flag("--per-tensor", b.per_tensor, "Also a row with the errors of each tensor");
+  app->add_option("--update-error", o->update_error,
+                  "Also compare what the optimizer makes of gradients, in the columns update_nmse and cosine_by_layer: "
+                  "file (the optimizer that the capture records), adam, or sgd:momentum=0.9")
+      ->type_name("OPTIMIZER");
   app->add_flag("--hot", b.hot, "Leave gradients in the caches between steps");
   app->add_option("--reconstruction", b.reconstruction,
                   "Write what the one --codec produced as a gradient file with one worker");
@@ -451,15 +539,12 @@ Subcommand add_bench(CLI::App& root) {
                   "cumulative_nmse, else the nmse. Given, it is taken at its word [{}, and of a step no more than "
                   "trained codecs lost nothing by]",
                   kDefaultMaxNmse));
-  app->add_option(
-         "--trained", o->trained,
-         "Record of gradtool.trial with your own training: about the codecs that it has tried --advise goes by "
-         "its verdict (docs/trial.md)")
-      ->type_name("FILE");
+  add_trained(*app, o->trained);
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");
   app->add_option("--csv", o->csv, "Write all rows and columns; - for standard output");
-  app->add_option("--steps-csv", o->steps_csv, "Write the errors of each captured step; - for standard output");
+  app->add_option("--steps-csv", o->steps_csv,
+                  "Write the errors of each captured step, with --per-tensor of each tensor; - for standard output");
   app->add_option("--json", o->json, "Write the full record, every sample included; - for standard output");
   app->add_option("--baseline", o->baseline,
                   "Bench this other gradtool program and this one by turns, and say what differs, as gradtool compare "
@@ -478,15 +563,17 @@ Subcommand add_bench(CLI::App& root) {
       *app,
       {{"Synthetic gradients", {"--synthetic", "--minbytes", "--maxbytes", "--stepfactor", "--stepbytes"}},
        {"Codecs",
-        {"--codec", "--granularity", "--op", "--values", "--baseline-dtype", "--reduce", "--levels", "--codec-inner",
-         "--pipeline", "--layers", "--seed", "--check"}},
+        {"--codec", "--received", "--received-bytes", "--granularity", "--op", "--values", "--baseline-dtype",
+         "--reduce", "--levels", "--codec-inner", "--pipeline", "--layers", "--steps", "--seed", "--seeds", "--check"}},
        {"Communication", {"--comm", "--comm-timeout", "--ranks", "--gpus", "--threads", "--device", "--all-reduce"}},
        {"Timing",
         {"--timing", "--iters", "--warmup-iters", "--min-samples", "--rounds", "--max-noise", "--timeout", "--hot"}},
        {"Modelled networks",
         {"--network", "--nodes", "--library", "--codec-speed", "--compute-ms", "--overlap", "--advise", "--max-nmse",
          "--trained"}},
-       {"Output", {"--per-tensor", "--reconstruction", "--payloads", "--csv", "--steps-csv", "--json", "--markdown"}},
+       {"Output",
+        {"--per-tensor", "--update-error", "--reconstruction", "--payloads", "--csv", "--steps-csv", "--json",
+         "--markdown"}},
        {"Comparison", {"--baseline", "--cycles"}}});
   app->footer(
       "The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
@@ -494,6 +581,7 @@ Subcommand add_bench(CLI::App& root) {
       "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
       "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=[2,4,8]\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"
+      "  gradtool bench capture.h5 --codec none --received from_pytorch.h5 --per-tensor\n"
       "  gradtool bench --synthetic 1MB:64MB:x4 --codec topk,powersgd,fp8 --ranks 4\n"
       "  gradtool bench capture.h5 --network 10gbe --nodes 32 --advise --max-nmse 0.05\n"
       "  gradtool bench --synthetic 16KB:64MB:x4 --codec bf16,fp8,topk --network 10gbe --nodes 32 --advise\n"

@@ -43,6 +43,38 @@ std::uint64_t parse_seed(const std::string& text) {
   return seed;
 }
 
+IterationRange parse_iterations(const std::string& text) {
+  IterationRange range;
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, range.first);
+  const bool colon = first.ec == std::errc{} && first.ptr != end && *first.ptr == ':';
+  const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
+  if (colon && last.ec == std::errc{} && last.ptr == end && range.first <= range.last) return range;
+  throw Error{Fault::usage,
+              fmt::format("--steps '{}' is not valid; write the first and the last training iteration, both "
+                          "included, as 10:60",
+                          text)};
+}
+
+std::vector<std::uint64_t> parse_seeds(const std::string& text) {
+  std::vector<std::uint64_t> seeds;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string one = text.substr(at, end - at);
+    std::uint64_t seed = 0;
+    const auto result = std::from_chars(one.data(), one.data() + one.size(), seed);
+    const bool number = !one.empty() && result.ec == std::errc{} && result.ptr == one.data() + one.size();
+    if (!number || std::find(seeds.begin(), seeds.end(), seed) != seeds.end()) {
+      throw Error{Fault::usage, fmt::format("--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each "
+                                            "once, as 1,2,3",
+                                            text)};
+    }
+    seeds.push_back(seed);
+    at = end + 1;
+  }
+  return seeds;
+}
+
 void expect_outputs_spare_sources(const std::vector<std::string>& sources, const std::vector<NamedPath>& outputs) {
   std::vector<NamedPath> inputs;
   inputs.reserve(sources.size());
@@ -133,9 +165,21 @@ std::vector<Network> parse_networks(const std::vector<std::string>& texts) {
   return networks;
 }
 
-Acceptance parse_acceptance(std::optional<double> max_nmse, const std::string& trial) {
+void add_trained(CLI::App& app, std::vector<std::string>& files) {
+  app.add_option("--trained", files,
+                 "Record of gradtool.trial with your own training (docs/trial.md) or of gradtool train (train.json, or "
+                 "its folder): about the codecs that it has tried the advice goes by its verdict; repeatable")
+      ->take_all()
+      ->expected(1)
+      ->type_name("FILE");
+}
+
+Acceptance parse_acceptance(std::optional<double> max_nmse, const std::vector<std::string>& trained) {
   Acceptance acceptance = max_nmse ? Acceptance{*max_nmse} : Acceptance{};
-  if (!trial.empty()) acceptance.trial = std::make_shared<const OwnTrial>(read_own_trial(trial));
+  if (trained.empty()) return acceptance;
+  OwnTrials own;
+  for (const auto& path : trained) own.trials.push_back(read_own_trial(path));
+  acceptance.trials = std::make_shared<const OwnTrials>(std::move(own));
   return acceptance;
 }
 

@@ -35,9 +35,10 @@ int run(CompareArguments& o) {
   const BenchRun a = read_bench_run(o.a), b = read_bench_run(o.b);
   const Comparison comparison = compare_runs(a, b, o.compare);
   if (comparison.rows == 0) {
-    throw Error{Fault::usage, fmt::format("{} and {} have no row in common: they are of other codecs, parameters, "
-                                          "granularities, ranks or captures",
-                                          o.a, o.b)};
+    const std::string& other = comparison.other_capture;
+    throw Error{Fault::usage,
+                fmt::format("{} and {} have no row in common: they are of {}", o.a, o.b,
+                            other.empty() ? "other codecs, parameters, granularities, ranks or captures" : other)};
   }
   if (!o.json.empty()) save_text(o.json, json_text(to_json(comparison, o.compare), 1) + "\n");
   if (!o.markdown.empty()) save_text(o.markdown, to_markdown(comparison, o.all));

@@ -127,17 +127,22 @@ void add_general_options(CLI::App& command) {
       ->group(kGeneral);
 }
 
+void add_codec_names(std::vector<std::string>& words) {
+  for (const auto* codec : codecs()) words.emplace_back(codec->name);
+  for (const Preset& preset : presets()) words.emplace_back(preset.name);
+}
+
 std::vector<std::string> words_of(const CLI::Option& option) {
   std::vector<std::string> words;
   const std::string type = option.get_type_name();
   if (type == "CODEC") {
     words.emplace_back("all");
-    for (const auto* codec : codecs()) words.emplace_back(codec->name);
+    add_codec_names(words);
     return words;
   }
   if (type == "NAME") {  // of gradtool list
     words = list_names();
-    for (const auto* codec : codecs()) words.emplace_back(codec->name);
+    add_codec_names(words);
     return words;
   }
   if (type == "MODEL") return model_names();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -26,11 +27,13 @@ namespace {
 
 struct InfoArguments {
   std::string file, json, csv;
-  bool quick = false, all = false;
+  bool quick = false, scan = false, all = false;
 };
 
 /// Tensors that the terminal shows unless --all: a mixture of experts has tens of thousands.
 constexpr std::size_t kShown = 200;
+/// Values that are read without --scan to count those that are not finite: 1 GiB as float32, which is a second's work.
+constexpr std::uint64_t kMostScanned = std::uint64_t{1} << 28;
 
 /// The facts about a file that every output format shows.
 struct Summary {
@@ -45,15 +48,19 @@ struct Summary {
   }
 };
 
-Summary summarize(const GradientReader& reader, bool quick) {
+std::uint64_t values_of(const GradientReader& reader) {
+  return reader.elements() * reader.workers() * reader.steps().size();
+}
+
+Summary summarize(const GradientReader& reader, bool scans) {
   std::error_code error;
   auto bytes = std::filesystem::file_size(reader.path(), error);
   for (const auto& source : reader.sources()) {
     if (!error) bytes += std::filesystem::file_size(source, error);
   }
-  Summary summary{reader, error ? 0 : bytes, !quick, {}};
-  if (quick) return summary;
-  Progress progress{"reading", reader.elements() * reader.workers() * reader.steps().size()};
+  Summary summary{reader, error ? 0 : bytes, scans, {}};
+  if (!scans) return summary;
+  Progress progress{"reading", values_of(reader)};
   summary.non_finite = find_non_finite(reader, [&](std::uint64_t done, std::uint64_t) { progress.update(done); });
   return summary;
 }
@@ -100,6 +107,7 @@ nlohmann::ordered_json steps_json(const std::vector<StepInfo>& steps) {
     for (const float loss : step.loss) row["loss"].push_back(to_json(Cell{double{loss}}));
     for (const double seconds : step.compute_seconds) row["compute_seconds"].push_back(to_json(Cell{seconds}));
     for (const std::uint8_t overflow : step.overflow) row["overflow"].push_back(overflow);
+    for (const double weight : step.batch_weight) row["batch_weight"].push_back(to_json(Cell{weight}));
     list.push_back(std::move(row));
   }
   return list;
@@ -212,6 +220,26 @@ std::string loss_text(const std::vector<StepInfo>& steps) {
                      mean_of(steps.back().loss));
 }
 
+/// "by their batches: 12 to 512, a sum of 1038.5 a step (mean over steps)"; empty where all workers count alike.
+std::string weight_text(const std::vector<StepInfo>& steps) {
+  double low = std::numeric_limits<double>::infinity();
+  double high = 0.0;
+  double sum = 0.0;
+  std::size_t weighted = 0;
+  for (const StepInfo& step : steps) {
+    for (const double weight : step.batch_weight) {
+      low = std::min(low, weight), high = std::max(high, weight);
+      sum += weight;
+    }
+    weighted += step.batch_weight.empty() ? 0U : 1U;
+  }
+  if (weighted == 0) return "";
+  std::string text = fmt::format("by their batches, of {:g} to {:g}, {:g} in a step (mean over steps)", low, high,
+                                 sum / static_cast<double>(weighted));
+  if (weighted < steps.size()) text += fmt::format("; alike in {} of {} steps", steps.size() - weighted, steps.size());
+  return text;
+}
+
 std::string compute_text(const std::vector<StepInfo>& steps) {
   const auto seconds = captured_compute_time(steps);
   if (!seconds) return "not stated";
@@ -229,7 +257,7 @@ std::string readiness_text(const GradientReader& reader) {
 }
 
 std::string non_finite_text(const Summary& summary) {
-  if (!summary.scanned) return "not counted (--quick)";
+  if (!summary.scanned) return fmt::format("not counted: --scan reads all {} values for it", values_of(summary.reader));
   if (summary.non_finite.empty()) return "none";
   const NonFinite& first = summary.non_finite.front();
   return fmt::format("{} values in {} tensors, first in {} at iteration {}, worker {}", summary.non_finite_count(),
@@ -285,6 +313,7 @@ void print_summary(const Summary& summary, bool all) {
   line("workers", fmt::format("{} (batch size {}, {} micro-batch{})", info.workers,
                               info.batch_size ? fmt::format("{}", *info.batch_size) : "not stated", info.micro_batches,
                               info.micro_batches == 1 ? "" : "es"));
+  if (const std::string weights = weight_text(steps); !weights.empty()) line("workers count", weights);
   line("steps", steps_text(steps));
   line("loss", loss_text(steps));
   line("computation", compute_text(steps));
@@ -318,7 +347,7 @@ int run(const InfoArguments& options) {
                         std::vector<NamedPath>{{"--json", options.json}, {"--csv", options.csv}});
   const GradientReader reader{options.file};
   expect_outputs_spare_sources(reader.sources(), {{"--json", options.json}, {"--csv", options.csv}});
-  const Summary summary = summarize(reader, options.quick);
+  const Summary summary = summarize(reader, options.scan || (!options.quick && values_of(reader) <= kMostScanned));
   if (options.json != "-" && options.csv != "-") print_summary(summary, options.all);
   if (!options.json.empty()) save_text(options.json, json_text(summary_json(summary), 2) + "\n");
   if (!options.csv.empty()) save_csv(options.csv, tensor_table(summary));
@@ -336,7 +365,11 @@ Subcommand add_info(CLI::App& root) {
   app->add_option("FILE", options->file, "Gradient file (HDF5)")->required()->type_name("FILE");
   app->add_option("--json", options->json, "Write everything as one JSON object to this file; - is standard output");
   app->add_option("--csv", options->csv, "Write the table of tensors as CSV to this file; - is standard output");
-  app->add_flag("--quick", options->quick, "Do not read the gradients: leave non-finite values uncounted");
+  auto* quick =
+      app->add_flag("--quick", options->quick, "Do not read the gradients: leave non-finite values uncounted");
+  app->add_flag("--scan", options->scan,
+                "Count non-finite values also where there are more than 2^28 values to read for it (1 GiB as float32)")
+      ->excludes(quick);
   app->add_flag("--all", options->all, "Show every tensor on the terminal, where there are more than 200");
   for (const char* file : {"--json", "--csv"}) app->get_option(file)->type_name("FILE");
   set_groups(*app, {{"Output", {"--json", "--csv", "--all"}}});

@@ -14,6 +14,7 @@
 #include "lib/bench/codec_times.hpp"
 #include "lib/capture/catalogue.hpp"
 #include "lib/capture/dataset.hpp"
+#include "lib/codecs/prototype.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
@@ -172,6 +173,23 @@ void print_datasets() {
   }
 }
 
+Table preset_table() {
+  Table table{"presets",
+              {{"name", "as in --codec"},
+               {"codec", "what it stands for, which records say"},
+               {"meaning", "who sends it, and what it leaves to other options"}}};
+  for (const Preset& preset : presets())
+    table.add({std::string{preset.name}, std::string{preset.spec}, std::string{preset.meaning}});
+  return table;
+}
+
+void print_presets() {
+  for (const Preset& preset : presets()) {
+    fmt::print("{}", wrapped(fmt::format("{:<18} {}", preset.name, preset.spec), kWidth, "    "));
+    fmt::print("{}", wrapped(fmt::format("    {}", preset.meaning), kWidth, "    "));
+  }
+}
+
 Table column_table() {
   Table table{"columns", {{"column", "of gradtool bench"}, {"meaning", "what it says"}}};
   for (const auto& column : bench_columns()) table.add({column.name, column.meaning});
@@ -244,6 +262,9 @@ std::string terminal_page(const CodecDescriptor& codec) {
       out += wrapped("  ef=ef21", kWidth);
       out += wrapped("      send the difference to what was sent before, where the codec makes every gradient smaller",
                      kWidth, "      ");
+      out += wrapped("  ef=ef21m, eta=0.1", kWidth);
+      out +=
+          wrapped("      the same of an average over steps, in which a step's gradient weighs eta", kWidth, "      ");
     }
   }
   return out + fmt::format("\nExample: gradtool bench capture.h5 --codec {}{}{}\n", codec.name,
@@ -257,17 +278,24 @@ void print_codecs(Codecs chosen) {
                name_of(codec->aggregation));
     for (const auto& info : codec->params) fmt::print("         {:<18} {}\n", parameter_text(info), info.meaning);
   }
-  fmt::print("Codecs without a memory of their own also take ef=on|off|ef21: error feedback.\n");
+  fmt::print("Codecs without a memory of their own also take ef=on|off|ef21|ef21m: error feedback.\n");
+  fmt::print(
+      "All that ride a sum, a gather or an all-to-all take reduce=sum|gather|hop|alltoall, where --reduce is auto.\n");
+  fmt::print("Presets, names for what is deployed (gradtool list presets):");
+  for (const Preset& preset : presets()) fmt::print(" {}", preset.name);
+  fmt::print("\n");
   for (const auto& codec : codecs_left_out()) fmt::print("Left out: {}\n", how_to_get(codec));
   fmt::print("gradtool list NAME says how a codec works, and what its parameters may be.\n");
 }
 
 /// Whether the name is of a list and not of a codec. Throws for what is neither.
 bool is_list(const std::string& what) {
+  if (is_prototype(what)) return false;
   std::vector<std::string> names = list_names();
   if (std::find(names.begin(), names.end(), what) != names.end()) return true;
   for (const auto* codec : codecs()) names.emplace_back(codec->name);
   for (const auto& codec : codecs_left_out()) names.emplace_back(codec.name);
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
   if (std::find(names.begin(), names.end(), what) != names.end()) return false;
   const std::string near = nearest(what, names);
   throw Error{Fault::usage, near.empty()
@@ -280,7 +308,11 @@ int run(const ListArguments& o) {
   expect_separate_files({}, std::vector<NamedPath>{{"--json", o.json}, {"--csv", o.csv}});
   const bool list = is_list(o.what);
   std::vector<const CodecDescriptor*> chosen;
-  if (!list) chosen.push_back(&find_codec(o.what));
+  const Preset* preset = find_preset(o.what);
+  if (!list) {
+    const bool parsed = is_prototype(o.what) || preset != nullptr;
+    chosen.push_back(parsed ? parse_codec(o.what).descriptor : &find_codec(o.what));
+  }
   if (o.what == "codecs") chosen.assign(codecs().begin(), codecs().end());
   if (o.markdown) {
     if (chosen.empty()) throw Error{Fault::usage, fmt::format("--markdown is for codecs, not for {}", o.what)};
@@ -292,10 +324,15 @@ int run(const ListArguments& o) {
                       : o.what == "columns"  ? column_table()
                       : o.what == "models"   ? model_table()
                       : o.what == "datasets" ? dataset_table()
+                      : o.what == "presets"  ? preset_table()
                                              : codec_table(chosen);
   if (!o.json.empty()) save_text(o.json, json_text(chosen.empty() ? to_json(table) : codec_json(chosen), 1) + "\n");
   if (!o.csv.empty()) save_csv(o.csv, table);
   if (!o.json.empty() || !o.csv.empty()) return 0;
+  if (preset != nullptr) {
+    fmt::print("{}\n", wrapped(fmt::format("{} is the preset {}. {}.", preset->name, preset->spec, preset->meaning),
+                               kWidth, ""));
+  }
   if (!list)
     fmt::print("{}", terminal_page(*chosen.front()));
   else if (!chosen.empty())
@@ -304,6 +341,8 @@ int run(const ListArguments& o) {
     print_models();
   else if (o.what == "datasets")
     print_datasets();
+  else if (o.what == "presets")
+    print_presets();
   else
     fmt::print("{}", for_people(table, table.columns().size()));
   return 0;
@@ -312,13 +351,13 @@ int run(const ListArguments& o) {
 }  // namespace
 
 const std::vector<std::string>& list_names() {
-  static const std::vector<std::string> names{"codecs", "comm", "columns", "models", "datasets"};
+  static const std::vector<std::string> names{"codecs", "comm", "columns", "models", "datasets", "presets"};
   return names;
 }
 
 Subcommand add_list(CLI::App& root) {
   auto* app = root.add_subcommand(
-      "list", "What there is: codecs, communicators, report columns, models, data sets; or one codec's page");
+      "list", "What there is: codecs, communicators, report columns, models, data sets, presets; or one codec's page");
   auto o = std::make_shared<ListArguments>();
   app->add_option("what", o->what, fmt::format("{}, or the name of a codec for its page", joined(list_names(), ", ")))
       ->capture_default_str();

@@ -69,8 +69,14 @@ void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_red
 /// --network as often as given, each once.
 [[nodiscard]] std::vector<Network> parse_networks(const std::vector<std::string>& texts);
 [[nodiscard]] std::uint64_t parse_seed(const std::string& text);
-/// Which errors the advice accepts, by --max-nmse and --trained, the latter "" where it is not given.
-[[nodiscard]] Acceptance parse_acceptance(std::optional<double> max_nmse, const std::string& trial);
+/// --steps: "10:60".
+[[nodiscard]] IterationRange parse_iterations(const std::string& text);
+/// --seeds: several, each once, with commas.
+[[nodiscard]] std::vector<std::uint64_t> parse_seeds(const std::string& text);
+/// --trained, as often as given.
+void add_trained(CLI::App& app, std::vector<std::string>& files);
+/// Which errors the advice accepts, by --max-nmse and --trained. Throws as read_own_trial().
+[[nodiscard]] Acceptance parse_acceptance(std::optional<double> max_nmse, const std::vector<std::string>& trained);
 /// --library and --codec-speed: what carries the collectives of modelled networks, and whose codec times they have.
 /// set_carriers() throws as CodecSpeed::parse().
 void add_carriers(CLI::App& app, std::optional<std::string>& library, std::optional<std::string>& codec_speed);

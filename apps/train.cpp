@@ -89,6 +89,12 @@ Subcommand add_train(CLI::App& root) {
          "Of the initial weights, the order of the images and the codecs' draws: a run for each, such as 1,2,3")
       ->delimiter(',')
       ->capture_default_str();
+  app->add_option("--lr-factors", t.lr_factors,
+                  "Multiply learning rates with each of these in the first seed, such as 1,0.5,0.1, for every codec "
+                  "and for none "
+                  "alike; the other seeds run with what did best, and they alone are judged")
+      ->delimiter(',')
+      ->default_str("1");
   app->add_option("--test-images", t.test_images, "Test images of each evaluation, the first ones [all]");
   app->add_option("--evaluate-every", t.evaluate_every,
                   "Steps after which it is evaluated too, with a row of its own [after each epoch only]");
@@ -97,7 +103,7 @@ Subcommand add_train(CLI::App& root) {
   app->add_option(
          "--codec", o->codecs,
          "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
-         "topk:ratio=[0.001,0.01] for each of these values")
+         "topk:ratio=[0.001,0.01] for each of these values; python:mine.py for a class of your own")
       ->take_all()
       ->expected(1);
   app->add_option("--granularity", o->granularity,
@@ -131,12 +137,12 @@ Subcommand add_train(CLI::App& root) {
   app->get_option("--out")->type_name("FOLDER");
   app->get_option("--codec")->type_name("CODEC");
   app->get_option("--network")->type_name("NETWORK");
-  set_groups(*app,
-             {{"How it is trained", {"--epochs", "--seeds", "--test-images", "--evaluate-every", "--target-accuracy"}},
-              {"Codecs", {"--codec", "--granularity", "--reduce", "--all-reduce"}},
-              {"Communication", {"--comm", "--comm-timeout"}},
-              {"Modelled networks", {"--network", "--overlap"}},
-              {"Output", {"--out", "--force", "--resume", "--checkpoint-every"}}});
+  set_groups(*app, {{"How it is trained",
+                     {"--epochs", "--seeds", "--lr-factors", "--test-images", "--evaluate-every", "--target-accuracy"}},
+                    {"Codecs", {"--codec", "--granularity", "--reduce", "--all-reduce"}},
+                    {"Communication", {"--comm", "--comm-timeout"}},
+                    {"Modelled networks", {"--network", "--overlap"}},
+                    {"Output", {"--out", "--force", "--resume", "--checkpoint-every"}}});
   app->footer(
       "none (uncompressed) is trained beside the codecs, from the same seeds. The same command gives the same numbers, "
       "times aside. What the numbers mean: docs/train.md. Examples:\n"

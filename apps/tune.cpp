@@ -13,9 +13,11 @@
 #include "lib/bench/advice.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
+#include "lib/bench/own_trial.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/io/gradient_file.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 
@@ -24,7 +26,7 @@ namespace {
 
 struct TuneArguments {
   TuneOptions tune;
-  std::vector<std::string> codecs;
+  std::vector<std::string> codecs, trained;
   std::string network, granularity = "bucket:25MB", scheme = "auto", baseline_dtype = "captured", overlap, csv, json;
   std::optional<std::string> nodes, compute, layers, library, codec_speed;
   std::string seed = "1";
@@ -64,6 +66,7 @@ int run(TuneArguments& o) {
     throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
   const std::vector<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}};
   std::vector<NamedPath> inputs{{"file", bench.file}, {"--network", network_file(o.network)}};
+  for (const auto& trained : o.trained) inputs.push_back({"--trained", trained});
   for (const auto& trace : trace_files(o.compute.value_or(""))) inputs.push_back({"--compute-ms", trace});
   if (o.codec_speed) inputs.push_back({"--codec-speed", codec_speed_file(*o.codec_speed)});
   expect_separate_files(inputs, outputs);
@@ -75,6 +78,7 @@ int run(TuneArguments& o) {
     throw Error{Fault::usage,
                 fmt::format("--budget {} is not valid; write seconds, 1 to 1000000", o.tune.budget_seconds)};
   o.tune.codecs = chosen_codecs(o.codecs);
+  o.tune.trials = parse_acceptance({}, o.trained).trials;
   bench.networks = {Network::from_option(o.network)};
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   if (bench.nodes.size() > 1)
@@ -91,6 +95,7 @@ int run(TuneArguments& o) {
   bench.layers = o.layers.value_or("");
   set_iteration(o.compute, o.overlap, bench);
   set_carriers(o.library, o.codec_speed, bench);
+  if (o.tune.trials) o.tune.trials->expect_same_model(bench.file, GradientReader{bench.file}.elements());
   for (const auto& path : {o.csv, o.json}) {
     if (!path.empty()) expect_writable(path);
   }
@@ -139,6 +144,7 @@ Subcommand add_tune(CLI::App& root) {
              "Largest error that is accepted; of codecs with error feedback or a memory it is the cumulative_nmse, "
              "else the nmse")
           ->capture_default_str();
+  add_trained(*app, o->trained);
   app->add_option("--budget", o->tune.budget_seconds, "Seconds for everything, about; it often takes fewer")
       ->capture_default_str()
       ->type_name("SECONDS");
@@ -180,7 +186,7 @@ Subcommand add_tune(CLI::App& root) {
   app->add_flag("--markdown", o->markdown, "Print Markdown, for a pull request");
   set_groups(
       *app,
-      {{"Search", {"--codec", "--max-nmse", "--budget"}},
+      {{"Search", {"--codec", "--max-nmse", "--trained", "--budget"}},
        {"Modelled network", {"--network", "--nodes", "--library", "--codec-speed", "--compute-ms", "--overlap"}},
        {"Replay",
         {"--granularity", "--reduce", "--baseline-dtype", "--ranks", "--threads", "--device", "--layers", "--seed"}},

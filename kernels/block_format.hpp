@@ -17,6 +17,8 @@
 ///                           holds a NaN has a NaN as its largest magnitude.
 ///   decode_factor(scale)    static; what decoded elements are multiplied by
 ///   l2                      optional bool: where it is true, `measure` is the block's L2 norm
+///   kSignedMeasure          optional, true: `measure` is the element with the largest magnitude, with its sign; kBlock
+///                           is then a power of two from 16 to 128, so that a GPU finds it in one window
 /// lib/codecs/block_codec.hpp makes a codec of a format, lib/codecs/gpu_block_codec.hpp its GPU version.
 namespace gradtool::format {
 
@@ -63,6 +65,26 @@ GT_HD constexpr bool uses_l2(const Format& format) {
   else
     return false;
 }
+/// True where the scale follows from the element with the largest magnitude and its sign.
+template <class Format>
+GT_HD constexpr bool signs_measure() {
+  if constexpr (requires { Format::kSignedMeasure; })
+    return Format::kSignedMeasure;
+  else
+    return false;
+}
+/// A number that grows with the magnitude of x, NaN above infinity above numbers, so that the largest of a block says
+/// its measure. With a sign its bit is the lowest: of two equal magnitudes the negative one is larger.
+template <class Format>
+GT_HD std::uint32_t measure_pattern(float x) {
+  const std::uint32_t bits = bits_of(x);
+  return signs_measure<Format>() ? bits << 1 | bits >> 31 : bits & 0x7fffffffu;
+}
+/// The measure that the largest pattern of a block stands for.
+template <class Format>
+GT_HD float measure_of(std::uint32_t pattern) {
+  return float_of(signs_measure<Format>() ? pattern >> 1 | pattern << 31 : pattern);
+}
 /// Partial sums of the L2 norm: partial j adds the squares of elements j, j+32, ... in order, then partial j adds
 /// partial j + 16 for j < 16, then j + 8, j + 4, j + 2, j + 1. The order is part of the payload format, so that CPU and
 /// GPU get the same norm.
@@ -100,7 +122,7 @@ struct FloatScaled {
 /// x * factor rounded to the nearest integer, ties to even, clamped to [low, high], in two's complement. A factor of 0
 /// gives 0, whatever x is. The bounds are below 2^22 in magnitude.
 GT_HD inline std::uint32_t nearest_integer(float factor, float x, float low, float high) {
-  const float y = factor > 0.0f ? x * factor : 0.0f;
+  const float y = factor != 0.0f ? x * factor : 0.0f;
   const float below = y < high ? y : high;
   const float inside = below > low ? below : low;
   return bits_of(inside + 0x1.8p23f);  // Adding 1.5 2^23 leaves the integer in the low bits of the mantissa.

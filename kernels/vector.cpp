@@ -24,6 +24,10 @@ GT_SIMD_CLONES void subtract_range(const float* left, const float* right, float*
   for (std::size_t i = 0; i < count; ++i) out[i] = format::one_nan(left[i] - right[i]);
 }
 
+GT_SIMD_CLONES void approach_range(const float* to, float share, float* out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = format::one_nan(out[i] + share * (to[i] - out[i]));
+}
+
 GT_SIMD_CLONES void scale_range(float* view, std::size_t count, float factor) {
   for (std::size_t i = 0; i < count; ++i) view[i] *= factor;
 }
@@ -87,6 +91,12 @@ void subtract(Queue<Space::host> queue, View<const float, Space::host> left, Vie
               View<float, Space::host> out) {
   parallel_for(queue, out.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
     subtract_range(left.data() + first, right.data() + first, out.data() + first, last - first);
+  });
+}
+
+void approach(Queue<Space::host> queue, View<const float, Space::host> to, float share, View<float, Space::host> out) {
+  parallel_for(queue, out.size(), 16, kGrain, [&](std::size_t first, std::size_t last) {
+    approach_range(to.data() + first, share, out.data() + first, last - first);
   });
 }
 

@@ -213,6 +213,11 @@ __global__ void subtract_kernel(const float* left, const float* right, float* ou
     out[i] = format::one_nan(left[i] - right[i]);
 }
 
+__global__ void approach_kernel(const float* to, float share, float* out, std::size_t count) {
+  for (std::size_t i = cuda::thread_in_grid(); i < count; i += cuda::threads_in_grid())
+    out[i] = format::one_nan(out[i] + share * (to[i] - out[i]));
+}
+
 __global__ void write_size_kernel(std::uint64_t* to, std::uint64_t size) {
   if (threadIdx.x == 0) *to = size;
 }
@@ -224,6 +229,11 @@ void fill_zero(Queue<Space::cuda> queue, View<float, Space::cuda> view) {
 }
 void add(Queue<Space::cuda> queue, View<const float, Space::cuda> in, View<float, Space::cuda> out) {
   cuda::sum_into(queue, as_writable_bytes(out), as_bytes(in), Dtype::f32);
+}
+void approach(Queue<Space::cuda> queue, View<const float, Space::cuda> to, float share, View<float, Space::cuda> out) {
+  if (out.empty()) return;
+  launch(queue, "approach", approach_kernel, blocks_for(out.size(), kThreads), to.data(), share, out.data(),
+         out.size());
 }
 void subtract(Queue<Space::cuda> queue, View<const float, Space::cuda> left, View<const float, Space::cuda> right,
               View<float, Space::cuda> out) {

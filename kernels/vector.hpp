@@ -27,6 +27,9 @@ void subtract(Queue<Space::host> queue, View<const float, Space::host> left, Vie
               View<float, Space::host> out);
 void subtract(Queue<Space::cuda> queue, View<const float, Space::cuda> left, View<const float, Space::cuda> right,
               View<float, Space::cuda> out);
+/// out += share * (to - out), element by element; results that are not a number become format::one_nan. Equal sizes.
+void approach(Queue<Space::host> queue, View<const float, Space::host> to, float share, View<float, Space::host> out);
+void approach(Queue<Space::cuda> queue, View<const float, Space::cuda> to, float share, View<float, Space::cuda> out);
 /// view *= factor.
 void scale(Queue<Space::host> queue, View<float, Space::host> view, float factor);
 void scale(Queue<Space::cuda> queue, View<float, Space::cuda> view, float factor);

@@ -173,9 +173,8 @@ void write_table(const std::string& path, const Table& table, const std::vector<
   }
   std::vector<bool> right;
   right.reserve(shown.size());
-  for (std::size_t c = 0; c < shown.size(); ++c) {
-    right.push_back(!table.rows().empty() && !std::holds_alternative<std::string>(table.at(0, shown[c])));
-  }
+  for (const auto& column : shown)
+    right.push_back(!table.rows().empty() && !std::holds_alternative<Text>(table.at(0, column)));
   fmt::print("{}\n", format_rows(shown, rows, right));
 }
 

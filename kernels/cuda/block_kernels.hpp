@@ -97,6 +97,17 @@ __device__ float block_measure(const Format& block_format, const float* x, std::
   return sqrtf(warp_tree_sum(squares));
 }
 
+/// Has the contract of largest_of_four for the patterns of a block format, which may hold signs.
+template <class Format>
+__device__ std::uint32_t measure_of_four(const Four<float>& four) {
+  std::uint32_t largest = 0;
+  for (const float value : four.value) {
+    const std::uint32_t pattern = format::measure_pattern<Format>(value);
+    largest = pattern > largest ? pattern : largest;
+  }
+  return largest;
+}
+
 /// Scales and codes of kAhead whole windows whose blocks have 2^shift elements, 16 or more, so that there are at most
 /// 32 blocks. Lane b finds the scale of block b, because a division takes as long for one lane as for 32. The first
 /// element has index `first` in the gradient.
@@ -111,11 +122,11 @@ __device__ void encode_blocks_ahead(const HeldWindows<kAhead>& held, std::uint32
   std::uint32_t largest = 0;
 #pragma unroll
   for (std::uint32_t w = 0; w < kAhead; ++w) {
-    const std::uint32_t among = warp_max_among(lanes, largest_of_four(held.window[w]));
+    const std::uint32_t among = warp_max_among(lanes, measure_of_four<Format>(held.window[w]));
     const std::uint32_t of_block = __shfl_sync(kAllLanes, among, (lane & (in_window - 1)) * lanes);
     if (lane >= w * in_window) largest = of_block;
   }
-  const auto scaled = Format::scaled(format::float_of(largest));
+  const auto scaled = Format::scaled(format::measure_of<Format>(largest));
   if (lane < kAhead * in_window) scales[(first >> shift) + lane] = scaled.stored;
 #pragma unroll
   for (std::uint32_t w = 0; w < kAhead; ++w) {
@@ -146,7 +157,8 @@ __device__ void encode_in_windows(const format::BlockLayout& layout, const Block
     const std::size_t left = piece.count - window;
     const auto present = static_cast<std::uint32_t>(left < kWindow ? left : kWindow);
     const Four<float> four = four_at(x + first, 4 * lane, present, aligned);
-    const auto scaled = Format::scaled(format::float_of(warp_max_among(lanes, largest_of_four(four))));
+    const auto scaled =
+        Format::scaled(format::measure_of<Format>(warp_max_among(lanes, measure_of_four<Format>(four))));
     if (lane % lanes == 0 && 4 * lane < present) scales[(first >> shift) + lane / lanes] = scaled.stored;
     encode_window<Element, Stochastic>(four, scaled.factor, first, present, key, room,
                                        words + window / format::kPackGroup * Element::kBits);

@@ -19,6 +19,7 @@
 #include "kernels/float_bits.hpp"
 #include "kernels/small_float.hpp"
 #include "lib/analysis/analysis.hpp"
+#include "lib/analysis/intervals.hpp"
 
 namespace gradtool {
 namespace {
@@ -165,6 +166,8 @@ struct DistributionSums {
   double magnitude_weight = 0;                        ///< sum of n of gradients that are not all 0
   std::array<double, kQuantiles.size()> quantiles{};  ///< sums of n times |x|'s quantile over the root mean square
   double tail = 0, tail_weight = 0;                   ///< sums of n / alpha, and of n, where it is defined
+  double inverse_tail = 0, inverse_tail_squares = 0;  ///< sums of 1 / alpha and of its square over `tails` gradients
+  double tails = 0;
   std::array<FitSums, kFitNames.size()> fits{};
   double fit_weight = 0;  ///< sum of n of gradients whose values are not all equal
   std::array<FormatSums, kFormatNames.size()> formats{};
@@ -176,6 +179,7 @@ struct DistributionSums {
     weight += other.weight, energy += other.energy, non_zero += other.non_zero;
     magnitude_weight += other.magnitude_weight;
     for (std::size_t i = 0; i < quantiles.size(); ++i) quantiles[i] += other.quantiles[i];
+    inverse_tail += other.inverse_tail, inverse_tail_squares += other.inverse_tail_squares, tails += other.tails;
     tail += other.tail, tail_weight += other.tail_weight, fit_weight += other.fit_weight;
     for (std::size_t i = 0; i < fits.size(); ++i) {
       fits[i].shape += other.fits[i].shape, fits[i].inverse_shape += other.fits[i].inverse_shape;
@@ -311,8 +315,10 @@ class DistributionOfGradient final : public Summing<DistributionSums> {
     }
     const auto tail = static_cast<std::size_t>(kTail * n);
     if (tail >= kLeastInTail && magnitudes_[magnitudes_.size() - tail - 1] > 0) {
-      sums_.tail += hill(magnitudes_, tail) * n;
+      const double inverse = hill(magnitudes_, tail);
+      sums_.tail += inverse * n;
       sums_.tail_weight += n;
+      sums_.inverse_tail += inverse, sums_.inverse_tail_squares += inverse * inverse, sums_.tails += 1;
     }
     if (!(sorted_.front() < sorted_.back())) return;
     sums_.fit_weight += n;
@@ -378,6 +384,11 @@ std::vector<Column> distribution_columns(std::vector<Column> columns) {
       {{"tail_index",
         "alpha of Hill's estimate from the largest 1 % of the magnitudes (1 over the mean of 1/alpha): "
         "P(|x| > t) falls as t^-alpha; empty where that is fewer than 10 values"},
+       {"tail_index_low",
+        "95 % interval of tail_index from the spread of 1/alpha over workers and steps (Student); empty of `all` and "
+        "of "
+        "a single gradient"},
+       {"tail_index_high", "its upper end; empty where 1/alpha cannot be told from 0"},
        {"ternary_variance",
         "expected squared error of ternary values, magnitudes clipped at 2.5 standard deviations, that comes from "
         "drawing, over squared norm: independent between workers"},
@@ -468,6 +479,11 @@ class DistributionAnalysis final : public Analysis {
     row.emplace_back(static_cast<std::int64_t>(steps_.size()));
     for (const double quantile : sums.quantiles) row.push_back(ratio_cell(quantile, sums.magnitude_weight));
     row.push_back(ratio_cell(sums.tail_weight, sums.tail));
+    const Interval inverse = tensor == nullptr
+                                 ? interval_of_mean(0, 0, 0)
+                                 : interval_of_mean(sums.inverse_tail, sums.inverse_tail_squares, sums.tails);
+    row.push_back(inverse.high > 0 ? Cell{1 / inverse.high} : Cell{});
+    row.push_back(inverse.low > 0 ? Cell{1 / inverse.low} : Cell{});
     row.push_back(ratio_cell(sums.ternary_variance, sums.energy));
     row.push_back(ratio_cell(sums.ternary_bias, sums.energy));
     row.emplace_back();

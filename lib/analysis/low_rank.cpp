@@ -65,6 +65,7 @@ struct LowRankSums {
   double energy = 0, effective_rank = 0, components_90 = 0, components_99 = 0;
   std::array<double, kRanks.size()> kept{};
   std::array<double, kSubspaces.size()> drawn{};  ///< energy that one power iteration keeps
+  std::vector<double> spectrum;  ///< of each singular value the sum over steps of its share of the energy
   double filter_pearson = 0, filter_absolute = 0;
   std::size_t filter_steps = 0;
   std::array<double, kSubspaces.size()> overlap{}, angle{};  ///< sums over pairs of steps
@@ -102,6 +103,8 @@ LowRankSums& LowRankSums::operator+=(const LowRankSums& other) {
   energy += other.energy, effective_rank += other.effective_rank;
   components_90 += other.components_90, components_99 += other.components_99;
   for (std::size_t i = 0; i < kRanks.size(); ++i) kept[i] += other.kept[i];
+  spectrum.resize(std::max(spectrum.size(), other.spectrum.size()));
+  for (std::size_t k = 0; k < other.spectrum.size(); ++k) spectrum[k] += other.spectrum[k];
   filter_pearson += other.filter_pearson, filter_absolute += other.filter_absolute, filter_steps += other.filter_steps;
   for (std::size_t i = 0; i < kSubspaces.size(); ++i) {
     drawn[i] += other.drawn[i];
@@ -209,12 +212,14 @@ class MatrixOfStep final : public Summing<LowRankSums> {
     for (const float x : mean_) whole += static_cast<double>(x) * static_cast<double>(x);
     const double weight = whole / energy;
     sums_.energy += whole;
+    sums_.spectrum.resize(side);
     double sum = 0, entropy = 0;
     std::size_t for_90 = 0, for_99 = 0;
     for (std::size_t k = 0; k < side; ++k) {
       if (sum < 0.90 * energy) ++for_90;
       if (sum < 0.99 * energy) ++for_99;
       sum += values[k];
+      sums_.spectrum[k] += values[k] / energy;
       if (values[k] > 0) entropy -= values[k] / energy * std::log(values[k] / energy);
       for (std::size_t i = 0; i < kRanks.size(); ++i) sums_.kept[i] += k < kRanks[i] ? values[k] * weight : 0;
     }
@@ -307,7 +312,13 @@ class LowRankAnalysis final : public Analysis {
                           {"overlap",
                            "share of the r directions that the next captured step's span has too: mean squared "
                            "cosine of the principal angles; chance is r over the shorter side"},
-                          {"largest_angle", "largest principal angle between the two spans, in degrees"}})} {}
+                          {"largest_angle", "largest principal angle between the two spans, in degrees"}})},
+        spectra_{"singular_values",
+                 long_columns({{"component", "position of the singular value, from 1, the largest first"},
+                               {"energy_share",
+                                "its square over the sum of all squares, mean over steps; of a matrix with more than "
+                                "256 rows and columns, those of 256 evenly spaced ones of its shorter side"},
+                               {"cumulative_share", "the same of this and all larger ones"}})} {}
 
   [[nodiscard]] std::string_view name() const override { return "low_rank"; }
   [[nodiscard]] Unit unit() const override { return Unit::slices; }
@@ -322,6 +333,7 @@ class LowRankAnalysis final : public Analysis {
     LowRankSums sums = dynamic_cast<const MatrixOfStep&>(whole).sums();
     add_rows(&scope().tensors.at(tensor), sums);
     sums.directions.clear();
+    sums.spectrum.clear();  // matrices of different sizes have no common one
     all_ += sums;
   }
   [[nodiscard]] std::vector<Table> tables() override {
@@ -329,6 +341,7 @@ class LowRankAnalysis final : public Analysis {
     std::vector<Table> tables;
     tables.push_back(std::move(table_));
     tables.push_back(std::move(subspaces_));
+    tables.push_back(std::move(spectra_));
     return tables;
   }
 
@@ -351,6 +364,16 @@ class LowRankAnalysis final : public Analysis {
     for (const double sum : {sums.filter_pearson, sums.filter_absolute})
       row.push_back(ratio_cell(sum, static_cast<double>(sums.filter_steps)));
     table_.add(std::move(row));
+    double cumulative = 0;
+    for (std::size_t k = 0; k < sums.spectrum.size(); ++k) {
+      const double share = sums.spectrum[k] / static_cast<double>(sums.steps);
+      cumulative += share;
+      auto cells = long_cells(tensor);
+      cells.push_back(integer(k + 1));
+      cells.emplace_back(share);
+      cells.emplace_back(cumulative);
+      spectra_.add(std::move(cells));
+    }
     for (std::size_t i = 0; sums.steps > 0 && i < kSubspaces.size(); ++i) {
       if (sums.pairs[i] == 0) continue;
       auto cells = long_cells(tensor);
@@ -365,7 +388,7 @@ class LowRankAnalysis final : public Analysis {
 
   std::vector<std::size_t> windows_;  ///< of each step
   std::vector<std::size_t> steps_;    ///< those that are looked at
-  Table table_, subspaces_;
+  Table table_, subspaces_, spectra_;
   LowRankSums all_;
 };
 

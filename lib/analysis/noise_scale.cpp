@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "lib/analysis/intervals.hpp"
+
 namespace gradtool {
 namespace {
 
@@ -63,11 +65,19 @@ std::vector<Column> with_scale(std::vector<Column> columns) {
   return columns;
 }
 
+std::vector<Column> with_interval(std::vector<Column> columns) {
+  columns.push_back({"noise_scale_low",
+                     "95 % interval of noise_scale by Fieller's theorem, over the captured steps, which are taken for "
+                     "independent; empty of fewer than 3"});
+  columns.push_back({"noise_scale_high", "its upper end; empty where the signal cannot be told from 0"});
+  return columns;
+}
+
 class NoiseAnalysis final : public Analysis {
  public:
   explicit NoiseAnalysis(Scope studied)
       : Analysis{std::move(studied)},
-        table_{"noise", with_scale(leading_columns())},
+        table_{"noise", with_interval(with_scale(leading_columns()))},
         by_step_{"noise_steps", with_scale({{"schema_version", "version of this table's columns"},
                                             {"file", "the gradient file as named on the command line"},
                                             {"tensor", "name of the parameter tensor, or `all`"},
@@ -122,10 +132,11 @@ class NoiseAnalysis final : public Analysis {
     mean.signal /= static_cast<double>(steps.size());
     mean.noise /= static_cast<double>(steps.size());
     auto row = leading_cells(tensor, "ok", known ? "" : "one worker: nothing to tell its noise by");
-    if (known)
+    if (known) {
       add_cells(row, mean);
-    else
-      row.resize(table_.columns().size());
+      add_interval(row, steps);
+    }
+    row.resize(table_.columns().size());
     table_.add(std::move(row));
   }
 
@@ -137,6 +148,16 @@ class NoiseAnalysis final : public Analysis {
     const bool in_samples = scale.signal > 0.0 && scope().batch_size > 0;
     row.push_back(in_samples ? ratio_cell(scale.noise * static_cast<double>(scope().batch_size), scale.signal)
                              : Cell{});
+  }
+
+  static void add_interval(std::vector<Cell>& row, const std::vector<NoiseScale>& steps) {
+    std::vector<double> signal, noise;
+    for (const NoiseScale& step : steps) {
+      signal.push_back(step.signal);
+      noise.push_back(step.noise);
+    }
+    const Interval interval = interval_of_ratio(noise, signal);
+    for (const double end : {interval.low, interval.high}) row.push_back(std::isfinite(end) ? Cell{end} : Cell{});
   }
 
   Table table_, by_step_;

@@ -66,7 +66,8 @@ std::vector<Norms> norms_of(const Tables& tables) {
 
 class Predictor {
  public:
-  explicit Predictor(const std::vector<Table>& tables) : tables_{tables} {
+  Predictor(const std::vector<Table>& tables, double element_bytes)
+      : tables_{tables}, of_float32_{element_bytes / sizeof(float)} {
     workers_ = tables_.all("correlation", "workers").value_or(0);
     rho_ = std::max(0.0, tables_.all("correlation", "worker_pearson_mean").value_or(0));
     if (workers_ >= 1) averaging_ = 1 + (workers_ - 1) * rho_;
@@ -90,10 +91,11 @@ class Predictor {
   }
 
  private:
+  /// `ratio`: float32 bytes over those of a payload.
   void add(const std::string& codec, std::optional<double> ratio, double nmse, const std::string& from) {
     std::vector<Cell> row{std::int64_t{1}, file_, codec};
     row.emplace_back();
-    if (ratio) row.back() = *ratio;
+    if (ratio) row.back() = *ratio * of_float32_;
     row.emplace_back(nmse);
     row.emplace_back(from);
     row.resize(out_.columns().size());
@@ -182,6 +184,7 @@ class Predictor {
   }
 
   Tables tables_;
+  double of_float32_;  ///< bytes of an uncompressed element over 4
   double workers_ = 0, rho_ = 0;
   double averaging_ = 0;  ///< 1 + (W - 1) rho; 0: not known
   Cell file_;
@@ -190,7 +193,9 @@ class Predictor {
       {{"schema_version", "version of this table's columns"},
        {"file", "the gradient file as named on the command line"},
        {"codec", "as bench takes it"},
-       {"ratio", "float32 bytes over those of a payload, roughly, before any gathering"},
+       {"ratio",
+        "bytes of the gradient, in the type in which the job sends it, over those of a payload, roughly, before any "
+        "gathering"},
        {"predicted_nmse", "error of the mean over workers of one step, without error feedback, each tensor by itself"},
        {"from", "table and column that it is predicted from"},
        {"measured_nmse", "what bench measured (--measured); empty where it did not"},
@@ -217,8 +222,8 @@ std::string line(const std::string& what, const std::vector<std::string>& codecs
 
 }  // namespace
 
-Table predict(const std::vector<Table>& tables) {
-  return Predictor{tables}.take();
+Table predict(const std::vector<Table>& tables, double element_bytes) {
+  return Predictor{tables, element_bytes}.take();
 }
 
 void set_measured(Table& predictions, std::size_t row, double nmse) {

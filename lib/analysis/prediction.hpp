@@ -10,7 +10,8 @@ namespace gradtool {
 /// Predicts the figures of codecs from the tables of the analyses: one row for each codec whose figures are there, with
 /// the columns of docs/analysis.md. Errors are those of the mean over the workers in one step, without error feedback,
 /// each tensor by itself (`bench --granularity tensor`), which is what `bench` reports as nmse. `tables` are those of
-/// all analyses that ran.
+/// all analyses that ran. `element_bytes`: of an element as the job sends it without a codec, 2 in bfloat16, of which
+/// ratios are counted.
 ///
 /// W workers, rho their correlation (worker_pearson_mean), so that |mean|^2 = |g|^2 (1 + (W - 1) rho) / W:
 ///   what a worker drops is correlated between workers as what it keeps is, so that the error of selections, signs and
@@ -24,7 +25,7 @@ namespace gradtool {
 ///   terngrad:        ternary_variance, which averaging divides, and ternary_bias, which it does not
 ///   efsignsgd:       1 - (E|x|)^2 / E x^2 of each tensor
 ///   gradiveq:        own_nmse: 99 % of the variance of earlier steps, applied to later ones
-[[nodiscard]] Table predict(const std::vector<Table>& tables);
+[[nodiscard]] Table predict(const std::vector<Table>& tables, double element_bytes = sizeof(float));
 
 /// Sets measured_nmse of the row, and how far off the prediction is. Nothing where the prediction was not made.
 void set_measured(Table& predictions, std::size_t row, double nmse);

@@ -38,6 +38,8 @@ constexpr std::string_view kChosen[] = {"schema_version",
                                         "holdout_nmse",
                                         "own_nmse",
                                         "other_nmse",
+                                        "rows",
+                                        "columns",
                                         "rank_4_share",
                                         "source",
                                         "ratio_q50",
@@ -254,6 +256,26 @@ std::string about_slices(const Row& all) {
   return wrap(text);
 }
 
+/// Says where matrices are of low rank. A shorter side of 16 is needed: of fewer directions, 4 hold much by themselves.
+std::string about_matrices(const Table& summary) {
+  constexpr double kLeastSide = 16, kLowRank = 0.9;
+  std::size_t matrices = 0, low = 0;
+  double elements = 0, low_elements = 0;
+  for (std::size_t r = 0; r + 1 < summary.rows().size(); ++r) {
+    const Row row{summary, r};
+    const auto share = row.number("rank_4_share"), rows = row.number("rows"), columns = row.number("columns");
+    if (!share || !rows || !columns || std::min(*rows, *columns) < kLeastSide) continue;
+    const double size = row.number("elements").value_or(0);
+    ++matrices, elements += size;
+    if (*share >= kLowRank) ++low, low_elements += size;
+  }
+  if (low == 0) return {};
+  return wrap(
+      fmt::format("Matrices: in {} of {} with 16 rows and columns or more, {:.0f} % of their elements, 4 singular "
+                  "values hold 90 % or more of the mean gradient's energy: low rank, which powersgd sends.",
+                  low, matrices, 100 * low_elements / elements));
+}
+
 std::string about_agreement(const Row& all) {
   const auto workers = all.number("worker_pearson_mean"), steps = all.number("step_pearson_mean_gradient");
   std::string text;
@@ -316,8 +338,8 @@ std::string about_noise(const Row& all) {
 std::string describe(const Table& summary) {
   if (summary.rows().empty()) return {};
   const Row all{summary, summary.rows().size() - 1};
-  return rows_of(summary) + about_frequencies(summary, all) + about_slices(all) + about_agreement(all) +
-         about_variance(all) + about_noise(all);
+  return rows_of(summary) + about_frequencies(summary, all) + about_slices(all) + about_matrices(summary) +
+         about_agreement(all) + about_variance(all) + about_noise(all);
 }
 
 }  // namespace gradtool

@@ -163,16 +163,17 @@ struct Plans {
 };
 using PlansByLength = std::map<std::size_t, std::shared_ptr<const Plans>>;
 
-/// Shannon's entropy of the shares of the power in bins 1 .. n/2, as a share of the largest one possible.
+/// Shannon's entropy of the shares of the power in bins 1 .. n - 1 of the full spectrum, over that of equal shares. Bin
+/// n - k has the power of bin k; the bin of the Nyquist frequency is its own mirror image.
 void add_entropy(OrderSums& sums, std::size_t n, std::span<const double> power) {
   double total = 0, entropy = 0;
   for (std::size_t k = 1; k < power.size(); ++k) total += bin_weight(k, n) * power[k];
   if (power.size() < 3 || !(total > 0)) return;
   for (std::size_t k = 1; k < power.size(); ++k) {
-    const double share = bin_weight(k, n) * power[k] / total;
-    if (share > 0) entropy -= share * std::log(share);
+    const double share = power[k] / total;
+    if (share > 0) entropy -= bin_weight(k, n) * share * std::log(share);
   }
-  sums.entropy += entropy / std::log(static_cast<double>(power.size() - 1)) * static_cast<double>(n);
+  sums.entropy += entropy / std::log(static_cast<double>(n - 1)) * static_cast<double>(n);
   sums.entropy_weight += static_cast<double>(n);
 }
 
@@ -333,8 +334,9 @@ std::vector<Column> transform_columns(std::vector<Column> columns) {
   }
   columns.push_back({"best_basis", "the one with the largest of these shares, as order/basis"});
   columns.push_back({"spectral_entropy",
-                     "entropy of the power's shares at the frequencies above 0 over the largest possible, native "
-                     "order, averaged over gradients: near 1 for noise, 0 for one frequency"});
+                     "entropy of the shares of the full spectrum's power at the frequencies 1/n to (n - 1)/n over "
+                     "log(n - 1), native order, averaged over gradients: 1 for equal powers, near it for noise, "
+                     "log 2 / log(n - 1) for one frequency"});
   return columns;
 }
 

@@ -12,6 +12,7 @@
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/trained_arms.hpp"
 #include "lib/bench/windows.hpp"
+#include "lib/codecs/prototype.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
@@ -86,24 +87,24 @@ bool is_harmless(const ResultRow& row) {
   return step_error(row) <= harmless_nmse();
 }
 
-/// "of 60 arms trained with no larger error 25 lost more than a point of accuracy, at worst 18.9 (topk on gpt-nano)".
+/// "of 60 arms trained with no larger error 25 lost more than a point of accuracy (17 beyond doubt), at worst 18.9
+/// (topk on gpt-nano)".
 std::string evidence(double error) {
   const TrainedArms found = trained_arms_up_to(error);
   if (found.arms == 0) return "no codec that was trained with erred so little";
   const std::string many =
       fmt::format("of {} arm{} trained with no larger error", found.arms, found.arms == 1 ? "" : "s");
   if (found.lost == 0) return many + " none lost more than a point of accuracy";
-  return fmt::format("{} {} lost more than a point of accuracy, at worst {:.1f} ({} on {})", many, found.lost,
-                     found.worst->lost, found.worst->codec, found.worst->training);
+  return fmt::format("{} {} lost more than a point of accuracy ({} beyond doubt), at worst {:.1f} ({} on {})", many,
+                     found.lost, found.surely, found.worst->lost, found.worst->codec, found.worst->training);
 }
 
-/// What the user's own trial says of a row; null where it says nothing.
-const OwnTrial::Arm* own_arm(const ResultRow& row, const Acceptance& acceptance) {
-  return acceptance.trial == nullptr ? nullptr : acceptance.trial->arm_of(row);
+/// The verdict of the user's own trials on a row; empty where they have not tried it.
+std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance) {
+  return acceptance.trials == nullptr ? std::nullopt : acceptance.trials->verdict_of(row);
 }
 bool is_own(const ResultRow& row, const Acceptance& acceptance, OwnTrial::Verdict verdict) {
-  const auto* arm = own_arm(row, acceptance);
-  return arm != nullptr && arm->verdict == verdict;
+  return own_verdict(row, acceptance) == verdict;
 }
 
 /// Leaves of each method the first row alone, whatever way it takes, and none of the methods in `others`.
@@ -164,6 +165,7 @@ class Advice {
             .none = none_,
             .taken = taken(),
             .in_one_level = one_level,
+            .after_trial = after_trial(),
             .answer = answer(),
             .reasons = std::move(why),
             .others = others()};
@@ -230,9 +232,10 @@ class Advice {
   /// Why, as whole sentences.
   [[nodiscard]] std::string reasons() const {
     if (fit_.empty()) {
-      const std::string none = untrained_.empty()
-                                   ? fmt::format("No codec here has an error of at most {:g}. ", acceptance_.max_nmse)
-                                   : "No codec here errs so little that trainings vouch for it. ";
+      const std::string none =
+          untrained_.empty() ? fmt::format("No codec here{} has an error of at most {:g}. ",
+                                           lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
+                             : "No codec here errs so little that trainings vouch for it. ";
       return none + needs_trial() + hopeless() + exposed();
     }
     const ResultRow& best = *fit_.front();
@@ -280,12 +283,15 @@ class Advice {
     if (best.windows > 1 && best.worst_window)
       text += fmt::format(", in the worst window (iterations {})", range_text(*best.worst_window));
     text += small_units(best);
-    const auto* own = own_arm(best, acceptance_);
-    std::string vouched = own != nullptr ? acceptance_.trial->words(*own) : evidence(step_error(best));
-    vouched.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(vouched.front())));
-    text += ". " + vouched + ". ";
+    text += ". ";
+    const auto own = own_verdict(best, acceptance_);
+    if (own) text += sentence(acceptance_.trials->words_of(best));
+    if (own.value_or(OwnTrial::Verdict::undecided) == OwnTrial::Verdict::undecided)
+      text += sentence(evidence(step_error(best)));
     if (best.codec.given.empty() && !best.codec.params.text().empty())
       text += fmt::format("Its parameters: {}. ", best.codec.params.text());
+    if (best.codec.descriptor->name == kPrototype && best.codec_times == CodecTimes::measured)
+      text += "Its times are Python's; --codec-speed floor:3000 takes those of a memory of 3000 GB/s. ";
     if (!rivals_.empty()) {
       std::vector<std::string> names = names_of(rivals_);
       if (names.size() > kNamed) names.resize(kNamed);
@@ -321,15 +327,18 @@ class Advice {
     };
     line("next", next);
     std::vector<std::string> trials;
-    for (const ResultRow* row : untrained_) {
-      if (kWorthwhile * judged_seconds(*row) > judged_seconds(taken() == nullptr ? *none_ : *taken())) continue;
-      trials.push_back(fmt::format("{} {} (error of a step {:.2g})", name_of_row(*row),
-                                   human_seconds(judged_seconds(*row)), step_error(*row)));
+    for (const ResultRow* row : after_trial()) {
+      trials.push_back(fmt::format("{} {} (error of a step {:.2g}{})", name_of_row(*row),
+                                   human_seconds(judged_seconds(*row)), step_error(*row),
+                                   own_verdict(*row, acceptance_) ? ", undecided in the trial" : ""));
     }
     line("after a trial in a training", trials);
     line("also faster than uncompressed", faster);
     line("slower than uncompressed", slower);
-    line("lost in the trial", names_of(lost_));
+    std::vector<std::string> lost;
+    for (const ResultRow* row : lost_)
+      lost.push_back(fmt::format("{} ({})", name_of_row(*row), acceptance_.trials->difference_of(*row)));
+    line("lost in the trial", lost);
     line("error too large", names_of(wrong_));
     line("not judged, because the method did not come to work in so few steps", names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
@@ -344,6 +353,11 @@ class Advice {
   }
 
  private:
+  /// With a capital in front, and a full stop and a space behind.
+  [[nodiscard]] static std::string sentence(std::string text) {
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+    return text + ". ";
+  }
   /// "; units of less than 64 KB, 3 % of the bytes, go uncompressed".
   [[nodiscard]] static std::string small_units(const ResultRow& row) {
     if (row.gated_share == 0.0) return "";
@@ -361,21 +375,43 @@ class Advice {
     for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
     return names;
   }
-  /// What would be faster, but errs more than any training vouches for.
-  [[nodiscard]] std::string needs_trial() const {
-    if (untrained_.empty()) return "";
-    const ResultRow& fastest = *untrained_.front();
+  /// What needs a trial, and would then gain on what is taken.
+  [[nodiscard]] std::vector<const ResultRow*> after_trial() const {
     const double now = judged_seconds(taken() == nullptr ? *none_ : *taken());
-    if (!(now >= kWorthwhile * judged_seconds(fastest))) return "";
-    const double error = step_error(fastest);
+    std::vector<const ResultRow*> rows;
+    for (const ResultRow* row : untrained_) {
+      if (kWorthwhile * judged_seconds(*row) <= now) rows.push_back(row);
+    }
+    return rows;
+  }
+  /// The fastest of the sorted rows, where it is faster than what is taken by more than a gain that is not worthwhile.
+  [[nodiscard]] const ResultRow* faster_of(const std::vector<const ResultRow*>& rows) const {
+    const double now = judged_seconds(taken() == nullptr ? *none_ : *taken());
+    return !rows.empty() && now >= kWorthwhile * judged_seconds(*rows.front()) ? rows.front() : nullptr;
+  }
+  /// What would be faster, but errs more than any training vouches for, or has lost in the user's own trial.
+  [[nodiscard]] std::string needs_trial() const {
+    std::string text;
+    if (const ResultRow* lost = faster_of(lost_)) {
+      text = fmt::format("Faster, but it lost: {}, {:.2f} times. {}", name_of_row(*lost), gain(judged_seconds(*lost)),
+                         sentence(acceptance_.trials->words_of(*lost)));
+    }
+    const ResultRow* fastest = faster_of(untrained_);
+    if (fastest == nullptr) return text;
+    const double error = step_error(*fastest);
+    const std::string faster = fmt::format("{}, {:.2f} times", name_of_row(*fastest), gain(judged_seconds(*fastest)));
+    if (own_verdict(*fastest, acceptance_)) {
+      return text + fmt::format("Faster, but its trial has not decided: {} (error of a step {:.2g}). {}", faster, error,
+                                sentence(acceptance_.trials->words_of(*fastest)));
+    }
     const std::string said = std::isfinite(error) ? fmt::format("error of a step {:.2g}: {}", error, evidence(error))
                                                   : std::string{"its error of a step is not known"};
-    return fmt::format(
-        "Faster, but not without a trial (docs/trial.md): {}, {:.2f} times ({}): gradtool.trial(train, [\"{}\"], "
-        "steps=300{}){}. ",
-        name_of_row(fastest), gain(judged_seconds(fastest)), said, spec_of(fastest),
-        takes_own_scheme(fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest.scheme)),
-        fastest.inner ? ", which trains it in one level" : "");
+    return text + fmt::format(
+                      "Faster, but not without a trial (docs/trial.md): {} ({}): gradtool.trial(train, [\"{}\"], "
+                      "steps=300{}){}. ",
+                      faster, said, spec_of(*fastest),
+                      takes_own_scheme(*fastest) ? "" : fmt::format(", scheme=\"{}\"", name_of(fastest->scheme)),
+                      fastest->inner ? ", which trains it in one level" : "");
   }
   /// How long an iteration waits for uncompressed gradients: no codec can save more.
   [[nodiscard]] std::string exposed() const {
@@ -521,9 +557,7 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                 "than a point of accuracy in the trainings of reports/verdicts (LeNet-5, ResNet-20, a small GPT).",
                 harmless_nmse())
           : "";
-  const std::string tried =
-      acceptance.trial ? fmt::format(" For codecs that were tried in {} its verdict decides.", acceptance.trial->file)
-                       : "";
+  const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
   return {
       fmt::format(
           "A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending "

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +48,8 @@ struct NetworkAdvice {
   const ResultRow* none = nullptr;   ///< the fastest uncompressed row, what gains are measured by; never null
   const ResultRow* taken = nullptr;  ///< the codec to take; null: none pays without a trial, or it is too close to call
   const ResultRow* in_one_level = nullptr;  ///< where `taken` works in two levels: what to take where there is one
+  std::vector<const ResultRow*> after_trial =
+      {};                           ///< need a trial, and would then gain on what is taken; fastest first
   std::string answer;               ///< "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"
   std::string reasons;              ///< whole sentences
   std::vector<std::string> others;  ///< what runs up, and why nothing else was taken: sentences without a capital
@@ -60,6 +63,10 @@ struct NetworkAdvice {
 /// gain 5 %, and that the fastest does not beat by 5 % and by more than its noise, the one with the least error is
 /// taken; of those that err alike the simplest. The rows must outlive the result.
 [[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acceptance& acceptance);
+
+/// The advice as a record has it, an entry for each network and number of ranks: `of` iterations, and where these were
+/// modelled once more of gradients alone, as beside a faster computation.
+[[nodiscard]] nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acceptance& acceptance);
 
 /// What the advice rests on, two paragraphs. `any` is one of the rows it was made of.
 [[nodiscard]] std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance);

@@ -49,9 +49,17 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   facts.push_back(
       {"the ranks of a machine in --network", fmt::to_string(machines == options.networks.end() ? 1 : machines->node)});
   facts.push_back({"--seed", fmt::to_string(options.seed)});
+  facts.push_back({"--seeds behind the first", joined(options.more_seeds, ", ")});
+  const auto& steps = options.only_iterations;
+  facts.push_back({"--steps", steps ? fmt::format("{}:{}", steps->first, steps->last) : "all"});
   facts.push_back({"--check", yes(options.check)});
   facts.push_back({"--hot", yes(options.hot)});
   facts.push_back({"--layers", options.layers.empty() ? "all" : options.layers});
+  const auto& rule = options.update_rule;
+  facts.push_back({"--update-error", !rule ? "off"
+                                     : rule->adam
+                                         ? fmt::format("adam:{},{},{}", rule->beta1, rule->beta2, rule->epsilon)
+                                         : fmt::format("sgd:{},{}", rule->momentum, rule->nesterov)});
   facts.push_back({"--reconstruction", yes(!options.reconstruction.empty())});
   facts.push_back({"--payloads", yes(!options.payloads.empty())});
 }

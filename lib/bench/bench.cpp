@@ -25,6 +25,7 @@
 #include "lib/bench/copy_rate.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/bench/memory.hpp"
+#include "lib/bench/received.hpp"
 #include "lib/bench/replay_files.hpp"
 #include "lib/bench/rows.hpp"
 #include "lib/bench/synthetic.hpp"
@@ -35,6 +36,7 @@
 #include "lib/core/task_pool.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/usable_steps.hpp"
+#include "lib/io/weighted_gradients.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
 
@@ -120,12 +122,23 @@ class Bench {
       auto reader = std::make_unique<GradientReader>(options.file);
       for (const auto& path : reader->sources()) known_.source_sha256.emplace_back(path, "");
       if (reader->readiness()) backward_ = captured_timing(*reader->readiness());
+      for (const ReceivedFile& file : options.received)
+        received_.push_back(std::make_unique<ReceivedMeans>(file.path, *reader));
       sources_.push_back(std::move(reader));
+      if (const auto& range = options.only_iterations) {
+        whole_ = std::move(sources_.front());
+        sources_.front() = std::make_unique<PartOfSteps>(*whole_, *range);
+      }
       look_for_computation(*sources_.front());
     }
     reduced_in_ = options.baseline;
     if (!sources_.empty() && !reduced_in_ && sums()) reduced_in_ = sources_.front()->info().reduce_dtype;
     if (device_.across_processes) join_job();
+    if (place_.size > 1 && !received_.empty()) {
+      throw Error{Fault::usage,
+                  "--received is compared by one process, for which many would wait: leave it out here, and bench it "
+                  "without mpirun"};
+    }
     if (!sources_.empty()) {
       auto& file = sources_.front();
       auto usable = std::make_unique<UsableSteps>(std::move(file));
@@ -151,12 +164,18 @@ class Bench {
                   "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
     }
     if (options.sizes.empty()) {
+      if (sums() && !weights_ && WeightedGradients::needed(*sources_.front())) {
+        auto& file = sources_.front();
+        file = std::make_unique<WeightedGradients>(std::move(file), static_cast<std::size_t>(ranks_));
+        values_remark_ = joined(values_remark_, "ranks count by their batches (batch_weight)");
+      }
       expect_to_fit(*sources_.front());
       const std::uint64_t cache = divide_memory(*sources_.front());
       sources_.front() = std::make_unique<CachedGradients>(std::move(sources_.front()), cache);
       const auto& file = *sources_.front();
       const TensorChoice selection = choose_tensors(file, options.layers);
       for (const auto& granularity : options.granularities) add_cut(file, selection, granularity, granularity.text());
+      for (const auto& means : received_) means->expect_all_of(cuts_.front());
     } else {
       const TensorChoice whole{.tensors = {0}, .skipped = {}};  // finite by construction
       for (std::size_t i = 0; i < sources_.size(); ++i)
@@ -172,6 +191,7 @@ class Bench {
     if (options_.sizes.empty()) {
       auto hash = std::async(std::launch::async, [this] {
         for (auto& [path, sha256] : known_.source_sha256) sha256 = sha256_of_file(path);
+        for (const auto& file : options_.received) known_.received_sha256.push_back(sha256_of_file(file.path));
         return sha256_of_file(options_.file);
       });
       // Of weights all ranks have the same, and what is not added up may be alike.
@@ -202,11 +222,17 @@ class Bench {
     if (!options_.reconstruction.empty()) open_reconstruction();
     done_ = 0;
     stop_ = options_.stop;
-    std::size_t replays = specs.size() * timings().size();  // of a cut
+    const std::size_t asked_for = specs.size() * timings().size();  // of a cut
+    std::size_t replays = asked_for;
     for (const auto& spec : specs) replays += options_.other_ways(spec, ranks_).size();
     stop_.most_seconds =
         std::clamp(kSamplingSeconds / static_cast<double>(replays), stop_.least_seconds, stop_.most_seconds);
-    Progress progress{label, cuts_.size() * replays * options_.rounds};
+    other_ways_stop_ = stop_;
+    if (replays > asked_for) {
+      const double share = kOtherWays * static_cast<double>(asked_for) / static_cast<double>(replays - asked_for);
+      other_ways_stop_.part *= std::min(1.0, share);
+    }
+    Progress progress{label, cuts_.size() * (replays * options_.rounds + received_.size())};
     const RowMaker maker{options_, {run_id_, ranks_, threads(), known_.processor, known_.copy_rate}};
     for (const BenchCut& whole : cuts_) {
       std::optional<PartOfSteps> part;
@@ -230,6 +256,7 @@ class Bench {
       for (std::size_t round = 1; round < options_.rounds; ++round) {
         for (auto& measurement : measurements) sample_again(cut, measurement, round, progress);
       }
+      add_received(cut, measurements, progress);
       report_.rows.resize(before, ResultRow{specs.front()});
       built = 0;
       keep_rows();
@@ -245,6 +272,10 @@ class Bench {
   /// Seconds for all rows of one granularity together, where --timeout does not say how long one may take. Six rows, as
   /// one codec has with none and noop, keep the 5 s that StopRule gives each.
   static constexpr double kSamplingSeconds = 30.0;
+  /// Seconds for the other ways of all codecs together, as a part of what the rows that were asked for may take: two
+  /// levels double the number of replays, and are to cost half as long again at most.
+  static constexpr double kOtherWays = 0.3;
+  static constexpr std::string_view kNothingFinite = "no tensor has only finite values";
 
   /// How long an iteration computes beside the gradients that are modelled. Unless it was asked for, the file's time
   /// stays out of it where what is replayed is not what the backward pass of an iteration brings.
@@ -388,7 +419,8 @@ class Bench {
     std::uint64_t cache = mine;
     for (const auto& granularity : options_.granularities) {
       const auto units = make_units(file.tensors(), all, granularity, reduced_in_);
-      const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_);
+      const MemoryPlan plan = plan_memory(mine, units, device_.across_processes ? 1 : ranks_,
+                                          options_.update_rule ? options_.update_rule->bytes_per_element() : 0);
       range_elements_ = plan.range_elements;
       cache = std::min(cache, plan.cache_bytes);
     }
@@ -406,8 +438,7 @@ class Bench {
   }
 
   void open_reconstruction() {
-    if (cuts_.front().units.empty())
-      throw Error{Fault::data, fmt::format("{}: no tensor has only finite values", options_.file)};
+    if (cuts_.front().units.empty()) throw Error{Fault::data, fmt::format("{}: {}", options_.file, kNothingFinite)};
     const auto open = [this] {
       reconstruction_ = std::make_unique<Reconstruction>(options_, cuts_.front().source,
                                                          cuts_.front().selection.tensors, options_.codecs.front());
@@ -486,6 +517,27 @@ class Bench {
     }
   }
 
+  /// The errors of --received, once for both timings.
+  void add_received(const BenchCut& cut, std::vector<Measurement>& measurements, Progress& progress) {
+    for (std::size_t i = 0; i < options_.received.size(); ++i) {
+      Measurement m{received_spec(received_[i]->path()), timings().front()};
+      show(progress, done_++, m);
+      m.errors = true;
+      try {
+        if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
+        if (cut.units.empty()) throw Error{Fault::unavailable, std::string{kNothingFinite}};
+        m.result = received_[i]->compare(cut, ranks_, range_elements_, options_.tensor_steps, options_.update_rule);
+        m.result.bytes.payload = static_cast<double>(options_.received[i].bytes.value_or(0));
+      } catch (const Error& error) {
+        const bool skipped = error.fault() == Fault::unavailable || interrupted();
+        m.status = skipped ? ResultRow::Status::skipped : ResultRow::Status::failed;
+        m.message = error.what();
+        report_.failed = report_.failed || !skipped;
+      }
+      measurements.push_back(std::move(m));
+    }
+  }
+
   /// Another round, unless the row's time is over.
   void sample_again(const BenchCut& cut, Measurement& m, std::size_t round, Progress& progress) {
     show(progress, done_++, m);
@@ -535,7 +587,7 @@ class Bench {
   [[nodiscard]] std::string reason_to_skip(const BenchCut& cut, const CodecSpec& spec) const {
     if (interrupted()) return std::string{kInterruptedMessage};
     if (options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline) return "no time was left for it";
-    if (cut.units.empty()) return "no tensor has only finite values";
+    if (cut.units.empty()) return std::string{kNothingFinite};
     try {
       expect_carried(spec);
     } catch (const Error& error) {
@@ -582,7 +634,7 @@ class Bench {
                     // Files are written step by step, which only one range is.
                     .range_elements = writes ? 0 : range_elements_,
                     .timing = m.timing,
-                    .stop = stop_.share(round, options_.rounds),
+                    .stop = (m.way ? other_ways_stop_ : stop_).share(round, options_.rounds),
                     .errors = m.errors && round == 0,
                     .write_payloads = write && !options_.payloads.empty()};
     if (write && reconstruction_) {
@@ -645,10 +697,12 @@ class Bench {
   }
 
   const BenchOptions& options_;
-  std::optional<Dtype> reduced_in_;  ///< the type of all gradients that nothing compresses; empty: as captured
-  StopRule stop_ = options_.stop;    ///< of a row, over all its rounds
+  std::optional<Dtype> reduced_in_;   ///< the type of all gradients that nothing compresses; empty: as captured
+  StopRule stop_ = options_.stop;     ///< of a row, over all its rounds
+  StopRule other_ways_stop_ = stop_;  ///< the same of a row that models another way
   ReplayDevice device_;
   MpiPlace place_;
+  std::unique_ptr<GradientSource> whole_;                 ///< the file, where some of its steps are replayed
   std::vector<std::unique_ptr<GradientSource>> sources_;  ///< the file, or one for each synthetic size
   std::vector<std::uint64_t> sizes_;                      ///< synthetic ones
   std::vector<BenchCut> cuts_;
@@ -663,6 +717,7 @@ class Bench {
   ComputeTime compute_;
   std::optional<BackwardTiming> backward_;  ///< when the file's gradients are ready, where it says so
   std::unique_ptr<Reconstruction> reconstruction_;
+  std::vector<std::unique_ptr<ReceivedMeans>> received_;  ///< of each file of --received
 };
 
 }  // namespace
@@ -695,7 +750,25 @@ BenchReport BenchSession::run(const KeepRows& keep, const std::string& label) {
 }
 
 BenchReport run_bench(const BenchOptions& options, const KeepRows& keep) {
-  return BenchSession{options}.run(keep);
+  BenchOptions one = options;
+  BenchSession session{one};
+  BenchReport all = session.run(keep);
+  one.received.clear();  // which draw nothing here
+  for (const std::uint64_t seed : options.more_seeds) {
+    if (all.interrupted) break;
+    one.seed = seed;
+    const auto keep_all = [&](std::span<const ResultRow> rows) {
+      std::vector<ResultRow> so_far = all.rows;
+      so_far.insert(so_far.end(), rows.begin(), rows.end());
+      keep(so_far);
+    };
+    BenchReport more = session.run(keep ? KeepRows{keep_all} : KeepRows{}, fmt::format("bench of seed {}", seed));
+    all.rows.insert(all.rows.end(), std::make_move_iterator(more.rows.begin()),
+                    std::make_move_iterator(more.rows.end()));
+    all.failed = all.failed || more.failed;
+    all.interrupted = all.interrupted || more.interrupted;
+  }
+  return all;
 }
 
 }  // namespace gradtool

@@ -20,8 +20,9 @@ struct BenchReport {
   std::string file_sha256;
   /// Of a merged view the files that have its values, with their hashes; empty for any other file.
   std::vector<std::pair<std::string, std::string>> source_sha256;
-  std::string processor;         ///< name of the CPU or GPU that codecs ran on; empty: not known
-  double copy_rate = 0.0;        ///< bytes per second, measured in this run
+  std::vector<std::string> received_sha256;  ///< of each file of --received
+  std::string processor;                     ///< name of the CPU or GPU that codecs ran on; empty: not known
+  double copy_rate = 0.0;                    ///< bytes per second, measured in this run
   double thread_bytes = 0.0;     ///< of a unit, for each thread that works on it (measure_thread_bytes); 0: one thread
   double likeness = 0.0;         ///< of the workers' gradients, see worker_likeness()
   bool stated_averaged = false;  ///< the file's attribute `averaged` is 1
@@ -41,10 +42,10 @@ struct BenchReport {
 /// Throws Fault::data where the record of --codec-speed has no times of `none`, with which codecs are compared.
 void expect_times_of_none(const BenchOptions& options, const BenchReport& report);
 
-/// Replays the file through every codec. Throws Fault::usage for options that do not fit the file, Fault::data for the
-/// file, Fault::unavailable for what is not built in. A codec that fails makes a row with status `failed`. `keep`, when
-/// given, gets all rows so far after every codec, on the process that leads: a run that ends badly loses no more than
-/// the codec it was at.
+/// Replays the file through every codec, once for each seed, whose rows follow each other. Throws Fault::usage for
+/// options that do not fit the file, Fault::data for the file, Fault::unavailable for what is not built in. A codec
+/// that fails makes a row with status `failed`. `keep`, when given, gets all rows so far after every codec, on the
+/// process that leads: a run that ends badly loses no more than the codec it was at.
 using KeepRows = std::function<void(std::span<const ResultRow>)>;
 [[nodiscard]] BenchReport run_bench(const BenchOptions& options, const KeepRows& keep = {});
 
@@ -52,7 +53,8 @@ using KeepRows = std::function<void(std::span<const ResultRow>)>;
 /// is measured once.
 class BenchSession {
  public:
-  /// Refers to `options`, of which may change between runs: codecs, rounds, stop, steps, quality, deadline. Throws as
+  /// Refers to `options`, of which may change between runs: codecs, rounds, stop, steps, seed, quality, deadline, and
+  /// `received` become empty. Throws as
   /// run_bench() does.
   explicit BenchSession(const BenchOptions& options);
   ~BenchSession();

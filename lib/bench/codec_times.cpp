@@ -91,6 +91,17 @@ double read_beside(const ResultRow& row, const MemoryPasses& passes, double cach
   return elements;
 }
 
+/// A recorded row's parameters, and the defaults of those that the codec has got since.
+std::string completed_params(const Json& row) {
+  std::string params = text(row, "params");
+  try {
+    const std::string codec = text(row, "codec");
+    return params_of(parse_recorded_codec(params.empty() || params == "default" ? codec : codec + ":" + params));
+  } catch (const Error&) {
+    return params;  // of another gradtool, or of a prototype that is not here
+  }
+}
+
 constexpr std::string_view kFloor = "floor:";
 constexpr std::string_view kCache = ",cache=";
 
@@ -116,7 +127,7 @@ RecordedTimes RecordedTimes::read(const std::string& path) {
       const auto encode = phase(row, "encode"), decode = phase(row, "decode");
       if (!encode || !decode) continue;
       record.all_.push_back({.codec = text(row, "codec"),
-                             .params = text(row, "params"),
+                             .params = completed_params(row),
                              .way = text(row, "aggregation"),
                              .op = text(row, "op"),
                              .levels = text(row, "levels"),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "lib/bench/result.hpp"
 
@@ -44,6 +45,12 @@ Cell to_cell(const std::optional<T>& value) {
 template <class Group, class Value>
 Cell from(const std::optional<Group>& group, Value value) {
   return group ? to_cell(std::invoke(value, *group)) : Cell{};
+}
+
+/// `value` of a row that was made here; empty for what another program made (--received), of which it is not known.
+template <class Value>
+auto from_here(Value value) {
+  return [value](const ResultRow& row) { return row.received() ? Cell{} : to_cell(std::invoke(value, row)); };
 }
 
 /// Text that is left out where it is empty.
@@ -115,13 +122,14 @@ std::vector<ResultColumn> make_columns() {
   c.add("status", "ok, skipped, failed, or not_finite: measured, but the result has NaN or infinity",
         [](Row r) { return name_of(r.status); });
   c.add("message", "why, when it is not ok; else a remark", [](Row r) { return unless_empty(r.message); });
-  c.add("codec", "bare name", [](Row r) { return r.codec.name(); });
+  c.add("codec", "bare name; received: means of another program (--received)", [](Row r) { return r.codec.name(); });
   c.add("params", "key=value,... with defaults filled in; default: the codec has no parameters", [](Row r) {
     std::string params = r.codec.params_text();
     return params.empty() ? std::string{"default"} : params;
   });
-  c.add("aggregation", "way taken: sum, gather, hop, alltoall, own (several collectives), none",
-        [](Row r) { return r.codec.descriptor->aggregation == Aggregation::none ? "none" : name_of(r.scheme); });
+  c.add("aggregation", "way taken: sum, gather, hop, alltoall, own (several collectives), none", from_here([](Row r) {
+          return r.codec.descriptor->aggregation == Aggregation::none ? "none" : name_of(r.scheme);
+        }));
   c.add("file", "input file, its name without folders", &ResultRow::file);
   c.add("model", "from the file", &ResultRow::model);
   c.add("tensor", "a tensor's name, or all", &ResultRow::tensor);
@@ -131,13 +139,13 @@ std::vector<ResultColumn> make_columns() {
   c.add("first_step", "training iteration of the first step replayed", &ResultRow::first_step);
   c.add("last_step", "and of the last", &ResultRow::last_step);
   c.add("ranks", "ranks that were averaged", &ResultRow::ranks);
-  c.add("comm", "threads, mpi, udp, nccl, loopback; model for modelled rows", &ResultRow::comm);
-  c.add("device", "cpu or cuda:i", &ResultRow::device);
-  c.add("threads", "threads of one rank for encode and decode", &ResultRow::threads);
+  c.add("comm", "threads, mpi, udp, nccl, loopback; model for modelled rows", from_here(&ResultRow::comm));
+  c.add("device", "cpu or cuda:i", from_here(&ResultRow::device));
+  c.add("threads", "threads of one rank for encode and decode", from_here(&ResultRow::threads));
   c.add("dtype", "of the gradients as captured", &ResultRow::dtype);
   c.add("quantity", "what is replayed: gradient, pseudo_gradient, weight, weight_delta or activation",
         &ResultRow::quantity);
-  c.add("seed", "of the random draws", [](Row r) { return seed_cell(r.seed); });
+  c.add("seed", "of the random draws", from_here([](Row r) { return seed_cell(r.seed); }));
   c.add("network", "name of the network, for modelled rows", [](Row r) { return from(r.network, &Network::name); });
   c.add("alpha_us", "latency of a message in that network",
         [](Row r) { return from(r.network, [](auto& n) { return n.link.alpha * 1e6; }); });
@@ -145,7 +153,7 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return from(r.network, [](auto& n) { return n.link.beta * 8e-9; }); });
   c.add("node", "ranks that share a link, in that network", [](Row r) { return from(r.network, &Network::node); });
   c.add("time_source", "measured or modelled", [](Row r) { return r.modelled() ? "modelled" : "measured"; });
-  c.add("timing", "isolated: one rank encodes at a time; concurrent: all at once",
+  c.add("timing", "isolated: one rank encodes at a time; concurrent: all at once; of received the first one asked for",
         [](Row r) { return r.timing == Timing::isolated ? "isolated" : "concurrent"; });
   c.add("pipeline", "chunks of a unit whose phases overlap; 1: none do", &ResultRow::pipeline);
   c.add("compute_ms",
@@ -158,7 +166,7 @@ std::vector<ResultColumn> make_columns() {
         "how sums are added: ring, doubling, auto, server or transpose; library: as MPI or NCCL do; none: nothing is "
         "added; empty in modelled "
         "rows",
-        [](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; });
+        from_here([](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; }));
   c.add("op", "all-reduce, reduce-scatter, all-gather or all-to-all", [](Row r) { return name_of(r.op); });
   c.add("levels", "of an all-reduce in two levels, by --levels or of the codec itself: ranks of a machine, as node=8",
         [](Row r) { return r.level_node > 1 ? Cell{"node=" + std::to_string(r.level_node)} : Cell{}; });
@@ -172,15 +180,16 @@ std::vector<ResultColumn> make_columns() {
   c.add("payload_bytes", "what a rank's encoder wrote in a step, mean over steps and ranks",
         [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload); }); });
   c.add("payload_bytes_max", "the same of the rank that wrote most, mean over steps",
-        [](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload_max); }); });
+        from_here([](Row r) { return from(r.bytes, [](const Bytes& b) { return count_if_whole(b.payload_max); }); }));
   c.add("wire_bytes_per_rank",
-        "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps", [](Row r) {
+        "what the communicator counted as sent by one rank in a step: largest over ranks, mean over steps",
+        from_here([](Row r) {
           // A model's bytes are no count, even where they happen to be whole.
           const bool counted = !r.modelled();
           return from(r.bytes, [counted](const Bytes& b) {
             return counted ? count_if_whole(b.wire_per_rank) : Cell{b.wire_per_rank};
           });
-        });
+        }));
   c.add("element_ratio",
         "elements that a rank encoded (of an all-gather its shard) / values that it sent, mean over steps and ranks",
         &ResultRow::element_ratio);
@@ -215,6 +224,14 @@ std::vector<ResultColumn> make_columns() {
   c.add("nrmse", "root mean square error / (max x - min x)", [](Row r) { return from(r.errors, &ErrorSums::nrmse); });
   c.add("cumulative_nmse", "nmse of the sums of x and y over all steps of a window, largest of all windows",
         &ResultRow::cumulative_nmse);
+  c.add("update_nmse",
+        "nmse of the updates that the optimizer makes of x and of y, largest of all windows; --update-error alone",
+        &ResultRow::update_nmse);
+  c.add("cosine_by_layer",
+        "1 - cosine between sums of x and of y over the first 8 steps of a window, mean over tensors, largest of all "
+        "windows; --update-error "
+        "alone",
+        &ResultRow::cosine_by_layer);
   c.add("residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps",
         &ResultRow::residual_ratio);
   c.add("codec_nmse",
@@ -267,7 +284,7 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.verdict.pareto; });
   c.add("reached",
         "false where only a warm-up, a sampling phase or a fall-back was at work, not the method: message says which",
-        [](Row r) { return r.errors ? Cell{r.reached} : Cell{}; });
+        from_here([](Row r) { return r.errors ? Cell{r.reached} : Cell{}; }));
   c.add("scaling_efficiency", "compute_ms / iteration_ms: throughput of a rank against one rank alone",
         &ResultRow::scaling_efficiency);
   c.add("iteration_speedup_vs_none", "iteration_ms of none / iteration_ms of this row",
@@ -423,12 +440,12 @@ double cumulative_nmse(double error, double energy) {
 }
 
 Table steps_table(std::span<const ResultRow> rows) {
-  const std::vector<std::string> keys{"run_id", "codec",       "params", "aggregation", "levels",
-                                      "op",     "granularity", "ranks",  "timing"};
+  const std::set<std::string> keys{"schema_version", "run_id", "codec",       "params", "aggregation", "levels", "op",
+                                   "tensor",         "ranks",  "granularity", "seed",   "pipeline",    "timing"};
   std::vector<Column> heads;
   std::vector<const ResultColumn*> sources;
   for (const auto& column : bench_columns()) {
-    if (std::find(keys.begin(), keys.end(), column.name) == keys.end()) continue;
+    if (!keys.contains(column.name)) continue;
     heads.push_back({column.name, column.meaning});
     sources.push_back(&column);
   }
@@ -437,19 +454,35 @@ Table steps_table(std::span<const ResultRow> rows) {
   heads.push_back({"cosine", "of the step"});
   heads.push_back({"cumulative_nmse", "nmse of the sums of x and y over the steps of the window so far"});
   heads.push_back({"window", "of the training that the step is in, from 0"});
+  heads.push_back({"payload_bytes", "what a rank's encoder wrote in the step, mean over ranks"});
+  heads.push_back({"wire_bytes_per_rank", "what the communicator counted as sent by one rank: largest over ranks"});
+  heads.push_back({"residual_ratio", "norm of what rank 0 holds back after the step / norm of its gradients"});
   Table table{"steps", std::move(heads)};
+  std::set<std::string> seen;
   for (const auto& row : rows) {
+    if (row.steps.empty()) continue;  // one that failed does not stand for the other timing
+    std::vector<Cell> about;
+    std::string told_apart;
+    for (const auto* column : sources) {
+      about.push_back(column->cell(row));
+      if (column->name != "timing") told_apart += to_text(about.back()) + '\n';
+    }
+    if (!seen.insert(told_apart).second) continue;
+    const bool whole = row.tensor == "all" && !row.received();
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];
-      std::vector<Cell> cells;
-      cells.reserve(sources.size() + 5);
-      for (const auto* column : sources) cells.push_back(column->cell(row));
+      std::vector<Cell> cells = about;
       cells.emplace_back(row.step_iterations[s]);
       cells.emplace_back(step.sums.nmse());
       cells.push_back(to_cell(step.sums.cosine()));
       cells.push_back(row.cumulative_nmse ? to_cell(cumulative_nmse(step.cumulative_error, step.cumulative_energy))
                                           : Cell{});
       cells.emplace_back(static_cast<std::int64_t>(row.step_windows[s]));
+      cells.push_back(whole ? count_if_whole(step.bytes.payload) : Cell{});
+      cells.push_back(whole ? count_if_whole(step.bytes.wire_per_rank) : Cell{});
+      cells.push_back(whole && row.residual_ratio && step.gradient_energy > 0.0
+                          ? Cell{std::sqrt(step.residual_energy / step.gradient_energy)}
+                          : Cell{});
       table.add(std::move(cells));
     }
   }

@@ -34,9 +34,9 @@ std::string too_large_for(std::uint64_t memory, std::uint64_t elements, int rank
       static_cast<double>(memory) / kGigabyte);
 }
 
-MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks) {
+MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks, std::uint64_t update_bytes) {
   const auto of_ranks = static_cast<std::uint64_t>(ranks);
-  const std::uint64_t range_element = 16 + 8 * of_ranks;
+  const std::uint64_t range_element = 16 + update_bytes + 8 * of_ranks;
   const std::uint64_t unit_element = 8 + 9 * of_ranks;
   MemoryPlan plan;
   plan.range_elements = std::max<std::uint64_t>(1, bytes / 2 / range_element);

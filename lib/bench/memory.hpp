@@ -28,7 +28,9 @@ struct MemoryPlan {
   std::size_t range_elements = 0;  ///< what make_unit_ranges() is asked for: half of the memory goes to ranges
   std::uint64_t cache_bytes = 0;
 };
-[[nodiscard]] MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks);
+/// `update_bytes`: of each element of a range what UpdateErrors keeps, where it is asked for.
+[[nodiscard]] MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int ranks,
+                                     std::uint64_t update_bytes = 0);
 
 /// Makes malloc give blocks of a megabyte or more back to the system as soon as they are freed. By default it learns to
 /// keep them, in a heap for each thread: after some codecs, whose ranks are threads, a bench would hold twice what it

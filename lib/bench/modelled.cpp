@@ -57,20 +57,10 @@ void put_on_machines_of(int node, ResultRow& row) {
   *row.decode = scaled(*row.decode, share(decode, row.decode->median));
 }
 
-/// Inside machines the job sends what it sends uncompressed, in 16 bits where it does so; the replay adds in float32.
-void send_inside_as_uncompressed(ResultRow& row) {
-  for (UnitProfile& unit : row.units) {
-    for (CollectiveUse& use : unit.uses) {
-      if (use.level == Level::inside) use.bytes *= row.baseline_bytes / 4.0;
-    }
-  }
-}
-
 ResultRow modelled_row(const ResultRow& replayed, const Network& network, int machines, const ModelSetting& setting) {
   ResultRow measured = replayed;
   const bool other_machines = measured.inner && measured.inner->name() == "none" && network.node > 1;
   if (other_machines && network.node != measured.level_node) put_on_machines_of(network.node, measured);
-  if (measured.inner && measured.inner->name() == "none") send_inside_as_uncompressed(measured);
   const int ranks = machines * network.node;
   const double more = decodes_every_rank(measured) ? static_cast<double>(ranks) / counted_ranks(measured) : 1.0;
   const double grows = measured.decode_fixed_share + (1.0 - measured.decode_fixed_share) * more;

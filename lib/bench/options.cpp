@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/bench/result.hpp"
 #include "lib/codecs/pipelined.hpp"
 #include "lib/core/error.hpp"
 
@@ -25,9 +26,10 @@ std::vector<Way> BenchOptions::other_ways(const CodecSpec& spec, int replayed) c
       return Scheme::automatic;  // its payloads are those of whole vectors
     }
   };
-  if (resolved(spec) == Scheme::gather) add(Scheme::alltoall, 1);
+  const bool open = spec.way == Scheme::automatic;  // else the specification says the way
+  if (open && resolved(spec) == Scheme::gather) add(Scheme::alltoall, 1);
   const int machine = node_for(replayed);
-  if (machine > 1 && add(Scheme::automatic, machine) == Scheme::gather) add(Scheme::alltoall, machine);
+  if (machine > 1 && add(Scheme::automatic, machine) == Scheme::gather && open) add(Scheme::alltoall, machine);
   return ways;
 }
 
@@ -58,13 +60,13 @@ Scheme BenchOptions::resolved(const CodecSpec& spec) const {
 
 std::string_view BenchOptions::all_reduce_for(const CodecSpec& spec) const {
   if (op == Collective::all_gather || op == Collective::all_to_all) return "none";
-  const bool nothing_added =
-      spec.descriptor->aggregation == Aggregation::sum && op == Collective::all_reduce &&
-      (scheme_for(spec) == Scheme::gather || scheme_for(spec) == Scheme::hop || scheme_for(spec) == Scheme::alltoall);
+  const Scheme way = spec.way == Scheme::automatic ? scheme_for(spec) : spec.way;
+  const bool nothing_added = spec.descriptor->aggregation == Aggregation::sum && op == Collective::all_reduce &&
+                             (way == Scheme::gather || way == Scheme::hop || way == Scheme::alltoall);
   if (nothing_added) return "none";
   if (comm == "nccl") return "library";
-  const bool on_ring = spec.descriptor->aggregation == Aggregation::sum &&
-                       (scheme_for(spec) == Scheme::automatic || scheme_for(spec) == Scheme::sum);
+  const bool on_ring =
+      spec.descriptor->aggregation == Aggregation::sum && (way == Scheme::automatic || way == Scheme::sum);
   if (op == Collective::reduce_scatter) return on_ring ? name_of(AllReduce::ring) : "none";
   if (spec.descriptor->name != "none") return name_of(all_reduce);
   if (comm == "udp") return name_of(all_reduce);
@@ -106,6 +108,8 @@ void check_options(const BenchOptions& options) {
   expect_valid(options.file.empty() != options.sizes.empty(), "bench: give a gradient file or --synthetic sizes");
   if (!options.sizes.empty() && options.values > ReplayedValues::own)
     throw Error{Fault::usage, "--values is about a captured model: leave it out with --synthetic"};
+  if (!options.sizes.empty() && options.only_iterations)
+    throw Error{Fault::usage, "--steps is about captured steps: leave it out with --synthetic"};
   if (!options.sizes.empty() &&
       !(options.layers.empty() && options.reconstruction.empty() && !options.per_tensor && !options.overlap &&
         options.computation != Computation::captured && options.computation != Computation::given)) {
@@ -114,11 +118,29 @@ void check_options(const BenchOptions& options) {
         "--layers, --per-tensor, --reconstruction, --compute-ms and --overlap are about a captured model: leave them "
         "out with --synthetic"};
   }
+  const bool averages = options.op == Collective::all_reduce || options.op == Collective::reduce_scatter;
+  if (!options.received.empty() && !(averages && options.sizes.empty())) {
+    throw Error{Fault::usage,
+                "--received holds means over the ranks of a capture: leave it out with --synthetic, "
+                "--op all-gather and --op all-to-all"};
+  }
+  for (auto file = options.received.begin(); file != options.received.end(); ++file) {
+    const auto same = [&](const ReceivedFile& other) {
+      return received_spec(other.path).given == received_spec(file->path).given;
+    };
+    if (std::none_of(options.received.begin(), file, same)) continue;
+    throw Error{Fault::usage, fmt::format("--received {} has the name of another one, by which rows are told apart: "
+                                          "rename a file",
+                                          file->path)};
+  }
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
   }
   if (options.granularities.size() != 1 && !(options.reconstruction.empty() && options.payloads.empty())) {
     throw Error{Fault::usage, "--reconstruction and --payloads write what one --granularity makes: give exactly one"};
+  }
+  if (!options.more_seeds.empty() && !(options.reconstruction.empty() && options.payloads.empty())) {
+    throw Error{Fault::usage, "--reconstruction and --payloads write what one seed makes: give exactly one"};
   }
   if (!options.networks.empty() && !options.isolated) {
     throw Error{Fault::usage, "--network models from isolated times: leave --timing at both or isolated"};

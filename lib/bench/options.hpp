@@ -12,6 +12,8 @@
 #include "lib/bench/replayed_weights.hpp"
 #include "lib/bench/statistics.hpp"
 #include "lib/bench/units.hpp"
+#include "lib/bench/update_errors.hpp"
+#include "lib/bench/windows.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/dtype.hpp"
@@ -51,12 +53,19 @@ struct Way {
   friend bool operator==(const Way&, const Way&) = default;
 };
 
+/// A file of --received, and the bytes that its method sends, for each rank and step, where they were given.
+struct ReceivedFile {
+  std::string path;
+  std::optional<std::uint64_t> bytes;
+};
+
 /// What was asked of one `gradtool bench`. Held once, by the caller of run_bench, for as long as that runs; everything
 /// else refers to it.
 struct BenchOptions {
   std::string file;                           ///< capture to replay; empty with `sizes`
   std::vector<std::uint64_t> sizes;           ///< bytes of synthetic gradients to replay instead (synthetic.hpp)
   std::vector<CodecSpec> codecs;              ///< `none` and `noop` are added in front when missing
+  std::vector<ReceivedFile> received;         ///< what other programs' methods brought, each for rows of its own
   std::vector<Granularity> granularities{1};  ///< each is a bench of its own, compared with the others
   std::optional<Dtype> baseline;              ///< in which the job reduces gradients uncompressed; empty: as captured
   ReplayedValues values = ReplayedValues::automatic;
@@ -78,12 +87,17 @@ struct BenchOptions {
   std::size_t iterations = 0;  ///< samples of every row, exactly, as `stop` then says; 0: until the noise is low
   std::size_t rounds = 5;      ///< in which every codec is timed once, so that what drifts hits all of them alike
   std::uint64_t seed = 1;
-  std::size_t steps = 0;         ///< captured ones that are replayed, the first of every window; 0: all
-  std::size_t warmup_steps = 2;  ///< unsampled steps, where no pass for the errors comes first
-  bool check = true;             ///< compare the result's bits across ranks after every step, untimed
-  bool hot = false;              ///< leave the caches as they are between steps
-  bool per_tensor = false;       ///< also a row with the errors of each tensor
-  bool quality = true;           ///< also measure what one rank's codec does alone (measure_quality)
+  std::vector<std::uint64_t> more_seeds;          ///< run_bench() benches everything once more with each of these
+  std::optional<IterationRange> only_iterations;  ///< captured ones that are replayed; empty: all
+  std::size_t steps = 0;                          ///< of these, the first of every window; 0: all
+  std::size_t warmup_steps = 2;                   ///< unsampled steps, where no pass for the errors comes first
+  bool check = true;                              ///< compare the result's bits across ranks after every step, untimed
+  bool hot = false;                               ///< leave the caches as they are between steps
+  bool per_tensor = false;                        ///< also a row with the errors of each tensor
+  bool tensor_steps = false;  ///< with per_tensor: the errors of each step are kept for each tensor, too
+  /// The optimizer in which results are compared as well; empty: in none.
+  std::optional<UpdateRule> update_rule = {};
+  bool quality = true;  ///< also measure what one rank's codec does alone (measure_quality)
   /// Codecs that are not begun by then are skipped.
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::string layers;              ///< regular expression; empty: all tensors

@@ -20,11 +20,13 @@
 
 #include "kernels/vector.hpp"
 #include "lib/bench/collective_reference.hpp"
+#include "lib/bench/error_totals.hpp"
 #include "lib/bench/fingerprint.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/replay_files.hpp"
-#include "lib/bench/uncompressed.hpp"
 #include "lib/codecs/pipelined.hpp"
+#include "lib/codecs/prototype.hpp"
+#include "lib/codecs/uncompressed_reducer.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/comm/recording.hpp"
 #include "lib/core/allocation_watch.hpp"
@@ -41,88 +43,21 @@ inline double energy(std::span<const float> values) {
   return sum;
 }
 
-/// What rank 0 adds up of a range of units in the pass for the errors: error sums per tensor and per step, and running
-/// sums over steps per element, 16 bytes for each.
-class ErrorTotals {
- public:
-  ErrorTotals(std::span<const Unit> units, ReplayResult& result) : units_{units}, result_{result} {
-    for (const auto& unit : units_) {
-      difference_.emplace_back(unit.elements, 0.0);
-      total_.emplace_back(unit.elements, 0.0);
-    }
-  }
-
-  /// `exact` is the mean of what the ranks put into a unit, `got` is what became of it. `unit_index` counts in the
-  /// range.
-  /// `with_sums`: also the running sums, which mean something where every step has values of the same elements.
-  void observe(std::size_t step, std::size_t unit_index, std::span<const double> exact, std::span<const float> got,
-               bool with_sums = true) {
-    // Block by block, so that a large unit comes through the caches once. The sums run over all blocks in order.
-    constexpr std::size_t kBlock = 1024;
-    for (const auto& piece : units_[unit_index].pieces) {
-      ErrorSums sums;
-      for (std::size_t done = 0; done < piece.elements; done += kBlock) {
-        const std::size_t first = piece.first + done;
-        const auto mean = exact.subspan(first, std::min(kBlock, piece.elements - done));
-        const auto result = got.subspan(first, mean.size());
-        sums.observe(mean, result);
-        if (with_sums) {
-          add_to_totals(result_.step_errors[step], mean, result, &difference_[unit_index][first],
-                        &total_[unit_index][first]);
-        }
-      }
-      result_.tensor_errors[piece.tensor].merge(sums);
-      result_.step_errors[step].sums.merge(sums);
-    }
-  }
-
-  /// All steps of a window were observed. The running sums begin anew.
-  void finish(std::size_t window) {
-    const std::size_t first = window * result_.tensor_errors.size();
-    for (std::size_t u = 0; u < difference_.size(); ++u) {
-      for (const auto& piece : units_[u].pieces) {
-        for (std::size_t i = piece.first; i < piece.first + piece.elements; ++i) {
-          result_.cumulative_error[first + piece.tensor] += difference_[u][i] * difference_[u][i];
-          result_.cumulative_energy[first + piece.tensor] += total_[u][i] * total_[u][i];
-        }
-      }
-      std::fill(difference_[u].begin(), difference_[u].end(), 0.0);
-      std::fill(total_[u].begin(), total_[u].end(), 0.0);
-    }
-  }
-
- private:
-  static void add_to_totals(StepErrors& step, std::span<const double> exact, std::span<const float> got,
-                            double* difference, double* total) {
-    double error = step.cumulative_error;  // not added up in memory, which the stores below might be to
-    double energy = step.cumulative_energy;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      difference[i] += exact[i] - static_cast<double>(got[i]);
-      total[i] += exact[i];
-      error += difference[i] * difference[i];
-      energy += total[i] * total[i];
-    }
-    step.cumulative_error = error;
-    step.cumulative_energy = energy;
-  }
-
-  std::span<const Unit> units_;
-  ReplayResult& result_;
-  std::vector<std::vector<double>> difference_, total_;
-};
-
-/// What every rank counts of every unit, added over steps.
+/// What every rank counts of every unit, added over steps, and of every step, added over units.
 class UnitCounts {
  public:
-  UnitCounts(std::size_t units, int rank, int ranks)
-      : rank_{static_cast<std::size_t>(rank)},
+  UnitCounts(std::size_t units, std::size_t steps, int rank, int ranks)
+      : units_{units},
+        rank_{static_cast<std::size_t>(rank)},
         ranks_{static_cast<std::size_t>(ranks)},
-        counts_(units * ranks_ * kKinds, 0.0) {}
+        counts_((units + steps) * ranks_ * kKinds, 0.0) {}
 
-  void add(std::size_t unit, std::uint64_t payload_bytes, std::uint64_t values_sent) {
-    double* const mine = &counts_[(unit * ranks_ + rank_) * kKinds];
-    mine[0] += static_cast<double>(payload_bytes);
-    mine[1] += static_cast<double>(values_sent);
+  void add(std::size_t step, std::size_t unit, std::uint64_t payload_bytes, std::uint64_t values_sent) {
+    for (const std::size_t place : {unit, units_ + step}) {
+      double* const mine = &counts_[(place * ranks_ + rank_) * kKinds];
+      mine[0] += static_cast<double>(payload_bytes);
+      mine[1] += static_cast<double>(values_sent);
+    }
   }
 
   /// The counts of all ranks, after all of them have called this. Each leaves the places of the others at 0.
@@ -141,6 +76,8 @@ class UnitCounts {
       over_ranks(counts, static_cast<double>(steps), result.units[unit].bytes);
     }
     over_ranks(all, static_cast<double>(steps), result.bytes);
+    for (std::size_t step = 0; step < steps; ++step)
+      over_ranks(std::span{counts_}.subspan((units_ + step) * row, row), 1.0, result.step_errors[step].bytes);
   }
 
  private:
@@ -160,8 +97,8 @@ class UnitCounts {
     bytes.values_sent /= ranks * steps;
   }
 
-  std::size_t rank_, ranks_;
-  std::vector<double> counts_;  ///< of each unit and rank: bytes of the payload, values sent
+  std::size_t units_, rank_, ranks_;
+  std::vector<double> counts_;  ///< of each unit, then of each step, and rank: bytes of the payload, values sent
 };
 
 /// Keeps what a unit's encode and decode took in every sample.
@@ -272,7 +209,7 @@ class RankUnits {
     for (const auto& unit : range.of(plan.units)) {
       const Layout layout = plan.op() == Collective::all_reduce ? layout_of(unit, plan.reader.tensors(), depths)
                                                                 : Layout::flat(plan.padded(unit.elements));
-      if (codec == nullptr || descriptor.by_layout) codec = make_codec<S>(plan.codec, layout);
+      if (codec == nullptr || made_for_layout(descriptor)) codec = make_codec<S>(plan.codec, layout);
       queues_.push_back(processor.queue(unit.elements));
       summed_.push_back(summed_tensors(layout));
       uncompressed_.push_back(nullptr);
@@ -344,9 +281,9 @@ class RankUnits {
   void reduce(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer, PhaseClock<S>& clock) {
     const AllocationWatch watch;
     reduce_unwatched(comm, step, unit, buffer, clock);
-    // A transport of packets keeps buffers that grow with the first messages.
+    // A transport of packets keeps buffers that grow with the first messages; a prototype is asked in words.
     if (Processor::allocates_alone() && comm.transport() == nullptr && AllocationWatch::active() &&
-        watch.on_this_thread() != 0) {
+        plan_.codec.descriptor->name != kPrototype && watch.on_this_thread() != 0) {
       throw Error{Fault::check, fmt::format("codec {}: {} allocations in the timed region", plan_.codec.name(),
                                             watch.on_this_thread())};
     }
@@ -372,8 +309,8 @@ class RankUnits {
       }
     }
     if (plan_.node() > 1) {
-      return make_levelled_reducer<S>(plan_.codec, plan_.options.inside(), plan_.scheme(), layout.elements, plan_.ranks,
-                                      plan_.node(), queue_);
+      return make_levelled_reducer<S>(plan_.codec, plan_.options.inside(), plan_.scheme(), layout.elements, dtype,
+                                      plan_.ranks, plan_.node(), queue_);
     }
     return make_reducer<S>(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_, plan_.op());
   }
@@ -423,17 +360,19 @@ class RankReplay {
         shared_loader_{shared_loader},
         result_{result},
         comparison_{plan, comm, processor},
-        counts_{plan.units.size(), comm.rank(), comm.size()},
+        counts_{plan.units.size(), plan.errors ? plan.steps() : 0, comm.rank(), comm.size()},
         sent_(plan.steps()),
         sent_inside_(plan.steps()),
         sent_across_(plan.steps()) {
     result.units.resize(plan.units.size());
+    const std::size_t tensors = plan.reader.tensors().size();
     result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
+    result.tensor_steps.resize(plan.options.tensor_steps ? result.step_errors.size() * tensors : 0);
     result.reached = !plan.errors;
     result.windows = plan.windows();
-    const std::size_t tensors = plan.reader.tensors().size();
     for (auto* sums : {&result.cumulative_error, &result.cumulative_energy})
       sums->resize(result.windows.size() * tensors);
+    if (plan.options.update_rule) result.updates.resize(result.windows.size() * tensors);
     result.tensor_errors.resize(tensors);
   }
 
@@ -484,7 +423,9 @@ class RankReplay {
   /// rank.
   void compare_with_mean() {
     std::optional<ErrorTotals> totals;
-    if (leads()) totals.emplace(range_.of(plan_.units), result_);
+    if (leads()) {
+      totals.emplace(range_.of(plan_.units), plan_.options.update_rule, plan_.codec.own_momentum(), result_);
+    }
     const std::size_t steps = plan_.steps();
     // In a step, for each unit: of all, inside machines, between them.
     const std::size_t count = range_.size();
@@ -503,12 +444,16 @@ class RankReplay {
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
         const auto buffer = units_->prepare(step, unit, true);
         // Now, because on the host the reduction overwrites what was loaded.
-        if (leads()) result_.gradient_energy += energy(comparison_.encoded_by_first(loader_.gradient(0)));
+        if (leads()) {
+          const double encoded = energy(comparison_.encoded_by_first(loader_.gradient(0)));
+          result_.gradient_energy += encoded;
+          result_.step_errors[step].gradient_energy += encoded;
+        }
         comparison_.before(buffer);
         comm_.reset_traffic();
         reduce_recorded(step, unit, buffer);
         Reducer<S>& reducer = (*units_)[unit];
-        counts_.add(unit, reducer.payload_bytes(), reducer.values_sent(processor_.queue()));
+        counts_.add(step, unit, reducer.payload_bytes(), reducer.values_sent(processor_.queue()));
         sent[unit - range_.first] = static_cast<double>(comm_.traffic().bytes_sent);
         sent_[step] += sent[unit - range_.first];
         if (comm_.has_levels()) {
@@ -531,7 +476,10 @@ class RankReplay {
         reducer.settle(processor_.queue());
         const auto residual = reducer.residual();
         result_.has_residual = result_.has_residual || !residual.empty();
-        if (!residual.empty()) result_.residual_energy += energy(processor_.download(residual));
+        if (residual.empty()) continue;
+        const double kept = energy(processor_.download(residual));
+        result_.residual_energy += kept;
+        result_.step_errors[step].residual_energy += kept;
       }
       agreement_->compare(step);
       comm_.agree_max(sent);
@@ -580,6 +528,7 @@ class RankReplay {
     counts_.share(comm_);
     if (!leads()) return;
     counts_.finish(plan_.steps(), result_);
+    for (std::size_t step = 0; step < sent_.size(); ++step) result_.step_errors[step].bytes.wire_per_rank = sent_[step];
     for (auto& unit : result_.units) {
       for (auto& use : unit.uses) {
         use.calls /= steps;
@@ -597,6 +546,7 @@ class RankReplay {
       notes_.push_back(fmt::format(
           "what is sent carries momentum, so errors against plain gradients are large; {}=0 compares", codec.momentum));
     }
+    if (!codec.caveat.empty()) notes_.emplace_back(codec.caveat);
     result_.note = joined(notes_, "; ");
   }
 

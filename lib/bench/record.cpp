@@ -1,11 +1,67 @@
+#include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "lib/bench/advice.hpp"
 #include "lib/bench/bench.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
+namespace {
+
+/// The codec's parameters by name, numbers as numbers: what the column `params` has in one text.
+nlohmann::ordered_json parameters_of(const CodecSpec& codec) {
+  auto by_name = nlohmann::ordered_json::object();
+  for (const ParamInfo& info : codec.descriptor->params) {
+    const std::string& word = codec.params.word(info.name);
+    double number = 0.0;
+    const auto read = std::from_chars(word.data(), word.data() + word.size(), number);
+    const bool whole_word = read.ec == std::errc{} && read.ptr == word.data() + word.size();
+    auto& value = by_name[std::string{info.name}];
+    if (info.kind == ParamInfo::Kind::choice || !whole_word)
+      value = word;
+    else if (info.kind == ParamInfo::Kind::integer)
+      value = codec.params.integer(info.name);
+    else
+      value = to_json(Cell{number});
+  }
+  if (codec.feedback() != Feedback::off || codec.descriptor->error_feedback) by_name["ef"] = codec.feedback_name();
+  if (codec.feedback().averages()) by_name["eta"] = codec.eta;
+  if (codec.way != Scheme::automatic) by_name["reduce"] = name_of(codec.way);
+  if (codec.own_exact) by_name["own"] = "exact";
+  return by_name;
+}
+
+/// A codec of the advice, and what it gains.
+nlohmann::ordered_json choice_record(const ResultRow& row, const ResultRow& none) {
+  return {{"codec", spec_of(row)},          {"reduce", takes_own_scheme(row) ? "auto" : name_of(row.scheme)},
+          {"levels", row.inner ? 2 : 1},    {"error", to_json(Cell{judged_error(row)})},
+          {"seconds", judged_seconds(row)}, {"gain", judged_seconds(none) / judged_seconds(row)}};
+}
+
+}  // namespace
+
+nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acceptance& acceptance) {
+  auto out = nlohmann::ordered_json::array();
+  const auto add = [&](const char* of, std::span<const ResultRow> judged) {
+    for (const NetworkAdvice& one : advice_of(judged, acceptance)) {
+      auto& entry = out.emplace_back();
+      entry = {{"of", of}, {"network", one.group.network}, {"ranks", one.group.ranks}, {"answer", one.answer}};
+      entry["taken"] = one.taken == nullptr ? nlohmann::ordered_json() : choice_record(*one.taken, *one.none);
+      entry["after_trial"] = nlohmann::ordered_json::array();
+      for (const ResultRow* row : one.after_trial) entry["after_trial"].push_back(choice_record(*row, *one.none));
+    }
+  };
+  const bool iterations = std::any_of(rows.begin(), rows.end(), [](const ResultRow& row) { return row.iteration; });
+  add(iterations ? "iterations" : "gradients", rows);
+  if (!iterations) return out;
+  std::vector<ResultRow> alone{rows.begin(), rows.end()};
+  for (ResultRow& row : alone) row.iteration.reset();
+  add("gradients", alone);
+  return out;
+}
 
 nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report) {
   nlohmann::ordered_json out;
@@ -24,6 +80,8 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
     out["synthetic_bytes"] = options.sizes;
   for (const auto& [path, sha256] : report.source_sha256)
     out["file"]["sources"].push_back({{"path", path}, {"sha256", sha256}});
+  for (std::size_t i = 0; i < report.received_sha256.size(); ++i)
+    out["received"].push_back({{"path", options.received[i].path}, {"sha256", report.received_sha256[i]}});
   out["copy_gb_s"] = report.copy_rate / 1e9;
   out["thread_bytes"] = report.thread_bytes;
   out["worker_likeness"] = report.likeness;
@@ -41,12 +99,13 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       microseconds["decode"].push_back(sample.phase[2] * 1e6);
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
-    if (row.tensor == "all") rows[i]["name"] = spec_of(row);
+    rows[i]["parameters"] = parameters_of(row.codec);
     if (row.tensor == "all") {
+      rows[i]["name"] = spec_of(row);
       for (const IterationRange& window : row.window_iterations)
         rows[i]["window_iterations"].push_back({window.first, window.last});
     }
-    if (row.modelled()) continue;
+    if (row.modelled() || row.tensor != "all") continue;  // of single tensors --steps-csv has the steps
     for (std::size_t s = 0; s < row.steps.size(); ++s) {
       const StepErrors& step = row.steps[s];
       const double cumulative = cumulative_nmse(step.cumulative_error, step.cumulative_energy);

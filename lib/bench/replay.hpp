@@ -12,6 +12,7 @@
 #include "lib/bench/options.hpp"
 #include "lib/bench/throttle.hpp"
 #include "lib/bench/units.hpp"
+#include "lib/bench/update_errors.hpp"
 #include "lib/bench/windows.hpp"
 
 namespace gradtool {
@@ -96,11 +97,14 @@ struct UnitProfile {
   bool gated = false;               ///< of a modelled row: goes as `none` sends it, see set_gates()
 };
 
-/// The errors of one captured step, over all tensors.
+/// The errors of one captured step, over all tensors or of one of them; bytes and energies are those of all.
 struct StepErrors {
   ErrorSums sums;
   double cumulative_error = 0.0;   ///< sum over elements of (sum of x-y over the steps of its window so far)^2
   double cumulative_energy = 0.0;  ///< the same of x
+  StepBytes bytes;                 ///< of the step, but for those of levels
+  double residual_energy = 0.0;    ///< rank 0, after the step; 0 without error feedback
+  double gradient_energy = 0.0;    ///< of what rank 0 encodes
 };
 
 /// What a replay came to, on rank 0.
@@ -117,10 +121,12 @@ struct ReplayResult {
   std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
   std::vector<ErrorSums> tensor_errors;  ///< by position in the file, pooled over steps
   std::vector<StepErrors> step_errors;   ///< of each captured step
+  std::vector<StepErrors> tensor_steps;  ///< at step * tensors + tensor, where BenchOptions::tensor_steps asks for them
   std::vector<StepWindow> windows;       ///< of the steps
   /// By window and tensor, at window * tensors + tensor: sum over elements of (sum over the window's steps of x-y)^2.
   std::vector<double> cumulative_error;
   std::vector<double> cumulative_energy;  ///< likewise: sum over elements of (sum over the window's steps of x)^2
+  std::vector<UpdateSums> updates;        ///< likewise; empty where BenchOptions::update_rule is
   double residual_energy = 0.0;           ///< rank 0, added over steps; 0 without error feedback
   double gradient_energy = 0.0;
   bool has_residual = false;

@@ -92,6 +92,7 @@ void Reconstruction::put(std::size_t step, const Unit& unit, std::span<const flo
     StepInfo info = source_.steps()[step];
     info.loss.clear();
     info.compute_seconds.clear();
+    info.batch_weight.clear();  // the mean has them in it
     writer_->begin_step(info);
   }
   for (const auto& piece : unit.pieces) {

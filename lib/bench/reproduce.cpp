@@ -102,6 +102,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   if (options.all_reduce != AllReduce::ring) command += fmt::format(" --all-reduce {}", name_of(options.all_reduce));
   command += place_options(options);
   if (options.seed != 1) command += fmt::format(" --seed {}", options.seed);
+  if (const auto& steps = options.only_iterations) command += fmt::format(" --steps {}:{}", steps->first, steps->last);
   if (!options.layers.empty()) command += fmt::format(" --layers {}", shell_word(options.layers));
   command += timing_options(options);
   if (!options.check) command += " --check 0";

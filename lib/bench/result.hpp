@@ -18,6 +18,11 @@
 
 namespace gradtool {
 
+/// The name in the place of a codec's that rows of --received have. No registry has it: nothing encodes with it.
+inline constexpr std::string_view kReceivedName = "received";
+/// What stands in the place of a codec in those rows: that name with the parameter `file`, the name without folders.
+[[nodiscard]] CodecSpec received_spec(const std::string& path);
+
 /// Seconds a step of one phase, over all samples of a row. A modelled row has a median only.
 struct PhaseSummary {
   double median = 0.0;
@@ -109,6 +114,8 @@ struct ResultRow {
   std::optional<ErrorSums> errors;             ///< of the averaged gradient, pooled over steps
   std::optional<double> worst_nmse;            ///< as `errors`, of the window where it is largest
   std::optional<double> cumulative_nmse;       ///< of the sums of gradients over a window, largest of all windows
+  std::optional<double> update_nmse;           ///< of the optimizer's updates, largest of all windows
+  std::optional<double> cosine_by_layer;       ///< UpdateSums::distance, mean over tensors, largest of all windows
   std::optional<IterationRange> worst_window;  ///< where the error is largest by which the row is judged
   std::optional<double> residual_ratio;        ///< norm of what rank 0 holds back / norm of its gradients
   std::optional<CodecQuality> quality;         ///< of one rank's codec alone
@@ -122,7 +129,7 @@ struct ResultRow {
   double copy_rate = 0.0;                     ///< of memcpy, bytes a second, measured in the same run
   std::vector<PhaseTimes> samples;            ///< one for each timed step; empty where the row was not timed
   std::vector<std::size_t> rounds;            ///< how many of the samples each round took
-  std::vector<StepErrors> steps;              ///< errors of each captured step; of measured rows over all tensors
+  std::vector<StepErrors> steps;              ///< errors of each captured step of measured rows
   std::vector<std::int64_t> step_iterations;  ///< training iterations of those
   std::vector<std::size_t> step_windows;      ///< of each of those, the position of its window in window_iterations
   std::vector<UnitProfile> units;             ///< what each unit takes part in; of isolated and of modelled rows
@@ -138,6 +145,8 @@ struct ResultRow {
   Verdict verdict;
 
   [[nodiscard]] bool modelled() const { return network.has_value(); }
+  /// The row is about means of another program (--received): it has errors, and no times.
+  [[nodiscard]] bool received() const { return codec.descriptor->name == kReceivedName; }
   /// What a step hands to the uncompressed collective.
   [[nodiscard]] double raw_bytes() const { return baseline_bytes * static_cast<double>(elements); }
   /// What codecs read of it: they take float32, whatever the baseline sends.
@@ -194,9 +203,10 @@ struct ResultColumn {
 /// The rows as they are written: one cell for each column.
 [[nodiscard]] Table to_table(std::span<const ResultRow> rows);
 
-/// The errors of each captured step of the measured rows over all tensors, as --steps-csv has them: a row for each of
-/// them and each step, with the columns that tell rows apart, then `iteration`, `nmse`, `cosine`, `cumulative_nmse` of
-/// the window's steps so far, and `window`. Rows that were not measured are left out.
+/// The errors of each captured step of the measured rows, as --steps-csv has them: a row for each of them and each
+/// step, with the columns that tell rows apart, then `iteration`, `nmse`, `cosine`, `cumulative_nmse` of the window's
+/// steps so far, `window`, and over all tensors what the step sent and kept back. What is the same for both timings is
+/// there once, with the first of them. Rows that were not measured are left out.
 [[nodiscard]] Table steps_table(std::span<const ResultRow> rows);
 
 /// nmse of sums over steps: 0 for 0/0, infinite where only the energy is 0.
@@ -278,7 +288,7 @@ void set_verdicts(std::span<ResultRow> rows);
 [[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
 /// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.
 constexpr double kDefaultMaxNmse = 0.1;
-struct OwnTrial;
+struct OwnTrials;
 /// Which errors advice accepts.
 struct Acceptance {
   Acceptance() = default;
@@ -287,7 +297,7 @@ struct Acceptance {
 
   double max_nmse = kDefaultMaxNmse;  ///< of judged_error()
   bool trained = true;  ///< and of a step's error no more than trainings vouch for: beyond it a codec needs a trial
-  std::shared_ptr<const OwnTrial> trial = {};  ///< decides about the codecs that it has tried, whatever they err
+  std::shared_ptr<const OwnTrials> trials = {};  ///< decide about the codecs that they have tried, whatever they err
 };
 /// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
 /// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way that `acceptance` allows

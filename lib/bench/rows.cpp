@@ -119,6 +119,27 @@ std::pair<double, std::size_t> worst_sum(const ReplayResult& replayed, std::span
   return worst;
 }
 
+/// What the optimizer makes of some tensors, in the windows where it is worst.
+void set_updates(const ReplayResult& replayed, std::span<const std::size_t> tensors, ResultRow& row) {
+  if (replayed.updates.empty()) return;
+  for (std::size_t w = 0; w < replayed.windows.size(); ++w) {
+    UpdateSums all;
+    double distance = 0.0;
+    for (const std::size_t tensor : tensors) {
+      const UpdateSums& sums = replayed.updates[w * replayed.tensor_errors.size() + tensor];
+      all.error += sums.error;
+      all.energy += sums.energy;
+      distance += sums.distance;
+    }
+    distance /= static_cast<double>(tensors.size());
+    const auto keep_worst = [](std::optional<double>& worst, double value) {  // nothing is worse than no number
+      if (!worst || (!std::isnan(*worst) && !(value <= *worst))) worst = value;
+    };
+    keep_worst(row.update_nmse, all.nmse());
+    keep_worst(row.cosine_by_layer, distance);
+  }
+}
+
 /// The errors of the worst windows, and the one by which the row is judged.
 void set_worst(const ReplayResult& replayed, std::span<const std::size_t> tensors, bool adds_up, ResultRow& row) {
   std::pair<double, std::size_t> worst{-1.0, 0};
@@ -134,9 +155,21 @@ void set_worst(const ReplayResult& replayed, std::span<const std::size_t> tensor
   if (adds_up) {
     const auto sum = worst_sum(replayed, tensors);
     row.cumulative_nmse = sum.first;
+    set_updates(replayed, tensors, row);
     if (delays(row.codec)) judges = sum.second;
   }
   row.worst_window = row.window_iterations[judges];
+}
+
+/// The errors of each step, where it is, and in which window.
+void set_steps(const BenchCut& cut, const ReplayResult& replayed, std::vector<StepErrors> steps, ResultRow& row) {
+  row.steps = std::move(steps);
+  std::size_t window = 0;
+  for (std::size_t step = 0; step < row.steps.size(); ++step) {
+    if (step == replayed.windows[window].end) ++window;
+    row.step_iterations.push_back(cut.source.steps()[step].iteration);
+    row.step_windows.push_back(window);
+  }
 }
 
 }  // namespace
@@ -150,14 +183,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
                               std::uint64_t elements) const {
   ResultRow row{m.spec};
   row.run_id = run_.id;
-  row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
   row.op = options_.op;
-  if (m.way) row.scheme = m.way->scheme;
-  if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped) row.scheme = options_.resolved(m.spec);
-  if (const int node = m.way ? m.way->node : options_.levelled(m.spec) ? options_.node : 1; node > 1) {
-    row.level_node = row.measured_node = node;
-    row.inner = options_.inside();
-  }
   if (tensor == "all") row.message = cut.remark;
   row.file = std::filesystem::path{cut.source.path()}.filename().string();
   row.model = cut.source.info().model;
@@ -170,15 +196,23 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.window_iterations = window_iterations_of(cut.source.steps(), cut.source.steps().size());
   row.windows = row.window_iterations.size();
   row.ranks = row.measured_ranks = run_.ranks;
+  row.dtype = dtype_of(cut.source, tensor);
+  set_baseline(cut, row);
+  row.quantity = cut.source.info().quantity;
+  row.timing = m.timing;
+  if (row.received()) return row;            // made elsewhere, in a way that is not known here
+  row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped
+  if (m.way) row.scheme = m.way->scheme;
+  if (row.scheme == Scheme::automatic && m.status != ResultRow::Status::skipped) row.scheme = options_.resolved(m.spec);
+  if (const int node = m.way ? m.way->node : options_.levelled(m.spec) ? options_.node : 1; node > 1) {
+    row.level_node = row.measured_node = node;
+    row.inner = options_.inside();
+  }
   row.comm = options_.comm;
   row.device = options_.device;
   row.threads = run_.threads;
   row.processor = run_.processor;
-  row.dtype = dtype_of(cut.source, tensor);
-  set_baseline(cut, row);
-  row.quantity = cut.source.info().quantity;
   row.seed = options_.seed;
-  row.timing = m.timing;
   row.pipeline = options_.pipeline_for(m.spec, m.timing);
   row.all_reduce = m.way && m.way->scheme != Scheme::sum ? "none" : options_.all_reduce_for(m.spec);
   // MPI has no type of 16 bits, so these ride our ring.
@@ -208,14 +242,8 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   row.reached = replayed.reached;
   row.errors = all;
   set_worst(replayed, cut.selection.tensors, options_.adds_up(m.spec), row);
-  row.steps = replayed.step_errors;
-  std::size_t window = 0;
-  for (std::size_t step = 0; step < replayed.step_errors.size(); ++step) {
-    if (step == replayed.windows[window].end) ++window;
-    row.step_iterations.push_back(cut.source.steps()[step].iteration);
-    row.step_windows.push_back(window);
-  }
-  row.bytes = replayed.bytes;
+  set_steps(cut, replayed, replayed.step_errors, row);
+  if (!row.received() || replayed.bytes.payload > 0.0) row.bytes = replayed.bytes;
   row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
   // Of two levels the residual is a shard's, of a machine's mean.
   if (replayed.has_residual && replayed.gradient_energy > 0.0 && !row.inner)
@@ -230,7 +258,7 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
     row.samples = replayed.samples;
     row.rounds = m.rounds;
   }
-  if (options_.pipeline_for(m.spec, m.timing) == 1) row.quality = m.quality;
+  if (row.pipeline == 1) row.quality = m.quality;
   if (row.quality && row.quality->bias_nmse && row.quality->seed_units < cut.units.size()) {
     row.message = joined(row.message, fmt::format("bias and variance are those of {} of {} units",
                                                   row.quality->seed_units, cut.units.size()));
@@ -251,12 +279,18 @@ void RowMaker::add_tensor_rows(const BenchCut& cut, const Measurement& m, std::v
     row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
     row.errors = replayed.tensor_errors[tensor];
     if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
-    if (options_.adds_up(m.spec)) row.cumulative_nmse = worst_sum(replayed, std::span{&tensor, 1}).first;
-    if (cut.units[unit_of[tensor]].pieces.size() == 1) {
-      row.bytes = replayed.units[unit_of[tensor]].bytes;
-    } else {
-      row.message = "it shares a bucket, whose bytes are not its own; --granularity tensor counts them";
+    if (options_.adds_up(m.spec)) {
+      row.cumulative_nmse = worst_sum(replayed, std::span{&tensor, 1}).first;
+      set_updates(replayed, std::span{&tensor, 1}, row);
     }
+    std::vector<StepErrors> steps;
+    for (std::size_t i = tensor; i < replayed.tensor_steps.size(); i += replayed.tensor_errors.size())
+      steps.push_back(replayed.tensor_steps[i]);
+    set_steps(cut, replayed, std::move(steps), row);
+    const bool alone = cut.units[unit_of[tensor]].pieces.size() == 1;
+    if (alone && !row.received()) row.bytes = replayed.units[unit_of[tensor]].bytes;
+    if (!alone && !row.received())
+      row.message = "it shares a bucket, whose bytes are not its own; --granularity tensor counts them";
     rows.push_back(std::move(row));
   }
 }

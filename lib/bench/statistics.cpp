@@ -52,6 +52,19 @@ std::optional<Interval> median_interval(std::span<const double> samples, std::sp
   return Interval{.low = medians[kResamples / 40], .high = medians[kResamples - 1 - kResamples / 40]};
 }
 
+std::optional<MeanOverSeeds> mean_over_seeds(const std::vector<double>& values) {
+  if (values.empty()) return std::nullopt;
+  const auto n = static_cast<double>(values.size());
+  MeanOverSeeds mean{.count = values.size()};
+  for (const double value : values) mean.mean += value / n;
+  if (values.size() < 2) return mean;
+  double squares = 0.0;
+  for (const double value : values) squares += (value - mean.mean) * (value - mean.mean);
+  const double reach = t_quantile(static_cast<int>(values.size()) - 1) * std::sqrt(squares / (n - 1.0) / n);
+  mean.interval = Interval{.low = mean.mean - reach, .high = mean.mean + reach};
+  return mean;
+}
+
 Summary summarise(std::span<const double> samples) {
   if (samples.empty()) return {};
   std::vector<double> sorted{samples.begin(), samples.end()};

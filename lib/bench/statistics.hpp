@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace gradtool {
 
@@ -25,6 +26,15 @@ struct Interval {
 
 /// Half the width of a 95 % interval of a t-distributed variable, in standard deviations.
 [[nodiscard]] double t_quantile(int freedom);
+
+/// The mean of what was measured once for each seed, and where it lies with 95 % confidence (Student's t); no interval
+/// for fewer than two.
+struct MeanOverSeeds {
+  std::size_t count = 0;
+  double mean = 0.0;
+  std::optional<Interval> interval = {};
+};
+[[nodiscard]] std::optional<MeanOverSeeds> mean_over_seeds(const std::vector<double>& values);
 
 /// Samples of one quantity in one row, summarised. Computed from all samples; none is thrown away.
 struct Summary {

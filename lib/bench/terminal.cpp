@@ -308,6 +308,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     return nullptr;
   };
   const auto sort_key = [&](const ResultRow& row) {
+    if (row.received()) return std::numeric_limits<double>::max();  // without times, behind those that have them
     const ResultRow* modelled = modelled_of(row);
     if (modelled != nullptr) return judged_seconds(*modelled);
     if (!groups.empty() && row.inner) return std::numeric_limits<double>::max();  // too few ranks there for two levels
@@ -374,7 +375,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     any_levels = any_levels || row->inner;
     cells.push_back({is_taken && style == Style::markdown ? fmt::format("**{}**", name) : name,
                      baseline ? "" : shown(ratio_of_codec(*row, all_rows), "{:.4g}"),
-                     judged->bytes ? human_bytes(judged->bytes->wire_per_rank) : "-",
+                     judged->bytes && !row->received() ? human_bytes(judged->bytes->wire_per_rank) : "-",
                      row->errors ? fmt::format("{:.2g}", row->errors->nmse()) : "-",
                      shown(row->cumulative_nmse, "{:.2g}"), baseline ? "" : shown(row->encode_gb_s(), "{:.2f}"),
                      baseline ? "" : shown(row->decode_gb_s(), "{:.2f}"),
@@ -534,7 +535,7 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
     out.answer += text;
     if (last.taken != nullptr && made_with.options != nullptr) {
       const std::string again = reproducing_command(*made_with.options, *last.taken, made_with.max_nmse) +
-                                (acceptance.trial ? " --trained " + shell_word(acceptance.trial->file) : "");
+                                (acceptance.trials ? acceptance.trials->options() : "");
       out.answer += markdown ? fmt::format("```\n{}\n```\n", again) : fmt::format("  Again: {}\n", again);
       const std::string hook = hook_call(last.in_one_level != nullptr ? *last.in_one_level : *last.taken);
       if (last.taken->inner) {
@@ -556,6 +557,9 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
     for (const auto& other : last.others)
       out.reasons += markdown ? "- " + other + "\n" : wrapped("  " + other, 80, "    ");
     if (markdown) out.reasons += "\n";
+  }
+  if (acceptance.trials) {
+    for (const auto& sentence : acceptance.trials->verdicts()) out.answer += paragraph(sentence, style);
   }
   for (const auto& sentences : advice_basis(*advice.front().none, acceptance))
     out.reasons += paragraph(sentences, style);

@@ -15,6 +15,7 @@ TrainedArms trained_arms_up_to(double nmse) {
     if (!(arm.nmse <= nmse)) continue;
     ++found.arms;
     found.lost += arm.lost > kPointsThatCount ? 1 : 0;
+    found.surely += arm.low > kPointsThatCount ? 1 : 0;
     if (found.worst == nullptr || arm.lost > found.worst->lost) found.worst = &arm;
   }
   return found;

@@ -14,14 +14,17 @@ struct TrainedArms {
     std::string_view training, codec;
     double nmse;  ///< of a step, the smaller one of its captures early and in the middle
     double lost;  ///< points of accuracy, mean over seeds; below 0 where it gained
+    double low;   ///< the low end of its 95 % interval
   };
   int arms = 0;
-  int lost = 0;                ///< that lost more than kPointsThatCount
+  int lost = 0;                ///< that lost more than kPointsThatCount in the mean
+  int surely = 0;              ///< the same with all of the interval
   const Arm* worst = nullptr;  ///< the one that lost most; null where there is no arm
 };
 [[nodiscard]] TrainedArms trained_arms_up_to(double nmse);
 
-/// The largest error of a step up to which no arm lost more than kPointsThatCount.
+/// The largest error of a step up to which no arm lost more than kPointsThatCount in the mean: one that is not sure to
+/// have lost as much bounds it, too.
 [[nodiscard]] double harmless_nmse();
 
 }  // namespace gradtool

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lib/bench/result.hpp"
+#include "lib/core/error.hpp"
 
 namespace gradtool {
 namespace {
@@ -38,7 +39,7 @@ std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size
 
 std::vector<std::size_t> part_of_windows(const std::vector<StepWindow>& windows, std::size_t wanted) {
   std::vector<std::size_t> places;
-  const std::size_t all = windows.empty() ? 0 : windows.back().end;
+  const std::size_t all = windows.empty() ? 1 : std::max<std::size_t>(1, windows.back().end);
   for (const StepWindow& window : windows) {
     const std::size_t size = window.end - window.begin;
     const std::size_t count = std::min(size, std::max<std::size_t>(2, wanted * size / all));
@@ -50,6 +51,19 @@ std::vector<std::size_t> part_of_windows(const std::vector<StepWindow>& windows,
 PartOfSteps::PartOfSteps(const GradientSource& source, std::size_t wanted)
     : source_{source}, places_{part_of_windows(windows_of(source.steps(), source.steps().size()), wanted)} {
   for (const std::size_t place : places_) steps_.push_back(source.steps()[place]);
+}
+
+PartOfSteps::PartOfSteps(const GradientSource& source, const IterationRange& range) : source_{source} {
+  const auto& steps = source.steps();
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    if (steps[s].iteration < range.first || steps[s].iteration > range.last) continue;
+    places_.push_back(s);
+    steps_.push_back(steps[s]);
+  }
+  if (!steps_.empty()) return;
+  throw Error{Fault::usage,
+              fmt::format("--steps {}:{} has no captured step of {}, whose iterations are {}", range.first, range.last,
+                          source.path(), ranges_text(window_iterations_of(steps, steps.size())))};
 }
 
 std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& steps, std::size_t count) {

@@ -29,10 +29,18 @@ struct StepWindow {
 /// were.
 [[nodiscard]] std::vector<std::size_t> part_of_windows(const std::vector<StepWindow>& windows, std::size_t wanted);
 
-/// Those steps of another source, to which it refers.
+/// Training iterations, both ends included.
+struct IterationRange {
+  std::int64_t first = 0, last = 0;
+};
+
+/// Some steps of another source, to which it refers.
 class PartOfSteps final : public GradientSource {
  public:
+  /// Those of part_of_windows().
   PartOfSteps(const GradientSource& source, std::size_t wanted);
+  /// Those of iterations in `range`. Throws Fault::usage where there is none.
+  PartOfSteps(const GradientSource& source, const IterationRange& range);
 
   [[nodiscard]] const std::string& path() const override { return source_.path(); }
   [[nodiscard]] const FileInfo& info() const override { return source_.info(); }
@@ -56,11 +64,6 @@ class PartOfSteps final : public GradientSource {
   const GradientSource& source_;
   std::vector<std::size_t> places_;  ///< of each step, its position in the source
   std::vector<StepInfo> steps_;
-};
-
-/// Training iterations, both ends included.
-struct IterationRange {
-  std::int64_t first = 0, last = 0;
 };
 
 /// The iterations of each of windows_of().

@@ -29,6 +29,14 @@ inline constexpr std::size_t kBlockTile = 2048;
   return format::float_of(largest);
 }
 
+/// The largest magnitude, or the element that has it where the format wants its sign.
+template <class Format>
+[[gnu::always_inline]] inline float largest_element(const float* x, std::size_t count) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, format::measure_pattern<Format>(x[i]));
+  return format::measure_of<Format>(largest);
+}
+
 /// In the order that format::kNormLanes states.
 [[gnu::always_inline]] inline float l2_norm(const float* x, std::size_t count) {
   std::array<float, format::kNormLanes> lane{};
@@ -51,7 +59,7 @@ GT_SIMD_CLONES void block_scales(const Format& format, const float* x, std::size
   for (std::size_t first = 0; first < count; first += block) {
     const std::size_t size = std::min(block, count - first);
     const auto scaled =
-        Format::scaled(format::uses_l2(format) ? l2_norm(x + first, size) : largest_magnitude(x + first, size));
+        Format::scaled(format::uses_l2(format) ? l2_norm(x + first, size) : largest_element<Format>(x + first, size));
     *scales++ = scaled.stored;
     *factors++ = scaled.factor;
   }

@@ -42,7 +42,7 @@ std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr
       return std::make_unique<ShardExchange<S>>(std::move(codec), n, ranks, queue);
   }
   if (scheme == Scheme::alltoall)
-    return std::make_unique<AllToAllReducer<S>>(std::move(codec), n, ranks, keeps, queue, op);
+    return std::make_unique<AllToAllReducer<S>>(std::move(codec), n, ranks, keeps, queue, op, spec.own_exact);
   if (scheme == Scheme::hop) return std::make_unique<HopReducer<S>>(std::move(codec), n, ranks, op);
   if (scheme == Scheme::gather) return std::make_unique<GatherReducer<S>>(std::move(codec), n, ranks, keeps, queue);
   if (uncompressed) return std::make_unique<DenseReducer<S>>(n);

@@ -23,8 +23,8 @@ class CodecReducer : public Reducer<S> {
   CodecReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, Feedback feedback, Queue<S> queue)
       : n_{n},
         sender_{std::move(codec), n, ranks, feedback, queue},
-        state_{feedback == Feedback::ef21 ? n * sizeof(float) : 0},
-        mean_{state_.template take<float>(feedback == Feedback::ef21 ? n : 0)} {
+        state_{feedback.ef21() ? n * sizeof(float) : 0},
+        mean_{state_.template take<float>(feedback.ef21() ? n : 0)} {
     fill_zero(queue, mean_);
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/codecs/shard_reducers.hpp"
+#include "lib/codecs/uncompressed_reducer.hpp"
 
 namespace gradtool {
 
@@ -14,7 +15,8 @@ namespace gradtool {
 /// reduce-scatter inside each machine, an all-reduce of each shard between the ranks that own it, one on every machine,
 /// and an all-gather inside. With n values, g ranks on a machine and m machines a rank sends (g-1)/g n twice inside and
 /// 2(m-1)/m n/g between, so that a machine's link carries 2(m-1)/m n instead of g times that. One codec works inside
-/// and one between (Collective says what shards are). Every rank ends with the same bits: the machines encode equal
+/// and one between (Collective says what shards are); inside, `none` sends and adds in the type of the job's gradients,
+/// as its libraries do. Every rank ends with the same bits: the machines encode equal
 /// shards with equal draws.
 ///
 /// The communicator must have these levels (Reducer::prepare).
@@ -22,14 +24,22 @@ template <Space S>
 class LevelledReducer final : public Reducer<S> {
  public:
   /// `scheme`: of the codec between machines. `node` divides `ranks`. Throws Fault::usage, as resolve_levels does.
-  LevelledReducer(const CodecSpec& between, const CodecSpec& inside, Scheme scheme, std::size_t n, int ranks, int node,
-                  Queue<S> queue)
+  LevelledReducer(const CodecSpec& between, const CodecSpec& inside, Scheme scheme, std::size_t n, Dtype dtype,
+                  int ranks, int node, Queue<S> queue)
       : n_{n}, node_{node} {
     resolve_levels(between, inside, scheme);
     const Layout whole = Layout::flat(n);
     const auto inner = make_codec<S>(inside, whole);
-    scatter_ = make_reducer<S>(inside, inner, Scheme::automatic, whole, node, queue, Collective::reduce_scatter);
-    gather_ = make_reducer<S>(inside, inner, Scheme::automatic, whole, node, queue, Collective::all_gather);
+    const auto make_inside = [&](Collective op) -> std::unique_ptr<Reducer<S>> {
+      if (inside.name() == "none" && dtype != Dtype::f32) {
+        casts_ = "concurrent times include casts to the job's type and back, which the job does not make";
+        if (dtype == Dtype::f16) casts_ += "; float16 without its loss scaling";
+        return std::make_unique<UncompressedPart<S>>(dtype, n, node, op);
+      }
+      return make_reducer<S>(inside, inner, Scheme::automatic, whole, node, queue, op);
+    };
+    scatter_ = make_inside(Collective::reduce_scatter);
+    gather_ = make_inside(Collective::all_gather);
     // A shard has one of two lengths. Which one this rank's has is known when it reduces.
     for (const int i : {0, node - 1}) {
       const Layout shard = Layout::flat(ring_segment(n, i, node).count);
@@ -75,7 +85,10 @@ class LevelledReducer final : public Reducer<S> {
   void settle(Queue<S> queue) override { used().settle(queue); }
   /// Residual of the shard that is reduced between machines.
   [[nodiscard]] View<const float, S> residual() const override { return used().residual(); }
-  [[nodiscard]] std::string note() const override { return used().note(); }
+  [[nodiscard]] std::string note() const override {
+    const std::string own = used().note();
+    return own.empty() || casts_.empty() ? own + casts_ : own + "; " + casts_;
+  }
   [[nodiscard]] bool reached() const override { return used().reached(); }
   [[nodiscard]] std::vector<Tally> tallies() const override { return used().tallies(); }
   [[nodiscard]] typename Reducer<S>::Pattern pattern(Level level) const override {
@@ -115,6 +128,7 @@ class LevelledReducer final : public Reducer<S> {
   int node_;
   std::unique_ptr<Reducer<S>> scatter_, gather_;
   std::vector<std::unique_ptr<Reducer<S>>> between_;  ///< for each length that a shard may have
+  std::string casts_;                                 ///< note of what the replay does and the job does not
   Reducer<S>* between_used_ = nullptr;                ///< that of this rank's, once it has reduced
 };
 

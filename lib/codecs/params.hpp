@@ -39,6 +39,7 @@ class Params {
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] const std::string& word(std::string_view name) const;
+  [[nodiscard]] bool has(std::string_view name) const { return values_.contains(name); }
   /// True when the value is the word `word` ("auto") and not a number.
   [[nodiscard]] bool is(std::string_view name, std::string_view word) const { return this->word(name) == word; }
 

@@ -213,7 +213,7 @@ std::unique_ptr<Reducer<Space::host>> make_pipelined_reducer(const CodecSpec& sp
   const bool by_layout = spec.descriptor->by_layout;
   std::vector<PipelinedReducer::Part> parts;
   for (const auto& chunk : cut_into_chunks(layout, chunks, by_layout)) {
-    auto own = by_layout ? make_codec<Space::host>(spec, chunk.layout) : codec;
+    auto own = made_for_layout(*spec.descriptor) ? make_codec<Space::host>(spec, chunk.layout) : codec;
     parts.push_back({.first = chunk.first,
                      .count = chunk.layout.elements,
                      .reducer = make_reducer<Space::host>(spec, std::move(own), scheme, chunk.layout, ranks, queue)});

@@ -96,6 +96,13 @@ void expect_carries(Collective op, Scheme scheme, const CodecSpec& spec) {
 Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op) {
   const CodecDescriptor& codec = *spec.descriptor;
   if (codec.aggregation == Aggregation::none) return Scheme::gather;
+  if (spec.way != Scheme::automatic && (op == Collective::all_reduce || op == Collective::reduce_scatter)) {
+    if (scheme != Scheme::automatic && scheme != Scheme::own && scheme != spec.way) {
+      throw Error{Fault::usage, fmt::format("codec {} says reduce={}, and --reduce says {}; leave one of them out",
+                                            codec.name, name_of(spec.way), name_of(scheme))};
+    }
+    scheme = spec.way;
+  }
   if (op != Collective::all_reduce) {
     if (scheme == Scheme::automatic || scheme == Scheme::own) scheme = scheme_of(codec, op);
     expect_carries(op, scheme, spec);
@@ -158,9 +165,9 @@ Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme 
 
 template <>
 std::unique_ptr<Reducer<Space::host>> make_levelled_reducer(const CodecSpec& between, const CodecSpec& inside,
-                                                            Scheme scheme, std::size_t n, int ranks, int node,
-                                                            Queue<Space::host> queue) {
-  return std::make_unique<LevelledReducer<Space::host>>(between, inside, scheme, n, ranks, node, queue);
+                                                            Scheme scheme, std::size_t n, Dtype dtype, int ranks,
+                                                            int node, Queue<Space::host> queue) {
+  return std::make_unique<LevelledReducer<Space::host>>(between, inside, scheme, n, dtype, ranks, node, queue);
 }
 
 template <>

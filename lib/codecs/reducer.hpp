@@ -155,21 +155,11 @@ enum class Collective : std::uint8_t {
   return op == Collective::all_reduce || op == Collective::all_gather;
 }
 
-/// Which way a plain codec takes.
-enum class Scheme : std::uint8_t {
-  automatic,  ///< what the codec's descriptor says, and the collective needs
-  sum,        ///< add the payloads on a ring
-  gather,     ///< all-gather the payloads, decode each
-  hop,        ///< ring reduce-scatter that decodes, adds and encodes again at every hop, then all-gather
-  alltoall,   ///< all-to-all of encoded shards, decoded and added by their owner, who encodes the mean; all-gather
-  own,        ///< the codec's own reducer; not to be asked for
-};
-[[nodiscard]] std::string_view name_of(Scheme scheme);
 /// The scheme that a codec will ride. Throws Fault::usage where codec, scheme and collective do not go together.
 [[nodiscard]] Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op = Collective::all_reduce);
 
 /// The codec of a specification for units of `layout`; null for a method that only exists between ranks. Where the
-/// descriptor does not say by_layout, the same object serves units of any layout. Throws Fault::unavailable when there
+/// descriptor is not made_for_layout, the same object serves units of any layout. Throws Fault::unavailable when there
 /// is no CUDA version in this build.
 template <Space S>
 [[nodiscard]] std::shared_ptr<const Codec<S>> make_codec(const CodecSpec& spec, const Layout& layout);
@@ -192,12 +182,12 @@ template <Space S>
                                                        Collective op = Collective::all_reduce);
 
 /// An all-reduce in two levels (lib/codecs/levelled_reducer.hpp): `between` works between machines of `node` ranks
-/// each, `inside` on each of them. n: elements of the unit. `node` divides `ranks`. Throws Fault::usage, as
-/// resolve_levels does.
+/// each, `inside` on each of them. n: elements of the unit, `dtype` the type in which `none` sends them inside. `node`
+/// divides `ranks`. Throws Fault::usage, as resolve_levels does.
 template <Space S>
 [[nodiscard]] std::unique_ptr<Reducer<S>> make_levelled_reducer(const CodecSpec& between, const CodecSpec& inside,
-                                                                Scheme scheme, std::size_t n, int ranks, int node,
-                                                                Queue<S> queue);
+                                                                Scheme scheme, std::size_t n, Dtype dtype, int ranks,
+                                                                int node, Queue<S> queue);
 /// The scheme that `between` will ride. Throws Fault::usage where a codec cannot work on the shards of two levels.
 Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme scheme);
 

@@ -22,9 +22,9 @@ std::unique_ptr<Reducer<Space::cuda>> make_reducer(const CodecSpec& spec,
 
 template <>
 std::unique_ptr<Reducer<Space::cuda>> make_levelled_reducer(const CodecSpec& between, const CodecSpec& inside,
-                                                            Scheme scheme, std::size_t n, int ranks, int node,
-                                                            Queue<Space::cuda> queue) {
-  return std::make_unique<LevelledReducer<Space::cuda>>(between, inside, scheme, n, ranks, node, queue);
+                                                            Scheme scheme, std::size_t n, Dtype dtype, int ranks,
+                                                            int node, Queue<Space::cuda> queue) {
+  return std::make_unique<LevelledReducer<Space::cuda>>(between, inside, scheme, n, dtype, ranks, node, queue);
 }
 
 }  // namespace gradtool

@@ -2,19 +2,47 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "lib/codecs/prototype.hpp"
+#include "lib/codecs/reducer.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
 namespace {
 
-constexpr ParamInfo kErrorFeedback{.name = "ef",
+constexpr ParamInfo kGeneral[] = {{.name = "ef",
                                    .kind = ParamInfo::Kind::choice,
                                    .default_value = "default",
-                                   .choices = "default|on|off|ef21",
-                                   .meaning =
-                                       "on: keep what was not sent and add it to the next step; ef21: send the "
-                                       "difference to what was sent before"};
+                                   .choices = "default|on|off|ef21|ef21m",
+                                   .meaning = "on: keep what was not sent and add it to the next step; ef21: "
+                                              "send the difference to what was sent before; ef21m: the same of "
+                                              "an average over steps"},
+                                  {.name = "eta",
+                                   .kind = ParamInfo::Kind::real,
+                                   .default_value = "0.1",
+                                   .min = 1e-6,
+                                   .max = 0.999999,
+                                   .meaning = "weight of a step's gradient in the average of ef=ef21m"},
+                                  {.name = "reduce",
+                                   .kind = ParamInfo::Kind::choice,
+                                   .default_value = "auto",
+                                   .choices = "auto|sum|gather|hop|alltoall",
+                                   .meaning = "the way of the payloads in an all-reduce"},
+                                  {.name = "own",
+                                   .kind = ParamInfo::Kind::choice,
+                                   .default_value = "coded",
+                                   .choices = "coded|exact",
+                                   .meaning = "how an owner of reduce=alltoall adds its own shard"}};
+
+/// Whether `word`, "key=value", belongs to the parameters above. A codec's own parameter of such a name is its own.
+bool is_general(std::string_view word, std::span<const ParamInfo> own) {
+  const auto names = [word](const ParamInfo& p) {
+    return word.starts_with(p.name) && (word.size() == p.name.size() || word[p.name.size()] == '=');
+  };
+  return std::any_of(std::begin(kGeneral), std::end(kGeneral), names) && std::none_of(own.begin(), own.end(), names);
+}
 
 /// Throws Fault::usage for codecs with which the differences of EF21 need not shrink. What decides is the codec's
 /// promise for a matrix of 1024 x 1024: an error whose energy, or whose largest element, is smaller than the
@@ -24,9 +52,10 @@ void expect_contractive(const CodecDescriptor& codec, const Params& params) {
   if (codec.aggregation == Aggregation::own) {
     throw Error{
         Fault::usage,
-        fmt::format("codec {} is a reducer of its own, which decides what it sends; ef=ef21 does not apply, use "
-                    "ef=on or ef=off",
-                    codec.name)};
+        fmt::format(
+            "codec {} is a reducer of its own, which decides what it sends; ef=ef21 and ef21m do not apply, use "
+            "ef=on or ef=off",
+            codec.name)};
   }
   constexpr double kRounding = 1e-5;
   const ErrorBound bound = codec.make_host(params, Layout::matrix(1024, 1024))->bound(1024 * 1024);
@@ -34,7 +63,7 @@ void expect_contractive(const CodecDescriptor& codec, const Params& params) {
       bound.nmse < 1.0 || bound.of_largest < 1.0 || (!codec.unbiased && bound.nmse <= 1.0 + kRounding);
   if (codec.aggregation == Aggregation::none || !contractive) {
     throw Error{Fault::usage,
-                fmt::format("codec {} does not promise an error smaller than its gradient, without which ef=ef21 need "
+                fmt::format("codec {} does not promise an error smaller than its gradient, without which ef21 need "
                             "not converge; use ef=on, ef=off or other parameters",
                             codec.name)};
   }
@@ -50,11 +79,13 @@ std::string how_to_get(const CodecLeftOut& codec) {
 }
 
 const CodecDescriptor& find_codec(std::string_view name) {
+  if (name == kPrototype) throw Error{Fault::usage, "codec python is a class in a file of yours: write python:mine.py"};
   std::vector<std::string> names;
   for (const auto* codec : codecs()) {
     if (codec->name == name) return *codec;
     names.emplace_back(codec->name);
   }
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
   for (const CodecLeftOut& codec : codecs_left_out()) {
     if (codec.name == name) throw Error{Fault::unavailable, how_to_get(codec)};
     names.emplace_back(codec.name);
@@ -64,12 +95,32 @@ const CodecDescriptor& find_codec(std::string_view name) {
                                          : fmt::format("unknown codec '{}'; did you mean '{}'?", name, near)};
 }
 
-CodecSpec parse_codec(std::string_view text) {
+namespace {
+
+Scheme scheme_named(std::string_view name) {
+  for (const auto scheme : {Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
+    if (name_of(scheme) == name) return scheme;
+  }
+  return Scheme::automatic;
+}
+
+CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) {
   const auto colon = text.find(':');
-  const CodecDescriptor& descriptor = find_codec(text.substr(0, colon));
-  std::string own;  // everything but ef=
-  std::string feedback;
+  if (const Preset* preset = find_preset(text.substr(0, colon))) {
+    std::string whole{preset->spec};
+    if (colon != std::string_view::npos) whole += fmt::format(",{}", text.substr(colon + 1));
+    return parse(whole, read);
+  }
   std::string_view rest = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
+  PrototypeText prototype;
+  if (is_prototype(text)) {
+    prototype = read(rest);
+    rest = prototype.params;
+  }
+  const CodecDescriptor& descriptor =
+      prototype.descriptor != nullptr ? *prototype.descriptor : find_codec(text.substr(0, colon));
+  std::string own;     // the codec's own parameters
+  std::string of_any;  // those that every codec takes
   if (colon != std::string_view::npos &&
       (rest.empty() || rest.starts_with(',') || rest.ends_with(',') || rest.find(",,") != std::string_view::npos)) {
     throw Error{Fault::usage, fmt::format("codec '{}' has an empty parameter; write {} or {}:key=value,...", text,
@@ -77,11 +128,16 @@ CodecSpec parse_codec(std::string_view text) {
   }
   while (!rest.empty()) {
     const auto end = std::min(rest.find(','), rest.size());
-    auto& target = rest.substr(0, end).starts_with("ef=") || rest.substr(0, end) == "ef" ? feedback : own;
+    auto& target = is_general(rest.substr(0, end), descriptor.params) ? of_any : own;
     target += fmt::format("{}{}", target.empty() ? "" : ",", rest.substr(0, end));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  const Params general{descriptor.name, std::span{&kErrorFeedback, 1}, feedback};
+  const Params general{descriptor.name, kGeneral, of_any};
+  const bool averages = general.is("ef", "ef21m");
+  if (!averages && fmt::format(",{}", of_any).find(",eta=") != std::string::npos) {
+    throw Error{Fault::usage, fmt::format("codec {}: eta is the momentum of ef=ef21m; add ef=ef21m or leave eta out",
+                                          descriptor.name)};
+  }
   if (descriptor.memory && !general.is("ef", "default")) {
     throw Error{Fault::usage,
                 fmt::format("codec {} decides itself what is kept from step to step; ef does not apply, leave it out",
@@ -96,15 +152,28 @@ CodecSpec parse_codec(std::string_view text) {
                     "or ef=off",
                     descriptor.name, descriptor.amplifier, descriptor.amplifier)};
   }
-  CodecSpec spec{&descriptor, std::move(params),
+  CodecSpec spec{&descriptor,
+                 std::move(params),
                  general.is("ef", "default") ? descriptor.error_feedback && !amplified : general.is("ef", "on"),
                  std::string{colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1)},
-                 general.is("ef", "ef21")};
+                 general.is("ef", "ef21") || averages,
+                 averages ? general.real("eta") : 1.0,
+                 scheme_named(general.word("reduce")),
+                 general.is("own", "exact")};
   if (spec.ef21) expect_contractive(descriptor, spec.params);
+  if (spec.way != Scheme::automatic) static_cast<void>(resolve(Scheme::automatic, spec));
+  if (spec.way != Scheme::automatic && (descriptor.name == "none" || descriptor.name == "noop"))
+    throw Error{Fault::usage,
+                fmt::format("codec {} is a baseline, which has no other way; leave reduce= out", descriptor.name)};
+  if (spec.own_exact && (spec.way != Scheme::alltoall || spec.error_feedback)) {
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {}: own=exact is for the owners of reduce=alltoall, whose own shards have no residual; "
+                    "add reduce=alltoall and ef=off, or leave it out",
+                    descriptor.name)};
+  }
   return spec;
 }
-
-namespace {
 
 /// `text` cut at commas outside of brackets.
 std::vector<std::string> cut_at_commas(std::string_view text, std::string_view list) {
@@ -129,6 +198,41 @@ std::vector<std::string> cut_at_commas(std::string_view text, std::string_view l
 }
 
 }  // namespace
+
+std::span<const Preset> presets() {
+  static constexpr Preset kPresets[] = {
+      {.name = "flashinfer-fp8",
+       .spec = "fp8:format=e4m3,block=256,reduce=alltoall",
+       .meaning = "E4M3 in groups of 256, as flashinfer's all-reduce in two steps sends it"},
+      {.name = "quickreduce-int4",
+       .spec = "int8:bits=4,scale=f16,block=32,reduce=alltoall",
+       .meaning = "QuickReduce in vLLM: symmetric groups of 32, for messages from about 2 MB on (gate_bytes)"},
+      {.name = "quickreduce-int6",
+       .spec = "int8:bits=6,scale=f16,block=32,reduce=alltoall",
+       .meaning = "the same with 6 bits"},
+      {.name = "quickreduce-int8",
+       .spec = "int8:bits=8,scale=f16,block=32,reduce=alltoall",
+       .meaning = "the same with 8 bits"},
+      {.name = "torchcomms-fp8",
+       .spec = "fp8:format=e4m3,block=128,reduce=alltoall,own=exact",
+       .meaning = "fp8 of torchcomms and RCCLX, float32 sums at the owners, for messages from 16 MiB on (gate_bytes)"}};
+  return kPresets;
+}
+
+const Preset* find_preset(std::string_view name) {
+  for (const Preset& preset : presets()) {
+    if (preset.name == name) return &preset;
+  }
+  return nullptr;
+}
+
+CodecSpec parse_codec(std::string_view text) {
+  return parse(text, read_prototype);
+}
+
+CodecSpec parse_recorded_codec(std::string_view text) {
+  return parse(text, recorded_prototype);
+}
 
 std::vector<std::string> expand_codec_list(std::string_view text) {
   constexpr std::size_t kMost = 1000;
@@ -163,9 +267,14 @@ std::vector<std::string> expand_codec_list(std::string_view text) {
 
 std::string CodecSpec::params_text() const {
   std::string text = params.text();
-  if (ef21 || error_feedback != descriptor->error_feedback) {
-    text += fmt::format("{}ef={}", text.empty() ? "" : ",", ef21 ? "ef21" : error_feedback ? "on" : "off");
+  // The record of a prototype says it always: nobody who reads it knows the class.
+  const bool unknown = descriptor->name == kPrototype && error_feedback;
+  if (ef21 || error_feedback != descriptor->error_feedback || unknown) {
+    text += fmt::format("{}ef={}", text.empty() ? "" : ",", feedback_name());
+    if (feedback().averages()) text += fmt::format(",eta={}", eta);
   }
+  if (way != Scheme::automatic) text += fmt::format("{}reduce={}", text.empty() ? "" : ",", name_of(way));
+  if (own_exact) text += ",own=exact";
   return text;
 }
 

@@ -45,7 +45,8 @@ struct CodecDescriptor {
   std::string_view name;
   std::string_view summary;    ///< one line
   std::string_view reference;  ///< paper, section
-  /// Some five sentences for docs/codecs.md: how it works, what we decided where the paper is silent, when it pays.
+  /// Some five sentences of the method's README, which the build puts here: how it works, what we decided where the
+  /// paper is silent, when it pays.
   std::string_view description = {};
   std::span<const ParamInfo> params;
   Aggregation aggregation = Aggregation::gather;
@@ -58,6 +59,7 @@ struct CodecDescriptor {
   bool memory = false;        ///< the method decides what is kept from step to step, if anything; `ef` does not apply
   bool delays = false;        ///< that memory holds back parts of the gradient for later steps
   bool by_layout = false;     ///< tensors' shapes matter: it works on whole units only, not on segments of them
+  bool knows_layout = false;  ///< it is told the layout of each unit, though it works on segments as well
   bool needs_weight = false;  ///< uses captured weights where the file has them
   bool needs_second_moment = false;  ///< uses captured second moments where the file has them
   /// What the result is the mean of, where that is not the gradient ("the momentum"): errors are then those against it,
@@ -66,7 +68,8 @@ struct CodecDescriptor {
   /// The parameter that is momentum of the method's own, in the place of an optimiser's ("mu"); empty: it has none.
   std::string_view momentum = {};
   Determinism determinism = Determinism::cross_backend;
-  std::string_view payload;  ///< payload formula, for the docs
+  std::string_view payload;      ///< payload formula, for the docs
+  std::string_view caveat = {};  ///< a clause that every row of it has as a note
   /// What it must read and write beside the payload. Null: it reads every element of the gradient once, and one value
   /// an element that it keeps where it `delays` or has a `target`; see memory_passes().
   MemoryPasses (*passes)(const Params&) = nullptr;
@@ -97,35 +100,85 @@ struct CodecLeftOut {
 /// was left out of this build.
 [[nodiscard]] const CodecDescriptor& find_codec(std::string_view name);
 
-/// What a rank does about what a payload does not say. For codecs without a memory of their own.
-enum class Feedback : std::uint8_t {
-  off,       ///< nothing: it is lost
-  residual,  ///< keeps it and adds it to the next step's gradient (ef=on)
-  ef21,      ///< sends the difference to what the earlier payloads have said (Richtarik et al. 2021)
+/// Which way a plain codec takes.
+enum class Scheme : std::uint8_t {
+  automatic,  ///< what the codec's descriptor says, and the collective needs
+  sum,        ///< add the payloads on a ring
+  gather,     ///< all-gather the payloads, decode each
+  hop,        ///< ring reduce-scatter that decodes, adds and encodes again at every hop, then all-gather
+  alltoall,   ///< all-to-all of encoded shards, decoded and added by their owner, who encodes the mean; all-gather
+  own,        ///< the codec's own reducer; not to be asked for
 };
+[[nodiscard]] std::string_view name_of(Scheme scheme);
+
+/// What a rank does about what a payload does not say. For codecs without a memory of their own.
+struct Feedback {
+  enum class Kind : std::uint8_t {
+    off,       ///< nothing: it is lost
+    residual,  ///< keeps it and adds it to the next step's gradient (ef=on)
+    ef21,      ///< sends the difference to what the earlier payloads have said (Richtarik et al. 2021)
+  };
+  Kind kind = Kind::off;
+  /// EF21: how far what is sent moves to the gradient in a step. 1 is EF21; below 1 it is an average over steps, EF21
+  /// with momentum (Fatkhullin, Tyurin and Richtarik 2023).
+  float eta = 1.0F;
+
+  [[nodiscard]] bool ef21() const { return kind == Kind::ef21; }
+  [[nodiscard]] bool averages() const { return ef21() && eta < 1.0F; }
+  bool operator==(const Feedback&) const = default;
+
+  static const Feedback off, residual;
+};
+inline constexpr Feedback Feedback::off{Feedback::Kind::off};
+inline constexpr Feedback Feedback::residual{Feedback::Kind::residual};
 
 /// A codec as written on the command line, `name:key=value,...`, checked and with defaults filled in.
-/// Besides the codec's own parameters, `ef=on|off|ef21` overrides its default for error feedback.
+/// Besides the codec's own parameters, `ef=on|off|ef21|ef21m` overrides its default for error feedback; ef21m takes
+/// `eta`. `reduce=` fixes the way, and `own=exact` belongs to reduce=alltoall.
 struct CodecSpec {
   const CodecDescriptor* descriptor;
   Params params;
-  bool error_feedback;     ///< what was not sent is kept and added to the next step
-  std::string given = {};  ///< the parameters as they were written, without defaults
-  bool ef21 = false;       ///< payloads are differences to what was sent before; error_feedback is false then
+  bool error_feedback;             ///< what was not sent is kept and added to the next step
+  std::string given = {};          ///< the parameters as they were written, without defaults
+  bool ef21 = false;               ///< payloads are differences to what was sent before; error_feedback is false then
+  double eta = 1.0;                ///< with ef21: Feedback::eta, below 1 for ef=ef21m
+  Scheme way = Scheme::automatic;  ///< of an all-reduce; automatic: the caller's
+  bool own_exact = false;          ///< with alltoall: an owner adds its own shard as it is
 
   /// Whether the method brings momentum of its own, so that an optimiser behind it has none.
   [[nodiscard]] bool own_momentum() const {
     return !descriptor->momentum.empty() && params.real(descriptor->momentum) > 0.0;
   }
   [[nodiscard]] Feedback feedback() const {
-    return ef21 ? Feedback::ef21 : error_feedback ? Feedback::residual : Feedback::off;
+    if (ef21) return {Feedback::Kind::ef21, static_cast<float>(eta)};
+    return error_feedback ? Feedback::residual : Feedback::off;
+  }
+  /// The value of `ef`: "ef21m" with its eta, and "on", "off" or "ef21".
+  [[nodiscard]] std::string_view feedback_name() const {
+    return !ef21 ? error_feedback ? "on" : "off" : eta < 1.0 ? "ef21m" : "ef21";
   }
 
   [[nodiscard]] std::string name() const { return std::string{descriptor->name}; }
-  /// params.text(), with ef=... at the end where it is not the codec's default.
+  /// params.text(), with ef=..., reduce=... and own=... at the end where they are not the codec's default.
   [[nodiscard]] std::string params_text() const;
 };
 [[nodiscard]] CodecSpec parse_codec(std::string_view text);
+
+/// A wire format that something deployed sends, as a name for a codec with parameters. parse_codec takes the name where
+/// it takes a codec's, and parameters behind it that the specification leaves open; the result is that of the
+/// specification, which records therefore hold in full.
+struct Preset {
+  std::string_view name;
+  std::string_view spec;
+  std::string_view meaning;  ///< who sends it, and what of it is not in the specification
+};
+/// Sorted by name.
+[[nodiscard]] std::span<const Preset> presets();
+/// Null where there is none of that name.
+[[nodiscard]] const Preset* find_preset(std::string_view name);
+
+/// parse_codec for a codec that a record names, which need not be able to run: the file of a prototype is not read.
+[[nodiscard]] CodecSpec parse_recorded_codec(std::string_view text);
 /// The codecs that a list names, each as parse_codec takes it: "topk,qsgd:bits=4" is two, and "topk:ratio=[0.001,0.01]"
 /// is one for each value in brackets; several brackets make every combination. What follows a comma belongs to the
 /// codec before it where it is key=value. Throws Fault::usage for brackets that do not close, and for over 1000 codecs.
@@ -133,6 +186,10 @@ struct CodecSpec {
 /// True when this build can run the method on a GPU: its codec, or its own reducer where it has one.
 [[nodiscard]] inline bool on_cuda(const CodecDescriptor& codec) {
   return codec.aggregation == Aggregation::own ? codec.gpu.reducer != nullptr : codec.gpu.codec != nullptr;
+}
+/// True when each unit needs a codec of its own: make_codec is given the unit's layout.
+[[nodiscard]] inline bool made_for_layout(const CodecDescriptor& codec) {
+  return codec.by_layout || codec.knows_layout;
 }
 /// True when some build of it can be made for one rank alone: encode, decode_add.
 [[nodiscard]] inline bool has_codec(const CodecDescriptor& codec) {

@@ -97,10 +97,13 @@ template <Space S>
 template <Space S>
 class AllToAllReducer final : public CodecReducer<S> {
  public:
-  /// `op`: all_reduce or reduce_scatter.
+  /// `op`: all_reduce or reduce_scatter. `own_exact`: an owner adds its own shard as it is, before those of the others,
+  /// instead of what its payload says; without error feedback.
   AllToAllReducer(const std::shared_ptr<const Codec<S>>& codec, std::size_t n, int ranks, Feedback feedback,
-                  Queue<S> queue, Collective op)
-      : AllToAllReducer{std::make_shared<ShardedCodec<S>>(codec, n, ranks), codec, n, ranks, feedback, queue, op} {}
+                  Queue<S> queue, Collective op, bool own_exact)
+      : AllToAllReducer{std::make_shared<ShardedCodec<S>>(codec, n, ranks), codec, n, ranks, feedback, queue, op} {
+    own_exact_ = own_exact;
+  }
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
 
@@ -118,8 +121,15 @@ class AllToAllReducer final : public CodecReducer<S> {
              [&] { this->sender_.encode(queue, gradient, side, context, work.exchanged.out, work.scratch); });
     in_phase(clock, Phase::communicate, queue, [&] { exchange_.exchange(comm, queue, work.exchanged); });
     in_phase(clock, Phase::decode, queue, [&] {
-      fill_zero(queue, part(me));
-      codec.decode_add_all(queue, exchange_.payloads(), 1.0F, part(me), work.scratch);
+      std::span<const View<const std::byte, S>> payloads = exchange_.payloads();
+      if (own_exact_) {
+        const auto mine = static_cast<std::size_t>(me);
+        codec.decode_add_all(queue, payloads.first(mine), 1.0F, part(me), work.scratch);
+        payloads = payloads.subspan(mine + 1);
+      } else {
+        fill_zero(queue, part(me));
+      }
+      codec.decode_add_all(queue, payloads, 1.0F, part(me), work.scratch);
       scale(queue, part(me), 1.0F / static_cast<float>(p));
     });
     this->last_ = work.exchanged.out;
@@ -137,7 +147,7 @@ class AllToAllReducer final : public CodecReducer<S> {
       for (int i = 0; i < p; ++i)
         codec.decode_add(queue, gather_->payloads()[static_cast<std::size_t>(i)], 1.0F, part(i), work.scratch);
     });
-    this->payload_bytes_ += gather_->size(me) - exchange_.payloads()[static_cast<std::size_t>(me)].size();
+    this->payload_bytes_ += gather_->size(me);
     mine_ = me;
   }
   void reset(Queue<S> queue) override {
@@ -149,15 +159,12 @@ class AllToAllReducer final : public CodecReducer<S> {
     for (auto& owner : owners_) owner->visit_state(visitor);
   }
   [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override { return {.shards = true}; }
-  /// Values of the shards for others and of the mean, counted like the payload's bytes; in a reduce-scatter those of
-  /// all shards.
+  /// Values of all shards and of the mean, counted like the payload's bytes.
   [[nodiscard]] std::uint64_t values_sent(Queue<S> queue) const override {
     const std::uint64_t shards = CodecReducer<S>::values_sent(queue);
     if (!gather_) return shards;
     const std::size_t n = ring_segment(this->n_, mine_, static_cast<int>(exchange_.slots().count())).count;
-    const auto own = static_cast<std::size_t>(mine_);
-    const Codec<S>& codec = shards_->of_segment();
-    return shards - codec.values_in(exchange_.payloads()[own], n) + codec.values_in(gather_->payloads()[own], n);
+    return shards + shards_->of_segment().values_in(gather_->payloads()[static_cast<std::size_t>(mine_)], n);
   }
 
  private:
@@ -195,6 +202,7 @@ class AllToAllReducer final : public CodecReducer<S> {
 
   std::shared_ptr<ShardedCodec<S>> shards_;
   Collective op_;
+  bool own_exact_ = false;
   PayloadExchange<S> exchange_;
   std::optional<PayloadGather<S>> gather_;
   std::vector<std::unique_ptr<SendingSide<S>>> owners_;

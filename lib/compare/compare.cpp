@@ -120,6 +120,10 @@ std::string label_of(const std::vector<Row>& rows, const Row& row, bool with_tim
   if (parts[2] != "all") label += " " + parts[2];
   if (varies(3)) label += " " + parts[3];
   if (varies(5)) label += " " + parts[5] + " ranks";
+  const auto other_seed = [&](const Row& other) {
+    return !other.key.parts[6].empty() && other.key.parts[6] != parts[6];
+  };
+  if (!parts[6].empty() && std::any_of(rows.begin(), rows.end(), other_seed)) label += " seed " + parts[6];
   if (with_timing && varies(7)) label += " " + parts[7];
   if (parts[8] != "1") label += " pipelined";
   return label;
@@ -241,6 +245,30 @@ void judge(std::vector<TimeDifference>& times, double margin) {
   }
 }
 
+/// Captures are told apart by the hash of the file where both runs have it, else by its name and model, and their parts
+/// by the iterations.
+std::string other_capture(const BenchRun& a, const BenchRun& b) {
+  if (a.table.rows().empty() || b.table.rows().empty()) return "";
+  const auto differs = [&](const char* column) {
+    const std::string x = text_at(a.table, 0, column), y = text_at(b.table, 0, column);
+    return !x.empty() && !y.empty() && x != y;
+  };
+  const auto words = [](const BenchRun& run) {
+    std::string text = text_at(run.table, 0, "file");
+    if (const std::string model = text_at(run.table, 0, "model"); !model.empty()) text += fmt::format(" of {}", model);
+    text +=
+        fmt::format(", iterations {} to {}", text_at(run.table, 0, "first_step"), text_at(run.table, 0, "last_step"));
+    if (!run.capture_sha256.empty()) text += fmt::format(" (SHA-256 {}...)", run.capture_sha256.substr(0, 12));
+    return text;
+  };
+  const bool hashed = !a.capture_sha256.empty() && !b.capture_sha256.empty();
+  const bool other_file = hashed ? a.capture_sha256 != b.capture_sha256 : differs("file") || differs("model");
+  const bool other_steps = differs("first_step") || differs("last_step");
+  if (!other_file && !other_steps) return "";
+  return fmt::format("{}: A is of {}, and B of {}", other_file ? "two captures" : "other steps of a capture", words(a),
+                     words(b));
+}
+
 }  // namespace
 
 std::string_view name_of(TimeVerdict verdict) {
@@ -268,6 +296,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
   const auto version = [](const BenchRun& run) {
     return run.table.rows().empty() ? std::string{} : text_at(run.table, 0, "schema_version");
   };
+  out.other_capture = other_capture(a, b);
   out.versions_differ = version(a) != version(b);
   std::set<std::size_t> taken;
   std::mt19937_64 random{1};

@@ -20,6 +20,7 @@ struct BenchRun {
   };
   std::string path;
   Table table = {"bench", {}};
+  std::string capture_sha256 = {};  ///< of the capture, which a CSV does not say
   /// For each row of the table the samples of encode, comm, decode and total. A CSV has none.
   std::vector<std::array<Samples, 4>> samples = {};
 };
@@ -64,6 +65,7 @@ struct Comparison {
   std::vector<TimeDifference> times;
   std::vector<std::string> only_a, only_b;  ///< rows without a partner
   std::size_t rows = 0;                     ///< of both runs
+  std::string other_capture = {};           ///< what tells that B is of another capture than A; empty: nothing does
   bool versions_differ = false;             ///< of the table's schema: then payload bytes and what follows are left out
 
   /// B is worse, or is not the same where it must be: a byte or an error changed, a row is gone, a time is slower.

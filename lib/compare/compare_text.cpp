@@ -71,7 +71,8 @@ Json json_list(const std::vector<std::string>& rows) {
 }  // namespace
 
 std::string to_text(const Comparison& c, bool all) {
-  std::string out =
+  std::string out = c.other_capture.empty() ? "" : wrapped(fmt::format("The runs are of {}.", c.other_capture), 80);
+  out +=
       fmt::format("{} rows of both: bytes and errors {}\n{}\n", c.rows,
                   c.changed.empty() ? "are the same" : fmt::format("differ in {} cells", c.changed.size()), counts(c));
   if (c.versions_differ) out += "payload bytes and element ratios mean something else in the other schema: left out\n";
@@ -93,7 +94,8 @@ std::string to_text(const Comparison& c, bool all) {
 }
 
 std::string to_markdown(const Comparison& c, bool all) {
-  std::string out =
+  std::string out = c.other_capture.empty() ? "" : fmt::format("The runs are of {}.\n\n", c.other_capture);
+  out +=
       fmt::format("**{}**: {} rows of both, bytes and errors {}; {}.\n", verdict_of(c), c.rows,
                   c.changed.empty() ? "are the same" : fmt::format("differ in {} cells", c.changed.size()), counts(c));
   if (!c.changed.empty() || !c.only_a.empty() || !c.only_b.empty()) {
@@ -122,6 +124,7 @@ Json to_json(const Comparison& c, const CompareOptions& options) {
   out["regression"] = c.regression();
   out["margin"] = options.margin;
   out["tolerance"] = options.tolerance;
+  out["other_capture"] = c.other_capture.empty() ? Json{} : Json(c.other_capture);
   out["rows"] = c.rows;
   out["changed"] = Json::array();
   for (const auto& d : c.changed)
@@ -159,6 +162,9 @@ BenchRun read_bench_run(const std::string& path) {
       throw Error{Fault::data, fmt::format("{}: not a record of gradtool bench --json", path)};
     const Json& rows = json.at("rows");
     run.table = table_from_json("bench", rows, path);
+    if (const Json file = json.value("file", Json::object());
+        file.is_object() && file.contains("sha256") && file["sha256"].is_string())
+      run.capture_sha256 = file["sha256"].get<std::string>();
     for (const Json& row : rows) {
       auto& samples = run.samples.emplace_back();
       if (!row.contains("samples_us")) continue;

@@ -187,11 +187,15 @@ std::string read_file(const std::string& path, std::uint64_t most_bytes, const s
 
 namespace {
 
+/// HDF5's signature stands at byte 0, or behind a user block of 512 bytes or a power of two times as many.
 bool is_hdf5(const std::string& path) {
   constexpr std::string_view kSignature{"\x89HDF\r\n\x1a\n", 8};
   std::array<char, kSignature.size()> head{};
-  return std::ifstream{path, std::ios::binary}.read(head.data(), head.size()) &&
-         std::string_view{head.data(), head.size()} == kSignature;
+  std::ifstream file{path, std::ios::binary};
+  for (std::streamoff at = 0; file.seekg(at) && file.read(head.data(), head.size()); at = at == 0 ? 512 : 2 * at) {
+    if (std::string_view{head.data(), head.size()} == kSignature) return true;
+  }
+  return false;
 }
 
 }  // namespace

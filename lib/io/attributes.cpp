@@ -1,35 +1,18 @@
 #include "lib/io/attributes.hpp"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <span>
 #include <string>
 
 #include "lib/io/hdf5.hpp"
+#include "lib/io/raw_file.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {
-
-/// What an attribute holds instead of the text: the length of the text, the address of its heap (a "collection" in the
-/// words of HDF5) and the number of the object in it.
-struct Reference {
-  std::uint64_t length, collection, object;
-};
-constexpr std::size_t kReferenceBytes = 16;
-
-std::uint64_t little_endian(std::span<const unsigned char> bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | bytes[i];
-  return value;
-}
 
 /// Type conversion, for HDF5, from a reference to opaque bytes. It leaves the bytes as they are, so that HDF5 does not
 /// follow the reference.
@@ -40,102 +23,13 @@ herr_t keep_bytes(hid_t, hid_t, H5T_cdata_t* data, std::size_t, std::size_t, std
 
 hid_t opaque_reference() {
   static const hid_t type = [] {
-    const hid_t opaque = checked_id(H5Tcreate(H5T_OPAQUE, kReferenceBytes), "make a type");
+    const hid_t opaque = checked_id(H5Tcreate(H5T_OPAQUE, HeapReference::kBytes), "make a type");
     const Datatype text{checked_id(H5Tcopy(H5T_C_S1), "make a type")};
     checked(H5Tset_size(text.get(), H5T_VARIABLE), "make a type");
     checked(H5Tregister(H5T_PERS_SOFT, "text reference", text.get(), opaque, keep_bytes), "make a type");
     return opaque;
   }();
   return type;
-}
-
-/// Reads bytes of the file at HDF5's addresses, which count from the end of the user block.
-class RawFile {
- public:
-  explicit RawFile(hid_t object) : file_{H5Iget_file_id(object)} {
-    void* handle = nullptr;
-    struct stat now {};
-    sound_ = H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) >= 0 && fstat(*static_cast<int*>(handle), &now) == 0;
-    if (!sound_) return;
-    descriptor_ = *static_cast<int*>(handle);
-    // A file has thousands of texts, and HDF5 copies a whole property list for the two numbers that are asked for here.
-    thread_local struct stat known {};
-    thread_local std::optional<hsize_t> base;
-    const bool same = known.st_dev == now.st_dev && known.st_ino == now.st_ino &&
-                      known.st_ctim.tv_sec == now.st_ctim.tv_sec && known.st_ctim.tv_nsec == now.st_ctim.tv_nsec;
-    if (!same) base = userblock(file_.get());
-    known = now;
-    sound_ = base.has_value();
-    base_ = base.value_or(0);
-  }
-  /// Returns false when the file does not have that many bytes at `address`.
-  bool read(std::uint64_t address, std::span<unsigned char> out) {
-    if (out.size() > window_.size()) return read_now(address, out) == out.size();
-    // A collection is read object by object; mostly all of it is in the window.
-    if (address < window_begin_ || address - window_begin_ > window_bytes_ ||
-        out.size() > window_bytes_ - (address - window_begin_)) {
-      window_begin_ = address;
-      window_bytes_ = read_now(address, window_);
-    }
-    if (address < window_begin_ || out.size() > window_bytes_) return false;
-    std::copy_n(window_.begin() + static_cast<std::ptrdiff_t>(address - window_begin_), out.size(), out.begin());
-    return true;
-  }
-
- private:
-  /// Bytes before HDF5's own; empty when addresses or lengths have another size than 8 bytes.
-  static std::optional<hsize_t> userblock(hid_t file) {
-    const Properties creation{H5Fget_create_plist(file)};
-    hsize_t bytes = 0;
-    std::size_t addresses = 0, lengths = 0;
-    if (H5Pget_userblock(creation.get(), &bytes) < 0 || H5Pget_sizes(creation.get(), &addresses, &lengths) < 0 ||
-        addresses != 8 || lengths != 8)
-      return std::nullopt;
-    return bytes;
-  }
-  /// Returns how many bytes the file has there, out.size() at most.
-  std::size_t read_now(std::uint64_t address, std::span<unsigned char> out) const {
-    constexpr std::uint64_t kLast = std::numeric_limits<off_t>::max();
-    if (!sound_ || address > kLast - base_ || out.size() > kLast - base_ - address) return 0;
-    const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(base_ + address));
-    return got < 0 ? 0 : static_cast<std::size_t>(got);
-  }
-
-  File file_;
-  hsize_t base_ = 0;
-  bool sound_ = false;
-  int descriptor_ = -1;
-  std::array<unsigned char, 4096> window_{};  ///< bytes from `window_begin_` on; HDF5's collections mostly have as many
-  std::uint64_t window_begin_ = 0;
-  std::size_t window_bytes_ = 0;
-};
-
-/// Finds the object that `wanted` names in its collection and reads it into `text`; returns false when the collection
-/// is damaged. A collection (HDF5 file format specification 3.0, section III.E) is a header of 16 bytes, which holds
-/// its size, followed by objects. Each object has a header of 16 bytes and is padded to 8 bytes; object 0 is the free
-/// rest.
-bool find_text(RawFile& file, const Reference& wanted, std::string& text) {
-  std::array<unsigned char, 16> header;
-  if (!file.read(wanted.collection, header)) return false;
-  if (std::memcmp(header.data(), "GCOL\1", 5) != 0) return false;
-  const std::uint64_t size = little_endian(std::span{header}.subspan(8, 8));
-  std::uint64_t offset = header.size();
-  // Objects have 16-bit numbers; this bound ends the loop also in a damaged collection.
-  for (int count = 0; count < 0x10000 && offset < size && size - offset >= header.size(); ++count) {
-    if (wanted.collection > std::numeric_limits<std::uint64_t>::max() - offset) return false;
-    if (!file.read(wanted.collection + offset, header)) return false;
-    const std::uint64_t object = little_endian(std::span{header}.first(2));
-    const std::uint64_t bytes = little_endian(std::span{header}.subspan(8, 8));
-    const std::uint64_t available = size - offset - header.size();
-    if (object == 0 || bytes > available) return false;
-    if (object == wanted.object) {
-      text.resize(wanted.length);
-      return wanted.length <= bytes && file.read(wanted.collection + offset + header.size(),
-                                                 {reinterpret_cast<unsigned char*>(text.data()), text.size()});
-    }
-    offset += header.size() + (bytes + 7) / 8 * 8;
-  }
-  return false;
 }
 
 /// The value of `attribute`, which is one text of variable length. HDF5 stores such a text in a global heap of the
@@ -147,21 +41,16 @@ bool find_text(RawFile& file, const Reference& wanted, std::string& text) {
 std::string read_heap_text(hid_t attribute, std::size_t max_bytes, const Place& place, const char* name) {
   const auto fail = [&](const char* problem) { place.fail(std::string{"the attribute '"} + name + "' " + problem); };
   const hid_t opaque = opaque_reference();
-  std::array<unsigned char, 2 * kReferenceBytes> bytes{};
+  std::array<unsigned char, 2 * HeapReference::kBytes> bytes{};
   // A file whose addresses have another size than 8 bytes has references of another size; RawFile refuses it.
   if (H5Aget_storage_size(attribute) > bytes.size()) fail("cannot be read");
   if (H5Aread(attribute, opaque, bytes.data()) < 0) fail("cannot be read");
-  const std::span all{bytes};
-  const Reference reference{little_endian(all.first(4)), little_endian(all.subspan(4, 8)),
-                            little_endian(all.subspan(12, 4))};
-  std::string text;
-  if (reference.length == 0) return text;
+  const HeapReference reference{bytes};
+  if (reference.length == 0) return {};
   if (reference.length > max_bytes) fail("is too long, or damaged");
-  RawFile file{attribute};
-  if (!find_text(file, reference, text)) fail("is damaged");
-  // C strings may be stored together with their terminating zero.
-  text.resize(std::min(text.size(), text.find('\0')));
-  return text;
+  auto text = RawFile{attribute}.text(reference);
+  if (!text) fail("is damaged");
+  return *std::move(text);
 }
 
 constexpr std::size_t kMaxText = std::size_t{1} << 20;

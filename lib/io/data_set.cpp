@@ -104,6 +104,14 @@ DataSet::DataSet(hid_t parent, const Place& parent_place, const std::string& nam
   }
 }
 
+DataSet::DataSet(PlainSet plain, Place place, RawFile& file)
+    : place_{std::move(place)},
+      raw_{&file},
+      plain_{std::move(plain)},
+      dims_{plain_.dims},
+      chunk_{plain_.chunk},
+      number_{next_number()} {}
+
 void DataSet::check_layout(hid_t creation) {
   const H5D_layout_t layout = H5Pget_layout(creation);
   if (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation) != 0) {
@@ -167,6 +175,7 @@ std::string DataSet::dims_text() const {
 }
 
 Dtype DataSet::value_dtype() const {
+  if (raw_ != nullptr) return plain_.dtype;
   for (const hid_t type : {H5T_IEEE_F32LE, H5T_IEEE_F32BE}) {
     if (H5Tequal(type_.get(), type) > 0) return Dtype::f32;
   }
@@ -197,12 +206,12 @@ void DataSet::expect_floats() const {
 
 void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
   if (virtual_) return;
-  std::uint64_t bytes = H5Tget_size(type_.get());
+  std::uint64_t bytes = raw_ != nullptr ? size_of(plain_.dtype) : H5Tget_size(type_.get());
   for (const hsize_t extent : dims_) bytes = saturating_product(bytes, extent);
   if (filters_.empty() && bytes > file_bytes) {
     place_.fail(fmt::format("declares the extent {}, more than the whole file holds", dims_text()));
   }
-  if (!all_written && filters_.empty()) return;
+  if ((!all_written && filters_.empty()) || raw_ != nullptr) return;  // all chunks of a plain set exist
   if (chunk_.empty()) {
     if (H5Dget_storage_size(dataset_.get()) < bytes) place_.fail("was never written in full");
     return;
@@ -224,6 +233,7 @@ void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
 void DataSet::read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
                    void* out) const {
   be_quiet();
+  if (raw_ != nullptr) return read_plain(start, count, static_cast<std::byte*>(out));
   if (virtual_) return read_mapped(start, count, memory_type, static_cast<std::byte*>(out));
   if (!filters_.empty()) return read_filtered(start, count, memory_type, static_cast<std::byte*>(out));
   const int rank = static_cast<int>(count.size());
@@ -252,8 +262,8 @@ void DataSet::read_mapped(const std::vector<hsize_t>& start, const std::vector<h
   }
 }
 
-void DataSet::read_filtered(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
-                            std::byte* out) const {
+template <class Open, class Copy>
+void DataSet::walk(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, Open open, Copy copy) const {
   const Index chunk = padded(chunk_, 1), from = padded(start, 0), size = padded(count, 1), extent = padded(dims_, 1);
   Index end{};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -261,21 +271,7 @@ void DataSet::read_filtered(const std::vector<hsize_t>& start, const std::vector
     if (size[i] == 0) return;
     end[i] = from[i] + size[i];
   }
-  const std::size_t stored_bytes = H5Tget_size(type_.get()), value_bytes = H5Tget_size(memory_type);
-  const bool converts = H5Tequal(type_.get(), memory_type) <= 0;
-  std::vector<std::byte> row;
-  // A row is what lies together in a chunk and in the box: values along the last axis.
-  const auto copy_row = [&](const std::byte* values, std::byte* to, std::size_t length) {
-    if (!converts) {
-      std::memcpy(to, values, length * value_bytes);
-      return;
-    }
-    row.resize(length * std::max(stored_bytes, value_bytes));
-    std::memcpy(row.data(), values, length * stored_bytes);
-    checked(H5Tconvert(type_.get(), memory_type, length, row.data(), nullptr, H5P_DEFAULT), "convert values");
-    std::memcpy(to, row.data(), length * value_bytes);
-  };
-  const auto copy_chunk = [&](const std::vector<std::byte>& bytes, const Index& corner) {
+  const auto copy_chunk = [&](const Index& corner) {
     Index low{}, high{};
     for (std::size_t i = 0; i < 3; ++i) {
       low[i] = std::max(from[i], corner[i]);
@@ -285,20 +281,64 @@ void DataSet::read_filtered(const std::vector<hsize_t>& start, const std::vector
       for (hsize_t b = low[1]; b < high[1]; ++b) {
         const hsize_t in = ((a - corner[0]) * chunk[1] + b - corner[1]) * chunk[2] + low[2] - corner[2];
         const hsize_t at = ((a - from[0]) * size[1] + b - from[1]) * size[2] + low[2] - from[2];
-        copy_row(bytes.data() + in * stored_bytes, out + at * value_bytes, high[2] - low[2]);
+        copy(in, at, high[2] - low[2]);
       }
     }
   };
-  const auto missing = static_cast<std::ptrdiff_t>(3 - count.size());
   Index corner{};
   for (corner[0] = from[0] / chunk[0] * chunk[0]; corner[0] < end[0]; corner[0] += chunk[0]) {
     for (corner[1] = from[1] / chunk[1] * chunk[1]; corner[1] < end[1]; corner[1] += chunk[1]) {
       for (corner[2] = from[2] / chunk[2] * chunk[2]; corner[2] < end[2]; corner[2] += chunk[2]) {
-        const auto unpack_here = [&] { return unpack({corner.begin() + missing, corner.end()}); };
-        copy_chunk(chunk_cache().get({number_, {corner[0], corner[1], corner[2]}}, unpack_here), corner);
+        open(corner);
+        copy_chunk(corner);
       }
     }
   }
+}
+
+void DataSet::read_plain(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, std::byte* out) const {
+  const std::size_t value_bytes = size_of(plain_.dtype);
+  const Index chunk = padded(chunk_, 1), extent = padded(dims_, 1);
+  const auto chunks = [&](std::size_t axis) { return (extent[axis] + chunk[axis] - 1) / chunk[axis]; };
+  std::uint64_t address = 0;
+  walk(
+      start, count,
+      [&](const Index& corner) {
+        const hsize_t row = corner[0] / chunk[0] * chunks(1) + corner[1] / chunk[1];
+        address = plain_.addresses[row * chunks(2) + corner[2] / chunk[2]];
+      },
+      [&](hsize_t in, hsize_t at, hsize_t length) {
+        const std::span<std::byte> to{out + at * value_bytes, length * value_bytes};
+        if (!raw_->read(address + in * value_bytes, {reinterpret_cast<unsigned char*>(to.data()), to.size()}))
+          place_.fail("has values that cannot be read: the file is damaged or truncated");
+      });
+}
+
+void DataSet::read_filtered(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
+                            std::byte* out) const {
+  const std::size_t stored_bytes = H5Tget_size(type_.get()), value_bytes = H5Tget_size(memory_type);
+  const bool converts = H5Tequal(type_.get(), memory_type) <= 0;
+  const auto missing = static_cast<std::ptrdiff_t>(3 - count.size());
+  const std::vector<std::byte>* bytes = nullptr;
+  std::vector<std::byte> row;
+  walk(
+      start, count,
+      [&](const Index& corner) {
+        const auto unpack_here = [&] { return unpack({corner.begin() + missing, corner.end()}); };
+        bytes = &chunk_cache().get({number_, {corner[0], corner[1], corner[2]}}, unpack_here);
+      },
+      [&](hsize_t in, hsize_t at, hsize_t length) {
+        const std::byte* const values = bytes->data() + in * stored_bytes;
+        std::byte* const to = out + at * value_bytes;
+        if (!converts) {
+          std::memcpy(to, values, length * value_bytes);
+          return;
+        }
+        row.resize(length * std::max(stored_bytes, value_bytes));
+        std::memcpy(row.data(), values, length * stored_bytes);
+        checked(H5Tconvert(type_.get(), memory_type, length, row.data(), nullptr, H5P_DEFAULT), "convert values");
+        std::memcpy(to, row.data(), length * value_bytes);
+      });
 }
 
 std::vector<std::byte> DataSet::unpack(const std::vector<hsize_t>& offset) const {

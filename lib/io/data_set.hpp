@@ -11,6 +11,7 @@
 #include "lib/io/filters.hpp"
 #include "lib/io/hdf5.hpp"
 #include "lib/io/mapping.hpp"
+#include "lib/io/plain_tensor.hpp"
 
 namespace gradtool::hdf5 {
 
@@ -32,6 +33,9 @@ class DataSet {
   /// Throws Fault::data when the object is not a data set, has another number of dimensions than `rank`, or cannot be
   /// read here.
   DataSet(hid_t parent, const Place& parent_place, const std::string& name, int rank, Values values = Values::here);
+
+  /// A set that was read without HDF5, whose values `file`, which must outlive this, has.
+  DataSet(PlainSet plain, Place place, RawFile& file);
 
   [[nodiscard]] const Place& place() const { return place_; }
   [[nodiscard]] hid_t id() const { return dataset_.get(); }
@@ -58,13 +62,18 @@ class DataSet {
   void expect_stored(std::uint64_t file_bytes, bool all_written) const;
 
   /// Reads the box [start, start + count), which lies in the extent, as values of `memory_type`, to which HDF5
-  /// converts. Throws Fault::data when that fails. Chunks with filters are unpacked into a cache that all data sets of
-  /// the process share and that holds 16 MiB at most, or one chunk.
+  /// converts; of a plain set its own type must be asked for. Throws Fault::data when that fails. Chunks with filters
+  /// are unpacked into a cache that all data sets of the process share and that holds 16 MiB at most, or one chunk.
   void read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type, void* out) const;
 
  private:
   using Index = std::array<hsize_t, 3>;  ///< of a chunk, or a value; leading axes that the data set lacks are 0
   void check_layout(hid_t creation);
+  /// Walks over the box [start, start + count): calls open(corner) for each chunk that has a part of it, and then
+  /// copy(in, at, length) for each row of values along the last axis: its place in the chunk, in the box, its length.
+  template <class Open, class Copy>
+  void walk(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, Open open, Copy copy) const;
+  void read_plain(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, std::byte* out) const;
   void read_mapped(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
                    std::byte* out) const;
   [[nodiscard]] Filters check_filters(hid_t creation, std::size_t chunk_bytes) const;
@@ -73,6 +82,8 @@ class DataSet {
   [[nodiscard]] std::vector<std::byte> unpack(const std::vector<hsize_t>& offset) const;
 
   Place place_;
+  RawFile* raw_ = nullptr;  ///< of a plain set, which needs no object of HDF5
+  PlainSet plain_;
   Dataset dataset_;
   Datatype type_;
   Dataspace space_;

@@ -57,6 +57,10 @@ struct StepInfo {
   /// values or NaN, and the optimizer skipped the step.
   std::vector<std::uint8_t> overflow{};
 
+  /// For each worker what its gradient counts in the exact result, such as the number of its tokens; or empty, where
+  /// all count alike. Finite and at least 0.
+  std::vector<double> batch_weight{};
+
   /// So many iterations directly before this step were captured and left out because they overflowed (UsableSteps).
   std::int64_t overflowed_before = 0;
 
@@ -161,6 +165,7 @@ struct WriterOptions {
   bool with_loss = true;
   bool with_compute_seconds = false;
   bool with_overflow = false;
+  bool with_batch_weight = false;
   bool with_readiness = false;
 };
 

@@ -166,7 +166,7 @@ void ValueSet::write_part(std::uint64_t step, std::uint64_t worker, std::uint64_
 /// The columns of /steps; those that WriterOptions switches off are absent.
 struct WritableSteps {
   GrowingSet iteration;
-  std::optional<GrowingSet> epoch, learning_rate, loss, compute_seconds, overflow;
+  std::optional<GrowingSet> epoch, learning_rate, loss, compute_seconds, overflow, batch_weight;
 };
 
 /// The data sets of one tensor.
@@ -231,7 +231,7 @@ int descriptor_of(hid_t file) {
 
 WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   const auto group = make_group(file, "steps");
-  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}, {}};
+  WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}, {}, {}};
   if (options.with_epoch) steps.epoch = make_column(group.get(), "epoch", H5T_IEEE_F64LE);
   if (options.with_learning_rate) steps.learning_rate = make_column(group.get(), "learning_rate", H5T_IEEE_F64LE);
   const auto make_by_worker = [&](const char* name, hid_t type, std::size_t size) {
@@ -243,6 +243,7 @@ WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   if (options.with_compute_seconds)
     steps.compute_seconds = make_by_worker("compute_seconds", H5T_IEEE_F64LE, sizeof(double));
   if (options.with_overflow) steps.overflow = make_by_worker("overflow", H5T_STD_U8LE, 1);
+  if (options.with_batch_weight) steps.batch_weight = make_by_worker("batch_weight", H5T_IEEE_F64LE, sizeof(double));
   return steps;
 }
 
@@ -371,6 +372,12 @@ void GradientWriter::Impl::append_columns() {
     columns->overflow->grow_to(steps + 1);
     columns->overflow->write({steps, 0}, {1, workers}, H5T_NATIVE_UINT8, current->overflow.data());
   }
+  if (columns->batch_weight) {
+    std::vector<double> values = current->batch_weight;
+    values.resize(workers, kUnknown);
+    columns->batch_weight->grow_to(steps + 1);
+    columns->batch_weight->write({steps, 0}, {1, workers}, H5T_NATIVE_DOUBLE, values.data());
+  }
 }
 
 /// Sets the attribute `mark` to 1 and closes the file.
@@ -420,6 +427,8 @@ void GradientWriter::begin_step(const StepInfo& step) {
   expects(step.loss.empty() || step.loss.size() == impl_->workers, "a step needs one loss per worker, or none");
   expects(step.compute_seconds.empty() || step.compute_seconds.size() == impl_->workers,
           "a step needs one time of computation per worker, or none");
+  expects(step.batch_weight.empty() || (impl_->columns->batch_weight && step.batch_weight.size() == impl_->workers),
+          "a step has one weight per worker, or none, and only where the file has that column");
   expects(step.overflow.size() == (impl_->columns->overflow ? impl_->workers : 0),
           "a step needs one mark of overflow per worker exactly where the file has that column");
   expect_valid(impl_->steps < static_cast<std::size_t>(schema::kMaxSteps),

@@ -43,7 +43,8 @@ void write_root(hid_t root, const FileInfo& info) {
   write_integer(root, "schema_version", schema::kVersion);
   write_integer(root, "complete", 0);
   write_integer(root, "interrupted", 0);
-  write_text(root, "producer", info.producer.empty() ? "gradtool " GRADTOOL_VERSION : info.producer);
+  write_text(root, "producer",
+             info.producer.empty() ? "gradtool " GRADTOOL_VERSION " (" GRADTOOL_COMMIT ")" : info.producer);
   write_text(
       root, "created",
       info.created.empty() ? fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))) : info.created);

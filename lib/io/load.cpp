@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
-#include <set>
+#include <string_view>
+#include <unordered_set>
 
 #include "lib/core/text.hpp"
 #include "lib/io/attributes.hpp"
@@ -46,6 +48,7 @@ std::vector<const DataSet*> data_sets(const StoredSteps& steps, const std::vecto
     if (set) sets.push_back(&*set);
   };
   add(steps.epoch), add(steps.learning_rate), add(steps.loss), add(steps.compute_seconds), add(steps.overflow);
+  add(steps.batch_weight);
   for (const auto& tensor : tensors) {
     sets.push_back(&tensor.gradient);
     add(tensor.second_moment), add(tensor.weight);
@@ -125,9 +128,10 @@ StoredSteps open_steps(hid_t file, const Place& root, std::int64_t workers) {
                     optional_column(group.get(), place, "learning_rate", 1),
                     optional_column(group.get(), place, "loss", 2),
                     optional_column(group.get(), place, "compute_seconds", 2),
-                    optional_column(group.get(), place, "overflow", 2, &DataSet::expect_integers)};
+                    optional_column(group.get(), place, "overflow", 2, &DataSet::expect_integers),
+                    optional_column(group.get(), place, "batch_weight", 2)};
   steps.iteration.expect_integers();
-  for (const auto* set : {&steps.loss, &steps.compute_seconds, &steps.overflow}) {
+  for (const auto* set : {&steps.loss, &steps.compute_seconds, &steps.overflow, &steps.batch_weight}) {
     if (!*set || (*set)->dims()[1] == static_cast<std::uint64_t>(workers)) continue;
     (*set)->place().fail(fmt::format("has the extent {}, but the file's attribute 'workers' is {} (dimension 2)",
                                      (*set)->dims_text(), workers));
@@ -159,6 +163,23 @@ void expect_stored(const StoredSteps& steps, const std::vector<StoredTensor>& te
   for (const DataSet* set : data_sets(steps, tensors)) set->expect_stored(file_bytes, complete);
 }
 
+namespace {
+
+/// The weights of one step; none where they are not known.
+std::vector<double> load_batch_weight(const DataSet& column, std::size_t step, std::size_t workers) {
+  std::vector<double> weights(workers);
+  column.read({step, 0}, {1, workers}, H5T_NATIVE_DOUBLE, weights.data());
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return std::isnan(weight); })) return {};
+  for (const double weight : weights) {
+    if (std::isfinite(weight) && weight >= 0.0) continue;
+    column.place().fail(fmt::format(
+        "has the value {} at step {}; must be finite and at least 0, or NaN for all workers of a step", weight, step));
+  }
+  return weights;
+}
+
+}  // namespace
+
 std::vector<StepInfo> load_steps(const StoredSteps& steps, std::size_t count, std::size_t workers) {
   std::vector<StepInfo> rows(count);
   std::vector<std::int64_t> iterations(count);
@@ -189,25 +210,40 @@ std::vector<StepInfo> load_steps(const StoredSteps& steps, std::size_t count, st
     }
     rows[s].overflow.assign(overflow.begin(), overflow.end());
   }
+  for (std::size_t s = 0; steps.batch_weight && s < count; ++s) {
+    rows[s].batch_weight = load_batch_weight(*steps.batch_weight, s, workers);
+  }
   return rows;
 }
 
 namespace {
 
+/// A member of /tensors.
+struct Member {
+  std::string name;
+  std::uint64_t address;  ///< of its object header; 0 where it is not known
+};
+
 /// The members of /tensors by their numbers, which decide the order. "0010" and "10" are the same number.
-std::map<std::uint64_t, std::string> numbered_members(hid_t group, const Place& place) {
+std::map<std::uint64_t, Member> numbered_members(hid_t group, const Place& place) {
   struct Visit {
-    std::map<std::uint64_t, std::string> members;
+    std::map<std::uint64_t, Member> members;
     std::string bad, twice;
     bool too_many = false;
   } visit;
-  const auto note = [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
+  const auto note = [](hid_t, const char* name, const H5L_info_t* info, void* out) -> herr_t {
     auto& seen = *static_cast<Visit*>(out);
     const std::string text{name};
     std::uint64_t number = 0;
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (status != std::errc{} || end != text.data() + text.size()) return seen.bad = text, 1;
-    if (!seen.members.emplace(number, text).second) return seen.twice = text, 1;
+    std::uint64_t address = 0;
+#if !H5_VERSION_GE(1, 12, 0)  // newer ones have a token in its place
+    if (info->type == H5L_TYPE_HARD) address = info->u.address;
+#else
+    static_cast<void>(info);
+#endif
+    if (!seen.members.emplace(number, Member{text, address}).second) return seen.twice = text, 1;
     return (seen.too_many = seen.members.size() > schema::kMaxTensors) ? 1 : 0;
   };
   hsize_t position = 0;
@@ -220,14 +256,16 @@ std::map<std::uint64_t, std::string> numbered_members(hid_t group, const Place& 
   return std::move(visit.members);
 }
 
-/// Reads the attributes of a tensor's group. `elements` becomes the product of the shape, which must not overflow.
-TensorInfo load_info(hid_t group, const Place& place) {
+/// Checks the attributes of a tensor's group, which `text(name)` and `shape()` read in this order, so that the first
+/// one that is wrong is named. `elements` becomes the product of the shape, which must not overflow.
+template <class Text, class Shape>
+TensorInfo checked_info(const Place& place, Text text, Shape shape) {
   TensorInfo info;
-  info.name = required(read_text(group, place, "name"), place, "name");
+  info.name = required(text("name"), place, "name");
   if (info.name.empty() || info.name.size() > schema::kMaxName || has_control(info.name)) {
     place.fail(fmt::format("the attribute 'name' must be 1 to {} bytes without control characters", schema::kMaxName));
   }
-  info.shape = required(read_integers(group, place, "shape", schema::kMaxRank), place, "shape");
+  info.shape = required(shape(), place, "shape");
   info.elements = 1;
   for (const std::int64_t extent : info.shape) {
     if (extent < 1) place.fail(fmt::format("the attribute 'shape' has the extent {}; must be at least 1", extent));
@@ -235,12 +273,12 @@ TensorInfo load_info(hid_t group, const Place& place) {
       place.fail("the attribute 'shape' has a product beyond 2^64");
     }
   }
-  info.kind = required(read_text(group, place, "kind"), place, "kind");
+  info.kind = required(text("kind"), place, "kind");
   if (std::find(schema::kKinds.begin(), schema::kKinds.end(), info.kind) == schema::kKinds.end()) {
     place.fail(fmt::format("the attribute 'kind' is '{}'; must be one of {}", printable(info.kind),
                            joined(schema::kKinds, ", ")));
   }
-  info.layout = read_text(group, place, "layout").value_or("");
+  info.layout = text("layout").value_or("");
   return info;
 }
 
@@ -250,46 +288,83 @@ void expect_extent(const DataSet& set, std::size_t axis, std::uint64_t extent, c
       fmt::format("has the extent {}, but {} is {} (dimension {})", set.dims_text(), whose, extent, axis + 1));
 }
 
-StoredTensor open_tensor(hid_t tensors, const Place& place, const std::string& number, std::uint64_t workers) {
-  const Group group = open_group(tensors, place, number);
-  const Place here = place.at(number);
-  TensorInfo info = load_info(group.get(), here);
-  DataSet gradient{group.get(), here, "gradient", 3, DataSet::Values::here_or_mapped};
+/// A tensor of its data sets, which must have the extents that `workers` and the shape say.
+StoredTensor stored_tensor(const std::string& number, TensorInfo info, DataSet gradient,
+                           std::optional<DataSet> second_moment, std::optional<DataSet> weight, std::uint64_t workers) {
   info.dtype = gradient.value_dtype();
-  info.has_second_moment = has_child(group.get(), here, "second_moment");
-  info.has_weight = has_child(group.get(), here, "weight");
+  info.has_second_moment = second_moment.has_value();
+  info.has_weight = weight.has_value();
   StoredTensor tensor{number, std::move(info), std::move(gradient), Dtype::f32, std::nullopt, std::nullopt};
   tensor.gradient_dtype = tensor.info.dtype;
   constexpr const char* kShape = "the product of the attribute 'shape'";
   expect_extent(tensor.gradient, 1, workers, "the file's attribute 'workers'");
   expect_extent(tensor.gradient, 2, tensor.info.elements, kShape);
-  if (tensor.info.has_second_moment) {
-    tensor.second_moment.emplace(group.get(), here, "second_moment", 3, DataSet::Values::here_or_mapped);
-    tensor.second_moment_dtype = tensor.second_moment->value_dtype();
-    expect_extent(*tensor.second_moment, 1, workers, "the file's attribute 'workers'");
-    expect_extent(*tensor.second_moment, 2, tensor.info.elements, kShape);
+  if (second_moment) {
+    tensor.second_moment_dtype = second_moment->value_dtype();
+    expect_extent(*second_moment, 1, workers, "the file's attribute 'workers'");
+    expect_extent(*second_moment, 2, tensor.info.elements, kShape);
+    tensor.second_moment = std::move(second_moment);
   }
-  if (tensor.info.has_weight) {
-    tensor.weight.emplace(group.get(), here, "weight", 2, DataSet::Values::here_or_mapped);
-    tensor.weight_dtype = tensor.weight->value_dtype();
-    expect_extent(*tensor.weight, 1, tensor.info.elements, kShape);
+  if (weight) {
+    tensor.weight_dtype = weight->value_dtype();
+    expect_extent(*weight, 1, tensor.info.elements, kShape);
+    tensor.weight = std::move(weight);
   }
   return tensor;
 }
 
+StoredTensor open_tensor(hid_t tensors, const Place& place, const std::string& number, std::uint64_t workers) {
+  const Group group = open_group(tensors, place, number);
+  const Place here = place.at(number);
+  TensorInfo info = checked_info(
+      here, [&](const char* name) { return read_text(group.get(), here, name); },
+      [&] { return read_integers(group.get(), here, "shape", schema::kMaxRank); });
+  const auto optional_set = [&](const char* name, int rank) -> std::optional<DataSet> {
+    if (!has_child(group.get(), here, name)) return std::nullopt;
+    return std::optional<DataSet>{std::in_place, group.get(), here, name, rank, DataSet::Values::here_or_mapped};
+  };
+  DataSet gradient{group.get(), here, "gradient", 3, DataSet::Values::here_or_mapped};
+  return stored_tensor(number, std::move(info), std::move(gradient), optional_set("second_moment", 3),
+                       optional_set("weight", 2), workers);
+}
+
+/// The same of a tensor that was read without HDF5.
+StoredTensor plain_tensor(PlainTensor plain, const Place& here, const std::string& number, std::uint64_t workers,
+                          RawFile& file) {
+  TensorInfo info = checked_info(
+      here,
+      [&](const std::string& name) {
+        return name == "name" ? std::optional{plain.name} : name == "kind" ? std::optional{plain.kind} : plain.layout;
+      },
+      [&] { return std::optional{plain.shape}; });
+  const auto optional_set = [&](std::optional<PlainSet>& set, const char* name) -> std::optional<DataSet> {
+    if (!set) return std::nullopt;
+    return DataSet{*std::move(set), here.at(name), file};
+  };
+  return stored_tensor(number, std::move(info), DataSet{std::move(plain.gradient), here.at("gradient"), file},
+                       optional_set(plain.second_moment, "second_moment"), optional_set(plain.weight, "weight"),
+                       workers);
+}
+
 }  // namespace
 
-std::vector<StoredTensor> open_tensors(hid_t file, const Place& root, std::int64_t workers) {
+std::vector<StoredTensor> open_tensors(hid_t file, const Place& root, std::int64_t workers, RawFile& raw) {
   const Group group = open_group(file, root, "tensors");
   const Place place = root.at("tensors");
+  RawFile texts{file};
   std::vector<StoredTensor> tensors;
-  std::set<std::string> names;
+  std::unordered_set<std::string_view> names;
   std::uint64_t total = 0;
-  for (const auto& [number, name] : numbered_members(group.get(), place)) {
-    tensors.push_back(open_tensor(group.get(), place, name, static_cast<std::uint64_t>(workers)));
+  const auto members = numbered_members(group.get(), place);
+  tensors.reserve(members.size());  // so that the names stay where they are
+  for (const auto& [number, member] : members) {
+    auto plain = member.address != 0 ? read_plain_tensor(raw, texts, member.address) : std::nullopt;
+    tensors.push_back(plain ? plain_tensor(*std::move(plain), place.at(member.name), member.name,
+                                           static_cast<std::uint64_t>(workers), raw)
+                            : open_tensor(group.get(), place, member.name, static_cast<std::uint64_t>(workers)));
     const TensorInfo& info = tensors.back().info;
     if (!names.insert(info.name).second)
-      place.at(name).fail("has the name '" + info.name + "', which another tensor has");
+      place.at(member.name).fail("has the name '" + info.name + "', which another tensor has");
     if (__builtin_add_overflow(total, info.elements, &total)) place.fail("has more than 2^64 elements in all");
   }
   return tensors;

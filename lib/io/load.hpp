@@ -25,7 +25,7 @@ struct StoredTensor {
 /// The columns of /steps.
 struct StoredSteps {
   DataSet iteration;
-  std::optional<DataSet> epoch, learning_rate, loss, compute_seconds, overflow;
+  std::optional<DataSet> epoch, learning_rate, loss, compute_seconds, overflow, batch_weight;
 };
 
 /// Reads the attributes of the root. Format and version are checked before anything else.
@@ -35,7 +35,8 @@ struct StoredSteps {
 [[nodiscard]] StoredSteps open_steps(hid_t file, const Place& root, std::int64_t workers);
 
 /// Opens every tensor in forward order and checks that shapes, types and `workers` agree and that names are unique.
-[[nodiscard]] std::vector<StoredTensor> open_tensors(hid_t file, const Place& root, std::int64_t workers);
+/// `raw` reads the same file, and must outlive the tensors.
+[[nodiscard]] std::vector<StoredTensor> open_tensors(hid_t file, const Place& root, std::int64_t workers, RawFile& raw);
 
 /// The number of steps S. In a complete file all data sets have the same number of steps. In an incomplete one the
 /// shortest counts, and no other may be more than one step longer, because one step may be unfinished.

@@ -62,7 +62,7 @@ struct Plan {
   FileInfo info;
   std::vector<StepInfo> steps;
   bool with_epoch = false, with_learning_rate = false, with_loss = false, with_compute_seconds = false,
-       with_overflow = false;
+       with_overflow = false, with_batch_weight = false;
   std::optional<Readiness> readiness = {};
 
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return parts.front().reader->tensors(); }
@@ -222,9 +222,21 @@ void plan_steps(Plan& plan, std::vector<std::string>& notes) {
   // A mark has no value for "not known".
   if (!plan.with_overflow && any(has_overflow))
     notes.emplace_back("overflow is left out because not all files have it");
+  // A worker counts for something beside others only where all say for what.
+  std::size_t weighted = 0;
+  std::size_t rows = 0;
+  for (const Part& part : plan.parts) {
+    rows += part.steps.size();
+    weighted += static_cast<std::size_t>(std::count_if(part.steps.begin(), part.steps.end(), [&](std::size_t s) {
+      return !part.reader->steps()[s].batch_weight.empty();
+    }));
+  }
+  plan.with_batch_weight = weighted == rows;
+  if (weighted > 0 && weighted < rows)
+    notes.emplace_back("batch_weight is left out because not all files have it for all steps");
   for (std::size_t s = 0; s < first.steps.size(); ++s) {
     StepInfo step = first.reader->steps()[first.steps[s]];
-    step.loss.clear(), step.compute_seconds.clear(), step.overflow.clear();
+    step.loss.clear(), step.compute_seconds.clear(), step.overflow.clear(), step.batch_weight.clear();
     for (const Part& part : plan.parts) {
       const StepInfo& own = part.reader->steps()[part.steps[s]];
       const auto append = [&](bool wanted, auto& to, const auto& from, auto unknown) {
@@ -235,6 +247,7 @@ void plan_steps(Plan& plan, std::vector<std::string>& notes) {
       append(plan.with_loss, step.loss, own.loss, std::numeric_limits<float>::quiet_NaN());
       append(plan.with_compute_seconds, step.compute_seconds, own.compute_seconds, kUnknown);
       append(plan.with_overflow, step.overflow, own.overflow, std::uint8_t{0});
+      append(plan.with_batch_weight, step.batch_weight, own.batch_weight, kUnknown);
     }
     plan.steps.push_back(std::move(step));
   }
@@ -285,6 +298,7 @@ void write_copy(const Plan& plan, const std::string& out, const ReadProgress& pr
                        .with_loss = plan.with_loss,
                        .with_compute_seconds = plan.with_compute_seconds,
                        .with_overflow = plan.with_overflow,
+                       .with_batch_weight = plan.with_batch_weight,
                        .with_readiness = plan.readiness.has_value()};
   GradientWriter writer{out, layout};
   if (plan.readiness) writer.put_readiness(*plan.readiness);
@@ -394,6 +408,7 @@ void write_steps(hid_t file, const Plan& plan) {
   by_worker(plan.with_compute_seconds, "compute_seconds", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE,
             &StepInfo::compute_seconds);
   by_worker(plan.with_overflow, "overflow", H5T_STD_U8LE, H5T_NATIVE_UINT8, &StepInfo::overflow);
+  by_worker(plan.with_batch_weight, "batch_weight", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &StepInfo::batch_weight);
 }
 
 /// One data set of a source, to which a virtual one refers.

@@ -97,7 +97,8 @@ OpenedFile open_checked(std::string path) {
   const hid_t file = opened.file.get();
   opened.info = load_root(file, root);
   const StoredSteps steps = open_steps(file, root, opened.info.workers);
-  opened.tensors = open_tensors(file, root, opened.info.workers);
+  opened.raw = std::make_unique<RawFile>(file);
+  opened.tensors = open_tensors(file, root, opened.info.workers, *opened.raw);
   const std::size_t count = settle_steps(steps, opened.tensors, opened.info.complete);
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(opened.path, error);

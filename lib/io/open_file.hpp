@@ -15,6 +15,7 @@ namespace gradtool::hdf5 {
 struct OpenedFile {
   std::string path;
   File file;
+  std::unique_ptr<RawFile> raw;  ///< of the same file, for tensors that are read without HDF5
   FileInfo info;
   std::vector<StoredTensor> tensors;
   std::vector<StepInfo> steps;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <numeric>
 #include <set>
@@ -13,7 +14,8 @@
 namespace gradtool {
 namespace {
 
-// A page is to stay below 6 MB: of more eigenvalues the first slice of each tensor is drawn.
+// A page is to stay below 6 MB: of more eigenvalues the first slice of each tensor is drawn, of more singular values
+// a few of each tensor.
 constexpr std::size_t kMostEigenvalues = 12'000;
 
 constexpr std::array kNoiseQuartiles{std::pair{"noise_q25", 0.25}, std::pair{"noise_q50", 0.50},
@@ -37,6 +39,13 @@ class AnalysisCharts {
     eigenvalues();
     lines("basis_age", "gradiveq_loss", {"tensor", "basis", "age", "nmse"}, "basis_tensors", of_tensor_or_all);
     ranks();
+    singular_values();
+    tails();
+    lines("fits", "fits", {"tensor", "fit", "shape", "distance"}, "fit_tensors", of_tensor_or_all);
+    through_layers("workers", "correlation",
+                   {"worker_pearson_mean", "worker_pearson_min", "step_pearson_mean_gradient"});
+    through_layers("signs", "certainty",
+                   {"sign_majority", "chance_majority", "sign_unanimous_share", "chance_unanimous_share"});
     lines("step_lags", "step_lags", {"tensor", "lag", "pearson", "pairs"}, "lag_tensors", of_tensor_or_all);
     variance();
     lines("unambiguous", "unambiguous", {"tensor", "alpha", "pass_share", "sent_share", "wait_steps", "never_share"},
@@ -126,6 +135,71 @@ class AnalysisCharts {
     }
     const auto tensors = all_first(tensors_of(table));
     add("ranks", std::move(table), {{"rank_tensors", tensors}});
+  }
+
+  void singular_values() {
+    const Table* all = table_for("singular_values", "singular_values");
+    if (all == nullptr) return;
+    const bool too_many = all->rows().size() > kMostEigenvalues;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      const auto component = static_cast<std::size_t>(number_at(*all, i, "component").value_or(1.0));
+      const bool on_grid = std::has_single_bit(component) || (component % 3 == 0 && std::has_single_bit(component / 3));
+      if (!too_many || on_grid) rows.push_back(i);
+    }
+    if (too_many) out_.notes.emplace_back("of the singular values those at 1, 2, 3, 4, 6, 8, 12, ... are drawn");
+    Table table = selected(*all, {"tensor", "component", "energy_share", "cumulative_share"}, rows);
+    const auto tensors = tensors_of(table);
+    const std::string first = tensors.empty() ? "" : tensors.front();
+    add("singular_values", std::move(table), {{"singular_tensors", tensors}, {"singular_first", first}});
+  }
+
+  /// The quantiles of distribution.csv as one row for each share of the elements that are larger.
+  void tails() {
+    const Table* all = table_for("distribution", "tails");
+    if (all == nullptr) return;
+    Table table{"tails",
+                {{"tensor", "name of the parameter, or all"},
+                 {"larger_share", "share of the elements whose magnitude is larger"},
+                 {"magnitude", "the magnitude over the root mean square of a gradient"},
+                 {"tail_index", "alpha: beyond 1 % the share falls as magnitude^-alpha"}}};
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      for (const auto& [column, share] : {std::pair{"magnitude_q50", 0.5}, std::pair{"magnitude_q90", 0.1},
+                                          std::pair{"magnitude_q99", 0.01}, std::pair{"magnitude_q99_9", 0.001}}) {
+        if (!of_tensor_or_all(*all, i) || number_at(*all, i, column).value_or(0.0) <= 0.0) continue;
+        table.add({text_at(*all, i, "tensor"), share, all->at(i, column), all->at(i, "tail_index")});
+      }
+    }
+    const auto tensors = all_first(tensors_of(table));
+    add("tails", std::move(table), {{"tail_tensors", tensors}});
+  }
+
+  /// `columns` of a table with a row for each tensor, over the tensors' positions in the model; rows without the first
+  /// of them are left out.
+  void through_layers(const std::string& chart, const std::string& from, std::vector<std::string> columns) {
+    const Table* all = table_for(from, chart);
+    if (all == nullptr) return;
+    std::vector<std::size_t> rows;
+    std::vector<std::int64_t> positions;
+    std::int64_t position = 0;
+    for (std::size_t i = 0; i < all->rows().size(); ++i) {
+      if (text_at(*all, i, "tensor") == "all") continue;
+      ++position;
+      if (text_at(*all, i, columns.front()).empty()) continue;
+      rows.push_back(i);
+      positions.push_back(position);
+    }
+    columns.insert(columns.begin(), {"tensor", "kind", "elements"});
+    const Table known = selected(*all, columns, rows);
+    std::vector<Column> with_position = known.columns();
+    with_position.push_back({"position", "of the layer in the model, from 1"});
+    Table table{chart, with_position};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::vector<Cell> cells = known.rows()[i];
+      cells.emplace_back(positions[i]);
+      table.add(std::move(cells));
+    }
+    add(chart, std::move(table), {});
   }
 
   void prediction() {

@@ -53,8 +53,8 @@ class BenchCharts {
     model();
     choose_unit();
     if (!synthetic_) {
-      if (options_.acceptance.trial && !record_.rows.empty())
-        expect_same_model(*options_.acceptance.trial, record_.rows.front().file, record_.rows.front().elements);
+      if (options_.acceptance.trials && !record_.rows.empty())
+        options_.acceptance.trials->expect_same_model(record_.rows.front().file, record_.rows.front().elements);
       advice_ = advice_of(modelled_, options_.acceptance);
       sweep();
     }
@@ -262,8 +262,8 @@ class BenchCharts {
     swept_advice_ = advice_of(swept_, options_.acceptance);
   }
 
-  /// The codecs that charts bring out: those that are advised anywhere, then on each network the next fastest with an
-  /// error that is small enough, then whatever there is.
+  /// The codecs that charts bring out: those that are advised anywhere, what other programs' methods brought
+  /// (--received), then on each network the next fastest with an error that is small enough, or else whatever there is.
   void choose_shown() {
     const auto add = [this](const ResultRow* row) {
       if (row == nullptr || row->codec.name() == "none" || row->codec.name() == "noop") return;
@@ -272,6 +272,7 @@ class BenchCharts {
     };
     for (const auto& one : advice_) add(one.taken);
     for (const auto& one : swept_advice_) add(one.taken);
+    for (const ResultRow& row : measured_) add(row.received() && row.errors ? &row : nullptr);
     for (std::size_t place = 0; place < CodecLooks::kColours; ++place) {
       for (const auto& one : advice_) {
         std::vector<const ResultRow*> fit;
@@ -284,7 +285,8 @@ class BenchCharts {
         if (place < fit.size()) add(fit[place]);
       }
     }
-    if (!shown_.empty()) return;
+    if (!std::all_of(shown_.begin(), shown_.end(), [](auto& shown) { return shown.starts_with(kReceivedName); }))
+      return;
     for (const ResultRow& row : measured_) add(row.errors ? &row : nullptr);
   }
 
@@ -315,6 +317,10 @@ class BenchCharts {
       if (one.taken != nullptr) verdict.speedup = judged_seconds(*one.none) / judged_seconds(*one.taken);
       out_.verdicts.push_back(std::move(verdict));
     }
+    if (options_.acceptance.trials && !advice_.empty()) {
+      for (auto& sentence : options_.acceptance.trials->verdicts()) out_.job.push_back(std::move(sentence));
+    }
+    if (!advice_.empty()) out_.text = advise(modelled_, options_.acceptance);
     if (!advice_.empty()) out_.basis = advice_basis(*advice_.front().none, options_.acceptance);
   }
 
@@ -708,15 +714,14 @@ class BenchCharts {
         for (std::size_t s = 0; s < one.rows().size(); ++s) add_step(one, s);
       } else if (source_.steps) {
         const Table& all = *source_.steps;
-        // Tables of older versions lack the column.
-        const bool has_levels = std::any_of(all.columns().begin(), all.columns().end(),
-                                            [](const Column& column) { return column.name == "levels"; });
+        // Tables of older versions lack columns.
         for (std::size_t s = 0; s < all.rows().size(); ++s) {
           const auto same = [&](const char* column) {
             return text_at(all, s, column) == text_at(record_.table, record_.place[i], column);
           };
-          if (same("codec") && same("params") && same("aggregation") && (!has_levels || same("levels")) &&
-              same("granularity") && same("timing"))
+          const auto same_if_there = [&](const char* column) { return !has_column(all, column) || same(column); };
+          if (same("codec") && same("params") && same("aggregation") && same("granularity") && same("timing") &&
+              same_if_there("tensor") && same_if_there("levels") && same_if_there("seed") && same_if_there("pipeline"))
             add_step(all, s);
         }
       }

@@ -35,10 +35,11 @@ struct NetworkVerdict {
 struct BenchFigures {
   std::string title;                     ///< "resnet20, 4 ranks, resnet20.h5"
   std::vector<NetworkVerdict> verdicts;  ///< one for each network and number of ranks
-  std::vector<std::string> job;          ///< what a trace of the user's job says, before any verdict; may be empty
-  std::string by_speed;                  ///< one sentence on all speeds; empty where that cannot be modelled
-  std::vector<std::string> basis;        ///< what the verdicts rest on
-  std::vector<std::string> notes;        ///< rows that are not ok, codecs that are not known here
+  std::vector<std::string> job;    ///< what stands before any verdict: what a trace of the user's job and --trained say
+  std::string by_speed;            ///< one sentence on all speeds; empty where that cannot be modelled
+  std::vector<std::string> basis;  ///< what the verdicts rest on
+  AdviceText text;                 ///< the verdicts and what they rest on, as bench --advise prints them
+  std::vector<std::string> notes;  ///< rows that are not ok, codecs that are not known here
   std::vector<Chart> charts;
   std::vector<MissingChart> missing;
 };

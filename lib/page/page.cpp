@@ -33,7 +33,7 @@ Json chart_json(const Chart& chart) {
     const Column& column = chart.table.columns()[i];
     bool text = false, truth = false;
     for (const auto& row : chart.table.rows()) {
-      text = text || std::holds_alternative<std::string>(row[i]);
+      text = text || std::holds_alternative<Text>(row[i]);
       truth = truth || std::holds_alternative<bool>(row[i]);
     }
     columns.push_back({{"name", column.name},

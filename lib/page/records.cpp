@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lib/codecs/prototype.hpp"
 #include "lib/core/error.hpp"
 #include "lib/report/json.hpp"
 
@@ -145,7 +146,7 @@ class RowReader {
 /// The parameters that were given on the command line, so far as the filled-in ones tell: those that differ from the
 /// default.
 std::string given_params(const std::string& codec, const std::string& params) {
-  const std::string defaults = "," + parse_codec(codec).params_text() + ",";
+  const std::string defaults = codec == kPrototype ? "" : "," + parse_codec(codec).params_text() + ",";
   std::string given;
   for (std::size_t start = 0; start < params.size();) {
     const std::size_t end = std::min(params.find(',', start), params.size());
@@ -158,7 +159,8 @@ std::string given_params(const std::string& codec, const std::string& params) {
 
 bool is_known(std::string_view name) {
   const auto all = codecs();
-  return std::any_of(all.begin(), all.end(), [&](const CodecDescriptor* codec) { return codec->name == name; });
+  return name == kPrototype || name == kReceivedName ||
+         std::any_of(all.begin(), all.end(), [&](const CodecDescriptor* codec) { return codec->name == name; });
 }
 
 ResultRow::Status status_of(const std::string& text) {
@@ -187,7 +189,9 @@ CodecSpec codec_of(const RowReader& row) {
   const std::string name = row.text("codec");
   std::string params = row.text("params");
   if (params == "default") params.clear();
-  CodecSpec codec = parse_codec(params.empty() ? name : name + ":" + params);
+  constexpr std::string_view kFile = "file=";
+  if (name == kReceivedName) return received_spec(params.substr(std::min(kFile.size(), params.size())));
+  CodecSpec codec = parse_recorded_codec(params.empty() ? name : name + ":" + params);
   // Records since schema 2 say what was given; of older ones and of a CSV it is what differs from the defaults.
   const std::string shown = row.text("name");
   codec.given = shown.empty() ? given_params(name, params) : shown.substr(std::min(name.size() + 1, shown.size()));
@@ -203,7 +207,7 @@ ResultRow result_row(const RowReader& cells) {
   row.op = op_of(cells.text("op"));
   if (const std::string levels = cells.text("levels"); levels.starts_with("node=")) {
     row.level_node = row.measured_node = std::atoi(levels.c_str() + 5);
-    if (const std::string inner = cells.text("codec_inner"); !inner.empty()) row.inner = parse_codec(inner);
+    if (const std::string inner = cells.text("codec_inner"); !inner.empty()) row.inner = parse_recorded_codec(inner);
   }
   row.file = cells.text("file");
   row.model = cells.text("model");
@@ -216,7 +220,7 @@ ResultRow result_row(const RowReader& cells) {
   row.ranks = row.measured_ranks = cells.count("ranks");
   row.comm = cells.text("comm");
   row.device = cells.text("device");
-  row.threads = cells.count("threads");
+  if (!row.received()) row.threads = cells.count("threads");
   row.processor = cells.text("processor");
   row.dtype = cells.text("dtype");
   if (const std::string baseline = cells.text("baseline_dtype"); !baseline.empty()) {
@@ -394,6 +398,7 @@ Table selected(const Table& table, const std::vector<std::string>& columns, cons
 BenchRecord read_bench(Table table, const Json* json_rows, const std::string& where) {
   BenchRecord record;
   std::map<std::string, int> measured_ranks;  // by run
+  std::map<std::string, std::string> seeds;   // the first of each run
   for (std::size_t i = 0; i < table.rows().size(); ++i) {
     const RowReader cells{table, i, where};
     if (const auto schema = cells.number("schema_version"); !schema || *schema > kBenchSchema) {
@@ -401,6 +406,9 @@ BenchRecord read_bench(Table table, const Json* json_rows, const std::string& wh
                              cells.text("schema_version"), kBenchSchema));
     }
     if (cells.text("tensor") != "all") continue;
+    // The first of several seeds is drawn: charts have a place for a codec, not for each of its draws.
+    const std::string seed = cells.text("seed");
+    if (!seed.empty() && seeds.try_emplace(cells.text("run_id"), seed).first->second != seed) continue;
     if (!is_known(cells.text("codec"))) {
       if (std::find(record.unknown_codecs.begin(), record.unknown_codecs.end(), cells.text("codec")) ==
           record.unknown_codecs.end())

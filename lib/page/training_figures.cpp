@@ -76,7 +76,7 @@ class TrainingCharts {
       Codec one{text_at(summary_, i, "codec"), text_at(summary_, i, "params"), {}};
       one.name = one.codec == "none" ? kNone : one.codec + (one.params == "default" ? "" : ":" + one.params);
       try {
-        CodecSpec spec = parse_codec(one.params == "default" ? one.codec : one.codec + ":" + one.params);
+        CodecSpec spec = parse_recorded_codec(one.params == "default" ? one.codec : one.codec + ":" + one.params);
         spec.given.clear();  // here all of them are
         known.emplace_back(std::move(spec));
       } catch (const Error&) {
@@ -113,11 +113,14 @@ class TrainingCharts {
     out_.missing.push_back(missing_chart(chart, why, blanks()));
   }
 
-  /// Rows of the training's table that belong to a codec and the same step, steps ascending.
+  /// Rows of the training's table that belong to judged runs of a codec and the same step, steps ascending.
   [[nodiscard]] std::map<std::int64_t, std::vector<std::size_t>> steps_of(const Codec& codec) const {
     std::map<std::int64_t, std::vector<std::size_t>> steps;
+    const auto& columns = rows_.columns();
+    const bool judged = std::any_of(columns.begin(), columns.end(), [](const Column& c) { return c.name == "judged"; });
     for (std::size_t i = 0; i < rows_.rows().size(); ++i) {
       if (text_at(rows_, i, "codec") != codec.codec || text_at(rows_, i, "params") != codec.params) continue;
+      if (judged && text_at(rows_, i, "judged") == "false") continue;
       const auto step = number_at(rows_, i, "step");
       if (step) steps[static_cast<std::int64_t>(*step)].push_back(i);
     }

@@ -1,12 +1,14 @@
 #include "lib/report/csv.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
+#include <iterator>
 
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
@@ -14,38 +16,61 @@
 namespace gradtool {
 namespace {
 
-void write_field(std::ostream& out, const std::string& field) {
-  if (field.find_first_of(",\"\r\n") == std::string::npos) {
-    out << field;
+void append_field(std::string& out, std::string_view field) {
+  if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
+    out += field;
     return;
   }
-  out << '"';
+  out += '"';
   for (const char c : field) {
-    if (c == '"') out << '"';
-    out << c;
+    if (c == '"') out += '"';
+    out += c;
   }
-  out << '"';
+  out += '"';
+}
+
+void append_cell(std::string& out, const Cell& cell) {
+  if (const auto* text = std::get_if<Text>(&cell)) return append_field(out, text->str());
+  if (const auto* real = std::get_if<double>(&cell); real != nullptr && !std::isnan(*real)) {
+    fmt::format_to(std::back_inserter(out), "{}", *real);
+  } else if (const auto* integer = std::get_if<std::int64_t>(&cell)) {
+    fmt::format_to(std::back_inserter(out), "{}", *integer);
+  } else {
+    out += to_text(cell);
+  }
+}
+
+/// Calls write(text) with the table's text, part by part: a table of gigabytes is not held a second time.
+template <class Write>
+void each_part(const Table& table, Write write) {
+  constexpr std::size_t kPart = std::size_t{1} << 20;
+  std::string text;
+  const char* separator = "";
+  for (const auto& column : table.columns()) {
+    text += separator;
+    append_field(text, column.name);  // a network's parameters, which have commas, may be part of it
+    separator = ",";
+  }
+  text += '\n';
+  for (const auto& row : table.rows()) {
+    separator = "";
+    for (const auto& cell : row) {
+      text += separator;
+      append_cell(text, cell);
+      separator = ",";
+    }
+    text += '\n';
+    if (text.size() < kPart) continue;
+    write(text);
+    text.clear();
+  }
+  write(text);
 }
 
 }  // namespace
 
 void write_csv(std::ostream& out, const Table& table) {
-  const char* separator = "";
-  for (const auto& column : table.columns()) {
-    out << separator;
-    write_field(out, column.name);  // a network's parameters, which have commas, may be part of it
-    separator = ",";
-  }
-  out << '\n';
-  for (const auto& row : table.rows()) {
-    separator = "";
-    for (const auto& cell : row) {
-      out << separator;
-      write_field(out, to_text(cell));
-      separator = ",";
-    }
-    out << '\n';
-  }
+  each_part(table, [&](const std::string& text) { out << text; });
 }
 
 void save_text(const std::string& path, const std::string& text) {
@@ -79,9 +104,10 @@ void expect_writable(const std::string& path) {
 }
 
 void save_csv(const std::string& path, const Table& table) {
-  std::ostringstream text;
-  write_csv(text, table);
-  save_text(path, text.str());
+  if (path == "-") return each_part(table, [&](const std::string& text) { save_text(path, text); });
+  OutputFile file{path};
+  each_part(table, [&](const std::string& text) { file.write(text); });
+  file.commit();
 }
 
 }  // namespace gradtool

@@ -60,7 +60,7 @@ nlohmann::ordered_json to_json(const Cell& cell) {
     }
     nlohmann::ordered_json operator()(bool value) const { return value; }
     nlohmann::ordered_json operator()(std::int64_t value) const { return value; }
-    nlohmann::ordered_json operator()(const std::string& value) const { return value; }
+    nlohmann::ordered_json operator()(const Text& value) const { return value.str(); }
   };
   return std::visit(Converter{}, cell);
 }

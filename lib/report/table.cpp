@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <mutex>
+#include <unordered_set>
 
 #include "lib/core/error.hpp"
 
@@ -21,13 +24,25 @@ std::size_t Table::index_of(std::string_view column) const {
   throw Error{Fault::internal, fmt::format("table {} has no column {}", name_, column)};
 }
 
+const std::string* Text::shared(std::string_view text) {
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view value) const { return std::hash<std::string_view>{}(value); }
+  };
+  static std::mutex lock;
+  static auto& texts = *new std::unordered_set<std::string, Hash, std::equal_to<>>;  // never destroyed: cells are
+  const std::scoped_lock held{lock};
+  const auto found = texts.find(text);
+  return &*(found != texts.end() ? found : texts.emplace(text).first);
+}
+
 std::string to_text(const Cell& cell) {
   struct Printer {
     std::string operator()(std::monostate) const { return {}; }
     std::string operator()(bool value) const { return value ? "true" : "false"; }
     std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
     std::string operator()(double value) const { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
-    std::string operator()(const std::string& value) const { return value; }
+    std::string operator()(const Text& value) const { return value.str(); }
   };
   return std::visit(Printer{}, cell);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,8 +9,24 @@
 
 namespace gradtool {
 
+/// A text of a table. Equal texts share one copy, which stays until the program ends: the tables of a model with tens
+/// of thousands of tensors name each in hundreds of rows. May be made in any thread.
+class Text {
+ public:
+  template <class S>
+  requires std::convertible_to<const S&, std::string_view> Text(const S& text) : shared_{shared(text)} {}
+
+  [[nodiscard]] const std::string& str() const { return *shared_; }
+  operator const std::string&() const { return *shared_; }
+  friend bool operator==(const Text& a, const Text& b) { return a.shared_ == b.shared_; }
+
+ private:
+  [[nodiscard]] static const std::string* shared(std::string_view text);
+  const std::string* shared_;
+};
+
 /// One value of a table. `monostate` means "not measured" and is printed as nothing, never as 0.
-using Cell = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+using Cell = std::variant<std::monostate, bool, std::int64_t, double, Text>;
 
 /// A column: `name` is lower_snake with its unit at the end (`total_us_median`), `meaning` one line for the docs.
 struct Column {
@@ -33,7 +50,7 @@ class Table {
   [[nodiscard]] const Cell& at(std::size_t row, std::string_view column) const {
     return rows_.at(row)[index_of(column)];
   }
-  void set(std::size_t row, std::string_view column, Cell value) { rows_.at(row)[index_of(column)] = std::move(value); }
+  void set(std::size_t row, std::string_view column, const Cell& value) { rows_.at(row)[index_of(column)] = value; }
 
  private:
   std::string name_;

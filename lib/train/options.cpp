@@ -8,6 +8,7 @@
 
 #include "gradtool_version.hpp"
 #include "lib/capture/dataset.hpp"
+#include "lib/capture/schedule.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
@@ -33,6 +34,21 @@ void check_seeds(const std::vector<std::int64_t>& seeds) {
     if (seed < 0) refuse(fmt::format("--seeds: {} is not a whole number from 0 to 2^63 - 1", seed));
     if (!seen.insert(seed).second) refuse(fmt::format("--seeds: {} is there twice; runs would be the same", seed));
   }
+}
+
+void check_lr_factors(const TrainOptions& options) {
+  std::set<double> seen;
+  for (const double factor : options.lr_factors) {
+    if (!(factor > 0.0 && *options.training.learning_rate * factor < kHighestRate))
+      refuse(fmt::format("--lr-factors: {} is not a number above 0 with which the learning rate stays below {:g}",
+                         factor, kHighestRate));
+    if (!seen.insert(factor).second)
+      refuse(fmt::format("--lr-factors: {} is there twice; runs would be the same", factor));
+  }
+  if (seen.empty()) refuse("--lr-factors names no factor; write numbers above 0, such as 1,0.5,0.1");
+  if (seen.size() > 1 && options.seeds.size() == 2)
+    refuse(
+        "--lr-factors with two seeds leave one of them to judge by, which has no interval; give three seeds or more");
 }
 
 /// none first, then what was asked for, each once.
@@ -100,6 +116,7 @@ TrainOptions check_options(TrainOptions options, int ranks) {
     training = std::move(capture);
   }
   check_seeds(options.seeds);
+  check_lr_factors(options);
   if (const auto target = options.target_accuracy; target && !(*target > 0.0 && *target <= 1.0))
     refuse(fmt::format("--target-accuracy {} is not a share above 0 and at most 1", *target));
   if (!(options.comm_timeout >= 0.1 && options.comm_timeout <= 1e6))
@@ -132,6 +149,7 @@ std::vector<Fact> facts_of(const TrainOptions& options, std::int64_t steps) {
                           {"--device", training.device},
                           {"--threads", fmt::to_string(training.threads.value_or(0))},
                           {"--seeds", joined(options.seeds, ",")},
+                          {"--lr-factors", joined(options.lr_factors, ",")},
                           {"--comm", options.comm + (options.udp.text.empty() ? "" : ":" + options.udp.text)},
                           {"--granularity", options.granularity.text()},
                           {"--reduce", std::string{name_of(options.scheme)}},

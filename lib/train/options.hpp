@@ -21,6 +21,9 @@ struct TrainOptions {
 
   std::vector<CodecSpec> codecs;       ///< `none` is added in front when missing
   std::vector<std::int64_t> seeds{1};  ///< of the weights, the order of the data and the codecs' draws
+  /// Learning rates are multiplied with each of these in the first seed, for every codec and for none alike; the other
+  /// seeds run with what did best.
+  std::vector<double> lr_factors{1.0};
   Granularity granularity;
   std::string comm = "threads";  ///< threads, mpi or udp
   UdpOptions udp;                ///< where comm is udp

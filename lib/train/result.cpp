@@ -29,12 +29,12 @@ std::string params_of(const CodecSpec& spec) {
   return params.empty() ? "default" : params;
 }
 
-/// The runs of one codec over the seeds.
+/// The judged runs of one codec over the seeds.
 class CodecRuns {
  public:
-  CodecRuns(const TrainReport& report, std::size_t codec) {
+  CodecRuns(const TrainOptions& options, const TrainReport& report, std::size_t codec) {
     for (const TrainRun& run : report.runs) {
-      if (run.codec == codec) runs_.push_back(&run);
+      if (run.codec == codec && is_judged(options, report, run)) runs_.push_back(&run);
     }
   }
 
@@ -101,6 +101,12 @@ std::optional<double> wire_ratio(const TrainOptions& options, const TrainReport&
          numbers.costs.wire_bytes;
 }
 
+/// The factor of the learning rate of the codec's judged runs; empty where it has finished with none of several.
+Cell factor_cell(const TrainOptions& options, const TrainReport& report, std::size_t codec) {
+  if (options.lr_factors.size() == 1) return options.lr_factors.front();
+  return cell_of(best_lr_factor(options, report, codec));
+}
+
 void add_mean(std::vector<Cell>& row, const std::optional<MeanOverSeeds>& mean) {
   const bool known = mean && mean->interval;
   row.push_back(mean ? Cell{mean->mean} : Cell{});
@@ -155,17 +161,75 @@ std::string_view name_of(TrainRun::Status status) {
   return {};
 }
 
-std::optional<MeanOverSeeds> mean_over_seeds(const std::vector<double>& values) {
-  if (values.empty()) return std::nullopt;
-  const auto n = static_cast<double>(values.size());
-  MeanOverSeeds mean{.count = values.size()};
-  for (const double value : values) mean.mean += value / n;
-  if (values.size() < 2) return mean;
-  double squares = 0.0;
-  for (const double value : values) squares += (value - mean.mean) * (value - mean.mean);
-  const double reach = t_quantile(static_cast<int>(values.size()) - 1) * std::sqrt(squares / (n - 1.0) / n);
-  mean.interval = Interval{.low = mean.mean - reach, .high = mean.mean + reach};
-  return mean;
+namespace {
+
+/// Whether the codec has ended, or diverged, with every factor of the learning rate in the first seed.
+bool has_tried_all_factors(const TrainOptions& options, const TrainReport& report, std::size_t codec) {
+  const auto over = std::count_if(report.runs.begin(), report.runs.end(), [&](const TrainRun& run) {
+    return run.codec == codec && run.seed == options.seeds.front() && run.status != TrainRun::Status::unfinished;
+  });
+  return static_cast<std::size_t>(over) >= options.lr_factors.size();
+}
+
+}  // namespace
+
+std::optional<double> best_lr_factor(const TrainOptions& options, const TrainReport& report, std::size_t codec) {
+  const TrainRun* best = nullptr;
+  const auto is_better = [](const TrainRun& one, const TrainRun& other) {
+    const auto mine = one.final_accuracy(), its = other.final_accuracy();
+    if (mine && its) return *mine > *its;
+    return one.rows.back().numbers.train_loss < other.rows.back().numbers.train_loss;
+  };
+  for (const TrainRun& run : report.runs) {
+    if (run.codec != codec || run.seed != options.seeds.front()) continue;
+    if (run.status != TrainRun::Status::finished) continue;
+    if (best == nullptr || is_better(run, *best)) best = &run;
+  }
+  // Factors that were not tried to the end may be better.
+  if (best == nullptr || !has_tried_all_factors(options, report, codec)) return std::nullopt;
+  return best->lr_factor;
+}
+
+bool is_judged(const TrainOptions& options, const TrainReport& report, const TrainRun& run) {
+  if (options.lr_factors.size() == 1) return true;
+  const bool chooses = run.seed == options.seeds.front();
+  const auto best = best_lr_factor(options, report, run.codec);
+  if (!best) {
+    // Until all factors have ended nothing says which one counts: only a run that is still to end does, as unfinished.
+    if (!has_tried_all_factors(options, report, run.codec)) return run.status == TrainRun::Status::unfinished;
+    return chooses && run.lr_factor == options.lr_factors.front();
+  }
+  return options.seeds.size() == 1 ? run.lr_factor == *best : !chooses;
+}
+
+std::string note_of_run(const TrainOptions& options, const CodecSpec& spec,
+                        const std::vector<std::unique_ptr<Reducer<Space::host>>>& reducers) {
+  std::vector<std::string> notes;
+  const std::string& optimizer = options.training.optimizer;
+  if (spec.own_momentum()) {
+    notes.push_back(optimizer == "sgd" ? "its momentum is its own: the optimiser has none"
+                                       : fmt::format("its momentum comes on top of that of {}", optimizer));
+  }
+  if (!spec.descriptor->target.empty())
+    notes.emplace_back("sends an update instead of a gradient, which wants a learning rate of its own");
+  std::vector<Tally> tallies;
+  for (const auto& reducer : reducers) {
+    std::string note = reducer->note();
+    if (!note.empty() && std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
+    for (const auto& tally : reducer->tallies()) {
+      const auto same = std::find_if(tallies.begin(), tallies.end(), [&](auto& t) { return t.what == tally.what; });
+      if (same == tallies.end()) {
+        tallies.push_back(tally);
+      } else {
+        same->part += tally.part;
+        same->whole += tally.whole;
+      }
+    }
+  }
+  for (const auto& tally : tallies) {
+    if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
+  }
+  return joined(notes, "; ");
 }
 
 Table train_table(const TrainOptions& options, const TrainReport& report) {
@@ -173,6 +237,8 @@ Table train_table(const TrainOptions& options, const TrainReport& report) {
       {"codec", "name of the codec"},
       {"params", "its parameters, or default where it has none"},
       {"seed", "of the weights, the order of the data and the codec's draws"},
+      {"lr_factor", "that learning rates were multiplied with"},
+      {"judged", "whether the run counts for its codec, and did not only try a factor of the learning rate"},
       {"epoch", "number of the epoch that the last step is in, from 1"},
       {"step", "steps made"},
       {"status", "of the run: finished, diverged, or unfinished"},
@@ -195,6 +261,7 @@ Table train_table(const TrainOptions& options, const TrainReport& report) {
   for (std::size_t codec = 0; codec < options.codecs.size(); ++codec) {
     for (const auto& run : report.runs) {
       if (run.codec != codec) continue;
+      const bool judged = is_judged(options, report, run);
       for (const auto& row : run.rows) {
         const auto& numbers = row.numbers;
         const TrainCosts& costs = numbers.costs;
@@ -202,6 +269,8 @@ Table train_table(const TrainOptions& options, const TrainReport& report) {
         std::vector<Cell> cells{options.codecs[codec].name(),
                                 params_of(options.codecs[codec]),
                                 run.seed,
+                                run.lr_factor,
+                                std::string{judged ? "true" : "false"},
                                 numbers.epoch,
                                 numbers.step,
                                 std::string{name_of(run.status)},
@@ -235,6 +304,7 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
     add(name + "_low", "lower end of its 95 % interval over seeds");
     add(name + "_high", "upper end");
   };
+  add("lr_factor", "that learning rates were multiplied with; of several the one that did best with the first seed");
   add("finished", "runs that have finished; means are over them");
   add("diverged", "runs whose loss became infinite or no number");
   add("diverged_seeds", "their seeds");
@@ -258,13 +328,14 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
       add(fmt::format("modelled_{}_seconds_to_target", network.name), "the same on that network");
   }
   Table table{"summary", std::move(columns)};
-  const CodecRuns none{report, 0};
+  const CodecRuns none{options, report, 0};
   for (std::size_t codec = 0; codec < options.codecs.size(); ++codec) {
-    const CodecRuns runs{report, codec};
+    const CodecRuns runs{options, report, codec};
     const auto mean = [&](const CodecRuns::Value& value) { return cell_of(mean_of(runs.mean(value))); };
     const auto final_accuracy = [](const TrainRun& run) { return run.final_accuracy(); };
     std::vector<Cell> row{options.codecs[codec].name(),
                           params_of(options.codecs[codec]),
+                          factor_cell(options, report, codec),
                           static_cast<std::int64_t>(runs.count(TrainRun::Status::finished)),
                           static_cast<std::int64_t>(runs.count(TrainRun::Status::diverged)),
                           joined(runs.seeds_with(TrainRun::Status::diverged), " "),
@@ -320,12 +391,17 @@ nlohmann::ordered_json train_record(const TrainOptions& options, const TrainRepo
   out["elements"] = report.elements;
   out["steps_per_epoch"] = report.steps_per_epoch;
   out["interrupted"] = report.interrupted;
+  const std::string warning = train_warning(options, report);
+  out["warning"] = warning.empty() ? nlohmann::ordered_json{} : nlohmann::ordered_json(warning);
   out["runs"] = nlohmann::ordered_json::array();
   for (const auto& run : report.runs) {
     const CodecSpec& spec = options.codecs[run.codec];
     out["runs"].push_back({{"codec", spec.name()},
                            {"params", params_of(spec)},
                            {"seed", run.seed},
+                           {"lr_factor", run.lr_factor},
+                           {"judged", is_judged(options, report, run)},
+                           {"reached", run.at_work},
                            {"status", name_of(run.status)},
                            {"weights_sha256", run.weights_sha256},
                            {"note", run.note}});
@@ -335,17 +411,44 @@ nlohmann::ordered_json train_record(const TrainOptions& options, const TrainRepo
   return out;
 }
 
+std::string train_warning(const TrainOptions& options, const TrainReport& report) {
+  const CodecRuns none{options, report, 0};
+  const auto gain = [&](const std::function<std::optional<double>(const TrainRow&)>& value, double sign) {
+    return none.mean([&](const TrainRun& run) -> std::optional<double> {
+      const auto first = value(run.rows.front()), last = value(run.rows.back());
+      return run.rows.size() > 1 && first && last ? std::optional{sign * (*last - *first)} : std::nullopt;
+    });
+  };
+  const auto is_clear = [](const std::optional<MeanOverSeeds>& mean) {
+    return mean && (mean->interval ? mean->interval->low > 0.0 : mean->mean > 0.0);
+  };
+  const auto loss = gain([](const TrainRow& row) { return std::optional{row.numbers.train_loss}; }, -1.0);
+  const auto accuracy = gain(
+      [](const TrainRow& row) {
+        return row.numbers.tested != 0 ? std::optional{row.numbers.test_accuracy} : std::nullopt;
+      },
+      1.0);
+  if (!loss || is_clear(loss) || is_clear(accuracy)) return {};
+  return fmt::format(
+      "none itself did not get better from its first row to its last beyond what seeds differ by (its training loss "
+      "fell "
+      "by {:.3g}), so a codec that loses nothing says little: more steps or another learning rate would tell",
+      loss->mean);
+}
+
 std::string train_text(const TrainOptions& options, const TrainReport& report) {
   const bool timed = options.target_accuracy.has_value();
+  const bool rates = options.lr_factors.size() > 1;
   std::vector<std::string> header{"codec", "accuracy %", "best %", "minus none", "loss", "wire ratio"};
+  if (rates) header.insert(header.begin() + 1, "rate x");
   if (timed) header.emplace_back("steps to target");
   header.emplace_back("here");
   for (const auto& network : options.networks) header.push_back(network.name);
-  const CodecRuns none{report, 0};
+  const CodecRuns none{options, report, 0};
   std::vector<std::vector<std::string>> lines;
   std::string remarks;
   for (std::size_t codec = 0; codec < options.codecs.size(); ++codec) {
-    const CodecRuns runs{report, codec};
+    const CodecRuns runs{options, report, codec};
     const auto final_accuracy = [](const TrainRun& run) { return run.final_accuracy(); };
     const auto seconds = [&](const std::function<double(const TrainRow&)>& value) -> std::string {
       const auto mean = runs.mean([&](const TrainRun& run) -> std::optional<double> {
@@ -357,6 +460,10 @@ std::string train_text(const TrainOptions& options, const TrainReport& report) {
     std::vector<std::string> line{text_of(options.codecs[codec]), percent(runs.mean(final_accuracy)),
                                   percent(runs.mean([](const TrainRun& run) { return run.best_accuracy(); })),
                                   codec == 0 ? "" : percent(runs.mean_difference(none, final_accuracy), true)};
+    if (rates) {
+      const auto factor = best_lr_factor(options, report, codec);
+      line.insert(line.begin() + 1, factor ? fmt::format("{:g}", *factor) : "-");
+    }
     const auto loss = runs.mean([](const TrainRun& run) -> std::optional<double> {
       const auto& last = run.rows.back().numbers;
       return last.tested != 0 ? std::optional{last.test_loss} : std::nullopt;
@@ -397,6 +504,17 @@ std::string train_text(const TrainOptions& options, const TrainReport& report) {
           timed ? fmt::format("until {:g} % were reached", 100.0 * *options.target_accuracy)
                 : std::string{"of a whole run"}),
       80, "");
+  if (rates) {
+    out += wrapped(
+        fmt::format("Rate x: the factor of the learning rate that did best with seed {}, of {}. {}",
+                    options.seeds.front(), joined(options.lr_factors, ", "),
+                    options.seeds.size() > 1
+                        ? "The numbers are those of the other seeds."
+                        : "The numbers are those of the same seed, which flatters what was tried with more of them."),
+        80, "");
+  }
+  if (const std::string warning = train_warning(options, report); !warning.empty())
+    remarks += wrapped("Warning: " + warning + ".", 80);
   return out + "\n" + format_rows(header, lines, right, 32) + remarks;
 }
 

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/bench/statistics.hpp"
+#include "lib/codecs/reducer.hpp"
 #include "lib/report/table.hpp"
 #include "lib/train/options.hpp"
 
@@ -42,16 +44,18 @@ struct TrainRow {
   std::vector<double> modelled;  ///< seconds of all steps so far, on each network
 };
 
-/// One codec with one seed.
+/// One codec with one seed and one factor of the learning rate.
 struct TrainRun {
   enum class Status : std::uint8_t { unfinished, finished, diverged };
 
   std::size_t codec = 0;  ///< position in TrainOptions::codecs
   std::int64_t seed = 0;
+  double lr_factor = 1.0;  ///< that learning rates were multiplied with
   Status status = Status::unfinished;
   std::vector<TrainRow> rows = {};
   std::string weights_sha256 = {};  ///< of the final weights, as float32 in forward order
   std::string note = {};            ///< what the reducers say; empty: nothing
+  bool at_work = true;              ///< the method came to its work in these steps
 
   /// The accuracy of the last row, or the best one; nothing without a test set.
   [[nodiscard]] std::optional<double> final_accuracy() const;
@@ -65,15 +69,6 @@ struct TrainRun {
 /// Schema version of the tables and the record.
 constexpr int kTrainSchema = 1;
 
-/// The mean of what was measured once for each seed, and where it lies with 95 % confidence (Student's t); no interval
-/// for fewer than two.
-struct MeanOverSeeds {
-  std::size_t count = 0;
-  double mean = 0.0;
-  std::optional<Interval> interval = {};
-};
-[[nodiscard]] std::optional<MeanOverSeeds> mean_over_seeds(const std::vector<double>& values);
-
 /// All runs of a command.
 struct TrainReport {
   std::vector<TrainRun> runs;
@@ -83,10 +78,27 @@ struct TrainReport {
   bool leads = true;  ///< false on all processes of a job but the first
 };
 
+/// The factor of the learning rate with which the codec did best in the first seed: by its accuracy on the test set, or
+/// without one by its training loss in the last row. Empty where it has finished with none, or not yet tried all.
+[[nodiscard]] std::optional<double> best_lr_factor(const TrainOptions& options, const TrainReport& report,
+                                                   std::size_t codec);
+/// Whether the run counts for what is said of its codec. The seed that chose the factors of the learning rate does not,
+/// where there are other seeds; alone it counts with the best factor, or with the first one where all have diverged.
+/// While a factor has not ended, the run that was interrupted counts, as unfinished.
+[[nodiscard]] bool is_judged(const TrainOptions& options, const TrainReport& report, const TrainRun& run);
+
+/// The note of a run that is over: what its codec does to the optimiser, and what its reducers say.
+[[nodiscard]] std::string note_of_run(const TrainOptions& options, const CodecSpec& spec,
+                                      const std::vector<std::unique_ptr<Reducer<Space::host>>>& reducers);
+
 /// train.csv: a row for each codec, seed and epoch (or step of --evaluate-every), in that order. Columns of times end
 /// in _seconds.
 [[nodiscard]] Table train_table(const TrainOptions& options, const TrainReport& report);
-/// summary.csv: a row for each codec. Means are over the seeds whose run has finished.
+/// A sentence without its end where none itself did not get better, by which no codec can be judged. Empty else, and
+/// where runs have one row.
+[[nodiscard]] std::string train_warning(const TrainOptions& options, const TrainReport& report);
+
+/// summary.csv: a row for each codec. Means are over the judged runs that have finished.
 [[nodiscard]] Table train_summary(const TrainOptions& options, const TrainReport& report);
 /// train.json: both, with what was asked for and where it was run.
 [[nodiscard]] nlohmann::ordered_json train_record(const TrainOptions& options, const TrainReport& report,

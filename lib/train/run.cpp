@@ -102,7 +102,7 @@ class RankTraining {
         run_{run},
         workers_{static_cast<std::size_t>(plan.options.training.workers)},
         rank_{static_cast<std::size_t>(comm.rank())},
-        rate_{*plan.options.training.learning_rate, plan.options.training.lr_schedule, plan.steps},
+        rate_{*plan.options.training.learning_rate * plan.lr_factor, plan.options.training.lr_schedule, plan.steps},
         sampler_{plan.training_set.size(), workers_, static_cast<std::size_t>(plan.options.training.batch_size),
                  static_cast<std::uint64_t>(plan.seed)} {
     const CodecDescriptor& codec = *plan.spec().descriptor;
@@ -111,6 +111,7 @@ class RankTraining {
     verdict_.resize(kLosses + workers_);
     run_.codec = plan.codec;
     run_.seed = plan.seed;
+    run_.lr_factor = plan.lr_factor;
   }
 
   void train() {
@@ -174,7 +175,7 @@ class RankTraining {
     const std::vector<double> depths = depths_of(tensors);
     for (const auto& unit : units_) {
       const Layout layout = layout_of(unit, tensors, depths);
-      if (codec == nullptr || descriptor.by_layout) codec = make_codec<Space::host>(plan_.spec(), layout);
+      if (codec == nullptr || made_for_layout(descriptor)) codec = make_codec<Space::host>(plan_.spec(), layout);
       reducers_.push_back(make_reducer<Space::host>(plan_.spec(), codec, plan_.options.scheme_for(plan_.spec()), layout,
                                                     comm_.size(), {}));
       reducers_.back()->prepare(comm_);
@@ -341,10 +342,18 @@ class RankTraining {
       numbers.test_accuracy = score.accuracy;
       numbers.tested = 1;
     }
-    // The last steps may have spoilt the weights, which no loss of training has shown yet.
-    std::array<double, 1> spoilt{numbers.tested != 0 && !std::isfinite(numbers.test_loss) ? 1.0 : 0.0};
-    comm_.agree_max(spoilt);
-    if (spoilt[0] != 0.0) run_.status = TrainRun::Status::diverged;
+    // All ranks know the score, by which the next rate may be chosen. The last steps may have spoilt the weights, which
+    // no loss of training has shown yet.
+    const bool spoilt = numbers.tested != 0 && !std::isfinite(numbers.test_loss);
+    std::array<double, 4> score{};
+    if (numbers.tested != 0) score = {1.0, numbers.test_accuracy, spoilt ? 0.0 : numbers.test_loss, spoilt ? 1.0 : 0.0};
+    comm_.agree_max(score);
+    if (score[3] != 0.0) run_.status = TrainRun::Status::diverged;
+    if (score[0] != 0.0 && !leads()) {
+      numbers.tested = 1;
+      numbers.test_accuracy = score[1];
+      numbers.test_loss = score[3] != 0.0 ? std::numeric_limits<double>::quiet_NaN() : score[2];
+    }
     run_.rows.push_back(std::move(row));
     since_row_ = {};
     std::fill(sums_.begin(), sums_.end(), UnitSums{});
@@ -407,38 +416,8 @@ class RankTraining {
     Sha256 hash;
     hash.update(std::as_bytes(trainer().weights()));
     run_.weights_sha256 = hash.hex();
-    std::vector<std::string> notes = what_stands_for_the_optimiser();
-    std::vector<Tally> tallies;
-    for (const auto& reducer : reducers_) {
-      std::string note = reducer->note();
-      if (!note.empty() && std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
-      for (const auto& tally : reducer->tallies()) {
-        const auto same = std::find_if(tallies.begin(), tallies.end(), [&](auto& t) { return t.what == tally.what; });
-        if (same == tallies.end()) {
-          tallies.push_back(tally);
-        } else {
-          same->part += tally.part;
-          same->whole += tally.whole;
-        }
-      }
-    }
-    for (const auto& tally : tallies) {
-      if (tally.whole > 0.0) notes.push_back(fmt::format("{}: {:.4g} %", tally.what, 100.0 * tally.part / tally.whole));
-    }
-    run_.note = joined(notes, "; ");
-  }
-
-  [[nodiscard]] std::vector<std::string> what_stands_for_the_optimiser() const {
-    const CaptureOptions& training = plan_.options.training;
-    std::vector<std::string> notes;
-    if (plan_.spec().own_momentum()) {
-      notes.push_back(training.optimizer == "sgd"
-                          ? "its momentum is its own: the optimiser has none"
-                          : fmt::format("its momentum comes on top of that of {}", training.optimizer));
-    }
-    if (!plan_.spec().descriptor->target.empty())
-      notes.emplace_back("sends an update instead of a gradient, which wants a learning rate of its own");
-    return notes;
+    run_.note = note_of_run(plan_.options, plan_.spec(), reducers_);
+    run_.at_work = std::any_of(reducers_.begin(), reducers_.end(), [](const auto& one) { return one->reached(); });
   }
 
   [[nodiscard]] bool checkpoint_due(bool epoch) const {
@@ -451,12 +430,14 @@ class RankTraining {
 
   /// Visits the state that all ranks share, and the rows, which rank 0 has.
   void visit_common(StateVisitor& visitor) {
-    const std::string mine = fmt::format("{}:{} seed {}", plan_.spec().name(), plan_.spec().params_text(), plan_.seed);
+    const std::string mine = fmt::format("{}:{} seed {} learning rate times {}", plan_.spec().name(),
+                                         plan_.spec().params_text(), plan_.seed, plan_.lr_factor);
     std::string whose = mine;
     visit_text(visitor, whose);
     if (whose != mine) throw_foreign();
     visitor.value("step", step_);
     visitor.value("status", run_.status);
+    visitor.value("at work", run_.at_work);
     visitor.value("since the last row", since_row_);
     std::uint64_t count = run_.rows.size();
     visitor.value("rows", count);

@@ -13,13 +13,15 @@
 
 namespace gradtool {
 
-/// One codec with one seed: what its ranks share. What it refers to must outlive it.
+/// One codec with one seed and one factor of the learning rate: what its ranks share. What it refers to must outlive
+/// it.
 struct RunPlan {
   const TrainOptions& options;
   const Dataset& training_set;
   const Dataset* test_set;  ///< null where there is none
   std::size_t codec = 0;    ///< position in options.codecs
   std::int64_t seed = 0;
+  double lr_factor = 1.0;  ///< learning rates are multiplied with it
   std::int64_t steps = 0;
   std::string checkpoint;  ///< file
   /// Seconds of one step's computation, for the network models; empty: as measured in this run.

@@ -99,7 +99,8 @@ class Training {
                           static_cast<std::size_t>(options.training.batch_size), 0};
     report_.steps_per_epoch = sampler.iterations_per_epoch();
     steps_ = options.training.steps.value_or(options.epochs.value_or(1) * report_.steps_per_epoch);
-    static_cast<void>(LearningRate{*options.training.learning_rate, options.training.lr_schedule, steps_});
+    for (const double factor : options.lr_factors)
+      static_cast<void>(LearningRate{*options.training.learning_rate * factor, options.training.lr_schedule, steps_});
     facts = facts_of(options, steps_);
     join(facts);
   }
@@ -123,16 +124,26 @@ class Training {
  private:
   TrainReport run_all() {
     std::size_t number = 0;
-    const std::size_t runs = options_.seeds.size() * options_.codecs.size();
+    const std::size_t runs = (options_.seeds.size() + options_.lr_factors.size() - 1) * options_.codecs.size();
     for (const std::int64_t seed : options_.seeds) {
       for (std::size_t codec = 0; codec < options_.codecs.size(); ++codec) {
-        if (run_one(codec, seed, fmt::format("({}/{})", ++number, runs)) == TrainRun::Status::unfinished) {
-          report_.interrupted = true;
-          return std::move(report_);
+        for (const double factor : factors_for(codec, seed)) {
+          if (run_one(codec, seed, factor, fmt::format("({}/{})", ++number, runs)) == TrainRun::Status::unfinished) {
+            report_.interrupted = true;
+            return std::move(report_);
+          }
         }
       }
     }
     return std::move(report_);
+  }
+
+  /// All factors of the learning rate in the first seed, then the one that did best; none where a codec has finished
+  /// with none of several.
+  [[nodiscard]] std::vector<double> factors_for(std::size_t codec, std::int64_t seed) const {
+    if (options_.lr_factors.size() == 1 || seed == options_.seeds.front()) return options_.lr_factors;
+    const auto best = best_lr_factor(options_, report_, codec);
+    return best ? std::vector<double>{*best} : std::vector<double>{};
   }
 
   /// On the processes of a job: all must have been asked the same. One of them makes the folder.
@@ -174,13 +185,15 @@ class Training {
     return std::nullopt;
   }
 
-  TrainRun::Status run_one(std::size_t codec, std::int64_t seed, const std::string& number) {
+  TrainRun::Status run_one(std::size_t codec, std::int64_t seed, double factor, const std::string& number) {
     const CodecSpec& spec = options_.codecs[codec];
+    const bool rates = options_.lr_factors.size() > 1;
     const std::string name = spec.name() + (spec.given.empty() ? "" : ":" + spec.given);
     std::unique_ptr<Progress> progress;
     if (report_.leads) {
-      progress = std::make_unique<Progress>(fmt::format("train {} seed {} {}", name, seed, number),
-                                            static_cast<std::uint64_t>(steps_));
+      progress = std::make_unique<Progress>(
+          fmt::format("train {} seed {}{} {}", name, seed, rates ? fmt::format(" rate x {}", factor) : "", number),
+          static_cast<std::uint64_t>(steps_));
     }
     const std::size_t here = report_.runs.size();
     report_.runs.emplace_back();
@@ -190,9 +203,11 @@ class Training {
                        .test_set = test_set_ ? &*test_set_ : nullptr,
                        .codec = codec,
                        .seed = seed,
+                       .lr_factor = factor,
                        .steps = steps_,
                        .checkpoint = (fs::path{options_.out} / kCheckpoints /
-                                      fmt::format("{}-{}-seed{}{}", codec, spec.name(), seed, kCheckpointEnding))
+                                      fmt::format("{}-{}-seed{}{}{}", codec, spec.name(), seed,
+                                                  rates ? fmt::format("-rate{}", factor) : "", kCheckpointEnding))
                                          .string(),
                        .compute_seconds = compute_seconds(seed),
                        .threads = !across_processes_,

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 
+#include "lib/bench/own_trial.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 
@@ -69,6 +70,49 @@ double expected_error(const ResultRow& row, const std::vector<StepWindow>& windo
     begin = end;
   }
   return worst;
+}
+
+/// The codec with all of its parameters.
+std::string all_of(const CodecSpec& spec) {
+  const std::string params = spec.params_text();
+  return spec.name() + (params.empty() ? "" : ":" + params);
+}
+
+/// The value of a parameter in a text such as "ratio=0.01,index=u32"; empty where it is not there.
+std::string value_of(const std::string& params, const std::string& key) {
+  const std::string all = "," + params + ",";
+  const std::size_t found = all.find("," + key + "=");
+  if (found == std::string::npos) return "";
+  const std::size_t begin = found + key.size() + 2;
+  return all.substr(begin, all.find(',', begin) - begin);
+}
+
+/// Whether a codec of a trial is one of those that are searched, with the parameters that were given. A record of
+/// another build may have codecs that this one does not know.
+bool is_searched(const std::string& tried, const std::vector<std::string>& codecs) {
+  std::string name, params;
+  try {
+    const CodecSpec spec = parse_recorded_codec(tried);  // a record makes nothing run
+    name = spec.name();
+    params = spec.params_text();
+  } catch (const Error&) {
+    return false;
+  }
+  return std::any_of(codecs.begin(), codecs.end(), [&](const std::string& text) {
+    const CodecSpec searched = parse_codec(text);
+    if (searched.name() != name) return false;
+    const std::string all = searched.params_text();
+    std::string_view left = searched.given;
+    while (!left.empty()) {
+      const std::string_view one = left.substr(0, left.find(','));
+      // The file of a prototype stands first and has no name.
+      const std::string key{one.find('=') == std::string_view::npos ? "file" : one.substr(0, one.find('='))};
+      if (value_of(all, key) != value_of(params, key)) return false;
+      const std::size_t comma = left.find(',');
+      left = comma == std::string_view::npos ? std::string_view{} : left.substr(comma + 1);
+    }
+    return true;
+  });
 }
 
 class Tuner {
@@ -134,9 +178,18 @@ class Tuner {
   Measured measure_until(double part, const std::vector<std::string>& specs, int round, TuneReport::Round& log) {
     Measured found(specs.size());
     if (specs.empty() || !time_is_left(part)) return found;
-    const double until = part * options_.budget_seconds;
+    const double until = part * options_.budget_seconds, began = elapsed();
     bench_.codecs.clear();
-    for (const auto& spec : specs) bench_.codecs.push_back(parse_codec(spec));
+    for (const auto& spec : specs) {
+      const CodecSpec codec = parse_codec(spec);
+      if (!options_.trials || !options_.trials->loses(codec)) {
+        bench_.codecs.push_back(codec);
+        continue;
+      }
+      ++log.lost;
+      looked_at_.insert(spec);
+    }
+    if (bench_.codecs.empty()) return found;
     bench_.rounds = 1;
     bench_.quality = false;
     bench_.deadline = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(until));
@@ -155,6 +208,7 @@ class Tuner {
         replayed.insert(spec_of(row));
       }
     }
+    std::size_t replays = 0;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       bool reached = false;
       const auto [first, last] = modelled.equal_range(specs[i]);
@@ -170,12 +224,42 @@ class Tuner {
       if (timeless && replayed.count(specs[i]) == 0) continue;  // its turn did not come
       ++(timeless ? log.timeless : reached ? log.measured : log.idle);
       looked_at_.insert(specs[i]);
+      ++replays;
+    }
+    if (replays > 0) {
+      const double share = static_cast<double>(log.steps) / static_cast<double>(report_.steps);
+      full_replay_seconds_ = (elapsed() - began) / (static_cast<double>(replays) * share);
     }
     return found;
   }
 
+  /// Adds the settings of the searched codecs that a trial has tried and that have not lost there: first those that
+  /// learn, and as many as may still be replayed within the budget.
+  void add_tried() {
+    if (!options_.trials) return;
+    auto& finalists = report_.search.finalists;
+    const double each = std::max(kFinalistSeconds, full_replay_seconds_);
+    double room = options_.budget_seconds - elapsed() - each * static_cast<double>(finalists.size() + 2);
+    for (const auto wanted : {OwnTrial::Verdict::learns, OwnTrial::Verdict::undecided}) {
+      for (const OwnTrial& trial : options_.trials->trials) {
+        for (const OwnTrial::Arm& arm : trial.arms) {
+          const auto known = [&](const std::string& text) { return all_of(parse_codec(text)) == arm.codec; };
+          const auto& seen = report_.left_out;
+          if (arm.verdict != wanted || !is_searched(arm.codec, options_.codecs) ||
+              options_.trials->loses(parse_codec(arm.codec)) ||
+              std::any_of(finalists.begin(), finalists.end(), known) ||
+              std::find(seen.begin(), seen.end(), arm.codec) != seen.end())
+            continue;
+          room -= each;
+          (room > 0.0 ? finalists : report_.left_out).push_back(arm.codec);
+        }
+      }
+    }
+  }
+
   /// Over all steps, in as many rounds as the user asked for. Rows share what is left of the budget.
   void bench_finalists() {
+    add_tried();
     bench_.codecs.clear();
     for (const auto& spec : report_.search.finalists) bench_.codecs.push_back(parse_codec(spec));
     bench_.steps = 0;
@@ -197,7 +281,8 @@ class Tuner {
   BenchSession session_;
   std::vector<StepWindow> windows_ = session_.windows();
   TuneReport report_;
-  std::set<std::string> looked_at_;  ///< settings that had their turn
+  std::set<std::string> looked_at_;   ///< settings that had their turn
+  double full_replay_seconds_ = 0.0;  ///< that a setting takes over all steps, as the last round of the search went
   Clock::time_point start_ = Clock::now();
 };
 
@@ -209,14 +294,25 @@ TuneReport tune(const TuneOptions& options) {
   return Tuner{options}.run();
 }
 
-std::vector<const ResultRow*> tuned_front(const TuneReport& report, double max_error) {
+Acceptance TuneOptions::acceptance() const {
+  Acceptance accepted = limit_given ? Acceptance{max_error} : Acceptance{};
+  accepted.trials = trials;
+  return accepted;
+}
+
+std::vector<const ResultRow*> tuned_front(const TuneOptions& options, const TuneReport& report) {
+  const auto is_within = [&](const ResultRow& row) {
+    const auto verdict = options.trials ? options.trials->verdict_of(row) : std::nullopt;
+    if (verdict == OwnTrial::Verdict::loses) return false;
+    return verdict == OwnTrial::Verdict::learns || judged_error(row) <= options.max_error;
+  };
   std::vector<const ResultRow*> rows, front;
   double uncompressed = std::numeric_limits<double>::infinity();
   for (const ResultRow& row : report.bench.rows) {
     if (!row.modelled() || row.status != ResultRow::Status::ok || row.codec.name() == "noop") continue;
     if (row.codec.name() == "none")
       uncompressed = judged_seconds(row);
-    else if (row.reached && judged_error(row) <= max_error)
+    else if (row.reached && is_within(row))
       rows.push_back(&row);
   }
   std::stable_sort(rows.begin(), rows.end(), [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });

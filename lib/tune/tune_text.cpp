@@ -5,6 +5,7 @@
 
 #include "lib/bench/advice.hpp"
 #include "lib/bench/codec_times.hpp"
+#include "lib/bench/own_trial.hpp"
 #include "lib/bench/reproduce.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/table.hpp"
@@ -23,6 +24,11 @@ const ResultRow* uncompressed(const TuneReport& report) {
 /// The value of --max-nmse, if it was given.
 std::optional<double> limit_of(const TuneOptions& options) {
   return options.limit_given ? std::optional{options.max_error} : std::nullopt;
+}
+
+/// The command that measures a row of the front again.
+std::string command_of(const TuneOptions& options, const ResultRow& row) {
+  return reproducing_command(options.bench, row, limit_of(options)) + (options.trials ? options.trials->options() : "");
 }
 
 std::string front_text(const TuneReport& report, const std::vector<const ResultRow*>& front, Style style) {
@@ -46,24 +52,23 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
   const auto paragraph = [style](const std::string& text) {
     return style == Style::markdown ? text + "\n\n" : wrapped(text, 80);
   };
-  const std::optional<double> limit = limit_of(options);
-  const AdviceText advice =
-      advise(report.bench.rows, limit ? Acceptance{*limit} : Acceptance{}, style, {&options.bench, limit});
+  const AdviceText advice = advise(report.bench.rows, options.acceptance(), style, {&options.bench, limit_of(options)});
   std::string text = advice.answer;
   if (style != Style::markdown) text += "\n";
-  const auto front = tuned_front(report, options.max_error);
+  const auto front = tuned_front(options, report);
   if (!front.empty()) {
     text += paragraph("What no other setting beats in both error and time:") + front_text(report, front, style);
     text += style == Style::markdown ? "```\n" : "\nTo measure one of them again:\n";
     for (const ResultRow* row : front)
-      text += (style == Style::markdown ? "" : "  ") + reproducing_command(options.bench, *row, limit) + "\n";
+      text += (style == Style::markdown ? "" : "  ") + command_of(options, *row) + "\n";
     text += style == Style::markdown ? "```\n\n" : "\n";
   }
-  std::size_t tried = 0, asked = 0, idle = 0, timeless = 0;
+  std::size_t tried = 0, asked = 0, idle = 0, timeless = 0, lost = 0;
   std::string rounds;
   for (const auto& round : report.rounds) {
     tried += round.measured;
-    asked += round.settings - round.idle - round.timeless;
+    asked += round.settings - round.idle - round.timeless - round.lost;
+    lost += round.lost;
     idle += round.idle;
     timeless += round.timeless;
     rounds += fmt::format("{}{} over {} step{}", rounds.empty() ? "" : ", ", round.measured, round.steps,
@@ -80,6 +85,12 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
   if (!report.untried.empty())
     text += paragraph(fmt::format("There was no time to look at {} at all, so a faster codec may be among them.",
                                   joined(report.untried, ", ")));
+  if (lost > 0)
+    text += paragraph(
+        fmt::format("Not measured because it lost in a trial (--trained): {} setting{}.", lost, lost == 1 ? "" : "s"));
+  if (!report.left_out.empty())
+    text += paragraph(fmt::format("A trial has tried these as well, and the budget had no room for them: {}.",
+                                  joined(report.left_out, ", ")));
   if (idle > 0)
     text += paragraph(fmt::format("{} were left out because their method was not at work in so few steps.", idle));
   if (timeless > 0)
@@ -95,12 +106,18 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
   tune["budget_seconds"] = options.budget_seconds;
   tune["seconds"] = report.seconds;
   tune["untried"] = report.untried;
+  tune["trained"] = nlohmann::ordered_json::array();
+  if (options.trials) {
+    for (const OwnTrial& trial : options.trials->trials) tune["trained"].push_back(trial.file);
+  }
+  tune["left_out"] = report.left_out;
   tune["finalists"] = report.search.finalists;
   for (const auto& round : report.rounds)
     tune["rounds"].push_back({{"steps", round.steps},
                               {"settings", round.settings},
                               {"measured", round.measured},
                               {"idle", round.idle},
+                              {"lost", round.lost},
                               {"timeless", round.timeless}});
   for (const Trial& trial : report.search.trials) {
     nlohmann::ordered_json one{{"codec", trial.setting.spec}, {"round", trial.round + 1}};
@@ -109,12 +126,12 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
     tune["trials"].push_back(std::move(one));
   }
   auto& front = tune["front"] = nlohmann::ordered_json::array();
-  for (const ResultRow* row : tuned_front(report, options.max_error)) {
+  for (const ResultRow* row : tuned_front(options, report)) {
     front.push_back({{"codec", spec_of(*row)},
                      {"reduce", name_of(row->scheme)},
                      {"error", judged_error(*row)},
                      {"seconds", judged_seconds(*row)},
-                     {"command", reproducing_command(options.bench, *row, limit_of(options))}});
+                     {"command", command_of(options, *row)}});
   }
   return out;
 }

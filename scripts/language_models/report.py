@@ -51,7 +51,7 @@ def is_codec(row, codec):
 
 def first_and_last_phase(steps, codec):
     """Mean nmse of the first run of consecutive iterations and of the last; None where all are consecutive."""
-    rows = [(int(row["iteration"]), float(row["nmse"])) for row in steps if is_codec(row, codec)]
+    rows = [(int(row["iteration"]), float(row["nmse"])) for row in steps if is_codec(row, codec) and row.get("tensor", "all") == "all"]
     starts = [i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1]
     if not starts:
         return None, None

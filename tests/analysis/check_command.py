@@ -54,7 +54,7 @@ with tempfile.TemporaryDirectory() as folder:
     transforms = ["transforms", "compaction", "spectra", "autocorrelation", "fft_errors", "spectrum_steps"] if spectrum else []
     files = [name + ".csv" for name in (
         "spectrum", "spectrum_bands", *transforms, "correlation", "eigenvalues", "steps", "step_lags", "gradiveq",
-        "gradiveq_lambda", "gradiveq_loss", "gradiveq_curve", "low_rank", "subspaces", "variance", "certainty", "unambiguous", "noise",
+        "gradiveq_lambda", "gradiveq_loss", "gradiveq_curve", "low_rank", "subspaces", "singular_values", "variance", "certainty", "unambiguous", "noise",
         "noise_steps", "losses", "packets", "importance", "distribution", "fits", "formats", "prediction")]
     assert sorted(os.listdir("analysis")) == sorted(files), os.listdir("analysis")
     assert " ".join(text.split()).endswith("wrote to analysis: " + " ".join(files)), text

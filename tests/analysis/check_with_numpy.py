@@ -274,6 +274,26 @@ def check_variance(rows, seen):
         near(f"{name} zeros", row["zero_fraction"], (values == 0).mean())
 
 
+def check_interval(name, row, signal, noise):
+    """The ends are the ratios of which a t-test of noise - ratio * signal over the steps is at its 5 % limit; beyond a missing end it is not."""
+    limit = scipy.stats.t.ppf(0.975, STEPS - 1)
+
+    def statistic(ratio):
+        rest = noise - ratio * signal
+        return rest.mean() / rest.std(ddof=1) * np.sqrt(STEPS)
+
+    low, high = row["noise_scale_low"], row["noise_scale_high"]
+    if float(low) > 0:
+        near(f"{name} low", statistic(float(low)), limit, tolerance=1e-5)
+    else:
+        assert statistic(0.0) <= limit, (name, low)
+    if high:
+        near(f"{name} high", statistic(float(high)), -limit, tolerance=1e-5)
+        assert float(low) <= noise.mean() / signal.mean() <= float(high), (name, row)
+    else:
+        assert statistic(1e12 * noise.mean() / np.abs(signal).max()) > -limit, (name, "the signal can be told from 0")
+
+
 def check_noise(rows, steps, seen):
     """McCandlish et al. 2018, A.1: from single batches and from the mean of all workers' batches."""
     total = np.zeros((STEPS, 2))
@@ -292,6 +312,7 @@ def check_noise(rows, steps, seen):
         near(f"{name} trace", row["noise"], noise.mean())
         if signal.mean() > 0:
             near(f"{name} scale", row["noise_scale"], noise.mean() / signal.mean())
+        check_interval(name, row, signal, noise)
         for step in range(STEPS):
             one = by_step[name, step]
             near(f"{name} {step} signal", one["signal"], signal[step], floor=noise[step] * 1e-6)

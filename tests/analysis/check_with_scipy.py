@@ -294,13 +294,13 @@ def orders(t, x):
     yield "sorted", [np.sort(piece) for piece in pieces(x)]
 
 
-def entropy_share(power, weight):
-    """Entropy of the shares of the power above frequency 0 over the largest possible."""
-    shares = (power * weight)[1:]
-    # A constant gradient leaves rounding alone, at 1e-32 of the energy.
-    if len(shares) < 2 or not shares.sum() > 1e-24 * power[0]:
+def entropy_share(x):
+    """Entropy of the shares of the full spectrum's power above frequency 0, over that of equal shares."""
+    power = np.abs(np.fft.fft(x)) ** 2
+    # A constant gradient leaves rounding alone, at 1e-32 of the energy. Below four elements there are not two frequencies.
+    if len(x) < 4 or not power[1:].sum() > 1e-24 * power[0]:
         return None
-    return scipy.stats.entropy(shares) / np.log(len(shares))
+    return scipy.stats.entropy(power[1:]) / np.log(len(x) - 1)
 
 
 def errors_without(method, x):
@@ -344,7 +344,7 @@ def error_sums(sums, x):
 
 def step_sums(sums, step, x):
     power, weight = spectrum(x)
-    entropy = entropy_share(power, weight)
+    entropy = entropy_share(x)
     low = (power * weight)[32 * np.arange(len(power)) // len(x) < 4].sum()
     add(sums, ("step", step), low, strongest(descending("dft", x))[3], strongest(descending("identity", x))[3], (x**2).sum(),
         len(x) * (entropy or 0), len(x) * (entropy is not None))
@@ -543,7 +543,7 @@ def check_gradiveq(load, capture):
     compare("gradiveq_curve", load("gradiveq_curve"), ["tensor", "kind", "components"], tables["gradiveq_curve"], floors={"later_share": 1e-3})
 
 
-# Low rank: low_rank, subspaces
+# Low rank: low_rank, subspaces, singular_values
 
 def step_pairs(iteration):
     """First steps of up to four pairs of consecutive steps of a window, evenly spaced among all such pairs."""
@@ -630,6 +630,15 @@ def check_power_shares(rows):
                 deviations.append(f"low_rank {row['tensor']} power_{rank}_share: {power} is not between 0 and rank_{rank}_share {best}")
 
 
+def singular_values(t, starts):
+    """Shares of the energy, mean over the steps that have any."""
+    if len(t["shape"]) < 2 or min(t["shape"][0], int(np.prod(t["shape"][1:]))) < 2:
+        return []
+    squares = [np.linalg.svd(shorter_side(t["mean"][step].reshape(t["shape"][0], -1)), compute_uv=False) ** 2 for step in both(starts)]
+    shares = [s / s.sum() for s in squares if s.sum() > 0]
+    return np.mean(shares, axis=0) if shares else []
+
+
 def check_low_rank(load, capture):
     starts = step_pairs(capture["iteration"])
     window = windows(capture["iteration"])
@@ -646,6 +655,12 @@ def check_low_rank(load, capture):
     compare("low_rank", rows, ["tensor"], main, floors={"filter_pearson_mean": 1e-3})
     check_power_shares(rows)
     compare("subspaces", load("subspaces"), ["tensor", "kind", "rank"], subspaces)
+    spectra = {}
+    for t in capture["tensors"]:
+        shares = singular_values(t, starts) if t["finite"] else []
+        for k, (share, sum_so_far) in enumerate(zip(shares, np.cumsum(shares))):
+            spectra[t["name"], t["kind"], str(k + 1)] = {"energy_share": share, "cumulative_share": sum_so_far}
+    compare("singular_values", load("singular_values"), ["tensor", "kind", "component"], spectra, floors={"energy_share": 1e-9})
 
 
 # Certainty: certainty, unambiguous
@@ -853,7 +868,9 @@ def magnitude_sums(sums, x):
         add(sums, ("magnitude", name), n * nearest_rank(ordered, q) / rms, n)
     count = n // 100
     if count >= 10 and ordered[-count - 1] > 0:
-        add(sums, "tail", n * np.log(ordered[-count:] / ordered[-count - 1]).mean(), n)
+        inverse = np.log(ordered[-count:] / ordered[-count - 1]).mean()
+        add(sums, "tail", n * inverse, n)
+        add(sums, "inverse", inverse, inverse**2, 1)
     # terngrad does not clip elements that are all equal, so neither does this.
     clipped = ordered if (x == x[0]).all() else np.minimum(ordered, 2.5 * x.std())
     add(sums, "ternary", (clipped * (clipped[-1] - clipped)).sum(), ((ordered - clipped) ** 2).sum(), energy)
@@ -931,11 +948,17 @@ def distribution_sums(t, steps):
     return sums
 
 
-def distribution_row(sums, studied):
+def distribution_row(sums, studied, one):
     row = {"studied_steps": studied}
     for name in QUANTILES:
         row[f"magnitude_{name}"] = ratio(*sums["magnitude", name])
     row["tail_index"] = sums["tail"][1] / sums["tail"][0] if "tail" in sums else None
+    if one and "inverse" in sums and sums["inverse"][2] > 1:
+        mean, squares, count = sums["inverse"][0] / sums["inverse"][2], *sums["inverse"][1:]
+        low, high = scipy.stats.t.interval(0.95, count - 1, mean, np.sqrt((squares / count - mean**2) / (count - 1)))
+        row["tail_index_low"], row["tail_index_high"] = 1 / high, 1 / low if low > 0 else None
+    else:
+        row["tail_index_low"] = row["tail_index_high"] = None
     row["ternary_variance"], row["ternary_bias"] = sums["ternary"][:2] / sums["ternary"][2]
     distances = [(sums["fit", name][2] / sums["fit", name][3], name) for name in FITS if ("fit", name) in sums]
     row["best_fit"] = min(distances)[1] if distances else None
@@ -951,7 +974,7 @@ def check_distribution(load, capture):
     every = pooled(capture["tensors"], lambda t: distribution_sums(t, steps), kinds=False)
     main, fits, formats = {}, {}, {}
     for row, sums in every.items():
-        main[row[:1]] = distribution_row(sums, len(steps))
+        main[row[:1]] = distribution_row(sums, len(steps), one=row[0] != "all")
         for key, s in sums.items():
             if key[0] == "fit":
                 shape = {"generalised normal": s[0] / s[3], "student t": ratio(s[3], s[0])}.get(key[1])

@@ -80,6 +80,22 @@ TEST(Prediction, MeasuredErrorsAreSetBesideIt) {
   EXPECT_NE(describe_predictions(table).find("topk:ratio=0.1 (2 times as much)"), std::string::npos);
 }
 
+TEST(Prediction, RatiosAreOfTheBytesThatTheJobSends) {
+  const auto values = normal(8192, 4);
+  Capture capture{2, 2};
+  capture.add(vector_of(2048), [&](auto s, std::size_t w, std::size_t i) { return values[(2 * s + w) * 2048 + i]; });
+  const auto tables = all_tables(capture);
+  const Table in_float32 = predict(tables), in_bfloat16 = predict(tables, 2.0);
+  ASSERT_EQ(in_float32.rows().size(), in_bfloat16.rows().size());
+  for (std::size_t r = 0; r < in_float32.rows().size(); ++r) {
+    if (to_text(in_float32.at(r, "ratio")).empty()) continue;
+    EXPECT_EQ(number(in_bfloat16, r, "ratio"), number(in_float32, r, "ratio") / 2)
+        << to_text(in_float32.at(r, "codec"));
+  }
+  EXPECT_NE(describe_predictions(in_float32).find(" bf16 "), std::string::npos);
+  EXPECT_EQ(describe_predictions(in_bfloat16).find(" bf16 "), std::string::npos) << "the job sends bfloat16 already";
+}
+
 TEST(Prediction, NothingOfNothing) {
   const Table table = predict({});
   EXPECT_EQ(describe_predictions(table), "");

@@ -58,5 +58,29 @@ TEST(Summary, OfOneAnalysisLeavesTheOthersOut) {
   EXPECT_NE(text.find("Variance test (over workers)"), std::string::npos) << text;
 }
 
+/// Returns what the summary prints of a capture with one matrix: the part of all workers, and the noise of each.
+std::string text_of_matrix(std::size_t rows, std::size_t columns, std::size_t rank, double noise) {
+  const auto left = normal(rows * rank, 70), right = normal(columns * rank, 71), own = normal(1 << 14, 72);
+  Capture capture{2, 4};
+  TensorInfo info;
+  info.shape = {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)}, info.kind = "linear";
+  capture.add(info, [&](std::size_t s, std::size_t w, std::size_t i) {
+    double value = noise * own[(s * 5003 + w * 1009 + i) % own.size()];
+    for (std::size_t k = 0; k < rank; ++k) value += left[i / columns * rank + k] * right[i % columns * rank + k];
+    return value;
+  });
+  capture.add(vector_of(500), [](auto, auto, std::size_t i) { return static_cast<double>(i % 7); });
+  return describe(summarise(run(*make_low_rank(capture.scope), capture)));
+}
+
+TEST(Summary, SaysWhereMatricesAreOfLowRank) {
+  const std::string planted = text_of_matrix(32, 48, 3, 0.1);
+  EXPECT_NE(planted.find("Matrices: in 1 of 1"), std::string::npos) << planted;
+  const std::string full = text_of_matrix(32, 48, 32, 0.1);
+  EXPECT_EQ(full.find("Matrices:"), std::string::npos) << full;
+  const std::string narrow = text_of_matrix(4, 300, 3, 0.1);
+  EXPECT_EQ(narrow.find("Matrices:"), std::string::npos) << "four rows have no more than four directions: " << narrow;
+}
+
 }  // namespace
 }  // namespace gradtool::test

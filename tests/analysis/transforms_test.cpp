@@ -138,6 +138,23 @@ TEST(Transforms, KnownCaptures) {
   EXPECT_NEAR(number(tables[4], topk, "nmse"), 1 - kept(tables, "native", "identity", "0.15"), 1e-9);
 }
 
+TEST(Transforms, SpectralEntropyIsThatOfTheFullSpectrum) {
+  if (!RealTransform::available()) GTEST_SKIP() << "built without FFTW";
+  const auto entropy = [](std::size_t n, auto value) {
+    Capture capture{1, 1};
+    capture.add(vector_of(n), [&](auto, auto, std::size_t i) { return static_cast<double>(value(i)); });
+    return number(run(*make_transforms(capture.scope), capture)[0], 0, "spectral_entropy");
+  };
+  for (const std::size_t n : {8UL, 9UL, 64UL, 65UL}) {
+    EXPECT_NEAR(entropy(n, [](std::size_t i) { return i == 3 ? 1 : 0; }), 1, 1e-6) << n << ": a spike has equal powers";
+    const double step = 2 * std::numbers::pi / static_cast<double>(n);
+    EXPECT_NEAR(entropy(n, [&](std::size_t i) { return std::cos(step * static_cast<double>(2 * i)); }),
+                std::log(2) / std::log(static_cast<double>(n - 1)), 1e-6)
+        << n << ": one frequency and its mirror image";
+    if (n % 2 == 0) EXPECT_NEAR(entropy(n, [](std::size_t i) { return i % 2 == 0 ? 1 : -1; }), 0, 1e-6) << n;
+  }
+}
+
 TEST(Transforms, PiecesOfLongTensorsArePooled) {
   if (!RealTransform::available()) GTEST_SKIP() << "built without FFTW";
   // Two pieces of 2^17 + 2 elements: each has its own spike, which a selection of 1 % keeps.

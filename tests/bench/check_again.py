@@ -30,6 +30,7 @@ LEFT_OUT = {
     "--gpus": "it is --ranks with --comm nccl",
     "--pipeline": "it is about concurrent rows, and the advice goes by isolated ones",
     "--comm-timeout": "it says when to give up",
+    "--seeds": "the advice is of the first, which the command has", "--received": "it adds rows", "--received-bytes": "as --received", "--update-error": "it adds columns",
     "--per-tensor": "it adds rows", "--reconstruction": "it writes a file", "--payloads": "it writes a file", "--csv": "it writes a file",
     "--steps-csv": "it writes a file", "--json": "it writes a file", "--markdown": "it is about how text looks", "--color": "as --markdown",
     "--baseline": "a comparison of programs gives no advice", "--cycles": "as --baseline",
@@ -44,7 +45,7 @@ GIVEN = [
     ["--min-samples", "3", "--rounds", "2", "--max-noise", "0.512345678", "--timeout", "0.0312345678", "--op", "all-gather", "--values", "own",
      "--codec-speed", "floor:50"],
     ["--levels", "node=2", "--codec-inner", "bf16", "--ranks", "4", "--iters", "7", "--rounds", "3", "--compute-ms", "none"],
-    ["--iters", "1", "--op", "reduce-scatter", "--compute-ms", "captured"],
+    ["--iters", "1", "--op", "reduce-scatter", "--compute-ms", "captured", "--steps", "11:150"],
     ["--trained", "TRIAL", "--iters", "1"],
 ]
 # Options of processes, where there is MPI; those of GPUs are in tests/bench/advice_test.cpp.

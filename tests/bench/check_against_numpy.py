@@ -55,7 +55,7 @@ def bench(capture, codec, *flags):
     check_tensors(name, rows)
     rows = [r for r in rows if r["timing"] == "isolated"]
     y = read(out)
-    check_steps(steps, name, read(capture), y)
+    check_steps(steps, name, next(r for r in rows if r["tensor"] == "all"), read(capture), y)
     return {r["tensor"]: r for r in rows}, y
 
 
@@ -77,17 +77,31 @@ def check_tensors(name, rows):
             close(f"{name} payload_ratio", row["payload_ratio"], 4 * int(row["elements"]) / float(row["payload_bytes"]))
 
 
-def check_steps(path, name, x, y):
-    """The errors of each step and of the sums so far, from the reconstruction."""
+def check_steps(path, name, everything, x, y):
+    """The errors of each step and of the sums so far, of all tensors and of each, from the reconstruction, once for both timings. What steps send
+    has the mean that `everything`, the row over all steps, has."""
     with open(path, newline="") as file:
-        table = [r for r in csv.DictReader(file) if r["codec"] == name and r["timing"] == "isolated"]
-    a = np.concatenate([x[n].mean(axis=1, dtype="f8") for n in SHAPES], axis=1)
-    b = np.concatenate([y[n][:, 0].astype("f8") for n in SHAPES], axis=1)
-    assert len(table) == len(a), (name, len(table))
-    for step, row in enumerate(table):
-        far, near = a[:step + 1].sum(axis=0), b[:step + 1].sum(axis=0)
-        close(f"{name} step {step} nmse", row["nmse"], ((a[step] - b[step]) ** 2).sum() / (a[step] ** 2).sum())
-        close(f"{name} step {step} cumulative_nmse", row["cumulative_nmse"], ((far - near) ** 2).sum() / (far ** 2).sum())
+        table = [r for r in csv.DictReader(file) if r["codec"] == name]
+    assert all(r["timing"] == "isolated" and r["schema_version"] == "2" and r["seed"] == str(SEED) for r in table), table
+    for tensor in [*SHAPES, "all"]:
+        names = SHAPES if tensor == "all" else [tensor]
+        rows = [r for r in table if r["tensor"] == tensor]
+        a = np.concatenate([x[n].mean(axis=1, dtype="f8") for n in names], axis=1)
+        b = np.concatenate([y[n][:, 0].astype("f8") for n in names], axis=1)
+        assert len(rows) == len(a), (name, tensor, len(rows))
+        for step, row in enumerate(rows):
+            far, near = a[:step + 1].sum(axis=0), b[:step + 1].sum(axis=0)
+            close(f"{name} {tensor} step {step} nmse", row["nmse"], ((a[step] - b[step]) ** 2).sum() / (a[step] ** 2).sum())
+            close(f"{name} {tensor} step {step} cumulative_nmse", row["cumulative_nmse"], ((far - near) ** 2).sum() / (far ** 2).sum())
+    whole = [r for r in table if r["tensor"] == "all"]
+    for column in ("payload_bytes", "wire_bytes_per_rank"):
+        close(f"{name} {column} of the steps", np.mean([float(r[column]) for r in whole]), float(everything[column]))
+    assert all(bool(r["residual_ratio"]) == bool(everything["residual_ratio"]) for r in whole), (name, whole)
+    assert not any(r["payload_bytes"] or r["residual_ratio"] for r in table if r["tensor"] != "all"), (name, table)
+    if everything["residual_ratio"]:
+        weights = [(x[n][:, 0].astype("f8") ** 2).sum(axis=1) for n in SHAPES]
+        kept = sum(float(r["residual_ratio"]) ** 2 * w for r, w in zip(whole, np.sum(weights, axis=0)))
+        close(f"{name} residual_ratio of the steps", math.sqrt(kept / np.sum(weights)), float(everything["residual_ratio"]))
 
 
 def read(path):

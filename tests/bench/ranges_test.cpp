@@ -1,10 +1,15 @@
 // A capture too large for memory is replayed range by range, which changes no figure, and takes less memory.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "lib/bench/memory.hpp"
+#include "lib/bench/received.hpp"
 #include "lib/bench/replay.hpp"
+#include "lib/bench/replay_files.hpp"
 #include "lib/codecs/registry.hpp"
 
 namespace gradtool::test {
@@ -60,6 +65,8 @@ TEST_P(Ranges, ChangeNoFigure) {
     expect_near(parts.step_errors[step].sums.error, whole.step_errors[step].sums.error);
     expect_near(parts.step_errors[step].cumulative_error, whole.step_errors[step].cumulative_error);
     expect_near(parts.step_errors[step].cumulative_energy, whole.step_errors[step].cumulative_energy);
+    expect_near(parts.step_errors[step].residual_energy, whole.step_errors[step].residual_energy);
+    expect_same(parts.step_errors[step].bytes, whole.step_errors[step].bytes);
   }
   expect_near(parts.gradient_energy, whole.gradient_energy);
   expect_near(parts.residual_energy, whole.residual_energy);
@@ -88,6 +95,47 @@ TEST_P(Ranges, ChangeNoFigure) {
 // Payloads of fixed and of variable size, residuals, factors that several units share nothing of, draws by unit.
 INSTANTIATE_TEST_SUITE_P(Codecs, Ranges,
                          testing::Values("topk:ratio=0.01,ef=on", "qsgd", "powersgd:rank=2", "dgc", "signsgd", "vgc"));
+
+/// Means of another program are compared in the same ranges.
+TEST(ReceivedMeans, AreThoseOfAReplayInAnyRanges) {
+  const GradientReader source{GRADTOOL_SOURCE_DIR "/datasets/lenet5-fashion-mnist.h5"};
+  BenchCut cut{.source = source, .name = "tensor"};
+  for (std::size_t t = 0; t < source.tensors().size(); ++t) cut.selection.tensors.push_back(t);
+  cut.units = make_units(source.tensors(), cut.selection.tensors, Granularity::parse("tensor"));
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("gradtool_received_{}.h5", ::getpid());
+  std::filesystem::remove(file);
+  BenchOptions options;
+  options.reconstruction = file.string();
+  options.tensor_steps = true;
+  options.update_rule = UpdateRule::parse("adam");
+  Reconstruction written{options, source, cut.selection.tensors, parse_codec("qsgd")};
+  ReplayPlan plan{.options = options, .reader = source, .units = cut.units, .codec = parse_codec("qsgd"), .ranks = 2};
+  plan.stop = {.min_samples = 1, .max_noise = 1e300, .timeout_seconds = 1e9};
+  plan.on_result = [&](std::size_t step, const Unit& unit, std::span<const float> y) { written.put(step, unit, y); };
+  const ReplayResult replayed = run_replay({}, plan);
+  ASSERT_TRUE(written.close());
+  const ReceivedMeans means{file.string(), source};
+  std::filesystem::remove(file);  // it stays open
+  means.expect_all_of(cut);
+  for (const std::size_t range : {std::size_t{0}, std::size_t{5000}}) {
+    const ReplayResult compared = means.compare(cut, 2, range, true, options.update_rule);
+    for (std::size_t t = 0; t < source.tensors().size(); ++t) {
+      EXPECT_EQ(compared.tensor_errors[t].error, replayed.tensor_errors[t].error);
+      EXPECT_EQ(compared.cumulative_error[t], replayed.cumulative_error[t]);
+      EXPECT_EQ(compared.cumulative_energy[t], replayed.cumulative_energy[t]);
+      EXPECT_EQ(compared.updates[t].error, replayed.updates[t].error);
+      EXPECT_EQ(compared.updates[t].distance, replayed.updates[t].distance);
+      EXPECT_GT(compared.updates[t].error, 0.0);
+    }
+    ASSERT_EQ(compared.tensor_steps.size(), source.steps().size() * source.tensors().size());
+    for (std::size_t i = 0; i < compared.tensor_steps.size(); ++i) {
+      EXPECT_EQ(compared.tensor_steps[i].sums.error, replayed.tensor_steps[i].sums.error);
+      EXPECT_EQ(compared.tensor_steps[i].cumulative_error, replayed.tensor_steps[i].cumulative_error);
+    }
+    for (std::size_t step = 0; step < source.steps().size(); ++step)
+      expect_near(compared.step_errors[step].cumulative_error, replayed.step_errors[step].cumulative_error);
+  }
+}
 
 TEST(Memory, HasASentenceForWhatCannotFit) {
   constexpr std::uint64_t kElements = 2'147'483'656, kLeast = kElements * (24 + 4 * 2);

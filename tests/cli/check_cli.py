@@ -91,6 +91,9 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--overlap", "none"], 3, "--compute-ms")
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--compute-ms", "captured"], 3, "/steps/compute_seconds")
     one_sentence(["bench", SAMPLE, "--csv", folder], 4, "folder")
+    one_sentence(["bench", SAMPLE, "--config", folder], 3, "is a folder")
+    one_sentence(["compare", folder, folder], 3, "is a folder")
+    one_sentence(["analyze", SAMPLE, "--measured", folder, "--out", os.path.join(folder, "analysis")], 3, "is a folder")
     one_sentence(["bench", SAMPLE, "--payloads", folder], 2, "exactly one --codec")
     one_sentence(["bench", SAMPLE, "--codec", "dgc:ef=on"], 2, "ef does not apply")
     one_sentence(["bench", SAMPLE, "--codec", "powersgd", "--reduce", "gather"], 2, "auto")
@@ -210,7 +213,7 @@ def check_list_of_one_codec():
     assert "\n## topk\n" in markdown and "## qsgd" not in markdown
     one_sentence(["list", "topkk"], 2, "did you mean 'topk'?")
     one_sentence(["list", "colums"], 2, "did you mean 'columns'?")
-    one_sentence(["list", "zzzzzzzz"], 2, "codecs, comm, columns, models, datasets or a codec's name")
+    one_sentence(["list", "zzzzzzzz"], 2, "codecs, comm, columns, models, datasets, presets or a codec's name")
     one_sentence(["list", "comm", "--markdown"], 2, "--markdown")
 
 
@@ -379,6 +382,27 @@ def check_stated_averaged(folder):
         ["gradient", None, False, None, None]
 
 
+def check_info_of_large_file(folder):
+    """Beyond 2^28 values info reads them only where that is asked for; the file has a hole in the place of its zeros."""
+    path, n = os.path.join(folder, "large.h5"), 2**28 + 8
+    with h5py.File(path, "w") as f:
+        f.attrs.update(format="gradtool.gradients", schema_version=1, complete=1, workers=1)
+        f["steps/iteration"] = np.arange(1, dtype="i8")
+        group = f.create_group("tensors/0000")
+        group.attrs.update(name="large", kind="other", shape=np.array([n], "i8"))
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        h5py.h5d.create(group.id, b"gradient", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((1, 1, n)), creation)
+    assert f"not counted: --scan reads all {n} values" in run("info", path)[1]
+    assert json.loads(run("info", path, "--json", "-")[1])["non_finite"] is None
+    assert json.loads(run("info", path, "--scan", "--json", "-")[1])["non_finite"] == 0
+    assert json.loads(run("info", SAMPLE, "--json", "-")[1])["non_finite"] == 0
+    code, _, err = run("info", SAMPLE, "--scan", "--quick")
+    assert code == 2 and "--quick" in err, (code, err)
+    os.remove(path)
+
+
 def check_overflow(folder):
     """A step that mixed precision threw away is left out of the replay, and the others are replayed in full."""
     path, whole = os.path.join(folder, "overflow.h5"), os.path.join(folder, "whole.h5")
@@ -460,6 +484,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_synthetic()
     check_averaged_gradients(scratch)
     check_stated_averaged(scratch)
+    check_info_of_large_file(scratch)
     check_overflow(scratch)
     check_not_finite(scratch)
 print("the command line behaves")

@@ -38,9 +38,9 @@ def check_bash():
     expect(proposals("bench", "x"))
     expect(proposals("completion", ""), "bash", "zsh", "fish")
     expect(proposals("analyze", "--only", "sp"), "spectrum")
-    names = [row["name"] for row in csv.DictReader(io.StringIO(say("list", "--csv", "-")))]
+    names = [row["name"] for what in ("codecs", "presets") for row in csv.DictReader(io.StringIO(say("list", what, "--csv", "-")))]
     expect(proposals("bench", "--codec", ""), "all", *names)
-    expect(proposals("list", ""), "codecs", "comm", "columns", "models", "datasets", *names)
+    expect(proposals("list", ""), "codecs", "comm", "columns", "models", "datasets", "presets", *names)
     expect(proposals("capture", "--model", "resnet"), "resnet18", "resnet20", "resnet32", "resnet50", "resnet110")
     expect(proposals("capture", "--dataset", "cifar"), "cifar10", "cifar100")
     expect(proposals("capture", "--optimizer", "a"), "adam", "adamw")

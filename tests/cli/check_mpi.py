@@ -143,12 +143,16 @@ def chosen_levels(folder):
 with tempfile.TemporaryDirectory() as scratch:
     different_jobs(scratch)
     chosen_levels(scratch)
+    means = str(pathlib.Path(scratch) / "means.h5")
+    rows([], "--codec", "bf16", "--reconstruction", means)
+    fails_once(2, "without mpirun", sample, "--comm", "mpi", "--received", means)
 fails_once(2, "add --comm mpi", sample)
 fails_once(2, "--seed", sample, "--comm", "mpi", "--seed", "-1")
 fails_once(2, "leave --ranks out", sample, "--comm", "mpi", "--ranks", "1")
 fails_once(3, "/no/such/file.h5", "/no/such/file.h5", "--comm", "mpi")
 fails_once(4, "/proc/x.h5", sample, "--comm", "mpi", "--codec", "topk", "--reconstruction", "/proc/x.h5")
 compare("--codec", "all")
+compare("--codec", "qsgd", "--seeds", "3,4", "--steps", "100:101")
 compare("--codec", "topk", "--timing", "concurrent", "--comm-timeout", "1e6")  # no wait overflows
 compare("--pipeline", "3", "--granularity", "model", "--timing", "concurrent", *(f"--codec={c}" for c in ("topk", "qsgd", "powersgd", "oktopk")))
 print("threads and MPI agree in every error and byte")

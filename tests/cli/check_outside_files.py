@@ -97,16 +97,67 @@ def check_trials(folder):
     refused(3, command, "trial.json")
     file.write_text(json.dumps(trial))
     said = " ".join(done(*command).split())
-    assert "lost in the trial: fp16." in said and "stay uncompressed" in said, said
+    assert "lost in the trial: fp16 (its loss is worse by 0.5, far behind none)." in said and "stay uncompressed" in said, said
+    # The warning that none itself learned nothing is repeated, and no warning is none.
+    file.write_text(json.dumps(trial | {"warning": "none itself has learned nothing"}))
+    assert "trial.json: none itself has learned nothing." in " ".join(done(*command).split())
+    file.write_text(json.dumps(trial | {"warning": None}))
+    assert " ".join(done(*command).split()).count("trial.json: ") == 0
     refused(2, [*base, "--trained", file], "--trained", "--advise")
     file.write_text(json.dumps(trial | {"elements": 7}))
     refused(2, command, "trial.json is a trial of a model of 7 parameters", "61706")
     broken = [{"format": "gradtool.bench"}, {"schema_version": 2}, {"arms": 3}, {"arms": [3]}, {"arms": [{**arm, "low": "x"}]}, {"arms": [{**arm, "verdict": "wins"}]}, {"settings": None},
-              {"elements": -1}, {"elements": "many"}, {"model": None}, {"arms": [{"codec": "fp16"}]}]
+              {"elements": -1}, {"elements": "many"}, {"model": None}, {"warning": 7}, {"arms": [{"codec": "fp16"}]}]
     for change in broken:
         file.write_text(json.dumps(trial | change))
         result = run(*command)
         assert result.returncode in (2, 3) and "trial.json" in result.stderr and "unexpected" not in result.stderr, (change, result.stderr)
+
+
+def check_trainings(folder):
+    """--trained: the record of gradtool train, alone and beside a trial that says something else."""
+    def run_of(codec, params, seed, accuracy):
+        known = {"codec": codec, "params": params, "seed": seed}
+        return {**known, "status": "finished"}, {**known, "train_loss": 0.5, "test_accuracy": accuracy}
+    runs = [run_of(*codec, seed, accuracy - seed / 1000) for seed in (1, 2, 3)
+            for codec, accuracy in ((("none", "default"), 0.9), (("fp16", "scale_log2=0"), 0.7), (("topk", "x=1"), 0.9))]
+    record = {"format": "gradtool.train", "schema_version": 1, "elements": 61706, "runs": [one for one, _ in runs], "rows": [row for _, row in runs],
+              "settings": {"--model": "lenet5", "--dataset": "fashion-mnist", "--reduce": "auto", "--workers": "4", "the number of steps": "300"}}
+    out = folder / "run"
+    out.mkdir()
+    base = ["bench", SAMPLE, "--codec", "fp16", "-n", "1", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8", "--advise", "--json", folder / "taught.json"]
+    refused(3, [*base, "--trained", out], "train.json")
+    (out / "train.json").write_text(json.dumps(record))
+    for taught in (out, out / "train.json"):
+        said = " ".join(done(*base, "--trained", taught).split())
+        assert "stay uncompressed" in said and f"In {out}/train.json (lenet5 on fashion-mnist, 4 workers, 300 steps) it loses: its accuracy is worse by 20 points" in said, said
+    # Whichever is given last: what has lost in one of them is not taken.
+    arm = {"codec": "fp16:scale_log2=0", "verdict": "learns", "reason": "", "worse_by": 0.0, "low": -0.1, "high": 0.1, "same_as_none": 1.0, "lr_factor": 1.0}
+    good = folder / "good.json"
+    good.write_text(json.dumps({"format": "gradtool.trial", "schema_version": 1, "model": "LeNet", "elements": 61706, "arms": [arm],
+                                "settings": {"judge": "loss", "scheme": "auto", "workers": 4, "steps": 300}}))
+    assert "take fp16" in " ".join(done(*base, "--trained", good).split())
+    for both in ([good, out], [out, good]):
+        said = " ".join(done(*base, *(word for file in both for word in ("--trained", file))).split())
+        assert "stay uncompressed" in said and "it loses" in said and "it learns" in said and "one in which it loses counts before" in said, said
+    if HAS_REPORT:
+        done("report", folder / "taught.json", "--trained", out, "-o", folder / "taught.html")
+        page = (folder / "taught.html").read_text()
+        assert "its accuracy is worse by 20 points" in page, "the page does not say what the training came to"
+        # Prints the advice of the record, before and after the training, without measuring again.
+        advice = json.loads((folder / "taught.json").read_text())["advice"]
+        assert [(entry["of"], entry["answer"], entry["taken"]) for entry in advice] == [("gradients", "stay uncompressed", None)], advice
+        assert "take fp16" in done("report", folder / "taught.json", "--format", "text")
+        text = folder / "advice.txt"
+        done("report", folder / "taught.json", "--trained", out, "--format", "text", "-o", text)
+        said = " ".join(text.read_text().split())
+        assert "8 ranks: stay uncompressed." in said and f"In {out}/train.json (lenet5 on fashion-mnist, 4 workers, 300 steps): fp16:scale_log2=0 loses (its" in said, said
+        (folder / "info.json").write_text(done("info", SAMPLE, "--json", "-"))
+        refused(2, ["report", folder / "info.json", "--format", "text"], "--format text", "bench or train")
+    refused(2, [*base[:-2], "--json", good, "--trained", good], "same file", "--trained")
+    for change in ({"elements": 7}, {"schema_version": 9}, {"runs": 3}, {"runs": [{}]}, {"rows": [3]}, {"settings": {}}, {"format": "gradtool.bench"}):
+        (out / "train.json").write_text(json.dumps(record | change))
+        refused(2 if "elements" in change else 3, [*base, "--trained", out], "train.json")
 
 
 def check_config(folder):
@@ -194,7 +245,7 @@ with tempfile.TemporaryDirectory() as name:
         own = place / "bench.json"
         own.write_bytes(bench.read_bytes())
         check(place, own)
-    for check in (check_trials, check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole):
+    for check in (check_trials, check_trainings, check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole):
         place = top / check.__name__
         place.mkdir()
         check(place)

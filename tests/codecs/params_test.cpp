@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lib/codecs/registry.hpp"
+#include "lib/codecs/reducer.hpp"
 #include "lib/core/error.hpp"
 
 namespace gradtool::test {
@@ -32,6 +32,37 @@ TEST(CodecSpec, ErrorFeedbackIsForEveryCodec) {
   EXPECT_EQ(parse_codec("topk:ratio=0.1,ef=off").params_text(), "ratio=0.1,index=auto,ef=off");
   EXPECT_TRUE(parse_codec("qsgd:ef=on,bits=2").error_feedback);
   EXPECT_EQ(parse_codec("topk:ef=on").params_text(), "ratio=0.01,index=auto");
+}
+
+TEST(CodecSpec, PresetsAreCodecsWithParameters) {
+  for (const Preset& preset : presets()) {
+    const CodecSpec spec = parse_codec(preset.name);
+    EXPECT_EQ(spec.params_text(), parse_codec(preset.spec).params_text()) << preset.name;
+    EXPECT_EQ(spec.way, Scheme::alltoall) << preset.name;
+    const std::string recorded = spec.name() + ":" + spec.params_text();
+    EXPECT_EQ(parse_codec(recorded).params_text(), spec.params_text()) << preset.name;
+    for (const auto* codec : codecs()) EXPECT_NE(codec->name, preset.name);
+  }
+  EXPECT_TRUE(std::is_sorted(presets().begin(), presets().end(), [](auto& a, auto& b) { return a.name < b.name; }));
+  EXPECT_EQ(parse_codec("torchcomms-fp8").params_text(),
+            "format=e4m3,block=128,scale=block,row=512,rounding=nearest,reduce=alltoall,own=exact");
+  EXPECT_TRUE(parse_codec("flashinfer-fp8:ef=on").error_feedback);
+  EXPECT_EQ(expand_codec_list("quickreduce-int4,torchcomms-fp8").size(), 2U);
+  EXPECT_NE(failure("torchcomms-fp9").find("did you mean 'torchcomms-fp8'"), std::string::npos);
+  EXPECT_NE(failure("torchcomms-fp8:block=64").find("twice"), std::string::npos);
+}
+
+TEST(CodecSpec, ReduceAndOwnAreForCodecsThatTakeThem) {
+  EXPECT_NE(parse_codec("int8:reduce=hop").params_text().find(",reduce=hop"), std::string::npos);
+  EXPECT_EQ(parse_codec("int8:reduce=auto").params_text(), parse_codec("int8").params_text());
+  EXPECT_NE(failure("powersgd:reduce=gather").find("reducer of its own"), std::string::npos);
+  EXPECT_NE(failure("dgc:reduce=alltoall").find("use gather"), std::string::npos);
+  EXPECT_NE(failure("qsgd:reduce=sum").find("cannot ride on a sum"), std::string::npos);
+  EXPECT_NE(failure("topk:reduce=hop").find("keeps a residual"), std::string::npos);
+  for (const char* text : {"fp8:own=exact", "fp8:reduce=gather,own=exact", "fp8:reduce=alltoall,own=exact,ef=on"})
+    EXPECT_NE(failure(text).find("own=exact is for the owners"), std::string::npos) << text;
+  const auto spec = parse_codec("int8:reduce=hop");
+  EXPECT_THROW(static_cast<void>(resolve(Scheme::gather, spec)), Error);
 }
 
 TEST(CodecSpec, SaysWhatIsWrongAndWhatIsValid) {

@@ -64,6 +64,25 @@ with tempfile.TemporaryDirectory() as folder:
     code, out, err = run("compare", b, a, "--no-times")
     assert code == 1, "a byte less is a change as well"
 
+    # Records of two captures say so, and by the hash also where the files have one name. Other steps of a capture are another matter.
+    assert "The runs are of" not in run("compare", a, a)[1] + run("compare", a, table)[1] and said["other_capture"] is None
+    moved, renamed = json.loads(json.dumps(record)), json.loads(json.dumps(record))
+    moved["file"]["sha256"] = "0" * 64
+    json.dump(moved, open(place("moved.json"), "w"))
+    code, out, err = run("compare", a, place("moved.json"), "--no-times", "--json", place("c.json"), "--markdown", place("c.md"))
+    assert code == 0 and out.startswith("The runs are of two captures: A is of ") and "SHA-256 000000000000..." in out.replace("\n  ", " "), out
+    assert max(map(len, out.splitlines())) <= 80, out
+    said = json.load(open(place("c.json")))["other_capture"]
+    assert said.startswith("two captures: A is of ") and open(place("c.md")).read().startswith(f"The runs are of {said}.\n\n"), said
+    del renamed["file"]
+    for row in renamed["rows"]:
+        row["file"] = "another.h5"
+    json.dump(renamed, open(place("renamed.json"), "w"))
+    assert "B of another.h5" in run("compare", a, place("renamed.json"))[1].replace("\n  ", " ")
+    assert run(*bench, "--steps", "100:101", "--json", place("steps.json"))[0] == 0
+    code, out, err = run("compare", a, place("steps.json"), "--no-times")
+    assert code == 1 and out.startswith("The runs are of other steps of a capture"), out
+
     one_sentence(["compare", a, place("missing.json")], 3, "missing.json")
     one_sentence(["compare", a, CAPTURE], 3, CAPTURE)
     one_sentence(["compare", a, a, "--json", a], 2, "--json")

@@ -95,7 +95,7 @@ std::string codec_value(Choices& choices) {
     separator = ",";
   }
   if (choices.any(4) == 1) {
-    constexpr std::array kFeedback{"on", "off", "ef21"};
+    constexpr std::array kFeedback{"on", "off", "ef21", "ef21m"};
     text += fmt::format("{}ef={}", separator, kFeedback[choices.any(kFeedback.size())]);
   }
   if (choices.odd(1) != 0) text += "," + codec_value(choices);

@@ -121,7 +121,9 @@ std::vector<std::string> feedback_on_cuda() {
     if (codec.aggregation == Aggregation::own || codec.gpu.codec == nullptr) continue;
     if (codec.memory || parsed.error_feedback) specs.push_back(spec);
   }
-  for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "exponent:ef=ef21"}) specs.emplace_back(spec);
+  for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "exponent:ef=ef21", "topk:ratio=0.1,ef=ef21m",
+                           "fp16:ef=ef21m,eta=0.5"})
+    specs.emplace_back(spec);
   return specs;
 }
 INSTANTIATE_TEST_SUITE_P(Own, GpuReducer, testing::ValuesIn(own_cuda_reducers()),
@@ -184,7 +186,7 @@ TEST_P(GpuCollective, IsTheHosts) {
 }
 INSTANTIATE_TEST_SUITE_P(Plain, GpuCollective,
                          testing::Values("none", "bf16", "fp16", "fp8", "qsgd:bits=4", "topk", "topk:ef=off",
-                                         "randomk"),
+                                         "torchcomms-fp8", "randomk"),
                          [](const auto& info) { return test_name(info.param); });
 
 }  // namespace

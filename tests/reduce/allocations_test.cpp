@@ -15,6 +15,7 @@ TEST(ReducerAllocations, NoneInTheTimedRegion) {
     if (codec->aggregation != Aggregation::own) specs.emplace_back(codec->name);
   }
   specs.emplace_back("topk:ef=ef21");
+  specs.emplace_back("topk:ef=ef21m");
   specs.emplace_back("fp16:ef=ef21");
   for (const auto& spec : specs) {
     const auto out = run_model({.codec = spec, .ranks = 2, .steps = 6});

@@ -148,6 +148,59 @@ TEST_P(Shards, AllToAllReducesToTheOwnersMeanEncodedOnce) {
   }
 }
 
+/// own=exact: an owner begins with its own shard as it is and adds what the others' payloads say, in the order of
+/// ranks. Messages are those of the way without it.
+TEST(AllToAll, AddsItsOwnShardExactlyWhereAsked) {
+  const std::size_t n = 4001;
+  const auto codec = make_codec<Space::host>(parse_codec("torchcomms-fp8"), Layout::flat(n));
+  for (const int ranks : {1, 2, 3, 5}) {
+    const auto x = gradients(ranks, n);
+    const auto out = run_collective("torchcomms-fp8", Collective::all_reduce, Scheme::automatic, x);
+    const auto coded = run_collective("fp8:reduce=alltoall", Collective::all_reduce, Scheme::automatic, x);
+    EXPECT_EQ(out.wire, coded.wire);
+    if (ranks > 1) EXPECT_NE(out.results, coded.results);
+    for (int owner = 0; owner < ranks; ++owner) {
+      const auto own = shard_of(x[static_cast<std::size_t>(owner)], owner, ranks);
+      std::vector<float> mean(own.begin(), own.end());
+      for (int r = 0; r < ranks; ++r) {
+        if (r == owner) continue;
+        const auto y = sent_shard(*codec, x[static_cast<std::size_t>(r)], owner, r, ranks);
+        for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += y[i];
+      }
+      for (float& value : mean) value *= 1.0F / static_cast<float>(ranks);
+      const auto want = round_trip(*codec, mean, context_of(owner, kSeed ^ kMeanSeed));
+      for (const auto& result : out.results) {
+        const auto got = shard_of(result, owner, ranks);
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin(), want.end())) << ranks << " ranks, shard " << owner;
+      }
+    }
+  }
+}
+
+TEST(AllToAll, IsTheWayOfASpecificationThatSaysSo) {
+  const auto x = gradients(3, 1000);
+  EXPECT_EQ(run_collective("int8:reduce=alltoall", Collective::all_reduce, Scheme::automatic, x).results,
+            run_collective("int8", Collective::all_reduce, Scheme::alltoall, x).results);
+  EXPECT_EQ(resolve(Scheme::automatic, parse_codec("bf16:reduce=gather")), Scheme::gather);
+  EXPECT_EQ(resolve(Scheme::alltoall, parse_codec("fp8:reduce=alltoall")), Scheme::alltoall);
+  EXPECT_EQ(resolve(Scheme::automatic, parse_codec("fp8:reduce=hop"), Collective::all_gather), Scheme::gather);
+}
+
+TEST_P(Shards, AllToAllCountsAllThatARankEncodes) {
+  const std::size_t n = 4001;
+  const int ranks = 3;
+  const auto codec = make_codec<Space::host>(parse_codec(GetParam()), Layout::flat(n));
+  const auto x = gradients(ranks, n);
+  const auto out = run_collective(GetParam(), Collective::all_reduce, Scheme::alltoall, x);
+  for (int r = 0; r < ranks; ++r) {
+    std::uint64_t encoded = 0;
+    for (int shard = 0; shard < ranks; ++shard)
+      static_cast<void>(sent_shard(*codec, x[static_cast<std::size_t>(r)], shard, r, ranks, &encoded));
+    static_cast<void>(round_trip(*codec, owners_mean(*codec, x, r), context_of(r, kSeed ^ kMeanSeed), &encoded));
+    EXPECT_EQ(out.payload[static_cast<std::size_t>(r)], encoded) << "rank " << r;
+  }
+}
+
 TEST_P(Shards, ReduceScatterLeavesTheMeanWithItsOwner) {
   const std::size_t n = 4020;
   const auto codec = make_codec<Space::host>(parse_codec(GetParam()), Layout::flat(n));

@@ -1,4 +1,4 @@
-// ef=ef21: ranks send compressed differences to what they have sent, and all keep the mean of it.
+// ef=ef21 and ef=ef21m: ranks send compressed differences to what they have sent, and all keep the mean of it.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -33,25 +33,29 @@ double energy(const std::vector<float>& x) {
                             [](float a, float b) { return static_cast<double>(a) * static_cast<double>(b); });
 }
 
-/// EF21 of three ranks with top-k, written from the paper in float64 (Algorithm 2; its g_i start at C(x_i), which is
-/// what s_i = 0 gives).
-TEST(Ef21, IsTheAlgorithmOfThePaper) {
+/// Runs EF21 of three ranks with top-k, and compares with the papers' in float64 (Richtarik et al. 2021, Algorithm 2,
+/// whose g_i start at C(x_i), which is what s_i = 0 gives; with an average in the place of gradients, Fatkhullin et al.
+/// 2023, Algorithm 1, whose average begins with the first gradient).
+void expect_ef21_of_the_papers(const std::string& feedback, double eta) {
   constexpr std::size_t kRanks = 3, kElements = 500, kKept = 50;
   constexpr int kSteps = 12;
   const auto gradient = [](int rank, int step) { return model_gradient(kElements, rank, step); };
-  const auto out = run_model({.codec = "topk:ratio=0.1,ef=ef21",
+  const auto out = run_model({.codec = "topk:ratio=0.1," + feedback,
                               .ranks = kRanks,
                               .steps = kSteps,
                               .layout = Layout::flat(kElements),
                               .gradient = gradient});
   std::vector<std::vector<double>> sent(kRanks, std::vector<double>(kElements, 0.0));
+  auto average = sent;
   for (int step = 0; step < kSteps; ++step) {
     std::vector<double> mean(kElements, 0.0);
     for (std::size_t r = 0; r < kRanks; ++r) {
       const auto x = gradient(static_cast<int>(r), step);
       std::vector<std::size_t> order(kElements);
       std::iota(order.begin(), order.end(), std::size_t{0});
-      const auto difference = [&](std::size_t i) { return static_cast<double>(x[i]) - sent[r][i]; };
+      for (std::size_t i = 0; i < kElements; ++i)
+        average[r][i] = step == 0 ? static_cast<double>(x[i]) : (1.0 - eta) * average[r][i] + eta * x[i];
+      const auto difference = [&](std::size_t i) { return average[r][i] - sent[r][i]; };
       std::sort(order.begin(), order.end(),
                 [&](std::size_t a, std::size_t b) { return std::abs(difference(a)) > std::abs(difference(b)); });
       for (std::size_t k = 0; k < kKept; ++k) sent[r][order[k]] += difference(order[k]);
@@ -60,6 +64,66 @@ TEST(Ef21, IsTheAlgorithmOfThePaper) {
     for (std::size_t i = 0; i < kElements; ++i)
       ASSERT_NEAR(out.results[0][static_cast<std::size_t>(step)][i], mean[i], 1e-8) << step << ' ' << i;
   }
+}
+
+TEST(Ef21, IsTheAlgorithmOfThePaper) {
+  expect_ef21_of_the_papers("ef=ef21", 1.0);
+}
+
+TEST(Ef21m, IsTheAlgorithmOfThePaper) {
+  expect_ef21_of_the_papers("ef=ef21m", 0.1);
+  expect_ef21_of_the_papers("ef=ef21m,eta=0.4", 0.4);
+}
+
+/// Gradients have a mean of their own and as much noise again. What EF21 has sent follows the noise of the last step,
+/// and the average has eta / (2 - eta) of its energy: 0.053.
+TEST(Ef21m, HasLessOfTheNoiseOfSingleSteps) {
+  const std::size_t n = 2000;
+  const auto base = model_gradient(n, 0, 99);
+  const auto gradient = [&](int rank, int step) {
+    auto x = model_gradient(n, rank, step);
+    for (std::size_t i = 0; i < n; ++i) x[i] = base[i] + (step % 2 == 0 ? x[i] : -x[i]);
+    return x;
+  };
+  const auto error = [&](const std::string& codec) {
+    const auto out = run_model({.codec = codec, .steps = 80, .layout = Layout::flat(n), .gradient = gradient});
+    double off = 0.0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double difference = static_cast<double>(out.results[0].back()[i]) - static_cast<double>(base[i]);
+      off += difference * difference;
+    }
+    return off / energy(base);
+  };
+  const double plain = error("int8:ef=ef21");
+  EXPECT_GT(plain, 0.2);
+  EXPECT_LT(error("int8:ef=ef21m"), 0.1 * plain);
+}
+
+/// A reset begins anew, with the first gradient again, and bits do not depend on threads or ranks.
+TEST(Ef21m, IsTheSameAfterAResetAndOnEveryRank) {
+  const std::string text = "topk:ratio=0.1,ef=ef21m";
+  const auto reset = run_model({.codec = text, .steps = 6, .resets_at = 3, .restarts = true}).results[0];
+  for (std::size_t step = 0; step < 3; ++step) EXPECT_EQ(reset[3 + step], reset[step]);
+  for (const char* each : {"topk:ratio=0.1,ef=ef21m", "int8:ef=ef21m", "fp16:ef=ef21m,eta=0.5"}) {
+    const auto out = run_model({.codec = each, .steps = 4});
+    for (const auto& rank : out.results) EXPECT_EQ(rank, out.results[0]) << each;
+    EXPECT_EQ(run_model({.codec = each, .steps = 4, .threads = 3}).results, out.results) << each;
+  }
+}
+
+TEST(Ef21m, IsReadAndWritten) {
+  const CodecSpec spec = parse_codec("topk:ef=ef21m,ratio=0.1");
+  EXPECT_TRUE(spec.ef21);
+  EXPECT_EQ(spec.eta, 0.1);
+  EXPECT_TRUE(spec.feedback().averages());
+  EXPECT_EQ(spec.params_text(), "ratio=0.1,index=auto,ef=ef21m,eta=0.1");
+  EXPECT_EQ(parse_codec("topk:eta=0.25,ef=ef21m").params_text(), "ratio=0.01,index=auto,ef=ef21m,eta=0.25");
+  EXPECT_EQ(parse_codec("topk:" + spec.params_text()).params_text(), spec.params_text());
+  for (const char* text : {"topk:eta=0.2", "topk:ef=ef21,eta=0.2", "topk:ef=on,eta=0.2"})
+    EXPECT_NE(failure(text).find("eta is the momentum of ef=ef21m"), std::string::npos) << text;
+  EXPECT_NE(failure("topk:ef=ef21m,eta=0"), "taken");
+  EXPECT_NE(failure("topk:ef=ef21m,eta=1"), "taken");
+  EXPECT_NE(failure("terngrad:ef=ef21m").find("does not promise"), std::string::npos);
 }
 
 /// With constant gradients what is not yet sent shrinks in every step by the codec's promise, in energy or in the
@@ -171,7 +235,8 @@ TEST(Ef21, IsReadAndWritten) {
   const CodecSpec spec = parse_codec("topk:ef=ef21,ratio=0.1");
   EXPECT_TRUE(spec.ef21);
   EXPECT_FALSE(spec.error_feedback);
-  EXPECT_EQ(spec.feedback(), Feedback::ef21);
+  EXPECT_TRUE(spec.feedback().ef21());
+  EXPECT_FALSE(spec.feedback().averages());
   EXPECT_EQ(spec.params_text(), "ratio=0.1,index=auto,ef=ef21");
   EXPECT_EQ(parse_codec("fp16:ef=ef21").params_text().substr(parse_codec("fp16").params_text().size()), ",ef=ef21");
   EXPECT_EQ(parse_codec("topk").feedback(), Feedback::residual);

@@ -130,8 +130,8 @@ template <Space S>
 std::unique_ptr<Reducer<S>> make_model_reducer(const ModelSetup& setup, Queue<S> queue) {
   const auto spec = parse_codec(setup.codec);
   if (setup.node > 1) {
-    return make_levelled_reducer<S>(spec, parse_codec(setup.inner), setup.scheme, setup.layout.elements, setup.ranks,
-                                    setup.node, queue);
+    return make_levelled_reducer<S>(spec, parse_codec(setup.inner), setup.scheme, setup.layout.elements, Dtype::f32,
+                                    setup.ranks, setup.node, queue);
   }
   return make_reducer<S>(spec, make_codec<S>(spec, setup.layout), setup.scheme, setup.layout, setup.ranks, queue,
                          setup.op);

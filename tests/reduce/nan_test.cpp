@@ -62,6 +62,7 @@ std::vector<std::string> specs_with_arithmetic() {
     take(text + ":ef=on");
     try {
       take(text + ":ef=ef21");
+      take(text + ":ef=ef21m");
     } catch (const Error&) {  // it does not contract
     }
   }

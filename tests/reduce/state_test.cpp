@@ -20,7 +20,8 @@ std::vector<std::string> all_specs() {
     if (spec == codec.name && !codec.error_feedback && !codec.memory && spec != "none" && spec != "noop")
       specs.push_back(spec + ":ef=on");
   }
-  for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "randomk:ratio=0.1,ef=ef21"})
+  for (const char* spec : {"topk:ratio=0.1,ef=ef21", "fp16:ef=ef21", "randomk:ratio=0.1,ef=ef21",
+                           "topk:ratio=0.1,ef=ef21m", "fp16:ef=ef21m,eta=0.5"})
     specs.emplace_back(spec);
   return specs;
 }
@@ -118,6 +119,7 @@ TEST(ForeignState, IsRefused) {
   expect_refused(*make("powersgd", layout), saved);
   expect_refused(*make("none", layout), saved);
   expect_refused(*make("topk:ratio=0.1,ef=ef21", layout), saved);
+  expect_refused(*make("topk:ratio=0.1,ef=ef21m", layout), saved);
   expect_refused(*make("topk:ratio=0.1", layout), std::span{saved}.first(saved.size() - 1));
   restore_state(*make("topk:ratio=0.1", layout), saved);
 }

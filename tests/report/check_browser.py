@@ -192,7 +192,7 @@ with tempfile.TemporaryDirectory() as name:
         for what, path in pages.items():
             page.look()
             page.open(path)
-            check_looks(page, what, {"whole": 22, "empty": 0, "training": 6}.get(what))
+            check_looks(page, what, {"whole": 27, "empty": 0, "training": 6}.get(what))
             if what == "whole":
                 check_use(page)
             assert not page.messages, f"{what}: the console says {page.messages}"

@@ -137,7 +137,7 @@ def check_numbers(folder, page):
         source = per_tensor[row["codec"], row["tensor"]]
         equal(row["error"], source[row["judged_by"]], f"layers {row['codec']} {row['tensor']}")
         equal(row["elements"], source["elements"], f"layers {row['codec']} {row['tensor']}")
-    steps = {(name_of(r, names), r["iteration"]): r for r in rows_of(folder / "steps.csv") if r["timing"] == "isolated"}
+    steps = {(name_of(r, names), r["iteration"]): r for r in rows_of(folder / "steps.csv") if r["tensor"] == "all"}
     for row in page.table("error_steps"):
         for column in ("nmse", "cumulative_nmse", "window"):
             equal(row[column], steps[row["codec"], row["iteration"]][column], f"error_steps {row['codec']} {column}")
@@ -268,7 +268,7 @@ def check_form(folder, page):
     assert len(page.text.encode()) < 6_000_000
     assert "default-src 'none'" in page.policy and "connect-src" not in page.policy, page.policy
     assert page.addresses == ["data:,"], page.addresses
-    assert len(page.charts) == 22, sorted(page.charts)
+    assert len(page.charts) == 27, sorted(page.charts)
     record = json.loads((folder / "bench.json").read_text())
     for name, chart in page.charts.items():
         assert "@" not in json.dumps(chart["spec"]).replace("@context", ""), f"{name} has a blank that was not filled in"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -104,6 +105,17 @@ TEST_F(CsvFile, IsNotTouchedByTheQuestionWhetherItCanBe) {
   std::ofstream{path} << "kept";
   expect_writable(path.string());
   EXPECT_EQ(contents(path), "kept");
+}
+
+TEST_F(CsvFile, IsTheSameWhereATableIsWrittenInParts) {
+  Table table{"long", {{"text", "any"}, {"number", "any"}}};
+  for (std::int64_t i = 0; i < 70'000; ++i) table.add({"a, b and 20 letters more", static_cast<double>(i) / 7});
+  const fs::path path = folder_ / "long.csv";
+  save_csv(path.string(), table);
+  const std::string whole = csv_of(table);
+  EXPECT_GT(whole.size(), std::size_t{2} << 20);
+  EXPECT_TRUE(contents(path) == whole);
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 70'001);
 }
 
 TEST_F(CsvFile, NeverReplacesAnHdf5File) {

@@ -47,6 +47,29 @@ ResultRow measured_row() {
   return row;
 }
 
+/// A row of --received has no threads, no bytes on a wire and no codec that could be looked up.
+TEST(Records, MeansOfAnotherProgramAreReadBack) {
+  ResultRow row{received_spec("folder/a,b.h5")};
+  row.granularity = "tensor";
+  row.elements = 1000;
+  row.ranks = row.measured_ranks = 4;
+  row.errors = ErrorSums{.elements = 1000, .xx = 2.0, .error = 0.5};
+  row.worst_nmse = 0.3;
+  const std::string text = csv_of(to_table({&row, 1}));
+  const BenchRecord record = read_bench(table_from_csv("bench", text, "here"), nullptr, "here");
+  ASSERT_EQ(record.rows.size(), 1U);
+  EXPECT_TRUE(record.unknown_codecs.empty());
+  const ResultRow& read = record.rows.front();
+  EXPECT_TRUE(read.received());
+  EXPECT_EQ(spec_of(read), "received:file=a,b.h5");
+  EXPECT_EQ(judged_error(read), 0.3);
+  EXPECT_FALSE(read.bytes || read.encode || read.total);
+  EXPECT_EQ(csv_of(to_table({&read, 1})).find("nan"), std::string::npos);
+  for (const char* column : {"aggregation", "comm", "device", "threads", "seed", "all_reduce", "payload_bytes",
+                             "wire_bytes_per_rank", "reached", "encode_us_median", "total_us_median", "codec_nmse"})
+    EXPECT_EQ(text_at(record.table, 0, column), "") << column;
+}
+
 TEST(Records, CellsPrintAsTheyDidInTheCsv) {
   const std::string text =
       "name,value\n007,0.30000000000000004\n\"a \"\"quoted\"\", one\",inf\n\"two\nlines\",-12\n1e5,1e+30\ntrue,\n";

@@ -22,6 +22,16 @@ TEST(Table, PrintsTheShortestTextThatReadsBackEqual) {
   EXPECT_EQ(to_text(std::string{"as it is"}), "as it is");
 }
 
+TEST(Table, SharesEqualTexts) {
+  static_assert(sizeof(Cell) <= 16, "tables of large models have a hundred million cells");
+  const std::string name = "model.layers.0.mlp.experts.0.gate.weight";
+  const Cell one{name}, same{std::string{name}}, other{"model"};
+  EXPECT_EQ(&std::get<Text>(one).str(), &std::get<Text>(same).str());
+  EXPECT_EQ(one, same);
+  EXPECT_NE(one, other);
+  EXPECT_EQ(to_text(one), name);
+}
+
 TEST(Table, PrintsWhatPandasReads) {
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   EXPECT_EQ(to_text(kInfinite), "inf");

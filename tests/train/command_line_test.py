@@ -148,6 +148,36 @@ with tempfile.TemporaryDirectory() as folder:
     check([r["steps_to_target"] for r in rows(often, "summary.csv")] == ["6", "6"], f"{rows(often, 'summary.csv')}")
     refused(2, ["another command", "--evaluate-every"], *steps, "--out", often, "--resume")
 
+    # Factors of the learning rate: the first seed tries all of them, the others run with the best one and are judged.
+    rates = os.path.join(folder, "rates")
+    tries = [*data, "--epochs", "1", "--codec", "topk:ratio=0.1", "--lr-factors", "1,0.001,3", "--seeds", "1,2,3"]
+    done = train(*tries, "--out", rates)
+    check(done.returncode == 0 and "rate x" in done.stdout and "did best with seed 1, of 1, 0.001, 3" in " ".join(done.stdout.split()), f"{done}")
+    table = rows(rates)
+    check([(r["codec"], r["seed"], r["judged"]) for r in table] ==
+          [(c, s, j) for c in ("none", "topk") for s, j in (*3 * [("1", "false")], ("2", "true"), ("3", "true"))], f"{table}")
+    for codec in ("none", "topk"):
+        tried = [r for r in table if r["codec"] == codec and r["seed"] == "1"]
+        check([(r["lr_factor"], float(r["learning_rate"])) for r in tried] == [("1", 0.02), ("0.001", 0.02 * 0.001), ("3", 0.02 * 3)], f"{tried}")
+        best = max(tried, key=lambda r: float(r["test_accuracy"]))["lr_factor"]
+        check([r["lr_factor"] for r in table if r["codec"] == codec] == ["1", "0.001", "3", best, best], f"{codec}: not the best, {best}")
+        row = next(r for r in rows(rates, "summary.csv") if r["codec"] == codec)
+        judged = [float(r["test_accuracy"]) for r in table if r["codec"] == codec and r["judged"] == "true"]
+        check(row["finished"] == "2" and row["lr_factor"] == best and abs(float(row["final_accuracy"]) - sum(judged) / 2) < 1e-12, f"{row}")
+    with open(os.path.join(rates, "train.json")) as file:
+        runs = json.load(file)["runs"]
+    check([(r["lr_factor"], r["judged"], r["reached"]) for r in runs if r["codec"] == "none"][:3] == [(1, False, True), (0.001, False, True), (3, False, True)],
+          f"{runs}")
+    before = rows(rates)
+    for name in ("1-topk-seed1-rate3", "0-none-seed3-rate" + table[0]["lr_factor"]):
+        checkpoint = os.path.join(rates, "checkpoints", name + ".checkpoint")
+        if os.path.exists(checkpoint):
+            os.remove(checkpoint)
+    os.remove(os.path.join(rates, "summary.csv"))
+    done = train(*tries, "--out", rates, "--resume")
+    check(done.returncode == 0 and rows(rates) == before, f"resumed with factors: {done}")
+    refused(2, ["another command", "--lr-factors"], *tries[:-4], "--lr-factors", "1,0.5,3", "--seeds", "1,2,3", "--out", rates, "--resume")
+
     # A method with momentum of its own has an optimiser without it; none beside it keeps its own.
     heavy, light = os.path.join(folder, "heavy"), os.path.join(folder, "light")
     own = ["--codec", "dgc:ratio=0.05", "--codec", "signsgd:momentum=0.9", "--codec", "topk:ratio=0.1"]
@@ -175,6 +205,9 @@ with tempfile.TemporaryDirectory() as folder:
     refused(2, ["--epochs 0"], *data, *spare, "--epochs", "0")
     refused(2, ["--seeds", "twice"], *data, *spare, "--seeds", "1,1")
     refused(2, ["--seeds", "-1"], *data, *spare, "--seeds=-1")
+    for factors in ("0", "-1", "nan", "inf", "1,1", "1e9"):
+        refused(2, ["--lr-factors"], *data, *spare, f"--lr-factors={factors}")
+    refused(2, ["--lr-factors", "two seeds", "three"], *data, *spare, "--lr-factors", "1,0.5", "--seeds", "1,2")
     refused(2, ["--target-accuracy", "90"], *data, *spare, "--target-accuracy", "90")
     refused(2, ["qsgd"], *data, *spare, "--codec", "qsdg")
     refused(2, ["gather"], *data, *spare, "--codec", "qsgd", "--reduce", "sum")

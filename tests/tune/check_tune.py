@@ -84,6 +84,46 @@ def check_against_everything(found):
     assert found["seconds"] * 1e6 <= 1.05 * best, (found, best)
 
 
+def check_trained(folder, found):
+    """A training decides: a codec that lost there is not looked at, and one that learns is in the front however much it errs."""
+    def full(spec):
+        code, out, err = run("bench", CAPTURE, "--codec", spec, "--timing", "isolated", "-n", 1, "--csv", "-")
+        assert code == 0, err
+        return next((row["codec"], row["params"]) for row in csv.DictReader(io.StringIO(out)) if row["codec"] not in ("none", "noop"))
+    accuracies = {("none", "default"): 0.9, full(found): 0.6, full("topk:ratio=0.0001"): 0.9, full("sketch"): 0.9}
+    runs = [{"codec": codec, "params": params, "seed": seed, "status": "finished"} for codec, params in accuracies for seed in (1, 2, 3)]
+    rows = [{**run, "train_loss": 0.5, "test_accuracy": accuracies[run["codec"], run["params"]]} for run in runs]
+    elements = json.loads(run("info", CAPTURE, "--json", "-")[1])["elements"]
+    trained = {"format": "gradtool.train", "schema_version": 1, "elements": elements, "runs": runs, "rows": rows,
+               "settings": {"--model": "m", "--dataset": "d", "--reduce": "auto", "--workers": "4", "the number of steps": "300"}}
+    taught, record = folder / "train.json", folder / "taught.json"
+    taught.write_text(json.dumps(trained))
+    command = ["tune", CAPTURE, *NETWORK, "--codec", "topk,qsgd,powersgd,fp16", "--max-nmse", LIMIT, "--budget", 600]
+    code, out, err = run(*command, "--trained", taught, "--json", record)
+    assert code == 0, err
+    tune, said = json.loads(record.read_text())["tune"], " ".join(out.split())
+    specs = [full(one["codec"]) for one in tune["front"]]
+    # A codec that is not searched does not come in by the training.
+    assert full(found) not in specs and full("topk:ratio=0.0001") == specs[0] and not any(name == "sketch" for name, _ in map(full, tune["finalists"])), tune["front"]
+    assert tune["trained"] == [str(taught)] and all(one["command"].endswith(f"--trained {taught}") for one in tune["front"]), tune["front"]
+    assert "take topk:ratio=0.0001" in said and "it learns: its accuracy is worse by 0 points" in said and f"{full(found)[0]}:{full(found)[1]} loses (" in said, said
+    # A setting that has lost is dropped before it is measured.
+    assert not any(full(one["codec"]) == full(found) and one["expected_error"] is not None for one in tune["trials"]), tune["trials"]
+    assert full(found) not in map(full, tune["finalists"]) and sum(one["lost"] for one in tune["rounds"]) >= 1, tune["rounds"]
+    assert "Not measured because it lost in a trial" in said and not tune["left_out"], said
+    # The settings of a trial take no more time than there is: 40 settings of 0.1 s at least are more than one second has.
+    many = {("topk", f"ratio={i / 1000:g},index=auto"): 0.9 for i in range(1, 41)} | {("none", "default"): 0.9}
+    runs = [{"codec": codec, "params": params, "seed": seed, "status": "finished"} for codec, params in many for seed in (1, 2, 3)]
+    taught.write_text(json.dumps(trained | {"runs": runs, "rows": [{**run, "train_loss": 0.5, "test_accuracy": 0.9} for run in runs]}))
+    code, out, err = run(*command[:-1], 1, "--trained", taught, "--json", record)
+    tune = json.loads(record.read_text())["tune"]
+    assert code == 0 and len(tune["left_out"]) >= 30 and set(tune["left_out"]).isdisjoint(tune["finalists"]), (err, tune["left_out"])
+    assert "the budget had no room for them" in " ".join(out.split()), out
+    taught.write_text(json.dumps(trained | {"elements": 7}))
+    code, out, err = run(*command, "--trained", taught)
+    assert code == 2 and out == "" and "train.json is a trial of a model of 7 parameters" in err, (code, out, err)
+
+
 def check_windows(folder):
     """Gradients of rank 1 early in a training, of full rank late: every round looks at both, so PowerSGD deceives none."""
     rng = np.random.default_rng(3)
@@ -178,7 +218,9 @@ def check_refusals():
 
 with tempfile.TemporaryDirectory() as scratch:
     check_refusals()
-    check_against_everything(check_search(pathlib.Path(scratch)))
+    best = check_search(pathlib.Path(scratch))
+    check_against_everything(best)
+    check_trained(pathlib.Path(scratch), best["codec"])
     check_windows(pathlib.Path(scratch))
     check_limits(pathlib.Path(scratch))
     check_times_of_elsewhere(pathlib.Path(scratch))

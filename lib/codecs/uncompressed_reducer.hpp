@@ -15,13 +15,14 @@ namespace gradtool {
 /// stand in for that, are not part of `reduce`. Infinite where the type overflows: gradients are taken as they were
 /// captured, without the job's loss scaling.
 template <Space S>
-class UncompressedReducer final : public Reducer<S> {
+class UncompressedReducer : public Reducer<S> {
  public:
-  /// `dtype`: f16 or bf16. n: elements of the unit; for another collective than all-reduce, `ranks` divides it.
+  /// `dtype`: f16 or bf16. n: elements of the unit.
   UncompressedReducer(Dtype dtype, std::size_t n, int ranks, Collective op)
       : dtype_{dtype},
         n_{n},
-        each_{op == Collective::all_gather ? n / static_cast<std::size_t>(ranks) : n},
+        each_{op == Collective::all_gather ? (n + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks)
+                                           : n},
         op_{op},
         cast_{make_codec<S>(parse_codec(dtype == Dtype::f16 ? "fp16" : "bf16"), Layout::flat(n))} {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -44,7 +45,7 @@ class UncompressedReducer final : public Reducer<S> {
     const auto result = op_ == Collective::all_to_all ? behind_values(workspace) : values(workspace);
     cast_->decode_add(queue, result, 1.0F, gradient, {});
   }
-  /// What `reduce` reads first.
+  /// The bytes that `reduce` reads first.
   [[nodiscard]] View<float, S> input(View<std::byte, S> workspace) const {
     return {reinterpret_cast<float*>(workspace.data()), bytes() / sizeof(float)};
   }
@@ -93,6 +94,21 @@ class UncompressedReducer final : public Reducer<S> {
   Collective op_;
   std::shared_ptr<const Codec<S>> cast_;
   std::vector<std::uint64_t> sizes_, offsets_;
+};
+
+/// Part of a larger reduction, which has float32 before and after it: the changes of type are made in
+/// `reduce`, outside its phases, because the job has its gradients in the type already.
+template <Space S>
+class UncompressedPart final : public UncompressedReducer<S> {
+ public:
+  using UncompressedReducer<S>::UncompressedReducer;
+
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
+              const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
+    this->load(queue, gradient, workspace);
+    UncompressedReducer<S>::reduce(comm, queue, gradient, side, context, workspace, clock);
+    this->store(queue, gradient, workspace);
+  }
 };
 
 }  // namespace gradtool
