@@ -62,7 +62,8 @@ def arguments():
 
 
 def call(command, options, quiet=False):
-    """The exit status. The program ends with this script, even where that is killed, so that no two write one folder."""
+    """The exit status; 130 where the hours ended the program. It ends with this script, even where that is killed, so that no two
+    write one folder."""
     def end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     left = None if options.ends is None else options.ends - time.monotonic()
@@ -74,7 +75,8 @@ def call(command, options, quiet=False):
         return process.wait(left)
     except subprocess.TimeoutExpired:
         process.terminate()  # gradtool train keeps a checkpoint, from which it goes on
-        return process.wait()
+        # A program that is still starting knows nothing of the signal yet, and ends by it.
+        return 130 if (status := process.wait()) == -signal.SIGTERM else status
     except KeyboardInterrupt:
         process.wait()
         stop(130, "stopped; the same command goes on")

@@ -30,6 +30,7 @@ import campaigns  # noqa: E402
 import claims  # noqa: E402
 import predictor_page  # noqa: E402
 import results  # noqa: E402
+import run as verdicts_run  # noqa: E402
 from pages import main as write_pages  # noqa: E402
 from synthetic import check, run, write_images  # noqa: E402
 
@@ -272,6 +273,15 @@ def real(folder):
     check(made == [os.stat(os.path.join(out, name, "train.json")).st_mtime_ns for name in ("lenet5", "lenet5-dlcp")], "trained again")
     done = run(*command, "--only", "lenet5-fft", "--hours", "1e-6")
     check(done.returncode == 130 and "the same command goes on" in done.stderr, done.stderr)
+    with unittest.mock.patch("sys.stderr", io.StringIO()):
+        # However soon the hours end, and whether or not the program has heard of signals, the word is 130.
+        for hours in (1e-9, 1e-5):
+            options = types.SimpleNamespace(hours=hours, ends=time.monotonic() + 3600 * hours)
+            try:
+                status = verdicts_run.call([sys.executable, "-c", "import time; time.sleep(600)"], options, quiet=True)
+            except SystemExit as stopped:
+                status = stopped.code
+            check(status == 130, f"{hours} hours ended with {status}")
     done = run(*command, "--list")
     check(done.returncode == 0 and "processor hours" in done.stdout, done.stderr)
     refused = run(*command, "--hours", "0")
