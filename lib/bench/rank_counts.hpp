@@ -107,8 +107,8 @@ class UnitTimes {
   std::vector<std::vector<double>> times_;  ///< what is kept of the first unit, then of the second, and so on
 };
 
-/// Whether all ranks end a step with the same bits. Does nothing where --check is off, and for a collective that brings
-/// each rank something else.
+/// Whether all ranks end a step with the same bits, or would: from the same payloads all decode the same. Does nothing
+/// where --check is off, and for a collective that brings each rank something else.
 template <Space S>
 class RankAgreement {
  public:
@@ -121,10 +121,15 @@ class RankAgreement {
 
   /// Remembers what a unit of the range came to on this rank.
   void keep(std::size_t unit, std::span<const float> values) {
+    if (compares_) put(unit, fingerprint(values));
+  }
+  /// Remembers the payloads that the unit's result would be decoded from. `look` brings a payload to the host.
+  template <class Look>
+  void keep(std::size_t unit, std::span<const View<const std::byte, S>> payloads, const Look& look) {
     if (!compares_) return;
-    const auto print = fingerprint(values);
-    const std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
-    std::copy(both.begin(), both.end(), prints_.begin() + static_cast<std::ptrdiff_t>(4 * (unit - range_.first)));
+    payload_prints_.clear();
+    for (const auto& payload : payloads) payload_prints_.push_back(fingerprint(look(payload).span()));
+    put(unit, fingerprint(std::as_bytes(std::span{payload_prints_})));
   }
 
   /// Compares all units of a step at once. The ranks agree where the largest fingerprint over ranks is also the
@@ -142,10 +147,16 @@ class RankAgreement {
   }
 
  private:
+  void put(std::size_t unit, const std::array<double, 2>& print) {
+    const std::array<double, 4> both{print[0], -print[0], print[1], -print[1]};
+    std::copy(both.begin(), both.end(), prints_.begin() + static_cast<std::ptrdiff_t>(4 * (unit - range_.first)));
+  }
+
   const ReplayPlan& plan_;
   UnitRange range_;
   Communicator<S>& comm_;
   bool compares_;
+  std::vector<std::array<double, 2>> payload_prints_;  ///< of a unit
   std::vector<double> prints_;  ///< of a step: for each unit both halves of the fingerprint, each with its negative
 };
 

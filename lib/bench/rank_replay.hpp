@@ -109,7 +109,8 @@ class RankReplay {
   [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
 
   /// The pass for the errors over the range. Every step once, untimed: errors, bytes, residuals, the same bits on every
-  /// rank.
+  /// rank. Rank 0 judges, and the others decode no more than what they go on with; on processors of their own, though,
+  /// they decode all of the first step, because the same code may round differently there.
   void compare_with_mean() {
     std::optional<ErrorTotals> totals;
     if (leads()) {
@@ -130,6 +131,7 @@ class RankReplay {
         units_->forget();
       }
       comm_.reset_traffic();
+      units_->spare_results(step > 0 || shared_loader_);
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
         const auto buffer = units_->prepare(step, unit, true);
         // Now, because on the host the reduction overwrites what was loaded.
@@ -156,7 +158,7 @@ class RankReplay {
         comparison_.after(result);
         const auto target = mean_target(reducer);
         const auto values = processor_.download(result).first(plan_.units[unit].elements);
-        agreement_->keep(unit, values);
+        remember(unit, values);
         if (!leads()) continue;
         if (plan_.on_result) plan_.on_result(step, plan_.units[unit], values);
         comparison_.compare(target.empty() ? loader_.mean() : target, values, [&](auto exact, auto got) {
@@ -183,6 +185,12 @@ class RankReplay {
     if (!leads()) return;
     totals->finish(window);
     collect_notes();
+  }
+
+  /// Keeps for the comparison of ranks what the last reduction of a unit came to on this one, or would have.
+  void remember(std::size_t unit, std::span<const float> values) {
+    if (!units_->spared(unit)) return agreement_->keep(unit, values);
+    agreement_->keep(unit, (*units_)[unit].common_payloads(), [&](auto payload) { return processor_.look(payload); });
   }
 
   /// For a method with a target of its own, on rank 0: the mean over ranks, valid until the next call. Else empty.
@@ -277,7 +285,9 @@ class RankReplay {
   }
 
   /// Timed steps of the range, which gets its share of the time. Samples of ranges add up, one to one: each is a step.
+  /// Where ranks take turns, what all decode alike is timed on rank 0 alone: p times the same work says nothing more.
   void sample() {
+    units_->spare_results(plan_.timing == Timing::isolated);
     const auto start = std::chrono::steady_clock::now();
     const std::size_t steps = plan_.steps();
     const double share = range_.share_of(plan_.units);
@@ -342,7 +352,7 @@ class RankReplay {
       row[4] = times.decode_across;
       if (!plan_.options.check) continue;
       comm_.barrier(processor_.queue());  // after every rank's clock has stopped
-      agreement_->keep(unit, processor_.download(units_->result(unit, buffer)));
+      remember(unit, processor_.download(units_->result(unit, buffer)));
     }
     const auto seen = throttle.take();
     std::copy(seen.begin(), seen.end(), clock_seen().begin());

@@ -85,6 +85,15 @@ class RankUnits {
     for (auto& reducer : reducers_) reducer->reset(queue_);
   }
 
+  /// Whether the ranks but the first may leave their results undecoded (Reducer::need_result). A prototype may keep
+  /// something of what it decodes, so its ranks decode always.
+  void spare_results(bool spare) {
+    spared_ = spare && plan_.codec.descriptor->name != kPrototype;
+    for (auto& reducer : reducers_) reducer->need_result(!spared_ || comm_.rank() == 0);
+  }
+  /// Whether the last reduction of a unit left ranks without a result; its payloads are then to be compared.
+  [[nodiscard]] bool spared(std::size_t unit) const { return spared_ && !(*this)[unit].common_payloads().empty(); }
+
   /// Brings the rank's gradient of a unit into the buffer that is reduced, and zeros behind it up to whole shards. Not
   /// timed. `with_mean`: the loader of rank 0 has the mean over ranks then.
   View<float, S> prepare(std::size_t step, std::size_t unit, bool with_mean) {
@@ -181,6 +190,7 @@ class RankUnits {
   Queue<S> queue_;
   StepLoader& loader_;
   bool shared_loader_;
+  bool spared_ = false;
   std::vector<std::unique_ptr<Reducer<S>>> reducers_;
   std::vector<UncompressedReducer<S>*> uncompressed_;  ///< of each unit, where its reducer is one
   std::vector<std::vector<SummedTensor>> summed_;      ///< of each unit, for Communicator::describe

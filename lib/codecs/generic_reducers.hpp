@@ -169,13 +169,20 @@ class GatherReducer : public CodecReducer<S> {
     in_phase(clock, Phase::encode, queue,
              [&] { this->sender_.encode(queue, gradient, side, context, mine, work.scratch); });
     in_phase(clock, Phase::communicate, queue, [&] { gather_.gather(comm, queue, work.payloads); });
-    in_phase(clock, Phase::decode, queue, [&] { combine(queue, gather_.payloads(), gradient, work.scratch); });
+    in_phase(clock, Phase::decode, queue, [&] {
+      if (this->needs_result() || common_payloads().empty()) combine(queue, gather_.payloads(), gradient, work.scratch);
+    });
     this->payload_bytes_ = gather_.size(comm.rank());
     this->last_ = mine.first(gather_.size(comm.rank()));
   }
 
+  [[nodiscard]] std::span<const View<const std::byte, S>> common_payloads() const override {
+    return this->mean_.empty() ? gather_.payloads() : std::span<const View<const std::byte, S>>{};
+  }
+
  protected:
-  /// result := what the payloads of all ranks, in the order of ranks, stand for together: here the mean.
+  /// result := what the payloads of all ranks, in the order of ranks, stand for together: here the mean. Keeps nothing,
+  /// but for the mean of EF21.
   virtual void combine(Queue<S> queue, std::span<const View<const std::byte, S>> payloads, View<float, S> result,
                        View<std::byte, S> scratch) {
     this->finish(queue, result, [&](View<float, S> out) {

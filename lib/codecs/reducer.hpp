@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -79,6 +80,13 @@ class Reducer {
   /// collective that is not in place.
   [[nodiscard]] virtual View<float, S> result(View<float, S> gradient) const { return gradient; }
 
+  /// For a reducer that ends by decoding payloads which all ranks have alike, and keeps nothing of what they decode to:
+  /// these payloads, after a `reduce` and until the workspace is used again. Else empty.
+  [[nodiscard]] virtual std::span<const View<const std::byte, S>> common_payloads() const { return {}; }
+  /// Whether this rank needs the result of the reductions that follow. Without it a reducer with common_payloads() does
+  /// not decode them, and the result is unspecified; all others reduce as ever. What is sent and kept is the same.
+  void need_result(bool needed) { needs_result_ = needed; }
+
   /// Forgets all state, as if newly made.
   virtual void reset(Queue<S> queue) = 0;
 
@@ -120,6 +128,10 @@ class Reducer {
 
  protected:
   Reducer() = default;
+  [[nodiscard]] bool needs_result() const { return needs_result_; }
+
+ private:
+  bool needs_result_ = true;
 };
 
 /// The part that all hand-written reducers share: the unit's size, the number of ranks, and the counts of the last

@@ -143,6 +143,7 @@ class AllToAllReducer final : public CodecReducer<S> {
     });
     in_phase(clock, Phase::communicate, queue, [&] { gather_->gather(comm, queue, *work.gathered); });
     in_phase(clock, Phase::decode, queue, [&] {
+      if (!this->needs_result()) return;
       fill_zero(queue, gradient);
       for (int i = 0; i < p; ++i)
         codec.decode_add(queue, gather_->payloads()[static_cast<std::size_t>(i)], 1.0F, part(i), work.scratch);
@@ -157,6 +158,9 @@ class AllToAllReducer final : public CodecReducer<S> {
   void visit_state(StateVisitor& visitor) override {
     this->sender_.visit_state(visitor);
     for (auto& owner : owners_) owner->visit_state(visitor);
+  }
+  [[nodiscard]] std::span<const View<const std::byte, S>> common_payloads() const override {
+    return gather_ ? gather_->payloads() : std::span<const View<const std::byte, S>>{};
   }
   [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override { return {.shards = true}; }
   /// Values of all shards and of the mean, counted like the payload's bytes.

@@ -90,6 +90,41 @@ TEST_P(ReducerConformance, DoesNotDependOnThreads) {
   EXPECT_EQ(one.results, three.results);
 }
 
+/// A rank that does not need its results sends what it would have sent, in all steps, and keeps what it would have
+/// kept; the others notice nothing.
+void expect_the_same_where_results_are_spared(ModelSetup setup) {
+  const auto all = run_model(setup);
+  setup.spares_results = true;
+  const auto one = run_model(setup);
+  EXPECT_EQ(one.results[0], all.results[0]);
+  EXPECT_EQ(one.residuals, all.residuals);
+  EXPECT_EQ(one.payload, all.payload);
+  EXPECT_EQ(one.wire, all.wire);
+  for (std::size_t rank = 0; rank < all.messages.size(); ++rank) {
+    for (std::size_t step = 0; step < all.messages[rank].size(); ++step) {
+      const auto& messages = all.messages[rank][step];
+      ASSERT_EQ(one.messages[rank][step].size(), messages.size()) << "rank " << rank << ", step " << step;
+      for (std::size_t i = 0; i < messages.size(); ++i)
+        EXPECT_EQ(one.messages[rank][step][i].bytes, messages[i].bytes) << "rank " << rank << ", step " << step;
+    }
+    if (rank > 0) EXPECT_EQ(one.results[rank] == all.results[rank], !all.has_common_payloads) << "rank " << rank;
+  }
+}
+
+TEST_P(ReducerConformance, SendsAndKeepsTheSameWhereResultsAreSpared) {
+  expect_the_same_where_results_are_spared({.codec = GetParam()});
+}
+
+TEST(ReducerResults, AreSparedByGatherAndAllToAll) {
+  for (const auto& [codec, scheme] :
+       {std::pair{"topk", Scheme::gather}, {"int8", Scheme::alltoall}, {"demo", Scheme::automatic}}) {
+    SCOPED_TRACE(codec);
+    EXPECT_TRUE(run_model({.codec = codec, .steps = 1, .scheme = scheme}).has_common_payloads);
+    expect_the_same_where_results_are_spared({.codec = codec, .scheme = scheme});
+  }
+  EXPECT_FALSE(run_model({.codec = "topk:ef=ef21", .steps = 1}).has_common_payloads) << "every rank keeps the mean";
+}
+
 TEST_P(ReducerConformance, ResetForgets) {
   // Six steps reach every phase of the methods that have phases. After the reset the same six must give the bits, the
   // sizes and the residuals that a reducer gives which was never used before.

@@ -72,6 +72,7 @@ struct ModelOutcome {
   std::vector<std::vector<std::vector<Message>>> messages;  ///< [rank][step]
   std::vector<std::vector<float>> residuals;                ///< [rank], after the last step
   std::vector<std::vector<std::uint64_t>> payload, wire;    ///< [rank][step]
+  bool has_common_payloads = false;                         ///< of rank 0, after the last step
   std::uint64_t allocations = 0;                            ///< in all reduces; counted where hooks are linked
   std::string note;
   std::vector<Tally> tallies;
@@ -117,8 +118,9 @@ struct ModelSetup {
   bool settles = false;           ///< in front of every step; on a GPU only
   AllReduce all_reduce = AllReduce::ring;
   Collective op = Collective::all_reduce;
-  int node = 1;                ///< ranks of a machine, of an all-reduce in two levels; 1: in one
-  std::string inner = "none";  ///< of two levels: the codec inside machines
+  bool spares_results = false;  ///< rank 0 alone needs its results
+  int node = 1;                 ///< ranks of a machine, of an all-reduce in two levels; 1: in one
+  std::string inner = "none";   ///< of two levels: the codec inside machines
 
   /// The number that a step has for gradients, draws and schedules.
   [[nodiscard]] int numbered(int step) const {
@@ -150,6 +152,7 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     const Queue<Space::host> queue{setup.threads > 1 ? &pool : nullptr};
     const auto make = [&] { return make_model_reducer<Space::host>(setup, queue); };
     auto reducer = make();
+    reducer->need_result(!setup.spares_results || me == 0);
     reducer->prepare(threads);
     RecordingCommunicator<Space::host> comm{threads, keep_in(messages)};
     Arena<Space::host> arena{reducer->workspace_bytes()};
@@ -197,6 +200,7 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     const auto residual = reducer->residual();
     out.residuals[me].assign(residual.data(), residual.data() + residual.size());
     if (me != 0) return;
+    out.has_common_payloads = !reducer->common_payloads().empty();
     out.note = reducer->note();
     out.tallies = reducer->tallies();
   });
