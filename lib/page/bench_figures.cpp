@@ -8,8 +8,8 @@
 
 #include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/page/bench_model.hpp"
 #include "lib/page/sweep.hpp"
 
 namespace gradtool {
@@ -20,7 +20,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kOthers = "other codecs";
 constexpr const char* kUndecided = "undecided";
 
-constexpr int kUsualNodes = 32;
 constexpr std::size_t kDrawnSpeed = 3;  // every third speed of the sweep is drawn
 
 std::string two_digits(double value) {
@@ -41,23 +40,7 @@ std::string meaning_of(const std::string& network) {
 class BenchCharts {
  public:
   BenchCharts(const BenchSource& source, const FigureOptions& options, const std::string& suffix, CodecLooks& looks)
-      : source_{source}, record_{source.record}, options_{options}, suffix_{suffix}, looks_{looks} {
-    several_cuts_ = has_several_granularities(record_.rows);
-    for (const ResultRow& row : record_.rows) {
-      if (!row.modelled()) measured_.push_back(row);
-    }
-    // Gradients that nobody captured: how fast codecs are can be seen in them, what errors they make cannot.
-    synthetic_ = !record_.rows.empty() && record_.rows.front().granularity.starts_with("size:");
-    choose_networks();
-    leave_out_slower_ways();
-    model();
-    choose_unit();
-    if (!synthetic_) {
-      if (options_.acceptance.trials && !record_.rows.empty())
-        options_.acceptance.trials->expect_same_model(record_.rows.front().file, record_.rows.front().elements);
-      advice_ = advice_of(modelled_, options_.acceptance);
-      sweep();
-    }
+      : source_{source}, options_{options}, suffix_{suffix}, looks_{looks}, model_{source, options} {
     choose_shown();
   }
 
@@ -66,10 +49,10 @@ class BenchCharts {
     if (const auto& trace = source_.trace) out_.job = {trace->words() + ".", trace->collectives_words() + "."};
     verdicts();
     notes();
-    if (!has_codecs()) {
+    if (!model_.has_codecs()) {
       for (const char* chart :
            {"break_even", "pareto_bytes", "pareto_time", "phases", "error_steps", "layers", "scaling"})
-        lacks(chart, measured_.empty() ? "the bench has no rows" : "no codec was measured, only the baselines");
+        lacks(chart, model_.measured.empty() ? "the bench has no rows" : "no codec was measured, only the baselines");
       return std::move(out_);
     }
     by_speed();
@@ -82,199 +65,20 @@ class BenchCharts {
   }
 
  private:
-  [[nodiscard]] std::string name(const ResultRow& row) const { return full_name(row, several_cuts_); }
-  [[nodiscard]] static bool is_timed(const ResultRow& row) {
-    return row.status == ResultRow::Status::ok && row.timing == Timing::isolated && !row.units.empty() && row.bytes &&
-           row.encode && row.decode;
-  }
-  [[nodiscard]] bool can_model() const { return std::any_of(measured_.begin(), measured_.end(), is_timed); }
-
-  /// Whether there is anything beside the baselines that was measured.
-  [[nodiscard]] bool has_codecs() const {
-    return std::any_of(measured_.begin(), measured_.end(), [](const ResultRow& row) {
-      return row.errors && row.codec.name() != "none" && row.codec.name() != "noop";
-    });
-  }
-
-  // -- What is modelled ----------------------------------------------------------------------------------------------
-
-  void choose_networks() {
-    networks_ = options_.networks;
-    nodes_ = options_.nodes;
-    std::set<std::string> seen;
-    std::set<int> counts;
-    for (const ResultRow& row : record_.rows) {
-      if (row.iteration && compute_.seconds == 0.0) {
-        compute_ = {.seconds = row.iteration->compute_seconds,
-                    .low = row.iteration->compute_low,
-                    .high = row.iteration->compute_high};
-        overlap_ = row.iteration->overlap;
-        backward_ = row.iteration->backward;
-      }
-      if (!row.modelled()) continue;
-      record_has_models_ = true;
-      library_ = row.network;
-      if (options_.networks.empty() && seen.insert(row.network->name).second) networks_.push_back(*row.network);
-      if (options_.nodes.empty()) counts.insert(row.ranks / row.network->node);
-    }
-    if (networks_.empty()) {
-      for (const char* usual : {"1gbe", "10gbe", "100gbe"}) networks_.push_back(Network::parse(usual));
-    }
-    for (Network& network : networks_) {
-      if (!library_) break;
-      network.library = library_->library;
-      network.under_hook = library_->under_hook;
-    }
-    if (nodes_.empty()) nodes_.assign(counts.begin(), counts.end());
-    if (nodes_.empty()) nodes_ = {kUsualNodes};
-    usual_nodes_ = *std::min_element(nodes_.begin(), nodes_.end(), [](int a, int b) {
-      return std::abs(std::log(a / double{kUsualNodes})) < std::abs(std::log(b / double{kUsualNodes}));
-    });
-  }
-
-  /// The rows that `networks` and `nodes` make of the measured ones, by the bench's own model.
-  [[nodiscard]] std::vector<ResultRow> modelled_for(const std::vector<Network>& networks,
-                                                    const std::vector<int>& nodes) const {
-    std::vector<ResultRow> rows;
-    for (const ResultRow& row : measured_) {
-      if (is_timed(row)) rows.push_back(row);
-    }
-    const std::size_t measured = rows.size();
-    add_modelled(rows, {.networks = networks,
-                        .machines = nodes,
-                        .tensor_bytes = tensor_bytes_,
-                        .compute = compute_,
-                        .overlap = overlap_,
-                        .backward = backward_});
-    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(measured));
-    return rows;
-  }
-
-  [[nodiscard]] bool as_recorded() const {
-    return record_has_models_ && options_.networks.empty() && options_.nodes.empty();
-  }
-
-  void model() {
-    read_tensor_bytes();
-    if (as_recorded()) {
-      std::vector<std::size_t> places;
-      for (std::size_t i = 0; i < record_.rows.size(); ++i) {
-        if (!record_.rows[i].modelled()) continue;
-        modelled_.push_back(record_.rows[i]);
-        places.push_back(record_.place[i]);
-      }
-      add_what_is_not_written();
-      std::vector<std::string> columns;
-      for (const auto& column : record_.table.columns()) columns.push_back(column.name);
-      modelled_cells_ = selected(record_.table, columns, places);
-    } else if (can_model()) {
-      modelled_ = modelled_for(networks_, nodes_);
-      set_verdicts(modelled_);
-      modelled_cells_ = to_table(modelled_);
-    }
-  }
-
-  /// To recorded rows, what add_modelled() knew of them when the bench ran, but does not write down.
-  void add_what_is_not_written() {
-    const std::vector<ResultRow> again = modelled_for(networks_, nodes_);
-    for (ResultRow& row : modelled_) {
-      const auto same = std::find_if(again.begin(), again.end(), [&](const ResultRow& other) {
-        return same_method(other, row) && same_way(other, row) && other.ranks == row.ranks &&
-               other.network->name == row.network->name;
-      });
-      if (same == again.end()) continue;
-      row.units = same->units;
-      // Codec times of another machine are the row's own, while units were written as measured.
-      for (UnitProfile& unit : row.units) {
-        if (same->encode->median > 0.0) unit.encode *= row.encode->median / same->encode->median;
-        if (same->decode->median > 0.0) unit.decode *= row.decode->median / same->decode->median;
-      }
-      row.measured_ranks = same->measured_ranks;
-      row.measured_node = same->measured_node;
-      if (!row.gate_bytes) row.gate_bytes = same->gate_bytes;
-      if (!tensor_bytes_.empty()) row.tensorwise_seconds = same->tensorwise_seconds;
-    }
-  }
-
-  /// Also those that only a link of some other speed would prefer stay.
-  void leave_out_slower_ways() {
-    std::vector<ResultRow> rows = record_.rows;
-    const auto add = [&rows](std::vector<ResultRow> more) { rows.insert(rows.end(), more.begin(), more.end()); };
-    add(modelled_for(networks_, nodes_));
-    if (can_model()) add(modelled_for(links_of_every_speed(), {usual_nodes_}));
-    std::vector<ResultRow> kept;
-    std::vector<std::size_t> places;
-    for (const std::size_t i : rows_of_best_ways(rows, options_.acceptance)) {
-      if (i >= record_.rows.size()) break;
-      kept.push_back(record_.rows[i]);
-      places.push_back(record_.place[i]);
-    }
-    record_.rows = std::move(kept);
-    record_.place = std::move(places);
-    measured_.clear();
-    for (const ResultRow& row : record_.rows) {
-      if (!row.modelled()) measured_.push_back(row);
-    }
-  }
-
-  void read_tensor_bytes() {
-    if (record_.rows.empty()) return;
-    const Table& table = record_.table;
-    for (std::size_t i = 0; i < table.rows().size(); ++i) {
-      if (text_at(table, i, "codec") != "none" || text_at(table, i, "tensor") == "all" ||
-          text_at(table, i, "timing") != "isolated" || text_at(table, i, "status") != "ok" ||
-          text_at(table, i, "granularity") != record_.rows.front().granularity)
-        continue;
-      tensor_bytes_.push_back(number_at(table, i, "raw_bytes").value_or(0.0));
-    }
-  }
-
-  /// From the times of uncompressed steps on the networks, their geometric mean.
-  void choose_unit() {
-    double sum = 0.0;
-    std::size_t count = 0;
-    for (const ResultRow& row : modelled_) {
-      const double seconds = judged_seconds(row);
-      if (row.codec.name() != "none" || !std::isfinite(seconds)) continue;
-      sum += std::log(seconds);
-      ++count;
-    }
-    if (count > 0) unit_ = time_unit_for(std::exp(sum / static_cast<double>(count)));
-  }
-
-  [[nodiscard]] std::vector<Network> links_of_every_speed() const {
-    const LatencyCurve latencies{networks_};
-    std::vector<Network> networks;
-    for (std::size_t i = 0; i < kSweepSpeeds; ++i) {
-      Network network = networks_.front();  // with its ranks of a machine and what joins them
-      network.name = fmt::format("{} Gbit/s", i);
-      network.link = {.alpha = latencies.at(sweep_speed(i)), .beta = sweep_speed(i) * 1e9 / 8.0};
-      networks.push_back(network);
-    }
-    return networks;
-  }
-
-  /// Links of every speed, of which the bench's advice is asked for each.
-  void sweep() {
-    if (!can_model()) return;
-    latency_words_ = LatencyCurve{networks_}.words();
-    swept_ = modelled_for(links_of_every_speed(), {usual_nodes_});
-    swept_advice_ = advice_of(swept_, options_.acceptance);
-  }
-
   /// The codecs that charts bring out: those that are advised anywhere, what other programs' methods brought
   /// (--received), then on each network the next fastest with an error that is small enough, or else whatever there is.
   void choose_shown() {
     const auto add = [this](const ResultRow* row) {
       if (row == nullptr || row->codec.name() == "none" || row->codec.name() == "noop") return;
-      if (shown_.size() < CodecLooks::kColours && std::find(shown_.begin(), shown_.end(), name(*row)) == shown_.end())
-        shown_.push_back(name(*row));
+      if (shown_.size() < CodecLooks::kColours &&
+          std::find(shown_.begin(), shown_.end(), model_.name(*row)) == shown_.end())
+        shown_.push_back(model_.name(*row));
     };
-    for (const auto& one : advice_) add(one.taken);
-    for (const auto& one : swept_advice_) add(one.taken);
-    for (const ResultRow& row : measured_) add(row.received() && row.errors ? &row : nullptr);
+    for (const auto& one : model_.advice) add(one.taken);
+    for (const auto& one : model_.swept_advice) add(one.taken);
+    for (const ResultRow& row : model_.measured) add(row.received() && row.errors ? &row : nullptr);
     for (std::size_t place = 0; place < CodecLooks::kColours; ++place) {
-      for (const auto& one : advice_) {
+      for (const auto& one : model_.advice) {
         std::vector<const ResultRow*> fit;
         for (const ResultRow* row : one.group.rows) {
           if (row->reached && judged_error(*row) <= options_.acceptance.max_nmse && row->codec.name() != "none")
@@ -287,7 +91,7 @@ class BenchCharts {
     }
     if (!std::all_of(shown_.begin(), shown_.end(), [](auto& shown) { return shown.starts_with(kReceivedName); }))
       return;
-    for (const ResultRow& row : measured_) add(row.errors ? &row : nullptr);
+    for (const ResultRow& row : model_.measured) add(row.errors ? &row : nullptr);
   }
 
   [[nodiscard]] std::string shown_as(const std::string& codec) const {
@@ -298,53 +102,53 @@ class BenchCharts {
   // -- Texts ---------------------------------------------------------------------------------------------------------
 
   [[nodiscard]] std::string title() const {
-    if (record_.rows.empty()) return source_.origin.file;
-    const ResultRow& any = record_.rows.front();
+    if (model_.record.rows.empty()) return source_.origin.file;
+    const ResultRow& any = model_.record.rows.front();
     return fmt::format("{}{}, gradients of {} ranks", any.model.empty() ? "" : any.model + ", ", any.file,
                        any.measured_ranks);
   }
 
   void verdicts() {
-    for (const NetworkAdvice& one : advice_) {
+    for (const NetworkAdvice& one : model_.advice) {
       NetworkVerdict verdict{.network = one.group.network,
                              .meaning = meaning_of(one.group.network),
                              .ranks = one.group.ranks,
                              .answer = one.answer,
-                             .codec = one.taken == nullptr ? "" : name(*one.taken),
+                             .codec = one.taken == nullptr ? "" : model_.name(*one.taken),
                              .speedup = 1.0,
                              .reasons = one.reasons,
                              .others = one.others};
       if (one.taken != nullptr) verdict.speedup = judged_seconds(*one.none) / judged_seconds(*one.taken);
       out_.verdicts.push_back(std::move(verdict));
     }
-    if (options_.acceptance.trials && !advice_.empty()) {
+    if (options_.acceptance.trials && !model_.advice.empty()) {
       for (auto& sentence : options_.acceptance.trials->verdicts()) out_.job.push_back(std::move(sentence));
     }
-    if (!advice_.empty()) out_.text = advise(modelled_, options_.acceptance);
-    if (!advice_.empty()) out_.basis = advice_basis(*advice_.front().none, options_.acceptance);
+    if (!model_.advice.empty()) out_.text = advise(model_.modelled, options_.acceptance);
+    if (!model_.advice.empty()) out_.basis = advice_basis(*model_.advice.front().none, options_.acceptance);
   }
 
   void notes() {
-    for (const ResultRow& row : measured_) {
+    for (const ResultRow& row : model_.measured) {
       if (row.status == ResultRow::Status::ok) continue;
-      const std::string note = fmt::format("{}: {}: {}", name(row), name_of(row.status), row.message);
+      const std::string note = fmt::format("{}: {}: {}", model_.name(row), name_of(row.status), row.message);
       if (std::find(out_.notes.begin(), out_.notes.end(), note) == out_.notes.end()) out_.notes.push_back(note);
     }
-    if (synthetic_) from_which_size();
-    const auto replaced = std::find_if(record_.rows.begin(), record_.rows.end(),
+    if (model_.synthetic) from_which_size();
+    const auto replaced = std::find_if(model_.record.rows.begin(), model_.record.rows.end(),
                                        [](const ResultRow& row) { return row.codec_times != CodecTimes::measured; });
-    if (replaced != record_.rows.end()) {
+    if (replaced != model_.record.rows.end()) {
       out_.notes.push_back(fmt::format(
           "modelled rows of the record have the codec times of {} (--codec-speed); what this page models for other "
           "networks and speeds has those that were measured",
           processor_text(*replaced)));
     }
-    for (const auto& codec : record_.unknown_codecs)
+    for (const auto& codec : model_.record.unknown_codecs)
       out_.notes.push_back(codec + ": left out, because this build of gradtool does not know the codec");
   }
 
   void from_which_size() {
-    for (const NetworkGates& gates : gates_of(modelled_)) {
+    for (const NetworkGates& gates : gates_of(model_.modelled)) {
       std::vector<std::string> codecs;
       for (const ResultRow* row : gates.rows) {
         codecs.push_back(fmt::format("{} {} ({:.2f} times as fast at {})", short_name(*row),
@@ -358,24 +162,24 @@ class BenchCharts {
   }
 
   [[nodiscard]] std::string what() const {
-    return compute_.seconds > 0.0 ? "an iteration" : fmt::format("a step's {}", collective());
+    return model_.compute.seconds > 0.0 ? "an iteration" : fmt::format("a step's {}", collective());
   }
   /// That of the record's rows.
   [[nodiscard]] std::string_view collective() const {
-    return name_of(measured_.empty() ? Collective::all_reduce : measured_.front().op);
+    return name_of(model_.measured.empty() ? Collective::all_reduce : model_.measured.front().op);
   }
 
   [[nodiscard]] Blanks blanks() const {
-    const int node = networks_.front().node;
+    const int node = model_.networks.front().node;
     std::vector<std::string> codecs, places, or_none{""}, or_none_labels{"no other"};
-    for (const ResultRow& row : measured_) {
-      if (std::find(codecs.begin(), codecs.end(), name(row)) == codecs.end()) codecs.push_back(name(row));
+    for (const ResultRow& row : model_.measured) {
+      if (std::find(codecs.begin(), codecs.end(), model_.name(row)) == codecs.end()) codecs.push_back(model_.name(row));
     }
     or_none.insert(or_none.end(), codecs.begin(), codecs.end());
     or_none_labels.insert(or_none_labels.end(), codecs.begin(), codecs.end());
-    for (const auto& group : modelled_groups(modelled_)) places.push_back(place_name(group.network, group.ranks));
+    for (const auto& group : modelled_groups(model_.modelled)) places.push_back(place_name(group.network, group.ranks));
     std::vector<std::string> networks;
-    for (const auto& network : networks_) networks.push_back(network.name);
+    for (const auto& network : model_.networks) networks.push_back(network.name);
     std::vector<std::string> colours, shapes;
     std::vector<std::vector<double>> dashes;
     for (const auto& codec : shown_) {
@@ -384,15 +188,15 @@ class BenchCharts {
       dashes.push_back(look.dash);
       shapes.push_back(look.shape);
     }
-    const ResultRow* any = measured_.empty() ? nullptr : &measured_.front();
+    const ResultRow* any = model_.measured.empty() ? nullptr : &model_.measured.front();
     // Second of several networks, because it is most often the one in the middle.
     const auto middle = [](const std::vector<std::string>& names) {
       return names.empty() ? std::string{} : names[std::min<std::size_t>(1, names.size() - 1)];
     };
     return {
         {"what", what()},
-        {"where",
-         node > 1 ? fmt::format("{} machines of {} ranks", usual_nodes_, node) : fmt::format("{} nodes", usual_nodes_)},
+        {"where", node > 1 ? fmt::format("{} machines of {} ranks", model_.usual_nodes, node)
+                           : fmt::format("{} nodes", model_.usual_nodes)},
         {"measured", any == nullptr ? std::string{"no ranks"}
                                     : fmt::format("{} ranks ({}, {})", any->measured_ranks, any->comm, any->device)},
         {"shown", shown_},
@@ -400,20 +204,20 @@ class BenchCharts {
         {"dashes", dashes},
         {"shapes", shapes},
         {"shapes_or_none", with_none(shapes, "circle")},
-        {"unit", unit_.name},
-        {"unit_low", unit_.name + "_low"},
-        {"unit_high", unit_.name + "_high"},
-        {"encode", "encode_" + unit_.name},
-        {"comm", "comm_" + unit_.name},
-        {"decode", "decode_" + unit_.name},
-        {"total", "total_" + unit_.name},
-        {"total_low", "total_" + unit_.name + "_low"},
-        {"total_high", "total_" + unit_.name + "_high"},
-        {"predicted", "predicted_" + unit_.name},
-        {"measured_time", "measured_" + unit_.name},
-        {"measured_low", "measured_" + unit_.name + "_low"},
-        {"measured_high", "measured_" + unit_.name + "_high"},
-        {"latencies", latency_words_},
+        {"unit", model_.unit.name},
+        {"unit_low", model_.unit.name + "_low"},
+        {"unit_high", model_.unit.name + "_high"},
+        {"encode", "encode_" + model_.unit.name},
+        {"comm", "comm_" + model_.unit.name},
+        {"decode", "decode_" + model_.unit.name},
+        {"total", "total_" + model_.unit.name},
+        {"total_low", "total_" + model_.unit.name + "_low"},
+        {"total_high", "total_" + model_.unit.name + "_high"},
+        {"predicted", "predicted_" + model_.unit.name},
+        {"measured_time", "model_.measured" + model_.unit.name},
+        {"measured_low", "model_.measured" + model_.unit.name + "_low"},
+        {"measured_high", "model_.measured" + model_.unit.name + "_high"},
+        {"latencies", model_.latency_words},
         {"max_nmse", options_.acceptance.max_nmse},
         {"drawn_limit", std::max(options_.acceptance.max_nmse, 1e-8)},  // errors below that are drawn there as well
         {"limit_words", fmt::format("largest error accepted: {:g}", options_.acceptance.max_nmse)},
@@ -451,15 +255,15 @@ class BenchCharts {
   // -- Charts --------------------------------------------------------------------------------------------------------
 
   void by_speed() {
-    const std::string why = synthetic_     ? "the gradients are made up (--synthetic), so nothing can be advised"
-                            : source_.json ? "no codec was timed by itself (--timing isolated)"
-                                           : "a CSV does not have the collectives that each codec takes part in";
-    if (swept_advice_.empty()) {
+    const std::string why = model_.synthetic ? "the gradients are made up (--synthetic), so nothing can be advised"
+                            : source_.json   ? "no codec was timed by itself (--timing isolated)"
+                                             : "a CSV does not have the collectives that each codec takes part in";
+    if (model_.swept_advice.empty()) {
       lacks("break_even", why);
       return;
     }
     Json named = Json::array();
-    for (const Network& network : networks_) {
+    for (const Network& network : model_.networks) {
       const double gbit_s = network.link.beta * 8e-9;
       if (gbit_s > sweep_speed(0) && gbit_s < sweep_speed(kSweepSpeeds - 1)) {
         named.push_back({{"network", network.name.substr(0, network.name.find(':'))}, {"link_gbit_s", gbit_s}});
@@ -477,11 +281,11 @@ class BenchCharts {
     std::vector<Range> ranges;
     // The advice takes no codec if noise leaves it open whether one gains, but it does not say to stay uncompressed.
     const auto taken_name = [this](const NetworkAdvice& at) {
-      if (at.taken != nullptr) return name(*at.taken);
+      if (at.taken != nullptr) return model_.name(*at.taken);
       return std::string{at.answer == "stay uncompressed" ? "none" : kUndecided};
     };
-    for (std::size_t i = 0; i < swept_advice_.size(); ++i) {
-      const std::string codec = taken_name(swept_advice_[i]);
+    for (std::size_t i = 0; i < model_.swept_advice.size(); ++i) {
+      const std::string codec = taken_name(model_.swept_advice[i]);
       if (ranges.empty() || ranges.back().codec != codec) ranges.push_back({i, i, codec});
       ranges.back().last = i;
     }
@@ -498,7 +302,7 @@ class BenchCharts {
       const double to = range.last + 1 == kSweepSpeeds ? sweep_speed(kSweepSpeeds - 1) : border(range.last);
       const std::string& codec = range.codec;
       const auto gain = [&](std::size_t i) {
-        const NetworkAdvice& at = swept_advice_[i];
+        const NetworkAdvice& at = model_.swept_advice[i];
         return at.taken == nullptr ? 1.0 : judged_seconds(*at.none) / judged_seconds(*at.taken);
       };
       table.add({codec, from, to, gain(range.first), gain(range.last), shown_as(codec)});
@@ -531,23 +335,23 @@ class BenchCharts {
                  {"alpha_us", "latency of a message, microseconds"},
                  {"ranks", "that are modelled"},
                  time_column(),
-                 {unit_.name + "_low", "where it lies with 95 % confidence of the codec's times, from here"},
-                 {unit_.name + "_high", "and to here"},
+                 {model_.unit.name + "_low", "where it lies with 95 % confidence of the codec's times, from here"},
+                 {model_.unit.name + "_high", "and to here"},
                  {"speedup_vs_none", "time of none / time of this codec"},
                  {"shown_as", "colour in the charts"}}};
     double least = INFINITY, most = 0.0;
-    for (std::size_t i = 0; i < swept_advice_.size(); i += kDrawnSpeed) {
-      const NetworkAdvice& at = swept_advice_[i];
+    for (std::size_t i = 0; i < model_.swept_advice.size(); i += kDrawnSpeed) {
+      const NetworkAdvice& at = model_.swept_advice[i];
       for (const ResultRow* row : at.group.rows) {
-        const double time = judged_seconds(*row) * unit_.per_second;
+        const double time = judged_seconds(*row) * model_.unit.per_second;
         const Interval interval = judged_interval(*row);
         const bool known = interval.high > interval.low;
-        table.add({name(*row), row->network->link.beta * 8e-9, row->network->link.alpha * 1e6, std::int64_t{row->ranks},
-                   time, known ? Cell{interval.low * unit_.per_second} : Cell{},
-                   known ? Cell{interval.high * unit_.per_second} : Cell{},
-                   judged_seconds(*at.none) / judged_seconds(*row), shown_as(name(*row))});
+        table.add({model_.name(*row), row->network->link.beta * 8e-9, row->network->link.alpha * 1e6,
+                   std::int64_t{row->ranks}, time, known ? Cell{interval.low * model_.unit.per_second} : Cell{},
+                   known ? Cell{interval.high * model_.unit.per_second} : Cell{},
+                   judged_seconds(*at.none) / judged_seconds(*row), shown_as(model_.name(*row))});
         if (row->codec.name() == "noop" || !(time > 0.0)) continue;
-        if (row->codec.name() == "none" || shown_as(name(*row)) != kOthers) {
+        if (row->codec.name() == "none" || shown_as(model_.name(*row)) != kOthers) {
           least = std::min(least, time);
           most = std::max(most, time);
         }
@@ -562,9 +366,9 @@ class BenchCharts {
   [[nodiscard]] std::vector<std::size_t> measured_places() const {
     std::vector<std::size_t> places;
     std::set<std::string> seen;
-    for (std::size_t i = 0; i < record_.rows.size(); ++i) {
-      const ResultRow& row = record_.rows[i];
-      if (!row.modelled() && row.errors && seen.insert(name(row)).second) places.push_back(i);
+    for (std::size_t i = 0; i < model_.record.rows.size(); ++i) {
+      const ResultRow& row = model_.record.rows[i];
+      if (!row.modelled() && row.errors && seen.insert(model_.name(row)).second) places.push_back(i);
     }
     return places;
   }
@@ -587,32 +391,32 @@ class BenchCharts {
     const auto add_row = [&](const std::string& place, const ResultRow& row, const Table& from, std::size_t at_row) {
       const auto at = [&](const char* column) { return cell_at(from, at_row, column); };
       const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
-      table.add({place, name(row), codec_label(row, measured_), at("params"), at("wire_bytes_per_rank"),
+      table.add({place, model_.name(row), codec_label(row, model_.measured), at("params"), at("wire_bytes_per_rank"),
                  at("payload_bytes"), at("payload_ratio"), at("nmse"), at("cumulative_nmse"), judged, at(judged),
-                 shown_as(name(row))});
+                 shown_as(model_.name(row))});
     };
-    for (std::size_t i = 0; i < modelled_.size(); ++i) {
-      const ResultRow& row = modelled_[i];
-      if (row.errors) add_row(place_name(row.network->name, row.ranks), row, modelled_cells_, i);
+    for (std::size_t i = 0; i < model_.modelled.size(); ++i) {
+      const ResultRow& row = model_.modelled[i];
+      if (row.errors) add_row(place_name(row.network->name, row.ranks), row, model_.modelled_cells, i);
     }
     for (const std::size_t i : measured_places())
-      add_row(measured_place(), record_.rows[i], record_.table, record_.place[i]);
+      add_row(measured_place(), model_.record.rows[i], model_.record.table, model_.record.place[i]);
     if (table.rows().empty()) {
       lacks("pareto_bytes", "no row of the bench has an error");
       return;
     }
     Blanks filled = blanks();
     filled["places"].push_back(measured_place());
-    if (modelled_.empty()) filled["first_place"] = measured_place();
+    if (model_.modelled.empty()) filled["first_place"] = measured_place();
     add("pareto_bytes", std::move(table), filled);
   }
   [[nodiscard]] std::string measured_place() const {
-    return measured_.empty() ? "" : fmt::format("measured, {} ranks", measured_.front().measured_ranks);
+    return model_.measured.empty() ? "" : fmt::format("measured, {} ranks", model_.measured.front().measured_ranks);
   }
 
   void pareto_and_phases() {
     pareto_bytes();
-    if (modelled_.empty()) {
+    if (model_.modelled.empty()) {
       lacks("pareto_time", "the bench modelled no network");
       lacks("phases", "the bench modelled no network");
       return;
@@ -623,8 +427,8 @@ class BenchCharts {
                 {"label", "the same with what tells it from others"},
                 {"parameters", "all of them"},
                 time_column(),
-                {unit_.name + "_low", "where it lies with 95 % confidence of the codec's times, from here"},
-                {unit_.name + "_high", "and to here"},
+                {model_.unit.name + "_low", "where it lies with 95 % confidence of the codec's times, from here"},
+                {model_.unit.name + "_high", "and to here"},
                 {"judged_by", "the error that the codec is judged by"},
                 {"error", "that one: squared, relative"},
                 {"speedup_vs_none", "time of none / time of this codec"},
@@ -638,24 +442,27 @@ class BenchCharts {
         {"total", "total_us_median"},   {"total_low", "total_us_low"}, {"total_high", "total_us_high"}};
     Blanks filled = blanks();
     for (const auto& [blank, column] : times)
-      heads.push_back({filled.at(blank), fmt::format("{} of one step: the bench's column {}", unit_.words, column)});
+      heads.push_back(
+          {filled.at(blank), fmt::format("{} of one step: the bench's column {}", model_.unit.words, column)});
     Table phases{"phases", heads};
-    for (std::size_t i = 0; i < modelled_.size(); ++i) {
-      const ResultRow& row = modelled_[i];
+    for (std::size_t i = 0; i < model_.modelled.size(); ++i) {
+      const ResultRow& row = model_.modelled[i];
       const std::string place = place_name(row.network->name, row.ranks);
       const Interval interval = judged_interval(row);
       const bool known = interval.high > interval.low;
       const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
       if (row.codec.name() != "noop") {
-        time.add({place, name(row), codec_label(row, measured_), cell_at(modelled_cells_, i, "params"),
-                  judged_seconds(row) * unit_.per_second, known ? Cell{interval.low * unit_.per_second} : Cell{},
-                  known ? Cell{interval.high * unit_.per_second} : Cell{}, judged, cell_at(modelled_cells_, i, judged),
-                  cell_at(modelled_cells_, i, row.iteration ? "iteration_speedup_vs_none" : "speedup_vs_none"),
-                  cell_at(modelled_cells_, i, "pareto"), row.gate_bytes ? Cell{gate_text(*row.gate_bytes)} : Cell{},
-                  shown_as(name(row))});
+        time.add({place, model_.name(row), codec_label(row, model_.measured),
+                  cell_at(model_.modelled_cells, i, "params"), judged_seconds(row) * model_.unit.per_second,
+                  known ? Cell{interval.low * model_.unit.per_second} : Cell{},
+                  known ? Cell{interval.high * model_.unit.per_second} : Cell{}, judged,
+                  cell_at(model_.modelled_cells, i, judged),
+                  cell_at(model_.modelled_cells, i, row.iteration ? "iteration_speedup_vs_none" : "speedup_vs_none"),
+                  cell_at(model_.modelled_cells, i, "pareto"),
+                  row.gate_bytes ? Cell{gate_text(*row.gate_bytes)} : Cell{}, shown_as(model_.name(row))});
       }
-      std::vector<Cell> line{place, name(row)};
-      for (const auto& [blank, column] : times) line.push_back(time_at(modelled_cells_, i, column));
+      std::vector<Cell> line{place, model_.name(row)};
+      for (const auto& [blank, column] : times) line.push_back(time_at(model_.modelled_cells, i, column));
       phases.add(std::move(line));
     }
     add("pareto_time", std::move(time), filled);
@@ -667,7 +474,7 @@ class BenchCharts {
   /// as uncompressed.
   [[nodiscard]] std::size_t most_drawn() const {
     std::size_t most = 0;
-    for (const auto& group : modelled_groups(modelled_)) {
+    for (const auto& group : modelled_groups(model_.modelled)) {
       double none = 0.0;
       for (const ResultRow* row : group.rows) {
         if (row->codec.name() == "none" && row->total) none = std::max(none, row->total->median);
@@ -681,13 +488,14 @@ class BenchCharts {
   }
 
   [[nodiscard]] Column time_column() const {
-    return {unit_.name, unit_.words + (compute_.seconds > 0.0 ? std::string{" of an iteration"}
+    return {model_.unit.name,
+            model_.unit.words + (model_.compute.seconds > 0.0 ? std::string{" of an iteration"}
                                                               : fmt::format(" of one step's {}", collective()))};
   }
   /// A cell in microseconds, in the section's unit: as it stands there where that is microseconds.
   [[nodiscard]] Cell time_at(const Table& table, std::size_t row, const std::string& column) const {
     const auto us = number_at(table, row, column);
-    return us && unit_.per_us != 1.0 ? Cell{*us * unit_.per_us} : cell_at(table, row, column);
+    return us && model_.unit.per_us != 1.0 ? Cell{*us * model_.unit.per_us} : cell_at(table, row, column);
   }
   [[nodiscard]] static Cell cell_at(const Table& table, std::size_t row, const std::string& column) {
     return has_column(table, column) ? table.at(row, column) : Cell{};
@@ -702,14 +510,14 @@ class BenchCharts {
                  {"window", "of the training that the step is in, from 0"},
                  {"shown_as", "colour in the charts"}}};
     for (const std::size_t i : measured_places()) {
-      const std::string codec = name(record_.rows[i]);
+      const std::string codec = model_.name(model_.record.rows[i]);
       if (codec == "noop") continue;  // 1, always
       const auto add_step = [&](const Table& steps, std::size_t s) {
         table.add({codec, cell_at(steps, s, "iteration"), cell_at(steps, s, "nmse"),
                    cell_at(steps, s, "cumulative_nmse"), cell_at(steps, s, "window"), shown_as(codec)});
       };
       if (source_.json) {
-        const Json steps = source_.json->at("rows").at(record_.place[i]).value("steps", Json::array());
+        const Json steps = source_.json->at("rows").at(model_.record.place[i]).value("steps", Json::array());
         const Table one = table_from_json("steps", steps, source_.origin.file);
         for (std::size_t s = 0; s < one.rows().size(); ++s) add_step(one, s);
       } else if (source_.steps) {
@@ -717,7 +525,7 @@ class BenchCharts {
         // Tables of older versions lack columns.
         for (std::size_t s = 0; s < all.rows().size(); ++s) {
           const auto same = [&](const char* column) {
-            return text_at(all, s, column) == text_at(record_.table, record_.place[i], column);
+            return text_at(all, s, column) == text_at(model_.record.table, model_.record.place[i], column);
           };
           const auto same_if_there = [&](const char* column) { return !has_column(all, column) || same(column); };
           if (same("codec") && same("params") && same("aggregation") && same("granularity") && same("timing") &&
@@ -740,10 +548,11 @@ class BenchCharts {
     const auto key = [&](std::size_t place) {
       std::vector<std::string> texts;
       for (const char* column : {"codec", "params", "granularity", "aggregation", "levels"})
-        texts.push_back(text_at(record_.table, place, column));
+        texts.push_back(text_at(model_.record.table, place, column));
       return texts;
     };
-    for (std::size_t i = 0; i < record_.rows.size(); ++i) by_key.emplace(key(record_.place[i]), &record_.rows[i]);
+    for (std::size_t i = 0; i < model_.record.rows.size(); ++i)
+      by_key.emplace(key(model_.record.place[i]), &model_.record.rows[i]);
     Table table{"layers",
                 {{"codec", "with the parameters that were given"},
                  {"tensor", "name of the parameter"},
@@ -752,15 +561,16 @@ class BenchCharts {
                  {"error", "that one: squared, relative"}}};
     std::vector<std::string> tensors;
     std::set<std::pair<std::string, std::string>> seen;
-    for (std::size_t i = 0; i < record_.table.rows().size(); ++i) {
-      const std::string tensor = text_at(record_.table, i, "tensor");
-      if (tensor == "all" || text_at(record_.table, i, "nmse").empty()) continue;
+    for (std::size_t i = 0; i < model_.record.table.rows().size(); ++i) {
+      const std::string tensor = text_at(model_.record.table, i, "tensor");
+      if (tensor == "all" || text_at(model_.record.table, i, "nmse").empty()) continue;
       const auto found = by_key.find(key(i));
       if (found == by_key.end()) continue;
-      const std::string codec = name(*found->second);
+      const std::string codec = model_.name(*found->second);
       if (codec.starts_with("none") || codec.starts_with("noop") || !seen.emplace(codec, tensor).second) continue;
       const char* judged = delays(found->second->codec) ? "cumulative_nmse" : "nmse";
-      table.add({codec, tensor, cell_at(record_.table, i, "elements"), judged, cell_at(record_.table, i, judged)});
+      table.add({codec, tensor, cell_at(model_.record.table, i, "elements"), judged,
+                 cell_at(model_.record.table, i, judged)});
       if (std::find(tensors.begin(), tensors.end(), tensor) == tensors.end()) tensors.push_back(tensor);
     }
     if (table.rows().empty()) {
@@ -778,14 +588,14 @@ class BenchCharts {
   }
 
   void scaling() {
-    if (!can_model()) {
+    if (!model_.can_model()) {
       lacks("scaling", source_.json ? "no codec was timed by itself (--timing isolated)"
                                     : "a CSV does not have the collectives that each codec takes part in");
       return;
     }
     std::vector<int> counts;
     for (int count = 2; count <= 1024; count *= 2) counts.push_back(count);
-    std::vector<ResultRow> rows = modelled_for(networks_, counts);
+    std::vector<ResultRow> rows = model_.modelled_for(model_.networks, counts);
     Table table{"scaling",
                 {{"network", "that is modelled"},
                  {"nodes", "machines"},
@@ -801,8 +611,8 @@ class BenchCharts {
         if (row->codec.name() == "noop") continue;
         const double gain = judged_seconds(*at.none) / judged_seconds(*row);
         table.add({row->network->name, std::int64_t{row->ranks / row->network->node}, std::int64_t{row->ranks},
-                   name(*row), judged_seconds(*row) * unit_.per_second, gain, cell(row->scaling_efficiency()),
-                   shown_as(name(*row))});
+                   model_.name(*row), judged_seconds(*row) * model_.unit.per_second, gain,
+                   cell(row->scaling_efficiency()), shown_as(model_.name(*row))});
         most = std::max(most, gain);
       }
     }
@@ -817,17 +627,17 @@ class BenchCharts {
                  {"network", "that the model was given"},
                  {"ranks", "of both"},
                  {"comm", "what the measured ranks met over"},
-                 {"predicted_" + unit_.name, "total_us_median of the modelled row, in " + unit_.words},
-                 {"measured_" + unit_.name, "total_us_median of the measured row, all ranks at once"},
-                 {"measured_" + unit_.name + "_low", "95 % interval of that, from here"},
-                 {"measured_" + unit_.name + "_high", "and to here"}}};
+                 {"predicted_" + model_.unit.name, "total_us_median of the modelled row, in " + model_.unit.words},
+                 {"model_.measured" + model_.unit.name, "total_us_median of the measured row, all ranks at once"},
+                 {"model_.measured" + model_.unit.name + "_low", "95 % interval of that, from here"},
+                 {"model_.measured" + model_.unit.name + "_high", "and to here"}}};
     // Also of the ways that other charts leave out: all ranks at once are measured on a codec's own way alone.
     const BenchRecord& all = source_.record;
     std::vector<std::pair<const ResultRow*, Cell>> models;
-    for (std::size_t j = 0; j < modelled_.size(); ++j)
-      models.emplace_back(&modelled_[j], time_at(modelled_cells_, j, "total_us_median"));
-    for (std::size_t j = 0; as_recorded() && j < all.rows.size(); ++j) {
-      const auto same = [&](auto& model) { return name(*model.first) == name(all.rows[j]); };
+    for (std::size_t j = 0; j < model_.modelled.size(); ++j)
+      models.emplace_back(&model_.modelled[j], time_at(model_.modelled_cells, j, "total_us_median"));
+    for (std::size_t j = 0; model_.as_recorded() && j < all.rows.size(); ++j) {
+      const auto same = [&](auto& model) { return model_.name(*model.first) == model_.name(all.rows[j]); };
       if (all.rows[j].modelled() && std::none_of(models.begin(), models.end(), same))
         models.emplace_back(&all.rows[j], time_at(all.table, all.place[j], "total_us_median"));
     }
@@ -837,10 +647,11 @@ class BenchCharts {
       if (row.modelled() || row.timing != Timing::concurrent || !row.total || (row.comm != "mpi" && row.comm != "nccl"))
         continue;
       for (const auto& [model, predicted] : models) {
-        if (name(*model) != name(row) || model->ranks != row.ranks || row.codec.name() == "noop") continue;
+        if (model_.name(*model) != model_.name(row) || model->ranks != row.ranks || row.codec.name() == "noop")
+          continue;
         const auto at = [&](const char* column) { return time_at(all.table, all.place[i], column); };
-        table.add({name(row), model->network->name, std::int64_t{row.ranks}, row.comm, predicted, at("total_us_median"),
-                   at("total_us_low"), at("total_us_high")});
+        table.add({model_.name(row), model->network->name, std::int64_t{row.ranks}, row.comm, predicted,
+                   at("total_us_median"), at("total_us_low"), at("total_us_high")});
       }
     }
     if (table.rows().empty()) {
@@ -851,28 +662,11 @@ class BenchCharts {
   }
 
   const BenchSource& source_;
-  BenchRecord record_;  ///< without the rows that only crowd charts
   const FigureOptions& options_;
   std::string suffix_;
   CodecLooks& looks_;
-  TimeUnit unit_;
-  std::string latency_words_;
-  bool several_cuts_ = false, record_has_models_ = false, synthetic_ = false;
-  std::vector<ResultRow> measured_;
-  std::vector<Network> networks_;
-  std::vector<int> nodes_;
-  int usual_nodes_ = kUsualNodes;
-  ComputeTime compute_;
-  BackwardPass backward_;
-  Overlap overlap_ = Overlap::bucket;
-  std::optional<Network> library_;  ///< a recorded modelled row's: the library that its bench was told
-  std::vector<double> tensor_bytes_;
-  std::vector<ResultRow> modelled_;          ///< of the networks
-  Table modelled_cells_{"bench", {}};        ///< the same, as they are written
-  std::vector<NetworkAdvice> advice_;        ///< on those
-  std::vector<ResultRow> swept_;             ///< of links of every speed
-  std::vector<NetworkAdvice> swept_advice_;  ///< on those, a speed each, slowest first
-  std::vector<std::string> shown_;           ///< codecs with a colour of their own
+  BenchModel model_;
+  std::vector<std::string> shown_;  ///< codecs with a colour of their own
   BenchFigures out_;
 };
 
