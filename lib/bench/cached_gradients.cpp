@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/core/error.hpp"
+#include "lib/core/huge_pages.hpp"
 
 namespace gradtool {
 
@@ -27,7 +28,7 @@ void CachedGradients::serve(Values& values, std::size_t tensor, std::uint64_t fi
   const std::uint64_t elements = tensors()[tensor].elements;
   expects(first <= elements && out.size() <= elements - first, "a part of a tensor reaches past its end");
   if (values.empty() && sizeof(float) * elements <= left_) {
-    Values whole(elements);
+    Values whole = large_vector<float>(elements);
     read(0, std::span<float>{whole});
     left_ -= sizeof(float) * elements;
     values = std::move(whole);

@@ -9,6 +9,7 @@
 #include "lib/bench/replay.hpp"
 #include "lib/bench/units.hpp"
 #include "lib/bench/update_errors.hpp"
+#include "lib/core/huge_pages.hpp"
 
 namespace gradtool {
 
@@ -22,8 +23,8 @@ class ErrorTotals {
       : units_{units}, result_{result} {
     if (rule) updates_.emplace(units, *rule, own_momentum ? rule->without_momentum() : *rule);
     for (const auto& unit : units_) {
-      difference_.emplace_back(unit.elements, 0.0);
-      total_.emplace_back(unit.elements, 0.0);
+      difference_.push_back(large_vector<double>(unit.elements));
+      total_.push_back(large_vector<double>(unit.elements));
     }
   }
 

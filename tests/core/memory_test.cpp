@@ -2,13 +2,20 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "lib/core/arena.hpp"
+#include "lib/core/huge_pages.hpp"
 #include "lib/core/scratch.hpp"
 #include "tests/core/fault.hpp"
 
 namespace gradtool::test {
 namespace {
+
+TEST(LargeVector, HasZeros) {
+  for (const std::size_t n : {std::size_t{0}, std::size_t{3}, std::size_t{3} << 20})
+    EXPECT_EQ(large_vector<double>(n), std::vector<double>(n, 0.0));
+}
 
 using HostArena = Arena<Space::host>;
 using HostScratch = Scratch<Space::host>;
