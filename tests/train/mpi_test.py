@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as folder:
     data = write_data(folder)
     # none rides MPI's own all-reduce, which adds in another order than the ring of threads.
     codecs = ["--codec", "topk:ratio=0.05", "--codec", "qsgd:bits=4"]
-    for model, options in (("lenet5", ["--epochs", "3"]), ("resnet20", ["--steps", "3", "--micro-batches", "2"])):
+    for model, options in (("lenet5", ["--epochs", "2"]), ("resnet20", ["--steps", "2", "--micro-batches", "2"])):
         command = [program, "train", "--model", model, "--batch-size", "8", "--threads", "1", *data, *codecs, *options]
         threads, mpi = os.path.join(folder, model + "threads"), os.path.join(folder, model + "mpi")
         done = run(*command, "--workers", "4", "--out", threads)
