@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 def write_safetensors(path, tensors):
     """By hand, from the format's description: length, JSON, raw values."""
-    names = {"float32": "F32", "float16": "F16", "float64": "F64", "int64": "I64", "uint16": "BF16"}
+    names = {"float32": "F32", "float16": "F16", "float64": "F64", "int64": "I64", "int32": "I32", "complex64": "C64",
+             "uint16": "BF16"}
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, values in tensors.items():
         header[name] = {"dtype": names[values.dtype.name], "shape": list(values.shape),
@@ -145,12 +146,6 @@ def test_tied_weights_of_torch_are_taken_once(tmp_path):
         gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
     with gradtool.open(tmp_path / "a.h5") as run:
         assert list(run.tensors) == ["wte.weight", "bias"]
-
-
-def test_complex_tensors_of_torch_are_refused_by_name(tmp_path):
-    torch.save({"w": torch.ones(3), "spectrum": torch.ones(3, dtype=torch.complex64)}, tmp_path / "a.pt")
-    with pytest.raises(gradtool.DataError, match="'spectrum' has values of type torch.complex64"):
-        gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
 
 
 def test_tensors_without_elements_are_left_out(tmp_path):
@@ -314,3 +309,43 @@ def test_pointers_of_git_lfs_are_named(tmp_path):
     (tmp_path / "run.h5").write_text(pointer)
     with pytest.raises(gradtool.DataError, match="is a Git LFS pointer.*git lfs pull"):
         gradtool.open(tmp_path / "run.h5")
+
+
+def test_transposed_tied_weights_are_taken_once(tmp_path):
+    weight = torch.randn(3, 4)
+    torch.save({"embedding": weight, "head": weight.t(), "rows": weight[:2]}, tmp_path / "a.pt")
+    with pytest.warns(UserWarning, match="head is tied to embedding"):
+        gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
+    with gradtool.open(tmp_path / "a.h5") as run:
+        assert list(run.tensors) == ["embedding", "rows"]
+
+
+def test_what_is_not_taken_is_named_once(tmp_path):
+    state = {"weight": torch.ones(2), "steps": torch.tensor(3), "mask": torch.ones(2, dtype=torch.bool), "empty": torch.ones(0, 4),
+             "ema": {"weight": torch.ones(2)}, "epoch": 3}
+    for number in range(2):
+        torch.save(state, tmp_path / f"{number}.pt")
+    write_safetensors(tmp_path / "a.safetensors", {"weight": np.ones(2, "f4"), "packed": np.ones(2, "i4"), "empty": np.ones((0, 4), "f4")})
+    reasons = [["they hold whole numbers: steps, mask", "they have no elements: empty", "they are no tensors (key= names a dictionary of "
+                "tensors): ema"], ["they hold whole numbers: packed", "they have no elements: empty"]]
+    for sources, wanted in zip(([tmp_path / "0.pt", tmp_path / "1.pt"], [tmp_path / "a.safetensors"]), reasons):
+        with pytest.warns(UserWarning) as said:
+            gradtool.import_checkpoint(sources, tmp_path / "a.h5", replace=True)
+        assert [str(w.message) for w in said] == [f"{sources[0]}: not taken, because {reason}" for reason in wanted]
+
+
+@pytest.mark.parametrize("tensor, words", [
+    (torch.eye(2).to_sparse(), "tensor 'odd' is sparse"), (torch.ones(2, device="meta"), r"tensor 'odd' is without values \(meta\)"),
+    (torch.ones(2, dtype=torch.complex64), "tensor 'odd' has values of type torch.complex64"),
+    # torch 1.13 does not load it as weights alone.
+    (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "tensor 'odd' has values of type torch.qint8|as weights alone")])
+def test_tensors_of_torch_that_no_file_holds_are_refused_by_name(tensor, words, tmp_path):
+    torch.save({"weight": torch.ones(2), "odd": tensor}, tmp_path / "a.pt")
+    with pytest.raises(gradtool.DataError, match=words):
+        gradtool.import_checkpoint(tmp_path / "a.pt", tmp_path / "a.h5")
+
+
+def test_complex_tensors_of_safetensors_are_refused_by_name(tmp_path):
+    write_safetensors(tmp_path / "a.safetensors", {"weight": np.ones(2, "f4"), "odd": np.ones(2, "c8")})
+    with pytest.raises(gradtool.DataError, match="tensor 'odd' has values of type C64"):
+        gradtool.import_checkpoint(tmp_path / "a.safetensors", tmp_path / "a.h5")

@@ -11,13 +11,15 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 
 import numpy as np
 
-from ._errors import DataError, UnavailableError, UsageError, expect_content
+from ._errors import DataError, UnavailableError, UsageError, expect_content, list_names
 from ._writer import QUANTITIES, VALID_NAMES, GradientWriter, StepRecord, TensorSpec, is_valid_name, part_of_mixture, producer
 
 Path = Union[str, os.PathLike]
 # Safetensors' names of types: what NumPy calls them, and what the gradient file does. bfloat16 travels as its bits.
 _SAFETENSORS = {"F64": ("<f8", "float32"), "F32": ("<f4", "float32"), "F16": ("<f2", "float16"), "BF16": ("<u2", "bfloat16")}
 _MOST_HEADER = 100 << 20
+# Why tensors are left out.
+_EMPTY, _WHOLE_NUMBERS = "they have no elements", "they hold whole numbers"
 
 
 class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
@@ -27,6 +29,7 @@ class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
         self.loaders: dict = {}
         self.specs: dict = {}
         self.files: list = []
+        self.left_out: dict = {}  # by reason, names
 
     def add(self, name: str, shape: tuple, dtype: str, load: Callable[[], np.ndarray], where: Path) -> None:
         """Takes a tensor that has elements; float64 is said to be float32 and may be loaded as it is."""
@@ -37,6 +40,9 @@ class _Checkpoint(Mapping[str, Callable[[], np.ndarray]]):
         if name in self.specs:
             raise DataError(f"{where}: tensor {name} is there twice")
         self.specs[name], self.loaders[name] = (shape, dtype), load
+
+    def leave_out(self, name: object, reason: str) -> None:
+        self.left_out.setdefault(reason, []).append(str(name))
 
     def rename(self, names: dict) -> None:
         self.specs = {names[name]: spec for name, spec in self.specs.items()}
@@ -74,11 +80,12 @@ def _add_safetensors(checkpoint: _Checkpoint, path: str) -> None:
             raise DataError(f"{path}: the safetensors header is not valid: tensor {name!r} has not dtype, shape and data_offsets as a text "
                             f"and two lists of whole numbers")
         places.append((*offsets, name))
-        if dtype not in _SAFETENSORS and dtype.startswith(("F", "BF")):
+        if dtype not in _SAFETENSORS and dtype.startswith(("F", "BF", "C")):
             raise DataError(f"{path}: tensor {name!r} has values of type {dtype}; valid are {', '.join(_SAFETENSORS)}: convert it, "
                             f"with its scales, to one of these")
         if dtype not in _SAFETENSORS or 0 in shape:
-            continue  # indices and masks are no weights, and what is empty has no values
+            checkpoint.leave_out(name, _EMPTY if 0 in shape else _WHOLE_NUMBERS)
+            continue
         kind, stored = _SAFETENSORS[dtype]
         begin, end = offsets
         bytes_needed = math.prod(shape) * np.dtype(kind).itemsize
@@ -117,6 +124,7 @@ def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
     import inspect
     if "weights_only" not in inspect.signature(torch.load).parameters:
         raise UnavailableError(f"torch {torch.__version__} cannot load weights without executing pickle; torch 1.13 or later can")
+    from ._modules import is_dense
     options: dict = {"map_location": "cpu", "weights_only": True}
     if "mmap" in inspect.signature(torch.load).parameters:
         options["mmap"] = True
@@ -145,14 +153,23 @@ def _add_torch(checkpoint: _Checkpoint, path: str, key: Optional[str]) -> None:
         raise DataError(f"{path}: has no tensors but {_keys(state)}; key= names the dictionary that has them")
     seen: dict = {}
     for name, tensor in state.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0 or tensor.layout != torch.strided:
+        if not isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, (dict, list, tuple)) and tensor:
+                checkpoint.leave_out(name, "they are no tensors (key= names a dictionary of tensors)")
             continue
+        if tensor.numel() == 0:
+            checkpoint.leave_out(name, _EMPTY)
+            continue
+        if tensor.layout != torch.strided or tensor.is_meta:
+            raise DataError(f"{path}: tensor {name!r} is {'without values (meta)' if tensor.is_meta else 'sparse'}; valid are dense tensors")
         if tensor.dtype not in names:
-            if tensor.is_floating_point() or tensor.is_complex():
+            if tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized:
                 raise DataError(f"{path}: tensor {name!r} has values of type {tensor.dtype}; valid are float32, float64, float16 and "
                                 f"bfloat16: convert it, with its scales, to one of these")
+            checkpoint.leave_out(name, _WHOLE_NUMBERS)
             continue
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        # Tied weights may be transposed: what counts is which memory they fill.
+        place = (tensor.data_ptr(), tensor.dtype, tensor.numel() if is_dense(tensor) else (tensor.shape, tensor.stride()))
         if place in seen:
             warnings.warn(f"{path}: {name} is tied to {seen[place]}, the same values in memory, and is taken once")
             continue
@@ -190,7 +207,7 @@ def _open_checkpoint(path: Path, key: Optional[str]) -> _Checkpoint:
             _add_safetensors(checkpoint, file)
         elif file.endswith((".pt", ".pth", ".bin", ".ckpt")):
             _add_torch(checkpoint, file, key)
-        elif file.endswith(".distcp"):
+        elif file.endswith((".distcp", ".metadata")):
             raise _distributed(os.path.dirname(file) or ".")
         else:
             raise UsageError(f"{file}: is of no known kind; valid are .safetensors, .pt, .pth, .bin, .ckpt and folders of "
@@ -238,6 +255,16 @@ def _without_wrappers(names: Iterable[str]) -> dict:
     while bare and all(name.startswith("module.") for name in bare.values()):
         bare = {name: inner[len("module."):] for name, inner in bare.items()}
     return bare
+
+
+def _warn_of_left_out(steps: list, opened: list) -> None:
+    """Once for each list of names, which the checkpoints of a training have in common."""
+    said: set = set()
+    for path, checkpoint in ((path, checkpoint) for step, row in zip(steps, opened) for path, checkpoint in zip(step, row)):
+        for reason, names in checkpoint.left_out.items():
+            if (reason, tuple(names)) not in said:
+                said.add((reason, tuple(names)))
+                warnings.warn(f"{os.fspath(path)}: not taken, because {reason}: {list_names(names)}")
 
 
 def _let_names_agree(steps: list, opened: list) -> None:
@@ -326,6 +353,7 @@ def import_checkpoint(sources: Union[Path, Sequence[Union[Path, Sequence[Path]]]
     for file in (file for row in opened for checkpoint in row for file in checkpoint.files):
         if os.path.exists(out) and os.path.samefile(file, out):
             raise UsageError(f"{os.fspath(out)} is one of the checkpoints to import; give another path")
+    _warn_of_left_out(steps, opened)
     _let_names_agree(steps, opened)
     for step, row in zip(steps, opened):
         for path, checkpoint in zip(step, row):

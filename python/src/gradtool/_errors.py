@@ -17,6 +17,11 @@ class UnavailableError(Error, RuntimeError):
     """Not in this build, or not on this machine (exit status 77)."""
 
 
+def list_names(names: list) -> str:
+    """Names in a sentence: the first ones, where there are many."""
+    return ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} others"
+
+
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 
 

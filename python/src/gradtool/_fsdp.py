@@ -11,8 +11,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from ._errors import UnavailableError, UsageError
-from ._modules import list_names
+from ._errors import UnavailableError, UsageError, list_names
 
 
 def is_fsdp2(model: nn.Module) -> bool:
