@@ -17,11 +17,11 @@ from torch import distributed as dist
 from torch import nn
 
 from . import _readiness
-from ._ddp import LateGradients, watch_buckets
-from ._errors import Error, UnavailableError, UsageError
+from ._ddp import ClearedGradients, LateGradients, watch_buckets
+from ._errors import Error, UnavailableError, UsageError, list_names
 from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
 from ._modules import (ForwardEndHook, ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of,
-                       inner_module, list_names, uncompiled)
+                       inner_module, is_a_training_pass, uncompiled)
 from ._options import check_options
 from ._ranks import gather, library_of, meet, merge_ranks, rank_path
 from ._readiness import CudaClock, IterationTimer, Readiness
@@ -159,7 +159,8 @@ class Capture:
         self._micro_seen = 0
         #: What backward passes add between a reduction and `step`; for DDP's hook.
         self.late = LateGradients(self._parameters)
-        self._may_be_zero = True   # until that was said
+        self._may_be_zero = self._may_be_cleared = True  # until that was said
+        self._cleared = ClearedGradients(self._parameters)
         self._weighted: Optional[bool] = None  # whether steps have weights, once that is known
         self._reduce_dtype = reduce_dtype
         self._reduced_in: set = set()  # types that were seen
@@ -266,6 +267,7 @@ class Capture:
         self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
         self.readiness.drop()
         self.late.stop()
+        self._cleared.stop()
         return captured
 
     @property
@@ -312,6 +314,7 @@ class Capture:
             hook.remove()
         self.readiness.drop()
         self.late.stop()
+        self._cleared.stop()
         self._model = self._trained = None  # DDP's hook keeps the capture, and DDP the hook
         try:
             self._writer.finish()
@@ -387,16 +390,19 @@ class Capture:
             raise UnavailableError("FSDP1 does not show gradients before it reduces them; use fully_shard (FSDP2)")
 
     def _forward_begins(self, *_: Any) -> None:
-        # A validation between two iterations runs under no_grad, and is no part of them.
-        if torch.is_grad_enabled() and self.capturing:
+        if not is_a_training_pass():
+            return
+        if self.capturing:
+            if self._seen:
+                self._cleared.watch()
             self.readiness.forward_begins(watch=not self._by_hook)
             if self._began is None:
                 self._began = time.perf_counter()
-        elif torch.is_grad_enabled() and self._timer is not None:
+        elif self._timer is not None:
             self._timer.begin()
 
     def _forward_ended(self, *_: Any) -> None:
-        if self.readiness.running and torch.is_grad_enabled():
+        if self.readiness.running and is_a_training_pass():
             self.readiness.forward_ended()
 
     def knows(self, parameter: Any) -> bool:
@@ -408,7 +414,9 @@ class Capture:
         index = self._index.get(id(parameter))
         if index is None:
             return
-        if index in self._seen:
+        if index in self._seen and self._cleared.forget(index):
+            self._warn_of_cleared()
+        elif index in self._seen:
             raise UsageError(f"iteration {self.iteration}: the gradient of {self._specs[index].name} was reduced twice since the last "
                              f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
                              f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
@@ -591,6 +599,14 @@ class Capture:
         else:
             cause = "was zero_grad(set_to_none=False) called before step()? step() goes between backward() and zero_grad()"
         warnings.warn(f"iteration {self.iteration}: all gradients{whose} are zero; {cause}")
+
+    def _warn_of_cleared(self) -> None:
+        """Once: right for a discriminator, but a training that calls step() too rarely looks the same."""
+        if self._may_be_cleared and self._rank == 0:
+            warnings.warn(f"iteration {self.iteration}: gradients that were reduced and cleared by zero_grad() since the last step() are not "
+                          f"captured, only those of the last backward pass are; that is right where the loss of another model has reached "
+                          f"this one, as in a GAN, and else step() is missing behind a backward pass")
+        self._may_be_cleared = False
 
     def _warn_of_averages(self, gradients: list) -> None:
         """At the first captured step: gradients that are the same on all ranks were averaged before anybody saw them."""

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch import nn
 
 from ._errors import UsageError
-from ._modules import is_dense, uncompiled
+from ._modules import accumulators, is_dense, uncompiled
 
 
 class _Watch:
@@ -125,13 +125,10 @@ class LateGradients:
         torch.autograd.Variable._execution_engine.queue_callback(self._hook)  # pylint: disable=protected-access
 
     def _hook(self) -> None:
-        with torch.enable_grad():
-            for parameter in self._parameters:
-                if parameter.requires_grad:
-                    # The accumulator is the node that adds to `grad`. A hook of the parameter itself would be called for
-                    # torch.autograd.grad as well.
-                    accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-                    self._hooks.append((accumulator, accumulator.register_hook(self._note)))
+        self.stop()  # what an earlier reduction left to watch was cleared since, or the capture has refused this one
+        for accumulator in accumulators([parameter for parameter in self._parameters if parameter.requires_grad]):
+            # A hook of the parameter itself would be called for torch.autograd.grad as well.
+            self._hooks.append((accumulator, accumulator.register_hook(self._note)))
 
     def _note(self, *_: Any) -> None:
         self._any = True
@@ -145,6 +142,41 @@ class LateGradients:
         for _, hook in self._hooks:
             hook.remove()
         self._hooks, self._any = [], False
+
+
+class ClearedGradients:
+    """Which gradients were cleared after they were reduced, as those of a GAN's discriminator that its generator's loss has reached."""
+
+    def __init__(self, parameters: list) -> None:
+        self._parameters = parameters
+        self._hooks: list = []
+        self._cleared: set = set()
+
+    def watch(self) -> None:
+        """To be called when something was reduced and a forward pass begins: from the next backward pass to `stop`."""
+        if not self._hooks:
+            self._hooks = [parameter.register_hook(lambda _, index=index: self._look(index))
+                           for index, parameter in enumerate(self._parameters) if parameter.requires_grad]
+
+    def _look(self, index: int) -> None:
+        """Called before a backward pass adds to the gradient."""
+        if self._is_clear(index):
+            self._cleared.add(index)
+
+    def _is_clear(self, index: int) -> bool:
+        gradient = self._parameters[index].grad
+        return gradient is None or not bool(getattr(gradient, "_local_tensor", gradient).any())
+
+    def forget(self, index: int) -> bool:
+        """Whether the gradient was cleared before a backward pass, or is clear because the backward pass does not use the parameter."""
+        cleared = index in self._cleared or self._is_clear(index)
+        self._cleared.discard(index)
+        return cleared
+
+    def stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._cleared = [], set()
 
 
 def _in_memory_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch import nn
 
-from ._errors import UnavailableError, UsageError
+from ._errors import UnavailableError, UsageError, list_names
 from ._writer import TensorSpec, part_of_mixture
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float32"}
@@ -87,10 +87,6 @@ def _ignored_by_ddp(model: nn.Module) -> set:
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return set()
     return {id(parameter) for name, parameter in model.module.named_parameters() if name in model.parameters_to_ignore}
-
-
-def list_names(names: list) -> str:
-    return ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} others"
 
 
 _ZERO_WAY_OUT = ("train with stage 0, where engine.enable_backward_allreduce = False lets step() come before engine.allreduce_gradients(); or "
@@ -178,6 +174,26 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a tensor of which FSDP2 keeps a shard; a collective there."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def accumulators(parameters: list) -> list:
+    """The nodes of autograd that add to each parameter's `grad`, behind which it is complete; they live as long as somebody holds them."""
+    with torch.enable_grad():
+        return [parameter.expand_as(parameter).grad_fn.next_functions[0][0] for parameter in parameters]
+
+
+def is_a_training_pass() -> bool:
+    """Whether a forward pass that begins now is of a training: no validation, and not one that traces, exports or transforms the model.
+
+    The latter are of torch.jit.trace (which TensorBoard's add_graph calls), torch.export and torch.func.
+    """
+    compiler, functorch = getattr(torch, "compiler", None), getattr(torch._C, "_functorch", None)  # pylint: disable=protected-access
+    # To torch.compile, which leaves what follows in a hook to Python, the others are true as well.
+    if hasattr(compiler, "is_dynamo_compiling") and compiler.is_dynamo_compiling():
+        return torch.is_grad_enabled()
+    if not torch.is_grad_enabled() or torch.jit.is_tracing() or (hasattr(compiler, "is_exporting") and compiler.is_exporting()):
+        return False
+    return not hasattr(functorch, "peek_interpreter_stack") or functorch.peek_interpreter_stack() is None
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

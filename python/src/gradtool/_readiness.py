@@ -9,6 +9,8 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
+from ._modules import accumulators
+
 #: The iterations that count, the last ones: memory does not grow with the training.
 ITERATIONS = 101
 
@@ -182,10 +184,7 @@ class Readiness:
         return ready, share
 
     def _watch(self) -> None:
-        with torch.enable_grad():
-            for tensor, parameter in enumerate(self._parameters):
-                if not parameter.requires_grad:  # frozen since the capture was made, which `step` will say
-                    continue
-                # A gradient is complete behind the node that adds to `grad`, which lives as long as somebody holds it.
-                accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-                self._hooks.append((accumulator, accumulator.register_hook(lambda *_, tensor=tensor: self.note(tensor))))
+        # One that was frozen since the capture was made has no gradient, which `step` will say.
+        trained = [tensor for tensor, parameter in enumerate(self._parameters) if parameter.requires_grad]
+        for tensor, accumulator in zip(trained, accumulators([self._parameters[tensor] for tensor in trained])):
+            self._hooks.append((accumulator, accumulator.register_hook(lambda *_, tensor=tensor: self.note(tensor))))
