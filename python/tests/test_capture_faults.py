@@ -449,7 +449,7 @@ def capture_odd_models(rank, size, folder):
         with gradtool.Capture(model, f"{folder}/ignored.h5") as capture:
             pickle.loads(pickle.dumps(model.module))
             backward(copy.deepcopy(model).module, rank)
-            assert not capture._seen and capture._began is None
+            assert not capture._gradients.seen and capture._began is None
             backward(model, rank)
             capture.step()
     return gradients, warnings_of(train)

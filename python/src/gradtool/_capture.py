@@ -25,6 +25,7 @@ from ._modules import (ForwardEndHook, ForwardHook, TrainedParameters, describe_
 from ._options import check_options
 from ._ranks import gather, library_of, meet, merge_ranks, rank_path
 from ._readiness import CudaClock, IterationTimer, Readiness
+from ._step import StepGradients, optimizer_text
 from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing, producer
 
 #: Captures that nobody has closed, which the end of the program does.
@@ -152,10 +153,7 @@ class Capture:
         self._model: Any = model  # until the capture ends
         self._trained: Any = TrainedParameters(model, self._parameters, specs, by_name=self._fsdp2)
         self._index = {id(parameter): i for i, parameter in enumerate(self._parameters)}
-        self._seen: dict = {}      # tensor: its gradient in this step, on the CPU
-        self._before: dict = {}    # tensor: what had accumulated after the last micro-batch
-        self._squares: dict = {}   # tensor: sum of squared micro-batch gradients
-        self._micro: list = []     # of each micro-batch, its gradients, where they are workers
+        self._gradients = StepGradients(self._parameters, specs, micro_batches, micro_batches_as_workers, second_moment == "micro_batches")
         self._micro_seen = 0
         #: What backward passes add between a reduction and `step`; for DDP's hook.
         self.late = LateGradients(self._parameters)
@@ -182,7 +180,7 @@ class Capture:
             "producer": producer(f"Python, torch {torch.__version__}"),
             "model": name or type(inner_module(model)).__name__, "dataset": dataset, "seed": seed, "batch_size": batch_size,
             "micro_batches": 1 if micro_batches_as_workers else micro_batches,
-            "optimizer": None if optimizer is None else _optimizer_text(optimizer),
+            "optimizer": None if optimizer is None else optimizer_text(optimizer),
             "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
             "quantity": None if quantity == "gradient" else quantity, "inner_steps": inner_steps,
             "averaged": 1 if averaged else None,
@@ -230,7 +228,7 @@ class Capture:
             self.readiness.end(self._micro_seen - 1)
         if self.capturing and (self._as_workers or self._second_moment == "micro_batches"):
             began = self.readiness.mark()
-            self._observe_micro_batch(self._grads("micro_batch()"))
+            self._gradients.add_micro_batch(self._grads("micro_batch()"), self._scale(by_hook=True))
             self.readiness.pause(began)
         self.readiness.next_micro_batch()
 
@@ -263,7 +261,7 @@ class Capture:
             self._timer.next(counts=not captured)
         self.iteration += 1
         self._start_weights = None
-        self._seen, self._before, self._squares, self._micro = {}, {}, {}, []
+        self._gradients.clear()
         self._micro_seen, self._began, self._compute, self._copying = 0, None, None, 0.0
         self.readiness.drop()
         self.late.stop()
@@ -393,7 +391,7 @@ class Capture:
         if not is_a_training_pass():
             return
         if self.capturing:
-            if self._seen:
+            if self._gradients.seen:
                 self._cleared.watch()
             self.readiness.forward_begins(watch=not self._by_hook)
             if self._began is None:
@@ -414,13 +412,13 @@ class Capture:
         index = self._index.get(id(parameter))
         if index is None:
             return
-        if index in self._seen and self._cleared.forget(index):
+        if index in self._gradients.seen and self._cleared.forget(index):
             self._warn_of_cleared()
-        elif index in self._seen:
+        elif index in self._gradients.seen:
             raise UsageError(f"iteration {self.iteration}: the gradient of {self._specs[index].name} was reduced twice since the last "
                              f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
                              f"(DDP's no_sync(), FSDP2's set_requires_gradient_sync(False))")
-        self._seen[index] = self._on_cpu(gradient, index, self._scale(by_hook=True))
+        self._gradients.keep(index, gradient, self._scale(by_hook=True))
 
     def note_reduced_in(self, dtype: torch.dtype) -> None:
         """Gradients are reduced in this type; for hooks. What the user said goes first."""
@@ -472,32 +470,6 @@ class Capture:
                 return 1.0
         return float(self._scaler.get_scale())
 
-    def _on_cpu(self, gradient: torch.Tensor, index: int, scale: float = 1.0) -> torch.Tensor:
-        """A copy on the CPU of the type that the file stores, in one dimension."""
-        gradient = gradient.detach()
-        wanted = getattr(torch, self._specs[index].dtype)
-        if scale != 1.0:
-            gradient = gradient.to(torch.float32) / scale
-        copy = gradient.to(device="cpu", dtype=wanted, copy=True)
-        return copy.contiguous().view(-1)
-
-    def _observe_micro_batch(self, accumulated: dict) -> None:
-        """Takes what one micro-batch added: the gradients accumulated so far less those before it."""
-        scale = self._scale(by_hook=True)
-        parts = {}
-        for index, gradient in accumulated.items():
-            now = gradient if gradient.device.type == "cpu" and gradient.dtype == torch.float32 and scale == 1.0 else None
-            now = (gradient.detach().to("cpu", torch.float32) / scale if now is None else gradient.detach()).reshape(-1)
-            before = self._before.get(index)
-            part = now.clone() if before is None else now - before
-            self._before[index] = now.clone()
-            parts[index] = part
-            if self._second_moment == "micro_batches":
-                square = self._squares.setdefault(index, torch.zeros_like(part))
-                square.addcmul_(part, part)
-        if self._as_workers:
-            self._micro.append({index: part * self._micro_batches for index, part in parts.items()})
-
     # ---- a captured step ----
 
     def _checked_weight(self, weight: Any) -> Optional[np.ndarray]:
@@ -523,12 +495,12 @@ class Capture:
                              f"step of {self._micro_batches} micro-batches has {self._micro_batches - 1}")
         self._trained.expect_unchanged(self.iteration)
         if self._delta:
-            gradients = self._pseudo_gradients()
+            gradients = self._gradients.pseudo_gradients(self._start_weights)
         elif self._as_workers:
-            self._observe_micro_batch(self._grads())
+            self._gradients.add_micro_batch(self._grads(), self._scale(by_hook=True))
             self.backward_ended()
             self.readiness.end(self._workers - 1)
-            gradients = self._rows(self._micro)
+            gradients = self._gradients.gradients()
         else:
             if self._by_hook:
                 self._expect_all_seen()
@@ -536,12 +508,13 @@ class Capture:
                 if self._fsdp2:
                     expect_all_reduced(self._model, self.iteration)
                 scale = self._scale(by_hook=False)
-                self._seen = {i: self._on_cpu(g, i, scale) for i, g in self._grads().items()}
+                for index, gradient in self._grads().items():
+                    self._gradients.keep(index, gradient, scale)
                 self.backward_ended()
             self.readiness.end(0)  # the gradients are on the CPU, so that a GPU has nothing more to do for them
             if self._second_moment == "micro_batches":
-                self._observe_last_micro_batch()
-            gradients = self._rows([self._seen])
+                self._gradients.add_last_micro_batch()
+            gradients = self._gradients.gradients()
             if self._may_be_averaged and not self._by_hook:
                 self._warn_of_averages(gradients)
         self._warn_of_zeros(gradients)
@@ -551,17 +524,16 @@ class Capture:
             learning_rate = self._optimizer.param_groups[0]["lr"]
         moments = None
         if self._second_moment == "micro_batches":
-            moments = self._rows([self._squares], torch.float32)
+            moments = self._gradients.squares()
         elif self._second_moment == "adam":
-            moments = self._adam_moments()
+            moments = self._gradients.adam_moments(self._optimizer)
         if self._timer is not None:
             self._compute = self._timer.median()
         overflow = None
         if self._scaler is not None:
             bad = any(not np.isfinite(values).all() for values in gradients)
             overflow = np.full(self._workers, bad, "u1")
-        weights = [_numpy(full_tensor(p).detach().to("cpu", torch.float32, copy=True).reshape(-1)) for p in self._parameters] \
-            if self._specs[0].weight else None
+        weights = self._gradients.weights() if self._specs[0].weight else None
         self._writer.put(StepRecord(
             self.iteration, gradients, moments, weights,
             epoch=float("nan") if epoch is None else float(epoch),
@@ -573,14 +545,14 @@ class Capture:
 
     def _expect_all_seen(self) -> None:
         """What hooks have seen must be all that the optimizer will take."""
-        if not self._seen:
+        if not self._gradients.seen:
             raise UsageError(f"iteration {self.iteration}: no gradient was reduced since the last step(); call step() after the backward "
                              f"pass that synchronises, and give DDP find_unused_parameters=True where that does not use every parameter")
         if self._fsdp2:
             expect_all_reduced(self._model, self.iteration)
             return
         self.late.expect_none(self.iteration)
-        unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._seen]
+        unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._gradients.seen]
         if unseen:
             raise UsageError(f"iteration {self.iteration}: DistributedDataParallel has not reduced {list_names(unseen)}; wrap the model when "
                              f"all that is to be trained needs gradients, with find_unused_parameters=True where some is not used in each step")
@@ -631,45 +603,6 @@ class Capture:
                 self.refuse_sparse(self._parameters[index])
         return grads
 
-    def _observe_last_micro_batch(self) -> None:
-        for index, whole in self._seen.items():
-            part = whole.to(torch.float32)
-            if index in self._before:
-                part = part - self._before[index]
-            self._squares.setdefault(index, torch.zeros_like(part)).addcmul_(part, part)
-
-    def _rows(self, workers: list, dtype: Optional[torch.dtype] = None) -> list:
-        """For each tensor its values [W, n] as NumPy stores them; zeros where a worker had no gradient."""
-        rows = []
-        for index, spec in enumerate(self._specs):
-            kind = dtype or getattr(torch, spec.dtype)
-            parts = [worker[index].to(kind) if index in worker else torch.zeros(spec.elements, dtype=kind)
-                     for worker in workers]
-            rows.append(np.stack([_numpy(part) for part in parts]) if len(parts) > 1 else _numpy(parts[0])[None])
-        return rows
-
-    def _pseudo_gradients(self) -> list:
-        """What the weights went over a round, as DiLoCo's outer optimizer takes it: weights at its start less now."""
-        assert self._start_weights is not None
-        return self._rows([{i: self._on_cpu(start - full_tensor(p).detach(), i)
-                            for i, (start, p) in enumerate(zip(self._start_weights, self._parameters))}])
-
-    def _adam_moments(self) -> list:
-        """Adam's exp_avg_sq without its bias, or zeros before its first step."""
-        moments = {}
-        for group in self._optimizer.param_groups:
-            beta = group.get("betas", (0.0, 0.999))[1]
-            for parameter in group["params"]:
-                state = self._optimizer.state.get(parameter, {})
-                if state and "exp_avg_sq" not in state:
-                    raise UsageError(f"second_moment='adam' needs an optimizer that keeps exp_avg_sq, as Adam and AdamW do; "
-                                     f"{type(self._optimizer).__name__} keeps {', '.join(map(str, state))}")
-                if id(parameter) in self._index and "exp_avg_sq" in state:
-                    correction = 1.0 - beta ** float(state["step"])
-                    value = full_tensor(state["exp_avg_sq"]).detach().to("cpu", torch.float32) / correction
-                    moments[self._index[id(parameter)]] = value.reshape(-1)
-        return self._rows([moments], torch.float32)
-
     # ---- files ----
 
     def _count_written(self, _: StepRecord) -> None:
@@ -679,22 +612,5 @@ class Capture:
         return self.path if self._ranks == 1 else rank_path(self.path, rank)
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The bits of a tensor as NumPy has them, without a copy; bfloat16 as uint16."""
-    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _optimizer_text(optimizer: Any) -> str:
-    """The optimizer as `gradtool capture` writes its own: sgd:learning_rate=0.1,momentum=0.9,weight_decay=0. Parameters are those of the first
-    group; of another optimizer than SGD, Adam and AdamW the text is its class alone."""
-    name, group = type(optimizer).__name__, optimizer.param_groups[0]
-    if name not in ("SGD", "Adam", "AdamW"):
-        return name
-    own = {"momentum": group["momentum"], **({"nesterov": 1} if group["nesterov"] else {})} if name == "SGD" else \
-        {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
-    values = {"learning_rate": group["lr"], **own, "weight_decay": group["weight_decay"]}
-    return f"{name.lower()}:" + ",".join(f"{key}={float(value):g}" for key, value in values.items())
