@@ -1,6 +1,7 @@
 """The scripts of docs/recipes.md, where their libraries are installed."""
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -14,6 +15,26 @@ TEXT = (ROOT / "docs/recipes.md").read_text()
 SCRIPTS = {name: text for text, name in re.findall(r"```python\n(# file: (\S+)\n.*?)```", TEXT, re.S)}
 LIBRARIES = {"hf_trainer.py": ["transformers", "accelerate"], "with_accelerate.py": ["accelerate"], "with_lightning.py": ["lightning"]}
 WRITTEN = {"hf_trainer.py": "hf.h5", "with_accelerate.py": "accelerate.h5", "with_lightning.py": "lightning.h5"}
+
+
+def test_scripts_are_short_and_their_programs_have_the_options(gradtool_program):
+    launcher = pytest.importorskip("torch.distributed.run").get_args_parser()
+    shell = re.findall(r"```sh\n(.*?)```", TEXT, re.S)
+    assert all(sum(bool(line.strip()) for line in script.splitlines()) <= 30 for script in [*SCRIPTS.values(), *shell])
+    called = []
+    for line in (line for script in shell for line in script.splitlines()):
+        program, _, words = re.match(r"(?:srun )?(?:(?:-\S+=\S+ |-\S+ \S+ )*)(\w*)( ?)(.*)", line).groups()
+        words = shlex.split(words, comments=True)
+        if program == "torchrun":  # which has options with underscores alone in torch 1.13
+            words = [re.sub("(?<=[a-z])-(?=[a-z])", "_", word) if word.startswith("--") else word for word in words]
+            assert launcher.parse_args(words).training_script == "train_ddp.py"
+        elif program == "gradtool":
+            text = subprocess.run([gradtool_program, words[0], "--help"], capture_output=True, text=True, check=True).stdout
+            assert all(re.search(rf"(^|[\s,]){word}\b", text) for word in words if word.startswith("-")), line
+        else:
+            continue
+        called.append((program, words[0]))
+    assert called == [("torchrun", "--nnodes"), ("gradtool", "probe"), ("gradtool", "bench")]
 
 
 def test_every_script_is_run():

@@ -101,7 +101,7 @@ def watch_reduce_scatter(model: nn.Module, capture: Any) -> bool:
     """Lets the reduce-scatter of every FSDP module show `capture` what it is given.
 
     Returns False where nothing is scattered, because there is one rank: then a gradient is where it always is. Needs a version of
-    PyTorch with FSDPModule.set_custom_reduce_scatter (2.8 or later).
+    PyTorch with FSDPModule.set_custom_reduce_scatter (2.9 or later).
     """
     earlier = _CAPTURES.get(model)
     if earlier is not None and not earlier.closed:
