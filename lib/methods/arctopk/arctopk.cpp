@@ -1,6 +1,4 @@
 // ARC-Top-K: its parameters and description, and what its reducer does beside PowerSGD's first product on the CPU.
-#include <numeric>
-
 #include "lib/codecs/registry.hpp"
 #include "lib/methods/arctopk/reducer.hpp"
 
@@ -9,72 +7,15 @@ namespace {
 
 class HostArcSteps : public HostLowRankSteps {
  public:
-  HostArcSteps(const LowRankPlan& plan, const std::vector<KeptRows>& kept, Queue<Space::host> queue)
-      : HostLowRankSteps{plan, queue}, plan_{plan}, kept_{kept} {}
+  using HostLowRankSteps::HostLowRankSteps;
 
-  struct Choice {
-    Choice(const HostArcSteps& steps, Scratch<Space::host>& scratch)
-        : scores{scratch.take<std::uint32_t>(steps.rows())},
-          order{scratch.take<std::uint32_t>(steps.rows())},
-          rows{scratch.take<std::uint32_t>(steps.rows_kept())} {}
-    HostView<std::uint32_t> scores, order;  ///< of the rows of all matrices
-    HostView<std::uint32_t> rows;           ///< chosen, of all matrices
-  };
-
-  void choose(const Choice& choice, Queue<Space::host> queue, HostView<const float> p) const {
+  void keys(const RowSelection<Space::host>& rows, Queue<Space::host> queue, HostView<const float> p,
+            HostView<std::uint32_t> keys) const {
     for_each_matrix(queue, [&](const LowRankMatrix& matrix) {
-      const KeptRows& kept = kept_of(matrix);
-      std::uint32_t* scores = choice.scores.data() + kept.score_first;
-      std::uint32_t* order = choice.order.data() + kept.score_first;
-      for (std::size_t row = 0; row < matrix.rows; ++row) scores[row] = format::row_score(matrix, p.data(), row);
-      std::iota(order, order + matrix.rows, 0u);
-      std::nth_element(order, order + kept.count - 1, order + matrix.rows, [&](std::uint32_t a, std::uint32_t b) {
-        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-      });
-      std::sort(order, order + kept.count);
-      std::copy_n(order, kept.count, choice.rows.data() + kept.first);
+      std::uint32_t* own = keys.data() + rows.plan().matrices[place_of(matrix)].key_first;
+      for (std::size_t row = 0; row < matrix.rows; ++row) own[row] = format::projected_key(matrix, p.data(), row);
     });
   }
-
-  void gather(const Choice& choice, Queue<Space::host> queue, HostView<const float> m, HostView<float> message) const {
-    for_each_row(choice, queue, [&](const LowRankMatrix& matrix, std::size_t row, std::size_t place) {
-      std::copy_n(m.data() + matrix.first + row * matrix.columns, matrix.columns, message.data() + place);
-    });
-  }
-
-  void place(const Choice& choice, Queue<Space::host> queue, HostView<const float> message, float share,
-             HostView<float> out, HostView<float> residual) const {
-    for_each_matrix(queue, [&](const LowRankMatrix& matrix) {
-      std::fill_n(out.data() + matrix.first, matrix.rows * matrix.columns, 0.0F);
-    });
-    for_each_row(choice, queue, [&](const LowRankMatrix& matrix, std::size_t row, std::size_t place) {
-      const std::size_t first = matrix.first + row * matrix.columns;
-      for (std::size_t k = 0; k < matrix.columns; ++k) out[first + k] = message[place + k] * share;
-      if (!residual.empty()) std::fill_n(residual.data() + first, matrix.columns, 0.0F);
-    });
-  }
-
- private:
-  [[nodiscard]] std::size_t rows() const {
-    return kept_.empty() ? 0 : kept_.back().score_first + plan_.matrices.back().rows;
-  }
-  [[nodiscard]] std::size_t rows_kept() const { return kept_.empty() ? 0 : kept_.back().first + kept_.back().count; }
-  [[nodiscard]] const KeptRows& kept_of(const LowRankMatrix& matrix) const {
-    return kept_[static_cast<std::size_t>(&matrix - plan_.matrices.data())];
-  }
-
-  /// body(matrix, row, where the row begins in the second message) for the chosen rows, in parallel.
-  template <class Body>
-  void for_each_row(const Choice& choice, Queue<Space::host> queue, const Body& body) const {
-    for_each_matrix(queue, [&](const LowRankMatrix& matrix) {
-      const KeptRows& kept = kept_of(matrix);
-      for (std::size_t i = 0; i < kept.count; ++i)
-        body(matrix, choice.rows[kept.first + i], kept.message_first + i * matrix.columns);
-    });
-  }
-
-  const LowRankPlan& plan_;
-  const std::vector<KeptRows>& kept_;
 };
 
 constexpr ParamInfo kParams[] = {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -16,12 +15,7 @@ namespace gradtool {
 /// ARC-Top-K (arXiv 2510.26709): all ranks keep the same rows of each matrix, those that are largest in the mean of a
 /// random projection, so that the rows themselves are summed and no index is sent. `Steps` are HostLowRankSteps or
 /// CudaLowRankSteps, whose first product is the projection with a Q that is drawn anew in every step, and in addition
-///   Steps(plan, kept, queue)
-///   Choice{steps, scratch}                what choose works in, and the rows that it chose, ascending in each matrix
-///   choose(choice, queue, p)              the rows with the largest scores; of equal ones those with the lower index
-///   gather(choice, queue, m, message)     message := these rows of the matrices in m
-///   place(choice, queue, message, share, out, residual)   the matrices of out := 0 but for these rows, which become
-///                                         message times share; these rows of residual := 0, unless it is empty
+///   keys(rows, queue, p, keys)   keys[i] := by what row i of those that `rows`, a RowSelection, chooses from is chosen
 template <Space S, class Steps>
 class ArcTopKReducer final : public CountingReducer<S> {
  public:
@@ -29,13 +23,12 @@ class ArcTopKReducer final : public CountingReducer<S> {
       : CountingReducer<S>{setup.layout.elements, setup.ranks},
         start_iteration_{setup.spec.params.integer("start_iteration")},
         plan_{plan_of(setup)},
-        kept_{kept_of(plan_, setup.spec.params.real("ratio"))},
-        steps_{plan_, kept_, setup.queue},
+        steps_{plan_, setup.queue},
+        rows_{rows_of(plan_, setup.spec.params.real("ratio")), setup.queue},
         arena_{this->padded(4 * residual_size(setup)) + this->padded(4 * plan_.p_size) +
                this->padded(4 * plan_.q_size)},
         state_{arena_.template take<float>(residual_size(setup)), arena_.template take<float>(plan_.p_size),
                arena_.template take<float>(plan_.q_size)} {
-    for (std::size_t m = 0; m < kept_.size(); ++m) message_size_ += kept_[m].count * plan_.matrices[m].columns;
     ArcTopKReducer::reset(setup.queue);
   }
 
@@ -64,15 +57,17 @@ class ArcTopKReducer final : public CountingReducer<S> {
     });
     sum(state_.p);
     in_phase(clock, Phase::encode, queue, [&] {
-      steps_.choose(work.choice, queue, state_.p);
-      steps_.gather(work.choice, queue, state_.matrices(gradient), work.message);
+      steps_.keys(rows_, queue, state_.p, work.rows.keys);
+      rows_.choose(work.rows, queue, work.chosen);
+      rows_.gather(queue, work.chosen, state_.matrices(gradient), work.message);
     });
     sum(work.message);
     in_phase(clock, Phase::decode, queue, [&] {
       steps_.scatter(queue, state_.p, share, gradient);
-      steps_.place(work.choice, queue, work.message, share, gradient, state_.residual);
+      rows_.place(queue, work.chosen, work.message, share, gradient);
+      if (!state_.residual.empty()) rows_.fade(queue, work.chosen, state_.residual);
     });
-    this->values_sent_ = plan_.p_size + message_size_;
+    this->values_sent_ = plan_.p_size + rows_.plan().message;
     this->payload_bytes_ = 4 * this->values_sent_;
     ++compressed_steps_;
   }
@@ -102,25 +97,23 @@ class ArcTopKReducer final : public CountingReducer<S> {
  private:
   struct Workspace {
     Workspace(const ArcTopKReducer& reducer, Scratch<S> scratch)
-        : segment{scratch.take_bytes(
-              4 * std::max({reducer.sums_gradients() ? reducer.n_ : 0, reducer.plan_.p_size, reducer.message_size_}))},
-          message{scratch.template take<float>(reducer.message_size_)},
+        : segment{scratch.take_bytes(4 * std::max({reducer.sums_gradients() ? reducer.n_ : 0, reducer.plan_.p_size,
+                                                   reducer.rows_.plan().message}))},
+          message{scratch.template take<float>(reducer.rows_.plan().message)},
+          chosen{scratch.template take<std::uint32_t>(reducer.rows_.plan().chosen)},
           steps{reducer.steps_, scratch},
-          choice{reducer.steps_, scratch},
+          rows{reducer.rows_, scratch},
           bytes{scratch.bytes()} {}
     View<std::byte, S> segment;  ///< of the all-reduces, of which the longest sum needs the most
     View<float, S> message;      ///< the chosen rows of all matrices
+    View<std::uint32_t, S> chosen;
     typename Steps::Workspace steps;
-    typename Steps::Choice choice;
+    typename RowSelection<S>::Workspace rows;
     std::size_t bytes;
   };
 
   /// Whether some step sums gradients as they are: each before start_iteration, and all where there is no matrix.
   [[nodiscard]] bool sums_gradients() const { return start_iteration_ > 0 || plan_.matrices.empty(); }
-
-  static std::size_t rows_kept(std::size_t rows, double ratio) {
-    return std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(ratio * static_cast<double>(rows))), 1, rows);
-  }
 
   /// A tensor is compressed where its projection and its rows are fewer elements than it has.
   static LowRankPlan plan_of(const ReducerSetup<S>& setup) {
@@ -130,21 +123,15 @@ class ArcTopKReducer final : public CountingReducer<S> {
               const std::size_t rows = tensor.rows();
               const std::size_t columns = tensor.columns();
               const std::size_t r = std::min({rank, rows, columns});
-              const bool pays = r * rows + rows_kept(rows, ratio) * columns < rows * columns;
+              const bool pays = r * rows + share_of_rows(ratio, rows) * columns < rows * columns;
               return tensor.is_matrix() && pays ? r : std::size_t{0};
             }};
   }
-  static std::vector<KeptRows> kept_of(const LowRankPlan& plan, double ratio) {
-    std::vector<KeptRows> kept;
-    KeptRows next;
-    for (const LowRankMatrix& matrix : plan.matrices) {
-      next.count = rows_kept(matrix.rows, ratio);
-      kept.push_back(next);
-      next.first += next.count;
-      next.message_first += next.count * matrix.columns;
-      next.score_first += matrix.rows;
-    }
-    return kept;
+  static RowPlan rows_of(const LowRankPlan& plan, double ratio) {
+    RowPlan rows;
+    for (const LowRankMatrix& matrix : plan.matrices)
+      rows.add(matrix.first, matrix.rows, matrix.columns, share_of_rows(ratio, matrix.rows));
+    return rows;
   }
   static std::size_t residual_size(const ReducerSetup<S>& setup) {
     return setup.spec.error_feedback ? setup.layout.elements : 0;
@@ -152,11 +139,10 @@ class ArcTopKReducer final : public CountingReducer<S> {
 
   std::int64_t start_iteration_;
   LowRankPlan plan_;
-  std::vector<KeptRows> kept_;  ///< of each matrix
   Steps steps_;
+  RowSelection<S> rows_;
   Arena<S> arena_;
   LowRankState<S> state_;
-  std::size_t message_size_ = 0;  ///< elements of the second message
   std::size_t compressed_steps_ = 0, dense_steps_ = 0;
 };
 

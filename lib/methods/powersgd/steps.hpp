@@ -98,6 +98,10 @@ class HostLowRankSteps {
     parallel_parts(queue, plan_.matrices.size(), plan_.matrices.size(), 1,
                    [&](std::size_t m, std::size_t, std::size_t) { body(plan_.matrices[m]); });
   }
+  /// The place of one of the plan's matrices in the plan.
+  [[nodiscard]] std::size_t place_of(const LowRankMatrix& matrix) const {
+    return static_cast<std::size_t>(&matrix - plan_.matrices.data());
+  }
 
  private:
   static constexpr std::size_t kTileColumns = 1024;
