@@ -20,7 +20,7 @@ TARGETS = {
     "sidco": None, "dct": None, "adacomp": None, "thc": 0.15, "fft": "fftw", "powersgd:rank=4": "blas",
     "gradiveq:lambda=0,lt=64": "blas", "iwp": None, "oktopk": None, "sketch": None, "lhc": None, "qgz": None, "sdp4bit": None, "atomo": None,
     "dlcp": None, "optireduce": None, "uint8": (0.4, 0.8), "nvfp4": (0.4, 0.8), "nvfp4:hadamard=on,rounding=stochastic": None, "exponent": 0.15,
-    "sparseloco": 0.25, "demo": "cosine", "dynamiq": None, "dion": None, "arctopk": None, "zstd": None, "zfp": None,
+    "sparseloco": 0.25, "demo": "cosine", "dynamiq": None, "dion": None, "dion2": None, "arctopk": None, "zstd": None, "zfp": None,
 }
 
 

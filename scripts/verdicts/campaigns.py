@@ -48,7 +48,7 @@ def lenet5(steps):
             "topk:ratio=0.001", "zfp:rate=8")
 
 
-# The methods of 2023 to 2026, in the setting of lenet5. Left out: demo and dion, whose results are no gradients but updates of an
+# The methods of 2023 to 2026, in the setting of lenet5. Left out: demo, dion and dion2, whose results are no gradients but updates of an
 # optimizer of their own, with a learning rate of its own.
 RECENT = ("dynamiq", "fp8:scale=row", "mx:format=e3m0", "nvfp4", "nvfp4:hadamard=on,rounding=stochastic", "optireduce", "optireduce:loss=0.1",
           "sdp4bit", "sdp4bit:rounding=stochastic", "sparseloco", "topk:ratio=0.01,ef=ef21", "uint8")

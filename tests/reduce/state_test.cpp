@@ -60,7 +60,11 @@ INSTANTIATE_TEST_SUITE_P(Registry, SavedState, testing::ValuesIn(all_specs()),
 // The suite above would pass for a method that keeps nothing. These do keep something: without it they go on otherwise.
 TEST(LostState, ChangesWhatFollows) {
   std::vector<std::string> specs{"gradiveq:lt=3,lc=9,sampling=raw,slice=4,max_slice=1100,lambda=0",
-                                 "signsgd:momentum=0.9", "fft:range=calibrated", "powersgd:rank=1,ef=off", "dion"};
+                                 "signsgd:momentum=0.9",
+                                 "fft:range=calibrated",
+                                 "powersgd:rank=1,ef=off",
+                                 "dion",
+                                 "dion2"};
   for (const auto& spec : all_specs()) {
     const CodecSpec parsed = parse_codec(spec);
     if (parsed.feedback() != Feedback::off || parsed.descriptor->delays) specs.push_back(spec);
