@@ -12,6 +12,7 @@
 
 #include "kernels/vector.hpp"
 #include "lib/bench/replay.hpp"
+#include "lib/codecs/generic_reducers.hpp"
 #include "lib/codecs/pipelined.hpp"
 #include "lib/codecs/prototype.hpp"
 #include "lib/codecs/uncompressed_reducer.hpp"
@@ -152,11 +153,18 @@ class RankUnits {
  private:
   std::unique_ptr<Reducer<S>> make_unit_reducer(const std::shared_ptr<const Codec<S>>& codec, const Layout& layout,
                                                 Dtype dtype) {
-    if (dtype != Dtype::f32 && plan_.codec.name() == "none") {
-      auto reducer = std::make_unique<UncompressedReducer<S>>(dtype, layout.elements, plan_.ranks, plan_.op());
+    const auto in_job_type = [&]<class R>(std::unique_ptr<R> reducer) -> std::unique_ptr<Reducer<S>> {
       uncompressed_.back() = reducer.get();
       return reducer;
+    };
+    const bool gated = plan_.node() == 1 && plan_.codec.gates(layout.elements * size_of(dtype));
+    if (dtype != Dtype::f32 && plan_.codec.name() == "none")
+      return in_job_type(std::make_unique<UncompressedReducer<S>>(dtype, layout.elements, plan_.ranks, plan_.op()));
+    if (dtype != Dtype::f32 && gated) {
+      using Gated = BelowGate<UncompressedReducer<S>>;
+      return in_job_type(std::make_unique<Gated>(dtype, layout.elements, plan_.ranks, plan_.op()));
     }
+    if (gated) return make_reducer<S>(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_, plan_.op());
     if constexpr (S == Space::host) {
       if (plan_.pipeline() > 1) {
         return make_pipelined_reducer(plan_.codec, codec, plan_.scheme(), layout, plan_.ranks, queue_,

@@ -31,6 +31,8 @@ nlohmann::ordered_json parameters_of(const CodecSpec& codec) {
   if (codec.feedback().averages()) by_name["eta"] = codec.eta;
   if (codec.way != Scheme::automatic) by_name["reduce"] = name_of(codec.way);
   if (codec.own_exact) by_name["own"] = "exact";
+  if (codec.segment > 1) by_name["segment"] = codec.segment;
+  if (codec.gate > 0) by_name["gate"] = codec.gate;
   return by_name;
 }
 

@@ -94,7 +94,7 @@ struct UnitProfile {
   double decode_across = 0.0;  ///< of `decode`, what a reducer in two levels does between machines
   StepBytes bytes;
   CollectiveUses uses = no_uses();  ///< by kind, mean over steps
-  bool gated = false;               ///< of a modelled row: goes as `none` sends it, see set_gates()
+  bool gated = false;  ///< goes as `none` sends it: below the codec's gate, or in a modelled row, see set_gates()
 };
 
 /// The errors of one captured step, over all tensors or of one of them; bytes and energies are those of all.

@@ -81,6 +81,7 @@ std::vector<UnitProfile> units_of(const BenchCut& cut, const ReplayResult& repla
     const Unit& unit = cut.units[u];
     units[u].ready = ready[u];
     units[u].elements = unit.elements;
+    units[u].gated = node_of(replayed) == 1 && row.codec.gates(unit.elements * size_of(unit.dtype));
     units[u].has_side = codec.needs_weight || codec.needs_second_moment;
     for (const Unit::Piece& piece : unit.pieces) {
       const TensorInfo& tensor = tensors[piece.tensor];

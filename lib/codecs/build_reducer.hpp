@@ -7,6 +7,25 @@ namespace gradtool::detail {
 
 [[noreturn]] void throw_no_cuda(std::string_view codec);
 
+template <class Uncompressed>
+using AsItIs = Uncompressed;
+
+/// The reducer of `none`, or what `As` makes of it.
+template <Space S, template <class> class As>
+std::unique_ptr<Reducer<S>> build_uncompressed(std::size_t n, int ranks, Collective op) {
+  switch (op) {
+    case Collective::all_reduce:
+      break;
+    case Collective::reduce_scatter:
+      return std::make_unique<As<DenseReduceScatter<S>>>(n);
+    case Collective::all_gather:
+      return std::make_unique<As<DenseAllGather<S>>>(n, ranks);
+    case Collective::all_to_all:
+      return std::make_unique<As<DenseAllToAll<S>>>(n);
+  }
+  return std::make_unique<As<DenseReducer<S>>>(n);
+}
+
 /// Body of make_reducer for either space; included where a space's factory is instantiated.
 template <Space S>
 std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr<const Codec<S>> codec, Scheme scheme,
@@ -14,6 +33,7 @@ std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr
   const CodecDescriptor& descriptor = *spec.descriptor;
   const std::size_t n = layout.elements;
   scheme = resolve(scheme, spec, op);
+  if (spec.gates(4 * n)) return build_uncompressed<S, BelowGate>(n, ranks, op);
   if (scheme == Scheme::own) {
     const ReducerSetup<S> setup{spec, std::move(codec), layout, ranks, queue};
     if constexpr (S == Space::host) {
@@ -24,28 +44,27 @@ std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr
     }
   }
   if (descriptor.aggregation == Aggregation::none) return std::make_unique<SilentReducer<S>>();
-  const bool uncompressed = descriptor.name == "none" && scheme != Scheme::alltoall && scheme != Scheme::hop;
+  const bool coded = op != Collective::all_to_all && (scheme == Scheme::alltoall || scheme == Scheme::hop);
+  if (descriptor.name == "none" && !coded) return build_uncompressed<S, AsItIs>(n, ranks, op);
   const Feedback keeps = spec.feedback();
   switch (op) {
     case Collective::all_reduce:
       break;
     case Collective::reduce_scatter:
-      if (uncompressed) return std::make_unique<DenseReduceScatter<S>>(n);
       if (scheme == Scheme::sum)
         return std::make_unique<SumReduceScatter<S>>(std::move(codec), descriptor.sum_dtype, n, ranks, keeps, queue);
       break;
     case Collective::all_gather:
-      if (uncompressed) return std::make_unique<DenseAllGather<S>>(n, ranks);
       return std::make_unique<ShardGather<S>>(std::move(codec), n, ranks, keeps, queue);
     case Collective::all_to_all:
-      if (descriptor.name == "none") return std::make_unique<DenseAllToAll<S>>(n);
       return std::make_unique<ShardExchange<S>>(std::move(codec), n, ranks, queue);
   }
-  if (scheme == Scheme::alltoall)
-    return std::make_unique<AllToAllReducer<S>>(std::move(codec), n, ranks, keeps, queue, op, spec.own_exact);
+  if (scheme == Scheme::alltoall) {
+    const ShardCut cut{n, ranks, op == Collective::all_reduce ? spec.segment : 1};
+    return std::make_unique<AllToAllReducer<S>>(std::move(codec), cut, keeps, queue, op, spec.own_exact);
+  }
   if (scheme == Scheme::hop) return std::make_unique<HopReducer<S>>(std::move(codec), n, ranks, op);
   if (scheme == Scheme::gather) return std::make_unique<GatherReducer<S>>(std::move(codec), n, ranks, keeps, queue);
-  if (uncompressed) return std::make_unique<DenseReducer<S>>(n);
   return std::make_unique<SumReducer<S>>(std::move(codec), descriptor.sum_dtype, n, ranks, keeps, queue);
 }
 

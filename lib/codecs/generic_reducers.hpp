@@ -112,7 +112,7 @@ class SumReducer final : public CodecReducer<S> {
 /// The uncompressed all-reduce, by the library itself: in place, nothing to encode; the division by the number of ranks
 /// is its decoding.
 template <Space S>
-class DenseReducer final : public Reducer<S> {
+class DenseReducer : public Reducer<S> {
  public:
   explicit DenseReducer(std::size_t n) : n_{n} {}
 
@@ -130,6 +130,15 @@ class DenseReducer final : public Reducer<S> {
 
  private:
   std::size_t n_;
+};
+
+/// A reducer of `none` in the place of a codec's, for a unit below its gate.
+template <class Uncompressed>
+class BelowGate final : public Uncompressed {
+ public:
+  using Uncompressed::Uncompressed;
+  [[nodiscard]] bool reached() const override { return false; }
+  [[nodiscard]] std::string note() const override { return "units below the gate went uncompressed"; }
 };
 
 /// Sends nothing; the result is zero.
@@ -214,7 +223,7 @@ class HopReducer final : public Reducer<S> {
  public:
   /// `op`: all_reduce, or reduce_scatter, which leaves out the all-gather.
   HopReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, Collective op = Collective::all_reduce)
-      : codec_{std::move(codec)}, n_{n}, op_{op}, gather_{PayloadSlots::of_segments(*codec_, n, ranks)} {}
+      : codec_{std::move(codec)}, n_{n}, op_{op}, gather_{PayloadSlots::of_shards(*codec_, {n, ranks})} {}
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
 

@@ -14,6 +14,20 @@
 
 namespace gradtool {
 
+/// How a vector of n elements is cut into one shard a rank: as ring_segment cuts whole segments of `multiple` elements,
+/// of which the last may be shorter. Some shards are empty where there are fewer segments than ranks.
+struct ShardCut {
+  std::size_t n = 0;
+  int ranks = 1;
+  std::size_t multiple = 1;
+
+  [[nodiscard]] Segment shard(int i) const {
+    const Segment whole = ring_segment((n + multiple - 1) / multiple, i, ranks);
+    const std::size_t first = std::min(n, whole.first * multiple);
+    return {first, std::min(n, (whole.first + whole.count) * multiple) - first};
+  }
+};
+
 /// A slot for the payload of each segment, one behind the other and all as large as the largest payload can be, so that
 /// every payload is aligned to 256 bytes.
 class PayloadSlots {
@@ -26,12 +40,12 @@ class PayloadSlots {
       exact_ = exact_ && footprint.exact;
     }
   }
-  /// Slots for a vector of n elements cut into `ranks` segments.
+  /// Slots for the shards of a vector.
   template <Space S>
-  static PayloadSlots of_segments(const Codec<S>& codec, std::size_t n, int ranks) {
+  static PayloadSlots of_shards(const Codec<S>& codec, const ShardCut& cut) {
     std::vector<Footprint> footprints;
-    footprints.reserve(static_cast<std::size_t>(ranks));
-    for (int i = 0; i < ranks; ++i) footprints.push_back(codec.plan(ring_segment(n, i, ranks).count));
+    footprints.reserve(static_cast<std::size_t>(cut.ranks));
+    for (int i = 0; i < cut.ranks; ++i) footprints.push_back(codec.plan(cut.shard(i).count));
     return PayloadSlots{std::move(footprints)};
   }
 

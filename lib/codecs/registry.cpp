@@ -34,7 +34,18 @@ constexpr ParamInfo kGeneral[] = {{.name = "ef",
                                    .kind = ParamInfo::Kind::choice,
                                    .default_value = "coded",
                                    .choices = "coded|exact",
-                                   .meaning = "how an owner of reduce=alltoall adds its own shard"}};
+                                   .meaning = "how an owner of reduce=alltoall adds its own shard"},
+                                  {.name = "segment",
+                                   .kind = ParamInfo::Kind::integer,
+                                   .default_value = "1",
+                                   .min = 1,
+                                   .max = 1 << 20,
+                                   .meaning = "elements of which shards of reduce=alltoall hold a multiple"},
+                                  {.name = "gate",
+                                   .kind = ParamInfo::Kind::integer,
+                                   .default_value = "0",
+                                   .max = 0x1p40,
+                                   .meaning = "units of fewer raw bytes are reduced uncompressed"}};
 
 /// Whether `word`, "key=value", belongs to the parameters above. A codec's own parameter of such a name is its own.
 bool is_general(std::string_view word, std::span<const ParamInfo> own) {
@@ -108,7 +119,13 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   const auto colon = text.find(':');
   if (const Preset* preset = find_preset(text.substr(0, colon))) {
     std::string whole{preset->spec};
-    if (colon != std::string_view::npos) whole += fmt::format(",{}", text.substr(colon + 1));
+    if (colon != std::string_view::npos) {
+      const auto own_gate = whole.find(",gate=");
+      if (own_gate != std::string::npos &&
+          fmt::format(",{}", text.substr(colon + 1)).find(",gate=") != std::string::npos)
+        whole.resize(own_gate);
+      whole += fmt::format(",{}", text.substr(colon + 1));
+    }
     return parse(whole, read);
   }
   std::string_view rest = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
@@ -159,12 +176,19 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
                  general.is("ef", "ef21") || averages,
                  averages ? general.real("eta") : 1.0,
                  scheme_named(general.word("reduce")),
-                 general.is("own", "exact")};
+                 general.is("own", "exact"),
+                 static_cast<std::size_t>(general.integer("segment")),
+                 static_cast<std::uint64_t>(general.integer("gate"))};
   if (spec.ef21) expect_contractive(descriptor, spec.params);
   if (spec.way != Scheme::automatic) static_cast<void>(resolve(Scheme::automatic, spec));
-  if (spec.way != Scheme::automatic && (descriptor.name == "none" || descriptor.name == "noop"))
-    throw Error{Fault::usage,
-                fmt::format("codec {} is a baseline, which has no other way; leave reduce= out", descriptor.name)};
+  if ((spec.way != Scheme::automatic || spec.gate > 0) && (descriptor.name == "none" || descriptor.name == "noop"))
+    throw Error{Fault::usage, fmt::format("codec {} is a baseline, which has no other way; leave reduce= and gate= out",
+                                          descriptor.name)};
+  if (spec.segment > 1 && spec.way != Scheme::alltoall) {
+    throw Error{Fault::usage, fmt::format("codec {}: segment= is for the shards of reduce=alltoall; add "
+                                          "reduce=alltoall, or leave it out",
+                                          descriptor.name)};
+  }
   if (spec.own_exact && (spec.way != Scheme::alltoall || spec.error_feedback)) {
     throw Error{
         Fault::usage,
@@ -205,17 +229,19 @@ std::span<const Preset> presets() {
        .spec = "fp8:format=e4m3,block=256,reduce=alltoall",
        .meaning = "E4M3 in groups of 256, as flashinfer's all-reduce in two steps sends it"},
       {.name = "quickreduce-int4",
-       .spec = "int8:bits=4,scale=f16,block=32,reduce=alltoall",
-       .meaning = "QuickReduce in vLLM: symmetric groups of 32, for messages from about 2 MB on (gate_bytes)"},
+       .spec = "int8:bits=4,scale=f16,block=32,reduce=alltoall,gate=2097152",
+       .meaning = "QuickReduce in vLLM: symmetric groups of 32, units below 2 MB uncompressed"},
       {.name = "quickreduce-int6",
-       .spec = "int8:bits=6,scale=f16,block=32,reduce=alltoall",
+       .spec = "int8:bits=6,scale=f16,block=32,reduce=alltoall,gate=2097152",
        .meaning = "the same with 6 bits"},
       {.name = "quickreduce-int8",
-       .spec = "int8:bits=8,scale=f16,block=32,reduce=alltoall",
+       .spec = "int8:bits=8,scale=f16,block=32,reduce=alltoall,gate=2097152",
        .meaning = "the same with 8 bits"},
       {.name = "torchcomms-fp8",
-       .spec = "fp8:format=e4m3,block=128,reduce=alltoall,own=exact",
-       .meaning = "fp8 of torchcomms and RCCLX, float32 sums at the owners, for messages from 16 MiB on (gate_bytes)"}};
+       .spec = "fp8:format=e4m3,block=128,reduce=alltoall,own=exact,segment=512,gate=16777216",
+       .meaning =
+           "fp8 of torchcomms and RCCLX: float32 sums at the owners, shards of whole 512 elements, units below 16 MiB "
+           "uncompressed"}};
   return kPresets;
 }
 
@@ -275,6 +301,8 @@ std::string CodecSpec::params_text() const {
   }
   if (way != Scheme::automatic) text += fmt::format("{}reduce={}", text.empty() ? "" : ",", name_of(way));
   if (own_exact) text += ",own=exact";
+  if (segment > 1) text += fmt::format(",segment={}", segment);
+  if (gate > 0) text += fmt::format("{}gate={}", text.empty() ? "" : ",", gate);
   return text;
 }
 

@@ -134,7 +134,8 @@ inline constexpr Feedback Feedback::residual{Feedback::Kind::residual};
 
 /// A codec as written on the command line, `name:key=value,...`, checked and with defaults filled in.
 /// Besides the codec's own parameters, `ef=on|off|ef21|ef21m` overrides its default for error feedback; ef21m takes
-/// `eta`. `reduce=` fixes the way, and `own=exact` belongs to reduce=alltoall.
+/// `eta`. `reduce=` fixes the way, `own=exact` and `segment=` belong to reduce=alltoall, and `gate=` leaves small units
+/// uncompressed.
 struct CodecSpec {
   const CodecDescriptor* descriptor;
   Params params;
@@ -144,11 +145,15 @@ struct CodecSpec {
   double eta = 1.0;                ///< with ef21: Feedback::eta, below 1 for ef=ef21m
   Scheme way = Scheme::automatic;  ///< of an all-reduce; automatic: the caller's
   bool own_exact = false;          ///< with alltoall: an owner adds its own shard as it is
+  std::size_t segment = 1;         ///< with alltoall: elements of which each shard but the last holds a multiple
+  std::uint64_t gate = 0;          ///< units of fewer raw bytes go as `none` sends them
 
   /// Whether the method brings momentum of its own, so that an optimiser behind it has none.
   [[nodiscard]] bool own_momentum() const {
     return !descriptor->momentum.empty() && params.real(descriptor->momentum) > 0.0;
   }
+  /// Whether a unit of so many bytes, in the type in which the job reduces it, goes as `none` sends it.
+  [[nodiscard]] bool gates(std::uint64_t raw_bytes) const { return raw_bytes < gate; }
   [[nodiscard]] Feedback feedback() const {
     if (ef21) return {Feedback::Kind::ef21, static_cast<float>(eta)};
     return error_feedback ? Feedback::residual : Feedback::off;
@@ -159,17 +164,18 @@ struct CodecSpec {
   }
 
   [[nodiscard]] std::string name() const { return std::string{descriptor->name}; }
-  /// params.text(), with ef=..., reduce=... and own=... at the end where they are not the codec's default.
+  /// params.text(), with ef=..., reduce=..., own=..., segment=... and gate=... at the end where they are not the
+  /// codec's default.
   [[nodiscard]] std::string params_text() const;
 };
 [[nodiscard]] CodecSpec parse_codec(std::string_view text);
 
 /// A wire format that something deployed sends, as a name for a codec with parameters. parse_codec takes the name where
-/// it takes a codec's, and parameters behind it that the specification leaves open; the result is that of the
-/// specification, which records therefore hold in full.
+/// it takes a codec's, and parameters behind it that the specification leaves open, or another gate; the result is that
+/// of the specification, which records therefore hold in full.
 struct Preset {
   std::string_view name;
-  std::string_view spec;
+  std::string_view spec;     ///< a gate stands last
   std::string_view meaning;  ///< who sends it, and what of it is not in the specification
 };
 /// Sorted by name.

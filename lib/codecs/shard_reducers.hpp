@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -12,52 +13,53 @@
 /// sharded training (reduce-scatter, all-gather) and of experts on other ranks (all-to-all).
 namespace gradtool {
 
-/// A codec for vectors of n elements that encodes each of `ranks` segments by itself. Its payload is one slot for each
+/// A codec for vectors that encodes each shard by itself. Its payload is one slot for each
 /// (PayloadSlots), so that error feedback works on the whole vector while every rank gets a segment's payload alone.
 template <Space S>
 class ShardedCodec final : public Codec<S> {
  public:
-  ShardedCodec(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks)
-      : codec_{std::move(codec)}, n_{n}, ranks_{ranks}, slots_{PayloadSlots::of_segments(*codec_, n, ranks)} {}
+  ShardedCodec(std::shared_ptr<const Codec<S>> codec, const ShardCut& cut)
+      : codec_{std::move(codec)}, cut_{cut}, slots_{PayloadSlots::of_shards(*codec_, cut)} {}
 
   [[nodiscard]] const PayloadSlots& slots() const { return slots_; }
-  [[nodiscard]] const Codec<S>& of_segment() const { return *codec_; }
+  [[nodiscard]] const Codec<S>& of_shard() const { return *codec_; }
+  [[nodiscard]] const ShardCut& cut() const { return cut_; }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    expects(n == n_, "a codec of shards serves vectors of one length");
+    expects(n == cut_.n, "a codec of shards serves vectors of one length");
     return {.payload_bytes = slots_.bytes(), .scratch_bytes = slots_.scratch_bytes()};
   }
-  /// Draws of different segments must not repeat: the segment enters the seed.
+  /// Draws of different shards must not repeat: the shard enters the seed.
   void encode(Queue<S> queue, View<const float, S> gradient, const EncodeContext& context, View<std::byte, S> payload,
               View<std::byte, S> scratch) const override {
-    for (int i = 0; i < ranks_; ++i) {
+    for (int i = 0; i < cut_.ranks; ++i) {
       EncodeContext own = context;
       own.key.seed ^= 0xD1B54A32D192ED03ULL * static_cast<std::uint64_t>(i + 1);
-      codec_->encode(queue, segment(gradient, i), own, slots_.room(payload, i), scratch);
+      codec_->encode(queue, shard(gradient, i), own, slots_.room(payload, i), scratch);
     }
   }
   void decode_add(Queue<S> queue, View<const std::byte, S> payload, float weight, View<float, S> out,
                   View<std::byte, S> scratch) const override {
-    for (int i = 0; i < ranks_; ++i)
-      codec_->decode_add(queue, written(slots_.room(payload, i), i), weight, segment(out, i), scratch);
+    for (int i = 0; i < cut_.ranks; ++i)
+      codec_->decode_add(queue, written(slots_.room(payload, i), i), weight, shard(out, i), scratch);
   }
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {}; }
   [[nodiscard]] std::size_t values_sent(std::size_t /*n*/) const override {
     std::size_t values = 0;
-    for (int i = 0; i < ranks_; ++i) values += codec_->values_sent(ring_segment(n_, i, ranks_).count);
+    for (int i = 0; i < cut_.ranks; ++i) values += codec_->values_sent(cut_.shard(i).count);
     return values;
   }
   [[nodiscard]] std::size_t values_in(View<const std::byte, S> payload, std::size_t /*n*/) const override {
     std::size_t values = 0;
-    for (int i = 0; i < ranks_; ++i)
-      values += codec_->values_in(written(slots_.room(payload, i), i), ring_segment(n_, i, ranks_).count);
+    for (int i = 0; i < cut_.ranks; ++i)
+      values += codec_->values_in(written(slots_.room(payload, i), i), cut_.shard(i).count);
     return values;
   }
 
  private:
   template <class V>
-  [[nodiscard]] V segment(V vector, int i) const {
-    const Segment s = ring_segment(n_, i, ranks_);
+  [[nodiscard]] V shard(V vector, int i) const {
+    const Segment s = cut_.shard(i);
     return vector.part(s.first, s.count);
   }
   /// A payload as decode_add takes it: on the host as long as it says that it is, on a GPU with all the room it had.
@@ -73,8 +75,7 @@ class ShardedCodec final : public Codec<S> {
   }
 
   std::shared_ptr<const Codec<S>> codec_;
-  std::size_t n_;
-  int ranks_;
+  ShardCut cut_;
   PayloadSlots slots_;
 };
 
@@ -98,10 +99,10 @@ template <Space S>
 class AllToAllReducer final : public CodecReducer<S> {
  public:
   /// `op`: all_reduce or reduce_scatter. `own_exact`: an owner adds its own shard as it is, before those of the others,
-  /// instead of what its payload says; without error feedback.
-  AllToAllReducer(const std::shared_ptr<const Codec<S>>& codec, std::size_t n, int ranks, Feedback feedback,
-                  Queue<S> queue, Collective op, bool own_exact)
-      : AllToAllReducer{std::make_shared<ShardedCodec<S>>(codec, n, ranks), codec, n, ranks, feedback, queue, op} {
+  /// instead of what its payload says; without error feedback. Shards of a reduce-scatter have a multiple of 1.
+  AllToAllReducer(const std::shared_ptr<const Codec<S>>& codec, const ShardCut& cut, Feedback feedback, Queue<S> queue,
+                  Collective op, bool own_exact)
+      : AllToAllReducer{std::make_shared<ShardedCodec<S>>(codec, cut), codec, feedback, queue, op} {
     own_exact_ = own_exact;
   }
 
@@ -113,10 +114,10 @@ class AllToAllReducer final : public CodecReducer<S> {
     const int p = comm.size();
     const int me = comm.rank();
     const auto part = [&](int i) {
-      const Segment s = ring_segment(this->n_, i, p);
+      const Segment s = shards_->cut().shard(i);
       return gradient.part(s.first, s.count);
     };
-    const Codec<S>& codec = shards_->of_segment();
+    const Codec<S>& codec = shards_->of_shard();
     in_phase(clock, Phase::encode, queue,
              [&] { this->sender_.encode(queue, gradient, side, context, work.exchanged.out, work.scratch); });
     in_phase(clock, Phase::communicate, queue, [&] { exchange_.exchange(comm, queue, work.exchanged); });
@@ -167,23 +168,30 @@ class AllToAllReducer final : public CodecReducer<S> {
   [[nodiscard]] std::uint64_t values_sent(Queue<S> queue) const override {
     const std::uint64_t shards = CodecReducer<S>::values_sent(queue);
     if (!gather_) return shards;
-    const std::size_t n = ring_segment(this->n_, mine_, static_cast<int>(exchange_.slots().count())).count;
-    return shards + shards_->of_segment().values_in(gather_->payloads()[static_cast<std::size_t>(mine_)], n);
+    const std::size_t n = shards_->cut().shard(mine_).count;
+    return shards + shards_->of_shard().values_in(gather_->payloads()[static_cast<std::size_t>(mine_)], n);
   }
 
  private:
-  AllToAllReducer(std::shared_ptr<ShardedCodec<S>> shards, const std::shared_ptr<const Codec<S>>& codec, std::size_t n,
-                  int ranks, Feedback feedback, Queue<S> queue, Collective op)
-      : CodecReducer<S>{shards, n, ranks, feedback, queue},
+  AllToAllReducer(std::shared_ptr<ShardedCodec<S>> shards, const std::shared_ptr<const Codec<S>>& codec,
+                  Feedback feedback, Queue<S> queue, Collective op)
+      : CodecReducer<S>{shards, shards->cut().n, shards->cut().ranks, feedback, queue},
         shards_{std::move(shards)},
         op_{op},
         exchange_{shards_->slots()} {
     if (op == Collective::reduce_scatter) return;
     gather_.emplace(shards_->slots());
-    // Which of the two lengths of a shard this rank's has is known when it reduces: its rank is the communicator's.
-    for (const int i : {0, ranks - 1})
-      owners_.push_back(
-          std::make_unique<SendingSide<S>>(codec, ring_segment(n, i, ranks).count, ranks, feedback, queue));
+    // Which of the lengths of a shard this rank's has is known when it reduces: its rank is the communicator's.
+    const auto own = [&](int i) {
+      const std::size_t count = shards_->cut().shard(i).count;
+      owner_sizes_.push_back(count);
+      owners_.push_back(std::make_unique<SendingSide<S>>(codec, count, shards_->cut().ranks, feedback, queue));
+    };
+    for (const int i : {0, shards_->cut().ranks - 1}) own(i);
+    for (int i = 0; i < shards_->cut().ranks; ++i) {
+      if (std::find(owner_sizes_.begin(), owner_sizes_.end(), shards_->cut().shard(i).count) == owner_sizes_.end())
+        own(i);
+    }
   }
 
   struct Workspace {
@@ -199,9 +207,8 @@ class AllToAllReducer final : public CodecReducer<S> {
   };
 
   [[nodiscard]] SendingSide<S>& owner_of(int rank) {
-    const auto count = ring_segment(this->n_, rank, static_cast<int>(exchange_.slots().count())).count;
-    const auto first = ring_segment(this->n_, 0, static_cast<int>(exchange_.slots().count())).count;
-    return *owners_[count == first ? 0 : 1];
+    const auto same = std::find(owner_sizes_.begin(), owner_sizes_.end(), shards_->cut().shard(rank).count);
+    return *owners_[static_cast<std::size_t>(same - owner_sizes_.begin())];
   }
 
   std::shared_ptr<ShardedCodec<S>> shards_;
@@ -209,8 +216,9 @@ class AllToAllReducer final : public CodecReducer<S> {
   bool own_exact_ = false;
   PayloadExchange<S> exchange_;
   std::optional<PayloadGather<S>> gather_;
-  std::vector<std::unique_ptr<SendingSide<S>>> owners_;
-  int mine_ = 0;  ///< this rank's number, once it has reduced
+  std::vector<std::unique_ptr<SendingSide<S>>> owners_;  ///< of shards of each length
+  std::vector<std::size_t> owner_sizes_;                 ///< these lengths
+  int mine_ = 0;                                         ///< this rank's number, once it has reduced
 };
 
 /// Reduce-scatter of payloads that add: every shard is encoded by itself, the payloads are summed on their way to the
@@ -220,7 +228,8 @@ class SumReduceScatter final : public CodecReducer<S> {
  public:
   SumReduceScatter(const std::shared_ptr<const Codec<S>>& codec, Dtype dtype, std::size_t n, int ranks,
                    Feedback feedback, Queue<S> queue)
-      : SumReduceScatter{std::make_shared<ShardedCodec<S>>(codec, n, ranks), dtype, n, ranks, feedback, queue} {}
+      : SumReduceScatter{
+            std::make_shared<ShardedCodec<S>>(codec, ShardCut{n, ranks}), dtype, n, ranks, feedback, queue} {}
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{this->footprint(), {}}.bytes; }
 
@@ -239,8 +248,8 @@ class SumReduceScatter final : public CodecReducer<S> {
       const Segment s = ring_segment(this->n_, me, comm.size());
       const auto shard = gradient.part(s.first, s.count);
       fill_zero(queue, shard);
-      shards_->of_segment().decode_add(queue, shards_->slots().room(View<const std::byte, S>{work.payload}, me),
-                                       1.0F / static_cast<float>(comm.size()), shard, work.scratch);
+      shards_->of_shard().decode_add(queue, shards_->slots().room(View<const std::byte, S>{work.payload}, me),
+                                     1.0F / static_cast<float>(comm.size()), shard, work.scratch);
     });
     this->payload_bytes_ = work.payload.size();
     this->last_ = work.payload;
@@ -272,7 +281,7 @@ template <Space S>
 class ShardGather final : public Reducer<S> {
  public:
   ShardGather(const std::shared_ptr<const Codec<S>>& codec, std::size_t n, int ranks, Feedback feedback, Queue<S> queue)
-      : n_{n}, codec_{codec}, gather_{PayloadSlots::of_segments(*codec, n, ranks)} {
+      : n_{n}, codec_{codec}, gather_{PayloadSlots::of_shards(*codec, {n, ranks})} {
     for (const int i : {0, ranks - 1})
       senders_.push_back(
           std::make_unique<SendingSide<S>>(codec, ring_segment(n, i, ranks).count, ranks, feedback, queue));
@@ -345,7 +354,7 @@ template <Space S>
 class ShardExchange final : public CodecReducer<S> {
  public:
   ShardExchange(const std::shared_ptr<const Codec<S>>& codec, std::size_t n, int ranks, Queue<S> queue)
-      : ShardExchange{std::make_shared<ShardedCodec<S>>(codec, n, ranks), n, ranks, queue} {}
+      : ShardExchange{std::make_shared<ShardedCodec<S>>(codec, ShardCut{n, ranks}), n, ranks, queue} {}
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
 
@@ -359,8 +368,8 @@ class ShardExchange final : public CodecReducer<S> {
       fill_zero(queue, gradient);
       for (int r = 0; r < comm.size(); ++r) {
         const Segment s = ring_segment(this->n_, r, comm.size());
-        shards_->of_segment().decode_add(queue, exchange_.payloads()[static_cast<std::size_t>(r)], 1.0F,
-                                         gradient.part(s.first, s.count), work.scratch);
+        shards_->of_shard().decode_add(queue, exchange_.payloads()[static_cast<std::size_t>(r)], 1.0F,
+                                       gradient.part(s.first, s.count), work.scratch);
       }
     });
     this->last_ = work.exchanged.out;
@@ -412,7 +421,7 @@ class DenseCollective : public Reducer<S> {
 
 /// The uncompressed reduce-scatter, in place.
 template <Space S>
-class DenseReduceScatter final : public DenseCollective<S> {
+class DenseReduceScatter : public DenseCollective<S> {
  public:
   explicit DenseReduceScatter(std::size_t n) : DenseCollective<S>{n, n} {}
 
@@ -430,7 +439,7 @@ class DenseReduceScatter final : public DenseCollective<S> {
 
 /// The uncompressed all-gather, in place.
 template <Space S>
-class DenseAllGather final : public DenseCollective<S> {
+class DenseAllGather : public DenseCollective<S> {
  public:
   DenseAllGather(std::size_t n, int ranks)
       : DenseCollective<S>{n, (n + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks)} {
@@ -458,7 +467,7 @@ class DenseAllGather final : public DenseCollective<S> {
 
 /// The uncompressed all-to-all. A library's is not in place, so the result lies in the workspace.
 template <Space S>
-class DenseAllToAll final : public DenseCollective<S> {
+class DenseAllToAll : public DenseCollective<S> {
  public:
   explicit DenseAllToAll(std::size_t n) : DenseCollective<S>{n, n} {}
 

@@ -156,6 +156,7 @@ void add_codecs(nb::module_& module) {
         nb::dict parsed;
         parsed["name"] = spec.name();
         parsed["params"] = spec.params_text();
+        parsed["gate"] = spec.gate;
         parsed["error_feedback"] = spec.error_feedback;
         parsed["needs_weight"] = spec.descriptor->needs_weight;
         parsed["own_momentum"] = spec.own_momentum();

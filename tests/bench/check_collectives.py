@@ -380,6 +380,32 @@ def check_logged_payloads(folder):
     assert abs((shards + mean) / encoded - 1) < 0.01, (encoded, shards, mean)
 
 
+def check_gate(folder):
+    """Units below gate= go as none sends them, in the job's type, and are counted so; where all do, the codec was not at work."""
+    capture = folder / "gate.h5"
+    write_capture(capture, 4)
+    columns = ("payload_bytes", "wire_bytes_per_rank", "messages", "nmse")
+
+    def tensors(gate, dtype, *more):
+        _, _, rows = bench(capture, "--granularity", "tensor", "--codec", f"fp8:reduce=alltoall{gate}", "--baseline-dtype", dtype, *more,
+                           reconstruction=False)
+        return [next(r for r in rows if r["codec"] == codec and r["granularity"] == "tensor") for codec in ("fp8", "none")]
+
+    for dtype, size in (("fp32", 4), ("bf16", 2)):
+        bias, weight = 53 * size, 37 * 53 * size
+        whole, none = tensors("", dtype)
+        part, _ = tensors(f",gate={bias + 1}", dtype)
+        weights_alone, _ = tensors("", dtype, "--layers", "fc.weight")
+        assert float(part["payload_bytes"]) == float(weights_alone["payload_bytes"]) + bias, (dtype, part, weights_alone)
+        assert part["reached"] == "true" and "units below the gate went uncompressed" in part["message"], part
+        assert 0 < float(part["nmse"]) <= float(whole["nmse"]), (part["nmse"], whole["nmse"])
+        same, _ = tensors(f",gate={bias}", dtype)
+        assert [same[c] for c in columns] == [whole[c] for c in columns], (dtype, same, whole)
+        everything, _ = tensors(f",gate={weight + 1}", dtype)
+        assert [everything[c] for c in columns] == [none[c] for c in columns], (dtype, everything, none)
+        assert everything["reached"] == "false", everything
+
+
 def check_refusals(folder):
     capture = folder / "refused.h5"
     write_capture(capture, 4)
@@ -418,6 +444,7 @@ def main():
         check_modelled_decoding(folder)
         check_targets(folder)
         check_logged_payloads(folder)
+        check_gate(folder)
         check_refusals(folder)
         listed = subprocess.run([GRADTOOL, "list", "comm", "--csv", "-"], check=True, stdout=subprocess.PIPE, text=True).stdout
         if MPIEXEC and any(r["name"] == "mpi" and r["available"] == "true" for r in csv.DictReader(io.StringIO(listed))):

@@ -45,11 +45,24 @@ TEST(CodecSpec, PresetsAreCodecsWithParameters) {
   }
   EXPECT_TRUE(std::is_sorted(presets().begin(), presets().end(), [](auto& a, auto& b) { return a.name < b.name; }));
   EXPECT_EQ(parse_codec("torchcomms-fp8").params_text(),
-            "format=e4m3,block=128,scale=block,row=512,rounding=nearest,reduce=alltoall,own=exact");
+            "format=e4m3,block=128,scale=block,row=512,rounding=nearest,reduce=alltoall,own=exact,segment=512,"
+            "gate=16777216");
+  EXPECT_EQ(parse_codec("torchcomms-fp8:gate=0").params_text(),
+            "format=e4m3,block=128,scale=block,row=512,rounding=nearest,reduce=alltoall,own=exact,segment=512");
+  EXPECT_EQ(parse_codec("quickreduce-int8:gate=1000,ef=on").gate, 1000U);
   EXPECT_TRUE(parse_codec("flashinfer-fp8:ef=on").error_feedback);
   EXPECT_EQ(expand_codec_list("quickreduce-int4,torchcomms-fp8").size(), 2U);
   EXPECT_NE(failure("torchcomms-fp9").find("did you mean 'torchcomms-fp8'"), std::string::npos);
   EXPECT_NE(failure("torchcomms-fp8:block=64").find("twice"), std::string::npos);
+}
+
+TEST(CodecSpec, GateIsForAllCodecsAndSegmentForShards) {
+  EXPECT_EQ(parse_codec("powersgd:gate=65536").gate, 65536U);
+  EXPECT_TRUE(parse_codec("noop").gate == 0 && parse_codec("topk").segment == 1);
+  EXPECT_NE(failure("none:gate=1").find("baseline"), std::string::npos);
+  EXPECT_NE(failure("topk:gate=-1").find("gate"), std::string::npos);
+  EXPECT_NE(failure("fp8:segment=512").find("reduce=alltoall"), std::string::npos);
+  EXPECT_NE(failure("fp8:reduce=alltoall,segment=0").find("segment"), std::string::npos);
 }
 
 TEST(CodecSpec, ReduceAndOwnAreForCodecsThatTakeThem) {

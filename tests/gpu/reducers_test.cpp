@@ -186,7 +186,7 @@ TEST_P(GpuCollective, IsTheHosts) {
 }
 INSTANTIATE_TEST_SUITE_P(Plain, GpuCollective,
                          testing::Values("none", "bf16", "fp16", "fp8", "qsgd:bits=4", "topk", "topk:ef=off",
-                                         "torchcomms-fp8", "randomk"),
+                                         "fp8:reduce=alltoall,own=exact,segment=512", "randomk"),
                          [](const auto& info) { return test_name(info.param); });
 
 }  // namespace

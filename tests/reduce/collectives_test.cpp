@@ -152,10 +152,10 @@ TEST_P(Shards, AllToAllReducesToTheOwnersMeanEncodedOnce) {
 /// ranks. Messages are those of the way without it.
 TEST(AllToAll, AddsItsOwnShardExactlyWhereAsked) {
   const std::size_t n = 4001;
-  const auto codec = make_codec<Space::host>(parse_codec("torchcomms-fp8"), Layout::flat(n));
+  const auto codec = make_codec<Space::host>(parse_codec("fp8"), Layout::flat(n));
   for (const int ranks : {1, 2, 3, 5}) {
     const auto x = gradients(ranks, n);
-    const auto out = run_collective("torchcomms-fp8", Collective::all_reduce, Scheme::automatic, x);
+    const auto out = run_collective("fp8:reduce=alltoall,own=exact", Collective::all_reduce, Scheme::automatic, x);
     const auto coded = run_collective("fp8:reduce=alltoall", Collective::all_reduce, Scheme::automatic, x);
     EXPECT_EQ(out.wire, coded.wire);
     if (ranks > 1) EXPECT_NE(out.results, coded.results);
@@ -175,6 +175,71 @@ TEST(AllToAll, AddsItsOwnShardExactlyWhereAsked) {
       }
     }
   }
+}
+
+/// segment=512: shards begin at multiples of 512 elements, and some are empty where ranks outnumber segments.
+TEST(AllToAll, ShardsHoldWholeSegmentsWhereAsked) {
+  const std::size_t n = 4001;  // seven segments of 512, and 417 elements
+  const auto codec = make_codec<Space::host>(parse_codec("fp8"), Layout::flat(n));
+  const auto cut = [&](const std::vector<float>& x, int shard, int ranks) {
+    const auto border = [&](int i) {
+      return std::min(n, 8U * static_cast<std::size_t>(i) / static_cast<std::size_t>(ranks) * 512U);
+    };
+    return std::vector<float>(x.begin() + static_cast<std::ptrdiff_t>(border(shard)),
+                              x.begin() + static_cast<std::ptrdiff_t>(border(shard + 1)));
+  };
+  for (const int ranks : {1, 2, 3, 5, 8, 11}) {
+    const auto x = gradients(ranks, n);
+    const auto out = run_collective("fp8:reduce=alltoall,segment=512", Collective::all_reduce, Scheme::automatic, x);
+    std::vector<float> want;
+    std::vector<std::uint64_t> sent(static_cast<std::size_t>(ranks), 0);
+    for (int owner = 0; owner < ranks; ++owner) {
+      std::vector<float> mean(cut(x[0], owner, ranks).size(), 0.0F);
+      for (int r = 0; r < ranks; ++r) {
+        const auto seed = kSeed ^ (kShardSeed * static_cast<std::uint64_t>(owner + 1));
+        const auto y = round_trip(*codec, cut(x[static_cast<std::size_t>(r)], owner, ranks), context_of(r, seed),
+                                  &sent[static_cast<std::size_t>(r)]);
+        for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += y[i];
+      }
+      for (float& value : mean) value *= 1.0F / static_cast<float>(ranks);
+      const auto y =
+          round_trip(*codec, mean, context_of(owner, kSeed ^ kMeanSeed), &sent[static_cast<std::size_t>(owner)]);
+      want.insert(want.end(), y.begin(), y.end());
+    }
+    for (const auto& result : out.results) EXPECT_EQ(result, want) << ranks << " ranks";
+    EXPECT_EQ(out.payload, sent) << ranks << " ranks";
+  }
+}
+
+/// gate: a smaller unit goes as `none` sends it, and says that the codec was not at work.
+TEST(Gate, SmallUnitsGoUncompressed) {
+  for (const char* codec : {"topk:ratio=0.01", "torchcomms-fp8", "signsgd"}) {
+    for (const auto op : {Collective::all_reduce, Collective::reduce_scatter}) {
+      const CodecDescriptor& descriptor = *parse_codec(codec).descriptor;
+      if (op == Collective::reduce_scatter && descriptor.aggregation == Aggregation::own) continue;
+      const std::string ef = descriptor.error_feedback && op == Collective::reduce_scatter ? ",ef=off" : "";
+      const auto gated = [&](const char* bytes) {
+        return std::string{codec} + (std::string_view{codec}.find(':') == std::string_view::npos ? ":" : ",") +
+               "gate=" + bytes + ef;
+      };
+      const auto x = gradients(3, 1200);
+      const auto none = run_collective("none", op, Scheme::automatic, x);
+      const auto below = run_collective(gated("4801"), op, Scheme::automatic, x);
+      EXPECT_EQ(below.results, none.results) << codec;
+      EXPECT_EQ(below.wire, none.wire) << codec;
+      EXPECT_EQ(below.payload, none.payload) << codec;
+      const auto at = run_collective(gated("4800"), op, Scheme::automatic, x);
+      EXPECT_EQ(at.results, run_collective(gated("0"), op, Scheme::automatic, x).results) << codec;
+      EXPECT_NE(at.payload, none.payload) << codec;
+    }
+  }
+  const auto reducer = [](const char* codec) {
+    const CodecSpec spec = parse_codec(codec);
+    const Layout layout = Layout::matrix(30, 40);
+    return make_reducer<Space::host>(spec, make_codec<Space::host>(spec, layout), Scheme::automatic, layout, 3, {});
+  };
+  EXPECT_FALSE(reducer("powersgd:gate=4801")->reached());
+  EXPECT_FALSE(reducer("powersgd:gate=4801")->note().empty());
 }
 
 TEST(AllToAll, IsTheWayOfASpecificationThatSaysSo) {

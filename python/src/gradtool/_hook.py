@@ -162,7 +162,7 @@ def ddp_hook(spec: str, **options: Any) -> DdpHook:
         The GradScaler of mixed precision, without which gradients and so residuals are in scaled units: after the scale
         has changed, old residuals would count too much or too little by that factor until they have been sent.
     gate_bytes:
-        Buckets of fewer bytes are averaged uncompressed: bench's `gate_bytes`, below which compressing them takes longer.
+        Buckets of fewer bytes are averaged uncompressed: bench's `gate_bytes`, below which compressing them takes longer. A `gate=` of the codec counts where it is larger.
 
     It works with gloo and with NCCL. Averages are float32; a bucket of another type is converted there and back. Sparse
     and complex gradients are refused.
