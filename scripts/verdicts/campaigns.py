@@ -4,11 +4,11 @@ several arms, codecs with their parameters, are trained beside `none` from the s
 import dataclasses
 
 SEEDS = (1, 2, 3, 4, 5)
-FULL = {"lenet5": 1404, "resnet20": 540, "resnet20-fashion": 200, "gpt-nano": 1000}  # steps; 1404 are three epochs of Fashion-MNIST
+FULL = {"lenet5": 1404, "resnet20": 540, "resnet20-fashion": 200, "gpt-nano": 1000, "gpt-nano-rows": 300}  # steps; 1404 are three epochs of Fashion-MNIST
 # Processor seconds that a step takes, mean over the arms of a campaign, as measured on two cores of a Xeon server in 2026.
 STEP_SECONDS = {"lenet5": 0.023, "resnet20": 0.33, "gpt-nano": 0.29}
 MICRO_BATCHES_TAKE = 1.9  # times as much, with 8 of them
-QUICK = {"lenet5": 8, "resnet20": 4, "resnet20-fashion": 4, "gpt-nano": 4}
+QUICK = {"lenet5": 8, "resnet20": 4, "resnet20-fashion": 4, "gpt-nano": 4, "gpt-nano-rows": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,9 @@ def resnet20(steps):
 GPT_NANO = ("dlcp:model=iid,loss=0.03,bound=1", "efsignsgd", "fft:theta=0.85,bits=10", "fp8", "natural", "oktopk:ratio=0.01", "onebit",
             "powersgd:rank=4", "qsgd:bits=2,bucket=128", "qsgd:bits=4,bucket=512", "strom:tau=0.001", "thc:bits=4", "topk:ratio=0.01")
 
+# Equally many elements, as ARC-Top-K's authors compare: rows that all ranks choose alike, each rank's largest, and drawn ones.
+ROWS = ("arctopk:ratio=0.2", "topk:ratio=0.2", "randomk:ratio=0.2")
+
 
 def all_campaigns(options):
     """options: quick, cifar, text, fashion_mnist as run.py has them."""
@@ -117,6 +120,9 @@ def all_campaigns(options):
                    ("--momentum", "0", "--lr", rate), fashion, compared_with="lenet5") for rate in ("0.001", "0.0001")),
         Campaign("gpt-nano", "gpt-nano", counts["gpt-nano"], GPT_NANO, ("--optimizer", "adamw", "--lr", "0.001"),
                  ("--dataset", "text", "--data-dir", options.text or ""), batch=8, replay=True,
+                 missing="" if options.text else "no text was given (--text FILE)"),
+        Campaign("gpt-nano-rows", "gpt-nano", counts["gpt-nano-rows"], ROWS, ("--optimizer", "adamw", "--lr", "0.001"),
+                 ("--dataset", "text", "--data-dir", options.text or ""), batch=8, seeds=(1, 2, 3),
                  missing="" if options.text else "no text was given (--text FILE)"),
         Campaign("resnet20", "resnet20", deep, resnet20(deep), ("--lr-schedule", "cosine"), cifar if options.cifar else fashion, batch=16,
                  replay=True),

@@ -244,7 +244,7 @@ def overview(judged, results, out, before):
               "*does not hold here* (all fail) or is *undecided* (none is decided). Intervals rest on a deviation pooled over the arms of a campaign, and are corrected "
               "for the number of trials of a page (Holm). They are about seeds: the test images are the same for all. Small models, trained for minutes: a claim that does not hold "
               "here may hold where it was made.",
-              table(header, rows[:len(claims.PAPERS)]), "Ten methods that the papers are compared with:", table(header, rows[len(claims.PAPERS):])]
+              table(header, rows[:len(claims.PAPERS)]), "Methods that the papers are compared with, and newer ones:", table(header, rows[len(claims.PAPERS):])]
     if weak:
         parts.append(f"{len(weak)} undecided trials can hardly hold with so few seeds (fewer than {100 * LITTLE_POWER:.0f} of 100 campaigns would say so of an arm that loses "
                      f"nothing): {listed(weak)}.")
