@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Format and lint. CI demands the format, comments that begin with their subject, and clang-tidy on the sources that
 # changed; clang-tidy on everything takes some ten minutes and is run before a large change goes in.
-# Usage: scripts/check.sh [format|comments|tidy|all] (default: all)
+# Usage: scripts/check.sh [format|comments|budget|tidy|all] (default: all)
 #        scripts/check.sh tidy-changed [COMMIT]      sources that differ from COMMIT (default: four commits ago) alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,23 @@ if [ "$what" = comments ] || [ "$what" = all ]; then
   # The script says which rooms are exempt.
   files '*.py' '*.sh' '*.cmake' '*.in' '*CMakeLists.txt' | xargs scripts/check_comments.py
   echo "comments: ok"
+fi
+if [ "$what" = budget ] || [ "$what" = all ]; then
+  # Lines of the product, tests left out, room by room: a number in .ci/budget is raised by the commit that needs it, with the reason.
+  over=0
+  while read -r room most why; do
+    lines=$(files | grep "^$room/" | grep -v '_test\.' | xargs cat | wc -l)
+    if [ "$lines" -gt "$most" ]; then
+      echo "check.sh: $room has $lines lines, and .ci/budget allows $most ($why): remove some, or raise the number there with the reason" >&2
+      over=1
+    elif [ "$lines" -lt "$most" ]; then
+      echo "$room has $lines lines: lower its number in .ci/budget, which is $most"
+    fi
+  done < <(grep -v '^#' .ci/budget)
+  unnamed=$(files | grep -E '^(apps|kernels|lib)/' | grep -vE "^($(grep -v '^#' .ci/budget | cut -d ' ' -f 1 | paste -sd '|'))/" || true)
+  if [ -n "$unnamed" ]; then echo "check.sh: .ci/budget has no room for $unnamed" >&2; over=1; fi
+  [ "$over" = 0 ] || exit 1
+  echo "budget: ok"
 fi
 if [ "$what" = tidy-changed ]; then
   command -v clang-tidy >/dev/null || { echo "check.sh: clang-tidy is not installed (scripts/setup.sh --with-checks)" >&2; exit 77; }
