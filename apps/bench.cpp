@@ -577,7 +577,7 @@ Subcommand add_bench(CLI::App& root) {
        {"Comparison", {"--baseline", "--cycles"}}});
   app->footer(
       "The rows of none (uncompressed) and noop (sends nothing) are always there.\n"
-      "Columns: docs/measuring.md. Examples:\n"
+      "Columns: docs/columns.md. Examples:\n"
       "  gradtool bench capture.h5 --codec all --csv bench.csv\n"
       "  gradtool bench capture.h5 --codec fft:theta=0.9,bits=8 --codec qsgd:bits=[2,4,8]\n"
       "  gradtool bench capture.h5 --codec topk:ratio=0.01 --reconstruction topk.h5\n"

@@ -202,7 +202,7 @@ Subcommand add_probe(CLI::App& root) {
                     {"Output", {"--fit", "--out", "--csv", "--name"}}});
   app->footer(
       "Sizes, algbw and busbw are those of nccl-tests, rates in Gbit/s. What is measured and how it becomes alpha and "
-      "beta: docs/measuring.md. Start one rank on each machine.\n"
+      "beta: docs/network-model.md. Start one rank on each machine.\n"
       "Examples:\n"
       "  mpirun -n 4 gradtool probe -o net.json\n"
       "  gradtool bench capture.h5 --network net.json --nodes 4,8,...,64 --advise\n"

@@ -44,7 +44,7 @@ struct Network {
 /// True for what a network file may be called: letters, digits, dots, hyphens and underscores, 64 at most.
 [[nodiscard]] bool valid_network_name(std::string_view name);
 
-/// Of the network file, docs/measuring.md.
+/// Of the network file, docs/network-model.md.
 inline constexpr std::string_view kNetworkFormat = "gradtool.network";
 inline constexpr int kNetworkSchema = 1;
 

@@ -187,11 +187,11 @@ struct ResultRow {
 
 [[nodiscard]] std::string_view name_of(ResultRow::Status status);
 
-/// Of the table and of the record; docs/measuring.md, "Reading version 1", says what version 2 changed.
+/// Of the table and of the record; docs/columns.md, "Reading version 1", says what version 2 changed.
 constexpr int kBenchSchema = 2;
 
 /// A column of the results: the only place that knows its name, its meaning and how it is read from a row. The CSV, the
-/// rows of the JSON record, `gradtool list columns` and the table in docs/measuring.md all come from these.
+/// rows of the JSON record, `gradtool list columns` and the table in docs/columns.md all come from these.
 struct ResultColumn {
   std::string name;     ///< lower_snake, with the unit
   std::string meaning;  ///< one line

@@ -84,7 +84,7 @@ struct Contention {
 
 /// Rows as CSV has them. `modelled_us` is by the network's link, for pairs by their own.
 [[nodiscard]] Table to_table(const ProbeOptions& options, const ProbeReport& report);
-/// The network file (docs/measuring.md), which Network::from_option reads.
+/// The network file (docs/network-model.md), which Network::from_option reads.
 [[nodiscard]] nlohmann::ordered_json record(const ProbeOptions& options, const ProbeReport& report,
                                             const std::string& name);
 /// The report for people.

@@ -38,7 +38,7 @@ void add_beta(Json& json, const LinkFit& fit) {
 
 Table to_table(const ProbeOptions& options, const ProbeReport& report) {
   Table table{"probe",
-              {{"collective", "who sends to whom, see docs/measuring.md"},
+              {{"collective", "who sends to whom, see docs/network-model.md"},
                {"bytes", "of the message, the summed vector, or all parts together, as nccl-tests count"},
                {"ranks", "that took part"},
                {"samples", "each the mean of as many operations as repeats says"},

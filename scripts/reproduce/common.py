@@ -1,5 +1,5 @@
 """Functions that the scripts of this folder share: running `gradtool bench` as a user would, reading its table, cutting captures to fewer
-steps, the network model of docs/measuring.md, and writing a report.
+steps, the network model of docs/network-model.md, and writing a report.
 """
 import argparse
 import csv
@@ -138,7 +138,7 @@ def highest(speedup, target):
 
 
 def all_reduce_seconds(size, ranks, alpha, beta):
-    """docs/measuring.md: the smaller of a ring and a pipelined double tree. size in bytes, beta in bytes a second."""
+    """docs/network-model.md: the smaller of a ring and a pipelined double tree. size in bytes, beta in bytes a second."""
     ring = 2 * (ranks - 1) * alpha + 2 * (ranks - 1) / ranks * size / beta
     tree = 2 * math.ceil(math.log2(ranks)) * alpha + 2 * size / beta
     return min(ring, tree)

@@ -1,4 +1,4 @@
-"""Modelled rows recomputed from the measured ones with the formulas of docs/measuring.md, and what --advise makes of them;
+"""Modelled rows recomputed from the measured ones with the formulas of docs/network-model.md, and what --advise makes of them;
 modelled iterations recomputed from the units of the JSON record by stepping through the schedule. A network given twice is
 modelled once.
 

@@ -1,4 +1,4 @@
-// One table of columns: the CSV, the JSON record, `gradtool list columns` and docs/measuring.md have the same ones.
+// One table of columns: the CSV, the JSON record, `gradtool list columns` and docs/columns.md have the same ones.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -71,7 +71,7 @@ TEST(Columns, AreTheHeaderOfTheCsvAndTheKeysOfTheJson) {
 
 /// Neither a column that the document lacks nor one that is no longer there.
 TEST(Columns, AreThoseOfTheDocumentInItsOrder) {
-  std::ifstream file{GRADTOOL_SOURCE_DIR "/docs/measuring.md"};
+  std::ifstream file{GRADTOOL_SOURCE_DIR "/docs/columns.md"};
   ASSERT_TRUE(file);
   std::vector<std::string> documented;
   bool table = false;

@@ -22,16 +22,42 @@ for tutorial, least in (("docs/adding-a-codec.md", 6), ("docs/adding-a-reducer.m
     for path, excerpt in excerpts:
         assert excerpt.strip("\n") in (root / path).read_text(), f"{tutorial}: this is not in {path}:\n{excerpt}"
 
-# Links between documents, and the files that architecture.md names, are there.
+
+def anchors(document):
+    """Names that GitHub gives to the headings of a document."""
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# Links between documents lead to files, and to headings, that are there.
 for document in [root / "README.md", root / "CONTRIBUTING.md", root / "SECURITY.md", *sorted((root / "docs").glob("**/*.md")),
                  *sorted((root / "lib/methods").glob("*/README.md"))]:
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
-        assert (document.parent / link).exists(), f"{document.relative_to(root)} links to {link}, which is not there"
+    for link, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", document.read_text()):
+        target = document.parent / link if link else document
+        assert target.exists(), f"{document.relative_to(root)} links to {link}, which is not there"
+        if heading and target.suffix == ".md":
+            assert heading in anchors(target), f"{document.relative_to(root)} links to {link}#{heading}, which is not there"
 
-measuring = (root / "docs/measuring.md").read_text()
+table = "| column | meaning |\n| --- | --- |\n"
 for row in csv.DictReader(io.StringIO(say("list", "columns", "--csv", "-"))):
-    line = f"| `{row['column']}` | {row['meaning'].replace('|', '&#124;')} |"
-    assert line in measuring, f"docs/measuring.md lacks: {line}"
+    table += f"| `{row['column']}` | {row['meaning'].replace('|', '&#124;')} |\n"
+assert table + "\n" in (root / "docs/columns.md").read_text(), f"docs/columns.md must hold:\n{table}"
+
+# The row that measuring.md reads aloud is the program's, but for its times, which are those of one machine.
+measuring = (root / "docs/measuring.md").read_text()
+command = re.search(r"^gradtool (bench \S+ --codec topk\S*) --timing isolated --csv row.csv$", measuring, re.M).group(1).split()
+command[1] = str(root / command[1])
+measured = csv.DictReader(io.StringIO(say(*command, "--timing", "isolated", "-n", "1", "--csv", "-")))
+measured = next(row for row in measured if row["codec"] == "topk")
+told = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \| [^|]* \|$", measuring.split("## Units")[0], re.M))
+timed = {"encode_us_median", "encode_us_low", "encode_us_high", "samples", "breakeven_gbit_s"}
+assert len(told) > 15 and timed < told.keys(), told
+for column, value in told.items():
+    assert column in measured, f"docs/measuring.md reads the column {column} aloud, which is not there"
+    if column not in timed:
+        same = measured[column] == value or re.fullmatch(r"[\d.]+", value) and f"{float(measured[column]):.6g}" == value
+        assert same, f"docs/measuring.md says {column}={value}, the program {measured[column]}"
 
 capture = (root / "docs/capture.md").read_text()
 for row in csv.DictReader(io.StringIO(say("list", "models", "--csv", "-"))):
