@@ -93,14 +93,14 @@ std::vector<ResultRow> BenchModel::modelled_for(const std::vector<Network>& on,
   for (const ResultRow& row : measured) {
     if (is_timed(row)) rows.push_back(row);
   }
-  const std::size_t measured = rows.size();
+  const auto timed = static_cast<std::ptrdiff_t>(rows.size());
   add_modelled(rows, {.networks = on,
                       .machines = machines,
                       .tensor_bytes = tensor_bytes_,
                       .compute = compute,
                       .overlap = overlap_,
                       .backward = backward_});
-  rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(measured));
+  rows.erase(rows.begin(), rows.begin() + timed);
   return rows;
 }
 
@@ -198,14 +198,14 @@ void BenchModel::choose_unit() {
 
 std::vector<Network> BenchModel::links_of_every_speed() const {
   const LatencyCurve latencies{networks};
-  std::vector<Network> networks;
+  std::vector<Network> links;
   for (std::size_t i = 0; i < kSweepSpeeds; ++i) {
     Network network = networks.front();  // with its ranks of a machine and what joins them
     network.name = fmt::format("{} Gbit/s", i);
     network.link = {.alpha = latencies.at(sweep_speed(i)), .beta = sweep_speed(i) * 1e9 / 8.0};
-    networks.push_back(network);
+    links.push_back(network);
   }
-  return networks;
+  return links;
 }
 
 void BenchModel::sweep() {
