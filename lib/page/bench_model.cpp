@@ -139,9 +139,9 @@ void BenchModel::add_what_is_not_written() {
     if (same == again.end()) continue;
     row.units = same->units;
     // Codec times of another machine are the row's own, while units were written as measured.
-    for (UnitProfile& unit : row.units) {
-      if (same->encode->median > 0.0) unit.encode *= row.encode->median / same->encode->median;
-      if (same->decode->median > 0.0) unit.decode *= row.decode->median / same->decode->median;
+    for (UnitProfile& profile : row.units) {
+      if (same->encode->median > 0.0) profile.encode *= row.encode->median / same->encode->median;
+      if (same->decode->median > 0.0) profile.decode *= row.decode->median / same->decode->median;
     }
     row.measured_ranks = same->measured_ranks;
     row.measured_node = same->measured_node;
