@@ -384,8 +384,8 @@ int run(BenchArguments& o) {
   if (report.interrupted) {
     fmt::print(stderr, "interrupted: {}\n",
                unmeasured == 0
-                   ? std::string{"every row has been measured, some of them less often than without"}
-                   : fmt::format("{} rows were not measured, and are marked skipped in CSV and JSON", unmeasured));
+                   ? std::string{"every row was measured, but some have fewer samples than were asked for"}
+                   : fmt::format("{} rows have no measurement; CSV and JSON mark them as skipped", unmeasured));
     return kInterrupted;
   }
   if (!report.left_out.empty()) {

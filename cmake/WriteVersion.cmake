@@ -1,4 +1,5 @@
 # Run at build time by gradtool_version; rewrites the header, and the module for Python, only when something in it changed.
+cmake_policy(VERSION 3.25)  # a script has no policies of its own; the old ones would replace @commit@ in quoted text
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)
 if(NOT status EQUAL 0)

@@ -41,9 +41,10 @@ std::string size_of_model(const ResultRow& row) {
 std::string baseline_text(const ResultRow& none) {
   if (none.baseline_dtype == "f32") return "";
   const double error = none.errors ? none.errors->nmse() : 0.0;
-  return fmt::format(" Uncompressed are gradients in {}, which is how this job sends them (--baseline-dtype){}.",
-                     none.baseline_dtype == "mixed" ? "each tensor's own type" : type_words(none.baseline_dtype),
-                     none.errors && std::isfinite(error) ? fmt::format("; adding them so errs by {:.2g}", error) : "");
+  return fmt::format(
+      " Uncompressed means gradients in {}, as this job sends them (--baseline-dtype){}.",
+      none.baseline_dtype == "mixed" ? "each tensor's own type" : type_words(none.baseline_dtype),
+      none.errors && std::isfinite(error) ? fmt::format("; their sum has an error of {:.2g}", error) : "");
 }
 
 /// What an iteration does beside its gradients.
@@ -87,16 +88,16 @@ bool is_harmless(const ResultRow& row) {
   return step_error(row) <= harmless_nmse();
 }
 
-/// "of 60 arms trained with no larger error 25 lost more than a point of accuracy (17 beyond doubt), at worst 18.9
-/// (topk on gpt-nano)".
+/// "25 of 60 trainings at this error or less lost more than a point of accuracy (17 beyond doubt), at worst 18.9 (topk
+/// on gpt-nano)".
 std::string evidence(double error) {
   const TrainedArms found = trained_arms_up_to(error);
-  if (found.arms == 0) return "no codec that was trained with erred so little";
-  const std::string many =
-      fmt::format("of {} arm{} trained with no larger error", found.arms, found.arms == 1 ? "" : "s");
-  if (found.lost == 0) return many + " none lost more than a point of accuracy";
-  return fmt::format("{} {} lost more than a point of accuracy ({} beyond doubt), at worst {:.1f} ({} on {})", many,
-                     found.lost, found.surely, found.worst->lost, found.worst->codec, found.worst->training);
+  if (found.arms == 0) return "no training was run at so small an error";
+  const std::string trained =
+      fmt::format("{} training{} at this error or less", found.arms, found.arms == 1 ? "" : "s");
+  if (found.lost == 0) return fmt::format("none of {} lost more than a point of accuracy", trained);
+  return fmt::format("{} of {} lost more than a point of accuracy ({} beyond doubt), at worst {:.1f} ({} on {})",
+                     found.lost, trained, found.surely, found.worst->lost, found.worst->codec, found.worst->training);
 }
 
 /// The verdict of the user's own trials on a row; empty where they have not tried it.
@@ -233,9 +234,10 @@ class Advice {
   [[nodiscard]] std::string reasons() const {
     if (fit_.empty()) {
       const std::string none =
-          untrained_.empty() ? fmt::format("No codec here{} has an error of at most {:g}. ",
-                                           lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
-                             : "No codec here errs so little that trainings vouch for it. ";
+          untrained_.empty()
+              ? fmt::format("No codec here{} has an error of at most {:g}. ",
+                            lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
+              : "No codec here has an error as small as those that trainings have shown to be harmless. ";
       return none + needs_trial() + hopeless() + exposed();
     }
     const ResultRow& best = *fit_.front();
@@ -296,9 +298,10 @@ class Advice {
       std::vector<std::string> names = names_of(rivals_);
       if (names.size() > kNamed) names.resize(kNamed);
       text += fmt::format(
-          "As fast within 5 % or their noise: {}{}; of all these it errs least, or as little and is the "
-          "simplest. ",
-          joined(names, ", "), rivals_.size() > names.size() ? " and others" : "");
+          "As fast within 5 % or their noise: {}{}; among all these {} has the smallest error, or is the simplest of "
+          "those "
+          "with the smallest. ",
+          joined(names, ", "), rivals_.size() > names.size() ? " and others" : "", name);
     }
     text += needs_trial();
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();
@@ -340,14 +343,15 @@ class Advice {
       lost.push_back(fmt::format("{} ({})", name_of_row(*row), acceptance_.trials->difference_of(*row)));
     line("lost in the trial", lost);
     line("error too large", names_of(wrong_));
-    line("not judged, because the method did not come to work in so few steps", names_of(unreached_));
+    line("not judged, because the method was still warming up, or gate= left it nothing to compress",
+         names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
     const auto& alone = none_->tensorwise_seconds;
     const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
                                       [](const ResultRow* row) { return row->granularity == "tensor"; });
     if (alone && none_->total && buckets && *alone > kWorthwhile * none_->total->median) {
-      lines.push_back(fmt::format("by {} uncompressed gradients take {}, and reduced tensor by tensor {}.",
-                                  none_->granularity, human_seconds(none_->total->median), human_seconds(*alone)));
+      lines.push_back(fmt::format("uncompressed gradients take {} reduced by {}, and {} reduced tensor by tensor.",
+                                  human_seconds(none_->total->median), none_->granularity, human_seconds(*alone)));
     }
     return lines;
   }
@@ -552,9 +556,9 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
   const std::string trained =
       acceptance.trained
           ? fmt::format(
-                " Without a trial it must also err by at most {:.2g} in a step: no codec that erred so little lost "
-                "more "
-                "than a point of accuracy in the trainings of reports/verdicts (LeNet-5, ResNet-20, a small GPT).",
+                " Without a trial, its error of a step must also be at most {:.2g}: no codec with so small an error "
+                "lost "
+                "more than a point of accuracy in the trainings of reports/verdicts (LeNet-5, ResNet-20, a small GPT).",
                 harmless_nmse())
           : "";
   const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
@@ -564,7 +568,7 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
           "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
           "is that of the sum over the steps of a window.{}{} Only training tells whether your model learns with it.{}",
           acceptance.max_nmse, trained, tried, baseline_text(any)),
-      fmt::format("It rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
+      fmt::format("The advice rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
                   "reduced by {}, and a model of the network with {} (--library).{}{}{}",
                   processor_text(any),
                   any.codec_times == CodecTimes::floor

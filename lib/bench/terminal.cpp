@@ -358,7 +358,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
   for (const ResultRow* row : lines) {
     const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
     if (several_cuts && first_of_cut) heading(row->granularity + ":");
-    if (!row->reached && (first_of_cut || before->reached)) heading("method not at work:");
+    if (!row->reached && (first_of_cut || before->reached)) heading("not at work (warm-up or gate=):");
     before = row;
     const bool is_taken = taken != nullptr && same_codec(*row, *taken) && row->granularity == taken->granularity;
     inks.push_back(is_taken                        ? std::optional{Ink::taken}

@@ -75,24 +75,24 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
                           round.steps == 1 ? "" : "s");
   }
   text +=
-      paragraph(fmt::format("Measured were {} settings ({}), and in full the {} that were left. Errors and the codecs' "
-                            "times are measured, the "
-                            "network's are modelled. It took {}.",
+      paragraph(fmt::format("{} settings were measured ({}), and the {} that were left in full. Errors and the codecs' "
+                            "times are measured, the network's are modelled. The search took {}.",
                             tried, rounds, report.search.finalists.size(), human_seconds(report.seconds)));
   if (tried < asked)
-    text += paragraph(fmt::format("The budget of {} was over before {} of them were tried: --budget gives more.",
-                                  human_seconds(options.budget_seconds), asked - tried));
+    text += paragraph(
+        fmt::format("The budget of {} was over before {} more of them were tried; a larger --budget tries them.",
+                    human_seconds(options.budget_seconds), asked - tried));
   if (!report.untried.empty())
     text += paragraph(fmt::format("There was no time to look at {} at all, so a faster codec may be among them.",
                                   joined(report.untried, ", ")));
   if (lost > 0)
     text += paragraph(
-        fmt::format("Not measured because it lost in a trial (--trained): {} setting{}.", lost, lost == 1 ? "" : "s"));
+        fmt::format("Left out because of a loss in a trial (--trained): {} setting{}.", lost, lost == 1 ? "" : "s"));
   if (!report.left_out.empty())
     text += paragraph(fmt::format("A trial has tried these as well, and the budget had no room for them: {}.",
                                   joined(report.left_out, ", ")));
   if (idle > 0)
-    text += paragraph(fmt::format("{} were left out because their method was not at work in so few steps.", idle));
+    text += paragraph(fmt::format("{} were left out because their method was still warming up in so few steps.", idle));
   if (timeless > 0)
     text += paragraph(fmt::format("{} were left out because {} has no times of them: bench them there as well.",
                                   timeless, options.bench.codec_speed->text()));

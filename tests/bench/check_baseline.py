@@ -154,7 +154,7 @@ for ranks in ("2", "32"):
     assert none["wire_bytes_per_rank"] == cast["wire_bytes_per_rank"] and none["comm_us_median"] == cast["comm_us_median"], (none, cast)
     assert float(cast["speedup_vs_none"]) <= 1, cast
 said = " ".join(said.split())
-assert "take bf16" not in said and "take fp16" not in said and "Uncompressed are gradients in bf16" in said, said
+assert "take bf16" not in said and "take fp16" not in said and "Uncompressed means gradients in bf16" in said, said
 
 # A gather suits few ranks, an all-to-all many. Both send as much at 2, the gather in one message instead of two of 10 ms, beside which
 # the times of codecs are nothing.

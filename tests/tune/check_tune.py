@@ -110,7 +110,7 @@ def check_trained(folder, found):
     # A setting that has lost is dropped before it is measured.
     assert not any(full(one["codec"]) == full(found) and one["expected_error"] is not None for one in tune["trials"]), tune["trials"]
     assert full(found) not in map(full, tune["finalists"]) and sum(one["lost"] for one in tune["rounds"]) >= 1, tune["rounds"]
-    assert "Not measured because it lost in a trial" in said and not tune["left_out"], said
+    assert "Left out because of a loss in a trial" in said and not tune["left_out"], said
     # The settings of a trial take no more time than there is: 40 settings of 0.1 s at least are more than one second has.
     many = {("topk", f"ratio={i / 1000:g},index=auto"): 0.9 for i in range(1, 41)} | {("none", "default"): 0.9}
     runs = [{"codec": codec, "params": params, "seed": seed, "status": "finished"} for codec, params in many for seed in (1, 2, 3)]
