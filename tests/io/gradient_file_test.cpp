@@ -341,6 +341,44 @@ TEST(GradientFile, ManyStepsKeepTheirPlaces) {
   }
 }
 
+TEST(GradientFile, AStepOfManyTensorsReachesTheFileInParts) {
+  // One flush of all of them would take a time that grows with the square of their number.
+  constexpr std::size_t kMany = 2500;
+  TempFile file, copy;
+  WriterOptions options;
+  options.info.workers = 1;
+  for (std::size_t t = 0; t < kMany; ++t) options.tensors.push_back({.name = "t" + std::to_string(t), .shape = {3}});
+  GradientWriter writer{file.path(), options};
+  const auto put = [&](std::size_t step, std::size_t first, std::size_t last) {
+    for (std::size_t t = first; t < last; ++t)
+      writer.put_gradient(t, 0, std::vector<float>(3, static_cast<float>(step * kMany + t)));
+  };
+  std::vector<float> values(3);
+  writer.begin_step({.iteration = 7});
+  const auto before = std::filesystem::file_size(file.path());
+  put(0, 0, 2400);
+  EXPECT_GT(std::filesystem::file_size(file.path()), before + 2000 * 3 * sizeof(float));
+  put(0, 2400, kMany);
+  writer.end_step();
+  // The second step is in the file but for its end: it does not count.
+  writer.begin_step({.iteration = 8});
+  put(1, 0, 2400);
+  std::filesystem::copy_file(file.path(), copy.path(), std::filesystem::copy_options::overwrite_existing);
+  {
+    const GradientReader reader{copy.path()};
+    ASSERT_EQ(reader.steps().size(), 1u);
+    reader.read_gradient(2399, 0, 0, values);
+    EXPECT_EQ(values, std::vector<float>(3, 2399.0F));
+  }
+  put(1, 2400, kMany);
+  writer.end_step();
+  writer.close();
+  const GradientReader reader{file.path()};
+  ASSERT_EQ(reader.steps().size(), 2u);
+  reader.read_gradient(5, 1, 0, values);
+  EXPECT_EQ(values, std::vector<float>(3, static_cast<float>(kMany + 5)));
+}
+
 TEST(GradientFile, NonFiniteValuesAreFound) {
   TempFile file;
   WriterOptions options;

@@ -120,6 +120,19 @@ def existing(path: str) -> UsageError:
     return UsageError(f"{path} exists; give another path or replace=True{hint}")
 
 
+# A flush looks through all dirty metadata again after each piece that others wait for: of n data sets it takes a time that grows with n^2.
+_MOST_DIRTY_DATA_SETS = 2048
+
+
+def _keep_metadata_cache_small(file: h5py.File) -> None:
+    """Closing a file looks through its cache of metadata as a flush does, so the cache is not let grow to HDF5's 32 MB."""
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.max_size = 4 << 20
+    config.incr_mode = config.flash_incr_mode = 0  # off
+    file.id.set_mdc_config(config)
+
+
 class GradientWriter:
     """A gradient file that grows by one step at a time.
 
@@ -152,6 +165,7 @@ class GradientWriter:
             self._file = h5py.File(self._place, "w", libver=LIBVER)
         except OSError as error:
             raise Error(f"{self.path}: cannot be written ({error})") from error
+        _keep_metadata_cache_small(self._file)
         self._open = True
         try:
             self._lay_out(tensors, workers, attributes, columns, readiness)
@@ -223,10 +237,12 @@ class GradientWriter:
     def _append(self, step: StepRecord) -> None:
         row = self.steps
         self._weighted = self._weighted or step.batch_weight is not None
-        for data, values in [*zip(self._gradients, step.gradients), *zip(self._moments, step.second_moments or ()),
-                             *zip(self._weights, step.weights or ())]:
+        for count, (data, values) in enumerate([*zip(self._gradients, step.gradients), *zip(self._moments, step.second_moments or ()),
+                                                *zip(self._weights, step.weights or ())], start=1):
             data.resize(row + 1, axis=0)
             data[row] = values
+            if count % _MOST_DIRTY_DATA_SETS == 0:
+                self._file.flush()
         for name, column in self._columns.items():
             if name != "iteration":
                 column.resize(row + 1, axis=0)
