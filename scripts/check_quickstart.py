@@ -70,7 +70,7 @@ for name in analysis:
     rows(f"analysis/{name}")
 for chart in ("break_even", "pareto_time", "phases", "layers", "scaling", "spectrum", "variance"):
     assert f'id="{chart}.csv"' in page, f"report.html lacks the chart {chart}"
-# Of one trial the chart has its own name, of several a number behind it; how many ways need a trial depends on the machine.
+# A single trial gives the chart its plain name, several ones a number behind it; how many ways need a trial depends on the machine.
 charts = re.findall(r'id="final_accuracy(?:_\d+)?\.csv"', page)
 assert len(charts) == len(trials), f"report.html has {len(charts)} charts of final accuracy for {len(trials)} trials"
 print(f"{folder}: {len(analysis) + 5} reports, all with content")

@@ -234,10 +234,9 @@ class Advice {
   [[nodiscard]] std::string reasons() const {
     if (fit_.empty()) {
       const std::string none =
-          untrained_.empty()
-              ? fmt::format("No codec here{} has an error of at most {:g}. ",
-                            lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
-              : "No codec here has an error as small as those that trainings have shown to be harmless. ";
+          untrained_.empty() ? fmt::format("No codec here{} has an error of at most {:g}. ",
+                                           lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
+                             : "No codec here has an error so small that trainings have shown it harmless. ";
       return none + needs_trial() + hopeless() + exposed();
     }
     const ResultRow& best = *fit_.front();
@@ -298,9 +297,7 @@ class Advice {
       std::vector<std::string> names = names_of(rivals_);
       if (names.size() > kNamed) names.resize(kNamed);
       text += fmt::format(
-          "As fast within 5 % or their noise: {}{}; among all these {} has the smallest error, or is the simplest of "
-          "those "
-          "with the smallest. ",
+          "As fast within 5 % or their noise: {}{}; {} has the smallest error of all, or a simpler method. ",
           joined(names, ", "), rivals_.size() > names.size() ? " and others" : "", name);
     }
     text += needs_trial();
@@ -343,8 +340,7 @@ class Advice {
       lost.push_back(fmt::format("{} ({})", name_of_row(*row), acceptance_.trials->difference_of(*row)));
     line("lost in the trial", lost);
     line("error too large", names_of(wrong_));
-    line("not judged, because the method was still warming up, or gate= left it nothing to compress",
-         names_of(unreached_));
+    line("not judged, because still warming up, or left nothing to compress by gate=", names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
     const auto& alone = none_->tensorwise_seconds;
     const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
@@ -557,8 +553,8 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
       acceptance.trained
           ? fmt::format(
                 " Without a trial, its error of a step must also be at most {:.2g}: no codec with so small an error "
-                "lost "
-                "more than a point of accuracy in the trainings of reports/verdicts (LeNet-5, ResNet-20, a small GPT).",
+                "lost more than a point of accuracy in the trainings of reports/verdicts (LeNet-5, ResNet-20, a small "
+                "GPT).",
                 harmless_nmse())
           : "";
   const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
