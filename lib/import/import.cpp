@@ -47,6 +47,16 @@ class Opener {
     if (extension == ".npz") return open_npz(path);
     // The one array of a .npy file has no name but the file's, which may hold the numbers of step and worker.
     if (extension == ".npy") return open_npy(path, "array");
+    if (std::error_code error; fs::is_regular_file(path, error))
+      static_cast<void>(InputFile{path});  // says of an LFS pointer that it is one
+    if (std::error_code error; extension == ".distcp" || fs::exists(fs::path{path} / ".metadata", error)) {
+      throw Error{
+          Fault::usage,
+          fmt::format("{}: belongs to a checkpoint of torch.distributed.checkpoint; make one file of its folder "
+                      "with 'python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt', "
+                      "and use the Python package's gradtool.import_checkpoint()",
+                      path)};
+    }
     if (extension == ".pt" || extension == ".pth" || extension == ".bin" || extension == ".ckpt") {
       throw Error{
           Fault::usage,

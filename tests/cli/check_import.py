@@ -268,11 +268,16 @@ def check_mistakes(folder):
     refused(["import", folder / "folder.npz", "-o", n], 3, "folder")
     os.mkfifo(folder / "pipe.npy")
     refused(["import", folder / "pipe.npy", "-o", n], 3, "not a regular file")
-    for name in ("lfs.safetensors", "lfs.npz", "lfs.npy", "lfs.h5"):
+    distributed = folder / "distributed"
+    distributed.mkdir()
+    for name in (".metadata", "__0_0.distcp"):
+        (distributed / name).write_bytes(b"\x80\x02}q\x00.")
+    for path in (distributed, distributed / "__0_0.distcp"):
+        refused(["import", path, "-o", n], 2, "torch.distributed.checkpoint", "dcp_to_torch", "gradtool.import_checkpoint")
+    for name in ("lfs.safetensors", "lfs.npz", "lfs.npy", "lfs.pt", "lfs.bin", "lfs.h5"):
         (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n")
         for command in (["info"], ["import", "-o", n]):
-            if name != "lfs.h5" or command == ["info"]:
-                refused([*command, folder / name], 3, name + ": is a Git LFS pointer", "git lfs pull")
+            refused([*command, folder / name], 3, name + ": is a Git LFS pointer", "git lfs pull")
     refused(["compare", folder / "lfs.h5", folder / "lfs.npy"], 3, "is a Git LFS pointer")
     np.save(folder / "bfloat16.npy", np.zeros(3, "V2"))  # what NumPy writes of ml_dtypes' bfloat16
     refused(["import", folder / "bfloat16.npy", "-o", n], 3, "type |V2", "array.astype('float32')")
