@@ -154,7 +154,7 @@ def check_limits(folder):
     assert code == 0 and "| topk:ratio=0.1,index=u32 |" in out, (out, err)
     code, out, err = run("tune", CAPTURE, *NETWORK, "--budget", 1, "--max-nmse", 0.5, "--json", folder / "short.json")
     said = " ".join(out.split())
-    assert code == 0 and "--budget gives more" in said, (out, err)
+    assert code == 0 and "a larger --budget tries them" in said, (out, err)
     # However far it comes: codecs that had no turn are named, and while there are any, no other had a second one.
     tune = json.loads((folder / "short.json").read_text())["tune"]
     assert ("There was no time to look at " + ", ".join(tune["untried"]) + " at all" in said) == bool(tune["untried"]), (said, tune["untried"])
