@@ -30,7 +30,7 @@ try:
     from PIL import Image, ImageStat
 except ImportError:
     skip("no Pillow here, which reads the screenshots (Debian: python3-pil)")
-probe = subprocess.run([GRADTOOL, "report", str(ROOT)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+probe = subprocess.run([GRADTOOL, "report", str(ROOT / "absent.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 if probe.returncode == 77:
     skip(probe.stderr.strip())
 
@@ -102,15 +102,18 @@ def check_sideways(page, what):
     return [frame["chart"] for frame in frames if frame["room"] > 1]
 
 
-def check_looks(page, what, charts):
+def check_looks(page, what, charts, every):
+    """On a screen and a telephone; `every`: also in the dark and in print, whose colours are those of one style sheet."""
     page.wait_for("document.documentElement.dataset.drawn !== undefined")
     drawn = int(page.run("document.documentElement.dataset.drawn"))
     assert drawn == charts if charts is not None else drawn >= 0, f"{what}: {drawn} charts"
     light = medians(check_charts(page, f"{what}_light"))
     check_legible(page, f"{what}, wide")
-    page.look(dark=True)
-    dark = medians(check_charts(page, f"{what}_dark"))
-    assert min(light) > 0.9 and max(dark) < 0.2, f"{what}: {light} {dark}"
+    assert min(light) > 0.9, f"{what}: {light}"
+    if every:
+        page.look(dark=True)
+        dark = medians(check_charts(page, f"{what}_dark"))
+        assert max(dark) < 0.2, f"{what}: {dark}"
     page.look(360, 740)
     page.wait_for("[...document.querySelectorAll('figure:not(.wide) .plot svg')].every(svg => svg.getBoundingClientRect().width <= 360)")
     check_charts(page, f"{what}_phone")
@@ -118,10 +121,11 @@ def check_looks(page, what, charts):
     check_sideways(page, what)
     width = page.run("document.documentElement.scrollWidth")
     assert width <= 360, f"{what}: on a telephone of 360 pixels the page is {width} wide"
-    page.look(medium="print", dark=True)
-    time.sleep(1)
-    paper = medians(check_charts(page, f"{what}_print"))
-    assert min(paper) > 0.9, f"{what}: prints dark"
+    if every:
+        page.look(medium="print", dark=True)
+        time.sleep(1)
+        paper = medians(check_charts(page, f"{what}_print"))
+        assert min(paper) > 0.9, f"{what}: prints dark"
     page.look()
 
 
@@ -192,7 +196,8 @@ with tempfile.TemporaryDirectory() as name:
         for what, path in pages.items():
             page.look()
             page.open(path)
-            check_looks(page, what, {"whole": 27, "empty": 0, "training": 6}.get(what))
+            check_looks(page, what, {"whole": 27, "empty": 0, "training": 6}.get(what),
+                        every=what in ("whole", "two", "training"))  # which together have every kind of chart
             if what == "whole":
                 check_use(page)
             assert not page.messages, f"{what}: the console says {page.messages}"
