@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/float_bits.hpp"
+#include "kernels/lanes.hpp"
 
 // The bits of all of this are the same for every instruction set: sums are split over a fixed number of lanes.
 namespace gradtool::host {
@@ -16,34 +17,38 @@ constexpr std::size_t kDoubleLanes = 8;    ///< partial sums of a float64 dot pr
 constexpr std::size_t kFactorColumns = 4;  ///< columns of a factor that one pass over a row takes
 constexpr std::size_t kMatrixRows = 4;     ///< rows of the matrix that one pass over Q takes
 constexpr double kDependentColumn = 1e-8;  ///< the paper's epsilon, relative to the norm of the column
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 
 /// out[j * out_stride] := the dot product of a row of the matrix with column j of Q, for J columns.
 template <std::size_t J>
-GT_SIMD_CLONES void dot_row(const float* row, std::size_t columns, const float* q, std::size_t q_stride, float* out,
-                            std::size_t out_stride) {
-  Lanes sum[J] = {};
-  std::size_t k = 0;
-  const auto take = [&](std::size_t count) {
-    Lanes x = {};
-    std::memcpy(&x, row + k, 4 * count);
-    for (std::size_t j = 0; j < J; ++j) {
-      Lanes factor = {};
-      std::memcpy(&factor, q + j * q_stride + k, 4 * count);
-      sum[j] += x * factor;
+struct DotRow {
+  template <std::size_t Bytes>
+  [[gnu::always_inline]] static void run(const float* row, std::size_t columns, const float* q, std::size_t q_stride,
+                                         float* out, std::size_t out_stride) {
+    Lanes<Bytes> sum[J], x, factor;
+    std::size_t k = 0;
+    for (; k + kLanes <= columns; k += kLanes) {
+      x.load(row + k);
+#pragma GCC unroll 8
+      for (std::size_t j = 0; j < J; ++j) {
+        factor.load(q + j * q_stride + k);
+        sum[j].add_product(x, factor);
+      }
     }
-  };
-  for (; k + kLanes <= columns; k += kLanes) take(kLanes);
-  if (k < columns) take(columns - k);
-  for (std::size_t j = 0; j < J; ++j) {
-    float lane[kLanes];
-    std::memcpy(lane, &sum[j], sizeof lane);
-    for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
-      for (std::size_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+    if (k < columns) {
+      float last[kLanes] = {};
+      std::memcpy(last, row + k, 4 * (columns - k));
+      x.load(last);
+#pragma GCC unroll 8
+      for (std::size_t j = 0; j < J; ++j) {
+        std::memcpy(last, q + j * q_stride + k, 4 * (columns - k));
+        factor.load(last);
+        sum[j].add_product(x, factor);
+      }
     }
-    out[j * out_stride] = lane[0];
+#pragma GCC unroll 8
+    for (std::size_t j = 0; j < J; ++j) out[j * out_stride] = sum[j].sum();
   }
-}
+};
 
 /// to += from.
 GT_SIMD_CLONES void add_row(const float* from, std::size_t count, float* to) {
@@ -135,16 +140,16 @@ void project_rows(const MatrixTile& tile, float* matrix, const float* gradient, 
       float* out = p + j * tile.rows + i;
       switch (std::min(kFactorColumns, rank - j)) {
         case 1:
-          dot_row<1>(row, tile.columns, factor, q_stride, out, tile.rows);
+          run_with_vectors<DotRow<1>>(row, tile.columns, factor, q_stride, out, tile.rows);
           break;
         case 2:
-          dot_row<2>(row, tile.columns, factor, q_stride, out, tile.rows);
+          run_with_vectors<DotRow<2>>(row, tile.columns, factor, q_stride, out, tile.rows);
           break;
         case 3:
-          dot_row<3>(row, tile.columns, factor, q_stride, out, tile.rows);
+          run_with_vectors<DotRow<3>>(row, tile.columns, factor, q_stride, out, tile.rows);
           break;
         default:
-          dot_row<4>(row, tile.columns, factor, q_stride, out, tile.rows);
+          run_with_vectors<DotRow<4>>(row, tile.columns, factor, q_stride, out, tile.rows);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "kernels/float_bits.hpp"
+#include "kernels/lanes.hpp"
 #include "kernels/marks.hpp"
 #include "kernels/select.hpp"
 #include "kernels/sparse.hpp"
@@ -29,40 +30,64 @@ constexpr std::size_t kBlock = 32;  // elements of which BlockSelect knows the l
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kFloatRun = 256;  // elements that are summed in float32 before the sum goes on in float64
 
-// Vector types, whose lanes stay in registers: arrays are stored and reloaded in every round.
-using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
-using Floats = float __attribute__((vector_size(4 * kLanes)));
-using Doubles = double __attribute__((vector_size(8 * kLanes)));
-
-/// Sums over the magnitudes whose patterns are in [low, infinity), less `origin`. Lane j takes elements j and j + 16 of
-/// each block. For the sum of logarithms, exponents are added and mantissas multiplied, so that one logarithm serves
-/// many elements.
-template <SidcoFit Fit>
+/// Sums over the magnitudes whose patterns are in [low, infinity), less `origin`, in vectors of `Bytes` bytes. Lane j
+/// takes elements j and j + 16 of each block. For the sum of logarithms, exponents are added and mantissas multiplied,
+/// so that one logarithm serves many elements.
+template <SidcoFit Fit, std::size_t Bytes>
 struct Sums {
+  static constexpr std::size_t kVectors = 4 * kLanes / Bytes;
+  // Vectors stay in registers, while arrays of numbers are stored and reloaded in every round.
+  using Words = host::Vector<std::uint32_t, Bytes>;
+  using Floats = host::Vector<float, Bytes>;
+  using HalfFloats = host::Vector<float, Bytes / 2>;
+  using Doubles = host::Vector<double, Bytes>;
+
   std::uint32_t low = 1;
   float origin = 0.0F;
-  Floats sum{};
-  Doubles squares{}, mantissas = Doubles{} + 1.0;
-  Words count{}, exponents{};
+  Floats sum[kVectors] = {};
+  Doubles squares[2 * kVectors] = {}, mantissas[2 * kVectors] = {};
+  Words count[kVectors] = {}, exponents[kVectors] = {};
+
+  [[gnu::always_inline]] Sums(std::uint32_t lowest, float from) : low{lowest}, origin{from} {
+    for (Doubles& product : mantissas) product += 1.0;
+  }
 
   [[gnu::always_inline]] void add(const float* x) {
-    Words pattern;
-    std::memcpy(&pattern, x, sizeof pattern);
-    pattern &= kMagnitude;
-    const Words taken = reinterpret_cast<Words>((pattern - low) < (Words{} + (kInfinity - low)));  // all bits or none
-    const Floats above =
-        reinterpret_cast<Floats>(reinterpret_cast<Words>(reinterpret_cast<Floats>(pattern) - origin) & taken);
-    sum += above;
-    count -= taken;
-    if constexpr (Fit == SidcoFit::pareto) {
-      const Doubles wide = __builtin_convertvector(above, Doubles);
-      squares += wide * wide;
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      Words pattern;
+      std::memcpy(&pattern, x + i * Bytes / 4, sizeof pattern);
+      pattern &= kMagnitude;
+      const Words taken = reinterpret_cast<Words>((pattern - low) < (Words{} + (kInfinity - low)));  // all bits or none
+      const Floats above =
+          reinterpret_cast<Floats>(reinterpret_cast<Words>(reinterpret_cast<Floats>(pattern) - origin) & taken);
+      sum[i] += above;
+      count[i] -= taken;
+      if constexpr (Fit == SidcoFit::pareto) {
+        HalfFloats half[2];
+        std::memcpy(half, &above, sizeof half);
+        for (std::size_t h = 0; h < 2; ++h) {
+          const Doubles wide = __builtin_convertvector(half[h], Doubles);
+          squares[2 * i + h] += wide * wide;
+        }
+      }
+      if constexpr (Fit == SidcoFit::gamma) {
+        const Words normal = (pattern & taken) | (~taken & kOne);
+        exponents[i] += (normal >> 23) - 127U;
+        const Words mantissa = (normal & 0x007fffffU) | kOne;
+        HalfFloats half[2];
+        std::memcpy(half, &mantissa, sizeof half);
+        for (std::size_t h = 0; h < 2; ++h) mantissas[2 * i + h] *= __builtin_convertvector(half[h], Doubles);
+      }
     }
-    if constexpr (Fit == SidcoFit::gamma) {
-      const Words normal = (pattern & taken) | (~taken & kOne);
-      exponents += (normal >> 23) - 127U;
-      mantissas *= __builtin_convertvector(reinterpret_cast<Floats>((normal & 0x007fffffU) | kOne), Doubles);
-    }
+  }
+
+  /// The lanes of one of the sums.
+  template <class T, class Vectors>
+  [[gnu::always_inline]] static std::array<T, kLanes> lanes_of(const Vectors& vectors) {
+    std::array<T, kLanes> lanes;
+    static_assert(sizeof lanes == sizeof vectors);
+    std::memcpy(lanes.data(), &vectors, sizeof lanes);
+    return lanes;
   }
 };
 // A lane's product of a piece's mantissas stays below 2^1024.
@@ -81,44 +106,52 @@ std::uint32_t largest_finite(const float* x, std::size_t size) {
 /// The moments of a piece: of its magnitudes in [low, infinity), or for gamma, which needs logarithms, of all normal
 /// ones. `maxima` has the largest pattern of each block of all pieces; blocks below `low` are not looked at.
 template <SidcoFit Fit>
-GT_SIMD_CLONES PieceMoments moments_of(const host::Piece& piece, const float* x, const std::uint32_t* maxima,
-                                       std::uint32_t low, float origin) {
-  PieceMoments part;
-  if (Fit == SidcoFit::gamma) low = kSmallestNormal;
-  Sums<Fit> sums{.low = low, .origin = origin};
-  for (std::size_t from = 0; from < piece.count; from += kFloatRun) {
-    for (std::size_t at = from; at < std::min(piece.count, from + kFloatRun); at += kBlock) {
-      const std::uint32_t largest = maxima[piece.word + at / kBlock];
-      if (largest < low) continue;
-      const float* own = x + piece.first + at;
-      const std::size_t size = std::min(kBlock, piece.count - at);
-      part.largest = std::max(part.largest, largest < kInfinity ? largest : largest_finite(own, size));
-      if (size == kBlock) {
-        sums.add(own);
-        sums.add(own + kLanes);
-      } else {
-        std::array<float, kBlock> padded{};  // zeros are below any low
-        std::copy_n(own, size, padded.data());
-        sums.add(padded.data());
-        sums.add(padded.data() + kLanes);
+struct MomentsOf {
+  template <std::size_t Bytes>
+  [[gnu::always_inline]] static void run(const host::Piece* of, const float* x, const std::uint32_t* maxima,
+                                         std::uint32_t low, float origin, PieceMoments* result) {
+    const host::Piece& piece = *of;
+    PieceMoments part;
+    if (Fit == SidcoFit::gamma) low = kSmallestNormal;
+    Sums<Fit, Bytes> sums{low, origin};
+    for (std::size_t from = 0; from < piece.count; from += kFloatRun) {
+      for (std::size_t at = from; at < std::min(piece.count, from + kFloatRun); at += kBlock) {
+        const std::uint32_t largest = maxima[piece.word + at / kBlock];
+        if (largest < low) continue;
+        const float* own = x + piece.first + at;
+        const std::size_t size = std::min(kBlock, piece.count - at);
+        part.largest = std::max(part.largest, largest < kInfinity ? largest : largest_finite(own, size));
+        if (size == kBlock) {
+          sums.add(own);
+          sums.add(own + kLanes);
+        } else {
+          std::array<float, kBlock> padded{};  // zeros are below any low
+          std::copy_n(own, size, padded.data());
+          sums.add(padded.data());
+          sums.add(padded.data() + kLanes);
+        }
       }
+      double sum = 0.0;
+      for (const float lane : sums.template lanes_of<float>(sums.sum)) sum += static_cast<double>(lane);
+      part.moments.sum += sum;
+      for (auto& lanes : sums.sum) lanes = host::Vector<float, Bytes>{};
     }
-    double sum = 0.0;
-    for (std::size_t j = 0; j < kLanes; ++j) sum += static_cast<double>(sums.sum[j]);
-    part.moments.sum += sum;
-    sums.sum = Floats{};
+    std::uint32_t count = 0;
+    const auto counts = sums.template lanes_of<std::uint32_t>(sums.count);
+    const auto exponents = sums.template lanes_of<std::uint32_t>(sums.exponents);
+    const auto squares = sums.template lanes_of<double>(sums.squares);
+    const auto mantissas = sums.template lanes_of<double>(sums.mantissas);
+    for (std::size_t j = 0; j < kLanes; ++j) {
+      count += counts[j];
+      part.moments.squares += squares[j];
+      if constexpr (Fit == SidcoFit::gamma)
+        part.moments.log_sum +=
+            std::log(mantissas[j]) + static_cast<double>(static_cast<std::int32_t>(exponents[j])) * std::numbers::ln2;
+    }
+    part.moments.count = static_cast<double>(count);
+    *result = part;
   }
-  std::uint32_t count = 0;
-  for (std::size_t j = 0; j < kLanes; ++j) {
-    count += sums.count[j];
-    part.moments.squares += sums.squares[j];
-    if constexpr (Fit == SidcoFit::gamma)
-      part.moments.log_sum += std::log(sums.mantissas[j]) +
-                              static_cast<double>(static_cast<std::int32_t>(sums.exponents[j])) * std::numbers::ln2;
-  }
-  part.moments.count = static_cast<double>(count);
-  return part;
-}
+};
 
 class Sidco final : public Codec<Space::host> {
  public:
@@ -179,13 +212,16 @@ class Sidco final : public Codec<Space::host> {
     for (int stage = 0; stage < options_.stages && !stages.done; ++stage) {
       const bool first = stage == 0;
       const SidcoFit fit = options_.fit_of(stage);
-      const auto moments = fit == SidcoFit::gamma    ? moments_of<SidcoFit::gamma>
-                           : fit == SidcoFit::pareto ? moments_of<SidcoFit::pareto>
-                                                     : moments_of<SidcoFit::exponential>;
+      const auto moments = [fit](auto... arguments) {
+        if (fit == SidcoFit::gamma) return host::run_with_vectors<MomentsOf<SidcoFit::gamma>>(arguments...);
+        if (fit == SidcoFit::pareto) return host::run_with_vectors<MomentsOf<SidcoFit::pareto>>(arguments...);
+        host::run_with_vectors<MomentsOf<SidcoFit::exponential>>(arguments...);
+      };
       host::for_pieces(queue, pieces.size(), pieces.elements(), [&](std::size_t i) {
         const host::Piece piece = pieces[i];
         if (first) host::block_maxima(x + piece.first, piece.count, maxima + piece.word);
-        workspace.moments[i] = moments(piece, x, maxima, stages.threshold, stages.origin);
+        moments(&piece, x, static_cast<const std::uint32_t*>(maxima), stages.threshold, stages.origin,
+                &workspace.moments[i]);
       });
       PieceMoments all;
       for (const PieceMoments& part : workspace.moments.span()) {
