@@ -103,6 +103,44 @@ def test_a_gan_under_fsdp2(tmp_path):
     expect_gan(run_ranks(2, gan_of_fsdp2, str(tmp_path)), tmp_path)
 
 
+class TwoHeads(nn.Module):
+    """A discriminator with a head that its own loss does not use, and the loss of another model does."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.own, self.other = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x, other=False):
+        x = self.body(x)
+        return self.other(x) if other else self.own(x)
+
+
+def capture_two_heads(rank, size, folder):
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(0)
+    model = TwoHeads()
+    for module in (model.body, model.own, model.other, model):
+        fully_shard(module)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with gradtool.Capture(model, f"{folder}/heads.h5") as capture:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(5, 3) * (rank + 1)).sum().backward()
+                capture.step()
+                optimizer.step()
+                model(torch.ones(5, 3), other=True).sum().backward()
+
+
+@needs_fsdp2
+def test_a_module_of_fsdp2_that_only_another_loss_reaches_is_zero(tmp_path):
+    run_ranks(2, capture_two_heads, str(tmp_path))
+    with gradtool.open(tmp_path / "heads.h5") as run:
+        for tensor in run:
+            assert (not tensor.gradient[1].any()) == tensor.name.startswith("other"), tensor.name
+
+
 ORDERS = ["reduce add", "reduce reduce", "reduce clear keep", "reduce clear keep reduce", "reduce clear reduce reduce", "reduce clear reduce keep"]
 
 

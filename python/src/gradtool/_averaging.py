@@ -55,6 +55,9 @@ class AveragingHook:
             raise UsageError(f"scheme is {scheme!r}; valid is auto, sum, gather, hop or alltoall")
         self._seed, self._start = _whole("seed", seed, 0, 2 ** 64), _whole("start_iteration", start_iteration)
         self._gate = max(_whole("gate_bytes", gate_bytes), self._codec["gate"])
+        if self._gate > 0 and (self._codec["own_momentum"] or self._codec["target"]):
+            raise UsageError(f"gate_bytes is {gate_bytes}, but {self._codec['name']} has a momentum or an update of its own, which smaller "
+                             f"buckets would go without; valid is 0")
         self._threads = torch.get_num_threads() if threads is None else _whole("threads", threads, 1)
         if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
             raise UsageError(f"scaler is of the type {type(scaler).__name__}; valid is the GradScaler of the training")

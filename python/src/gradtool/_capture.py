@@ -550,6 +550,10 @@ class Capture:
                              f"pass that synchronises, and give DDP find_unused_parameters=True where that does not use every parameter")
         if self._fsdp2:
             expect_all_reduced(self._model, self.iteration)
+            # The loss of another model may have reached a module that the last backward pass did not use.
+            for index in [index for index in self._gradients.seen if self._cleared.watching and self._parameters[index].grad is None]:
+                del self._gradients.seen[index]
+                self._warn_of_cleared()
             return
         self.late.expect_none(self.iteration)
         unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._gradients.seen]

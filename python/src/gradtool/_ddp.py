@@ -152,6 +152,11 @@ class ClearedGradients:
         self._hooks: list = []
         self._cleared: set = set()
 
+    @property
+    def watching(self) -> bool:
+        """Whether a forward pass has begun after something was reduced, since the last step."""
+        return bool(self._hooks)
+
     def watch(self) -> None:
         """To be called when something was reduced and a forward pass begins: from the next backward pass to `stop`."""
         if not self._hooks:
