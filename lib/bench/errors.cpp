@@ -189,6 +189,10 @@ CodecQuality measure_quality(const GradientSource& reader, const std::vector<Uni
   for (std::size_t u = 0; u < units.size(); ++u) {
     const auto codec = make_codec<Space::host>(spec, layout_of(units[u], reader.tensors(), depths));
     loader.load(units[u], 0);
+    if (spec.gates(units[u].elements * size_of(units[u].dtype))) {  // no codec touches it
+      for (const float x : loader.gradient(0)) sums.energy += static_cast<double>(x) * static_cast<double>(x);
+      continue;
+    }
     const SideInputs<Space::host> side{.weight = loader.weight(), .second_moment = loader.second_moment(0)};
     const EncodeContext context{.key = {.seed = seed, .tensor = static_cast<std::uint32_t>(u)},
                                 .iteration = reader.steps().front().iteration};

@@ -178,7 +178,7 @@ void set_gates(std::span<ResultRow> modelled) {
     if (none == nullptr) continue;
     std::vector<UnitPair> pairs;
     for (std::size_t u = 0; u < row.units.size(); ++u) {
-      if (none->units[u].bytes.payload > 0.0) pairs.emplace_back(row, *none, u);
+      if (none->units[u].bytes.payload > 0.0 && !row.units[u].gated) pairs.emplace_back(row, *none, u);
     }
     if (pairs.empty()) continue;
     if (sweep) {
@@ -188,7 +188,7 @@ void set_gates(std::span<ResultRow> modelled) {
       continue;
     }
     const Cut cut{std::move(pairs)};
-    row.gate_bytes = cut.gate;
+    row.gate_bytes = std::max(cut.gate, static_cast<double>(row.codec.gate));
     if (cut.first > 0 && cut.first < cut.pairs.size()) leave_small_units(row, *none, cut);
   }
   for (auto& [codec, pairs] : sizes) {

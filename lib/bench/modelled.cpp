@@ -69,10 +69,14 @@ ResultRow modelled_row(const ResultRow& replayed, const Network& network, int ma
     const double growing = measured.inner ? share(across, all) : 1.0;
     return 1.0 - growing + growing * grows;
   };
-  double across = 0.0, all = 0.0;
+  // A gated unit is decoded by a division, however many ranks there are.
+  const auto decodes_unit = [&](const UnitProfile& unit) {
+    return unit.gated ? 1.0 : decodes(unit.decode_across, unit.decode);
+  };
+  double before = 0.0, after = 0.0;
   for (const UnitProfile& unit : measured.units) {
-    across += unit.decode_across;
-    all += unit.decode;
+    before += unit.decode;
+    after += unit.decode * decodes_unit(unit);
   }
   // In an all-gather a rank encodes its shard, which shrinks as ranks grow.
   const double encodes = measured.op == Collective::all_gather ? static_cast<double>(measured.ranks) / ranks : 1.0;
@@ -81,10 +85,10 @@ ResultRow modelled_row(const ResultRow& replayed, const Network& network, int ma
   row.comm = "model";
   row.ranks = ranks;
   row.encode = scaled(*measured.encode, encodes);
-  row.decode = scaled(*measured.decode, decodes(across, all));
+  row.decode = scaled(*measured.decode, before > 0.0 ? after / before : decodes(0.0, 0.0));
   for (auto& unit : row.units) {
     unit.encode *= encodes;
-    unit.decode *= decodes(unit.decode_across, unit.decode);
+    unit.decode *= decodes_unit(unit);
   }
   row.samples.clear();
   row.steps.clear();

@@ -159,6 +159,8 @@ void check_options(const BenchOptions& options) {
   if (options.op != Collective::all_reduce) check_collective(options);
   if (options.inner && options.node == 1)
     throw Error{Fault::usage, "--codec-inner works inside machines: say how many ranks one has, with --levels node=8"};
+  if (options.inner && options.inner->gate > 0)
+    throw Error{Fault::usage, "gate= is for what travels between machines: leave it out of --codec-inner"};
   if (options.node > 1 && options.pipeline > 1)
     throw Error{Fault::usage, "--pipeline overlaps chunks of an all-reduce in one level: leave it off with --levels"};
   if (options.node > 1 && std::none_of(options.codecs.begin(), options.codecs.end(),

@@ -131,7 +131,7 @@ class RankReplay {
         units_->forget();
       }
       comm_.reset_traffic();
-      units_->spare_results(step > 0 || shared_loader_);
+      units_->spare_results(step > 0 || (shared_loader_ && S == Space::host));
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
         const auto buffer = units_->prepare(step, unit, true);
         // Now, because on the host the reduction overwrites what was loaded.

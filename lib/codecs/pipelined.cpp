@@ -210,13 +210,18 @@ std::unique_ptr<Reducer<Space::host>> make_pipelined_reducer(const CodecSpec& sp
                                                              Scheme scheme, const Layout& layout, int ranks,
                                                              Queue<Space::host> queue, std::size_t chunks,
                                                              TaskPool& threads) {
+  // The gate is for whole units: a chunk of one that is above it is compressed, however small it is.
+  if (spec.gates(4 * layout.elements)) return make_reducer<Space::host>(spec, codec, scheme, layout, ranks, queue);
+  CodecSpec of_chunks = spec;
+  of_chunks.gate = 0;
   const bool by_layout = spec.descriptor->by_layout;
   std::vector<PipelinedReducer::Part> parts;
   for (const auto& chunk : cut_into_chunks(layout, chunks, by_layout)) {
     auto own = made_for_layout(*spec.descriptor) ? make_codec<Space::host>(spec, chunk.layout) : codec;
-    parts.push_back({.first = chunk.first,
-                     .count = chunk.layout.elements,
-                     .reducer = make_reducer<Space::host>(spec, std::move(own), scheme, chunk.layout, ranks, queue)});
+    parts.push_back(
+        {.first = chunk.first,
+         .count = chunk.layout.elements,
+         .reducer = make_reducer<Space::host>(of_chunks, std::move(own), scheme, chunk.layout, ranks, queue)});
   }
   return std::make_unique<PipelinedReducer>(std::move(parts), threads, chunks);
 }

@@ -184,6 +184,13 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   if ((spec.way != Scheme::automatic || spec.gate > 0) && (descriptor.name == "none" || descriptor.name == "noop"))
     throw Error{Fault::usage, fmt::format("codec {} is a baseline, which has no other way; leave reduce= and gate= out",
                                           descriptor.name)};
+  if (spec.gate > 0 && (spec.own_momentum() || !descriptor.target.empty())) {
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {} has a momentum or an update of its own, which units below a gate would go without; "
+                    "leave gate= out{}",
+                    descriptor.name, spec.own_momentum() ? fmt::format(", or set {}=0", descriptor.momentum) : "")};
+  }
   if (spec.segment > 1 && spec.way != Scheme::alltoall) {
     throw Error{Fault::usage, fmt::format("codec {}: segment= is for the shards of reduce=alltoall; add "
                                           "reduce=alltoall, or leave it out",

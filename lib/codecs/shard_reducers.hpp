@@ -144,7 +144,7 @@ class AllToAllReducer final : public CodecReducer<S> {
     });
     in_phase(clock, Phase::communicate, queue, [&] { gather_->gather(comm, queue, *work.gathered); });
     in_phase(clock, Phase::decode, queue, [&] {
-      if (!this->needs_result()) return;
+      if (!this->needs_result() && !common_payloads().empty()) return;
       fill_zero(queue, gradient);
       for (int i = 0; i < p; ++i)
         codec.decode_add(queue, gather_->payloads()[static_cast<std::size_t>(i)], 1.0F, part(i), work.scratch);
@@ -161,7 +161,9 @@ class AllToAllReducer final : public CodecReducer<S> {
     for (auto& owner : owners_) owner->visit_state(visitor);
   }
   [[nodiscard]] std::span<const View<const std::byte, S>> common_payloads() const override {
-    return gather_ ? gather_->payloads() : std::span<const View<const std::byte, S>>{};
+    // Rank 0 decodes for all only where its shard, decoded first, is as large as any: the slowest rank counts.
+    const bool equal = shards_->cut().multiple == 1;
+    return gather_ && equal ? gather_->payloads() : std::span<const View<const std::byte, S>>{};
   }
   [[nodiscard]] typename Reducer<S>::Pattern pattern(Level /*level*/) const override { return {.shards = true}; }
   /// Values of all shards and of the mean, counted like the payload's bytes.

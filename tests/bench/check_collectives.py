@@ -70,6 +70,13 @@ def bench(capture, *flags, launch=(), reconstruction=True):
     return wanted, y, rows
 
 
+def rows_of(*arguments):
+    run = subprocess.run([GRADTOOL, "bench", *map(str, arguments), "-n", "1", "--threads", "1", "--csv", "-"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 0, run.stderr
+    return list(csv.DictReader(io.StringIO(run.stdout)))
+
+
 def refused(*arguments, word):
     run = subprocess.run([GRADTOOL, "bench", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines = [line for line in run.stderr.splitlines() if not line.startswith("Try ")]
@@ -405,6 +412,25 @@ def check_gate(folder):
         assert [everything[c] for c in columns] == [none[c] for c in columns], (dtype, everything, none)
         assert everything["reached"] == "false", everything
 
+    # The gate is for units: chunks of a pipeline are compressed where their unit is, and no codec touches what is below it.
+    dataset = pathlib.Path(__file__).parents[2] / "datasets/lenet5-fashion-mnist.h5"
+    for gate, is_gated in ((60000, False), (10 ** 9, True)):
+        rows = [rows_of(dataset, "--granularity", "model", "--codec", f"fp8{text}", "--timing", "concurrent", "--pipeline", "4")
+                for text in ("", f":gate={gate}")]
+        plain, gated = (next(r for r in of if r["codec"] == "fp8" and int(r["pipeline"]) > 1) for of in rows)
+        whole = next(r for r in rows[1] if r["codec"] == "none")
+        like = whole if is_gated else plain
+        assert (gated["payload_bytes"], gated["nmse"]) == (like["payload_bytes"], like["nmse"]), (gate, gated, like)
+    isolated, _, _ = bench(dataset, "--codec", f"qsgd:gate={10 ** 9}", reconstruction=False)
+    assert float(isolated["codec_nmse"]) == 0 and isolated["variance_nmse"] == "", isolated
+    # A division of what came takes as long with 256 ranks as with 4.
+    modelled = rows_of(capture, "--granularity", "tensor", "--codec", f"topk:ratio=0.01,gate={10 ** 9}", "--timing", "isolated",
+                       "--network", "10gbe", "--nodes", "4,256")
+    decode = {(r["aggregation"], r["ranks"]): float(r["decode_us_median"]) for r in modelled
+              if r["codec"] == "topk" and r["time_source"] == "modelled"}
+    for way in {way for way, _ in decode}:
+        assert decode[way, "256"] == decode[way, "4"], decode
+
 
 def check_refusals(folder):
     capture = folder / "refused.h5"
@@ -417,6 +443,9 @@ def check_refusals(folder):
     refused(capture, "--levels", "node=4", "--codec", "bf16", word="two machines at least")
     refused(capture, "--levels", "4", "--codec", "bf16", word="node=8")
     refused(capture, "--codec-inner", "bf16", "--codec", "bf16", word="--levels")
+    refused(capture, "--levels", "node=2", "--codec", "bf16", "--codec-inner", "bf16:gate=100", word="leave it out of --codec-inner")
+    for codec in ("dgc:momentum=0.9,gate=100", "dion2:gate=100", "demo:gate=100", "dion:gate=100"):
+        refused(capture, "--codec", codec, word="leave gate= out")
     refused(capture, "--levels", "node=2", "--codec", "powersgd", word="way of its own")
     refused(capture, "--levels", "node=2", "--codec", "oktopk", word="way of its own")
     refused(capture, "--levels", "node=2", "--codec", "qgz", word="qgz:node=")
