@@ -193,7 +193,7 @@ void set_gates(std::span<ResultRow> modelled) {
   }
   for (auto& [codec, pairs] : sizes) {
     const double gate = Cut{std::move(pairs)}.gate;
-    for (ResultRow* row : swept[codec]) row->gate_bytes = gate;
+    for (ResultRow* row : swept[codec]) row->gate_bytes = std::max(gate, static_cast<double>(row->codec.gate));
   }
 }
 
