@@ -28,7 +28,7 @@ struct StudyOptions {
 /// all analyses have the same scope. One thread reads (HDF5 allows no more), `threads` compute.
 ///
 /// The file is read once for the analyses that take ranges of elements and once for those that take whole gradients.
-/// Each thread needs `part_bytes` or a little more of memory for the former, and six times the float32 size of the
+/// Each thread needs `part_bytes` or a little more of memory for the former, and ten times the float32 size of the
 /// largest tensor for the latter; PearsonSums keeps about 64 MiB for the current tensor. Memory does not
 /// depend on the size of the file. Returns false when `progress` stopped the study; the analyses then hold no usable
 /// results.

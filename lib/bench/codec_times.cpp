@@ -83,6 +83,7 @@ void set_times(ResultRow& row, const PhaseSummary& encode, const PhaseSummary& d
 double read_beside(const ResultRow& row, const MemoryPasses& passes, double cache) {
   double elements = 0.0;
   for (const UnitProfile& unit : row.units) {
+    if (unit.gated) continue;
     const std::size_t span = passes.again == ReadAgain::unit ? unit.elements : unit.largest_tensor;
     const double encoded = row.encoded_share() * static_cast<double>(span);
     if (passes.again != ReadAgain::never && 4.0 * encoded > cache) elements += encoded;
@@ -191,15 +192,22 @@ MemoryFloor memory_floor(const ResultRow& row, double cache) {
   // Of a reduce-scatter a rank keeps its shard.
   const double kept = row.op == Collective::reduce_scatter ? n / row.measured_ranks : n;
   if (row.codec.name() == "noop") return {};
-  if (row.codec.name() == "none") {
-    const bool averages = row.op == Collective::all_reduce || row.op == Collective::reduce_scatter;
-    const double divided = averages && row.baseline_dtype == "f32" ? 8.0 * kept : 0.0;
-    return {.encode = 0.0, .decode = divided, .decode_fixed = divided};
+  const bool averages = row.op == Collective::all_reduce || row.op == Collective::reduce_scatter;
+  const double division = averages && row.baseline_dtype == "f32" ? 8.0 : 0.0;  // bytes an element, uncompressed
+  if (row.codec.name() == "none") return {.encode = 0.0, .decode = division * kept, .decode_fixed = division * kept};
+  // Units below the codec's gate go as those of `none`.
+  double gated = 0.0, gated_payload = 0.0;
+  for (const UnitProfile& unit : row.units) {
+    if (!unit.gated) continue;
+    gated += static_cast<double>(unit.elements) / n;
+    gated_payload += unit.bytes.payload;
   }
+  const double divided = division * kept * gated;
   // In two levels a rank codes a shard. The row's payload counts what is sent inside machines as well and is left out.
   const double coded = row.inner ? 1.0 / row.level_node : 1.0;
-  const double payload = row.inner ? 0.0 : row.bytes->payload;
-  const double encoded = coded * row.encoded_share() * n;
+  const double payload = row.inner ? 0.0 : row.bytes->payload - gated_payload;
+  const double encoded = coded * row.encoded_share() * n * (1.0 - gated);
+  const double written = 4.0 * coded * kept * (1.0 - gated);
   MemoryPasses passes = memory_passes(*row.codec.descriptor, row.codec.params);
   if (row.codec.feedback() != Feedback::off) {  // the residual is added to every element
     ++passes.kept;
@@ -210,8 +218,8 @@ MemoryFloor memory_floor(const ResultRow& row, double cache) {
   if (!row.reached || row.inner) passes = {.reads = passes.reads};
   const double payloads = decodes_every_rank(row) ? row.measured_ranks : 1.0;
   return {.encode = passes.encode_bytes(encoded, read_beside(row, passes, cache)) + payload,
-          .decode = payloads * payload + 4.0 * coded * kept,
-          .decode_fixed = 4.0 * coded * kept};
+          .decode = payloads * payload + written + divided,
+          .decode_fixed = written + divided};
 }
 
 std::string memory_floor_words(const CodecDescriptor& codec) {

@@ -82,19 +82,26 @@ bool is_codec(const ResultRow& row) {
   return row.codec.name() != "none" && row.codec.name() != "noop";
 }
 
+/// The part of the raw bytes in units that go uncompressed, by the codec's own gate or by the modelled one.
+double gated_share(const ResultRow& row, const ResultRow& none) {
+  double bytes = 0.0, gated = 0.0;
+  for (std::size_t u = 0; u < row.units.size(); ++u) {
+    const double raw = none.units[u].bytes.payload;
+    bytes += raw;
+    if (row.units[u].gated) gated += raw;
+  }
+  return bytes > 0.0 ? gated / bytes : 0.0;
+}
+
 /// Sends the units below the gate as `none` does.
 void leave_small_units(ResultRow& row, const ResultRow& none, const Cut& cut) {
   ResultRow gated = row;
-  double encode = 0.0, decode = 0.0, bytes = 0.0, left = 0.0;
-  for (std::size_t i = 0; i < cut.pairs.size(); ++i) {
-    const UnitPair& pair = cut.pairs[i];
-    bytes += pair.times.bytes;
-    if (i < cut.first) {
-      left += pair.times.bytes;
-      gated.units[pair.unit] = none.units[pair.unit];
-      gated.units[pair.unit].gated = true;
-    }
+  for (std::size_t i = 0; i < cut.first; ++i) {
+    const std::size_t unit = cut.pairs[i].unit;
+    gated.units[unit] = none.units[unit];
+    gated.units[unit].gated = true;
   }
+  double encode = 0.0, decode = 0.0;
   for (const UnitProfile& unit : gated.units) {
     encode += unit.encode;
     decode += unit.decode;
@@ -108,7 +115,7 @@ void leave_small_units(ResultRow& row, const ResultRow& none, const Cut& cut) {
   scale(*gated.encode, encode);
   scale(*gated.decode, decode);
   set_modelled_times(gated);
-  gated.gated_share = bytes > 0.0 ? left / bytes : 0.0;
+  gated.gated_share = gated_share(gated, none);
   if (judged_seconds(gated) < judged_seconds(row)) row = std::move(gated);
 }
 
@@ -188,6 +195,7 @@ void set_gates(std::span<ResultRow> modelled) {
       continue;
     }
     const Cut cut{std::move(pairs)};
+    row.gated_share = gated_share(row, *none);
     row.gate_bytes = std::max(cut.gate, static_cast<double>(row.codec.gate));
     if (cut.first > 0 && cut.first < cut.pairs.size()) leave_small_units(row, *none, cut);
   }

@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory() as folder:
     # A sanitizer's shadow memory and quarantine are not what is measured here.
     if "GRADTOOL_SANITIZED" in os.environ:
         sys.exit(77)
-    # docs/analysis.md: 40 MiB for the program, and for each thread 60 MiB or six times the largest tensor.
+    # docs/analysis.md: 40 MiB for the program, and for each thread 60 MiB or ten times the largest tensor.
     assert large < (40 + THREADS * 60) * MIB, large
     assert crowd < (40 + THREADS * 60) * MIB, crowd
     assert large - small < 24 * MIB, (small, large)

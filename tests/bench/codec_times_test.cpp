@@ -168,6 +168,16 @@ TEST(MemoryFloor, BaselinesAndShardsMoveLess) {
   EXPECT_EQ(memory_floor(shard).decode, kElements + 1000.0);
 }
 
+TEST(MemoryFloor, UnitsBelowTheGateMoveWhatNoneMoves) {
+  ResultRow row = timed_row("int8:gate=8192", 1000.0 + kElements);
+  row.units[0] = {.elements = kElements / 4, .bytes = {.payload = kElements}, .gated = true};
+  row.units[1].elements = kElements - kElements / 4;
+  EXPECT_EQ(memory_floor(row).encode, 3.0 * kElements + 1000.0);
+  EXPECT_EQ(memory_floor(row).decode, kRanks * 1000.0 + 3.0 * kElements + 2.0 * kElements);
+  row.baseline_dtype = "bf16";
+  EXPECT_EQ(memory_floor(row).decode, kRanks * 1000.0 + 3.0 * kElements);
+}
+
 TEST(MemoryFloor, InAGatherTheResultIsWrittenOnceHoweverManyRanks) {
   ResultRow row = timed_row("int8");
   ASSERT_EQ(row.scheme, Scheme::gather);

@@ -94,6 +94,16 @@ TEST(Gate, UnitsBelowItGoAsNoneSendsThem) {
   EXPECT_LT(row.gate_bytes.value(), 40'000.0);
 }
 
+TEST(Gate, TheShareHasTheUnitsBelowTheCodecsOwn) {
+  std::vector<ResultRow> rows{measured("none", {1'000.0, 100'000.0}, 1, 1.0),
+                              measured("fp16:gate=2048", {1'000.0, 100'000.0}, 2, 0.25)};
+  rows[1].units[0] = rows[0].units[0];
+  rows[1].units[0].gated = true;
+  const auto found = modelled(rows);
+  EXPECT_NEAR(found[1].gated_share, 1'000.0 / 101'000.0, 1e-12);
+  EXPECT_EQ(found[0].gated_share, 0.0);
+}
+
 TEST(Gate, UnitsBelowItRideTheLibraryBelowTheHook) {
   // A broadcast of the hook is a chain: 7 latencies among 8 ranks; that of gloo goes through a tree, 4 of its own.
   std::vector<ResultRow> rows{measured("none", {10.0, 1e6}, 1, 1.0), measured("fp16", {10.0, 1e6}, 2, 0.25)};
