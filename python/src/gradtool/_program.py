@@ -68,7 +68,8 @@ def _pandas() -> Any:
 
 
 def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = None, **options: Any) -> Any:
-    """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV.
+    """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV, and behind
+    them one for each parameter of a codec (`params.ratio`), numbers as numbers, empty for codecs that have no such parameter.
 
     `codec`, or `codecs`, is a text, a class or an object with encode and decode or with reduce (docs/prototypes.md), or a list of these;
     all codecs if it is left out. A prototype has the row `python` with its class in `params`.
@@ -89,7 +90,19 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
     with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
         run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
-        return pandas.read_csv(csv)
+        return _with_parameters(pandas.read_csv(csv))
+
+
+def _with_parameters(rows: Any) -> Any:
+    """The rows with the parts of `params` as columns of their own."""
+    pandas = _pandas()
+    parts = [dict(part.split("=", 1) for part in str(text).split(",") if "=" in part) for text in rows["params"]]
+    wide = pandas.DataFrame(parts, index=rows.index)
+    for name in wide:
+        numbers = pandas.to_numeric(wide[name], errors="coerce")
+        if numbers.notna().equals(wide[name].notna()):
+            wide[name] = numbers
+    return rows.join(wide.add_prefix("params."))
 
 
 def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
