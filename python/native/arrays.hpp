@@ -16,6 +16,9 @@
 #include "lib/core/error.hpp"
 #include "lib/core/state.hpp"
 #include "lib/core/view.hpp"
+#if defined(GT_PYTHON_EMULATED_CUDA)
+#include "kernels/cuda/runtime.hpp"
+#endif
 
 namespace gradtool {
 enum class Scheme : std::uint8_t;
@@ -27,8 +30,27 @@ namespace gradtool::python {
 
 namespace nb = nanobind;
 
+/// The emulated GPU has the host's memory (emulation/README.md): its arrays are those of the CPU, so that tests can try
+/// the GPU's side.
+#if defined(GT_PYTHON_EMULATED_CUDA)
+inline constexpr bool kEmulatedCuda = true;
+#else
+inline constexpr bool kEmulatedCuda = false;
+#endif
+/// The end of a call waits for the emulated GPU, because PyTorch reads the host's memory without asking a stream.
+struct EmulatedCallEnds {
+  EmulatedCallEnds() = default;
+  EmulatedCallEnds(const EmulatedCallEnds&) = delete;
+  EmulatedCallEnds& operator=(const EmulatedCallEnds&) = delete;
+  ~EmulatedCallEnds() { wait(); }
+  static void wait() {
+#if defined(GT_PYTHON_EMULATED_CUDA)
+    cuda::synchronize_device();
+#endif
+  }
+};
 template <Space S>
-using Device = std::conditional_t<S == Space::host, nb::device::cpu, nb::device::cuda>;
+using Device = std::conditional_t<S == Space::host || kEmulatedCuda, nb::device::cpu, nb::device::cuda>;
 template <class T, Space S>
 using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, Device<S>>;
 

@@ -132,10 +132,11 @@ void add_codec(nb::module_& module, const char* name) {
       .def_prop_ro("payload_bytes", &Class::payload_bytes)
       .def("encode", &Class::encode, "values"_a, "payload"_a, "weight"_a.none(), "second_moment"_a.none(), "seed"_a,
            "step"_a, "rank"_a, "tensor"_a, "iteration"_a, "learning_rate_ratio"_a, "stream"_a = 0,
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<nb::gil_scoped_release, EmulatedCallEnds>())
       .def("decode_add", &Class::decode_add, "payload"_a, "factor"_a, "out"_a, "stream"_a = 0,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("decode", &Class::decode, "payload"_a, "out"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<nb::gil_scoped_release, EmulatedCallEnds>())
+      .def("decode", &Class::decode, "payload"_a, "out"_a, "stream"_a = 0,
+           nb::call_guard<nb::gil_scoped_release, EmulatedCallEnds>())
       .def("reset", &Class::reset, "stream"_a = 0)
       .def("save", &Class::save)
       .def("restore", &Class::restore, "saved"_a);

@@ -80,6 +80,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   module.attr("has_cuda") = GT_HAS_CUDA != 0;
+  module.attr("emulated_cuda") = kEmulatedCuda;
   module.def(
       "codecs",
       [] {

@@ -78,6 +78,7 @@ class CallbackCommunicator final : public RingCommunicator<S> {
     ++this->traffic_.collectives;
     this->traffic_.bytes_sent += bytes;
     this->traffic_.messages_sent += bytes > 0 ? 1 : 0;
+    EmulatedCallEnds::wait();
     const nb::gil_scoped_acquire python;
     all_reduce_(lent<S>(inout));
   }
@@ -88,6 +89,7 @@ class CallbackCommunicator final : public RingCommunicator<S> {
 
  protected:
   void transfer(Queue<S> /*queue*/, int to, ConstBytes out, int from, Bytes in) override {
+    EmulatedCallEnds::wait();
     const nb::gil_scoped_acquire python;
     exchange_(to, lent<S>(out), from, lent<S>(in));
   }
@@ -197,7 +199,8 @@ void add_reducer(nb::module_& module, const char* ranks, const char* reducer) {
                     const std::string&>(),
            "ranks"_a, "spec"_a, "tensors"_a, "scheme"_a, "stream"_a = 0, "op"_a = "all-reduce", nb::keep_alive<1, 2>())
       .def("reduce", &Class::reduce, "values"_a, "weight"_a.none(), "second_moment"_a.none(), "seed"_a, "step"_a,
-           "tensor"_a, "iteration"_a, "learning_rate_ratio"_a, "stream"_a = 0, nb::call_guard<nb::gil_scoped_release>())
+           "tensor"_a, "iteration"_a, "learning_rate_ratio"_a, "stream"_a = 0,
+           nb::call_guard<nb::gil_scoped_release, EmulatedCallEnds>())
       .def_prop_ro("payload_bytes", &Class::payload_bytes)
       .def_prop_ro("note", &Class::note)
       .def_prop_ro("reached", &Class::reached)
