@@ -268,32 +268,32 @@ class AdaCompCodec final : public Codec<Space::host> {
   std::size_t n_;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "conv",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "50",
-                                  .min = 1,
-                                  .max = AdaCompBins::kLongest,
-                                  .search = "12|50|200|800",
-                                  .meaning = "elements of a bin in convolutions"},
-                                 {.name = "other",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "500",
-                                  .min = 1,
-                                  .max = AdaCompBins::kLongest,
-                                  .search = "125|500|2000|8000",
-                                  .meaning = "elements of a bin in all other tensors"},
-                                 {.name = "s",
-                                  .default_value = "2",
-                                  .min = 1.0,
-                                  .max = 100.0,
-                                  .meaning = "H = residue + s times the gradient is what must reach the bin's largest; "
-                                             "larger sends more"}};
+constexpr ParamInfo kParams[] = {
+    {.name = "conv",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "50",
+     .min = 1,
+     .max = AdaCompBins::kLongest,
+     .search = "12|50|200|800",
+     .meaning = "elements of a bin in convolutions"},
+    {.name = "other",
+     .kind = ParamInfo::Kind::integer,
+     .default_value = "500",
+     .min = 1,
+     .max = AdaCompBins::kLongest,
+     .search = "125|500|2000|8000",
+     .meaning = "elements of a bin in all other tensors"},
+    {.name = "s",
+     .default_value = "2",
+     .min = 1.0,
+     .max = 100.0,
+     .meaning = "an element is sent when its residue plus s times its gradient reaches its bin's largest"}};
 
 }  // namespace
 
 extern constinit const CodecDescriptor adacomp_codec{
     .name = "adacomp",
-    .summary = "ternary values of what comes near the largest of its bin, with a residue that adapts the number sent",
+    .summary = "sends the signs of elements that come near the largest of their bin; the rest waits in a residue",
     .reference = "Chen et al., AdaComp, AAAI 2018, arXiv 1712.02679",
     .params = kParams,
     .aggregation = Aggregation::gather,

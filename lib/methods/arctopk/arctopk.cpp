@@ -42,7 +42,8 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor arctopk_codec{
     .name = "arctopk",
-    .summary = "the same rows on all ranks, chosen by a shared random projection, summed by the all-reduce",
+    .summary =
+        "sends the same rows on all ranks, chosen by a shared random projection, so that an all-reduce adds them",
     .reference = "ARC-Top-K, arXiv 2510.26709",
     .params = kParams,
     .aggregation = Aggregation::own,

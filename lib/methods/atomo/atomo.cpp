@@ -228,7 +228,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor atomo_codec{
     .name = "atomo",
-    .summary = "a few singular triplets of each matrix, drawn so that the mean is the gradient",
+    .summary = "sends a few singular triplets of each matrix, drawn so that their mean is the gradient",
     .reference = "Wang et al., ATOMO, NeurIPS 2018, arXiv 1806.04090",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -46,7 +46,7 @@ class Bf16 final : public Codec<Space::host> {
 
 extern constinit const CodecDescriptor bf16_codec{
     .name = "bf16",
-    .summary = "bfloat16 cast, summed by the all-reduce with rounding at every hop",
+    .summary = "casts to bfloat16; the all-reduce adds the casts and rounds at every hop",
     .reference = "Intel, BFLOAT16 Hardware Numerics Definition, 2018; PyTorch's bf16 communication hook",
     .params = {},
     .aggregation = Aggregation::sum,

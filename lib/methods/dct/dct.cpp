@@ -208,7 +208,7 @@ constexpr ParamInfo kParams[] = {{.name = "ratio",
 
 extern constinit const CodecDescriptor dct_codec{
     .name = "dct",
-    .summary = "a magnitude threshold that is a top-k quantile at first and then stays for many steps",
+    .summary = "sends what exceeds a threshold, which is set by top-k and then kept for many steps",
     .reference =
         "Gupta et al., Training Recommender Systems at Scale: Dynamic Communication Thresholding, KDD 2021, "
         "arXiv 2010.08899",

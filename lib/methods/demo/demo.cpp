@@ -255,7 +255,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor demo_codec{
     .name = "demo",
-    .summary = "the largest cosine coefficients of chunks of a momentum that every rank keeps for itself",
+    .summary = "sends the largest cosine coefficients of chunks of a momentum that every rank keeps for itself",
     .reference = "Peng, Quesnelle, Kingma, DeMo: Decoupled Momentum Optimization, 2024, arXiv 2411.19870; bloc97/DeMo",
     .params = kParams,
     .aggregation = Aggregation::own,

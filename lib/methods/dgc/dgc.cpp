@@ -358,7 +358,8 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor dgc_codec{
     .name = "dgc",
-    .summary = "top-k of accumulated velocity by a sampled threshold: momentum correction, factor masking, clipping",
+    .summary =
+        "sends the largest elements of an accumulated velocity: top-k with momentum correction, masking and clipping",
     .reference = "Lin et al., Deep Gradient Compression, ICLR 2018, arXiv 1712.01887",
     .params = kParams,
     .aggregation = Aggregation::gather,

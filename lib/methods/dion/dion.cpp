@@ -76,7 +76,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor dion_codec{
     .name = "dion",
-    .summary = "orthonormal low-rank updates of momentum that every rank keeps for itself, summed as factors",
+    .summary = "sends low-rank factors of an orthonormal update of a momentum that every rank keeps for itself",
     .reference = "Ahn et al., Dion: distributed orthonormalized updates, arXiv 2504.05295",
     .params = kParams,
     .aggregation = Aggregation::own,

@@ -40,7 +40,7 @@ void row_keys(Queue<Space::host> queue, const format::DrawKey& key, HostView<std
 extern constinit const CodecDescriptor dion2_codec{
     .name = "dion2",
     .summary =
-        "the same rows on all ranks of a momentum that each keeps for itself; what is sent decays, the rest waits",
+        "sends the same rows on all ranks of a momentum that every rank keeps for itself; other rows wait and grow",
     .reference = "Ahn, Amsel, Langford, Dion2: a simple method to shrink matrix in Muon, arXiv 2512.16928",
     .params = kParams,
     .aggregation = Aggregation::own,

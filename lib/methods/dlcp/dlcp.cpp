@@ -293,7 +293,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor dlcp_codec{
     .name = "dlcp",
-    .summary = "packets over a channel that may lose a bounded share, the unimportant ones first",
+    .summary = "sends everything over a channel that may lose a bounded share, the unimportant packets first",
     .reference = "Wang et al., DLCP, arXiv 2008.08445; MLT, NSDI 2024 (emulation)",
     .params = kParams,
     .aggregation = Aggregation::gather,

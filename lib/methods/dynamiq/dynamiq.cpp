@@ -28,7 +28,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor dynamiq_codec{
     .name = "dynamiq",
-    .summary = "a ring that encodes partial sums again at every hop, with 2, 4 or 8 bits by what a super-group weighs",
+    .summary = "sends partial sums round a ring in 2, 4 or 8 bits, with more bits for what weighs more",
     .reference = "Han et al., DynamiQ, SIGCOMM 2026, arXiv 2602.08923",
     .params = kParams,
     .aggregation = Aggregation::own,

@@ -5,7 +5,7 @@ namespace gradtool {
 
 extern constinit const CodecDescriptor efsignsgd_codec{
     .name = "efsignsgd",
-    .summary = "signs and the mean magnitude of each tensor, with error feedback",
+    .summary = "sends signs and the mean magnitude of each tensor, with error feedback",
     .reference = "Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, arXiv 1901.09847, algorithm 2",
     .params = {},
     .aggregation = Aggregation::gather,

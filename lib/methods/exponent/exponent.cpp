@@ -411,7 +411,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor exponent_codec{
     .name = "exponent",
-    .summary = "lossless: exponents entropy-coded by rANS, signs and mantissas as they are",
+    .summary = "lossless: sends exponents entropy-coded by rANS, signs and mantissas as they are",
     .reference =
         "Ma et al., UCCL-Zip, 2026, arXiv 2604.17172; Hershcovitch et al., ZipNN, 2024, arXiv 2411.05239; "
         "Zhang et al., DFloat11, 2025, arXiv 2504.11651; Johnson, dietGPU, 2022",

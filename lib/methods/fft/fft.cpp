@@ -230,7 +230,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor fft_codec{
     .name = "fft",
-    .summary = "strongest frequencies as range-based floats, with a bitmap",
+    .summary = "sends the strongest frequencies as range-based floats, and a bitmap of which they are",
     .reference = "Wang et al., FFT-based Gradient Sparsification, HPDC 2020, arXiv 1811.08596",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -61,7 +61,7 @@ constexpr ParamInfo kParams[] = {{.name = "scale_log2",
 
 extern constinit const CodecDescriptor fp16_codec{
     .name = "fp16",
-    .summary = "binary16 cast, summed by the all-reduce with rounding at every hop",
+    .summary = "casts to binary16; the all-reduce adds the casts and rounds at every hop",
     .reference = "IEEE 754 binary16; PyTorch's fp16 communication hook",
     .params = kParams,
     .aggregation = Aggregation::sum,

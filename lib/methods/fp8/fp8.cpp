@@ -149,7 +149,7 @@ std::unique_ptr<Codec<Space::host>> make(const Params& params) {
 
 extern constinit const CodecDescriptor fp8_codec{
     .name = "fp8",
-    .summary = "8-bit floats with a float32 scale per block",
+    .summary = "sends 8-bit floats, with a float32 scale for each block",
     .reference =
         "Micikevicius et al., FP8 Formats for Deep Learning, 2022, arXiv 2209.05433; rows: torchft's quantised "
         "all-reduce",

@@ -83,7 +83,7 @@ std::unique_ptr<Reducer<Space::host>> make_gradiveq_reducer(const ReducerSetup<S
 
 extern constinit const CodecDescriptor gradiveq_codec{
     .name = "gradiveq",
-    .summary = "slices of convolution gradients in a basis of principal components, summed by the all-reduce",
+    .summary = "sends slices of convolution gradients in a basis of principal components, which an all-reduce adds",
     .reference = "Yu et al., GradiVeQ, NeurIPS 2018, arXiv 1811.03617",
     .params = kParams,
     .aggregation = Aggregation::own,

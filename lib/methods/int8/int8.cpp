@@ -77,7 +77,7 @@ constexpr ParamInfo kParams[] = {{.name = "bits",
 
 extern constinit const CodecDescriptor int8_codec{
     .name = "int8",
-    .summary = "integers of 8, 6 or 4 bits in blocks that share a scale",
+    .summary = "sends integers of 8, 6 or 4 bits, with a scale for each block",
     .reference =
         "the plain quantised all-reduce that methods are compared with; scale=f16: QuickReduce, as in vLLM, 2025",
     .params = kParams,

@@ -309,7 +309,8 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor iwp_codec{
     .name = "iwp",
-    .summary = "gradients that matter to their weight, picked by a few ranks for all, summed on a ring",
+    .summary =
+        "sends gradients that are large beside their weight, at places that a few ranks pick for all, round a ring",
     .reference = "Cheng and Xu, arXiv 1901.01544 (reconstruction)",
     .params = kParams,
     .aggregation = Aggregation::own,

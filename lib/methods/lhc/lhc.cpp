@@ -94,7 +94,7 @@ class HostSteps {
 
 extern constinit const CodecDescriptor lhc_codec{
     .name = "lhc",
-    .summary = "sparse gradients in hash tables that add, decoded exactly by peeling",
+    .summary = "sends sparse gradients in hash tables that an all-reduce adds; peeling finds the sums exactly",
     .reference = "Li et al., lossless homomorphic compression, arXiv 2402.07529",
     .params = kParams,
     .aggregation = Aggregation::own,

@@ -92,7 +92,7 @@ std::unique_ptr<Codec<Space::host>> make(const Params& p) {
 
 extern constinit const CodecDescriptor mx_codec{
     .name = "mx",
-    .summary = "OCP microscaling formats: 4 to 8 bits with a power-of-two scale per 32 elements",
+    .summary = "sends OCP microscaling formats: 4 to 8 bits an element, and a power-of-two scale for every 32",
     .reference =
         "OCP Microscaling Formats (MX) v1.0, 2023; Rouhani et al., arXiv 2310.10537; e3m0: Douillard et al., Streaming "
         "DiLoCo, 2025, arXiv 2501.18512",

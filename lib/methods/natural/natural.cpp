@@ -76,7 +76,7 @@ class NaturalCodec final : public Codec<Space::host> {
 
 extern constinit const CodecDescriptor natural_codec{
     .name = "natural",
-    .summary = "signs and exponents alone: every element goes to a power of two, without bias",
+    .summary = "sends signs and exponents alone: every element is drawn to a power of two beside it, without bias",
     .reference = "Horvath et al., Natural Compression for Distributed Deep Learning, 2019, arXiv 1905.10988",
     .params = {},
     .aggregation = Aggregation::gather,

@@ -334,7 +334,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor nvfp4_codec{
     .name = "nvfp4",
-    .summary = "4-bit floats in blocks of 16 with an 8-bit scale each, and a float32 scale for all",
+    .summary = "sends 4-bit floats, with an 8-bit scale for every 16 and a float32 scale for all",
     .reference = "NVIDIA, Pretraining Large Language Models with NVFP4, 2025, arXiv 2509.25149; TransformerEngine",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -129,7 +129,7 @@ constexpr ParamInfo kParams[] = {{.name = "ratio",
 
 extern constinit const CodecDescriptor oktopk_codec{
     .name = "oktopk",
-    .summary = "sparse all-reduce of the top k of the sum, in regions that ranks own, with error feedback",
+    .summary = "sends the k largest elements of the sum, found in regions that ranks own, with error feedback",
     .reference = "Li and Hoefler, Ok-Topk, PPoPP 2022",
     .params = kParams,
     .aggregation = Aggregation::own,

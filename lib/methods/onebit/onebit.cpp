@@ -195,7 +195,7 @@ constexpr ParamInfo kParams[] = {{.name = "means",
 
 extern constinit const CodecDescriptor onebit_codec{
     .name = "onebit",
-    .summary = "signs and two means per column, with error feedback",
+    .summary = "sends signs and the two means of each column, with error feedback",
     .reference = "Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -176,8 +176,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor optireduce_codec{
     .name = "optireduce",
-    .summary =
-        "a transpose all-reduce that does not wait for the last packets, rotated so that all elements bear the loss",
+    .summary = "sends rotated shards to owners that do not wait for the last packets; all elements share the loss",
     .reference = "Warraich et al., OptiReduce, NSDI 2025, arXiv 2310.06993 (emulation)",
     .params = kParams,
     .aggregation = Aggregation::own,

@@ -35,7 +35,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor powersgd_codec{
     .name = "powersgd",
-    .summary = "low-rank factors from one power iteration a step, summed by the all-reduce, with error feedback",
+    .summary = "sends low-rank factors from one power iteration a step, which an all-reduce adds, with error feedback",
     .reference = "Vogels et al., PowerSGD, NeurIPS 2019, arXiv 1905.13727",
     .params = kParams,
     .aggregation = Aggregation::own,

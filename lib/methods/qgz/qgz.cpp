@@ -65,7 +65,7 @@ std::unique_ptr<Reducer<Space::host>> make_qgz_reducer(const ReducerSetup<Space:
 
 extern constinit const CodecDescriptor qgz_codec{
     .name = "qgz",
-    .summary = "4-bit integers in a two-level all-to-all, then an 8-bit all-gather",
+    .summary = "sends 4-bit integers by an all-to-all in two levels, then 8-bit integers by an all-gather",
     .reference = "Wang et al., ZeRO++, 2023, arXiv 2306.10209, section 3.3 (qgZ)",
     .params = kParams,
     .aggregation = Aggregation::own,

@@ -76,7 +76,7 @@ constexpr ParamInfo kParams[] = {{.name = "bits",
 
 extern constinit const CodecDescriptor qsgd_codec{
     .name = "qsgd",
-    .summary = "stochastic quantisation to a few levels per bucket, bit-packed",
+    .summary = "sends each element rounded at random to one of a few levels of its bucket, bit-packed",
     .reference = "Alistarh et al., QSGD, NeurIPS 2017, arXiv 1610.02132",
     .params = kParams,
     .aggregation = Aggregation::gather,

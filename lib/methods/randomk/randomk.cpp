@@ -109,7 +109,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor randomk_codec{
     .name = "randomk",
-    .summary = "k elements drawn alike on all ranks, summed by the all-reduce, with error feedback",
+    .summary = "sends k elements that all ranks draw alike, so that an all-reduce adds them, with error feedback",
     .reference = "Stich et al., Sparsified SGD with Memory, NeurIPS 2018; Wangni et al., NeurIPS 2018",
     .params = kParams,
     .aggregation = Aggregation::sum,

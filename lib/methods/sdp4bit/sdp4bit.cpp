@@ -173,7 +173,7 @@ constexpr ParamInfo kParams[] = {{.name = "bits",
 
 extern constinit const CodecDescriptor sdp4bit_codec{
     .name = "sdp4bit",
-    .summary = "4- or 8-bit integers in blocks, after a Hadamard rotation of every 32 elements",
+    .summary = "sends 4- or 8-bit integers in blocks, after a Hadamard rotation of every 32 elements",
     .reference = "Jia et al., SDP4Bit, NeurIPS 2024, arXiv 2410.15526; COCCL",
     .params = kParams,
     .aggregation = Aggregation::gather,

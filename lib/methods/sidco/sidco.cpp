@@ -261,7 +261,8 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor sidco_codec{
     .name = "sidco",
-    .summary = "a threshold read off fitted tails in a few stages, without sorting, with error feedback",
+    .summary =
+        "sends what exceeds a threshold that fitted tails give in a few stages, without sorting, with error feedback",
     .reference = "Abdelmoniem et al., SIDCo, MLSys 2021, arXiv 2101.10761",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -79,7 +79,7 @@ constexpr ParamInfo kParams[] = {{.name = "momentum",
 
 extern constinit const CodecDescriptor signsgd_codec{
     .name = "signsgd",
-    .summary = "signs, one bit each way, decided by the majority of ranks",
+    .summary = "sends signs, one bit each way; the majority of ranks decides",
     .reference = "Bernstein et al., signSGD, ICML 2018, arXiv 1802.04434; with majority vote, ICLR 2019, 1810.05291",
     .params = kParams,
     .aggregation = Aggregation::own,

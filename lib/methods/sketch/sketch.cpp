@@ -105,7 +105,7 @@ class HostSteps {
 
 extern constinit const CodecDescriptor sketch_codec{
     .name = "sketch",
-    .summary = "sum count sketches, then the exact values of the elements that look largest",
+    .summary = "sends count sketches, whose sum tells which elements are large, and then these exactly",
     .reference = "Ivkin et al., Sketched-SGD, NeurIPS 2019, arXiv 1903.04488",
     .params = kParams,
     .aggregation = Aggregation::own,

@@ -220,7 +220,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor sparseloco_codec{
     .name = "sparseloco",
-    .summary = "the largest 64 of every chunk of 4096 elements in 14 bits each, with decaying error feedback",
+    .summary = "sends the largest 64 of every chunk of 4096 elements in 14 bits each, with decaying error feedback",
     .reference =
         "Sarfi et al., SparseLoCo, 2025, arXiv 2508.15706; Lidin et al., Covenant-72B, 2026, arXiv 2603.08163; templar",
     .params = kParams,

@@ -159,7 +159,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor terngrad_codec{
     .name = "terngrad",
-    .summary = "-1, 0 or +1 times a scale per tensor, drawn so that the expectation is the clipped gradient",
+    .summary = "sends -1, 0 or +1 times a scale of the tensor, drawn so that the expectation is the clipped gradient",
     .reference = "Wen et al., TernGrad, NeurIPS 2017, arXiv 1705.07878, equations 4 and 12",
     .params = kParams,
     .aggregation = Aggregation::gather,

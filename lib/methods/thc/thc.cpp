@@ -266,7 +266,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor thc_codec{
     .name = "thc",
-    .summary = "rotated, rounded to a shared table of whole numbers, and summed without decoding",
+    .summary = "sends rotated values rounded to a shared table of whole numbers, which are added without decoding",
     .reference = "Li et al., THC, NSDI 2024, arXiv 2302.08545",
     .params = kParams,
     .aggregation = Aggregation::own,

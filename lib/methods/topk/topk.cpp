@@ -73,7 +73,7 @@ constexpr ParamInfo kParams[] = {{.name = "ratio",
 
 extern constinit const CodecDescriptor topk_codec{
     .name = "topk",
-    .summary = "the k largest magnitudes, exactly, with error feedback",
+    .summary = "sends the k elements of largest magnitude, found exactly, with error feedback",
     .reference = "Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -147,7 +147,7 @@ class Uint8 final : public Codec<Space::host> {
 
 extern constinit const CodecDescriptor uint8_codec{
     .name = "uint8",
-    .summary = "a byte an element: 256 equal buckets of values over six standard deviations, each sent as its mean",
+    .summary = "sends a byte an element: 256 equal buckets over six standard deviations, each standing for its mean",
     .reference =
         "Jaghouar et al., INTELLECT-1, 2024, arXiv 2412.01152; uniform 8-bit quantisation of the hivemind library",
     .params = {},

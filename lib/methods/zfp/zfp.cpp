@@ -287,7 +287,7 @@ constexpr ParamInfo kParams[] = {
 
 extern constinit const CodecDescriptor zfp_codec{
     .name = "zfp",
-    .summary = "zfp of the gradient as a one-dimensional field, by rate or by accuracy",
+    .summary = "sends zfp's code of the gradient as a one-dimensional field, by rate or by accuracy",
     .reference = "Lindstrom, Fixed-Rate Compressed Floating-Point Arrays, TVCG 2014",
     .params = kParams,
     .aggregation = Aggregation::gather,

@@ -165,7 +165,7 @@ constexpr ParamInfo kParams[] = {{.name = "level",
 
 extern constinit const CodecDescriptor zstd_codec{
     .name = "zstd",
-    .summary = "lossless: zstd of the byte-shuffled gradient",
+    .summary = "lossless: sends the byte-shuffled gradient compressed by zstd",
     .reference = "Collet and Kucherawy, RFC 8878; a general-purpose compressor as a point of reference",
     .params = kParams,
     .aggregation = Aggregation::gather,
