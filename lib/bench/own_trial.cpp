@@ -34,6 +34,35 @@ std::string completed_text(const std::string& text) {
   }
 }
 
+/// A codec's text without its `reduce=`, and that way; "auto" where it has none.
+std::pair<std::string, std::string> method_and_way(std::string codec) {
+  constexpr std::string_view kKey = "reduce=";
+  std::size_t at = codec.find(kKey);
+  if (at == 0 || at == std::string::npos || (codec[at - 1] != ':' && codec[at - 1] != ',')) return {codec, "auto"};
+  const std::size_t end = std::min(codec.find(',', at), codec.size());
+  const std::string way = codec.substr(at + kKey.size(), end - at - kKey.size());
+  // One separator goes with it: the comma behind the first parameter, else the one in front.
+  const bool first = codec[at - 1] == ':' && end < codec.size();
+  codec.erase(first ? at : at - 1, end + 1 - at);
+  return {codec, way};
+}
+
+/// The row's codec with all of its parameters but its way.
+CodecSpec without_way(const ResultRow& row) {
+  CodecSpec codec = row.codec;
+  codec.way = Scheme::automatic;
+  return codec;
+}
+
+/// Whether the row took this way, where "auto" stands for the codec's own.
+bool took(const ResultRow& row, const CodecSpec& codec, std::string_view way) {
+  if (row.op != Collective::all_reduce || name_of(row.scheme) == way) return true;
+  const Aggregation kind = codec.descriptor->aggregation;
+  const bool one_way = kind != Aggregation::sum && kind != Aggregation::gather;
+  return way == "auto" &&
+         (one_way || row.scheme == Scheme::automatic || row.scheme == resolve(Scheme::automatic, codec));
+}
+
 // A trial of 100 arms with 10 seeds and 10,000 steps is about 200 MB of losses.
 constexpr std::uint64_t kMostTrialBytes = std::uint64_t{1} << 30;
 constexpr int kTrialSchema = 1, kTrainSchema = 1;
@@ -244,13 +273,17 @@ OwnTrial read_training(const Json& json, const std::string& path) {
 }  // namespace
 
 const OwnTrial::Arm* OwnTrial::arm_of(const ResultRow& row) const {
-  const std::string codec = whole_text(row.codec);
-  const auto found = std::find_if(arms.begin(), arms.end(), [&](const Arm& arm) { return arm.codec == codec; });
-  if (found == arms.end()) return nullptr;
-  // A trial in one level says nothing good of two: what a machine's ranks have averaged is another gradient.
-  const bool same_scheme = name_of(row.scheme) == scheme || (scheme == "auto" && takes_own_scheme(row));
-  const bool same_way = same_scheme && !row.inner;
-  return same_way || found->verdict == Verdict::loses ? &*found : nullptr;
+  const CodecSpec codec = without_way(row);
+  const std::string method = whole_text(codec);
+  const Arm* lost = nullptr;
+  for (const Arm& arm : arms) {
+    const auto [tried, way] = method_and_way(arm.codec);
+    if (tried != method) continue;
+    // A trial in one level says nothing good of two: what a machine's ranks have averaged is another gradient.
+    if (!row.inner && took(row, codec, way == "auto" ? std::string_view{scheme} : way)) return &arm;
+    if (arm.verdict == Verdict::loses) lost = &arm;
+  }
+  return lost;
 }
 
 std::string OwnTrial::difference(const Arm& arm) const {
@@ -274,10 +307,10 @@ std::string OwnTrial::words(const Arm& arm) const {
 }
 
 bool OwnTrials::loses(const CodecSpec& codec) const {
-  const std::string text = whole_text(codec);
+  const std::string method = method_and_way(whole_text(codec)).first;
   return std::any_of(trials.begin(), trials.end(), [&](const OwnTrial& trial) {
     return std::any_of(trial.arms.begin(), trial.arms.end(), [&](const OwnTrial::Arm& arm) {
-      return arm.codec == text && arm.verdict == OwnTrial::Verdict::loses;
+      return method_and_way(arm.codec).first == method && arm.verdict == OwnTrial::Verdict::loses;
     });
   });
 }

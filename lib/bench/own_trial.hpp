@@ -32,7 +32,8 @@ struct OwnTrial {
   std::vector<Arm> arms;
 
   /// The arm of the row's codec with the same parameters, null where it took no part. One that learns counts for the
-  /// way that the trial took alone; one that loses counts for every way, since none errs less.
+  /// way that it took alone, its own `reduce=` or the trial's; one that loses counts for every way, since none errs
+  /// less.
   [[nodiscard]] const Arm* arm_of(const ResultRow& row) const;
   /// "in trial.json (GPT, 4 workers, 300 steps) it learns: its loss is worse by 0.0013 (-0.03 to 0.03), and none was
   /// there after 291 steps".

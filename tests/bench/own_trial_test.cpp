@@ -94,6 +94,35 @@ TEST_F(TrainingRecord, TakesAPointOfAccuracyForItsToleranceAndPairsBySeed) {
                                              "is worse by 0.4 points (95 %: 0.15 to 0.65)"));
 }
 
+TEST_F(TrainingRecord, CountsForTheWayThatAnArmTook) {
+  for (int seed = 1; seed <= 2; ++seed) {
+    add("none", seed, 0.9);
+    add("nvfp4:reduce=alltoall,own=exact", seed, 0.9 - 1e-4 * seed);
+    add("natural:reduce=alltoall", seed, 0.9 - 1e-4 * seed);
+    add("int8", seed, 0.9 - 1e-4 * seed);
+    add("fp8:reduce=hop", seed, 0.5 - 1e-4 * seed);
+  }
+  const OwnTrial trial = read();
+  const auto verdict = [&](const std::string& codec, Scheme scheme) -> std::optional<Verdict> {
+    ResultRow row = row_of(codec);
+    row.scheme = scheme;
+    const auto* arm = trial.arm_of(row);
+    return arm == nullptr ? std::nullopt : std::optional{arm->verdict};
+  };
+  EXPECT_EQ(verdict("natural", Scheme::alltoall), Verdict::learns);
+  EXPECT_EQ(verdict("natural:reduce=alltoall", Scheme::alltoall), Verdict::learns);
+  EXPECT_EQ(verdict("natural", Scheme::gather), std::nullopt);
+  EXPECT_EQ(verdict("nvfp4:reduce=alltoall,own=exact", Scheme::alltoall), Verdict::learns);
+  EXPECT_EQ(verdict("nvfp4", Scheme::alltoall), std::nullopt);
+  EXPECT_EQ(verdict("int8", Scheme::gather), Verdict::learns);
+  EXPECT_EQ(verdict("int8", Scheme::alltoall), std::nullopt);
+  EXPECT_EQ(verdict("int8:reduce=alltoall", Scheme::alltoall), std::nullopt);
+  for (const Scheme scheme : {Scheme::gather, Scheme::alltoall, Scheme::hop})
+    EXPECT_EQ(verdict("fp8", scheme), Verdict::loses);
+  EXPECT_TRUE(OwnTrials{{trial}}.loses(parse_codec("fp8:reduce=alltoall")));
+  EXPECT_FALSE(OwnTrials{{trial}}.loses(parse_codec("natural")));
+}
+
 TEST_F(TrainingRecord, DecidesWithOneSeedOnlyWhatIsFarOff) {
   add("none", 1, 0.9);
   add("bf16", 1, 0.9);
