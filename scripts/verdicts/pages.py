@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes a page for each method, with a verdict, from the CSVs that run.py left.
 
-    pages.py FOLDER --out reports/verdicts [--before CSV]
+    pages.py FOLDER [FOLDER ...] --out reports/verdicts [--before CSV]
 
+Of several folders each adds its complete campaigns to those of the ones before it, or takes their place: `pages.py OUT/data NEW --out OUT`.
 The CSVs that the pages rest on are copied to OUT/data, without times, and `pages.py OUT/data --out OUT` writes the same pages again.
 OUT/verdicts.csv has all trials with their words; given as --before to a later run, it makes that one list what has changed.
 """
@@ -13,6 +14,7 @@ import os
 import shutil
 import statistics
 import sys
+import tempfile
 import types
 
 import campaigns
@@ -257,7 +259,7 @@ def overview(judged, results, out, before):
                                      "These campaigns ran before hashes of the data and processor times were recorded; `run.py` records both now."])),
               "```sh\nscripts/verdicts/run.py --out FOLDER --cifar CIFAR10_FOLDER --text TEXT --hours 1    # again and again, until all is complete\n"
               "scripts/verdicts/predictors.py FOLDER --cifar CIFAR10_FOLDER --text TEXT\n"
-              "scripts/verdicts/pages.py FOLDER --out reports/verdicts --before reports/verdicts/verdicts.csv\n```",
+              "scripts/verdicts/pages.py reports/verdicts/data FOLDER --out reports/verdicts --before reports/verdicts/verdicts.csv   # what is complete in FOLDER is new\n```",
               f"All campaigns with five seeds take about {hours():.0f} processor hours; `run.py --list` says what each costs."]
     write(os.path.join(out, "README.md"), parts, results.quick)
     arms = [arm_row(arm, results) for found in results.arms.values() for arm in found.values()]
@@ -328,6 +330,33 @@ def copy_data(source, out):
             keep(os.path.join(source, state["campaign"], "train.csv"), os.path.join(target, state["campaign"], "train.csv"), KEPT)
 
 
+TABLES = ("campaigns.csv", "arms.csv", "replay.csv", "losses.csv", "predictors.csv")  # each row is of a campaign
+
+
+def combine(folders, target):
+    """One folder of the complete campaigns of several: of a campaign in more than one, that of the last."""
+    states = [read_csv(os.path.join(folder, "campaigns.csv")) for folder in folders]
+    places = {name: place for place, name in enumerate(dict.fromkeys(row["campaign"] for part in states for row in part))}
+    done = [{row["campaign"] for row in part if row["status"] == "complete"} for part in states]
+    for name in TABLES:
+        rows = []
+        for number, folder in enumerate(folders):
+            later = set().union(*done[number + 1:])
+            known = {row["campaign"] for row in rows}
+            rows += [row for row in read_csv(os.path.join(folder, name)) if row["campaign"] not in later
+                     and (row["campaign"] in done[number] or (name == "campaigns.csv" and row["campaign"] not in known))]
+        rows.sort(key=lambda row: places[row["campaign"]])
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        write_csv(os.path.join(target, name), [{column: row.get(column, "") for column in columns} for row in rows])
+    for folder in folders:
+        for name in ("codecs.csv", "before.csv"):
+            if os.path.exists(os.path.join(folder, name)):
+                shutil.copyfile(os.path.join(folder, name), os.path.join(target, name))
+    for number, folder in enumerate(folders):
+        for campaign in done[number] - set().union(*done[number + 1:]):
+            shutil.copytree(os.path.join(folder, campaign), os.path.join(target, campaign), ignore=lambda _, names: [n for n in names if n != "train.csv"])
+
+
 def keep(source, target, columns):
     os.makedirs(os.path.dirname(target), exist_ok=True)
     write_csv(target, read_csv(source), columns)
@@ -344,25 +373,34 @@ def write_csv(path, rows, columns=None):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="what run.py --out wrote, or the folder data of earlier pages")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="what run.py --out wrote, or the folder data of earlier pages")
     parser.add_argument("--out", required=True, help="folder of the pages")
     parser.add_argument("--before", help="verdicts.csv of earlier pages, to list what has changed [before.csv in FOLDER, where there is one]")
     options = parser.parse_args(arguments)
-    for path, why in ((os.path.join(options.folder, "campaigns.csv"), "run.py --out writes one"), (options.before, "pages.py writes verdicts.csv")):
+    for path, why in (*((os.path.join(folder, "campaigns.csv"), "run.py --out writes one") for folder in options.folders),
+                      (options.before, "pages.py writes verdicts.csv")):
         if path and not os.path.exists(path):
             print(f"pages.py: {path} is not there; {why}", file=sys.stderr)
             return 3
     os.makedirs(options.out, exist_ok=True)
-    kept = os.path.join(options.folder, "before.csv")
+    if len(options.folders) == 1:
+        return write_pages(options.folders[0], options)
+    with tempfile.TemporaryDirectory() as folder:
+        combine(options.folders, folder)
+        return write_pages(folder, options)
+
+
+def write_pages(folder, options):
+    kept = os.path.join(folder, "before.csv")
     if options.before and os.path.realpath(options.before) != os.path.realpath(kept):
         shutil.copyfile(options.before, kept)
     before = read_csv(kept)
-    results = Results(options.folder)
+    results = Results(folder)
     judged = [(claim, *page(claim, results, options.out, claim in claims.PAPERS)) for claim in claims.PAPERS + claims.BASELINES]
     overview(judged, results, options.out, before)
     write_csv(os.path.join(options.out, "verdicts.csv"), verdict_rows(judged))
     replay_page(results, options.out)
-    copy_data(options.folder, options.out)
+    copy_data(folder, options.out)
     for claim, outcomes, word in judged:
         print(f"{claim.method:10} {word}")
     return 0

@@ -9,6 +9,7 @@ from results import rank_correlation
 
 MOST_LOST = 1.0  # points of accuracy
 IN_TWENTY = 0.05  # share of the accepted arms that may lose more
+WORST_LOST = 3.0  # points that none of them may lose
 PREDICTORS = {"nmse": lambda row: float(row["nmse"]), "cumulative_nmse": lambda row: float(row["cumulative_nmse"]),
               "judged today": lambda row: float(row["cumulative_nmse" if row["delays"] == "1" else "nmse"]),
               "update_nmse": lambda row: float(row["update_nmse"]), "cosine_by_layer": lambda row: float(row["cosine_by_layer"])}
@@ -16,7 +17,7 @@ PREDICTORS = {"nmse": lambda row: float(row["nmse"]), "cumulative_nmse": lambda 
 
 def training_of(row):
     """Campaigns of one model are one training where a limit is fitted: a model that is left out is left out whole."""
-    return "lenet5" if row["campaign"].startswith("lenet5") else row["campaign"]
+    return row["model"]
 
 
 def by_arm(rows, error):
@@ -30,9 +31,11 @@ def by_arm(rows, error):
 
 
 def fitted_limit(arms):
-    """The largest error up to which at most one in twenty arms lost more than a point; 0 where there is none."""
+    """The largest error up to which at most one in twenty arms lost more than a point, and none more than three; 0 where there is none."""
     limit, lost = 0.0, 0
     for count, (_, error, points) in enumerate(sorted(arms, key=lambda arm: (arm[1], -arm[2])), 1):
+        if points > WORST_LOST:
+            break
         lost += points > MOST_LOST
         if lost <= IN_TWENTY * count:
             limit = error
@@ -114,7 +117,7 @@ def section(rows):
     captured = "; ".join(f"{campaign} from iterations {', '.join(firsts)}" for campaign, firsts in begins.items())
     text, sums = left_out(rows, "24")
     short, short_sums = left_out(rows, "10", each=False)
-    good = [name for name in sums if all(false <= IN_TWENTY * accepted and worst <= 3 and 4 * refused <= fine
+    good = [name for name in sums if all(false <= IN_TWENTY * accepted and worst <= WORST_LOST and 4 * refused <= fine
                                          for false, accepted, refused, fine, worst in (sums[name], short_sums[name]))]
     return ["## Errors that know the optimizer",
             "`bench --update-error` adds `update_nmse`, the error of the updates that the training's own optimizer makes, and `cosine_by_layer`, of the sums of 8 steps "
@@ -125,9 +128,10 @@ def section(rows):
             "How much an error depends on the length of the capture: the factor between 10 and 24 steps from the same first one, median over arms (and the 95th percentile):",
             drift(rows),
             f"**A limit for a training that it was not fitted to.** For each error the largest limit up to which at most one in twenty arms of the other trainings lost more than "
-            f"{MOST_LOST:g} point, the error being the largest over the captured phases, of 24 steps each; then the arms of the training that was left out. Shares have their 95 % interval "
+            f"{MOST_LOST:g} point and none more than {WORST_LOST:g}, the error being the largest over the captured phases, of 24 steps each; then the arms of the training that was left out. Shares have their 95 % interval "
             "(Clopper and Pearson), as if arms were independent, which those of one codec are not.", text,
             "The same limits on captures of 10 steps:", short,
             "A default ought to accept at most one arm in twenty that loses more than a point and none that loses more than three, and to refuse at most one in four that lose "
             f"none, of 10 steps as of 24. {'That is what limits on ' + ' and '.join(good) + ' do here' if good else 'None of these errors does that here'}. "
-            "Three models are too few to promise anything to a fourth. The advice still goes by the error of a step and names a trial for what errs more."]
+            f"{len(set(map(training_of, rows)))} models are too few to promise anything to another one. The advice goes by the error of a step, up to such a limit for all arms of "
+            "all trainings, and names a trial for what errs more."]

@@ -102,15 +102,15 @@ def replay_page(results, out):
               + table(["training", "in the mean", "with its whole interval below 0"], firsts)
               + f"\n\nNo error up to the default of {today:g} went with such a loss in: {', '.join(kept) or 'none of them'}. Smaller errors did in: "
               f"{', '.join(broken) or 'none of them'}. So that limit sorts out what is hopeless for the former, and is no promise. Without `--max-nmse` "
-              "`bench --advise` takes a codec only where also its error of a step is no larger than one up to which no arm lost more than a point "
-              "(`scripts/verdicts/trained_arms.py` gives it this table); what errs more needs a trial."]
+              "`bench --advise` takes a codec only where also its error of a step is no larger than one up to which at most one arm in twenty lost more than a "
+              "point and none more than three (`scripts/verdicts/trained_arms.py` gives it this table); what errs more needs a trial."]
     lines = [[row["campaign"], row["moment"], f"{row['first_step']} to {row['last_step']}", f"`{row['arm']}`", "yes" if row["delays"] == "1" else "no",
               number(float(row["nmse"])), number(float(row["cumulative_nmse"])), signed(row["lost"])]
              for row in sorted(used, key=lambda row: (row["campaign"], row["moment"], judged(row)))]
     parts += ["Points lost are means over seeds, with the noise that [all arms](all.md) shows: of small losses the order is chance, which draws "
               "correlations to 0. The same as CSV: "
               "[replay.csv](replay.csv).", table(["training", "captured", "steps", "arm", "memory", "nmse", "cumulative nmse", "points lost"], lines)]
-    tried = [{**row, "lost": lost_points(row, results)} for row in results.predictors if row["campaign"] in results.arms]
+    tried = [{**row, "lost": lost_points(row, results), "model": results.campaigns[row["campaign"]]["model"]} for row in results.predictors if row["campaign"] in results.arms]
     parts[-1:-1] = predictor_page.section(tried)
     write(os.path.join(out, "replay.md"), parts, results.quick)
     scatter(os.path.join(out, "replay.svg"), used, judged, today)
@@ -122,8 +122,12 @@ def scatter(path, used, judged, today):
     import matplotlib.pyplot as plt
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gradtool", "font.size": 8})
     names = list(dict.fromkeys(row["campaign"] for row in used))
-    figure, plots = plt.subplots(1, len(names), figsize=(4.2 * len(names), 3.2), squeeze=False)
-    for name, plot in zip(names, plots[0]):
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, plots = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), squeeze=False)
+    for plot in plots.flat[len(names):]:
+        plot.remove()
+    for name, plot in zip(names, plots.flat):
         for delays, marker, label in (("1", "o", "with a memory"), ("0", "x", "without")):
             for moment, colour in (("early", "#c60"), ("middle", "#06c")):
                 mine = [row for row in used if (row["campaign"], row["delays"], row["moment"]) == (name, delays, moment)]
@@ -134,6 +138,6 @@ def scatter(path, used, judged, today):
         plot.set_xscale("log")
         plot.set_yscale("symlog", linthresh=1)
         plot.set(title=name, xlabel="judged error of the replay (line: today's limit)", ylabel="points of accuracy lost")
-    plots[0][0].legend(fontsize=6)
+    plots.flat[0].legend(fontsize=6)
     figure.tight_layout()
     save(figure, path)

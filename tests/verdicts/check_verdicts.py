@@ -80,9 +80,10 @@ def made_up(folder, changes, left_out=()):
 
 
 def pages(folder, out, *more):
+    """more: further folders and options."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        check(write_pages([folder, "--out", out, *more]) == 0, folder)
+        check(write_pages([folder, *more, "--out", out]) == 0, folder)
     return dict(line.split(None, 1) for line in said.getvalue().splitlines())
 
 
@@ -230,6 +231,14 @@ def three_words(folder):
             pages(os.path.join(out, "data"), again)
             for file in os.listdir(out):
                 check(file == "data" or read(out, file) == read(again, file), f"{file} is another one when written from the copied CSVs")
+            # Trained in two parts, of which the second has one campaign of the first again.
+            first, second, joined = (os.path.join(folder, part) for part in ("first", "second", "joined"))
+            everything = [c.name for c in campaigns.all_campaigns(SETTINGS)]
+            made_up(first, {trials[1]: (bad, 4)}, ("lenet5-fft", "resnet20"))
+            made_up(second, {}, [c for c in everything if c not in ("lenet5-fft", "resnet20", "gpt-nano")])
+            pages(first, joined, second)
+            for file in os.listdir(out):
+                check(file == "data" or read(out, file) == read(joined, file), f"{file} is another one when written from two parts")
         if name == "one":
             check("| -3.00 | -3.00 to -3.00 | -3.00 to -3.00 | -1.0 | 4 | 3.5 (payload) |" in page and "| **fails** |" in page, page)
             # The earlier pages have one trial that is gone, and one whose word is another.
