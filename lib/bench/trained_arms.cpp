@@ -24,7 +24,8 @@ TrainedArms trained_arms_up_to(double nmse) {
 double harmless_nmse() {
   double largest = 0.0;
   for (const TrainedArms::Arm& arm : kArms) {
-    if (arm.nmse > largest && trained_arms_up_to(arm.nmse).lost == 0) largest = arm.nmse;
+    const TrainedArms found = trained_arms_up_to(arm.nmse);
+    if (arm.nmse > largest && kOneIn * found.lost <= found.arms && found.worst->lost <= kMostPoints) largest = arm.nmse;
   }
   return largest;
 }

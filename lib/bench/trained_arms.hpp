@@ -6,6 +6,9 @@ namespace gradtool {
 
 /// Points of accuracy that a codec may cost an arm before it counts as one that lost.
 constexpr double kPointsThatCount = 1.0;
+/// Of the arms whose errors are taken for harmless at most one in so many may have lost that much, and none this much.
+constexpr int kOneIn = 20;
+constexpr double kMostPoints = 3.0;
 
 /// What the trainings of reports/verdicts came to, in which codecs took part: arms, each a codec in a training, whose
 /// error of a step, replayed on a capture of that training without codecs, is at most a given one.
@@ -23,8 +26,9 @@ struct TrainedArms {
 };
 [[nodiscard]] TrainedArms trained_arms_up_to(double nmse);
 
-/// The largest error of a step up to which no arm lost more than kPointsThatCount in the mean: one that is not sure to
-/// have lost as much bounds it, too.
+/// The largest error of a step up to which at most one arm in kOneIn lost more than kPointsThatCount in the mean, and
+/// none more than kMostPoints. Runs of one arm scatter by about a point, so an arm that lost a little need not be at
+/// fault.
 [[nodiscard]] double harmless_nmse();
 
 }  // namespace gradtool
