@@ -12,15 +12,16 @@ def test_files_that_are_asked_for_are_written(tmp_path, capture_file):
     rows = gradtool.bench(capture_file, "bf16", timeout=0.05, csv=tmp_path / "bench.csv")
     written = pandas.read_csv(tmp_path / "bench.csv")
     pandas.testing.assert_frame_equal(written, rows[written.columns])
-    with pytest.raises(gradtool.UsageError, match="csv is '-'"):
-        gradtool.bench(capture_file, "bf16", csv="-")
+    for name in ("csv", "json"):
+        with pytest.raises(gradtool.UsageError, match=f"{name} is '-'"):
+            gradtool.bench(capture_file, "bf16", **{name: "-"})
     tables = gradtool.analyze(capture_file, only="noise", out=tmp_path / "tables")
     assert sorted(p.stem for p in (tmp_path / "tables").iterdir()) == sorted(tables) == ["noise", "noise_steps"]
     pandas.testing.assert_frame_equal(pandas.read_csv(tmp_path / "tables" / "noise.csv"), tables["noise"])
 
 
 def test_parameters_are_columns_too(capture_file):
-    rows = gradtool.bench(capture_file, ["topk:ratio=0.05", "topk:ratio=0.2,ef=off", "powersgd:rank=4", "bf16"], timing="isolated", n=1, w=0, timeout=0)
+    rows = gradtool.bench(capture_file, ["topk:ratio=0.05", "topk:ratio=0.2,ef=off", "powersgd:rank=4", "bf16"], timing="isolated", timeout=0.05)
     chosen = rows.drop_duplicates(["codec", "params"]).set_index("codec")
     assert list(chosen.loc["topk", "params.ratio"]) == [0.05, 0.2] and list(chosen.loc["topk", "params.ef"]) == ["on", "off"]
     assert chosen.loc["powersgd", "params.rank"] == 4 and chosen.loc[["none", "bf16"], "params.ratio"].isna().all()

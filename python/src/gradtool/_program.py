@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -82,27 +83,19 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
     2.0
     """
     pandas = _pandas()
-    if options.get("csv") == "-":
-        raise UsageError("csv is '-', and the rows are returned already; valid is the path of a file")
+    for name in ("csv", "json"):
+        if options.get(name) == "-":
+            raise UsageError(f"{name} is '-', and the rows are returned already; valid is the path of a file")
     if codec is not None and codecs is not None:
         raise UsageError("codec and codecs are both given; valid is one of them")
     chosen = codec if codec is not None else codecs if codecs is not None else "all"
     with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
-        csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
-        run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
-        return _with_parameters(pandas.read_csv(csv))
-
-
-def _with_parameters(rows: Any) -> Any:
-    """The rows with the parts of `params` as columns of their own."""
-    pandas = _pandas()
-    parts = [dict(part.split("=", 1) for part in str(text).split(",") if "=" in part) for text in rows["params"]]
-    wide = pandas.DataFrame(parts, index=rows.index)
-    for name in wide:
-        numbers = pandas.to_numeric(wide[name], errors="coerce")
-        if numbers.notna().equals(wide[name].notna()):
-            wide[name] = numbers
-    return rows.join(wide.add_prefix("params."))
+        csv, record = (options.pop(name, None) or os.path.join(folder, "bench." + name) for name in ("csv", "json"))
+        run("bench", file, *_arguments({"codec": texts, **options, "csv": csv, "json": record}))
+        rows = pandas.read_csv(csv)
+        with open(record, encoding="utf-8") as written:
+            parameters = [row["parameters"] for row in json.load(written)["rows"]]
+        return rows.join(pandas.DataFrame(parameters, index=rows.index).add_prefix("params."))
 
 
 def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
