@@ -141,10 +141,11 @@ def limits():
     check(predictor_page.fitted_limit(arms) == 0.2, "one of three is more than one in twenty")
     check(predictor_page.fitted_limit([("a", 0.1, 2.0)] + [("b", 1 + i, 0.0) for i in range(19)]) == 19, "one of twenty is allowed")
     check(predictor_page.fitted_limit([("a", 0.1, 2.0), ("b", 0.2, 0.0)]) == 0.0, "no limit")
+    check(predictor_page.fitted_limit([("a", 0.1, 0.0), ("b", 0.2, 3.1)] + [("c", 1 + i, 0.0) for i in range(40)]) == 0.1, "none more than three points")
     check(predictor_page.share(0, 10) == "0 of 10 (0 to 31 %)" and predictor_page.share(5, 5) == "5 of 5 (48 to 100 %)", "the table of Clopper and Pearson")
 
     def row(campaign, arm, phase, error, lost):
-        return {"campaign": campaign, "arm": arm, "codec": arm, "phase": phase, "steps": "24", "delays": "0", "lost": lost, "nmse": error,
+        return {"campaign": campaign, "model": campaign.removesuffix("-vgc"), "arm": arm, "codec": arm, "phase": phase, "steps": "24", "delays": "0", "lost": lost, "nmse": error,
                 "cumulative_nmse": error, "update_nmse": error, "cosine_by_layer": error}
     rows = [row(name, f"c{i}", phase, i / 100 + (phase == "middle") / 1000, 0.0 if i < 5 else 9.0) for name in ("lenet5", "lenet5-vgc", "gpt-nano")
             for i in range(1, 9) for phase in ("early", "middle")]
