@@ -537,7 +537,7 @@ Subcommand add_bench(CLI::App& root) {
       "--max-nmse", o->max_nmse,
       fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
                   "cumulative_nmse, else the nmse. Given, it is taken at its word [{}, and of a step no more than "
-                  "trained codecs lost nothing by]",
+                  "hardly any training lost by]",
                   kDefaultMaxNmse));
   add_trained(*app, o->trained);
   app->add_option("--payloads", b.payloads,

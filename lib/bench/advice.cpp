@@ -86,7 +86,7 @@ double step_error(const ResultRow& row) {
 /// Whether the errors say nothing of other phases of the training: those of a codec with a memory may be small early
 /// and large later (powersgd:rank=2 on a transformer: 0.0007 in steps 5 to 85, 0.65 in steps 290 to 299).
 bool may_grow(const ResultRow& row) {
-  return delays(row.codec) && row.windows < 2;
+  return (delays(row.codec) || (row.inner && delays(*row.inner))) && row.windows < 2;
 }
 
 /// Whether hardly any arm with an error as small has lost anything that counts.
@@ -242,7 +242,7 @@ class Advice {
       const std::string none =
           untrained_.empty() ? fmt::format("No codec here{} has an error of at most {:g}. ",
                                            lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
-                             : "No codec here has an error so small that trainings have shown it harmless. ";
+                             : "No codec here has errors that trainings have shown to be harmless. ";
       return none + needs_trial() + hopeless() + exposed();
     }
     const ResultRow& best = *fit_.front();
@@ -367,6 +367,8 @@ class Advice {
   /// "; units of less than 64 KB, 3 % of the bytes, go uncompressed".
   [[nodiscard]] static std::string small_units(const ResultRow& row) {
     if (row.gated_share == 0.0) return "";
+    if (!row.gate_applied)
+      return fmt::format("; {} of the bytes, in units below its gate, go uncompressed", percent(row.gated_share));
     return fmt::format("; units of less than {}, {} of the bytes, go uncompressed (gate_bytes of ddp_hook)",
                        gate_text(*row.gate_bytes), percent(row.gated_share));
   }
@@ -473,7 +475,7 @@ class Advice {
   const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
   std::vector<const ResultRow*> fit_, wrong_, unreached_, other_results_;
   std::vector<const ResultRow*> lost_;       ///< in the user's own trial
-  std::vector<const ResultRow*> untrained_;  ///< would fit, but err more than arms that lost nothing
+  std::vector<const ResultRow*> untrained_;  ///< would fit, but trainings have not shown their errors harmless
   std::vector<const ResultRow*> rivals_;  ///< of fit_, those that noise does not let be told apart from the chosen one
 };
 

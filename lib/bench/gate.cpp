@@ -116,6 +116,7 @@ void leave_small_units(ResultRow& row, const ResultRow& none, const Cut& cut) {
   scale(*gated.decode, decode);
   set_modelled_times(gated);
   gated.gated_share = gated_share(gated, none);
+  gated.gate_applied = true;
   if (judged_seconds(gated) < judged_seconds(row)) row = std::move(gated);
 }
 

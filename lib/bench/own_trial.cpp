@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/reproduce.hpp"
@@ -56,11 +57,12 @@ CodecSpec without_way(const ResultRow& row) {
 
 /// Whether the row took this way, where "auto" stands for the codec's own.
 bool took(const ResultRow& row, const CodecSpec& codec, std::string_view way) {
-  if (row.op != Collective::all_reduce || name_of(row.scheme) == way) return true;
+  if (row.op != Collective::all_reduce && row.op != Collective::reduce_scatter) return true;
+  if (name_of(row.scheme) == way) return true;
   const Aggregation kind = codec.descriptor->aggregation;
   const bool one_way = kind != Aggregation::sum && kind != Aggregation::gather;
   return way == "auto" &&
-         (one_way || row.scheme == Scheme::automatic || row.scheme == resolve(Scheme::automatic, codec));
+         (one_way || row.scheme == Scheme::automatic || row.scheme == resolve(Scheme::automatic, codec, row.op));
 }
 
 // A trial of 100 arms with 10 seeds and 10,000 steps is about 200 MB of losses.
@@ -275,15 +277,16 @@ OwnTrial read_training(const Json& json, const std::string& path) {
 const OwnTrial::Arm* OwnTrial::arm_of(const ResultRow& row) const {
   const CodecSpec codec = without_way(row);
   const std::string method = whole_text(codec);
-  const Arm* lost = nullptr;
+  const Arm *same = nullptr, *lost = nullptr;
   for (const Arm& arm : arms) {
     const auto [tried, way] = method_and_way(arm.codec);
     if (tried != method) continue;
     // A trial in one level says nothing good of two: what a machine's ranks have averaged is another gradient.
-    if (!row.inner && took(row, codec, way == "auto" ? std::string_view{scheme} : way)) return &arm;
+    const bool took_it = !row.inner && took(row, codec, way == "auto" ? std::string_view{scheme} : way);
+    if (took_it && (same == nullptr || arm.verdict > same->verdict)) same = &arm;
     if (arm.verdict == Verdict::loses) lost = &arm;
   }
-  return lost;
+  return same != nullptr ? same : lost;
 }
 
 std::string OwnTrial::difference(const Arm& arm) const {
@@ -308,11 +311,19 @@ std::string OwnTrial::words(const Arm& arm) const {
 
 bool OwnTrials::loses(const CodecSpec& codec) const {
   const std::string method = method_and_way(whole_text(codec)).first;
-  return std::any_of(trials.begin(), trials.end(), [&](const OwnTrial& trial) {
-    return std::any_of(trial.arms.begin(), trial.arms.end(), [&](const OwnTrial::Arm& arm) {
-      return method_and_way(arm.codec).first == method && arm.verdict == OwnTrial::Verdict::loses;
-    });
-  });
+  std::map<std::string, OwnTrial::Verdict> by_way;
+  for (const OwnTrial& trial : trials) {
+    for (const OwnTrial::Arm& arm : trial.arms) {
+      const auto [tried, way] = method_and_way(arm.codec);
+      if (tried != method) continue;
+      OwnTrial::Verdict& verdict = by_way[way == "auto" ? trial.scheme : way];
+      verdict = std::max(verdict, arm.verdict);
+    }
+  }
+  const auto any = [&](OwnTrial::Verdict verdict) {
+    return std::any_of(by_way.begin(), by_way.end(), [&](const auto& way) { return way.second == verdict; });
+  };
+  return any(OwnTrial::Verdict::loses) && !any(OwnTrial::Verdict::learns);
 }
 
 std::optional<OwnTrial::Verdict> OwnTrials::verdict_of(const ResultRow& row) const {

@@ -47,7 +47,7 @@ struct OwnTrial {
 struct OwnTrials {
   std::vector<OwnTrial> trials;
 
-  /// Whether the codec with these parameters has lost in a record.
+  /// Whether the codec with these parameters has lost by one way, and has learned by none.
   [[nodiscard]] bool loses(const CodecSpec& codec) const;
   /// Empty where no record has tried the row's codec.
   [[nodiscard]] std::optional<OwnTrial::Verdict> verdict_of(const ResultRow& row) const;

@@ -113,7 +113,7 @@ std::string hook_call(const ResultRow& row) {
   if (row.op != Collective::all_reduce || row.level_node > 1) return "";
   std::string call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
   if (!takes_own_scheme(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
-  if (row.gated_share > 0.0) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
+  if (row.gate_applied) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
   return call + ")";
 }
 

@@ -97,6 +97,8 @@ struct ResultRow {
   /// goes uncompressed because its units are smaller; see set_gates().
   std::optional<double> gate_bytes;
   double gated_share = 0.0;
+  bool gate_applied =
+      false;  ///< whether units below `gate_bytes` are among these, and not only those below the codec's own
 
   /// One modelled iteration.
   struct Iteration {

@@ -273,6 +273,7 @@ ResultRow result_row(const RowReader& cells) {
   row.total = cells.phase("total");
   row.gate_bytes = cells.number("gate_bytes");
   row.gated_share = cells.number("gated_share").value_or(0.0);
+  row.gate_applied = row.gated_share > 0.0 && row.gate_bytes > static_cast<double>(row.codec.gate);
   row.verdict.pareto = cells.text("pareto").empty() ? std::nullopt : std::optional{cells.text("pareto") == "true"};
   row.verdict.speedup_vs_none = cells.number("speedup_vs_none");
   row.verdict.iteration_speedup_vs_none = cells.number("iteration_speedup_vs_none");

@@ -232,10 +232,9 @@ TEST_F(Advice, TablesKeepTheWayThatIsTakenAndTheFasterOneThatNeedsATrial) {
 
 TEST_F(Advice, StaysUncompressedWhereNoTrainingVouchesForACodec) {
   add({.codec = "qsgd:bits=4", .ms = 40.0, .error = 0.09});
-  EXPECT_TRUE(
-      says(advice(Acceptance{}),
-           "8 ranks: stay uncompressed. No codec here has an error so small that trainings have shown it harmless. "
-           "Faster, but not without a trial (docs/trial.md): qsgd:bits=4, 2.50 times (error of a step 0.09: "))
+  EXPECT_TRUE(says(advice(Acceptance{}),
+                   "8 ranks: stay uncompressed. No codec here has errors that trainings have shown to be harmless. "
+                   "Faster, but not without a trial (docs/trial.md): qsgd:bits=4, 2.50 times (error of a step 0.09: "))
       << advice(Acceptance{});
   EXPECT_FALSE(says(advice(Acceptance{}), "after a trial in a training: topk")) << advice(Acceptance{});
 }
@@ -244,7 +243,7 @@ TEST_F(Advice, TakesNoMemoryForItsErrorsInOnePhase) {
   ResultRow& row = add({.codec = "powersgd:rank=2", .ms = 40.0, .error = 0.0007});
   EXPECT_TRUE(
       says(advice(Acceptance{}),
-           "stay uncompressed. No codec here has an error so small that trainings have shown it harmless. "
+           "stay uncompressed. No codec here has errors that trainings have shown to be harmless. "
            "Faster, but not without a trial (docs/trial.md): powersgd:rank=2, 2.50 times (error of a step 0.0007 "
            "in one phase of the training, and it has a memory: capture several phases, or try it): "))
       << advice(Acceptance{});
@@ -491,6 +490,7 @@ TEST_F(Advice, NamesTheCommandAndTheHookOfWhatItTakes) {
   row.scheme = Scheme::alltoall;
   row.gate_bytes = 65'536.4;
   row.gated_share = 0.01;
+  row.gate_applied = true;
   BenchOptions options;
   options.file = "my capture.h5";
   options.baseline = Dtype::f32;

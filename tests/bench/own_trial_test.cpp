@@ -101,6 +101,10 @@ TEST_F(TrainingRecord, CountsForTheWayThatAnArmTook) {
     add("natural:reduce=alltoall", seed, 0.9 - 1e-4 * seed);
     add("int8", seed, 0.9 - 1e-4 * seed);
     add("fp8:reduce=hop", seed, 0.5 - 1e-4 * seed);
+    add("mx", seed, 0.9 - 1e-4 * seed);
+    add("mx:reduce=gather", seed, 0.5 - 1e-4 * seed);
+    add("uint8", seed, 0.9 - 1e-4 * seed);
+    add("uint8:reduce=hop", seed, 0.5 - 1e-4 * seed);
   }
   const OwnTrial trial = read();
   const auto verdict = [&](const std::string& codec, Scheme scheme) -> std::optional<Verdict> {
@@ -119,6 +123,14 @@ TEST_F(TrainingRecord, CountsForTheWayThatAnArmTook) {
   EXPECT_EQ(verdict("int8:reduce=alltoall", Scheme::alltoall), std::nullopt);
   for (const Scheme scheme : {Scheme::gather, Scheme::alltoall, Scheme::hop})
     EXPECT_EQ(verdict("fp8", scheme), Verdict::loses);
+  EXPECT_EQ(verdict("mx", Scheme::gather), Verdict::loses) << "of the same way the worse verdict counts";
+  EXPECT_EQ(verdict("uint8", Scheme::gather), Verdict::learns);
+  EXPECT_EQ(verdict("uint8", Scheme::alltoall), Verdict::loses);
+  EXPECT_FALSE(OwnTrials{{trial}}.loses(parse_codec("uint8"))) << "it learns by one way";
+  ResultRow shards = row_of("int8");
+  shards.op = Collective::reduce_scatter;
+  shards.scheme = Scheme::hop;
+  EXPECT_EQ(trial.arm_of(shards), nullptr);
   EXPECT_TRUE(OwnTrials{{trial}}.loses(parse_codec("fp8:reduce=alltoall")));
   EXPECT_FALSE(OwnTrials{{trial}}.loses(parse_codec("natural")));
 }
