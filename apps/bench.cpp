@@ -536,8 +536,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option(
       "--max-nmse", o->max_nmse,
       fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
-                  "cumulative_nmse, else the nmse. Given, it is taken at its word [{}, and of a step no more than "
-                  "hardly any training lost by]",
+                  "cumulative_nmse, else the nmse. Given, it is the only limit; else an error of a step has a "
+                  "limit of its own (docs/network-model.md) [{}]",
                   kDefaultMaxNmse));
   add_trained(*app, o->trained);
   app->add_option("--payloads", b.payloads,

@@ -98,7 +98,7 @@ bool is_harmless(const ResultRow& row) {
 /// on gpt-nano)".
 std::string evidence(double error) {
   const TrainedArms found = trained_arms_up_to(error);
-  if (found.arms == 0) return "no training was run at so small an error";
+  if (found.arms == 0) return "all trained codecs had larger errors";
   const std::string trained =
       fmt::format("{} training{} at this error or less", found.arms, found.arms == 1 ? "" : "s");
   if (found.lost == 0) return fmt::format("none of {} lost more than a point of accuracy", trained);

@@ -97,8 +97,7 @@ struct ResultRow {
   /// goes uncompressed because its units are smaller; see set_gates().
   std::optional<double> gate_bytes;
   double gated_share = 0.0;
-  bool gate_applied =
-      false;  ///< whether units below `gate_bytes` are among these, and not only those below the codec's own
+  bool gate_applied = false;  ///< whether these are the units below `gate_bytes`; else those below the codec's gate=
 
   /// One modelled iteration.
   struct Iteration {
