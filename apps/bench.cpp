@@ -326,13 +326,13 @@ int run(BenchArguments& o) {
   bench.command = command_line();
   const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
     // What was written to a device or a pipe could not be replaced when the next codec is done.
-    if (!o.csv.empty() && !is_stream(o.csv)) save_csv(o.csv, to_table(rows));
+    if (!o.csv.empty() && !is_stream(o.csv)) save_csv(o.csv, csv_table(rows));
   });
   if (!report.leads) return 0;
   std::vector<ResultRow> shown;  // of the first seed
   std::copy_if(report.rows.begin(), report.rows.end(), std::back_inserter(shown),
                [&](const ResultRow& row) { return row.seed == bench.seed || row.received(); });
-  if (!o.csv.empty()) save_csv(o.csv, to_table(report.rows));
+  if (!o.csv.empty()) save_csv(o.csv, csv_table(report.rows));
   if (!o.json.empty()) {
     auto whole = record(bench, report);
     if (o.advise && bench.sizes.empty()) whole["advice"] = advice_record(shown, acceptable);

@@ -105,7 +105,7 @@ int run(TuneArguments& o) {
     fmt::print(stderr, "interrupted: nothing written\n");
     return kInterrupted;
   }
-  if (!o.csv.empty()) save_csv(o.csv, to_table(report.bench.rows));
+  if (!o.csv.empty()) save_csv(o.csv, csv_table(report.bench.rows));
   if (!o.json.empty()) save_text(o.json, json_text(tune_record(o.tune, report), 1) + "\n");
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (report.bench.averaged())

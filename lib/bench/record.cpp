@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/advice.hpp"
@@ -10,31 +9,6 @@
 
 namespace gradtool {
 namespace {
-
-/// The codec's parameters by name, numbers as numbers: what the column `params` has in one text.
-nlohmann::ordered_json parameters_of(const CodecSpec& codec) {
-  auto by_name = nlohmann::ordered_json::object();
-  for (const ParamInfo& info : codec.descriptor->params) {
-    const std::string& word = codec.params.word(info.name);
-    double number = 0.0;
-    const auto read = std::from_chars(word.data(), word.data() + word.size(), number);
-    const bool whole_word = read.ec == std::errc{} && read.ptr == word.data() + word.size();
-    auto& value = by_name[std::string{info.name}];
-    if (info.kind == ParamInfo::Kind::choice || !whole_word)
-      value = word;
-    else if (info.kind == ParamInfo::Kind::integer)
-      value = codec.params.integer(info.name);
-    else
-      value = to_json(Cell{number});
-  }
-  if (codec.feedback() != Feedback::off || codec.descriptor->error_feedback) by_name["ef"] = codec.feedback_name();
-  if (codec.feedback().averages()) by_name["eta"] = codec.eta;
-  if (codec.way != Scheme::automatic) by_name["reduce"] = name_of(codec.way);
-  if (codec.own_exact) by_name["own"] = "exact";
-  if (codec.segment > 1) by_name["segment"] = codec.segment;
-  if (codec.gate > 0) by_name["gate"] = codec.gate;
-  return by_name;
-}
 
 /// A codec of the advice, and what it gains.
 nlohmann::ordered_json choice_record(const ResultRow& row, const ResultRow& none) {
@@ -101,7 +75,8 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
       microseconds["decode"].push_back(sample.phase[2] * 1e6);
       if (row.timing == Timing::concurrent) microseconds["total"].push_back(sample.total * 1e6);
     }
-    rows[i]["parameters"] = parameters_of(row.codec);
+    auto& parameters = rows[i]["parameters"] = nlohmann::ordered_json::object();
+    for (const auto& [name, value] : parameters_of(row.codec)) parameters[name] = to_json(value);
     if (row.tensor == "all") {
       rows[i]["name"] = spec_of(row);
       for (const IterationRange& window : row.window_iterations)

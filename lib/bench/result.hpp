@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/bench/cost_model.hpp"
@@ -192,7 +193,8 @@ struct ResultRow {
 constexpr int kBenchSchema = 2;
 
 /// A column of the results: the only place that knows its name, its meaning and how it is read from a row. The CSV, the
-/// rows of the JSON record, `gradtool list columns` and the table in docs/columns.md all come from these.
+/// rows of the JSON record, `gradtool list columns` and the table in docs/columns.md all come from these; only the
+/// parameters of codecs, which differ from run to run, have further columns in the CSV.
 struct ResultColumn {
   std::string name;     ///< lower_snake, with the unit
   std::string meaning;  ///< one line
@@ -203,6 +205,14 @@ struct ResultColumn {
 
 /// The rows as they are written: one cell for each column.
 [[nodiscard]] Table to_table(std::span<const ResultRow> rows);
+
+/// The codec's parameters in the order of its description, defaults filled in, numbers as numbers; behind them what was
+/// asked of any codec: `ef` where it is on or is so by default, `eta`, `reduce`, `own`, `segment` and `gate`.
+[[nodiscard]] std::vector<std::pair<std::string, Cell>> parameters_of(const CodecSpec& codec);
+
+/// The rows as the CSV has them: to_table(), and at the end a column `params.NAME` for each parameter that the codec of
+/// any row has, in the order in which they come up, empty for codecs without it.
+[[nodiscard]] Table csv_table(std::span<const ResultRow> rows);
 
 /// The errors of each captured step of the measured rows, as --steps-csv has them: a row for each of them and each
 /// step, with the columns that tell rows apart, then `iteration`, `nmse`, `cosine`, `cumulative_nmse` of the window's

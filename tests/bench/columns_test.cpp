@@ -69,6 +69,26 @@ TEST(Columns, AreTheHeaderOfTheCsvAndTheKeysOfTheJson) {
   EXPECT_EQ(in_json, names());
 }
 
+TEST(Columns, OfTheCsvEndWithTheParametersOfAllCodecsInIt) {
+  std::vector<ResultRow> rows;
+  for (const char* codec : {"none", "qsgd:bits=2", "topk:ratio=0.25,gate=64", "powersgd:rank=3"})
+    rows.emplace_back(parse_codec(codec));
+  const Table table = csv_table(rows);
+  const auto& columns = table.columns();
+  ASSERT_GT(columns.size(), names().size());
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    EXPECT_EQ(columns[i].name.starts_with("params."), i >= names().size()) << columns[i].name;
+  const auto of = [&table](const char* column) {
+    return std::vector{table.at(0, column), table.at(1, column), table.at(2, column), table.at(3, column)};
+  };
+  EXPECT_EQ(of("params.bits"), (std::vector{Cell{}, Cell{std::int64_t{2}}, Cell{}, Cell{}}));
+  EXPECT_EQ(of("params.ratio"), (std::vector{Cell{}, Cell{}, Cell{0.25}, Cell{}}));
+  EXPECT_EQ(of("params.rank"), (std::vector{Cell{}, Cell{}, Cell{}, Cell{std::int64_t{3}}}));
+  EXPECT_EQ(of("params.gate"), (std::vector{Cell{}, Cell{}, Cell{std::int64_t{64}}, Cell{}}));
+  EXPECT_EQ(of("params.ef"), (std::vector{Cell{}, Cell{}, Cell{std::string{"on"}}, Cell{std::string{"on"}}}))
+      << "also where it is a default";
+}
+
 /// Neither a column that the document lacks nor one that is no longer there.
 TEST(Columns, AreThoseOfTheDocumentInItsOrder) {
   std::ifstream file{GRADTOOL_SOURCE_DIR "/docs/columns.md"};

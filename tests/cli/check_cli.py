@@ -155,7 +155,10 @@ def check_data_on_stdout():
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0 and {r["codec"] for r in rows} == {"none", "noop", "qsgd"}, err
     columns = csv.DictReader(io.StringIO(run("list", "columns", "--csv", "-")[1]))
-    assert [c["column"] for c in columns] == out.splitlines()[0].split(","), "list columns names those of the CSV"
+    named, header = [c["column"] for c in columns], out.splitlines()[0].split(",")
+    assert named == header[: len(named)], "list columns names those of the CSV"
+    assert header[len(named) :] == ["params.bits", "params.bucket", "params.norm", "params.code"], header[len(named) :]
+    assert {(r["codec"], r["params.bits"]) for r in rows} == {("none", ""), ("noop", ""), ("qsgd", "4")}
     assert len({tuple(r[c] for c in ("codec", "params", "tensor", "timing")) for r in rows}) == len(rows)
     for row in rows:
         assert None not in row and row["status"] == "ok" and int(row["samples"]) == 2

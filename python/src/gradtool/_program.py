@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -69,8 +68,8 @@ def _pandas() -> Any:
 
 
 def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = None, **options: Any) -> Any:
-    """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV, and behind
-    them one for each parameter of a codec (`params.ratio`), numbers as numbers, empty for codecs that have no such parameter.
+    """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV, at
+    the end one for each parameter of a codec (`params.ratio`), empty for codecs that have no such parameter.
 
     `codec`, or `codecs`, is a text, a class or an object with encode and decode or with reduce (docs/prototypes.md), or a list of these;
     all codecs if it is left out. A prototype has the row `python` with its class in `params`.
@@ -90,12 +89,9 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
         raise UsageError("codec and codecs are both given; valid is one of them")
     chosen = codec if codec is not None else codecs if codecs is not None else "all"
     with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
-        csv, record = (options.pop(name, None) or os.path.join(folder, "bench." + name) for name in ("csv", "json"))
-        run("bench", file, *_arguments({"codec": texts, **options, "csv": csv, "json": record}))
-        rows = pandas.read_csv(csv)
-        with open(record, encoding="utf-8") as written:
-            parameters = [row["parameters"] for row in json.load(written)["rows"]]
-        return rows.join(pandas.DataFrame(parameters, index=rows.index).add_prefix("params."))
+        csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
+        run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
+        return pandas.read_csv(csv)
 
 
 def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
