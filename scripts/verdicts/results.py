@@ -264,19 +264,29 @@ def corrected(p_values, alpha=0.05):
 def rank_correlation(points, draws=2000, seed=1):
     """Spearman's rho of points (codec, x, y), and its 95 % interval by a bootstrap that draws codecs with all of their arms, because
     arms of one codec are not independent. None where ranks are all equal, or there are too few codecs to draw."""
-    def rho(chosen):
-        x, y = (scipy.stats.rankdata(column) for column in zip(*((x, y) for _, x, y in chosen)))
-        return None if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(x, y)[0, 1])
-    by_codec = {}
-    for point in points:
-        by_codec.setdefault(point[0], []).append(point)
-    if len(by_codec) < 4:
+    codecs = list(dict.fromkeys(codec for codec, _, _ in points))
+    if len(codecs) < 4:
         return None, None, None
-    groups, generator = list(by_codec.values()), np.random.default_rng(seed)
-    drawn = [rho([point for k in generator.integers(len(groups), size=len(groups)) for point in groups[k]]) for _ in range(draws)]
-    drawn = [value for value in drawn if value is not None]
-    low, high = np.percentile(drawn, [2.5, 97.5]) if drawn else (None, None)
-    return rho(points), low, high
+    columns = [np.unique([point[i] for point in points], return_inverse=True)[1] for i in (1, 2)]
+
+    def rhos(times):
+        """times: [draw, point], how often each point was drawn. Draws in which all ranks are equal have no rho."""
+        centred = []
+        for place in columns:
+            counts = times @ np.eye(place.max() + 1)[place]
+            ranks = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place]  # equal values share the mean of their ranks
+            centred.append(ranks - (times * ranks).sum(axis=1, keepdims=True) / times.sum(axis=1, keepdims=True))
+        x, y = centred
+        xx, xy, yy = ((times * product).sum(axis=1) for product in (x * x, x * y, y * y))
+        vary = (xx > 0) & (yy > 0)
+        return xy[vary] / np.sqrt(xx[vary] * yy[vary])
+
+    generator = np.random.default_rng(seed)
+    chosen = [np.bincount(generator.integers(len(codecs), size=len(codecs)), minlength=len(codecs)) for _ in range(draws)]
+    drawn = rhos(np.array(chosen)[:, [codecs.index(codec) for codec, _, _ in points]].astype(float))
+    low, high = np.percentile(drawn, [2.5, 97.5]) if len(drawn) else (None, None)
+    whole = rhos(np.ones((1, len(points))))
+    return float(whole[0]) if len(whole) else None, low, high
 
 
 def safe_error(points, most):

@@ -44,24 +44,39 @@ def medians(picture):
     return [median / 255 for median in ImageStat.Stat(picture).median]
 
 
+def strips(boxes, most=16000):
+    """Groups of charts that one picture can show, from top to bottom: a long page on a narrow screen is higher than a picture may be, and
+    a picture of each chart would draw the whole page each time."""
+    groups = []
+    for box in sorted(boxes, key=lambda box: box["y"]):
+        if not groups or box["y"] + box["height"] - groups[-1][0]["y"] > most:
+            groups.append([])
+        groups[-1].append(box)
+    return groups
+
+
 def check_charts(page, what):
-    """Each chart has a good many pixels that are not its background, of more than two colours."""
+    """Each chart has a good many pixels that are not its background, of more than two colours. Returns a picture of the page's begin."""
     shot = page.screenshot()
     picture = pixels(shot)
     if KEEP:
         KEEP.mkdir(parents=True, exist_ok=True)
         (KEEP / f"{what}.png").write_bytes(shot)
-    for chart in page.run("[...document.querySelectorAll('.plot')].map(plot => plot.id)"):
-        box = page.box_of(chart)
-        left, top, right, bottom = (int(edge) for edge in (box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]))
-        if bottom > picture.height:  # a long page on a narrow screen is higher than a picture may be
-            part = pixels(page.screenshot(box))
-        else:
-            part = picture.crop((left, top, min(right, picture.width), bottom))
-        assert part.height > 40 and part.width > 200, f"{what}: {chart} is {part.size}"
-        counts = [count for count, _ in part.getcolors(part.width * part.height)]
-        ink = 1 - max(counts) / sum(counts)
-        assert ink > 0.01 and len(counts) > 8, f"{what}: {chart} is empty: {ink:.2%} of its pixels, {len(counts)} colours"
+    charts = page.run("[...document.querySelectorAll('.plot')].map(plot => plot.id)")
+    boxes = [{**page.box_of(chart), "id": chart} for chart in charts]
+    below = [box for box in boxes if box["y"] + box["height"] > picture.height]
+    shown = [(0, picture, [box for box in boxes if box not in below])]
+    for group in strips(below):
+        top, bottom = group[0]["y"], max(box["y"] + box["height"] for box in group)
+        shown.append((top, pixels(page.screenshot({"x": 0, "y": top, "width": picture.width, "height": bottom - top})), group))
+    for top, strip, group in shown:
+        for box in group:
+            left, right = int(box["x"]), int(min(box["x"] + box["width"], strip.width))
+            part = strip.crop((left, int(box["y"] - top), right, int(box["y"] + box["height"] - top)))
+            assert part.height > 40 and part.width > 200, f"{what}: {box['id']} is {part.size}"
+            counts = [count for count, _ in part.getcolors(part.width * part.height)]
+            ink = 1 - max(counts) / sum(counts)
+            assert ink > 0.01 and len(counts) > 8, f"{what}: {box['id']} is empty: {ink:.2%} of its pixels, {len(counts)} colours"
     return picture
 
 
