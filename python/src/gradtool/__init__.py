@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from ._codec import Codec, codecs
     from ._fsdp_hook import FsdpHook, fsdp_hook
     from ._hook import DdpHook, ddp_hook
+    from ._merge import merge
     from ._program import analyze, bench, run
     from ._trial import Trial, trial
     from ._trial_result import TrialResult
     from ._windows import windows
-    from ._writer import merge
 
 # The modules of all other names. They are loaded at their first use, so that a capture works without the compiled module, and reading a
 # file without torch.
 _HOME = {
-    "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_writer", "Codec": "_codec",
+    "Capture": "_capture", "import_checkpoint": "_checkpoints", "merge": "_merge", "Codec": "_codec",
     "codecs": "_codec", "ddp_hook": "_hook", "DdpHook": "_hook", "fsdp_hook": "_fsdp_hook", "FsdpHook": "_fsdp_hook", "bench": "_program", "analyze": "_program",
     "run": "_program", "trial": "_trial", "Trial": "_trial", "TrialResult": "_trial_result",
     "windows": "_windows",

@@ -10,7 +10,7 @@ from typing import Any, Optional
 from torch import distributed as dist
 
 from ._errors import Error
-from ._writer import merge as merge_files
+from ._merge import merge as merge_files
 
 #: How many seconds a rank waits for the others before it says so.
 PATIENCE = 60.0
