@@ -166,6 +166,14 @@ void add_codecs(nb::module_& module) {
         return parsed;
       },
       "spec"_a, "Checks a codec as the command line takes it.");
+  module.def(
+      "way_of",
+      [](const std::string& text, const std::string& scheme) {
+        return std::string{name_of(resolve(scheme_named(scheme), parse_codec(text)))};
+      },
+      "spec"_a, "scheme"_a,
+      "The way that the codec takes through an all-reduce: sum, gather, hop, alltoall or own; it is what `scheme` says "
+      "where that is not auto.");
 }
 
 }  // namespace gradtool::python

@@ -92,6 +92,7 @@ def test_verdicts_tell_what_learns_from_what_does_not():
     assert result["bf16"]["low"] < result["bf16"]["worse_by"] < result["bf16"]["high"] <= result.tolerance
     assert result["topk:ratio=0.01,ef=off"]["verdict"] == "loses"
     assert result["randomk:ratio=0.01,ef=off"]["verdict"] == "loses"
+    assert [result[codec]["way"] for codec in ("none", "bf16", "topk:ratio=0.01,ef=off")] == ["sum", "sum", "gather"]
     assert result["none"]["sent"] == 1.0 and result["bf16"]["sent"] == pytest.approx(0.5, rel=0.02)
     # A hopeless codec ends early, and is not run with further seeds.
     hopeless = [run for run in result.runs if run["codec"].startswith("randomk")]

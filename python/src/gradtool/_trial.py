@@ -19,11 +19,10 @@ from torch import distributed as dist
 from torch import nn
 
 from . import _core
-from ._errors import DataError, Error, UsageError
+from ._errors import Error, UsageError
 from ._modules import describe_tensor, inner_module
 from ._trial_result import TrialResult, has_no_effect, is_hopeless
 from ._trial_settings import BASELINE, checked_settings, of_ranks, resumed
-
 
 
 class EndOfTrial(Exception):
@@ -123,7 +122,8 @@ class Trial:
 
     def _record(self, metrics: dict, message: Optional[str]) -> dict:
         made = len(self._losses)
-        return {"codec": self.codec, "seed": self.seed, "lr_factor": self.lr_factor, "status": self._status, "steps": made,
+        return {"codec": self.codec, "way": _core.way_of(self.codec, self._plan.scheme), "seed": self.seed, "lr_factor": self.lr_factor,
+                "status": self._status, "steps": made,
                 "message": message, "note": "; ".join(filter(None, [self._averaging.note if self._averaging else "", _of_optimizers(self.codec)])),
                 "reached": self._averaging is not None and self._averaging.reached,
                 "bytes_sent_per_step": self._averaging.bytes_sent / made if made else None,

@@ -110,9 +110,9 @@ def _spread(codec: str, worse: dict, noise: dict) -> tuple:
 class TrialResult:
     """Runs and arms of a trial. `print` shows the table; `frame()` is it for pandas; `result["topk:ratio=0.01"]` is one arm.
 
-    runs:  a dictionary for each run: codec, seed, lr_factor, status (finished, diverged, stopped, failed), steps, losses of each
-           step before its update, metrics that train() returned, bytes_sent_per_step of the worker that sends most.
-    arms:  a dictionary for each codec, with all of its parameters (codec) and as it was given (name):
+    runs:  a dictionary for each run: codec, way (to reduce: sum, gather, hop, alltoall or own), seed, lr_factor,
+           status (finished, diverged, stopped, failed), steps, losses of each step before its update, metrics that train() returned, bytes_sent_per_step of the worker that sends most.
+    arms:  a dictionary for each codec, with all of its parameters (codec) and as it was given (name), with its way:
            verdict: baseline, learns (the interval's high end is within the tolerance), loses (its low end is beyond it, or the
                run diverged or was stopped), undecided, or failed
            value: what is judged, mean over seeds;  worse_by, low, high: how much worse than none, and its 95 % interval
@@ -231,7 +231,8 @@ class TrialResult:
         ended = next((run for run in runs if run["status"] != "finished" and run["lr_factor"] in (self.best_factor(codec), None)), None)
         if ended is None and self.best_factor(codec) is None and runs:
             ended = runs[0]
-        arm: dict = {"codec": codec, "name": self.names[codec], "verdict": "undecided", "reason": None, "seeds": len(pairs), "lr_factor": self.best_factor(codec),
+        way = next((run["way"] for run in runs if "way" in run), None)      # older records have none
+        arm: dict = {"codec": codec, "name": self.names[codec], "way": way, "verdict": "undecided", "reason": None, "seeds": len(pairs), "lr_factor": self.best_factor(codec),
                      "value": None, "worse_by": None, "low": None, "high": None, "same_as_none": None, "sent": None}
         shown = [run for run, _ in pairs] or ([ended] if ended is not None else [])
         none_bytes = next((run["bytes_sent_per_step"] for run in self.runs if run["codec"] == "none"), None)
@@ -310,14 +311,14 @@ class TrialResult:
         seeds = ", ".join(map(str, self._judged_seeds()))
         lines = [f"{self.name or 'Model'}: {settings['workers']} workers, {settings['steps']} steps, seeds {seeds}. Judged by {self._judged_by()}, "
                  f"which may be worse than without a codec by {self.tolerance:.3g}{limit}.", ""]
-        table = [["codec", *(["rate x"] if rates else []), settings["judge"], "worse by", "95 %", "as none after", "bytes sent", "verdict"]]
+        table = [["codec", "way", *(["rate x"] if rates else []), settings["judge"], "worse by", "95 %", "as none after", "bytes sent", "verdict"]]
         for arm in self.arms:
             number = lambda key, form: "" if arm[key] is None else format(arm[key], form)
             interval = "" if arm["low"] is None else f"{arm['low']:+.3g} to {arm['high']:+.3g}"
             steps = "" if arm["same_as_none"] is None else f"{round(arm['same_as_none'] * settings['steps'])} steps"
             verdict = arm["verdict"] + (f": {arm['reason']}" if arm["reason"] else "")
             baseline = arm["codec"] == "none"
-            table.append([arm["name"], *([number("lr_factor", "g")] if rates else []), number("value", ".4g"),
+            table.append([arm["name"], arm["way"] or "", *([number("lr_factor", "g")] if rates else []), number("value", ".4g"),
                           "" if baseline else number("worse_by", "+.3g"), interval, steps, number("sent", ".3g"), verdict])
         widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
         lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
