@@ -41,7 +41,8 @@ Table csv_table(std::span<const ResultRow> rows) {
   for (const auto& row : rows) {
     for (const auto& [name, value] : parameters_of(row.codec)) {
       if (places.try_emplace(name, heads.size()).second)
-        heads.push_back({"params." + name, "the codec's parameter; empty for codecs that have none of this name"});
+        heads.push_back({"params." + name,
+                         "the codec's parameter; empty where the codec has none of this name, or it was not given"});
     }
   }
   Table wider{table.name(), heads};

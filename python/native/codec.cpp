@@ -169,11 +169,14 @@ void add_codecs(nb::module_& module) {
   module.def(
       "way_of",
       [](const std::string& text, const std::string& scheme) {
-        return std::string{name_of(resolve(scheme_named(scheme), parse_codec(text)))};
+        const CodecSpec spec = parse_codec(text);
+        const Scheme way = resolve(scheme_named(scheme), spec);
+        return std::string{spec.descriptor->aggregation == Aggregation::none ? "none" : name_of(way)};
       },
       "spec"_a, "scheme"_a,
-      "The way that the codec takes through an all-reduce: sum, gather, hop, alltoall or own; it is what `scheme` says "
-      "where that is not auto.");
+      "The way that the codec takes through an all-reduce: sum, gather, hop, alltoall, own, or none where nothing is "
+      "sent. "
+      "It is what `scheme` says where that is not auto.");
 }
 
 }  // namespace gradtool::python

@@ -1,5 +1,7 @@
 """Tests that bench and analyze return what they write to files on request."""
 
+import json
+
 import pytest
 
 import gradtool
@@ -9,9 +11,12 @@ pytestmark = pytest.mark.usefixtures("gradtool_program")
 
 
 def test_files_that_are_asked_for_are_written(tmp_path, capture_file):
-    rows = gradtool.bench(capture_file, "bf16", timeout=0.05, csv=tmp_path / "bench.csv")
+    rows = gradtool.bench(capture_file, "bf16", timeout=0.05, csv=tmp_path / "bench.csv", json=tmp_path / "bench.json")
     written = pandas.read_csv(tmp_path / "bench.csv")
-    pandas.testing.assert_frame_equal(written, rows[written.columns])
+    pandas.testing.assert_frame_equal(written, rows)
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["codec"] for row in record["rows"]] == list(rows.codec) and set(rows.codec) == {"none", "noop", "bf16"}
+    assert [row["run_id"] for row in record["rows"]] == list(rows.run_id)
     for name in ("csv", "json"):
         with pytest.raises(gradtool.UsageError, match=f"{name} is '-'"):
             gradtool.bench(capture_file, "bf16", **{name: "-"})
@@ -25,4 +30,7 @@ def test_parameters_are_columns_too(capture_file):
     chosen = rows.drop_duplicates(["codec", "params"]).set_index("codec")
     assert list(chosen.loc["topk", "params.ratio"]) == [0.05, 0.2] and list(chosen.loc["topk", "params.ef"]) == ["on", "off"]
     assert chosen.loc["powersgd", "params.rank"] == 4 and chosen.loc[["none", "bf16"], "params.ratio"].isna().all()
+    mixed = gradtool.bench(capture_file, ["terngrad", "terngrad:clip=off", "fp8"], timing="isolated", timeout=0.05)
+    clips = mixed[mixed.codec == "terngrad"].drop_duplicates("params")["params.clip"]
+    assert list(clips) == [2.5, "off"] and mixed[mixed.codec == "fp8"]["params.block"].gt(100).all(), "a word of one codec makes no number of another a text"
     assert set(rows.columns[-3:]) <= {name for name in rows if name.startswith("params.")}

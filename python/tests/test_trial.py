@@ -100,6 +100,19 @@ def test_verdicts_tell_what_learns_from_what_does_not():
     assert "Of those that learn, bf16 sends least" in str(result)
 
 
+@pytest.mark.parametrize("codec, scheme, way", [("none", "auto", "sum"), ("topk", "auto", "gather"), ("powersgd", "auto", "own"), ("noop", "hop", "none"),
+                                                ("nvfp4", "alltoall", "alltoall"), ("nvfp4:reduce=alltoall", "auto", "alltoall"), ("bf16", "hop", "hop")])
+def test_a_codec_goes_by_its_own_way_or_by_the_given_one(codec, scheme, way):
+    assert gradtool._core.way_of(codec, scheme) == way
+
+
+def test_a_trial_says_the_way_that_was_taken():
+    result = attempt(["nvfp4", "qsgd:bits=4"], steps=20, seeds=1, scheme="alltoall")
+    assert [arm["way"] for arm in result.arms] == ["alltoall", "alltoall", "alltoall"] and "alltoall" in str(result)
+    old = recorded({"codecs": ["none", "a"], "seeds": [1]}, [{"codec": codec, "seed": 1, "metrics": {"loss": 1.0}} for codec in ("none", "a")])
+    assert [arm["way"] for arm in old.arms] == [None, None] and "way" in str(old)
+
+
 def test_the_interval_is_students():
     from gradtool._trial_result import _student
     assert [round(_student(n), 3) for n in (1, 2, 4, 10, 100)] == [12.706, 4.303, 2.776, 2.228, 1.984]

@@ -263,10 +263,13 @@ def corrected(p_values, alpha=0.05):
 
 def rank_correlation(points, draws=2000, seed=1):
     """Spearman's rho of points (codec, x, y), and its 95 % interval by a bootstrap that draws codecs with all of their arms, because
-    arms of one codec are not independent. None where ranks are all equal, or there are too few codecs to draw."""
+    arms of one codec are not independent. None where ranks are all equal, or there are too few codecs to draw; not a number where a
+    point is none."""
     codecs = list(dict.fromkeys(codec for codec, _, _ in points))
     if len(codecs) < 4:
         return None, None, None
+    if any(math.isnan(value) for point in points for value in point[1:]):
+        return math.nan, math.nan, math.nan
     columns = [np.unique([point[i] for point in points], return_inverse=True)[1] for i in (1, 2)]
 
     def rhos(times):

@@ -22,7 +22,8 @@ scripts = os.path.join(root, "scripts", "verdicts")
 sys.path[:0] = [scripts, os.path.join(root, "tests", "capture")]
 try:
     import matplotlib  # noqa: F401
-    import scipy  # noqa: F401
+    import numpy as np
+    import scipy.stats
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -109,6 +110,20 @@ def arithmetic():
     close(rho, 1 - 6 * 4 / (5 * 24))  # the textbook's formula without ties
     check(low <= rho <= high, f"{rho} not in {low} to {high}")
     check(results.rank_correlation(rising[:3]) == (None, None, None), "three codecs are too few")
+    check(results.rank_correlation([(f"c{i}", 1.0, i) for i in range(8)]) == (None, None, None), "ranks that are all equal")
+    check(all(map(math.isnan, results.rank_correlation([*rising, ("c", math.nan, 1)]))), "a point that is none")
+    # Ties, codecs with several arms and an infinite error, against SciPy and a draw at a time.
+    tied = [(f"c{i % 5}", min(i, 9) // 2 if i < 11 else math.inf, (i * 7) % 4) for i in range(12)]
+    codecs, generator, drawn = [f"c{i}" for i in range(5)], np.random.default_rng(1), []
+    for _ in range(50):
+        points = [point for k in generator.integers(5, size=5) for point in tied if point[0] == codecs[k]]
+        x, y = (scipy.stats.rankdata([point[i] for point in points]) for i in (1, 2))
+        if np.ptp(x) > 0 and np.ptp(y) > 0:
+            drawn.append(np.corrcoef(x, y)[0, 1])
+    rho, low, high = results.rank_correlation(tied, draws=50)
+    close(rho, scipy.stats.spearmanr([x for _, x, _ in tied], [y for _, _, y in tied])[0])
+    close(low, np.percentile(drawn, 2.5))
+    close(high, np.percentile(drawn, 97.5))
     check(results.safe_error([(0.1, 0.5), (0.2, 0.9), (0.3, 2.0), (0.4, 0.0)], 1.0) == 0.2, "the first that loses ends what is safe")
     check(results.safe_error([(0.1, 3.0), (0.1, 0.0), (0.2, 0.0)], 1.0) is None, "nothing is safe")
 

@@ -67,9 +67,19 @@ def _pandas() -> Any:
     return pandas
 
 
+def _number(word: Any) -> Any:
+    """The number that a word stands for, or else the word: a column may have `auto` of one codec beside 2048 of another."""
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    return word
+
+
 def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = None, **options: Any) -> Any:
     """Runs `gradtool bench` and returns its rows: a pandas DataFrame with one row per combination, columns as in the CSV, at
-    the end one for each parameter of a codec (`params.ratio`), empty for codecs that have no such parameter.
+    the end one for each parameter of a codec (`params.ratio`), numbers as numbers, empty for codecs that have no such parameter.
 
     `codec`, or `codecs`, is a text, a class or an object with encode and decode or with reduce (docs/prototypes.md), or a list of these;
     all codecs if it is left out. A prototype has the row `python` with its class in `params`.
@@ -91,7 +101,10 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
     with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
         run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
-        return pandas.read_csv(csv)
+        rows = pandas.read_csv(csv)
+    for column in (name for name in rows if name.startswith("params.") and rows[name].dtype == object):
+        rows[column] = rows[column].map(_number, na_action="ignore")
+    return rows
 
 
 def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:

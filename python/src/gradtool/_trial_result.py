@@ -110,7 +110,7 @@ def _spread(codec: str, worse: dict, noise: dict) -> tuple:
 class TrialResult:
     """Runs and arms of a trial. `print` shows the table; `frame()` is it for pandas; `result["topk:ratio=0.01"]` is one arm.
 
-    runs:  a dictionary for each run: codec, way (to reduce: sum, gather, hop, alltoall or own), seed, lr_factor,
+    runs:  a dictionary for each run: codec, way (to reduce: sum, gather, hop, alltoall, own or none), seed, lr_factor,
            status (finished, diverged, stopped, failed), steps, losses of each step before its update, metrics that train() returned, bytes_sent_per_step of the worker that sends most.
     arms:  a dictionary for each codec, with all of its parameters (codec) and as it was given (name), with its way:
            verdict: baseline, learns (the interval's high end is within the tolerance), loses (its low end is beyond it, or the
