@@ -398,7 +398,10 @@ TEST_F(Advice, LooksAtTheBestWayOfACodecAndNamesIt) {
   const std::string text = advice();
   EXPECT_TRUE(says(text, "take int8 by alltoall. With int8 by alltoall")) << text;
   EXPECT_FALSE(says(text, "slower than uncompressed")) << text;
-  EXPECT_TRUE(says(advice(0.0015), "take bf16.")) << "the faster way errs too much, the other is slower";
+  const std::string strict = advice(0.0015);
+  EXPECT_TRUE(says(strict, "take bf16.")) << "the faster way errs too much, the other is slower";
+  EXPECT_TRUE(says(strict, "slower than uncompressed: int8.")) << strict;
+  EXPECT_TRUE(says(strict, "error too large: int8 by alltoall.")) << strict;
 }
 
 TEST_F(Advice, SaysWhatUncompressedIs) {
