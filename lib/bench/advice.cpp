@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/bench/confidence.hpp"
 #include "lib/bench/gate.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/trained_arms.hpp"
@@ -77,43 +78,6 @@ int complexity(const ResultRow& row) {
   }
 }
 
-/// The error of a step's mean. That of sums of steps says less about trainings: it falls as the capture grows longer.
-double step_error(const ResultRow& row) {
-  if (row.errors) return worst_step_error(row);
-  return delays(row.codec) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
-}
-
-/// Whether the errors say nothing of other phases of the training: those of a codec with a memory may be small early
-/// and large later (powersgd:rank=2 on a transformer: 0.0007 in steps 5 to 85, 0.65 in steps 290 to 299).
-bool may_grow(const ResultRow& row) {
-  return (delays(row.codec) || (row.inner && delays(*row.inner))) && row.windows < 2;
-}
-
-/// Whether hardly any arm with an error as small has lost anything that counts.
-bool is_harmless(const ResultRow& row) {
-  return step_error(row) <= harmless_nmse() && !may_grow(row);
-}
-
-/// "25 of 60 trainings at this error or less lost more than a point of accuracy (17 beyond doubt), at worst 18.9 (topk
-/// on gpt-nano)".
-std::string evidence(double error) {
-  const TrainedArms found = trained_arms_up_to(error);
-  if (found.arms == 0) return "all trained codecs had larger errors";
-  const std::string trained =
-      fmt::format("{} training{} at this error or less", found.arms, found.arms == 1 ? "" : "s");
-  if (found.lost == 0) return fmt::format("none of {} lost more than a point of accuracy", trained);
-  return fmt::format("{} of {} lost more than a point of accuracy ({} beyond doubt), at worst {:.1f} ({} on {})",
-                     found.lost, trained, found.surely, found.worst->lost, found.worst->codec, found.worst->training);
-}
-
-/// The verdict of the user's own trials on a row; empty where they have not tried it.
-std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance) {
-  return acceptance.trials == nullptr ? std::nullopt : acceptance.trials->verdict_of(row);
-}
-bool is_own(const ResultRow& row, const Acceptance& acceptance, OwnTrial::Verdict verdict) {
-  return own_verdict(row, acceptance) == verdict;
-}
-
 /// Leaves of each method the first row alone, whatever way it takes, and none of the methods in `others`.
 void leave_first_of_each(std::vector<const ResultRow*>& rows, const std::vector<const ResultRow*>& others) {
   std::vector<const ResultRow*> left;
@@ -139,9 +103,9 @@ class Advice {
         other_results_.push_back(row);
       } else if (!row->reached) {
         unreached_.push_back(row);
-      } else if (is_own(*row, acceptance, OwnTrial::Verdict::loses)) {
+      } else if (own_verdict(*row, acceptance) == OwnTrial::Verdict::loses) {
         lost_.push_back(row);
-      } else if (is_own(*row, acceptance, OwnTrial::Verdict::learns)) {
+      } else if (own_verdict(*row, acceptance) == OwnTrial::Verdict::learns) {
         fit_.push_back(row);
       } else if (!(judged_error(*row) <= acceptance.max_nmse)) {
         wrong_.push_back(row);
@@ -297,9 +261,9 @@ class Advice {
     text += small_units(best);
     text += ". ";
     const auto own = own_verdict(best, acceptance_);
-    if (own) text += sentence(acceptance_.trials->words_of(best));
-    if (own.value_or(OwnTrial::Verdict::undecided) == OwnTrial::Verdict::undecided)
-      text += sentence(evidence(step_error(best)));
+    const bool trained = own == OwnTrial::Verdict::learns;
+    if (own) text += sentence((trained ? "trained: " : "") + acceptance_.trials->words_of(best));
+    if (!trained) text += sentence(ground_of(best));
     if (best.codec.given.empty() && !best.codec.params.text().empty())
       text += fmt::format("Its parameters: {}. ", best.codec.params.text());
     if (best.codec.descriptor->name == kPrototype && best.codec_times == CodecTimes::measured)
@@ -537,12 +501,6 @@ std::string type_words(const std::string& dtype) {
 
 std::string full_name(const ResultRow& row, bool several_cuts) {
   return short_name(row) + (several_cuts ? " with " + row.granularity : "");
-}
-
-bool is_accepted(const ResultRow& row, const Acceptance& acceptance) {
-  if (is_own(row, acceptance, OwnTrial::Verdict::loses)) return false;
-  if (is_own(row, acceptance, OwnTrial::Verdict::learns)) return true;
-  return judged_error(row) <= acceptance.max_nmse && (!acceptance.trained || is_harmless(row));
 }
 
 std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acceptance& acceptance) {

@@ -54,9 +54,6 @@ struct NetworkAdvice {
   std::string reasons;              ///< whole sentences
   std::vector<std::string> others;  ///< what runs up, and why nothing else was taken: sentences without a capital
 };
-/// Whether the row's codec errs so little that the advice may take it.
-[[nodiscard]] bool is_accepted(const ResultRow& row, const Acceptance& acceptance);
-
 /// For each network and number of ranks that has a row of `none`. Compared are codecs with an error (judged_error) of
 /// at most `acceptance.max_nmse`, by the iteration where it was modelled. With `acceptance.trained`, those with an
 /// error of a step beyond harmless_nmse() are named and not taken, because they need a trial. Of the others that surely

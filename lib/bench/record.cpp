@@ -3,6 +3,7 @@
 
 #include "lib/bench/advice.hpp"
 #include "lib/bench/bench.hpp"
+#include "lib/bench/confidence.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/report/json.hpp"
@@ -11,10 +12,14 @@ namespace gradtool {
 namespace {
 
 /// A codec of the advice, and what it gains.
-nlohmann::ordered_json choice_record(const ResultRow& row, const ResultRow& none) {
-  return {{"codec", spec_of(row)},          {"reduce", takes_own_scheme(row) ? "auto" : name_of(row.scheme)},
-          {"levels", row.inner ? 2 : 1},    {"error", to_json(Cell{judged_error(row)})},
-          {"seconds", judged_seconds(row)}, {"gain", judged_seconds(none) / judged_seconds(row)}};
+nlohmann::ordered_json choice_record(const ResultRow& row, const ResultRow& none, const Acceptance& acceptance) {
+  return {{"codec", spec_of(row)},
+          {"reduce", takes_own_scheme(row) ? "auto" : name_of(row.scheme)},
+          {"levels", row.inner ? 2 : 1},
+          {"error", to_json(Cell{judged_error(row)})},
+          {"seconds", judged_seconds(row)},
+          {"gain", judged_seconds(none) / judged_seconds(row)},
+          {"confidence", confidence_of(row, acceptance)}};
 }
 
 }  // namespace
@@ -25,9 +30,11 @@ nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acce
     for (const NetworkAdvice& one : advice_of(judged, acceptance)) {
       auto& entry = out.emplace_back();
       entry = {{"of", of}, {"network", one.group.network}, {"ranks", one.group.ranks}, {"answer", one.answer}};
-      entry["taken"] = one.taken == nullptr ? nlohmann::ordered_json() : choice_record(*one.taken, *one.none);
+      entry["taken"] =
+          one.taken == nullptr ? nlohmann::ordered_json() : choice_record(*one.taken, *one.none, acceptance);
       entry["after_trial"] = nlohmann::ordered_json::array();
-      for (const ResultRow* row : one.after_trial) entry["after_trial"].push_back(choice_record(*row, *one.none));
+      for (const ResultRow* row : one.after_trial)
+        entry["after_trial"].push_back(choice_record(*row, *one.none, acceptance));
     }
   };
   const bool iterations = std::any_of(rows.begin(), rows.end(), [](const ResultRow& row) { return row.iteration; });

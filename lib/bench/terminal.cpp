@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/confidence.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/reproduce.hpp"

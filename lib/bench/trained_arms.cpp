@@ -30,4 +30,12 @@ double harmless_nmse() {
   return largest;
 }
 
+double sure_nmse() {
+  double largest = 0.0;
+  for (const TrainedArms::Arm& arm : kArms) {
+    if (arm.nmse > largest && trained_arms_up_to(arm.nmse).lost == 0) largest = arm.nmse;
+  }
+  return largest;
+}
+
 }  // namespace gradtool

@@ -98,10 +98,13 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   add({.codec = "powersgd:rank=1", .ms = 20.0, .error = 0.6}).cumulative_nmse = 0.002;
   const std::string text = advice(Acceptance{});
   EXPECT_TRUE(says(text, "8 ranks: take fp16. ")) << text;
-  const int small = trained_arms_up_to(0.001).arms;
-  EXPECT_TRUE(says(
-      text, fmt::format("its error of a step is 0.001. None of {} trainings at this error or less lost more", small)))
+  const double sure = sure_nmse();
+  EXPECT_TRUE(says(text, fmt::format("its error of a step is 0.001. Sure: none of {} trainings with an error of a step "
+                                     "of up to {:.2g} lost more than a point of accuracy. ",
+                                     trained_arms_up_to(sure).arms, sure)))
       << text;
+  EXPECT_TRUE(trained_arms_up_to(sure).lost == 0 && trained_arms_up_to(sure).arms > 20) << sure;
+  EXPECT_LT(sure, harmless_nmse());
   // A codec that delays gradients errs little over many steps, and its trainings lost for it all the same.
   EXPECT_TRUE(
       says(text, "Faster, but not without a trial (docs/trial.md): powersgd:rank=1, 5.00 times (error of a step 0.6: "))
@@ -114,7 +117,10 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   // A limit that the user gives is taken at its word; what trainings say stands beside it.
   EXPECT_TRUE(says(advice(0.1), "take powersgd:rank=1. ")) << advice(0.1);
   EXPECT_FALSE(says(advice(0.1), "without a trial")) << advice(0.1);
-  EXPECT_TRUE(says(advice(0.1), " beyond doubt), at worst ")) << advice(0.1);
+  EXPECT_TRUE(says(advice(0.1), "Needs a trial: ") && says(advice(0.1), " beyond doubt), at worst ")) << advice(0.1);
+  // An error at which few lost.
+  rows_[2].errors->error = rows_[2].cumulative_nmse.emplace(0.04);
+  EXPECT_TRUE(says(advice(Acceptance{}), "its error of a step is 0.04. Likely: ")) << advice(Acceptance{});
 }
 
 TEST_F(Advice, GoesByTheUsersOwnTrial) {
@@ -145,10 +151,11 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
   // Whatever it errs by, what has learned is taken; what has not is not, however little it errs.
   const std::string text = advice(acceptance);
   EXPECT_TRUE(says(text, "8 ranks: take qsgd:bits=4. ")) << text;
-  EXPECT_TRUE(says(text,
-                   "In trial.json (GPT, 4 workers, 300 steps) it learns with learning rates times 0.5: its loss is "
-                   "worse by 0.012 (95 %: 0.01 to "
-                   "0.014), and uncompressed was there after 270 steps."))
+  EXPECT_TRUE(
+      says(text,
+           "Trained: in trial.json (GPT, 4 workers, 300 steps) it learns with learning rates times 0.5: its loss is "
+           "worse by 0.012 (95 %: 0.01 to "
+           "0.014), and uncompressed was there after 270 steps."))
       << text;
   EXPECT_TRUE(says(text, "lost in the trial: int8 (its loss is worse by 0.012 (95 %: 0.01 to 0.014)).")) << text;
   EXPECT_TRUE(says(text,
@@ -191,9 +198,7 @@ TEST_F(Advice, SaysThatATrialHasNotDecided) {
   EXPECT_TRUE(says(text, "(error of a step 0.09, undecided in the trial)")) << text;
   // A codec that is taken on the ground of its error keeps that ground.
   rows_.back().errors->error = rows_.back().cumulative_nmse.emplace(0.001);
-  EXPECT_TRUE(says(advice(acceptance), fmt::format("more seeds or steps would tell. None of {} trainings at this error",
-                                                   trained_arms_up_to(0.001).arms)))
-      << advice(acceptance);
+  EXPECT_TRUE(says(advice(acceptance), "more seeds or steps would tell. Sure: none of ")) << advice(acceptance);
   EXPECT_TRUE(says(text, "one learns if all of the 95 % interval of what its accuracy is worse by is within 1 point, "))
       << text;
 }
@@ -213,10 +218,12 @@ TEST_F(Advice, IsRecordedForIterationsAndForGradientsAlone) {
   EXPECT_EQ(record[1]["of"], "gradients");
   EXPECT_EQ(record[1]["answer"], "take fp16");
   EXPECT_EQ(record[1]["taken"]["reduce"], "auto");
+  EXPECT_EQ(record[1]["taken"]["confidence"], "sure");
   EXPECT_NEAR(record[1]["taken"]["gain"].get<double>(), 2.0, 1e-9);
   ASSERT_EQ(record[1]["after_trial"].size(), 1U);
   EXPECT_EQ(record[1]["after_trial"][0]["codec"], "qsgd:bits=4");
   EXPECT_EQ(record[1]["after_trial"][0]["reduce"], "alltoall");
+  EXPECT_EQ(record[1]["after_trial"][0]["confidence"], "needs a trial");
 }
 
 TEST_F(Advice, TablesKeepTheWayThatIsTakenAndTheFasterOneThatNeedsATrial) {

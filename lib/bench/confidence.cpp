@@ -1,0 +1,75 @@
+#include "lib/bench/confidence.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lib/bench/trained_arms.hpp"
+
+namespace gradtool {
+namespace {
+
+/// Whether the errors say nothing of other phases of the training: those of a codec with a memory may be small early
+/// and large later (powersgd:rank=2 on a transformer: 0.0007 in steps 5 to 85, 0.65 in steps 290 to 299).
+bool may_grow(const ResultRow& row) {
+  return (delays(row.codec) || (row.inner && delays(*row.inner))) && row.windows < 2;
+}
+
+/// Whether hardly any arm with an error as small has lost anything that counts.
+bool is_harmless(const ResultRow& row) {
+  return step_error(row) <= harmless_nmse() && !may_grow(row);
+}
+
+std::string_view confidence_by_error(const ResultRow& row) {
+  if (!is_harmless(row)) return "needs a trial";
+  return step_error(row) <= sure_nmse() ? "sure" : "likely";
+}
+
+}  // namespace
+
+double step_error(const ResultRow& row) {
+  if (row.errors) return worst_step_error(row);
+  return delays(row.codec) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
+}
+
+std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance) {
+  return acceptance.trials == nullptr ? std::nullopt : acceptance.trials->verdict_of(row);
+}
+
+bool is_accepted(const ResultRow& row, const Acceptance& acceptance) {
+  const auto own = own_verdict(row, acceptance);
+  if (own == OwnTrial::Verdict::loses) return false;
+  if (own == OwnTrial::Verdict::learns) return true;
+  return judged_error(row) <= acceptance.max_nmse && (!acceptance.trained || is_harmless(row));
+}
+
+std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance) {
+  const auto own = own_verdict(row, acceptance);
+  if (own == OwnTrial::Verdict::learns) return "trained";
+  return own == OwnTrial::Verdict::loses ? "needs a trial" : confidence_by_error(row);
+}
+
+std::string ground_of(const ResultRow& row) {
+  const double error = step_error(row), sure = sure_nmse();
+  const std::string_view word = confidence_by_error(row);
+  if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
+  if (error <= harmless_nmse() && may_grow(row))
+    return fmt::format("{}: it has a memory, and its errors are those of one phase of the training", word);
+  if (error > sure) return fmt::format("{}: {}", word, evidence(error));
+  return fmt::format(
+      "{}: none of {} trainings with an error of a step of up to {:.2g} lost more than a point of accuracy", word,
+      trained_arms_up_to(sure).arms, sure);
+}
+
+std::string evidence(double error) {
+  const TrainedArms found = trained_arms_up_to(error);
+  if (found.arms == 0) return "all trained codecs had larger errors";
+  const std::string trained =
+      fmt::format("{} training{} at this error or less", found.arms, found.arms == 1 ? "" : "s");
+  if (found.lost == 0) return fmt::format("none of {} lost more than a point of accuracy", trained);
+  return fmt::format("{} of {} lost more than a point of accuracy ({} beyond doubt), at worst {:.1f} ({} on {})",
+                     found.lost, trained, found.surely, found.worst->lost, found.worst->codec, found.worst->training);
+}
+
+}  // namespace gradtool

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lib/bench/own_trial.hpp"
+#include "lib/bench/result.hpp"
+
+namespace gradtool {
+
+// How sure is it that a model learns with a row's codec? The user's own trials say it, or else the trainings of
+// reports/verdicts (trained_arms.hpp), by the error of a step.
+
+/// The error of a step's mean, in the window where it is largest; NaN where it is not known. That of sums of steps says
+/// less about trainings: it falls as the capture grows longer.
+[[nodiscard]] double step_error(const ResultRow& row);
+
+/// The verdict of the user's own trials on a row; empty where they have not tried it.
+[[nodiscard]] std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance);
+
+/// Whether the advice may take the row's codec.
+[[nodiscard]] bool is_accepted(const ResultRow& row, const Acceptance& acceptance);
+
+/// "trained" where the user's own trial says that the model learns, "sure" where no training with an error as small, or
+/// some larger, lost more than a point, "likely" where hardly any did, else "needs a trial".
+[[nodiscard]] std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance);
+
+/// The confidence in a codec on which no trial of the user's has decided, and its ground: "sure: none of ...".
+[[nodiscard]] std::string ground_of(const ResultRow& row);
+
+/// "25 of 60 trainings at this error or less lost more than a point of accuracy (17 beyond doubt), at worst 18.9 (topk
+/// on gpt-nano)".
+[[nodiscard]] std::string evidence(double error);
+
+}  // namespace gradtool
