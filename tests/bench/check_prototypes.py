@@ -119,7 +119,7 @@ class Draws:
 
 
 def run(*arguments, status=0, launcher=()):
-    done = subprocess.run([*launcher, program, *map(str, arguments)], capture_output=True, text=True, env=environment, check=False, timeout=120)
+    done = subprocess.run([*launcher, program, *map(str, arguments)], capture_output=True, text=True, env=environment, check=False, timeout=600)
     assert done.returncode == status, (arguments, done.returncode, done.stdout, done.stderr)
     return done
 
@@ -198,7 +198,7 @@ for name in ("several.py", "mine.py", "mean.py"):
     pathlib.Path(name).write_text("open('it-ran', 'w')")
 for command in (("compare", "bench.json", "bench.json"), ("report", "bench.json", "-o", "bench.html"),
                 ("bench", capture, "--codec", "bf16", "--codec-speed", "bench.json", "--network", "1gbe", "--nodes", "8", "--timeout", "0.05")):
-    done = subprocess.run([program, *command], capture_output=True, text=True, env=environment, check=False, timeout=120)
+    done = subprocess.run([program, *command], capture_output=True, text=True, env=environment, check=False, timeout=600)
     assert done.returncode in (0, 77), done.stderr  # 77: built without the libraries of the page
 assert not pathlib.Path("it-ran").exists()
 

@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as folder:
     process, log = start(folder, out, "--steps", "1000000")
     wait_for_steps(process, log, 3)
     process.send_signal(signal.SIGINT)
-    check(process.wait(timeout=60) == 130, f"exit status {process.returncode} after SIGINT")
+    check(process.wait(timeout=600) == 130, f"exit status {process.returncode} after SIGINT")
     with h5py.File(out, "r") as file:
         check(int(file.attrs["complete"]) == 0, "an interrupted capture is marked complete")
         check(int(file.attrs["interrupted"]) == 1, "an interrupted capture does not say so")
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as folder:
     process, log = start(folder, out, "--end-step", "3", "--steps", "1000000")
     wait_for_steps(process, log, 3)
     process.send_signal(signal.SIGINT)
-    check(process.wait(timeout=60) == 130, f"exit status {process.returncode} after SIGINT")
+    check(process.wait(timeout=600) == 130, f"exit status {process.returncode} after SIGINT")
     with h5py.File(out, "r") as file:
         check(int(file.attrs["complete"]) == 1, "a finished schedule is not marked complete")
 print("ok")

@@ -29,7 +29,7 @@ def end(process, out):
     """Everything that the one who goes on has reported is in the file that has the name."""
     process.send_signal(signal.SIGINT)
     lines = process.stderr.read().splitlines()  # communicate() would lose what readline() has read ahead
-    process.wait(timeout=60)
+    process.wait(timeout=600)
     check(process.returncode == 130, f"exit status {process.returncode}")
     with h5py.File(out, "r") as file:
         steps = [int(line.split()[-1]) for line in lines if line.startswith("captured step")]
@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as folder:
             first_step(first)
             with open(os.path.join(folder, images), "rb") as file:
                 pipe.write(file.read())
-        says = early.communicate(timeout=60)[1]
+        says = early.communicate(timeout=600)[1]
         check(early.returncode == 2 and "being written" in says and says.count("\n") == 1, f"{early.returncode} {says}")
         end(first, path)
 

@@ -179,7 +179,7 @@ def check_devices_and_pipes(folder):
         reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
         reader.start()
         expect(run(*words, "--csv", pipe), 0)
-        reader.join(timeout=60)
+        reader.join(timeout=600)
         lines = got[0].splitlines()
         assert len(set(lines)) == len(lines) > 1, f"a pipe gets the table once: {len(lines)} lines"
     assert stat.S_ISFIFO(pipe.stat().st_mode), "the pipe was replaced"

@@ -186,7 +186,7 @@ def check_interrupt(folder):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, (process.returncode, err)
     lines = [line for line in err.splitlines() if not re.match("wrote|bench: ", line)]
     assert len(lines) == 1 and re.match(r"interrupted: [1-9]\d* rows have no measurement", lines[0]), err

@@ -21,7 +21,7 @@ HAS_REPORT = subprocess.run([GRADTOOL, "report", "-"], capture_output=True).retu
 
 def run(*arguments, **keywords):
     # The limit only tells a command that ends from one that hangs.
-    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, **keywords)
+    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL, **keywords)
 
 
 def done(*arguments):

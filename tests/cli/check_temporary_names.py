@@ -21,7 +21,7 @@ ENVIRONMENT = dict(os.environ, LD_PRELOAD=NO_TMPFILE, ASAN_OPTIONS="verify_asan_
 
 def run(*words, happening="", victim="", **keywords):
     environment = ENVIRONMENT | {"TEMPORARY_NAME": happening, "VICTIM": str(victim)}
-    return subprocess.run([GRADTOOL, *map(str, words)], env=environment, capture_output=True, text=True, timeout=120, **keywords)
+    return subprocess.run([GRADTOOL, *map(str, words)], env=environment, capture_output=True, text=True, timeout=600, **keywords)
 
 
 def refused(done, *words):
@@ -122,7 +122,7 @@ def check_signals(folder):
             time.sleep(0.001)
         assert bench.poll() is None and temporary_names(payloads), "the payloads have no temporary name"
         bench.send_signal(number)
-        assert bench.wait(timeout=120) == 130, f"{number.name}: exit {bench.returncode}"
+        assert bench.wait(timeout=600) == 130, f"{number.name}: exit {bench.returncode}"
         assert not temporary_names(payloads), f"{number.name} left {os.listdir(payloads)}"
 
 

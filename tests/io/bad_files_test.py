@@ -30,7 +30,7 @@ if LIMITED:
 
 
 def run(path, command="validate"):
-    return subprocess.run([GRADTOOL, command, path], capture_output=True, text=True, timeout=60)
+    return subprocess.run([GRADTOOL, command, path], capture_output=True, text=True, timeout=600)
 
 
 def expect(case, path, *fragments, status=3, lines=1):
@@ -369,7 +369,7 @@ def control_characters():
             file.attrs[name] = "\x1b[2J\x07" + name
         file["tensors/0000"].attrs["layout"] = "\x1b[2JOIHW"
     for command in (("info",), ("validate",), ("analyze", "--out", os.path.join(FOLDER, "out")), ("bench", "-n", "1", "--codec", "topk")):
-        result = subprocess.run([GRADTOOL, command[0], path, *command[1:]], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([GRADTOOL, command[0], path, *command[1:]], capture_output=True, text=True, timeout=600)
         said = result.stdout + result.stderr
         if result.returncode != 0 or "\x1b" in said or "\x07" in said:
             failures.append(f"control characters ({command[0]}): status {result.returncode}: {said!r}")

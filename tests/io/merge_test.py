@@ -20,7 +20,7 @@ RANKS, STEPS = 4, 5
 
 
 def run(*arguments):
-    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([GRADTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=600)
 
 
 def done(*arguments):

@@ -26,7 +26,7 @@ NAMES = ["pair", "sendrecv", "all_reduce", "all_reduce_ring", "reduce_scatter", 
 
 def run(*arguments, launch=(), **keywords):
     done = subprocess.run([*launch, GRADTOOL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          timeout=120, **keywords)
+                          timeout=600, **keywords)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -120,7 +120,7 @@ def check_threads(folder):
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until_interruptible(process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130 and err == "interrupted: nothing written\n" and out == "", (process.returncode, out, err)
     assert not (folder / "stopped.json").exists()
 
@@ -143,7 +143,7 @@ def check_mpi(folder):
     refused(2, "add --comm mpi", "probe", "--comm", "threads", launch=two)
     refused(2, "leave --ranks out", "probe", "--ranks", "2", launch=two)
     done = subprocess.run([MPIEXEC, *more, "-n", "1", GRADTOOL, "probe", *QUICK, ":", "-n", "1", GRADTOOL, "probe", *QUICK, "-w", "7"],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600)
     said = [line for line in done.stderr.splitlines() if line.startswith("gradtool: ")]
     assert done.returncode == 2 and len(said) == 1 and "--warmup-iters" in said[0] and "rank 1" in said[0], (done.returncode, done.stderr)
 

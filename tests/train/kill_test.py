@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as folder:
             time.sleep(chance.uniform(0.0, 0.1))
             gentle = number % 3 == 2
             process.send_signal(signal.SIGINT if gentle else signal.SIGKILL)
-            status = process.wait(timeout=100)
+            status = process.wait(timeout=600)
             check(status in (0, 130 if gentle else -signal.SIGKILL), f"exit status {status} after a signal")
             killed += status == -signal.SIGKILL
             stopped += status == 130

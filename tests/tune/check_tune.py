@@ -194,7 +194,7 @@ def check_interrupt(folder):
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until_interruptible(process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130 and out == "" and err == "interrupted: nothing written\n", (process.returncode, out, err)
     assert not record.exists()
 
