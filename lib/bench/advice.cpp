@@ -121,12 +121,14 @@ class Advice {
     leave_first_of_each(rivals_, {fit_.begin(), fit_.empty() ? fit_.end() : fit_.begin() + 1});
     leave_first_of_each(untrained_, {});
     leave_first_of_each(lost_, {});
-    // A way that is slower than uncompressed does not explain why a faster one that errs too much is left out.
-    std::vector<const ResultRow*> gaining;
-    for (const ResultRow* row : fit_) {
-      if (none_ != nullptr && gain(judged_seconds(*row)) >= 1.0) gaining.push_back(row);
-    }
-    leave_first_of_each(wrong_, gaining);
+    // A way within the limit does not explain why a faster one of the same method is left out.
+    const auto hidden = [this](const ResultRow* row) {
+      return std::any_of(fit_.begin(), fit_.end(), [row](const ResultRow* other) {
+        return same_method(*other, *row) && judged_seconds(*other) < kWorthwhile * judged_seconds(*row);
+      });
+    };
+    wrong_.erase(std::remove_if(wrong_.begin(), wrong_.end(), hidden), wrong_.end());
+    leave_first_of_each(wrong_, {});
     leave_first_of_each(unreached_, fit_);
     leave_first_of_each(other_results_, {});
   }
@@ -249,7 +251,7 @@ class Advice {
       text += fmt::format(" ({:.2f} to {:.2f} with 95 % confidence)", gains.low, gains.high);
     }
     text += unknown_noise(best);
-    if (!delays(best.codec)) {
+    if (!delays(best)) {
       text += fmt::format("; its error of a step is {:.2g}", judged_error(best));
     } else {
       // A codec that delays what it sends is wrong in each step by more than in all of them.
@@ -526,12 +528,13 @@ std::string levels_text(const ResultRow& any) {
 
 std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance) {
   const std::string trained =
-      acceptance.trained ? fmt::format(
-                               " Without a trial, its error of a step must also be at most {:.2g}: in "
-                               "reports/verdicts (LeNet-5, ResNet-20, a perceptron, a small GPT) {}. Of a codec with "
-                               "a memory errors of several phases of the training have to be known.",
-                               harmless_nmse(), evidence(harmless_nmse()))
-                         : "";
+      acceptance.trained
+          ? fmt::format(
+                " Without a trial, its error of a step must also be at most {:.2g}: in "
+                "reports/verdicts (LeNet-5, ResNet-20, a perceptron, a small GPT) {}. Of a codec with "
+                "a memory errors of several phases of the training have to be known.",
+                harmless_nmse(), evidence(harmless_nmse()))
+          : " The trainings are those of reports/verdicts (LeNet-5, ResNet-20, a perceptron, a small GPT).";
   const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
   return {
       fmt::format(

@@ -13,7 +13,7 @@ namespace {
 /// Whether the errors say nothing of other phases of the training: those of a codec with a memory may be small early
 /// and large later (powersgd:rank=2 on a transformer: 0.0007 in steps 5 to 85, 0.65 in steps 290 to 299).
 bool may_grow(const ResultRow& row) {
-  return (delays(row.codec) || (row.inner && delays(*row.inner))) && row.windows < 2;
+  return delays(row) && row.windows < 2;
 }
 
 /// Whether hardly any arm with an error as small has lost anything that counts.
@@ -23,14 +23,14 @@ bool is_harmless(const ResultRow& row) {
 
 std::string_view confidence_by_error(const ResultRow& row) {
   if (!is_harmless(row)) return "needs a trial";
-  return step_error(row) <= sure_nmse() ? "sure" : "likely";
+  return step_error(row) < first_loss() ? "sure" : "likely";
 }
 
 }  // namespace
 
 double step_error(const ResultRow& row) {
   if (row.errors) return worst_step_error(row);
-  return delays(row.codec) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
+  return delays(row) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
 }
 
 std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance) {
@@ -45,21 +45,18 @@ bool is_accepted(const ResultRow& row, const Acceptance& acceptance) {
 }
 
 std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance) {
-  const auto own = own_verdict(row, acceptance);
-  if (own == OwnTrial::Verdict::learns) return "trained";
-  return own == OwnTrial::Verdict::loses ? "needs a trial" : confidence_by_error(row);
+  return own_verdict(row, acceptance) == OwnTrial::Verdict::learns ? "trained" : confidence_by_error(row);
 }
 
 std::string ground_of(const ResultRow& row) {
-  const double error = step_error(row), sure = sure_nmse();
+  const double error = step_error(row), lost = first_loss();
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
   if (error <= harmless_nmse() && may_grow(row))
     return fmt::format("{}: it has a memory, and its errors are those of one phase of the training", word);
-  if (error > sure) return fmt::format("{}: {}", word, evidence(error));
-  return fmt::format(
-      "{}: none of {} trainings with an error of a step of up to {:.2g} lost more than a point of accuracy", word,
-      trained_arms_up_to(sure).arms, sure);
+  if (error >= lost) return fmt::format("{}: {}", word, evidence(error));
+  return fmt::format("{}: none of {} trainings with an error of a step below {:.3g} lost more than a point of accuracy",
+                     word, trained_arms_up_to(std::nextafter(lost, 0.0)).arms, lost);
 }
 
 std::string evidence(double error) {

@@ -22,8 +22,9 @@ namespace gradtool {
 /// Whether the advice may take the row's codec.
 [[nodiscard]] bool is_accepted(const ResultRow& row, const Acceptance& acceptance);
 
-/// "trained" where the user's own trial says that the model learns, "sure" where no training with an error as small, or
-/// some larger, lost more than a point, "likely" where hardly any did, else "needs a trial".
+/// "trained" where the user's own trial says that the model learns; else, also where that has not decided, by the error
+/// of a step: "sure" below the first with which a training lost more than a point, "likely" up to harmless_nmse(), and
+/// "needs a trial" beyond, and where errors of other phases or of a step are not known. Of a codec that has not lost.
 [[nodiscard]] std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance);
 
 /// The confidence in a codec on which no trial of the user's has decided, and its ground: "sure: none of ...".

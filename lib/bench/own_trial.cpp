@@ -335,9 +335,13 @@ std::optional<OwnTrial::Verdict> OwnTrials::verdict_of(const ResultRow& row) con
 }
 
 std::string OwnTrials::words_of(const ResultRow& row) const {
+  const auto verdict = verdict_of(row);
   std::vector<std::string> said;
-  for (const OwnTrial& trial : trials) {
-    if (const auto* arm = trial.arm_of(row)) said.push_back(trial.words(*arm));
+  for (const bool decides : {true, false}) {
+    for (const OwnTrial& trial : trials) {
+      const auto* arm = trial.arm_of(row);
+      if (arm != nullptr && (arm->verdict == verdict) == decides) said.push_back(trial.words(*arm));
+    }
   }
   return joined(said, "; ");
 }

@@ -51,7 +51,7 @@ struct OwnTrials {
   [[nodiscard]] bool loses(const CodecSpec& codec) const;
   /// Empty where no record has tried the row's codec.
   [[nodiscard]] std::optional<OwnTrial::Verdict> verdict_of(const ResultRow& row) const;
-  /// What each record says of the row's codec; empty where none has tried it.
+  /// The words of each record about the row's codec, those that decide first; empty where none has tried it.
   [[nodiscard]] std::string words_of(const ResultRow& row) const;
   /// The difference() of the first arm that decided.
   [[nodiscard]] std::string difference_of(const ResultRow& row) const;

@@ -255,6 +255,8 @@ constexpr double kBreakevenAlpha = 30e-6;
 /// True where the row is judged by cumulative_nmse: its codec delays what it sends (error feedback, a residual), so
 /// that step by step it looks unfairly bad.
 [[nodiscard]] bool delays(const CodecSpec& codec);
+/// The same of the row's codec, or of the one inside machines.
+[[nodiscard]] bool delays(const ResultRow& row);
 /// True for a method whose result stands for something else than the mean of the gradients, such as a momentum. It
 /// belongs to an optimizer of its own, and its errors, which are those against its own target, cannot be compared with
 /// others'.
@@ -312,7 +314,8 @@ struct Acceptance {
 };
 /// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
 /// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way that `acceptance` allows
-/// counts as faster than one that it does not, and one that needs a trial is kept beside it where it is faster.
+/// counts as faster than one that it does not, and a faster one that needs a trial, or errs too much, is kept beside
+/// it.
 [[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
                                                          const std::optional<Acceptance>& acceptance = {});
 

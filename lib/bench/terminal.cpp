@@ -270,6 +270,8 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
   add_fastest(acceptance);
   // The way that would be the fastest after a trial may be another one than that which is taken without.
   if (acceptance && acceptance->trained) add_fastest(Acceptance{acceptance->max_nmse});
+  // The advice says why the fastest of all is not taken.
+  if (acceptance) add_fastest({});
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     bool known = false, wins = false;

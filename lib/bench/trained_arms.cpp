@@ -1,5 +1,8 @@
 #include "lib/bench/trained_arms.hpp"
 
+#include <algorithm>
+#include <limits>
+
 namespace gradtool {
 namespace {
 
@@ -30,12 +33,12 @@ double harmless_nmse() {
   return largest;
 }
 
-double sure_nmse() {
-  double largest = 0.0;
+double first_loss() {
+  double smallest = std::numeric_limits<double>::infinity();
   for (const TrainedArms::Arm& arm : kArms) {
-    if (arm.nmse > largest && trained_arms_up_to(arm.nmse).lost == 0) largest = arm.nmse;
+    if (arm.lost > kPointsThatCount) smallest = std::min(smallest, arm.nmse);
   }
-  return largest;
+  return smallest;
 }
 
 }  // namespace gradtool

@@ -30,7 +30,7 @@ struct TrainedArms {
 /// none more than kMostPoints. Runs of one arm scatter by about a point, so an arm that lost a little need not be at
 /// fault.
 [[nodiscard]] double harmless_nmse();
-/// The largest error of a step of an arm up to which none lost more than kPointsThatCount.
-[[nodiscard]] double sure_nmse();
+/// The smallest error of a step with which an arm lost more than kPointsThatCount in the mean.
+[[nodiscard]] double first_loss();
 
 }  // namespace gradtool

@@ -167,6 +167,10 @@ bool delays(const CodecSpec& codec) {
   return codec.feedback() != Feedback::off || codec.descriptor->delays;
 }
 
+bool delays(const ResultRow& row) {
+  return delays(row.codec) || (row.inner && delays(*row.inner));
+}
+
 bool replaces_mean(const CodecSpec& codec) {
   return !codec.descriptor->target.empty();
 }
@@ -178,8 +182,7 @@ double worst_step_error(const ResultRow& row) {
 
 double judged_error(const ResultRow& row) {
   if (replaces_mean(row.codec)) return kInfinite;
-  const bool delayed = delays(row.codec) || (row.inner && delays(*row.inner));
-  if (delayed) return row.cumulative_nmse.value_or(kInfinite);
+  if (delays(row)) return row.cumulative_nmse.value_or(kInfinite);
   return worst_step_error(row);
 }
 
