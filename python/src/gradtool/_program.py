@@ -102,8 +102,8 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
         run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
         rows = pandas.read_csv(csv)
-    for column in (name for name in rows if name.startswith("params.") and rows[name].dtype == object):
-        rows[column] = rows[column].map(_number, na_action="ignore")
+    for column in (name for name in rows if name.startswith("params.") and not pandas.api.types.is_numeric_dtype(rows[name])):
+        rows[column] = rows[column].astype(object).map(_number, na_action="ignore")
     return rows
 
 
