@@ -123,7 +123,7 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   EXPECT_TRUE(
       says(advice(0.1), "Needs a trial: it has a memory, and its errors are those of one phase of the training."))
       << advice(0.1);
-  EXPECT_TRUE(says(advice(0.1), "The trainings are those of reports/verdicts")) << advice(0.1);
+  EXPECT_TRUE(says(advice(0.1), "Trainings named here are those of reports/verdicts")) << advice(0.1);
   rows_[4].errors.reset();
   EXPECT_TRUE(says(advice(0.1), "Needs a trial: its error of a step is not known.")) << advice(0.1);
   rows_[4].errors = ErrorSums{.xx = 1.0, .error = 0.6};
