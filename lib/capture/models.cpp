@@ -38,6 +38,7 @@ std::shared_ptr<Model> make_model(const std::string& name, const ModelInput& inp
       {"densenet-bc-100", make_densenet_bc_100},
       {"vit-tiny", make_vit_tiny},
       {"lstm", make_lstm},
+      {"char-rnn", make_char_rnn},
       {"gpt-nano", make_gpt_nano},
       {"gpt2", make_gpt2},
   };

@@ -48,6 +48,7 @@ TEST_P(Models, HasThePublishedNumberOfParameters) {
       {"densenet-bc-100", 769'162},  // 0.8 M in Huang et al. 2017, table 2
       {"vit-tiny", 5'717'416},       // timm; 5.7 M in Touvron et al. 2021
       {"lstm", 19'780'400},          // word_language_model --emsize 650 --nhid 650 with 10,000 words
+      {"char-rnn", 329'984},         // 2 layers of 131,072 weights and 1,024 biases, and both sides of 256
       {"gpt-nano", 85'584},          // 0.09 M in minGPT, three digits in sequences of eleven
       {"gpt2", 124'439'808},         // Hugging Face
   };

@@ -165,6 +165,7 @@ MODELS = {
     "resnet18": (resnet(basic, projected, (2, 2, 2, 2)), SIDE), "resnet50": (resnet(bottleneck, projected, (3, 4, 6, 3)), 64),
     "resnet20": (resnet(basic, padded, (3, 3, 3)), SIDE), "resnet110": (resnet(basic, padded, (18, 18, 18)), SIDE),
     "densenet-bc-100": (densenet, SIDE), "vit-tiny": (vit_tiny, SIDE), "gpt-nano": (gpt, None), "lstm": (lstm, None),
+    "char-rnn": (lstm, None),
 }
 
 

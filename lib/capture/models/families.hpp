@@ -20,6 +20,7 @@ namespace gradtool {
 [[nodiscard]] std::shared_ptr<Model> make_densenet_bc_100(const ModelInput& input);
 [[nodiscard]] std::shared_ptr<Model> make_vit_tiny(const ModelInput& input);
 [[nodiscard]] std::shared_ptr<Model> make_lstm(const ModelInput& input);
+[[nodiscard]] std::shared_ptr<Model> make_char_rnn(const ModelInput& input);
 [[nodiscard]] std::shared_ptr<Model> make_gpt_nano(const ModelInput& input);
 [[nodiscard]] std::shared_ptr<Model> make_gpt2(const ModelInput& input);
 

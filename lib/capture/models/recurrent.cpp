@@ -32,5 +32,8 @@ class LstmLanguageModel final : public Model {
 std::shared_ptr<Model> make_lstm(const ModelInput& input) {
   return std::make_shared<LstmLanguageModel>(input, 650, 2);
 }
+std::shared_ptr<Model> make_char_rnn(const ModelInput& input) {
+  return std::make_shared<LstmLanguageModel>(input, 128, 2);
+}
 
 }  // namespace gradtool
