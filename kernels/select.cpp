@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "kernels/float_bits.hpp"
@@ -16,20 +18,36 @@ namespace {
 constexpr std::size_t kMaxParts = 64;
 constexpr std::size_t kBlock = 32;
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
-constexpr int kTopShift = kRadixDigits[0].shift;
 
-/// Counts the leading digits of x[first, last). Neighbours often have the same digit; four histograms in turn keep an
-/// increment from waiting for the store of the one before.
-void count_top(const float* x, std::size_t first, std::size_t last, std::uint32_t* histogram) {
-  constexpr std::size_t kCopies = 4;
-  std::array<std::array<std::uint32_t, kRadixBins>, kCopies> counts{};
-  std::size_t i = first;
-  for (; i + kCopies <= last; i += kCopies) {
-    for (std::size_t j = 0; j < kCopies; ++j) ++counts[j][(format::bits_of(x[i + j]) & kMagnitude) >> kTopShift];
+/// The pattern that, by a sample of the numbers, somewhat more than the k largest reach: too few do in one of 30,000
+/// draws (four standard deviations). The places of the sample are fixed, and no multiple of a stride, which a row of
+/// some matrix could have. 0 where a sample says nothing, because there are few numbers, or nearly all are among them.
+std::uint32_t likely_bound(HostView<const float> numbers, std::size_t k) {
+  constexpr std::size_t kMostSampled = 4096, kFewestSampled = 64, kShare = 16;
+  const std::size_t n = numbers.size();
+  const std::size_t sampled = std::min(kMostSampled, n / kShare);
+  if (sampled < kFewestSampled) return 0;
+  const double expected = static_cast<double>(k) * static_cast<double>(sampled) / static_cast<double>(n);
+  const auto rank = static_cast<std::size_t>(expected + 4 * std::sqrt(expected) + 4);
+  if (rank >= sampled) return 0;
+  std::array<std::uint32_t, kMostSampled> patterns{};
+  const std::size_t stride = n / sampled;
+  for (std::size_t i = 0; i < sampled; ++i)
+    patterns[i] = format::bits_of(numbers[i * stride + (i * 0x9E3779B1u >> 8) % stride]) & kMagnitude;
+  const auto at = patterns.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(patterns.begin(), at, patterns.begin() + static_cast<std::ptrdiff_t>(sampled), std::greater<>{});
+  return std::max(*at, 1U);  // where zeros are many, those that are none may be enough
+}
+
+/// How many of x[first, last) have a magnitude of at least `low`.
+GT_SIMD_CLONES std::size_t count_reaching(const float* x, std::size_t first, std::size_t last, std::uint32_t low) {
+  std::uint32_t count = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    // Magnitudes have 31 bits; vectors compare signed numbers.
+    const auto magnitude = static_cast<std::int32_t>(format::bits_of(x[i]) & kMagnitude);
+    count += magnitude >= static_cast<std::int32_t>(low) ? 1U : 0U;
   }
-  for (; i < last; ++i) ++counts[0][(format::bits_of(x[i]) & kMagnitude) >> kTopShift];
-  for (std::size_t bin = 0; bin < kRadixBins; ++bin)
-    histogram[bin] = counts[0][bin] + counts[1][bin] + counts[2][bin] + counts[3][bin];
+  return count;
 }
 
 /// Writes the candidates of x[first, last): patterns and indices of the `count` elements whose magnitude is at least
@@ -106,13 +124,6 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
   const std::size_t n = numbers_.size();
   if (positions.empty()) return;
   const float* x = numbers_.data();
-  RadixSearch search{0, positions.size()};
-  parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
-    count_top(x, first, last, histograms_ + part * kRadixBins);
-  });
-  take_digit(histograms_, parts_, kRadixDigits[0], search);
-  const std::uint32_t top = search.prefix;
-
   struct Part {
     std::size_t first = 0;  ///< where its candidates start
     std::size_t count = 0;  ///< candidates
@@ -121,18 +132,23 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     Split split{};
   };
   std::array<Part, kMaxParts> parts{};
-  for (std::size_t part = 0, at = 0; part < parts_; ++part) {
-    const std::uint32_t* histogram = histograms_ + part * kRadixBins;
-    parts[part].first = at;
-    for (std::size_t bin = top; bin < kRadixBins; ++bin) parts[part].count += histogram[bin];
-    at += parts[part].count;
+  const std::uint32_t low = likely_bound(numbers_, positions.size());
+  std::size_t candidates = 0;
+  if (low > 0) {
+    parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
+      parts[part].count = count_reaching(x, first, last, low);
+    });
+    for (std::size_t part = 0; part < parts_; ++part) {
+      parts[part].first = candidates;
+      candidates += parts[part].count;
+    }
   }
-  // All numbers are candidates if `room_` is too small for the gathered ones.
-  const bool gathered = parts[parts_ - 1].first + parts[parts_ - 1].count <= room_;
+  // All numbers are candidates if too few reach the bound, or more than there is room for.
+  const bool gathered = candidates >= positions.size() && candidates <= room_;
   parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
     Part& own = parts[part];
     if (gathered)
-      gather(x, first, last, top << kTopShift, own.count, patterns_ + own.first, places_ + own.first);
+      gather(x, first, last, low, own.count, patterns_ + own.first, places_ + own.first);
     else
       own.first = first, own.count = last - first;
   });
@@ -142,7 +158,8 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
   const auto for_candidates = [&](const auto& body) {
     parallel_parts(queue_, parts_, parts_, 1, [&](std::size_t part, std::size_t, std::size_t) { body(part); });
   };
-  for (const RadixDigit digit : {kRadixDigits[1], kRadixDigits[2]}) {
+  RadixSearch search{0, positions.size()};
+  for (const RadixDigit digit : kRadixDigits) {
     const std::uint32_t mask = (1U << digit.width) - 1;
     const std::uint32_t prefix = search.prefix;
     for_candidates([&](std::size_t part) {

@@ -113,10 +113,10 @@ class Selector {
 /// Exactly k of n numbers with the largest magnitudes, of equal ones those with the lower index. Magnitudes compare by
 /// their binary32 patterns, so that NaN counts as larger than infinity and the result does not depend on threads.
 ///
-/// Two passes over the numbers: a histogram of the leading digit, and a gather of the numbers that have the digit of
-/// the k-th largest or a larger one. The other digits are found among those candidates, which are little more than k
-/// where magnitudes are spread out. Where they are too many for the scratch, as among numbers of one magnitude, the
-/// other digits take three more passes over all numbers instead.
+/// Two passes over the numbers: one counts, and one gathers, those whose magnitude reaches a bound that a sample of at
+/// most 4,096 of them says is a little below the k-th largest. The digits of the k-th largest are then found among the
+/// candidates. Where too few reach the bound, or more than the scratch has room for, as among numbers of one
+/// magnitude, the digits take three passes over all numbers instead.
 class Largest {
  public:
   /// Bytes of scratch for the k largest of n numbers, a multiple of 4: room for about 2k candidates.

@@ -159,5 +159,32 @@ TEST(Largest, NeedsNoRoomForAllNumbers) {
   }
 }
 
+/// The bound comes from a sample, which is typical, has none of the large numbers, or nothing else; or few are not 0.
+TEST(Largest, TakesTheSameWhateverItsSampleSays) {
+  constexpr std::size_t kMany = 200'000, kSampled = 4096, kStride = kMany / kSampled;
+  std::vector<bool> in_sample(kMany);
+  for (std::size_t i = 0; i < kSampled; ++i) in_sample[i * kStride + (i * 0x9E3779B1U >> 8) % kStride] = true;
+  for (const int kind : {0, 1, 2, 3}) {
+    std::vector<float> x(kMany);
+    for (std::size_t i = 0; i < kMany; ++i) {
+      x[i] = static_cast<float>(static_cast<std::int32_t>(format::draw4({.seed = 7}, i).bits[0])) * 0x1p-31F;
+      if (kind == 1 && in_sample[i]) x[i] *= 1e-3F;
+      if (kind == 2 && in_sample[i]) x[i] *= 1e3F;
+      if (kind == 3 && i % 50 != 7) x[i] = 0.0F;
+    }
+    std::vector<std::uint32_t> order(kMany);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return std::abs(x[a]) > std::abs(x[b]); });
+    for (const std::size_t k : {kMany / 1000, kMany / 100, kMany / 4}) {
+      Arena<Space::host> arena{host::Largest::scratch_bytes(kMany, k)};
+      std::vector<std::uint32_t> expected(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k)), found(k);
+      std::sort(expected.begin(), expected.end());
+      host::Largest{{}, {x.data(), kMany}, arena.take_bytes(host::Largest::scratch_bytes(kMany, k))}.select(
+          {found.data(), k}, nullptr);
+      ASSERT_EQ(found, expected) << kind << " " << k;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradtool::test
