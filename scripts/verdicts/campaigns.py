@@ -5,11 +5,11 @@ import dataclasses
 
 SEEDS = (1, 2, 3, 4, 5)
 FULL = {"lenet5": 1404, "resnet20": 540, "resnet20-fashion": 200, "gpt-nano": 1000, "gpt-nano-rows": 300,
-        "lenet5-cifar": 780}  # steps; 1404 are three epochs of Fashion-MNIST
+        "lenet5-cifar": 780, "char-rnn": 1000}  # steps; 1404 are three epochs of Fashion-MNIST
 # Processor seconds that a step takes, mean over the arms of a campaign, as measured on two cores of a Xeon server in 2026.
-STEP_SECONDS = {"mlp": 0.012, "lenet5": 0.023, "resnet20": 0.33, "gpt-nano": 0.29}
+STEP_SECONDS = {"mlp": 0.012, "lenet5": 0.023, "resnet20": 0.33, "gpt-nano": 0.29, "char-rnn": 0.06}
 MICRO_BATCHES_TAKE = 1.9  # times as much, with 8 of them
-QUICK = {"lenet5": 8, "resnet20": 4, "resnet20-fashion": 4, "gpt-nano": 4, "gpt-nano-rows": 4, "lenet5-cifar": 8}
+QUICK = {"lenet5": 8, "resnet20": 4, "resnet20-fashion": 4, "gpt-nano": 4, "gpt-nano-rows": 4, "lenet5-cifar": 8, "char-rnn": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +137,9 @@ def all_campaigns(options):
         Campaign("lenet5-adamw", "lenet5", steps, SETTING, ("--optimizer", "adamw", "--lr", "0.001"), fashion, seeds=(1, 2, 3), replay=True),
         Campaign("lenet5-cifar", "lenet5", counts["lenet5-cifar"], SETTING, ("--lr-schedule", "cosine"), cifar, seeds=(1, 2, 3), replay=True,
                  missing="" if options.cifar else "no CIFAR-10 was given (--cifar FOLDER)"),
+        Campaign("char-rnn", "char-rnn", counts["char-rnn"], SETTING, ("--sequence-length", "16", "--optimizer", "adamw", "--lr", "0.01"),
+                 ("--dataset", "text", "--data-dir", options.text or ""), batch=4, seeds=(1, 2, 3), replay=True,
+                 missing="" if options.text else "no text was given (--text FILE)"),
         # Runs of ResNet-20 scatter by more than a point: more seeds for the arms that lose little.
         Campaign("resnet20-near", "resnet20", deep, NEAR, ("--lr-schedule", "cosine"), cifar if options.cifar else fashion, batch=16,
                  seeds=(4, 5, 6), replay=True),
