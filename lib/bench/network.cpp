@@ -163,6 +163,7 @@ Network Network::parse(const std::string& text) {
   Network network;
   const auto colon = text.find(':');
   network.name = text.substr(0, colon);
+  if (network.name.find(',') != std::string::npos) bad(text, "that is several; give --network once for each");
   const auto* profile = find_profile(network.name);
   if (profile != nullptr) network.link = profile->link;
   bool alpha = profile != nullptr;

@@ -75,6 +75,7 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "--advise"], 2, "--network")
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--max-nmse", "0.5"], 2, "--advise")
     one_sentence(["bench", SAMPLE, "--network", "10gbe:"], 2, "key=value")
+    one_sentence(["bench", SAMPLE, "--network", "1gbe,25gbe"], 2, "once for each")
     one_sentence(["bench", SAMPLE, "--network", "10gbe", "--nodes", "2,"], 2, "--nodes '2,'")
     one_sentence(["bench", SAMPLE, "-g", "2"], 2, "--comm nccl")
     one_sentence(["bench", SAMPLE, "-g", "2", "--ranks", "1", "--comm", "nccl", "--device", "cuda"], 2, "--gpus 2 and --ranks 1")
