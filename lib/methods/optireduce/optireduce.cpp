@@ -1,6 +1,5 @@
 // OptiReduce on the CPU: a transpose all-reduce between whose ranks packets are lost.
 #include <algorithm>
-#include <array>
 
 #include "kernels/float_bits.hpp"
 #include "lib/codecs/factories.hpp"
@@ -28,43 +27,47 @@ GT_SIMD_CLONES void turn(const float* __restrict from, float factor, const std::
   for (std::uint32_t j = 0; i + j < count; ++j) turn_one(i, j);
 }
 
-constexpr std::size_t kRows = 64;    ///< of a tile, which has 32 KiB
-constexpr std::size_t kWidth = 128;  ///< floats of its rows
-
-/// Transforms `rows` rows of `width` floats, `stride` apart, by the Hadamard matrix of that order, in natural
-/// (Sylvester's) order and not normalised. They are copied behind each other first: rows of a large matrix would meet
-/// in few sets of the caches. Two of the log2(rows) steps are taken at once, in registers, with the sums that one after
-/// the other would make.
-GT_SIMD_CLONES void transform_tile(float* x, std::size_t rows, std::size_t width, std::size_t stride) {
-  alignas(64) std::array<float, kRows * kWidth> tile;
-  for (std::size_t row = 0; row < rows; ++row) std::copy_n(x + row * stride, width, tile.data() + row * width);
-  const std::size_t end = rows * width;
-  std::size_t h = width;  // distance of the numbers that a step adds up
-  for (; 4 * h <= end; h *= 4) {
-    for (std::size_t base = 0; base < end; base += 4 * h) {
-      float* __restrict a = tile.data() + base;
-      float* __restrict b = a + h;
-      float* __restrict c = b + h;
-      float* __restrict d = c + h;
-      for (std::size_t i = 0; i < h; ++i) {
-        const float low_sum = a[i] + b[i], low_rest = a[i] - b[i], high_sum = c[i] + d[i], high_rest = c[i] - d[i];
-        a[i] = low_sum + high_sum;
-        b[i] = low_rest + high_rest;
-        c[i] = low_sum - high_sum;
-        d[i] = low_rest - high_rest;
+/// Transforms columns `first` to `last` - 1 of a row-major matrix by the Hadamard matrix of its number of rows, in
+/// natural (Sylvester's) order and not normalised. Two of its log2(order) steps are taken at once, in registers, with
+/// the sums that one after the other would make.
+GT_SIMD_CLONES void transform_columns(float* x, const format::RotationShape& shape, std::size_t first,
+                                      std::size_t last) {
+  const bool whole = last - first == shape.columns;  // rows then lie one behind the other
+  std::size_t h = 1;
+  for (; 4 * h <= shape.order; h *= 4) {
+    const std::size_t rows = whole ? 1 : h;
+    const std::size_t count = whole ? h * shape.columns : last - first;
+    for (std::size_t base = 0; base < shape.order; base += 4 * h) {
+      for (std::size_t row = base; row < base + rows; ++row) {
+        float* __restrict a = x + row * shape.columns + first;
+        float* __restrict b = a + h * shape.columns;
+        float* __restrict c = b + h * shape.columns;
+        float* __restrict d = c + h * shape.columns;
+        for (std::size_t i = 0; i < count; ++i) {
+          const float low_sum = a[i] + b[i], low_rest = a[i] - b[i], high_sum = c[i] + d[i], high_rest = c[i] - d[i];
+          a[i] = low_sum + high_sum;
+          b[i] = low_rest + high_rest;
+          c[i] = low_sum - high_sum;
+          d[i] = low_rest - high_rest;
+        }
       }
     }
   }
-  if (h < end) {
-    float* __restrict upper = tile.data();
-    float* __restrict lower = upper + h;
-    for (std::size_t i = 0; i < h; ++i) {
-      const float sum = upper[i] + lower[i];
-      lower[i] = upper[i] - lower[i];
-      upper[i] = sum;
+  if (h < shape.order) {
+    const std::size_t rows = whole ? 1 : h;
+    const std::size_t count = whole ? h * shape.columns : last - first;
+    for (std::size_t base = 0; base < shape.order; base += 2 * h) {
+      for (std::size_t row = base; row < base + rows; ++row) {
+        float* __restrict upper = x + row * shape.columns + first;
+        float* __restrict lower = upper + h * shape.columns;
+        for (std::size_t i = 0; i < count; ++i) {
+          const float sum = upper[i] + lower[i];
+          lower[i] = upper[i] - lower[i];
+          upper[i] = sum;
+        }
+      }
     }
   }
-  for (std::size_t row = 0; row < rows; ++row) std::copy_n(tile.data() + row * width, width, x + row * stride);
 }
 
 /// The steps of OptireduceReducer on the CPU.
@@ -80,22 +83,14 @@ struct HostSteps {
     });
   }
 
-  /// Six of the log2(order) steps for each time that the matrix is read and written.
   static void transform(Queue<Space::host> queue, const format::RotationShape& shape, HostView<float> x) {
-    for (std::size_t apart = 1; apart < shape.order;) {  // rows between those that the first of the steps adds up
-      const std::size_t rows = std::min(kRows, shape.order / apart);
-      const std::size_t stride = apart * shape.columns;
-      const std::size_t tiles = (stride + kWidth - 1) / kWidth;
-      parallel_for(queue, shape.order / (apart * rows) * tiles, 1, std::max<std::size_t>(1, kGrain / (kRows * kWidth)),
-                   [&](std::size_t first, std::size_t last) {
-                     for (std::size_t i = first; i < last; ++i) {
-                       const std::size_t at = i % tiles * kWidth;
-                       transform_tile(x.data() + i / tiles * rows * stride + at, rows, std::min(kWidth, stride - at),
-                                      stride);
-                     }
-                   });
-      apart *= rows;
-    }
+    constexpr std::size_t kLine = 16;                                                // floats of a cache line
+    const std::size_t tile = std::max(kLine, (std::size_t{1} << 15) / shape.order);  // 128 KiB, for the cache
+    parallel_for(queue, shape.columns, kLine, std::max(kLine, kGrain / shape.order),
+                 [&](std::size_t first, std::size_t last) {
+                   for (std::size_t at = first; at < last; at += tile)
+                     transform_columns(x.data(), shape, at, std::min(last, at + tile));
+                 });
   }
 
   static void mark(Queue<Space::host> /*queue*/, const format::MessageLoss& message, std::size_t packets,
