@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "kernels/float_bits.hpp"
@@ -18,25 +20,35 @@ namespace {
 constexpr std::size_t kMaxParts = 64;
 constexpr std::size_t kBlock = 32;
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
+constexpr int kTopShift = kRadixDigits[0].shift;
 
-/// The pattern that, by a sample of the numbers, somewhat more than the k largest reach: too few do in one of 30,000
-/// draws (four standard deviations). The places of the sample are fixed, and no multiple of a stride, which a row of
-/// some matrix could have. 0 where a sample says nothing, because there are few numbers, or nearly all are among them.
+/// Counts the leading digits of x[first, last). Neighbours often have the same digit; four histograms in turn keep an
+/// increment from waiting for the store of the one before.
+void count_top(const float* x, std::size_t first, std::size_t last, std::uint32_t* histogram) {
+  constexpr std::size_t kCopies = 4;
+  std::array<std::array<std::uint32_t, kRadixBins>, kCopies> counts{};
+  std::size_t i = first;
+  for (; i + kCopies <= last; i += kCopies) {
+    for (std::size_t j = 0; j < kCopies; ++j) ++counts[j][(format::bits_of(x[i + j]) & kMagnitude) >> kTopShift];
+  }
+  for (; i < last; ++i) ++counts[0][(format::bits_of(x[i]) & kMagnitude) >> kTopShift];
+  for (std::size_t bin = 0; bin < kRadixBins; ++bin)
+    histogram[bin] = counts[0][bin] + counts[1][bin] + counts[2][bin] + counts[3][bin];
+}
+
+/// The pattern that somewhat more than the k largest of the numbers reach, by a sample of them; of 30,000 samples one
+/// says a pattern that fewer reach (four standard deviations). 0 where a histogram of all numbers costs less, because
+/// they are few or nearly all of them are wanted.
 std::uint32_t likely_bound(HostView<const float> numbers, std::size_t k) {
-  constexpr std::size_t kMostSampled = 4096, kFewestSampled = 64, kShare = 16;
-  const std::size_t n = numbers.size();
-  const std::size_t sampled = std::min(kMostSampled, n / kShare);
-  if (sampled < kFewestSampled) return 0;
-  const double expected = static_cast<double>(k) * static_cast<double>(sampled) / static_cast<double>(n);
-  const auto rank = static_cast<std::size_t>(expected + 4 * std::sqrt(expected) + 4);
-  if (rank >= sampled) return 0;
-  std::array<std::uint32_t, kMostSampled> patterns{};
-  const std::size_t stride = n / sampled;
-  for (std::size_t i = 0; i < sampled; ++i)
-    patterns[i] = format::bits_of(numbers[i * stride + (i * 0x9E3779B1u >> 8) % stride]) & kMagnitude;
-  const auto at = patterns.begin() + static_cast<std::ptrdiff_t>(rank);
-  std::nth_element(patterns.begin(), at, patterns.begin() + static_cast<std::ptrdiff_t>(sampled), std::greater<>{});
-  return std::max(*at, 1U);  // where zeros are many, those that are none may be enough
+  constexpr std::size_t kSampled = Largest::kSampled;
+  if (numbers.size() < Largest::kFewestBySample || k > numbers.size() / 4) return 0;
+  std::array<std::uint32_t, kSampled> patterns;
+  for (std::size_t i = 0; i < kSampled; ++i)
+    patterns[i] = format::bits_of(numbers[Largest::sampled_place(i, numbers.size())]) & kMagnitude;
+  const double expected = static_cast<double>(k) * kSampled / static_cast<double>(numbers.size());
+  const auto rank = static_cast<std::ptrdiff_t>(expected + 4 * std::sqrt(expected) + 4);
+  std::nth_element(patterns.begin(), patterns.begin() + rank, patterns.end(), std::greater<>{});
+  return std::max(patterns[static_cast<std::size_t>(rank)], 1U);  // where zeros are many, the others may be enough
 }
 
 /// How many of x[first, last) have a magnitude of at least `low`.
@@ -132,19 +144,36 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     Split split{};
   };
   std::array<Part, kMaxParts> parts{};
-  const std::uint32_t low = likely_bound(numbers_, positions.size());
+  const auto first_candidates = [&] {
+    std::size_t sum = 0;
+    for (std::size_t part = 0; part < parts_; ++part) parts[part].first = std::exchange(sum, sum + parts[part].count);
+    return sum;
+  };
+  RadixSearch search{0, positions.size()};
+  std::span<const RadixDigit> digits{kRadixDigits};
+  std::uint32_t low = likely_bound(numbers_, positions.size());
   std::size_t candidates = 0;
   if (low > 0) {
     parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
       parts[part].count = count_reaching(x, first, last, low);
     });
-    for (std::size_t part = 0; part < parts_; ++part) {
-      parts[part].first = candidates;
-      candidates += parts[part].count;
-    }
+    candidates = first_candidates();
   }
-  // All numbers are candidates if too few reach the bound, or more than there is room for.
-  const bool gathered = candidates >= positions.size() && candidates <= room_;
+  if (candidates < positions.size() || candidates > room_) {  // no sample, or one that misleads
+    parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
+      count_top(x, first, last, histograms_ + part * kRadixBins);
+    });
+    take_digit(histograms_, parts_, digits[0], search);
+    digits = digits.subspan(1);
+    low = search.prefix << kTopShift;
+    for (std::size_t part = 0; part < parts_; ++part) {
+      const std::uint32_t* histogram = histograms_ + part * kRadixBins;
+      parts[part].count = std::accumulate(histogram + search.prefix, histogram + kRadixBins, std::size_t{0});
+    }
+    candidates = first_candidates();
+  }
+  // All numbers are candidates if there is no room for fewer.
+  const bool gathered = candidates <= room_;
   parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
     Part& own = parts[part];
     if (gathered)
@@ -158,8 +187,7 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
   const auto for_candidates = [&](const auto& body) {
     parallel_parts(queue_, parts_, parts_, 1, [&](std::size_t part, std::size_t, std::size_t) { body(part); });
   };
-  RadixSearch search{0, positions.size()};
-  for (const RadixDigit digit : kRadixDigits) {
+  for (const RadixDigit digit : digits) {
     const std::uint32_t mask = (1U << digit.width) - 1;
     const std::uint32_t prefix = search.prefix;
     for_candidates([&](std::size_t part) {

@@ -113,12 +113,22 @@ class Selector {
 /// Exactly k of n numbers with the largest magnitudes, of equal ones those with the lower index. Magnitudes compare by
 /// their binary32 patterns, so that NaN counts as larger than infinity and the result does not depend on threads.
 ///
-/// Two passes over the numbers: one counts, and one gathers, those whose magnitude reaches a bound that a sample of at
-/// most 4,096 of them says is a little below the k-th largest. The digits of the k-th largest are then found among the
-/// candidates. Where too few reach the bound, or more than the scratch has room for, as among numbers of one
-/// magnitude, the digits take three passes over all numbers instead.
+/// Two passes over the numbers: one for a bound that the k-th largest reaches, and a gather of the numbers that reach
+/// it. The digits of the k-th largest are found among those candidates. Of many numbers a sample says a bound, and the
+/// first pass counts those that reach it; of few, and where the sample misleads, the first pass is a histogram of the
+/// leading digit, and candidates are all that have the digit of the k-th largest or a larger one. They are little more
+/// than k where magnitudes are spread out. Where they are too many for the scratch, as among numbers of one magnitude,
+/// the other digits take three more passes over all numbers instead.
 class Largest {
  public:
+  static constexpr std::size_t kFewestBySample = std::size_t{1} << 18;  ///< numbers of which a sample is taken
+  static constexpr std::size_t kSampled = 4096;
+  /// The index of the i-th number of a sample of n. Indices are not evenly spaced, because the length of a matrix' rows
+  /// could divide the distance.
+  [[nodiscard]] static std::size_t sampled_place(std::size_t i, std::size_t n) {
+    return i * n / kSampled + (i * 0x9E3779B1u >> 8) % (n / kSampled);
+  }
+
   /// Bytes of scratch for the k largest of n numbers, a multiple of 4: room for about 2k candidates.
   [[nodiscard]] static std::size_t scratch_bytes(std::size_t n, std::size_t k);
 

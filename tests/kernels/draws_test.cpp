@@ -11,7 +11,8 @@ TEST(DrawTile, EveryInstructionSetDrawsWhatTheLawDraws) {
   constexpr std::size_t kCount = 3 * host::kDrawGroup + 1;
   const format::DrawKey key{.seed = 0x123456789abcdef0, .step = 7, .rank = 0xffffffff, .tensor = 0x00ffee};
   ASSERT_FALSE(host::draw_fills().empty());
-  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{4}, (std::uint64_t{1} << 34) - 128}) {
+  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{4}, (std::uint64_t{1} << 34) - 128,
+                                    std::uint64_t{1} << 34, (std::uint64_t{5} << 34) + 4}) {
     for (const auto fill : host::draw_fills()) {
       std::vector<std::uint32_t> out(4 * host::kDrawGroup + 1, 0xA5A5A5A5U);
       fill(key, first, kCount, out.data());
