@@ -46,8 +46,8 @@ class Model : public torch::nn::Module {
 /// vit-tiny: DeiT-Ti (Touvron et al. 2021) without distillation: 12 layers, width 192, 3 heads.
 ///
 /// lstm: two layers of 650, an embedding and an output layer of their own; weights are uniform in [-0.05, 0.05]
-/// (Zaremba et al. 2014). The state is zero at the beginning of every sequence. char-rnn: the same with two layers of
-/// 128 (Karpathy 2015, whose first layer is as wide as the alphabet where this one has an embedding).
+/// (Zaremba et al. 2014). The state is zero at the beginning of every sequence. char-rnn has two layers of 128
+/// (Karpathy 2015; its first layer takes one of 256 inputs for each byte, and this one an embedding).
 ///
 /// gpt-nano, gpt2: Radford et al. 2019: normalisation before each part, GELU in its approximation by tanh, the output
 /// layer is the embedding of tokens. The names are Hugging Face's; c_attn, c_proj and c_fc are stored output first

@@ -5,7 +5,7 @@
 
 --list says what each campaign costs in processor hours; with --hours each call ends in time with exit status 130, until all is complete.
 Needed are a gradtool with LibTorch in PATH (or --gradtool) and Debian's dataset-fashion-mnist (or --fashion-mnist). CIFAR-10's binary
-files make ResNet-20 train on them, and not for fewer steps on Fashion-MNIST; a text makes gpt-nano run. pages.py then writes the pages.
+files make ResNet-20 train on them, and not for fewer steps on Fashion-MNIST; a text makes gpt-nano and char-rnn run. pages.py then writes the pages.
 
 In FOLDER: a folder for each campaign, as gradtool train writes it; campaigns.csv (what ran, by which command and build, on which data by
 its hashes, in how many processor hours, and what did not, why), arms.csv (each codec as it was asked for, and its full parameters),
