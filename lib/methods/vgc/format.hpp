@@ -37,7 +37,8 @@ struct Vgc {
   /// Algorithm 2: r must exceed tau as well.
   GT_HD bool sends_hybrid(float r, float v) const {
     const float size = float_of(bits_of(r) & kMagnitude);
-    return (size > tau && !(r * r <= alpha * v)) || !(size < float_of(kInfinity));
+    const bool uncertain = r * r <= alpha * v, above = size > tau, finite = size < float_of(kInfinity);
+    return !((uncertain | !above) & finite);
   }
   /// The hybrid sends tau of |r|, and lowers v by as much as r^2 falls: |r|^2 - (|r| - tau)^2 = 2 |r| tau - tau^2.
   GT_HD float v_after_hybrid(float r, float v) const {
