@@ -110,13 +110,14 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=medium,
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
-    def screenshot(self, clip=None):
-        """PNG bytes of a part of the page ({x, y, width, height} in its pixels), or of the whole of it."""
+    def screenshot(self, clip=None, scale=1):
+        """PNG bytes of a part of the page ({x, y, width, height} in its pixels), or of the whole of it, `scale` times as large. A picture
+        has no more than 16,000 rows."""
         if clip is None:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 16000)}
+            clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 16000 / scale)}
         # For speed: packing twenty million pixels well takes longer than drawing them.
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, optimizeForSpeed=True, clip={**clip, "scale": 1})
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, optimizeForSpeed=True, clip={**clip, "scale": scale})
         return base64.b64decode(shot["data"])
 
     def box_of(self, element_id):
