@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <numbers>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/draws.hpp"
@@ -17,9 +20,8 @@ inline float uniform_at(std::uint32_t seed, std::uint64_t i) {
 }
 
 /// Bell-shaped (sum of four uniforms) with heteroscedastic scale, like gradients: about 1e-3, exact in any build.
-inline std::vector<float> gradient_like(std::size_t n, std::uint32_t seed = 1) {
-  constexpr std::size_t kTile =
-      512;  // elements, each of four draws that are made together: tests spend their time here
+inline std::vector<float> new_gradient_like(std::size_t n, std::uint32_t seed) {
+  constexpr std::size_t kTile = 512;  // elements, each of four draws that are made together
   std::vector<float> x(n);
   std::vector<std::uint32_t> draws(4 * kTile);
   for (std::size_t first = 0; first < n; first += kTile) {
@@ -32,6 +34,23 @@ inline std::vector<float> gradient_like(std::size_t n, std::uint32_t seed = 1) {
     }
   }
   return x;
+}
+
+/// Such numbers; those that were asked for before are kept, up to 64 MiB, because each codec's tests ask for the same.
+inline std::vector<float> gradient_like(std::size_t n, std::uint32_t seed = 1) {
+  constexpr std::size_t kMost = std::size_t{1} << 24;
+  static std::mutex lock;
+  static std::map<std::pair<std::size_t, std::uint32_t>, std::vector<float>> kept;
+  static std::size_t elements = 0;
+  const std::lock_guard<std::mutex> held{lock};
+  const auto found = kept.find({n, seed});
+  if (found != kept.end()) return found->second;
+  if (n > kMost) return new_gradient_like(n, seed);
+  if ((elements += n) > kMost) {
+    kept.clear();
+    elements = n;
+  }
+  return kept[{n, seed}] = new_gradient_like(n, seed);
 }
 
 /// Standard normal and Laplace draws for statistics (Box-Muller and inverse transform, in double).
