@@ -531,10 +531,11 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
       acceptance.trained
           ? fmt::format(
                 " Without a trial, its error of a step must also be at most {:.2g}: in "
-                "reports/verdicts (LeNet-5, ResNet-20, a perceptron, a small GPT) {}. Of a codec with "
+                "reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small GPT) {}. Of a codec with "
                 "a memory errors of several phases of the training have to be known.",
                 harmless_nmse(), evidence(harmless_nmse()))
-          : " Trainings named here are those of reports/verdicts (LeNet-5, ResNet-20, a perceptron, a small GPT).";
+          : " Trainings named here are those of reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small "
+            "GPT).";
   const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
   return {
       fmt::format(

@@ -3,7 +3,8 @@
 
 Usage: trained_arms.py [--check]      with --check: exits 1 unless the file is what would be written
 
-An arm is one codec in one training; of its replays, early and in the middle, the one with the smaller error of a step counts.
+An arm is one codec in one training, replayed early and in the middle. Of a codec without a memory the smaller error of a step counts, because the advice
+takes it by a capture of any one phase. A codec with a memory needs a capture of several, whose worst judges, and its larger error counts.
 """
 import csv
 import pathlib
@@ -20,7 +21,8 @@ def text_of(rows):
             continue
         key = row["campaign"], row["arm"]
         nmse, lost = float(row["nmse"]), float(row["lost"])
-        arms[key] = (min(nmse, arms[key][0]) if key in arms else nmse, lost, float(row["lost_low"] or -100))  # nobody gains more than 100 points
+        judged = max if row["delays"] == "1" else min
+        arms[key] = (judged(nmse, arms[key][0]) if key in arms else nmse, lost, float(row["lost_low"] or -100))  # nobody gains more than 100 points
     lines = [f'{{"{campaign}", "{arm}", {nmse:.3g}, {lost:.2f}, {low:.2f}}},'
              for (campaign, arm), (nmse, lost, low) in sorted(arms.items(), key=lambda one: (one[1][0], one[0]))]
     return "\n".join(["// Made by scripts/verdicts/trained_arms.py of reports/verdicts/replay.csv: training, codec, error of a step, points lost, low end of their interval.",

@@ -99,7 +99,7 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   const std::string text = advice(Acceptance{});
   EXPECT_TRUE(says(text, "8 ranks: take fp16. ")) << text;
   EXPECT_TRUE(says(text,
-                   "its error of a step is 0.001. Sure: none of 21 trainings with an error of a step below 0.0137 "
+                   "its error of a step is 0.001. Sure: none of 27 trainings with an error of a step below 0.0137 "
                    "lost more than a point of accuracy. "))
       << text;
   // A codec that delays gradients errs little over many steps, and its trainings lost for it all the same.
@@ -118,7 +118,7 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   // Errors at which few lost, or which are known of one phase alone.
   EXPECT_EQ(trained_arms_up_to(first_loss()).lost, 1);
   rows_[2].errors->error = rows_[2].cumulative_nmse.emplace(0.013);
-  EXPECT_TRUE(says(advice(Acceptance{}), "its error of a step is 0.013. Sure: none of 21 ")) << advice(Acceptance{});
+  EXPECT_TRUE(says(advice(Acceptance{}), "its error of a step is 0.013. Sure: none of 27 ")) << advice(Acceptance{});
   rows_[4].errors->error = 0.001;
   EXPECT_TRUE(
       says(advice(0.1), "Needs a trial: it has a memory, and its errors are those of one phase of the training."))
