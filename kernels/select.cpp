@@ -37,7 +37,7 @@ void count_top(const float* x, std::size_t first, std::size_t last, std::uint32_
 }
 
 /// The pattern that somewhat more than the k largest of the numbers reach, by a sample of them; of 30,000 samples one
-/// says a pattern that fewer reach (four standard deviations). 0 where a histogram of all numbers costs less, because
+/// gives a pattern that fewer reach (four standard deviations). 0 where a histogram of all numbers costs less, because
 /// they are few or nearly all of them are wanted.
 std::uint32_t likely_bound(HostView<const float> numbers, std::size_t k) {
   constexpr std::size_t kSampled = Largest::kSampled;

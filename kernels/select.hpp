@@ -114,7 +114,7 @@ class Selector {
 /// their binary32 patterns, so that NaN counts as larger than infinity and the result does not depend on threads.
 ///
 /// Two passes over the numbers: one for a bound that the k-th largest reaches, and a gather of the numbers that reach
-/// it. The digits of the k-th largest are found among those candidates. Of many numbers a sample says a bound, and the
+/// it. The digits of the k-th largest are found among those candidates. Of many numbers a sample gives a bound, and the
 /// first pass counts those that reach it; of few, and where the sample misleads, the first pass is a histogram of the
 /// leading digit, and candidates are all that have the digit of the k-th largest or a larger one. They are little more
 /// than k where magnitudes are spread out. Where they are too many for the scratch, as among numbers of one magnitude,

@@ -15,7 +15,7 @@ constexpr double kMostPoints = 3.0;
 struct TrainedArms {
   struct Arm {
     std::string_view training, codec;
-    double nmse;  ///< of a step, the smaller one of its captures early and in the middle
+    double nmse;  ///< of a step: of captures early and midway the larger one with a memory, else the smaller
     double lost;  ///< points of accuracy, mean over seeds; below 0 where it gained
     double low;   ///< the low end of its 95 % interval
   };

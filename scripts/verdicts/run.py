@@ -29,7 +29,7 @@ import campaigns
 
 REPLAYED_STEPS = 24
 # Their memory delays nothing that is sent, so that a step's error counts, as in gradtool bench --advise.
-KEEP_NOTHING_BACK = ("signsgd", "dlcp")
+KEEP_NOTHING_BACK = ("signsgd", "dlcp", "dynamiq", "optireduce")
 
 
 def stop(status, sentence):

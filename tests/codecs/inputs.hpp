@@ -36,7 +36,7 @@ inline std::vector<float> new_gradient_like(std::size_t n, std::uint32_t seed) {
   return x;
 }
 
-/// Such numbers; those that were asked for before are kept, up to 64 MiB, because each codec's tests ask for the same.
+/// Numbers as new_gradient_like makes them. Up to 64 MiB are kept, because each codec's tests ask for the same ones.
 inline std::vector<float> gradient_like(std::size_t n, std::uint32_t seed = 1) {
   constexpr std::size_t kMost = std::size_t{1} << 24;
   static std::mutex lock;
