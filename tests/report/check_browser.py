@@ -17,7 +17,7 @@ import sample_records
 GRADTOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 KEEP = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[3] == "--keep" else None
 SAMPLE = ROOT / "datasets/lenet5-fashion-mnist.h5"
-# Drawing all of a page is most of what this test takes; an empty chart is as empty at half its size.
+# Drawing all of a page is most of what this test takes, and half its size shows an empty chart as well.
 SCALE = 1 if KEEP else 0.5
 
 
