@@ -207,9 +207,9 @@ std::string steps_text(const std::vector<StepInfo>& steps) {
   const auto windows = window_iterations_of(steps, steps.size());
   const std::int64_t stride = stride_of(steps, steps.size());
   const std::string every = stride > 1 ? fmt::format(", one of every {}", stride) : "";
-  const std::string phases = windows.size() > 1 ? fmt::format(": {} windows of the training", windows.size())
-                             : stride == 1      ? ": one phase of the training"
-                                                : "";
+  std::string phases = stride > 1 ? "" : ": one phase of the training";
+  if (windows.size() > 1) phases = fmt::format(": {} windows of the training", windows.size());
+  if (windows.size() > 1 && !are_phases(windows.front(), windows.back())) phases += ", all in one phase";
   return fmt::format("{} (iteration{} {}{}{}{})", steps.size(), windows.size() > 1 ? "s" : "", ranges_text(windows),
                      every, phases, overflow_text(steps));
 }

@@ -224,8 +224,10 @@ class Advice {
       const double speed = gain(judged_seconds(best));
       const double percent_faster = 100.0 * (speed - 1.0);
       const std::string change = std::abs(percent_faster) < 0.1 ? "would not change"
-                                 : percent_faster > 0.0 ? fmt::format("would be {:.1f} % faster than", percent_faster)
-                                                        : fmt::format("would be {:.2f} times slower than", 1.0 / speed);
+                                 : speed > 1.0 ? fmt::format("would be {:.1f} % faster than", percent_faster)
+                                 : speed > 0.9
+                                     ? fmt::format("would be {:.1f} % slower than", 100.0 * (1.0 / speed - 1.0))
+                                     : fmt::format("would be {:.2f} times slower than", 1.0 / speed);
       return fmt::format(
                  "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes "
                  "uncompressed{}. A gain of less than 5 % is not worth an error. ",

@@ -13,7 +13,7 @@ namespace {
 /// Whether the errors say nothing of other phases of the training: those of a codec with a memory may be small early
 /// and large later (powersgd:rank=2 on a transformer: 0.0007 in steps 5 to 85, 0.65 in steps 290 to 299).
 bool may_grow(const ResultRow& row) {
-  return delays(row) && row.windows < 2;
+  return delays(row) && !has_phases(row);
 }
 
 /// Whether hardly any arm with an error as small has lost anything that counts.

@@ -10,7 +10,8 @@
 namespace gradtool {
 namespace {
 
-constexpr std::size_t kNamed = 4;  // windows; of more only the first and the last are told
+constexpr std::size_t kNamed = 4;          // windows; of more only the first and the last are told
+constexpr std::int64_t kLaterPhase = 100;  // iterations from the first window to the last
 
 /// Iterations from the step before, without those that were left out because they overflowed.
 std::int64_t distance(const std::vector<StepInfo>& steps, std::size_t s) {
@@ -73,6 +74,17 @@ std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& st
   return ranges;
 }
 
+bool are_phases(const IterationRange& first, const IterationRange& last) {
+  return last.first - first.first >= kLaterPhase && last.first >= 2 * first.last;
+}
+
+bool has_phases(const ResultRow& row) {
+  if (row.windows < 2) return false;
+  if (row.window_iterations.size() < 2)  // a CSV has the ends alone
+    return are_phases({row.first_step, row.first_step}, {row.last_step, row.last_step});
+  return are_phases(row.window_iterations.front(), row.window_iterations.back());
+}
+
 std::string range_text(const IterationRange& range) {
   return range.first == range.last ? fmt::format("{}", range.first) : fmt::format("{} to {}", range.first, range.last);
 }
@@ -103,6 +115,10 @@ std::string phases_text(const ResultRow& row) {
                            row.stride)
                      : "";
   if (row.windows <= 1) return gaps + " These are of one phase of the training: errors of some codecs grow later.";
+  if (!has_phases(row))
+    return gaps +
+           " These windows are so close that they show one phase of the training: errors of some codecs grow "
+           "later.";
   return gaps + " A codec begins anew with each window and is judged by its worst.";
 }
 

@@ -69,6 +69,10 @@ class PartOfSteps final : public GradientSource {
 /// The iterations of each of windows_of().
 [[nodiscard]] std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& steps, std::size_t count);
 
+/// Whether windows show a training in several phases: the last one begins at least 100 iterations behind the first one
+/// and twice as far into the training as that one ended. Gradients of windows that are closer have changed little.
+[[nodiscard]] bool are_phases(const IterationRange& first, const IterationRange& last);
+
 struct ResultRow;
 
 /// "290 to 299", or "290" of one iteration.
@@ -77,6 +81,8 @@ struct ResultRow;
 [[nodiscard]] std::string ranges_text(const std::vector<IterationRange>& ranges);
 /// The captured iterations of a row, window by window: "iterations 10 to 17, 150 to 157 and 290 to 299".
 [[nodiscard]] std::string iterations_text(const ResultRow& row);
+/// are_phases() of the windows of a row; false of a single one.
+[[nodiscard]] bool has_phases(const ResultRow& row);
 /// A sentence behind a space about what these iterations can tell: one phase of the training only, or several. Empty
 /// for gradients that are of no file.
 [[nodiscard]] std::string phases_text(const ResultRow& row);

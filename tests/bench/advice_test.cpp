@@ -273,7 +273,10 @@ TEST_F(Advice, TakesNoMemoryForItsErrorsInOnePhase) {
            "Faster, but not without a trial (docs/trial.md): powersgd:rank=2, 2.50 times (error of a step 0.0007 "
            "in one phase of the training, and it has a memory: capture several phases, or try it): "))
       << advice(Acceptance{});
-  row.windows = 3;
+  row.windows = 2;
+  row.window_iterations = {{10, 17}, {20, 27}};
+  EXPECT_TRUE(says(advice(Acceptance{}), "in one phase of the training")) << advice(Acceptance{});
+  row.window_iterations[1] = {290, 297};
   EXPECT_TRUE(says(advice(Acceptance{}), "take powersgd:rank=2. ")) << advice(Acceptance{});
 }
 
@@ -323,6 +326,11 @@ TEST_F(Advice, StaysUncompressedWhereEveryCodecIsSlower) {
                    "stay uncompressed. fp16, the fastest codec whose error is small enough (0.001), would be "
                    "1.50 times slower than the 100 ms"))
       << advice();
+}
+
+TEST_F(Advice, SaysByHowLittleACodecIsSlower) {
+  add({.codec = "fp16", .ms = 100.4, .error = 0.001});
+  EXPECT_TRUE(says(advice(), "would be 0.4 % slower than the 100 ms")) << advice();
 }
 
 TEST_F(Advice, SaysOnceWhatIsTheSameWithAndWithoutTheCodec) {

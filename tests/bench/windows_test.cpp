@@ -122,6 +122,22 @@ TEST(Windows, CarryNoResidualOverAGap) {
   }
 }
 
+TEST(Windows, AreSeveralPhasesOnlyWhereTheTrainingWentOnBetween) {
+  EXPECT_TRUE(are_phases({15, 22}, {292, 299}));
+  EXPECT_TRUE(are_phases({0, 7}, {100, 107}));
+  EXPECT_FALSE(are_phases({10, 17}, {20, 27}));
+  EXPECT_FALSE(are_phases({50'000, 50'007}, {50'200, 50'207}));
+  const ResultRow near = bench({10, 11, 12, 20, 21}, "powersgd:rank=2");
+  EXPECT_EQ(near.windows, 2U);
+  EXPECT_FALSE(has_phases(near));
+  EXPECT_NE(phases_text(near).find("so close that they show one phase"), std::string::npos);
+  // A record of before has the first iteration and the last alone.
+  ResultRow old = bench({10, 11, 12, 200, 201}, "powersgd:rank=2");
+  EXPECT_TRUE(has_phases(old));
+  old.window_iterations.clear();
+  EXPECT_TRUE(has_phases(old));
+}
+
 TEST(Windows, TheWorstJudges) {
   const ResultRow early = bench({10, 11, 12}, "powersgd:rank=2");
   const ResultRow both = bench({10, 11, 12, 200, 201}, "powersgd:rank=2");
@@ -133,6 +149,7 @@ TEST(Windows, TheWorstJudges) {
   EXPECT_EQ(both.worst_window->first, 200);
   EXPECT_EQ(iterations_text(both), "iterations 10 to 12 and 200 to 201");
   EXPECT_NE(phases_text(early).find("one phase"), std::string::npos);
+  EXPECT_EQ(phases_text(both).find("one phase"), std::string::npos);
   const Table steps = steps_table({&both, 1});
   ASSERT_EQ(steps.rows().size(), 5U);
   for (std::size_t s = 0; s < 5; ++s) EXPECT_EQ(steps.at(s, "window"), Cell{std::int64_t{s < 3 ? 0 : 1}}) << s;
