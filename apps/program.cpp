@@ -170,6 +170,9 @@ int run_program(int argc, char** argv) {
   } catch (const Error& error) {
     report(fmt::format("gradtool: {}", error.what()), error.fault());
     return exit_status(error.fault());
+  } catch (const Interrupted& stopped) {
+    print_error(stopped.what());
+    return kInterrupted;
   } catch (const std::bad_alloc&) {
     print_error("gradtool: out of memory");
     return static_cast<int>(Fault::backend);

@@ -48,11 +48,6 @@ void progress(const std::string& line) {
   fmt::print(stderr, "{}\n", line);
 }
 
-void stop_if_interrupted() {
-  constexpr int kInterrupted = 130;  // as shells have it
-  if (interrupted()) throw CLI::RuntimeError{kInterrupted};
-}
-
 struct Iterating {
   SettingOptions setting;
   std::string capture, granularity = "tensor", csv, iterations_csv;

@@ -46,8 +46,9 @@ int run_program(int argc, char** argv) {
   } catch (const Error& error) {
     fmt::print(stderr, "gradtool_netsim: {}\n", error.what());
     return exit_status(error.fault());
-  } catch (const CLI::RuntimeError& error) {  // interrupted
-    return error.get_exit_code();
+  } catch (const Interrupted& stopped) {
+    fmt::print(stderr, "{}\n", stopped.what());
+    return 130;  // shells have it so
   } catch (const std::exception& error) {
     fmt::print(stderr, "gradtool_netsim: {}\n", error.what());
     return exit_status(Fault::backend);

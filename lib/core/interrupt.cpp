@@ -21,4 +21,8 @@ bool interrupted() noexcept {
   return requested != 0;
 }
 
+void stop_if_interrupted() {
+  if (interrupted()) throw Interrupted{};
+}
+
 }  // namespace gradtool

@@ -228,7 +228,7 @@ class Import {
   ImportReport run(const std::string& out) {
     GradientWriter writer{out, layout()};
     started_ = true;
-    for (std::size_t s = 0; s < steps_ && !interrupted(); ++s) write_step(writer, s);
+    for (std::size_t s = 0; s < steps_ && write_step(writer, s); ++s) continue;
     report_.steps = writer.steps();
     report_.interrupted = report_.steps < steps_;
     if (report_.interrupted) {
@@ -266,18 +266,21 @@ class Import {
     return {std::move(file), std::move(places)};
   }
 
-  void write_step(GradientWriter& writer, std::size_t s) {
+  /// False where the user stopped it before the step was whole: one may be hundreds of gigabytes.
+  bool write_step(GradientWriter& writer, std::size_t s) {
     writer.begin_step({.iteration = files_.steps[s]});
     for (std::size_t w = 0; w < report_.workers; ++w) {
       const Opened now = open(files_.by_worker[s][w]);
       const Opened next = options_.difference ? open(files_.by_worker[s + 1][w]) : Opened{};
       for (std::size_t t = 0; t < chosen_.size(); ++t) {
         for (std::uint64_t first = 0; first < chosen_[t].info.elements; first += kPart) {
+          if (interrupted()) return false;
           write_part(writer, t, w, first, now, next);
         }
       }
     }
     writer.end_step();
+    return true;
   }
 
   void write_part(GradientWriter& writer, std::size_t t, std::size_t w, std::uint64_t first, const Opened& now,

@@ -229,8 +229,8 @@ class GradientWriter {
   /// Marks the file complete and closes it. No call may follow.
   void close();
   /// The same for a writer that was stopped before its last step: marks the file interrupted, so that a reader can tell
-  /// it from that of a writer that died. Without a whole step there is nothing to mark, and the file is removed as
-  /// above.
+  /// it from that of a writer that died. A step that was begun is dropped. Without a whole step there is nothing to
+  /// mark, and the file is removed as above.
   void close_early();
 
  private:

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernels/float_bits.hpp"
+#include "lib/core/interrupt.hpp"
 #include "lib/io/hdf5.hpp"
 #include "lib/io/open_file.hpp"
 
@@ -63,6 +64,7 @@ std::uint64_t count_in_parts(std::uint64_t elements, std::vector<float>& buffer,
   constexpr std::uint64_t kPart = std::uint64_t{1} << 20;
   std::uint64_t count = 0;
   for (std::uint64_t first = 0; first < elements; first += kPart) {
+    stop_if_interrupted();
     buffer.resize(std::min(kPart, elements - first));
     read(first, std::span<float>{buffer});
     count += count_non_finite(buffer);
@@ -204,6 +206,7 @@ double worker_likeness(const GradientSource& reader, int workers) {
         const std::uint64_t elements = reader.tensors()[t].elements;
         for (std::uint64_t first = 0; first < elements; first += kPart) {
           const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kPart, elements - first));
+          stop_if_interrupted();
           reader.read_gradient_part(t, step, 0, first, std::span{a}.first(n));
           reader.read_gradient_part(t, step, worker, first, std::span{b}.first(n));
           for (std::size_t i = 0; i < n; ++i) {

@@ -538,6 +538,7 @@ void GradientWriter::close() {
 }
 
 void GradientWriter::close_early() {
+  impl_->current.reset();
   if (impl_->steps > 0) impl_->close_with("interrupted");
 }
 

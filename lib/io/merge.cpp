@@ -289,6 +289,34 @@ Plan make_plan(const MergeOptions& options, std::vector<std::string>& notes) {
   return plan;
 }
 
+/// Copies a step; false where the user stopped it before it was whole.
+bool copy_step(const Plan& plan, std::size_t s, GradientWriter& writer,
+               const std::function<void(std::size_t)>& copied) {
+  std::vector<float> values;
+  writer.begin_step(plan.steps[s]);
+  for (std::size_t t = 0; t < plan.tensors().size(); ++t) {
+    const TensorInfo& tensor = plan.tensors()[t];
+    values.resize(tensor.elements);
+    for (const Part& part : plan.parts) {
+      for (std::size_t w = 0; w < part.reader->workers(); ++w) {
+        if (interrupted()) return false;
+        part.reader->read_gradient(t, part.steps[s], w, values);
+        writer.put_gradient(t, part.first_worker + w, values);
+        if (!tensor.has_second_moment) continue;
+        part.reader->read_second_moment(t, part.steps[s], w, values);
+        writer.put_second_moment(t, part.first_worker + w, values);
+      }
+    }
+    if (tensor.has_weight) {
+      plan.parts.front().reader->read_weight(t, plan.parts.front().steps[s], values);
+      writer.put_weight(t, values);
+    }
+    copied(t);
+  }
+  writer.end_step();
+  return true;
+}
+
 /// Reads every value and writes it.
 void write_copy(const Plan& plan, const std::string& out, const ReadProgress& progress, MergeReport& report) {
   WriterOptions layout{.info = plan.info,
@@ -305,30 +333,11 @@ void write_copy(const Plan& plan, const std::string& out, const ReadProgress& pr
   const std::uint64_t step_elements =
       plan.parts.front().reader->elements() * static_cast<std::uint64_t>(plan.info.workers);
   std::uint64_t done = 0;
-  std::vector<float> values;
-  for (std::size_t s = 0; s < plan.steps.size() && !interrupted(); ++s) {
-    writer.begin_step(plan.steps[s]);
-    for (std::size_t t = 0; t < plan.tensors().size(); ++t) {
-      const TensorInfo& tensor = plan.tensors()[t];
-      values.resize(tensor.elements);
-      for (const Part& part : plan.parts) {
-        for (std::size_t w = 0; w < part.reader->workers(); ++w) {
-          part.reader->read_gradient(t, part.steps[s], w, values);
-          writer.put_gradient(t, part.first_worker + w, values);
-          if (!tensor.has_second_moment) continue;
-          part.reader->read_second_moment(t, part.steps[s], w, values);
-          writer.put_second_moment(t, part.first_worker + w, values);
-        }
-      }
-      if (tensor.has_weight) {
-        plan.parts.front().reader->read_weight(t, plan.parts.front().steps[s], values);
-        writer.put_weight(t, values);
-      }
-      done += tensor.elements * static_cast<std::uint64_t>(plan.info.workers);
-      if (progress) progress(done, step_elements * plan.steps.size());
-    }
-    writer.end_step();
-  }
+  const auto copied = [&](std::size_t t) {
+    done += plan.tensors()[t].elements * static_cast<std::uint64_t>(plan.info.workers);
+    if (progress) progress(done, step_elements * plan.steps.size());
+  };
+  for (std::size_t s = 0; s < plan.steps.size() && copy_step(plan, s, writer, copied); ++s) continue;
   report.steps = writer.steps();
   report.interrupted = report.steps < plan.steps.size();
   if (report.interrupted || plan.info.interrupted) {
