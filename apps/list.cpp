@@ -14,6 +14,7 @@
 #include "lib/bench/codec_times.hpp"
 #include "lib/capture/catalogue.hpp"
 #include "lib/capture/dataset.hpp"
+#include "lib/codecs/described.hpp"
 #include "lib/codecs/prototype.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/launch.hpp"
@@ -59,40 +60,6 @@ Table codec_table(Codecs chosen) {
                std::string{codec->payload}, std::string{codec->summary}, std::string{codec->reference}});
   }
   return table;
-}
-
-/// The codec table as JSON, with each parameter as an object, for programs.
-nlohmann::ordered_json codec_json(Codecs chosen) {
-  auto rows = to_json(codec_table(chosen));
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    auto parameters = nlohmann::ordered_json::array();
-    for (const auto& info : chosen[i]->params) {
-      nlohmann::ordered_json p{{"name", info.name}, {"default", info.default_value}, {"meaning", info.meaning}};
-      if (info.kind != ParamInfo::Kind::choice) p["min"] = info.min, p["max"] = info.max;
-      if (!info.choices.empty()) p["choices"] = info.choices;
-      if (!info.search.empty()) p["search"] = info.search;
-      parameters.push_back(std::move(p));
-    }
-    rows[i]["parameters"] = std::move(parameters);
-    const CodecDescriptor& codec = *chosen[i];
-    rows[i]["spaces"] = nlohmann::ordered_json::array({"host"});
-    if (on_cuda(codec)) rows[i]["spaces"].push_back("cuda");
-    rows[i]["description"] = codec.description;
-    rows[i]["memory"] = codec.memory;
-    rows[i]["by_layout"] = codec.by_layout;
-    rows[i]["needs_weight"] = codec.needs_weight;
-    rows[i]["needs_second_moment"] = codec.needs_second_moment;
-    const MemoryPasses passes = memory_passes(codec, Params{codec.name, codec.params, ""});
-    rows[i]["memory_floor"] = {{"reads", passes.reads},
-                               {"reads_again", passes.again == ReadAgain::unit     ? "unit"
-                                               : passes.again == ReadAgain::tensor ? "tensor"
-                                                                                   : "never"},
-                               {"why", passes.why},
-                               {"kept", passes.kept},
-                               {"side", passes.side},
-                               {"scatters", passes.scatters}};
-  }
-  return rows;
 }
 
 Table comm_table() {
@@ -326,7 +293,9 @@ int run(const ListArguments& o) {
                       : o.what == "datasets" ? dataset_table()
                       : o.what == "presets"  ? preset_table()
                                              : codec_table(chosen);
-  if (!o.json.empty()) save_text(o.json, json_text(chosen.empty() ? to_json(table) : codec_json(chosen), 1) + "\n");
+  if (!o.json.empty())
+    save_text(o.json,
+              json_text(chosen.empty() ? to_json(table) : nlohmann::ordered_json::parse(described(chosen)), 1) + "\n");
   if (!o.csv.empty()) save_csv(o.csv, table);
   if (!o.json.empty() || !o.csv.empty()) return 0;
   if (preset != nullptr) {

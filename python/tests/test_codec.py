@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import json
 import pickle
 import subprocess
 
@@ -18,6 +19,11 @@ def codecs_for_one_rank():
         return [codec["name"] for codec in gradtool.codecs() if codec["aggregation"] in ("gather", "sum")]
     except ImportError:
         return []
+
+
+def test_codecs_are_described_as_by_the_program(gradtool_program):
+    said = subprocess.run([gradtool_program, "list", "codecs", "--json", "-"], check=True, capture_output=True).stdout
+    assert gradtool.codecs() == json.loads(said)
 
 
 @pytest.mark.parametrize("name", codecs_for_one_rank())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import sys
@@ -20,10 +21,10 @@ _KINDS = ("conv", "linear", "expert", "router", "embedding", "recurrent", "norm"
 def codecs() -> list[dict]:
     """All codecs of this build, as `gradtool list codecs --json -` has them.
 
-    >>> [codec["name"] for codec in codecs()][:3]
-    ['adacomp', 'arctopk', 'atomo']
+    >>> next(codec["payload"] for codec in codecs() if codec["name"] == "fp16")
+    '16 n bits'
     """
-    return _core.codecs()
+    return json.loads(_core.codecs())
 
 
 def _is_torch(array: Any) -> bool:
