@@ -3,38 +3,22 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <type_traits>
 
 #include "lib/bench/result.hpp"
 
 namespace gradtool {
 namespace {
 
-Cell to_cell(std::string text) {
-  return text;
-}
-Cell to_cell(std::string_view text) {
-  return std::string{text};
-}
-Cell to_cell(const char* text) {
-  return std::string{text};
-}
-Cell to_cell(double value) {
-  return value;
-}
-Cell to_cell(bool value) {
-  return value;
-}
-Cell to_cell(int value) {
-  return std::int64_t{value};
-}
-Cell to_cell(std::int64_t value) {
-  return value;
-}
-Cell to_cell(std::uint64_t value) {
-  return static_cast<std::int64_t>(value);
-}
-Cell to_cell(Cell cell) {
-  return cell;
+template <class T>
+Cell to_cell(const T& value) {
+  if constexpr (std::is_convertible_v<T, std::string_view>) {
+    return std::string{std::string_view{value}};
+  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    return static_cast<std::int64_t>(value);
+  } else {
+    return value;
+  }
 }
 template <class T>
 Cell to_cell(const std::optional<T>& value) {

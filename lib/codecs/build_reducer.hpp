@@ -2,29 +2,11 @@
 
 #include "lib/codecs/generic_reducers.hpp"
 #include "lib/codecs/shard_reducers.hpp"
+#include "lib/codecs/uncompressed_reducer.hpp"
 
 namespace gradtool::detail {
 
 [[noreturn]] void throw_no_cuda(std::string_view codec);
-
-template <class Uncompressed>
-using AsItIs = Uncompressed;
-
-/// The reducer of `none`, or what `As` makes of it.
-template <Space S, template <class> class As>
-std::unique_ptr<Reducer<S>> build_uncompressed(std::size_t n, int ranks, Collective op) {
-  switch (op) {
-    case Collective::all_reduce:
-      break;
-    case Collective::reduce_scatter:
-      return std::make_unique<As<DenseReduceScatter<S>>>(n);
-    case Collective::all_gather:
-      return std::make_unique<As<DenseAllGather<S>>>(n, ranks);
-    case Collective::all_to_all:
-      return std::make_unique<As<DenseAllToAll<S>>>(n);
-  }
-  return std::make_unique<As<DenseReducer<S>>>(n);
-}
 
 /// Body of make_reducer for either space; included where a space's factory is instantiated.
 template <Space S>
@@ -33,7 +15,7 @@ std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr
   const CodecDescriptor& descriptor = *spec.descriptor;
   const std::size_t n = layout.elements;
   scheme = resolve(scheme, spec, op);
-  if (spec.gates(4 * n)) return build_uncompressed<S, BelowGate>(n, ranks, op);
+  if (spec.gates(4 * n)) return std::make_unique<BelowGate<DenseReducer<S>>>(n, ranks, op);
   if (scheme == Scheme::own) {
     const ReducerSetup<S> setup{spec, std::move(codec), layout, ranks, queue};
     if constexpr (S == Space::host) {
@@ -45,7 +27,7 @@ std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr
   }
   if (descriptor.aggregation == Aggregation::none) return std::make_unique<SilentReducer<S>>();
   const bool coded = op != Collective::all_to_all && (scheme == Scheme::alltoall || scheme == Scheme::hop);
-  if (descriptor.name == "none" && !coded) return build_uncompressed<S, AsItIs>(n, ranks, op);
+  if (descriptor.name == "none" && !coded) return std::make_unique<DenseReducer<S>>(n, ranks, op);
   const Feedback keeps = spec.feedback();
   switch (op) {
     case Collective::all_reduce:

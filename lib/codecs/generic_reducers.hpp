@@ -109,29 +109,6 @@ class SumReducer final : public CodecReducer<S> {
   Dtype dtype_;
 };
 
-/// The uncompressed all-reduce, by the library itself: in place, nothing to encode; the division by the number of ranks
-/// is its decoding.
-template <Space S>
-class DenseReducer : public Reducer<S> {
- public:
-  explicit DenseReducer(std::size_t n) : n_{n} {}
-
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Arena<S>::padded_size(4 * n_); }
-  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
-              const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
-    in_phase(clock, Phase::encode, queue, [] {});
-    in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_reduce_native(queue, as_writable_bytes(gradient), Dtype::f32, workspace); });
-    in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(comm.size())); });
-  }
-  void reset(Queue<S> /*queue*/) override {}
-  [[nodiscard]] std::uint64_t payload_bytes() const override { return 4 * n_; }
-  [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return n_; }
-
- private:
-  std::size_t n_;
-};
-
 /// A reducer of `none` in the place of a codec's, for a unit below its gate.
 template <class Uncompressed>
 class BelowGate final : public Uncompressed {

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lib/codecs/codec.hpp"
@@ -81,6 +82,25 @@ struct CodecDescriptor {
   /// Filled in by the generated table; a method's own descriptor leaves it empty.
   GpuFactories gpu = {};
 };
+
+/// For CodecDescriptor::make_host and GpuFactories::codec: makes a `Method` from parameters and layout, or from as many
+/// of them as its constructor takes.
+template <Space S, class Method>
+[[nodiscard]] std::unique_ptr<Codec<S>> make_method_codec(const Params& params, const Layout& layout) {
+  if constexpr (std::is_constructible_v<Method, const Params&, const Layout&>) {
+    return std::make_unique<Method>(params, layout);
+  } else if constexpr (std::is_constructible_v<Method, const Params&>) {
+    return std::make_unique<Method>(params);
+  } else {
+    return std::make_unique<Method>();
+  }
+}
+
+/// For CodecDescriptor::make_host_reducer and GpuFactories::reducer.
+template <Space S, class Method>
+[[nodiscard]] std::unique_ptr<Reducer<S>> make_method_reducer(const ReducerSetup<S>& setup) {
+  return std::make_unique<Method>(setup);
+}
 
 /// All codecs, sorted by name. A table that CMake generates from the folders in lib/methods.
 [[nodiscard]] std::span<const CodecDescriptor* const> codecs();

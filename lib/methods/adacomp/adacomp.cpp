@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
@@ -296,7 +295,6 @@ extern constinit const CodecDescriptor adacomp_codec{
     .summary = "sends the signs of elements that come near the largest of their bin; the rest waits in a residue",
     .reference = "Chen et al., AdaComp, AAAI 2018, arXiv 1712.02679",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .memory = true,
     .delays = true,
     .by_layout = true,

@@ -3,7 +3,6 @@
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/tile_scan.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/gpu_codec.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/per_device.hpp"

@@ -52,10 +52,7 @@ extern constinit const CodecDescriptor arctopk_codec{
     .determinism = Determinism::run_to_run,
     .payload = "32 (sum over matrices of r rows + k columns, + other elements) bits, k = ceil(ratio rows)",
     .passes = [](const Params&) { return MemoryPasses{.again = ReadAgain::never, .why = "", .scatters = false}; },
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<ArcTopKReducer<Space::host, HostArcSteps>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, ArcTopKReducer<Space::host, HostArcSteps>>,
 };
 
 }  // namespace gradtool

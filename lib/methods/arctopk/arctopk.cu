@@ -7,8 +7,8 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/warp.hpp"
+#include "lib/codecs/cuda_low_rank_steps.hpp"
 #include "lib/methods/arctopk/reducer.hpp"
-#include "lib/methods/powersgd/cuda_steps.hpp"
 
 namespace gradtool {
 namespace {
@@ -38,12 +38,9 @@ class CudaArcSteps : public CudaLowRankSteps {
   }
 };
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_reducer(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<ArcTopKReducer<Space::cuda, CudaArcSteps>>(setup);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories arctopk_gpu{.reducer = make_gpu_reducer};
+extern constinit const GpuFactories arctopk_gpu{
+    .reducer = make_method_reducer<Space::cuda, ArcTopKReducer<Space::cuda, CudaArcSteps>>};
 
 }  // namespace gradtool

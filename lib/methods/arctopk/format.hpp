@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/low_rank.hpp"
 #include "kernels/rows.hpp"
-#include "lib/methods/powersgd/low_rank.hpp"
 
 namespace gradtool::format {
 

@@ -231,7 +231,6 @@ extern constinit const CodecDescriptor atomo_codec{
     .summary = "sends a few singular triplets of each matrix, drawn so that their mean is the gradient",
     .reference = "Wang et al., ATOMO, NeurIPS 2018, arXiv 1806.04090",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .unbiased = true,
     .by_layout = true,
     .determinism = Determinism::run_to_run,
@@ -241,9 +240,7 @@ extern constinit const CodecDescriptor atomo_codec{
           return MemoryPasses{.again = ReadAgain::tensor,
                               .why = "the factors of one side are the products of a matrix with those of the other"};
         },
-    .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Atomo>(p, layout);
-    },
+    .make_host = make_method_codec<Space::host, Atomo>,
 };
 
 }  // namespace gradtool

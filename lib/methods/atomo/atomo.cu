@@ -437,9 +437,6 @@ class CudaAtomo final : public GpuCodec {
 
 }  // namespace
 
-extern constinit const GpuFactories atomo_gpu{
-    .codec = [](const Params& params, const Layout& layout) -> std::unique_ptr<Codec<Space::cuda>> {
-      return std::make_unique<CudaAtomo>(params, layout);
-    }};
+extern constinit const GpuFactories atomo_gpu{.codec = make_method_codec<Space::cuda, CudaAtomo>};
 
 }  // namespace gradtool

@@ -52,9 +52,7 @@ extern constinit const CodecDescriptor bf16_codec{
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::bf16,
     .payload = "16 n bits",
-    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Bf16>();
-    },
+    .make_host = make_method_codec<Space::host, Bf16>,
 };
 
 }  // namespace gradtool

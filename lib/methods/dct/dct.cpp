@@ -213,14 +213,11 @@ extern constinit const CodecDescriptor dct_codec{
         "Gupta et al., Training Recommender Systems at Scale: Dynamic Communication Thresholding, KDD 2021, "
         "arXiv 2010.08899",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .memory = true,
     .delays = true,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k elements that reach the threshold",
     .passes = [](const Params&) { return MemoryPasses{.kept = 1, .scatters = true}; },
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<DctCodec>(p);
-    },
+    .make_host = make_method_codec<Space::host, DctCodec>,
 };
 
 }  // namespace gradtool

@@ -213,9 +213,6 @@ std::unique_ptr<Encoder<Space::cuda>> Dct::make_encoder(std::size_t n, int /*ran
 
 namespace gradtool {
 
-extern constinit const GpuFactories dct_gpu{
-    .codec = [](const Params& params, const Layout&) -> std::unique_ptr<Codec<Space::cuda>> {
-      return std::make_unique<cuda::Dct>(params);
-    }};
+extern constinit const GpuFactories dct_gpu{.codec = make_method_codec<Space::cuda, cuda::Dct>};
 
 }  // namespace gradtool

@@ -6,7 +6,6 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/payloads.hpp"
 #include "kernels/sums.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/gpu_codec.hpp"
 #include "lib/codecs/per_device.hpp"
 #include "lib/codecs/tensor_chunks.hpp"

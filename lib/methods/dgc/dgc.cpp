@@ -362,7 +362,6 @@ extern constinit const CodecDescriptor dgc_codec{
         "sends the largest elements of an accumulated velocity: top-k with momentum correction, masking and clipping",
     .reference = "Lin et al., Deep Gradient Compression, ICLR 2018, arXiv 1712.01887",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .memory = true,
     .delays = true,
     .by_layout = true,
@@ -374,9 +373,7 @@ extern constinit const CodecDescriptor dgc_codec{
           if (!p.is("clip", "off")) passes.again = ReadAgain::unit, passes.why = "clipping needs the norm first";
           return passes;
         },
-    .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<HostDgc>(p, layout);
-    },
+    .make_host = make_method_codec<Space::host, HostDgc>,
 };
 
 }  // namespace gradtool

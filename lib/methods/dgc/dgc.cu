@@ -433,12 +433,8 @@ class GpuDgc final : public GpuCodec {
   DeviceTable<CompetingRun> runs_;
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_dgc(const Params& params, const Layout& layout) {
-  return std::make_unique<GpuDgc>(params, layout);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories dgc_gpu{.codec = make_gpu_dgc};
+extern constinit const GpuFactories dgc_gpu{.codec = make_method_codec<Space::cuda, GpuDgc>};
 
 }  // namespace gradtool

@@ -91,10 +91,7 @@ extern constinit const CodecDescriptor dion_codec{
           return MemoryPasses{
               .again = ReadAgain::unit, .why = "the second product needs the sum over ranks of the first", .kept = 1};
         },
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<DionReducer<Space::host, HostDionSteps>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, DionReducer<Space::host, HostDionSteps>>,
 };
 
 }  // namespace gradtool

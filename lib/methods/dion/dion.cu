@@ -5,9 +5,9 @@
 
 #include "kernels/cuda/block_sums.hpp"
 #include "kernels/cuda/launch.hpp"
+#include "lib/codecs/cuda_low_rank_steps.hpp"
 #include "lib/methods/dion/format.hpp"
 #include "lib/methods/dion/reducer.hpp"
-#include "lib/methods/powersgd/cuda_steps.hpp"
 
 namespace gradtool {
 namespace {
@@ -78,12 +78,9 @@ class CudaDionSteps : public CudaLowRankSteps {
   }
 };
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_reducer(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<DionReducer<Space::cuda, CudaDionSteps>>(setup);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories dion_gpu{.reducer = make_gpu_reducer};
+extern constinit const GpuFactories dion_gpu{
+    .reducer = make_method_reducer<Space::cuda, DionReducer<Space::cuda, CudaDionSteps>>};
 
 }  // namespace gradtool

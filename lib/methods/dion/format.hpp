@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lib/methods/powersgd/low_rank.hpp"
+#include "kernels/low_rank.hpp"
 
 namespace gradtool::format {
 

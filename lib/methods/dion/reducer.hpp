@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "kernels/vector.hpp"
+#include "lib/codecs/low_rank_steps.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/core/scratch.hpp"
-#include "lib/methods/powersgd/steps.hpp"
 
 namespace gradtool {
 

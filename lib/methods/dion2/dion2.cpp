@@ -51,10 +51,7 @@ extern constinit const CodecDescriptor dion2_codec{
     .payload =
         "32 (sum over matrices of k columns + rows, + other elements) bits, k = ceil(ratio rows); "
         "select=random: without the rows",
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<Dion2Reducer<Space::host>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, Dion2Reducer<Space::host>>,
 };
 
 }  // namespace gradtool

@@ -21,10 +21,6 @@ __global__ void drawn_keys_kernel(format::DrawKey key, std::size_t rows, std::ui
     keys[i] = format::drawn_row_key(key, i);
 }
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_reducer(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<Dion2Reducer<Space::cuda>>(setup);
-}
-
 }  // namespace
 
 void row_keys(Queue<Space::cuda> queue, View<const float, Space::cuda> norms, View<std::uint32_t, Space::cuda> keys) {
@@ -38,6 +34,6 @@ void row_keys(Queue<Space::cuda> queue, const format::DrawKey& key, View<std::ui
                keys.size(), keys.data());
 }
 
-extern constinit const GpuFactories dion2_gpu{.reducer = make_gpu_reducer};
+extern constinit const GpuFactories dion2_gpu{.reducer = make_method_reducer<Space::cuda, Dion2Reducer<Space::cuda>>};
 
 }  // namespace gradtool

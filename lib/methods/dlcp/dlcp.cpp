@@ -296,13 +296,10 @@ extern constinit const CodecDescriptor dlcp_codec{
     .summary = "sends everything over a channel that may lose a bounded share, the unimportant packets first",
     .reference = "Wang et al., DLCP, arXiv 2008.08445; MLT, NSDI 2024 (emulation)",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .memory = true,
     .by_layout = true,
     .payload = "32 n + 192 bits a packet, lost and repeated ones included, + 1 bit a packet + 128 bits",
-    .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Dlcp>(p, layout);
-    },
+    .make_host = make_method_codec<Space::host, Dlcp>,
 };
 
 }  // namespace gradtool

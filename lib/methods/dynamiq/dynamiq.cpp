@@ -39,10 +39,7 @@ extern constinit const CodecDescriptor dynamiq_codec{
         [](const Params&) {
           return MemoryPasses{.again = ReadAgain::unit, .why = "widths follow from sums over all ranks"};
         },
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<DynamiqReducer<Space::host, HostDynamiq>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, DynamiqReducer<Space::host, HostDynamiq>>,
 };
 
 }  // namespace gradtool

@@ -383,12 +383,9 @@ class CudaDynamiq : public DynamiqRing {
   ReadBack<Space::cuda> read_back_;
 };
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_reducer(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<DynamiqReducer<Space::cuda, CudaDynamiq>>(setup);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories dynamiq_gpu{.reducer = make_gpu_reducer};
+extern constinit const GpuFactories dynamiq_gpu{
+    .reducer = make_method_reducer<Space::cuda, DynamiqReducer<Space::cuda, CudaDynamiq>>};
 
 }  // namespace gradtool

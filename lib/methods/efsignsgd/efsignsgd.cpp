@@ -8,7 +8,6 @@ extern constinit const CodecDescriptor efsignsgd_codec{
     .summary = "sends signs and the mean magnitude of each tensor, with error feedback",
     .reference = "Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, arXiv 1901.09847, algorithm 2",
     .params = {},
-    .aggregation = Aggregation::gather,
     .error_feedback = true,
     .by_layout = true,
     .payload = "n + 32 T bits, T tensors, each padded to 32 bits",

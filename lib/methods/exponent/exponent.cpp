@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstring>
 
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
@@ -416,7 +415,6 @@ extern constinit const CodecDescriptor exponent_codec{
         "Ma et al., UCCL-Zip, 2026, arXiv 2604.17172; Hershcovitch et al., ZipNN, 2024, arXiv 2411.05239; "
         "Zhang et al., DFloat11, 2025, arXiv 2504.11651; Johnson, dietGPU, 2022",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .payload =
         "64 + 1312 ceil(n/65536) bits, 16 for each exponent of a chunk, and 24 or 8 bits and the exponent's entropy an "
         "element",

@@ -5,7 +5,6 @@
 #include "kernels/cuda/code_windows.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/tile_scan.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/gpu_codec.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/methods/exponent/format.hpp"

@@ -233,12 +233,9 @@ extern constinit const CodecDescriptor fft_codec{
     .summary = "sends the strongest frequencies as range-based floats, and a bitmap of which they are",
     .reference = "Wang et al., FFT-based Gradient Sparsification, HPDC 2020, arXiv 1811.08596",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,
     .payload = "256 + B + 2 bits K bits, B = L/2+1 bins for each transform, K = round((1-theta) B)",
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Fft>(p);
-    },
+    .make_host = make_method_codec<Space::host, Fft>,
 };
 
 }  // namespace gradtool

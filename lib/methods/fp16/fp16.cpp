@@ -67,9 +67,7 @@ extern constinit const CodecDescriptor fp16_codec{
     .aggregation = Aggregation::sum,
     .sum_dtype = Dtype::f16,
     .payload = "16 n bits",
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Fp16>(p);
-    },
+    .make_host = make_method_codec<Space::host, Fp16>,
 };
 
 }  // namespace gradtool

@@ -154,7 +154,6 @@ extern constinit const CodecDescriptor fp8_codec{
         "Micikevicius et al., FP8 Formats for Deep Learning, 2022, arXiv 2209.05433; rows: torchft's quantised "
         "all-reduce",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .payload = "8 n + 32 ceil(n/block) bits; scale=row: ceil(n/row), scale=unit: 1",
     .passes =
         [](const Params& p) {

@@ -75,10 +75,6 @@ constexpr ParamInfo kParams[] = {
      .max = 1e6,
      .meaning = "a local loss is large above vote_c sqrt(lambda)"}};
 
-std::unique_ptr<Reducer<Space::host>> make_gradiveq_reducer(const ReducerSetup<Space::host>& setup) {
-  return std::make_unique<GradiVeqReducer<Space::host>>(setup);
-}
-
 }  // namespace
 
 extern constinit const CodecDescriptor gradiveq_codec{
@@ -90,8 +86,7 @@ extern constinit const CodecDescriptor gradiveq_codec{
     .by_layout = true,
     .determinism = Determinism::run_to_run,
     .payload = "compressed: 32 (sum over layers of S d + other elements) bits; sampling: 4-bit QSGD of the slices",
-    .make_host = nullptr,
-    .make_host_reducer = make_gradiveq_reducer,
+    .make_host_reducer = make_method_reducer<Space::host, GradiVeqReducer<Space::host>>,
 };
 
 }  // namespace gradtool

@@ -274,14 +274,9 @@ class Compressor<Space::cuda> : public CompressorBase {
 
 }  // namespace gradiveq
 
-namespace {
+namespace {}  // namespace
 
-std::unique_ptr<Reducer<Space::cuda>> make_cuda_gradiveq(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<GradiVeqReducer<Space::cuda>>(setup);
-}
-
-}  // namespace
-
-extern constinit const GpuFactories gradiveq_gpu{.reducer = make_cuda_gradiveq};
+extern constinit const GpuFactories gradiveq_gpu{.reducer =
+                                                     make_method_reducer<Space::cuda, GradiVeqReducer<Space::cuda>>};
 
 }  // namespace gradtool

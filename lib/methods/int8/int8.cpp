@@ -81,7 +81,6 @@ extern constinit const CodecDescriptor int8_codec{
     .reference =
         "the plain quantised all-reduce that methods are compared with; scale=f16: QuickReduce, as in vLLM, 2025",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .payload = "bits n + 32 ceil(n/block) bits; scale=f16: bits n + 16 ceil(n/32)",
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       return p.is("bits", "8") ? make<8>(p) : p.is("bits", "6") ? make<6>(p) : make<4>(p);

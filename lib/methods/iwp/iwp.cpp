@@ -321,10 +321,7 @@ extern constinit const CodecDescriptor iwp_codec{
     .momentum = "mu",
     .payload = "32 |M| bits, and (n or about |m| (log2(n/|m|) + 2)) + 128 bits on a rank that broadcasts its mask m",
     .passes = [](const Params& p) { return MemoryPasses{.kept = p.real("mu") > 0.0 ? 2 : 1, .side = 1}; },
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<IwpReducer<Space::host, HostSteps>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, IwpReducer<Space::host, HostSteps>>,
 };
 
 }  // namespace gradtool

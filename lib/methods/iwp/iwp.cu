@@ -394,12 +394,9 @@ class GpuSteps {
   cuda::MarkScan scanned_;  ///< of what is sent in this step; it lies in the workspace
 };
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_iwp(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<IwpReducer<Space::cuda, GpuSteps>>(setup);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories iwp_gpu{.reducer = make_gpu_iwp};
+extern constinit const GpuFactories iwp_gpu{.reducer =
+                                                make_method_reducer<Space::cuda, IwpReducer<Space::cuda, GpuSteps>>};
 
 }  // namespace gradtool

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "kernels/select.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/methods/lhc/peeling.hpp"
 #include "lib/methods/lhc/reducer.hpp"
 
@@ -101,7 +100,6 @@ extern constinit const CodecDescriptor lhc_codec{
     .error_feedback = true,
     .determinism = Determinism::run_to_run,
     .payload = "n + 32 n / ratio bits",
-    .make_host = nullptr,
     .make_host_reducer = make_method_reducer<Space::host, LhcReducer<Space::host, HostSteps>>,
 };
 

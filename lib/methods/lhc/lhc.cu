@@ -10,7 +10,6 @@
 #include "kernels/marks.hpp"
 #include "kernels/select.hpp"
 #include "kernels/vector.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/methods/lhc/format.hpp"
 #include "lib/methods/lhc/reducer.hpp"
 

@@ -97,7 +97,6 @@ extern constinit const CodecDescriptor mx_codec{
         "OCP Microscaling Formats (MX) v1.0, 2023; Rouhani et al., arXiv 2310.10537; e3m0: Douillard et al., Streaming "
         "DiLoCo, 2025, arXiv 2501.18512",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .payload = "bits n + 8 ceil(n/32) bits (scale=unit: bits n + 32); bits = 8, 6 or 4",
     .passes =
         [](const Params& p) {

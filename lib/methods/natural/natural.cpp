@@ -79,12 +79,9 @@ extern constinit const CodecDescriptor natural_codec{
     .summary = "sends signs and exponents alone: every element is drawn to a power of two beside it, without bias",
     .reference = "Horvath et al., Natural Compression for Distributed Deep Learning, 2019, arXiv 1905.10988",
     .params = {},
-    .aggregation = Aggregation::gather,
     .unbiased = true,
     .payload = "9 n bits",
-    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<NaturalCodec>();
-    },
+    .make_host = make_method_codec<Space::host, NaturalCodec>,
 };
 
 }  // namespace gradtool

@@ -132,12 +132,8 @@ class GpuNatural final : public BatchedGpuCodec {
   }
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_natural(const Params& params, const Layout& /*layout*/) {
-  return std::make_unique<GpuNatural>(params);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories natural_gpu{.codec = make_gpu_natural};
+extern constinit const GpuFactories natural_gpu{.codec = make_method_codec<Space::cuda, GpuNatural>};
 
 }  // namespace gradtool

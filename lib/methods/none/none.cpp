@@ -42,9 +42,7 @@ extern constinit const CodecDescriptor none_codec{
     .aggregation = Aggregation::sum,
     .unbiased = true,
     .payload = "32 n bits",
-    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<None>();
-    },
+    .make_host = make_method_codec<Space::host, None>,
 };
 
 }  // namespace gradtool

@@ -22,12 +22,8 @@ class GpuNone final : public GpuCodec {
   }
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_none(const Params& params, const Layout& /*layout*/) {
-  return std::make_unique<GpuNone>(params);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories none_gpu{.codec = make_gpu_none};
+extern constinit const GpuFactories none_gpu{.codec = make_method_codec<Space::cuda, GpuNone>};
 
 }  // namespace gradtool

@@ -28,9 +28,7 @@ extern constinit const CodecDescriptor noop_codec{
     .aggregation = Aggregation::none,
     .payload = "0 bits",
     .passes = [](const Params&) { return MemoryPasses{.reads = 0.0, .why = "it sends nothing", .scatters = true}; },
-    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Noop>();
-    },
+    .make_host = make_method_codec<Space::host, Noop>,
 };
 
 }  // namespace gradtool

@@ -16,12 +16,8 @@ class GpuNoop final : public GpuCodec {
   }
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_noop(const Params& params, const Layout& /*layout*/) {
-  return std::make_unique<GpuNoop>(params);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories noop_gpu{.codec = make_gpu_noop};
+extern constinit const GpuFactories noop_gpu{.codec = make_method_codec<Space::cuda, GpuNoop>};
 
 }  // namespace gradtool

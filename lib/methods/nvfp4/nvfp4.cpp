@@ -337,16 +337,13 @@ extern constinit const CodecDescriptor nvfp4_codec{
     .summary = "sends 4-bit floats, with an 8-bit scale for every 16 and a float32 scale for all",
     .reference = "NVIDIA, Pretraining Large Language Models with NVFP4, 2025, arXiv 2509.25149; TransformerEngine",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .payload = "32 + 4 n + 8 ceil(n/16) bits; rounding=eden: 32 more",
     .passes =
         [](const Params&) {
           return MemoryPasses{.again = ReadAgain::unit,
                               .why = "scales of blocks are in units of the largest magnitude"};
         },
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Nvfp4Codec>(p);
-    },
+    .make_host = make_method_codec<Space::host, Nvfp4Codec>,
 };
 
 }  // namespace gradtool

@@ -135,10 +135,7 @@ extern constinit const CodecDescriptor oktopk_codec{
     .aggregation = Aggregation::own,
     .error_feedback = true,
     .payload = "about 32 k for what others own + 32 k/p for what is kept, + coded indices",
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<OkTopkReducer<Space::host, HostSteps>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, OkTopkReducer<Space::host, HostSteps>>,
 };
 
 }  // namespace gradtool

@@ -184,12 +184,9 @@ class GpuSteps {
   std::size_t count_ = 0;  ///< length of the list
 };
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_oktopk(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<OkTopkReducer<Space::cuda, GpuSteps>>(setup);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories oktopk_gpu{.reducer = make_gpu_oktopk};
+extern constinit const GpuFactories oktopk_gpu{
+    .reducer = make_method_reducer<Space::cuda, OkTopkReducer<Space::cuda, GpuSteps>>};
 
 }  // namespace gradtool

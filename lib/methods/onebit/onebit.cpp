@@ -198,13 +198,10 @@ extern constinit const CodecDescriptor onebit_codec{
     .summary = "sends signs and the two means of each column, with error feedback",
     .reference = "Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .error_feedback = true,
     .by_layout = true,
     .payload = "n + 64 C bits, C columns of all tensors, each tensor padded to 32 bits",
-    .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<OneBit>(p, layout);
-    },
+    .make_host = make_method_codec<Space::host, OneBit>,
 };
 
 }  // namespace gradtool

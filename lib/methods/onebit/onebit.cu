@@ -299,12 +299,8 @@ class GpuOneBit final : public GpuTensorCodec {
   DeviceTable<cuda::Tile> tiles_;
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_onebit(const Params& params, const Layout& layout) {
-  return std::make_unique<GpuOneBit>(params, layout);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories onebit_gpu{.codec = make_gpu_onebit};
+extern constinit const GpuFactories onebit_gpu{.codec = make_method_codec<Space::cuda, GpuOneBit>};
 
 }  // namespace gradtool

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "kernels/float_bits.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/methods/optireduce/reducer.hpp"
@@ -183,7 +182,6 @@ extern constinit const CodecDescriptor optireduce_codec{
     .memory = true,
     .determinism = Determinism::cross_backend,
     .payload = "32 n bits; hadamard=on: n rounded up to whole blocks",
-    .make_host = nullptr,
     .make_host_reducer = make_method_reducer<Space::host, OptireduceReducer<Space::host, HostSteps>>,
 };
 

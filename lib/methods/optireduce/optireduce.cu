@@ -7,7 +7,6 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/warp.hpp"
 #include "kernels/float_bits.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/methods/optireduce/reducer.hpp"
 
 namespace gradtool {

@@ -48,10 +48,7 @@ extern constinit const CodecDescriptor powersgd_codec{
           return MemoryPasses{.again = ReadAgain::unit,
                               .why = "the second product needs the sum over ranks of the first"};
         },
-    .make_host = nullptr,
-    .make_host_reducer = [](const ReducerSetup<Space::host>& setup) -> std::unique_ptr<Reducer<Space::host>> {
-      return std::make_unique<PowerSgdReducer<Space::host, HostLowRankSteps>>(setup);
-    },
+    .make_host_reducer = make_method_reducer<Space::host, PowerSgdReducer<Space::host, HostLowRankSteps>>,
 };
 
 }  // namespace gradtool

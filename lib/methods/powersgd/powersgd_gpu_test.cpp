@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/methods/powersgd/low_rank.hpp"
+#include "kernels/low_rank.hpp"
 #include "tests/codecs/inputs.hpp"
 #include "tests/gpu/cuda_run.hpp"
 #include "tests/gpu/model_on_gpu.hpp"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "lib/methods/powersgd/format.hpp"
-#include "lib/methods/powersgd/low_rank.hpp"
+#include "kernels/draws.hpp"
+#include "kernels/low_rank.hpp"
 #include "tests/reduce/model_run.hpp"
 
 namespace gradtool::test {

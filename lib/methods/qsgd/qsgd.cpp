@@ -79,7 +79,6 @@ extern constinit const CodecDescriptor qsgd_codec{
     .summary = "sends each element rounded at random to one of a few levels of its bucket, bit-packed",
     .reference = "Alistarh et al., QSGD, NeurIPS 2017, arXiv 1610.02132",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .unbiased = true,
     .payload = "bits n + 32 ceil(n/bucket) bits; code=elias: by what is not zero",
     .make_host = make_qsgd,

@@ -122,9 +122,7 @@ extern constinit const CodecDescriptor randomk_codec{
           return MemoryPasses{
               .reads = p.real("ratio"), .why = "elements that it does not draw are not looked at", .scatters = true};
         },
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<RandomK>(p);
-    },
+    .make_host = make_method_codec<Space::host, RandomK>,
 };
 
 }  // namespace gradtool

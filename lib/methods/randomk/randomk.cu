@@ -250,9 +250,6 @@ class RandomK final : public GpuCodec {
 
 namespace gradtool {
 
-extern constinit const GpuFactories randomk_gpu{
-    .codec = [](const Params& params, const Layout&) -> std::unique_ptr<Codec<Space::cuda>> {
-      return std::make_unique<cuda::RandomK>(params);
-    }};
+extern constinit const GpuFactories randomk_gpu{.codec = make_method_codec<Space::cuda, cuda::RandomK>};
 
 }  // namespace gradtool

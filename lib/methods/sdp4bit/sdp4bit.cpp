@@ -176,7 +176,6 @@ extern constinit const CodecDescriptor sdp4bit_codec{
     .summary = "sends 4- or 8-bit integers in blocks, after a Hadamard rotation of every 32 elements",
     .reference = "Jia et al., SDP4Bit, NeurIPS 2024, arXiv 2410.15526; COCCL",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .payload = "bits n + 32 ceil(n/block) bits",
     .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
       if (p.is("bits", "8")) return std::make_unique<Sdp4bit<8>>(p);

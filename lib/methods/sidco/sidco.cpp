@@ -265,7 +265,6 @@ extern constinit const CodecDescriptor sidco_codec{
         "sends what exceeds a threshold that fitted tails give in a few stages, without sorting, with error feedback",
     .reference = "Abdelmoniem et al., SIDCo, MLSys 2021, arXiv 2101.10761",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .error_feedback = true,
     .determinism = Determinism::run_to_run,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k elements that reach the threshold",
@@ -274,9 +273,7 @@ extern constinit const CodecDescriptor sidco_codec{
           return MemoryPasses{
               .again = ReadAgain::unit, .why = "the threshold follows from the mean magnitude", .scatters = true};
         },
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Sidco>(p);
-    },
+    .make_host = make_method_codec<Space::host, Sidco>,
 };
 
 }  // namespace gradtool

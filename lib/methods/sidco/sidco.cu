@@ -252,9 +252,6 @@ class Sidco final : public GpuCodec {
 
 namespace gradtool {
 
-extern constinit const GpuFactories sidco_gpu{
-    .codec = [](const Params& params, const Layout&) -> std::unique_ptr<Codec<Space::cuda>> {
-      return std::make_unique<cuda::Sidco>(params);
-    }};
+extern constinit const GpuFactories sidco_gpu{.codec = make_method_codec<Space::cuda, cuda::Sidco>};
 
 }  // namespace gradtool

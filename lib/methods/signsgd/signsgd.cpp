@@ -59,10 +59,6 @@ void divide(Queue<Space::host> /*queue*/, HostView<float> view, float by) {
 
 namespace {
 
-std::unique_ptr<Reducer<Space::host>> make_signsgd_reducer(const ReducerSetup<Space::host>& setup) {
-  return std::make_unique<SignSgdReducer<Space::host>>(setup);
-}
-
 constexpr ParamInfo kParams[] = {{.name = "momentum",
                                   .default_value = "0",
                                   .min = 0.0,
@@ -91,7 +87,7 @@ extern constinit const CodecDescriptor signsgd_codec{
     .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
       return std::make_unique<SignCodec>("signsgd", layout, p.is("scale", "mean"));
     },
-    .make_host_reducer = make_signsgd_reducer,
+    .make_host_reducer = make_method_reducer<Space::host, SignSgdReducer<Space::host>>,
 };
 
 }  // namespace gradtool

@@ -84,12 +84,9 @@ std::unique_ptr<Codec<Space::cuda>> make_gpu_signsgd(const Params& params, const
   return make_gpu_sign_codec("signsgd", params, layout, params.is("scale", "mean"));
 }
 
-std::unique_ptr<Reducer<Space::cuda>> make_gpu_signsgd_reducer(const ReducerSetup<Space::cuda>& setup) {
-  return std::make_unique<SignSgdReducer<Space::cuda>>(setup);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories signsgd_gpu{.codec = make_gpu_signsgd, .reducer = make_gpu_signsgd_reducer};
+extern constinit const GpuFactories signsgd_gpu{
+    .codec = make_gpu_signsgd, .reducer = make_method_reducer<Space::cuda, SignSgdReducer<Space::cuda>>};
 
 }  // namespace gradtool

@@ -2,7 +2,6 @@
 
 #include "kernels/float_bits.hpp"
 #include "kernels/select.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/methods/sketch/count_sketch.hpp"
 #include "lib/methods/sketch/reducer.hpp"
@@ -113,7 +112,6 @@ extern constinit const CodecDescriptor sketch_codec{
     .momentum = "mu",
     .payload = "32 n / compression + 32 P k bits, k = round(ratio n); 32 n where that is no less",
     .passes = [](const Params& p) { return MemoryPasses{.kept = p.real("mu") > 0.0 ? 1 : 0}; },
-    .make_host = nullptr,
     .make_host_reducer = make_method_reducer<Space::host, SketchReducer<Space::host, HostSteps>>,
 };
 

@@ -6,7 +6,6 @@
 #include "kernels/cuda/warp.hpp"
 #include "kernels/float_bits.hpp"
 #include "kernels/select.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/methods/sketch/format.hpp"
 #include "lib/methods/sketch/reducer.hpp"
 

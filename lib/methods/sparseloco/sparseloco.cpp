@@ -7,7 +7,6 @@
 
 #include "kernels/bit_stream.hpp"
 #include "kernels/chunk_select.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/tensor_chunks.hpp"

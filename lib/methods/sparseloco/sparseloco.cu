@@ -4,7 +4,6 @@
 #include "kernels/cuda/chunk_select.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/payloads.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/gpu_codec.hpp"
 #include "lib/codecs/per_device.hpp"
 #include "lib/codecs/tensor_chunks.hpp"

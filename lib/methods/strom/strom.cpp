@@ -274,7 +274,6 @@ extern constinit const CodecDescriptor strom_codec{
     .summary = "sends +-tau for what has grown beyond tau and keeps the rest, with error feedback",
     .reference = "Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .error_feedback = true,
     .payload = "128 + min(32 k, k + n, k + Elias) bits, k elements above tau; dense: 2 n bits",
     .passes = [](const Params&) { return MemoryPasses{.scatters = true}; },

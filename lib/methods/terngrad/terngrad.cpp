@@ -162,14 +162,11 @@ extern constinit const CodecDescriptor terngrad_codec{
     .summary = "sends -1, 0 or +1 times a scale of the tensor, drawn so that the expectation is the clipped gradient",
     .reference = "Wen et al., TernGrad, NeurIPS 2017, arXiv 1705.07878, equations 4 and 12",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .by_layout = true,
     .payload = "2 n + 32 T bits (pack=base3: 8/5 n + 32 T), T tensors, each padded to 32 bits",
     .passes =
         [](const Params&) { return MemoryPasses{.again = ReadAgain::tensor, .why = "codes need the scale first"}; },
-    .make_host = [](const Params& p, const Layout& layout) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<TernGrad>(p, layout);
-    },
+    .make_host = make_method_codec<Space::host, TernGrad>,
 };
 
 }  // namespace gradtool

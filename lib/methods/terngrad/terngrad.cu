@@ -218,12 +218,8 @@ class GpuTernGrad final : public GpuTensorCodec {
   bool base3_;
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_terngrad(const Params& params, const Layout& layout) {
-  return std::make_unique<GpuTernGrad>(params, layout);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories terngrad_gpu{.codec = make_gpu_terngrad};
+extern constinit const GpuFactories terngrad_gpu{.codec = make_method_codec<Space::cuda, GpuTernGrad>};
 
 }  // namespace gradtool

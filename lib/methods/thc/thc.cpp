@@ -276,7 +276,6 @@ extern constinit const CodecDescriptor thc_codec{
         [](const Params&) {
           return MemoryPasses{.again = ReadAgain::unit, .why = "codes need the largest norm of all ranks first"};
         },
-    .make_host = nullptr,
     .make_host_reducer = make_thc_reducer<Space::host, HostSteps>,
 };
 

@@ -76,13 +76,10 @@ extern constinit const CodecDescriptor topk_codec{
     .summary = "sends the k elements of largest magnitude, found exactly, with error feedback",
     .reference = "Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .error_feedback = true,
     .payload = "128 + 32 k + min(32 k, n, Elias) bits, k = round(ratio n)",
     .passes = [](const Params&) { return MemoryPasses{.scatters = true}; },
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<TopK>(p);
-    },
+    .make_host = make_method_codec<Space::host, TopK>,
 };
 
 }  // namespace gradtool

@@ -55,9 +55,6 @@ class CudaTopK final : public GpuCodec {
 
 }  // namespace
 
-extern constinit const GpuFactories topk_gpu{
-    .codec = [](const Params& params, const Layout&) -> std::unique_ptr<Codec<Space::cuda>> {
-      return std::make_unique<CudaTopK>(params);
-    }};
+extern constinit const GpuFactories topk_gpu{.codec = make_method_codec<Space::cuda, CudaTopK>};
 
 }  // namespace gradtool

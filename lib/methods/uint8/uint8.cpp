@@ -151,15 +151,12 @@ extern constinit const CodecDescriptor uint8_codec{
     .reference =
         "Jaghouar et al., INTELLECT-1, 2024, arXiv 2412.01152; uniform 8-bit quantisation of the hivemind library",
     .params = {},
-    .aggregation = Aggregation::gather,
     .payload = "8192 + 8 n bits, padded to 32",
     .passes =
         [](const Params&) {
           return MemoryPasses{.again = ReadAgain::unit, .why = "codes need the mean and the deviation first"};
         },
-    .make_host = [](const Params&, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Uint8>();
-    },
+    .make_host = make_method_codec<Space::host, Uint8>,
 };
 
 }  // namespace gradtool

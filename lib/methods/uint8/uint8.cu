@@ -210,12 +210,8 @@ class GpuUint8 final : public GpuCodec {
   };
 };
 
-std::unique_ptr<Codec<Space::cuda>> make_gpu_uint8(const Params& params, const Layout& /*layout*/) {
-  return std::make_unique<GpuUint8>(params);
-}
-
 }  // namespace
 
-extern constinit const GpuFactories uint8_gpu{.codec = make_gpu_uint8};
+extern constinit const GpuFactories uint8_gpu{.codec = make_method_codec<Space::cuda, GpuUint8>};
 
 }  // namespace gradtool

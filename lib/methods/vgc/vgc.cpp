@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/marks.hpp"
-#include "lib/codecs/factories.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
@@ -345,7 +344,6 @@ extern constinit const CodecDescriptor vgc_codec{
     .summary = "sends an element once its accumulated gradient stands out from its variance, in 32 bits with its index",
     .reference = "Tsuzuku, Imachi, Akiba, Variance-based Gradient Compression, ICLR 2018 workshop, arXiv 1802.06058",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .memory = true,
     .delays = true,
     .by_layout = true,

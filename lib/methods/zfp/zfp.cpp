@@ -290,7 +290,6 @@ extern constinit const CodecDescriptor zfp_codec{
     .summary = "sends zfp's code of the gradient as a one-dimensional field, by rate or by accuracy",
     .reference = "Lindstrom, Fixed-Rate Compressed Floating-Point Arrays, TVCG 2014",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .determinism = Determinism::run_to_run,
     .payload = "128 + rate n bits; mode=accuracy: 128 + 32 ceil(n/8192) bits and the chunks",
     .passes =
@@ -298,9 +297,7 @@ extern constinit const CodecDescriptor zfp_codec{
           if (!p.is("mode", "accuracy")) return MemoryPasses{};
           return MemoryPasses{.again = ReadAgain::unit, .why = "the tolerance is a share of the largest magnitude"};
         },
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Zfp>(p);
-    },
+    .make_host = make_method_codec<Space::host, Zfp>,
 };
 
 }  // namespace gradtool

@@ -168,13 +168,10 @@ extern constinit const CodecDescriptor zstd_codec{
     .summary = "lossless: sends the byte-shuffled gradient compressed by zstd",
     .reference = "Collet and Kucherawy, RFC 8878; a general-purpose compressor as a point of reference",
     .params = kParams,
-    .aggregation = Aggregation::gather,
     .unbiased = true,
     .determinism = Determinism::run_to_run,
     .payload = "64 + 32 ceil(n/65536) bits and the frames",
-    .make_host = [](const Params& p, const Layout&) -> std::unique_ptr<Codec<Space::host>> {
-      return std::make_unique<Zstd>(p);
-    },
+    .make_host = make_method_codec<Space::host, Zstd>,
 };
 
 }  // namespace gradtool

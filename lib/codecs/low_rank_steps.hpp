@@ -3,12 +3,12 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/draws.hpp"
+#include "kernels/low_rank.hpp"
 #include "lib/codecs/layout.hpp"
 #include "lib/core/task_pool.hpp"
-#include "lib/methods/powersgd/format.hpp"
-#include "lib/methods/powersgd/low_rank.hpp"
 
-// Steps between the collectives of methods that spread a power iteration over ranks: PowerSGD and Dion.
+// Steps between the collectives of methods that spread a power iteration over ranks: PowerSGD, Dion and ARC-Top-K.
 namespace gradtool {
 
 /// Which tensors of a bucket a low-rank method compresses, and where everything lies in its two messages. The first

@@ -9,7 +9,7 @@
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/cuda/warp.hpp"
 #include "kernels/vector.hpp"
-#include "lib/methods/powersgd/cuda_steps.hpp"
+#include "lib/codecs/cuda_low_rank_steps.hpp"
 
 namespace gradtool {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/warp.hpp"
 #include "kernels/float_bits.hpp"
-#include "lib/methods/powersgd/low_rank.hpp"
+#include "kernels/low_rank.hpp"
 
 // A grid has a row of blocks (blockIdx.y) for every matrix.
 namespace gradtool::cuda {

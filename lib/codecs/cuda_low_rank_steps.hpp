@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "kernels/blas.hpp"
+#include "lib/codecs/low_rank_steps.hpp"
 #include "lib/core/arena.hpp"
-#include "lib/methods/powersgd/steps.hpp"
 
 namespace gradtool {
 

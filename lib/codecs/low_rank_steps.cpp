@@ -1,5 +1,5 @@
 // Steps between the collectives of methods that spread a power iteration over ranks, on the CPU.
-#include "lib/methods/powersgd/steps.hpp"
+#include "lib/codecs/low_rank_steps.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lib/methods/powersgd/low_rank.hpp"
+#include "kernels/low_rank.hpp"
 
 #include <algorithm>
 #include <array>

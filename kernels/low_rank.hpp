@@ -5,8 +5,8 @@
 #include "lib/core/scratch.hpp"
 #include "lib/core/view.hpp"
 
-// The linear algebra of PowerSGD (Vogels et al., NeurIPS 2019, Algorithm 1) on both processors. A matrix M is
-// row-major; its factors P (rows x rank) and Q (columns x rank) are stored column after column.
+// The linear algebra of low-rank methods (PowerSGD, Vogels et al., NeurIPS 2019, Algorithm 1) on both processors. A
+// matrix M is row-major; its factors P (rows x rank) and Q (columns x rank) are stored column after column.
 namespace gradtool {
 
 /// A matrix inside a bucket. Offsets count elements.
