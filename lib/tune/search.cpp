@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "lib/core/text.hpp"
 
@@ -239,18 +240,24 @@ SearchResult search(SearchSpace& space, double max_error, const MeasureSettings&
   std::vector<Setting> settings = space.grid();
   std::vector<Trial> trials;
   std::vector<const Trial*> candidates;
+  std::map<std::string, Found> known;  // of settings, what was last measured
   for (int round = 0; round < kSearchRounds; ++round) {
     std::vector<std::string> specs(settings.size());
     std::transform(settings.begin(), settings.end(), specs.begin(), [](const Setting& s) { return s.spec; });
     const auto found = measure(specs, round);
-    std::vector<Trial> measured;
-    measured.reserve(settings.size());
-    for (std::size_t i = 0; i < settings.size(); ++i)
-      measured.push_back({.setting = std::move(settings[i]), .round = round, .found = found[i]});
-    result.trials.insert(result.trials.end(), measured.begin(), measured.end());
-    auto now = hopeful(measured, max_error * search_slack(round));
-    if (now.empty()) break;  // no time was left for any of them: what is known of the round before stays
-    trials = std::move(measured);
+    const bool any = std::any_of(found.begin(), found.end(), [](const auto& one) { return one.has_value(); });
+    std::vector<Trial> latest;
+    latest.reserve(settings.size());
+    for (std::size_t i = 0; i < settings.size(); ++i) {
+      latest.push_back({.setting = std::move(settings[i]), .round = round, .found = found[i]});
+      result.trials.push_back(latest.back());
+      // A setting that had no turn before time ran out keeps what the round before said of it.
+      if (found[i]) known.insert_or_assign(specs[i], *found[i]);
+      if (const auto before = known.find(specs[i]); before != known.end()) latest.back().found = before->second;
+    }
+    auto now = hopeful(latest, max_error * search_slack(round));
+    if (!any || now.empty()) break;  // no time was left for any of them
+    trials = std::move(latest);
     candidates = std::move(now);
     settings = next_settings(space, candidates, std::max(kFewest, (trials.size() + 2) / 3));
   }

@@ -154,6 +154,16 @@ TEST(Search, KeepsWhatItKnowsWhenTimeIsOver) {
   });
   EXPECT_FALSE(result.finalists.empty());
   for (const auto& spec : result.finalists) EXPECT_LE(planted(spec).error, 1.0) << spec;
+  // A later round that measures one setting, and finds it wrong, takes nothing from what the first one found.
+  SearchSpace again{{"topk", "qsgd", "bf16"}};
+  const SearchResult cut = search(again, 0.1, [](const std::vector<std::string>& specs, int round) {
+    std::vector<std::optional<Found>> found;
+    for (const auto& spec : specs) found.emplace_back(round == 0 ? std::optional{planted(spec)} : std::nullopt);
+    if (round > 0) found[0] = Found{.error = 0.9, .seconds = 1.0};
+    return found;
+  });
+  EXPECT_THAT(cut.finalists, testing::Contains("bf16"));
+  EXPECT_GE(cut.finalists.size(), 3U);
   SearchSpace none{{"topk"}};
   const SearchResult nothing = search(none, 0.5, [](const std::vector<std::string>& specs, int) {
     return std::vector<std::optional<Found>>(specs.size());
