@@ -37,7 +37,7 @@ CollectiveCost cost_of_call(const CollectiveUse& use, const Network& net, double
       if (!best) return library_all_reduce(net, p, bytes);
       // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
       return (g > 1.0 ? all_gather(net.inner, g, bytes / g) * 2.0 : CollectiveCost{}) +
-             ring_or_tree(net.link, m, bytes);
+             best_all_reduce(net.link, m, bytes);
     case CollectiveUse::Kind::all_gather:
       return best ? gather(net, m, g, bytes) : library_all_gather(net, p, bytes);
     case CollectiveUse::Kind::shard_gather:

@@ -45,8 +45,9 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
 
 /// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model. For
 /// Library::best, whose latencies are those of the best known algorithms (library.hpp has the other libraries):
-///   all-reduce of S: the smaller of a ring, 2(p-1) alpha + 2(p-1)/p S / beta, and a pipelined double tree,
-///     2 ceil(log2 p) alpha + 2 S / beta (Thakur et al. 2005; Sanders et al. 2009), for the mean size of its calls;
+///   all-reduce of S: the smaller of recursive halving and doubling, 2 ceil(log2 p) alpha + 2(p-1)/p S / beta, and
+///     recursive doubling, ceil(log2 p) (alpha + S / beta) (Thakur et al. 2005), for the mean size of its calls; its
+///     bytes count as those of a ring;
 ///   all-gather of parts s: recursive doubling, ceil(log2 p) alpha + (p-1) s / beta;
 ///   reduce-scatter of S: recursive halving, ceil(log2 p) alpha + (p-1)/p S / beta;
 ///   broadcast of S: ceil(log2 p) alpha + S / beta;

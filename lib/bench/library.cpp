@@ -127,6 +127,14 @@ double steps_of_doubling(double p) {
   return p <= 1.0 ? 0.0 : std::ceil(std::log2(p) - 1e-9);
 }
 
+CollectiveCost best_all_reduce(const Link& link, double p, double bytes) {
+  if (p <= 1.0) return {};
+  const double steps = steps_of_doubling(p), whole = steps + (is_power_of_two(p) ? 0.0 : 1.0);
+  const CollectiveCost halving{2.0 * steps * link.alpha + 2.0 * (p - 1.0) / p * bytes / link.beta, 2.0 * steps};
+  const CollectiveCost doubling{whole * (link.alpha + bytes / link.beta), whole};
+  return doubling.seconds < halving.seconds ? doubling : halving;
+}
+
 CollectiveCost ring_or_tree(const Link& link, double p, double bytes) {
   if (p <= 1.0) return {};
   const CollectiveCost ring{2.0 * (p - 1.0) * link.alpha + 2.0 * (p - 1.0) / p * bytes / link.beta, 2.0 * (p - 1.0)};

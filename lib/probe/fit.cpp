@@ -23,8 +23,8 @@ class Problem {
       : pattern_{pattern}, sizes_{sizes}, ranks_{ranks} {}
 
   [[nodiscard]] Link solve(std::span<const double> seconds) const {
-    // Rough values to begin with: what the ends say. The cost of a collective may have several branches (ring or tree),
-    // and how much a size counts depends on alpha, so that it takes a few turns.
+    // Rough values to begin with: what the ends say. The cost of a collective may have several branches (halved or
+    // whole), and how much a size counts depends on alpha, so that it takes a few turns.
     Link link{.alpha = seconds.front() / 2.0, .beta = sizes_.back().bytes / seconds.back()};
     constexpr int kTurns = 30;
     for (int turn = 0; turn < kTurns; ++turn) {

@@ -138,10 +138,11 @@ def highest(speedup, target):
 
 
 def all_reduce_seconds(size, ranks, alpha, beta):
-    """docs/network-model.md: the smaller of a ring and a pipelined double tree. size in bytes, beta in bytes a second."""
-    ring = 2 * (ranks - 1) * alpha + 2 * (ranks - 1) / ranks * size / beta
-    tree = 2 * math.ceil(math.log2(ranks)) * alpha + 2 * size / beta
-    return min(ring, tree)
+    """docs/network-model.md: recursive halving and doubling, or doubling of the whole vector,. size in bytes, beta in
+    bytes a second."""
+    steps = math.ceil(math.log2(ranks))
+    whole = steps + (ranks & (ranks - 1) != 0)
+    return min(2 * steps * alpha + 2 * (ranks - 1) / ranks * size / beta, whole * (alpha + size / beta))
 
 
 def processor():

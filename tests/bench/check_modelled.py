@@ -39,7 +39,7 @@ for row in modelled:
         comm = 0.0
     else:
         size = raw if row["codec"] == "none" else payload
-        comm = min(2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size / BETA, 2 * log * ALPHA + 2 * size / BETA)
+        comm = min(2 * log * ALPHA + 2 * (p - 1) / p * size / BETA, log * (ALPHA + size / BETA))
     decode = float(base["decode_us_median"]) * (p / float(base["ranks"]) if row["codec"] == "topk" else 1)
     total = float(base["encode_us_median"]) + comm * 1e6 + decode
     # topk's payloads differ a little in size between ranks; rank 0's is the one in the table.
@@ -77,7 +77,7 @@ def seconds(collective, p, measured, alpha=ALPHA, beta=BETA):
     """One unit's calls of one kind."""
     calls, size, log = collective["calls"], collective["bytes"] / collective["calls"], math.ceil(math.log2(p))
     if collective["kind"] == "all_reduce":
-        return calls * min(2 * (p - 1) * alpha + 2 * (p - 1) / p * size / beta, 2 * log * alpha + 2 * size / beta)
+        return calls * min(2 * log * alpha + 2 * (p - 1) / p * size / beta, (log + (p & (p - 1) != 0)) * (alpha + size / beta))
     if collective["kind"] == "all_gather":
         return calls * (log * alpha + (p - 1) * size / beta)
     if collective["kind"] == "shard_gather":
@@ -218,7 +218,8 @@ with tempfile.NamedTemporaryFile(suffix=".csv") as table, tempfile.NamedTemporar
 losing, gaining = 1.0, 1e9
 for _ in range(100):
     size = math.sqrt(losing * gaining)
-    none = min(2 * (p - 1) * slow["alpha"] + 2 * (p - 1) / p * size / slow["beta"], 2 * math.log2(p) * slow["alpha"] + 2 * size / slow["beta"])
+    log = math.log2(p)
+    none = min(2 * log * slow["alpha"] + 2 * (p - 1) / p * size / slow["beta"], log * (slow["alpha"] + size / slow["beta"]))
     calls = [dict(c, bytes=c["bytes"] * size / largest["raw_bytes"]) for c in largest["units"][0]["collectives"]]
     wins = sum(seconds(c, p, 2, **slow) for c in calls) < none
     losing, gaining = (losing, size) if wins else (size, gaining)

@@ -60,7 +60,7 @@ def check_file(path, ranks, comm, name):
         assert abs(row["busbw_gbit_s"] / row["algbw_gbit_s"] - factor.get(row["collective"], (p - 1) / p)) < 1e-9, row
         log = (p - 1).bit_length()
         modelled = {"sendrecv": alpha + 8 * size / beta, "broadcast": log * alpha + 8 * size / beta,
-                    "all_reduce": min(2 * (p - 1) * alpha + 2 * (p - 1) / p * 8 * size / beta, 2 * log * alpha + 16 * size / beta),
+                    "all_reduce": min(2 * log * alpha + 2 * (p - 1) / p * 8 * size / beta, (log + (p & (p - 1) != 0)) * (alpha + 8 * size / beta)),
                     "all_gather": log * alpha + (p - 1) / p * 8 * size / beta,
                     "reduce_scatter": log * alpha + (p - 1) / p * 8 * size / beta,
                     "all_to_all": (p - 1) * alpha + (p - 1) / p * 8 * size / beta}
