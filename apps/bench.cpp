@@ -345,8 +345,10 @@ int run(BenchArguments& o) {
     print_warning(fmt::format("{}: {}", bench.file, averaged_warning(report.likeness, report.stated_averaged)));
   if (report.overflowed_steps > 0) print_warning(left_out_warning(bench.file, report.overflowed_steps));
   if (!report.without_speed.empty()) {
-    print_warning(fmt::format("--codec-speed {} has no times of {}, which are not modelled; bench them there as well",
-                              *o.codec_speed, joined(report.without_speed, ", ")));
+    print_warning(
+        fmt::format("--codec-speed {} has no times of {}, which are not modelled; bench them there as well, "
+                    "ways that are not their own with --network or --reduce",
+                    *o.codec_speed, joined(report.without_speed, ", ")));
   }
   std::optional<Acceptance> acceptance;
   if (o.advise) acceptance = acceptable;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "lib/bench/confidence.hpp"
@@ -312,6 +313,11 @@ class Advice {
                                    own_verdict(*row, acceptance_) ? ", undecided in the trial" : ""));
     }
     line("after a trial in a training", trials);
+    std::vector<const ResultRow*> little;
+    const auto tried = after_trial();
+    std::set_difference(untrained_.begin(), untrained_.end(), tried.begin(), tried.end(), std::back_inserter(little),
+                        [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
+    line("would need a trial and gain less than 5 % on the answer", names_of(little));
     line("also faster than uncompressed", faster);
     line("slower than uncompressed", slower);
     std::vector<std::string> lost;
@@ -385,13 +391,16 @@ class Advice {
       return text + fmt::format("Faster, but its trial has not decided: {} (error of a step {:.2g}). {}", faster, error,
                                 sentence(acceptance_.trials->words_of(*fastest)));
     }
-    const std::string said = !std::isfinite(error) ? std::string{"its error of a step is not known"}
-                             : error <= harmless_nmse()
-                                 ? fmt::format(
-                                       "error of a step {:.2g} in one phase of the training, and it has a "
-                                       "memory: capture several phases, or try it",
-                                       error)
-                                 : fmt::format("error of a step {:.2g}: {}", error, evidence(error));
+    const std::string said =
+        !std::isfinite(error)    ? std::string{"its error of a step is not known"}
+        : !was_trained(*fastest) ? fmt::format("error of a step {:.2g}; no training here compressed such values", error)
+        : error <= harmless_nmse() ? fmt::format(
+                                         "error of a step {:.2g} in one phase of the training, and it has a "
+                                         "memory: capture several phases, or try it",
+                                         error)
+                                   : fmt::format("error of a step {:.2g}: {}", error, evidence(error));
+    if (!was_trained(*fastest))
+      return text + fmt::format("Faster, but not without a training: {} ({}). ", faster, said);
     return text + fmt::format(
                       "Faster, but not without a trial (docs/trial.md): {} ({}): gradtool.trial(train, [\"{}\"], "
                       "steps=300{}){}. ",
@@ -431,7 +440,7 @@ class Advice {
         codec = row;
       }
     }
-    if (codec == nullptr) return "No codec would gain 5 %, even without any computation. ";
+    if (codec == nullptr) return "No codec whose error is small enough would gain 5 %, even without any computation. ";
     return fmt::format("{} would pay beside a computation of less than {}. ", name_of_row(*codec),
                        human_seconds(longest));
   }
@@ -530,7 +539,12 @@ std::string levels_text(const ResultRow& any) {
 
 std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance) {
   const std::string trained =
-      acceptance.trained
+      acceptance.trained && !was_trained(any)
+          ? fmt::format(
+                " Without a trial, its error of a step must also be at most {:.2g}, that of a cast to bfloat16: the "
+                "trainings of reports/verdicts compressed means of gradients, and not these values.",
+                kErrorOfCast)
+      : acceptance.trained
           ? fmt::format(
                 " Without a trial, its error of a step must also be at most {:.2g}: in "
                 "reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small GPT) {}. Of a codec with "

@@ -53,8 +53,8 @@ int wanted_ranks(const BenchOptions& options, const ReplayDevice& device, const 
 int choose_ranks(int wanted, const GradientSource& source) {
   const auto workers = static_cast<int>(source.workers());
   if (wanted > workers) {
-    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} workers; use at most {}", wanted,
-                                          source.path(), workers, workers)};
+    throw Error{Fault::usage, fmt::format("{} ranks, but {} has the gradients of {} worker{}; use at most {}", wanted,
+                                          source.path(), workers, workers == 1 ? "" : "s", workers)};
   }
   return wanted > 0 ? wanted : workers;
 }
@@ -120,7 +120,8 @@ class Opening {
     }
     if (in_.ranks == 1 && !options_.networks.empty()) {
       throw Error{Fault::usage,
-                  "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted"};
+                  "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted. Capture "
+                  "with --workers 2 or more, or in Python with micro_batches_as_workers=True"};
     }
     if (options_.sizes.empty()) {
       if (sums() && !in_.weights && WeightedGradients::needed(*in_.sources.front())) {

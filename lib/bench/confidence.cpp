@@ -16,14 +16,15 @@ bool may_grow(const ResultRow& row) {
   return delays(row) && !has_phases(row);
 }
 
-/// Whether hardly any arm with an error as small has lost anything that counts.
+/// Whether hardly any arm with an error as small has lost anything that counts; of what no training compressed, whether
+/// the error is a cast's.
 bool is_harmless(const ResultRow& row) {
-  return step_error(row) <= harmless_nmse() && !may_grow(row);
+  return step_error(row) <= (was_trained(row) ? harmless_nmse() : kErrorOfCast) && !may_grow(row);
 }
 
 std::string_view confidence_by_error(const ResultRow& row) {
   if (!is_harmless(row)) return "needs a trial";
-  return step_error(row) < first_loss() ? "sure" : "likely";
+  return !was_trained(row) || step_error(row) < first_loss() ? "sure" : "likely";
 }
 
 }  // namespace
@@ -31,6 +32,10 @@ std::string_view confidence_by_error(const ResultRow& row) {
 double step_error(const ResultRow& row) {
   if (row.errors) return worst_step_error(row);
   return delays(row) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
+}
+
+bool was_trained(const ResultRow& row) {
+  return row.quantity == "gradient" && (row.op == Collective::all_reduce || row.op == Collective::reduce_scatter);
 }
 
 std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance) {
@@ -54,6 +59,10 @@ std::string ground_of(const ResultRow& row) {
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
   if (error <= harmless_nmse() && may_grow(row))
     return fmt::format("{}: it has a memory, and its errors are those of one phase of the training", word);
+  if (!was_trained(row))
+    return fmt::format("{}: {}", word,
+                       error <= kErrorOfCast ? "it errs no more than a cast to bfloat16, in which jobs send such values"
+                                             : "the trainings behind this advice compressed means of gradients alone");
   if (error >= lost) return fmt::format("{}: {}", word, evidence(error));
   return fmt::format("{}: none of {} trainings with an error of a step below {:.3g} lost more than a point of accuracy",
                      word, trained_arms_up_to(std::nextafter(lost, 0.0)).arms, lost);

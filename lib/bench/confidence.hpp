@@ -16,6 +16,13 @@ namespace gradtool {
 /// less about trainings: it falls as the capture grows longer.
 [[nodiscard]] double step_error(const ResultRow& row);
 
+/// The error of a cast to bfloat16, and room for the rounding of some sums.
+inline constexpr double kErrorOfCast = 2e-5;
+
+/// Whether a row is about what the trainings of reports/verdicts compressed, means of gradients. They say nothing of
+/// weights, activations or pseudo-gradients, nor of values that are gathered or exchanged.
+[[nodiscard]] bool was_trained(const ResultRow& row);
+
 /// The verdict of the user's own trials on a row; empty where they have not tried it.
 [[nodiscard]] std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance);
 
@@ -24,7 +31,8 @@ namespace gradtool {
 
 /// "trained" where the user's own trial says that the model learns; else, also where that has not decided, by the error
 /// of a step: "sure" below the first with which a training lost more than a point, "likely" up to harmless_nmse(), and
-/// "needs a trial" beyond, and where errors of other phases or of a step are not known. Of a codec that has not lost.
+/// "needs a trial" beyond, and where errors of other phases or of a step are not known. Of what no training compressed
+/// (was_trained) "sure" up to kErrorOfCast, else "needs a trial". Of a codec that has not lost.
 [[nodiscard]] std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance);
 
 /// The confidence in a codec on which no trial of the user's has decided, and its ground: "sure: none of ...".

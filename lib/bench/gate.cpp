@@ -210,6 +210,41 @@ std::string gate_text(double bytes) {
   return bytes == 0.0 ? "any size" : std::isinf(bytes) ? "no size" : human_bytes(bytes);
 }
 
+namespace {
+
+/// Whether the row is the fastest of all ways of its codec at its size, or the only one.
+bool is_fastest_way(const ResultRow& row, std::span<const ResultRow> rows) {
+  return std::none_of(rows.begin(), rows.end(), [&](const ResultRow& other) {
+    return other.modelled() && other.network->name == row.network->name && other.ranks == row.ranks &&
+           other.raw_bytes() == row.raw_bytes() && same_method(other, row) &&
+           other.verdict.speedup_vs_none > row.verdict.speedup_vs_none;
+  });
+}
+
+/// Rows of the same codec, way, network and number of ranks, at all sizes.
+std::vector<const ResultRow*> sizes_of(const ResultRow& row, std::span<const ResultRow> rows) {
+  std::vector<const ResultRow*> sizes;
+  const SweptCodec key = swept_codec(row);
+  for (const ResultRow& other : rows) {
+    if (other.modelled() && other.codec.name() == row.codec.name() && swept_codec(other) == key)
+      sizes.push_back(&other);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+std::string pays_text(const ResultRow& row, std::span<const ResultRow> rows) {
+  double from = kInfinite, to = 0.0;
+  for (const ResultRow* size : sizes_of(row, rows)) {
+    if (!(size->verdict.speedup_vs_none > 1.0)) continue;
+    from = std::min(from, size->raw_bytes());
+    to = std::max(to, size->raw_bytes());
+  }
+  if (!std::isinf(*row.gate_bytes) || to == 0.0) return gate_text(*row.gate_bytes);
+  return from == to ? human_bytes(from) + " alone" : fmt::format("{} to {}", human_bytes(from), human_bytes(to));
+}
+
 std::vector<NetworkGates> gates_of(std::span<const ResultRow> rows) {
   double largest = 0.0;
   for (const ResultRow& row : rows) {
@@ -218,17 +253,17 @@ std::vector<NetworkGates> gates_of(std::span<const ResultRow> rows) {
   std::vector<NetworkGates> all;
   for (const ResultRow& row : rows) {
     if (!row.modelled() || row.raw_bytes() != largest || !row.gate_bytes || !row.verdict.speedup_vs_none) continue;
+    const auto sizes = sizes_of(row, rows);
+    const bool wins = std::any_of(sizes.begin(), sizes.end(), [&](const ResultRow* size) {
+      return size->verdict.speedup_vs_none > 1.0 && is_fastest_way(*size, rows);
+    });
+    if (!wins && !is_fastest_way(row, rows)) continue;
     const auto found = std::find_if(all.begin(), all.end(), [&](const NetworkGates& gates) {
       return gates.network == row.network->name && gates.ranks == row.ranks;
     });
     NetworkGates& gates =
         found != all.end() ? *found : all.emplace_back(NetworkGates{row.network->name, row.ranks, largest, {}});
-    const auto same = std::find_if(gates.rows.begin(), gates.rows.end(),
-                                   [&](const ResultRow* other) { return same_method(*other, row); });
-    if (same == gates.rows.end())
-      gates.rows.push_back(&row);
-    else if (row.verdict.speedup_vs_none > (*same)->verdict.speedup_vs_none)
-      *same = &row;
+    gates.rows.push_back(&row);
   }
   for (NetworkGates& gates : all) {
     std::stable_sort(gates.rows.begin(), gates.rows.end(),
@@ -248,7 +283,7 @@ std::string gates_table(std::span<const ResultRow> rows, Style style) {
     for (const ResultRow* row : gates.rows) {
       const double gate = *row->gate_bytes;
       const bool outside = std::isfinite(gate) && gate > 0.0 && (gate < smallest || gate > gates.largest);
-      cells.push_back({short_name(*row), (outside ? "~" : "") + gate_text(gate),
+      cells.push_back({short_name(*row), (outside ? "~" : "") + pays_text(*row, rows),
                        fmt::format("{:.2f}", *row->verdict.speedup_vs_none)});
     }
     const std::vector<std::string> header{"codec", "pays from", fmt::format("gain at {}", human_bytes(gates.largest))};

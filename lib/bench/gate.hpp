@@ -41,7 +41,7 @@ struct NetworkGates {
   std::string network;
   int ranks = 0;
   double largest = 0.0;                ///< bytes of the largest size
-  std::vector<const ResultRow*> rows;  ///< of that size, each codec by its fastest way; what gains most comes first
+  std::vector<const ResultRow*> rows;  ///< of that size, each codec by the ways that are its fastest somewhere
 };
 /// In the order of the rows, which need their verdicts and must outlive the result. Empty without modelled rows.
 [[nodiscard]] std::vector<NetworkGates> gates_of(std::span<const ResultRow> rows);
@@ -49,6 +49,9 @@ struct NetworkGates {
 /// For people: for each network and number of ranks, from which size on each codec pays, and what it gains at the
 /// largest.
 [[nodiscard]] std::string gates_table(std::span<const ResultRow> rows, Style style = Style::plain);
+
+/// The gate of a row of a size sweep, or the sizes that pay where the largest one does not: "16 kB to 1 MB".
+[[nodiscard]] std::string pays_text(const ResultRow& row, std::span<const ResultRow> rows);
 
 /// "1.3 MB"; "any size" for 0 and "no size" for infinity.
 [[nodiscard]] std::string gate_text(double bytes);

@@ -133,6 +133,14 @@ int counted_ranks(const ResultRow& row) {
   return row.measured_ranks / row.measured_node * row.level_node;
 }
 
+ResultRow sent_by_hook(ResultRow row) {
+  Network& network = *row.network;
+  if (network.library == Library::gloo || network.library == Library::nccl) network.under_hook = network.library;
+  network.library = Library::hook;
+  set_modelled_times(row);
+  return row;
+}
+
 void set_modelled_times(ResultRow& row) {
   const ModelledStep step = model_units(row, *row.network, row.ranks);
   row.bytes->wire_per_rank = step.wire_bytes;

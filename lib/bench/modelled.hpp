@@ -16,4 +16,7 @@ namespace gradtool {
 /// communication, the total, bytes on the wire, and the iteration, of which `compute_seconds` and `overlap` are set.
 void set_modelled_times(ResultRow& row);
 
+/// A modelled row as ddp_hook sends it on the row's network: over gloo or NCCL, whichever carries it now, else gloo.
+[[nodiscard]] ResultRow sent_by_hook(ResultRow row);
+
 }  // namespace gradtool

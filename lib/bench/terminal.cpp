@@ -10,9 +10,12 @@
 #include "lib/bench/advice.hpp"
 #include "lib/bench/confidence.hpp"
 #include "lib/bench/job_trace.hpp"
+#include "lib/bench/library.hpp"
+#include "lib/bench/modelled.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
+#include "lib/bench/units.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/color.hpp"
 
@@ -272,6 +275,12 @@ std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
   if (acceptance && acceptance->trained) add_fastest(Acceptance{acceptance->max_nmse});
   // The advice says why the fastest of all is not taken.
   if (acceptance) add_fastest({});
+  // The advice may take a slower way that errs less.
+  if (acceptance) {
+    for (const NetworkAdvice& advice : advice_of(rows, *acceptance)) {
+      if (advice.taken != nullptr) fastest.push_back(advice.taken);
+    }
+  }
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     bool known = false, wins = false;
@@ -356,7 +365,8 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     cells.push_back({text});
     inks.emplace_back();
   };
-  bool any_open = false, any_levels = false;
+  bool any_open = false;
+  std::string inside;  // machines, in two levels
   const ResultRow* before = nullptr;
   for (const ResultRow* row : lines) {
     const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
@@ -368,22 +378,26 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
                    : row->status == Status::failed ? std::optional{Ink::error}
                    : row->status != Status::ok     ? std::optional{Ink::warning}
                                                    : std::nullopt);
-    const ResultRow* judged = modelled_of(*row) != nullptr ? modelled_of(*row) : row;
+    const ResultRow* const model = modelled_of(*row);
+    const ResultRow* judged = model != nullptr ? model : row;
+    // With fewer ranks than two machines have, or without times, the row has no model, and its own ranks are others.
+    const bool elsewhere = shown_model != nullptr && model == nullptr;
     any_open = any_open || is_open(judged->verdict);
     const bool baseline = row->codec.name() == "none" || row->codec.name() == "noop";
     std::string name = short_name(*row);
     // Columns are narrow.
     if (const std::size_t way = name.find(" by "); way != std::string::npos) name.erase(way, 3);
     name = without_levels(name);
-    any_levels = any_levels || row->inner;
+    if (row->inner) inside = row->inner->name() == "none" ? "uncompressed" : "by " + std::string{row->inner->name()};
     cells.push_back({is_taken && style == Style::markdown ? fmt::format("**{}**", name) : name,
                      baseline ? "" : shown(ratio_of_codec(*row, all_rows), "{:.4g}"),
-                     judged->bytes && !row->received() ? human_bytes(judged->bytes->wire_per_rank) : "-",
+                     judged->bytes && !row->received() && !elsewhere ? human_bytes(judged->bytes->wire_per_rank) : "-",
                      row->errors ? fmt::format("{:.2g}", row->errors->nmse()) : "-",
                      shown(row->cumulative_nmse, "{:.2g}"), baseline ? "" : shown(row->encode_gb_s(), "{:.2f}"),
                      baseline ? "" : shown(row->decode_gb_s(), "{:.2f}"),
                      row->status != Status::ok ? std::string{name_of(row->status)}
                      : baseline                ? ""
+                     : elsewhere               ? "-"
                                                : breakeven_text(judged->verdict),
                      noise_text(*row)});
   }
@@ -405,7 +419,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
                  lines.empty() ? 1 : lines.front()->threads, lines.empty() || lines.front()->threads == 1 ? "" : "s",
                  where, any_open ? " (! known to no better than 20 %)" : "",
                  any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : "",
-                 any_levels ? " 2L: in two levels, uncompressed inside machines." : ""),
+                 inside.empty() ? "" : fmt::format(" 2L: in two levels, {} inside machines.", inside)),
              style) +
          remarks.text(style);
 }
@@ -490,7 +504,8 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
     while (first < groups.size() && (same.empty() || groups[first].network == same.front()->network))
       same.push_back(&groups[first++]);
     const std::string& network = same.front()->network;
-    out += fmt::format("\n{}, modelled: times faster than none, for so many ranks (noop sends nothing)", network);
+    out += fmt::format("\n{}, modelled: {}times faster than none, for so many ranks (noop sends nothing)", network,
+                       same.front()->rows.front()->iteration ? "a step's gradients alone, " : "");
     out += table_by_ranks(same, several_cuts, false, style,
                           [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
     const auto& iteration = same.front()->rows.front()->iteration;
@@ -505,6 +520,39 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
   }
   return out;
 }
+
+namespace {
+
+/// What stands between a row and ddp_hook in DistributedDataParallel: buckets of another size, and the hook's own
+/// rings, where they gain much less than the library that is modelled.
+std::string remarks_of_hook(const NetworkAdvice& advice, Style style) {
+  const ResultRow& taken = advice.in_one_level != nullptr ? *advice.in_one_level : *advice.taken;
+  std::string text;
+  const Granularity cut = Granularity::parse(taken.granularity), usual;
+  if (cut.kind == Granularity::Kind::bucket && cut.bucket_bytes != usual.bucket_bytes) {
+    text = fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:.3g}). ",
+                       static_cast<double>(cut.bucket_bytes) / 0x1p20);
+  } else if (cut.kind == Granularity::Kind::tensor ||
+             (cut.kind == Granularity::Kind::model && taken.raw_bytes() > static_cast<double>(usual.bucket_bytes))) {
+    text = fmt::format("DistributedDataParallel reduces buckets of 25 MB and not by {}: --granularity {} models that. ",
+                       taken.granularity, usual.text());
+  }
+  if (taken.network->library != Library::hook && !taken.units.empty()) {
+    const ResultRow hooked = sent_by_hook(taken);
+    const double modelled = judged_seconds(*advice.none) / judged_seconds(taken);
+    const double there = judged_seconds(sent_by_hook(*advice.none)) / judged_seconds(hooked);
+    constexpr double kMuchLess = 0.95;
+    if (there < kMuchLess * modelled) {
+      text += fmt::format(
+          "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not {:.2f} times "
+          "(--library hook).",
+          name_of(hooked.network->under_hook), there, modelled);
+    }
+  }
+  return text.empty() ? "" : wrapped("  " + text, 80, "    ") + (style == Style::markdown ? "\n" : "");
+}
+
+}  // namespace
 
 AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance, Style style,
                   const MadeWith& made_with) {
@@ -552,11 +600,12 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
       if (!hook.empty()) {
         const char* where_sent = last.taken->inner ? "In PyTorch with DDP" : "In PyTorch";
         out.answer += fmt::format(fmt::runtime(markdown ? "{}: `{}`\n\n" : "  {}: {}\n"), where_sent, hook);
+        out.answer += remarks_of_hook(last, style);
       }
     }
     if (last.others.empty()) continue;
-    out.reasons += fmt::format("{}Why not the others ({}):\n{}", out.reasons.empty() && !markdown ? "\n" : "", where,
-                               markdown ? "\n" : "");
+    out.reasons += fmt::format("{}Why not the others ({}, {} ranks):\n{}", out.reasons.empty() && !markdown ? "\n" : "",
+                               last.group.network, last.group.ranks, markdown ? "\n" : "");
     for (const auto& other : last.others)
       out.reasons += markdown ? "- " + other + "\n" : wrapped("  " + other, 80, "    ");
     if (markdown) out.reasons += "\n";

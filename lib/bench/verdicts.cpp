@@ -129,10 +129,7 @@ void mark_pareto(const RowGroup& group) {
     double error, time;
   };
   std::vector<Point> points;
-  for (const ResultRow* row : group) {
-    const double error = judged_error(*row);
-    points.push_back({error < kRounding ? 0.0 : error, judged_seconds(*row)});
-  }
+  for (const ResultRow* row : group) points.push_back({judged_error(*row), judged_seconds(*row)});
   for (std::size_t i = 0; i < group.size(); ++i) {
     const Point& mine = points[i];
     // noop bounds the others, because what errs as much as sending nothing is of no use, but it is not a choice.
@@ -182,8 +179,8 @@ double worst_step_error(const ResultRow& row) {
 
 double judged_error(const ResultRow& row) {
   if (replaces_mean(row.codec)) return kInfinite;
-  if (delays(row)) return row.cumulative_nmse.value_or(kInfinite);
-  return worst_step_error(row);
+  const double error = delays(row) ? row.cumulative_nmse.value_or(kInfinite) : worst_step_error(row);
+  return error < kRounding ? 0.0 : error;
 }
 
 double judged_seconds(const ResultRow& row) {

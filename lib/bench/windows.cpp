@@ -114,6 +114,7 @@ std::string phases_text(const ResultRow& row) {
                            "gaps to gradients that a training would not meet then.",
                            row.stride)
                      : "";
+  if (row.stride > 1 && are_phases({row.first_step, row.first_step}, {row.last_step, row.last_step})) return gaps;
   if (row.windows <= 1) return gaps + " These are of one phase of the training: errors of some codecs grow later.";
   if (!has_phases(row))
     return gaps +

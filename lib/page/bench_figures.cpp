@@ -152,7 +152,7 @@ class BenchCharts {
       std::vector<std::string> codecs;
       for (const ResultRow* row : gates.rows) {
         codecs.push_back(fmt::format("{} {} ({:.2f} times as fast at {})", short_name(*row),
-                                     gate_text(*row->gate_bytes), *row->verdict.speedup_vs_none,
+                                     pays_text(*row, model_.modelled), *row->verdict.speedup_vs_none,
                                      human_bytes(gates.largest)));
       }
       out_.notes.push_back(

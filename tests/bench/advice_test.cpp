@@ -280,6 +280,56 @@ TEST_F(Advice, TakesNoMemoryForItsErrorsInOnePhase) {
   EXPECT_TRUE(says(advice(Acceptance{}), "take powersgd:rank=2. ")) << advice(Acceptance{});
 }
 
+/// The trainings compressed means of gradients, and say nothing of weights that are gathered, nor of pseudo-gradients.
+TEST_F(Advice, TakesOnlyCastsOfWhatNoTrainingCompressed) {
+  add({.codec = "int8", .ms = 40.0, .error = 0.0001});
+  add({.codec = "bf16", .ms = 60.0, .error = 0.000003});
+  EXPECT_TRUE(says(advice(Acceptance{}), "take int8. "));
+  for (ResultRow& row : rows_) row.op = Collective::all_gather;
+  std::string text = advice(Acceptance{});
+  EXPECT_TRUE(says(text, "take bf16. ")) << text;
+  EXPECT_TRUE(says(text, "Sure: it errs no more than a cast to bfloat16, in which jobs send such values.")) << text;
+  EXPECT_TRUE(says(text, "the trainings of reports/verdicts compressed means of gradients, and not these values"));
+  for (ResultRow& row : rows_) row.op = Collective::all_reduce, row.quantity = "pseudo_gradient";
+  rows_.pop_back();
+  text = advice(Acceptance{});
+  EXPECT_TRUE(says(text, "stay uncompressed.") && says(text, "no training here compressed such values")) << text;
+  EXPECT_FALSE(says(text, "gradtool.trial")) << "which would try something else: " << text;
+  EXPECT_TRUE(says(advice(0.1), "take int8. ")) << "a limit that is given is taken at its word";
+}
+
+TEST_F(Advice, TakesAnExactCodecWhereNothingMayErr) {
+  add({.codec = "exponent", .ms = 80.0, .error = 2e-16});
+  EXPECT_TRUE(says(advice(0.0), "take exponent. ")) << advice(0.0);
+}
+
+TEST_F(Advice, SaysWhatWouldNeedATrialAndGainLittle) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  add({.codec = "qsgd:bits=2", .ms = 59.0, .error = 0.09});
+  EXPECT_TRUE(says(advice(Acceptance{}), "would need a trial and gain less than 5 % on the answer: qsgd:bits=2."))
+      << advice(Acceptance{});
+}
+
+/// The advice takes the way that errs less of two that take about as long; tables have both.
+TEST_F(Advice, ItsRowIsInTheTables) {
+  add({.codec = "nvfp4", .ms = 41.0, .error = 0.01}).scheme = Scheme::gather;
+  add({.codec = "nvfp4", .ms = 40.0, .error = 0.02}).scheme = Scheme::alltoall;
+  const auto shown = rows_of_best_ways(rows_, Acceptance{});
+  EXPECT_EQ(shown, (std::vector<std::size_t>{0, 1, 2, 3}));
+  EXPECT_EQ(rows_of_best_ways(rows_), (std::vector<std::size_t>{0, 1, 3}));
+}
+
+TEST_F(Advice, SaysOfWhichRanksTheReasonsAre) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  add({.codec = "int8", .ms = 150.0, .error = 0.001});
+  add({.codec = "none", .ms = 100.0}, 16);
+  add({.codec = "noop", .ms = 1.0, .error = 1.0}, 16);
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001}, 16);
+  add({.codec = "int8", .ms = 150.0, .error = 0.001}, 16);
+  EXPECT_TRUE(says(advice(), "10gbe, 8 to 16 ranks: take fp16.")) << advice();
+  EXPECT_TRUE(says(advice(), "Why not the others (10gbe, 16 ranks): slower than uncompressed: int8.")) << advice();
+}
+
 TEST(TrainedArms, UpToTheHarmlessErrorHardlyAnyLostAndNoneMuch) {
   const double harmless = harmless_nmse();
   EXPECT_GT(harmless, 1e-3);

@@ -140,6 +140,33 @@ TEST(Gate, OfASweepLiesBetweenTheSizesOfItsRows) {
   EXPECT_NE(said.find("fp16"), std::string::npos) << said;
 }
 
+TEST(Gate, OfASweepIsToldOfEveryWayThatIsTheFastestSomewhere) {
+  std::vector<ResultRow> all;
+  for (double size = 256.0; size < 1e6; size *= 4.0) {
+    const bool small = size < 3e4;
+    const auto add = [&](const char* codec, Scheme scheme, double speedup) {
+      ResultRow row = measured(codec, {size}, 1, 1.0);
+      row.network = slow_network().front();
+      row.comm = "model";
+      row.granularity = "size:" + std::to_string(static_cast<int>(size));
+      row.scheme = scheme;
+      row.verdict.speedup_vs_none = speedup;
+      row.gate_bytes = scheme == Scheme::gather ? std::numeric_limits<double>::infinity() : 2e4;
+      all.push_back(std::move(row));
+    };
+    add("topk", Scheme::gather, small ? 1.5 : 0.5);
+    add("topk", Scheme::alltoall, small ? 0.9 : 2.0);
+    add("fp16", Scheme::gather, 0.5);
+    add("fp16", Scheme::alltoall, 0.4);
+  }
+  const auto gates = gates_of(all);
+  ASSERT_EQ(gates.size(), 1U);
+  ASSERT_EQ(gates[0].rows.size(), 3U) << "top-k by both ways, and fp16 by the better one";
+  EXPECT_EQ(pays_text(*gates[0].rows[0], all), "20 kB");
+  EXPECT_EQ(pays_text(*gates[0].rows[1], all), "256 B to 16 kB");
+  EXPECT_EQ(pays_text(*gates[0].rows[2], all), "no size");
+}
+
 TEST(Gate, CutsSoThatAllSizesTogetherTakeTheLeastTime) {
   const auto size = [](double bytes, double codec) { return CodedSize{.bytes = bytes, .codec = codec, .none = 1.0}; };
   EXPECT_EQ(first_compressed(std::vector<CodedSize>{}), 0U);
