@@ -10,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "apps/options.hpp"
@@ -178,6 +179,9 @@ int run_program(int argc, char** argv) {
     return static_cast<int>(Fault::backend);
   } catch (const std::filesystem::filesystem_error& error) {
     print_error(fmt::format("gradtool: '{}' cannot be used: {}", error.path1().string(), error.code().message()));
+    return static_cast<int>(Fault::backend);
+  } catch (const std::system_error& error) {  // filesystem_error is one, with a path
+    print_error(fmt::format("gradtool: the system refuses a thread or a resource: {}", error.code().message()));
     return static_cast<int>(Fault::backend);
   } catch (const std::exception& error) {
     const bool lost = std::ferror(stdout) != 0 || std::ferror(stderr) != 0;  // fmt::print has thrown

@@ -192,6 +192,7 @@ class Advice {
       if (judged_error(*row) > kAlike * least) continue;
       if (chosen == nullptr || complexity(*row) < complexity(*chosen)) chosen = row;
     }
+    if (chosen == nullptr) return;  // errors that are no numbers
     for (const ResultRow* row : alike) {
       if (row != chosen) rivals_.push_back(row);
     }
@@ -250,10 +251,11 @@ class Advice {
                            : fmt::format(": {:.2f} times slower", 1.0 / ratio);
     }
     const Interval gains = gain_interval(best, *none_);
-    if (fmt::format("{:.2f}", gains.high) != fmt::format("{:.2f}", gains.low)) {
+    const std::string noise = unknown_noise(best);
+    if (noise.empty() && fmt::format("{:.2f}", gains.high) != fmt::format("{:.2f}", gains.low)) {
       text += fmt::format(" ({:.2f} to {:.2f} with 95 % confidence)", gains.low, gains.high);
     }
-    text += unknown_noise(best);
+    text += noise;
     if (!delays(best)) {
       text += fmt::format("; its error of a step is {:.2g}", judged_error(best));
     } else {
@@ -423,11 +425,19 @@ class Advice {
     if (!iteration || none_->units.empty()) return "";
     double longest = 0.0;
     const ResultRow* codec = nullptr;
+    // Beside another computation gradients may be the faster with another granularity.
+    const auto uncompressed = [&](double compute) {
+      double least = std::numeric_limits<double>::infinity();
+      for (const ResultRow* row : group_.rows) {
+        if (row->codec.name() == "none" && !row->units.empty())
+          least = std::min(least, modelled_iteration(*row, compute, iteration->overlap));
+      }
+      return least;
+    };
     for (const ResultRow* row : fit_) {
       if (row->units.empty()) continue;
       const auto gains = [&](double compute) {
-        return modelled_iteration(*none_, compute, iteration->overlap) >=
-               kWorthwhile * modelled_iteration(*row, compute, iteration->overlap);
+        return uncompressed(compute) >= kWorthwhile * modelled_iteration(*row, compute, iteration->overlap);
       };
       double pays = 0.0, does_not = iteration->compute_seconds;
       if (!gains(pays)) continue;

@@ -73,14 +73,14 @@ std::string described(const KnownFile& file) {
   return file.standard ? file.name.option : file.name.option + " '" + file.name.path + "'";
 }
 
+}  // namespace
+
 std::string random_name() {
   std::random_device entropy;
   std::array<char, 40> name{};
   std::snprintf(name.data(), name.size(), ".gradtool-%08x%08x%08x", entropy(), entropy(), entropy());
   return name.data();
 }
-
-}  // namespace
 
 void expect_separate_files(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs) {
   const NamedPath* on_standard_output = nullptr;

@@ -53,6 +53,9 @@ class ParentFolders {
   std::vector<std::string> made_;  ///< outermost first
 };
 
+/// ".gradtool-" and random digits: the name of what is written beside a file until it is whole.
+[[nodiscard]] std::string random_name();
+
 /// A file that is whole or not there. It is written without a name, or with one that nobody can guess where the file
 /// system wants a name, in the folder of `path`; commit() gives it its name in the place of a file that was there. A
 /// device or a pipe is written as it is. A symbolic link is followed. An HDF5 file is never replaced, because captures

@@ -176,12 +176,12 @@ void expect_replaceable(const std::string& path);
 /// removed; does nothing when there is no such file. Of several processes that replace one file, one goes on.
 void remove_replaced(const std::string& path);
 
-/// Where a gradient file is written that may take the place of another one: beside it, as `PATH.new`, until it is
-/// whole.
+/// Where a gradient file is written that may take the place of another one: beside it, under a
+/// random name, until it is whole.
 class ReplacingFile {
  public:
-  /// Where `replace` is false or nothing is at `path`, the file is written there at once. What a killed program left at
-  /// `PATH.new` is removed. Throws as expect_replaceable() does.
+  /// Where `replace` is false or nothing is at `path`, the file is written there at once. Throws as
+  /// expect_replaceable() does.
   ReplacingFile(const std::string& path, bool replace);
   ~ReplacingFile();  ///< removes what was written beside `path`, which stays as it was, unless commit() was called
   ReplacingFile(const ReplacingFile&) = delete;

@@ -1,10 +1,14 @@
 #include "lib/io/merge.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -15,6 +19,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/attributes.hpp"
@@ -347,34 +352,49 @@ void write_copy(const Plan& plan, const std::string& out, const ReadProgress& pr
   }  // else the file stays marked as that of a writer that died, as one of the files is
 }
 
-/// A file that is removed again unless it was finished.
-class NewFile {
+/// An HDF5 file in memory, until it is written to its place in one go: HDF5 ends the process where a disk is full.
+class FileInMemory {
  public:
-  explicit NewFile(std::string path) : path_{std::move(path)} {
+  /// `most`: bytes that it may come to. A limit on files (ulimit -f) holds in memory too.
+  explicit FileInMemory(std::uint64_t most) : descriptor_{memfd_create("gradtool", MFD_CLOEXEC)} {
+    if (descriptor_ < 0) throw Error{Fault::backend, fmt::format("no file in memory: {}", std::strerror(errno))};
+    rlimit limit{};
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < most) {
+      throw Error{Fault::backend, fmt::format("a merged view may take {} bytes, and this process may write files of {} "
+                                              "(ulimit -f)",
+                                              most, limit.rlim_cur)};
+    }
     const auto creation = hdf5::group_properties(H5P_FILE_CREATE);
     const hdf5::Properties access{hdf5::checked_id(H5Pcreate(H5P_FILE_ACCESS), "prepare HDF5")};
     hdf5::checked(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "prepare HDF5");
     hdf5::checked(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "prepare HDF5");
-    file_ = hdf5::File{hdf5::checked_id(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, creation.get(), access.get()),
-                                        "create '" + path_ + "'")};
+    const std::string path = fmt::format("/proc/self/fd/{}", descriptor_);
+    file_ = hdf5::File{hdf5::checked_id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()),
+                                        "make a file in memory")};
   }
-  ~NewFile() {
-    if (!file_) return;
+  ~FileInMemory() {
     file_.reset();
-    unlink(path_.c_str());
+    close(descriptor_);
   }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  FileInMemory(const FileInMemory&) = delete;
+  FileInMemory& operator=(const FileInMemory&) = delete;
 
   [[nodiscard]] hid_t id() const { return file_.get(); }
-  void finish() {
-    if (file_.reset() >= 0) return;
-    unlink(path_.c_str());
-    throw Error{Fault::backend, "cannot write '" + path_ + "'"};
+  void write_to(const std::string& path) {
+    hdf5::checked(file_.reset(), "finish a file in memory");
+    OutputFile out{path};
+    std::string piece(std::size_t{1} << 20, '\0');
+    off_t at = 0;
+    while (const ssize_t got = pread(descriptor_, piece.data(), piece.size(), at)) {
+      if (got < 0) throw Error{Fault::backend, fmt::format("no file in memory: {}", std::strerror(errno))};
+      out.write(std::string_view{piece}.substr(0, static_cast<std::size_t>(got)));
+      at += got;
+    }
+    out.commit();
   }
 
  private:
-  std::string path_;
+  int descriptor_;
   hdf5::File file_;
 };
 
@@ -530,7 +550,8 @@ void write_view(const Plan& plan, const std::string& out) {
   std::vector<std::vector<SourceTensor>> sources;
   sources.reserve(plan.parts.size());
   for (const Part& part : plan.parts) sources.push_back(source_tensors(part.path()));
-  NewFile file{out};
+  constexpr std::uint64_t kOfFile = 64 << 10, kOfTensor = 16 << 10, kOfSource = 1 << 10;
+  FileInMemory file{kOfFile + plan.tensors().size() * (kOfTensor + sources.size() * kOfSource)};
   hdf5::write_root(file.id(), plan.info);
   write_steps(file.id(), plan);
   if (plan.readiness) {
@@ -553,7 +574,7 @@ void write_view(const Plan& plan, const std::string& out) {
   }
   if (plan.info.complete) hdf5::overwrite_integer(file.id(), "complete", 1);
   if (plan.info.interrupted) hdf5::overwrite_integer(file.id(), "interrupted", 1);
-  file.finish();
+  file.write_to(out);
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "lib/core/error.hpp"
+#include "lib/core/files.hpp"
 #include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
@@ -85,8 +87,7 @@ ReplacingFile::ReplacingFile(const std::string& path, bool replace) : path_{path
   struct stat found {};
   if (!replace || (lstat(path.c_str(), &found) != 0 && errno == ENOENT)) return;
   expect_replaceable(path);
-  written_to_ += ".new";
-  remove_replaced(written_to_);
+  written_to_ = std::filesystem::path{path}.replace_filename(random_name()).string();
 }
 
 ReplacingFile::~ReplacingFile() {

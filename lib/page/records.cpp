@@ -416,6 +416,9 @@ BenchRecord read_bench(Table table, const Json* json_rows, const std::string& wh
         record.unknown_codecs.push_back(cells.text("codec"));
       continue;
     }
+    for (const char* error : {"nmse", "cumulative_nmse", "worst_nmse", "update_nmse"}) {
+      if (cells.number(error).value_or(0.0) < 0.0) bad(where, fmt::format("row {}: {} is negative", i + 1, error));
+    }
     try {
       ResultRow row = result_row(cells);
       if (!row.modelled())
@@ -428,8 +431,8 @@ BenchRecord read_bench(Table table, const Json* json_rows, const std::string& wh
       }
       record.rows.push_back(std::move(row));
       record.place.push_back(i);
-    } catch (const Json::exception& error) {
-      bad(where, fmt::format("row {}: {}", i + 1, error.what()));
+    } catch (const Json::exception&) {
+      bad(where, fmt::format("row {}: its units or windows are not as bench writes them", i + 1));
     } catch (const Error& error) {
       if (error.fault() == Fault::data) throw;
       bad(where, fmt::format("row {}: {}", i + 1, error.what()));  // a codec or network as no bench writes it

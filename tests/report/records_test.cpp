@@ -185,6 +185,21 @@ TEST(Records, ARowKeepsItsWindows) {
   EXPECT_EQ(record.rows[0].worst_window->last, 299);
 }
 
+TEST(Records, RowsThatNoBenchWritesAreRefused) {
+  const std::vector<ResultRow> written{measured_row()};
+  Table negative = to_table(written);
+  negative.set(0, "worst_nmse", -1e-9);
+  EXPECT_THROW(static_cast<void>(read_bench(negative, nullptr, "here")), Error);
+  auto json = to_json(to_table(written));
+  json[0]["units"] = false;
+  try {
+    static_cast<void>(read_bench(to_table(written), &json, "here"));
+    ADD_FAILURE() << "units that are none were taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string{error.what()}.find("exception"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Records, WithoutANameTheParametersThatAreNoDefaultsWereGiven) {
   const std::vector<ResultRow> written{measured_row()};
   const Table table = to_table(written);

@@ -22,8 +22,9 @@ from ._errors import Error, UnavailableError, UsageError, list_names
 from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
 from ._modules import (ForwardEndHook, ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of,
                        inner_module, is_a_training_pass, uncompiled)
-from ._options import check_options
-from ._ranks import gather, library_of, meet, merge_ranks, rank_path
+from ._options import check_options, checked_iterations
+from ._places import as_text
+from ._ranks import agree, gather, library_of, meet, merge_ranks, rank_path
 from ._readiness import CudaClock, IterationTimer, Readiness
 from ._step import StepGradients, optimizer_text
 from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing, producer
@@ -117,8 +118,7 @@ class Capture:
                  comm_hook: Optional[tuple] = None, reduce_dtype: Optional[torch.dtype] = None, group: Any = None,
                  merge: str = "copy", replace: bool = False, name: Optional[str] = None, dataset: Optional[str] = None,
                  seed: Optional[int] = None, batch_size: Optional[int] = None) -> None:
-        iterations = None if iterations is None else frozenset(iterations)
-        check_options(**{name: value for name, value in locals().items() if name != "self"})
+        given = {name: value for name, value in locals().items() if name != "self"}
         distributed = dist.is_available() and dist.is_initialized()
         if group is None and isinstance(uncompiled(model), nn.parallel.DistributedDataParallel):
             group = uncompiled(model).process_group
@@ -126,6 +126,19 @@ class Capture:
         self.group = group
         self._rank = dist.get_rank(group) if distributed else 0
         self._ranks = dist.get_world_size(group) if distributed else 1
+        self._process = os.getpid()
+        refused: Optional[UsageError] = None
+        try:
+            iterations = given["iterations"] = checked_iterations(iterations)
+            check_options(**given)
+        except UsageError as error:
+            refused = error
+        if self._ranks > 1:  # one rank that refuses, or has other options, would leave the others waiting
+            alike = {name: given[name] for name in ("every", "first", "last", "iterations", "micro_batches", "second_moment", "weight",
+                                                    "quantity", "inner_steps", "averaged", "merge", "replace")}
+            agree(group, path, refused, alike)
+        if refused is not None:
+            raise refused
         if micro_batches_as_workers and (self._ranks > 1 or micro_batches < 2):
             raise UsageError("micro_batches_as_workers is for one process, with micro_batches of 2 or more")
 
@@ -138,7 +151,8 @@ class Capture:
         self.iteration = 0
         #: Steps that are in the file.
         self.written = 0
-        self.path = os.fspath(path)
+        self.path = as_text(path)
+        self._place = os.path.abspath(self.path)  # the training may change the folder that it is in
         self._workers = micro_batches if micro_batches_as_workers else 1
 
         self._may_be_averaged = self._ranks > 1 and not averaged and quantity == "gradient"
@@ -147,6 +161,9 @@ class Capture:
                                                                 second_moment=second_moment is not None)
         if not specs:
             raise UsageError("the model has no parameter that needs a gradient")
+        trained = set() if optimizer is None else {id(p) for group_of in optimizer.param_groups for p in group_of["params"]}
+        if second_moment == "adam" and not any(id(p) in trained for p in self._parameters):
+            raise UsageError("second_moment='adam' needs the optimizer of this model; the one that was given has none of its parameters")
         for sentence in left_out if self._rank == 0 else []:
             warnings.warn(f"{self.path}: {sentence}")
         self._specs, self._fsdp2 = specs, is_fsdp2(model)
@@ -198,7 +215,7 @@ class Capture:
             failure = error
         if self._ranks > 1:
             # One rank that cannot write would leave the others waiting for it at the next collective.
-            elsewhere = meet(self.group, None if failure is None else str(failure), f"made the capture to {self.path}")
+            elsewhere = meet(self.group, None if failure is None else str(failure))
             if elsewhere is not None and failure is None:
                 self._file.close(complete=False)
                 failure = Error(f"another rank cannot write its file: {elsewhere}")
@@ -249,6 +266,8 @@ class Capture:
         """
         if self.closed:
             raise UsageError("step() was called after the capture had ended")
+        if os.getpid() != self._process:
+            raise UsageError("step() was called in a process that was forked from the one that made the capture; capture in that one")
         if self._delta and self._start_weights is None:
             raise UsageError(f"iteration {self.iteration}: step() came without start() since the last step(); call start() where a "
                              f"round of local steps begins, and step() once where it ends")
@@ -292,7 +311,7 @@ class Capture:
         """
         if self.closed:
             return
-        if not complete:
+        if not complete or os.getpid() != self._process:
             self._close_alone(complete)
             return
         if self._ranks == 1 or self._merge == "no":
@@ -303,11 +322,14 @@ class Capture:
             self._finish(complete)
         except Error as error:
             failure = error
-        merge_ranks(self.group, self.path, self.written, self._merge == "copy", failure)
+        merge_ranks(self.group, self._place, self.written, self._merge == "copy", failure)
 
     def _finish(self, complete: bool) -> None:
         self.closed = True
         _OPEN.discard(self)
+        if os.getpid() != self._process:  # a fork, whose parent goes on
+            self._file.close()
+            return
         for hook in self._forward_hooks:
             hook.remove()
         self.readiness.drop()
@@ -335,7 +357,7 @@ class Capture:
     def _close_alone(self, complete: bool) -> None:
         """As close(), but without the other ranks."""
         self._finish(complete)
-        if self.written > 0 and self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
+        if os.getpid() == self._process and self.written > 0 and self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
             why = "was not closed before the program ended" if complete else "was interrupted"
             files = " ".join(self._rank_path(rank) for rank in range(self._ranks))
             warnings.warn(f"the capture {why}: {self._rank_path(self._rank)} holds {self.written} steps; merge the ranks' "
@@ -472,6 +494,13 @@ class Capture:
 
     # ---- a captured step ----
 
+    def _number(self, what: str, value: Any) -> float:
+        """NaN for None."""
+        try:
+            return float("nan") if value is None else float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise UsageError(f"iteration {self.iteration}: {what} is {value!r:.80}; valid is a number") from error
+
     def _checked_weight(self, weight: Any) -> Optional[np.ndarray]:
         """[W] numbers; nothing where all ranks count alike."""
         if self._weighted is not None and self._weighted != (weight is not None):
@@ -482,8 +511,8 @@ class Capture:
             return None
         try:
             values = np.array(weight.tolist() if isinstance(weight, torch.Tensor) else weight, "f8").reshape(-1)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"iteration {self.iteration}: weight is {weight!r}; valid is a number") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"iteration {self.iteration}: weight is {weight!r:.80}; valid is a number") from error
         if len(values) != self._workers or not np.isfinite(values).all() or (values < 0).any():
             valid = "a finite number of at least 0" if self._workers == 1 else f"{self._workers} finite numbers of at least 0"
             raise UsageError(f"iteration {self.iteration}: weight is {weight!r}; valid is {valid}")
@@ -536,9 +565,8 @@ class Capture:
         weights = self._gradients.weights() if self._specs[0].weight else None
         self._writer.put(StepRecord(
             self.iteration, gradients, moments, weights,
-            epoch=float("nan") if epoch is None else float(epoch),
-            learning_rate=float("nan") if learning_rate is None else float(learning_rate),
-            loss=np.full(self._workers, float("nan") if loss is None else float(loss), "f4"),
+            epoch=self._number("epoch", epoch), learning_rate=self._number("learning_rate", learning_rate),
+            loss=np.full(self._workers, self._number("loss", loss), "f4"),
             compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
                                     self._compute / self._workers),
             overflow=overflow, batch_weight=weight))

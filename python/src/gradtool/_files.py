@@ -57,6 +57,7 @@ class GradientFile:
                             f"version {SCHEMA_VERSION}")
         if "tensors" not in self._file or "steps/iteration" not in self._file:
             raise DataError(f"{self.path}: lacks /tensors or /steps/iteration; 'gradtool validate' says what is wrong")
+        self._check_places()
         #: The attributes at the root: workers, model, dataset, complete, ...
         self.attributes: dict = {name: _plain(value) for name, value in attributes.items()}
         #: How many workers' gradients it holds.
@@ -80,6 +81,37 @@ class GradientFile:
         #: share of that pass in an iteration's computation [W].
         self.readiness: Optional[dict] = {name: self._file["readiness"][name][...] for name in ("ready", "backward_share")} \
             if "readiness" in self._file else None
+
+    def _check_places(self) -> None:
+        """Raises DataError where something is a link or has its values in another file, which could be any file, and where a data set
+        has another number of dimensions, or no numbers."""
+        for name in self._file["steps"]:
+            known = ("loss", "compute_seconds", "overflow", "batch_weight")
+            self._check_data(self._file["steps"], name, 1 if name in ("iteration", "epoch", "learning_rate") else 2 if name in known else None)
+        for name in ("ready", "backward_share") if "readiness" in self._file else ():
+            self._check_data(self._file["readiness"], name, 2 if name == "ready" else 1)
+        for number in self._file["tensors"]:
+            group = self._member(self._file["tensors"], number, h5py.Group)
+            for name, dimensions in (("gradient", 3), ("second_moment", 3), ("weight", 2)):
+                if name in group or name == "gradient":
+                    self._check_data(group, name, dimensions, may_be_view=True)
+
+    def _member(self, group: h5py.Group, name: str, kind: type) -> Any:
+        place = f"{group.name.rstrip('/')}/{name}"
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise DataError(f"{self.path}: {place} is missing or is a link; valid are objects of the file itself")
+        found = group[name]
+        if not isinstance(found, kind):
+            raise DataError(f"{self.path}: {place} is no {'data set' if kind is h5py.Dataset else 'group'}")
+        return found
+
+    def _check_data(self, group: h5py.Group, name: str, dimensions: Optional[int], may_be_view: bool = False) -> None:
+        data = self._member(group, name, h5py.Dataset)
+        creation = data.id.get_create_plist()
+        if creation.get_external_count() > 0 or (data.is_virtual and not may_be_view):
+            raise DataError(f"{self.path}: {data.name} has its values in another file")
+        if dimensions is not None and (data.ndim != dimensions or data.dtype.kind not in "fiu"):
+            raise DataError(f"{self.path}: {data.name} has {data.ndim} dimensions of the type {data.dtype}; valid are {dimensions}, of numbers")
 
     def _groups(self) -> list:
         return [self._file["tensors"][name] for name in sorted(self._file["tensors"], key=int)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import warnings
 from dataclasses import dataclass, field
@@ -10,8 +12,9 @@ from typing import Sequence, Union
 import h5py
 import numpy as np
 
-from ._errors import DataError, UsageError
+from ._errors import DataError, Error, UsageError
 from ._files import GradientFile, _plain
+from ._places import as_text, beside, expect_replaceable
 from ._writer import LIBVER, MOST_CHUNK_BYTES, SLACK, chunk_shape, existing, expect_room, now
 
 #: What must be the same in all files, and what it is where it is absent.
@@ -55,13 +58,14 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
     Steps that not every file has are left out, with a warning. Files of different models, or that say different things about
     what their values are, raise `DataError`.
     """
-    out = os.fspath(out)
+    out = as_text(out)
     if isinstance(paths, (str, os.PathLike)):
         raise UsageError(f"paths is {os.fspath(paths)!r}; valid is a list of paths, one for each file")
     if not paths:
         raise UsageError("there is no file to merge")
     if os.path.lexists(out) and not replace:
         raise existing(out)
+    expect_replaceable(out)
     sources = []
     try:
         for path in paths:
@@ -73,21 +77,34 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
         if all("rank" in source.file.attrs for source in sources):
             sources.sort(key=lambda source: int(source.file.attrs["rank"]))
         rows = _check_alike(sources)
-        temporary = out + ".merging"
+        temporary = beside(out)
         try:
-            if copy:
-                expect_room(temporary, sum(os.path.getsize(source.path) for source in sources) + SLACK)
-            with h5py.File(temporary, "w", libver=LIBVER) as file:
-                _write_merged(file, sources, rows, copy, os.path.dirname(os.path.abspath(out)))
+            _write_whole(temporary, sources, rows, copy)
             os.replace(temporary, out)
-        except BaseException:
-            if os.path.exists(temporary):
+        except BaseException as error:
+            with contextlib.suppress(FileNotFoundError):
                 os.remove(temporary)
+            if isinstance(error, (OSError, RuntimeError)):
+                raise Error(f"{out}: cannot be written ({error})") from error
             raise
     finally:
         for source in sources:
             source.file.close()
     return out
+
+
+def _write_whole(path: str, sources: list, rows: list, copy: bool) -> None:
+    """Writes the merged file to a new place. A view, which is small, is made in memory: HDF5 ends the process where a disk is full."""
+    if copy:
+        expect_room(path, sum(os.path.getsize(source.path) for source in sources) + SLACK)
+        with h5py.File(path, "x", libver=LIBVER) as file:
+            _write_merged(file, sources, rows, copy, os.path.dirname(path))
+        return
+    memory = io.BytesIO()
+    with h5py.File(memory, "w", libver=LIBVER) as file:
+        _write_merged(file, sources, rows, copy, os.path.dirname(path))
+    with open(path, "xb") as written:
+        written.write(memory.getbuffer())
 
 
 def _check_alike(sources: list) -> list:

@@ -37,6 +37,8 @@ def describe_parameters(model: nn.Module, *, scaled: bool, second_moment: bool, 
         if stored not in _DTYPES:
             raise UsageError(f"parameter {name} has the type {stored}; valid are float32, float16, bfloat16, float64")
         shape = tuple(parameter.shape)
+        if len(shape) > 32:
+            raise UsageError(f"parameter {name} has {len(shape)} dimensions; a gradient file holds tensors of at most 32")
         kind, layout = describe_tensor(modules[name.rpartition(".")[0]], name, shape)
         # A gradient scaled in 16 bits is stored unscaled in 32, where it does not underflow.
         dtype = "float32" if scaled else _DTYPES[stored]

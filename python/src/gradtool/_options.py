@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, Optional
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -12,18 +12,39 @@ from ._errors import UsageError
 from ._writer import QUANTITIES
 
 
+_INT64 = 2**63  # what a file can hold lies below
+
+
+def checked_iterations(iterations: Any) -> Optional[frozenset]:
+    """The iterations as a set; None stays None. Raises UsageError for what is no list of iterations."""
+    if iterations is None:
+        return None
+    try:
+        given = frozenset(operator.index(iteration) for iteration in iterations)
+    except TypeError:
+        given = frozenset((-1,))
+    if any(not 0 <= iteration < _INT64 for iteration in given):
+        raise UsageError(f"iterations is {iterations!r:.80}; valid are whole numbers of 0 or more")
+    return given
+
+
 def check_options(*, model: Any, every: Any, first: Any, last: Any, iterations: Any, optimizer: Any, scaler: Any, micro_batches: Any,
                   micro_batches_as_workers: bool, second_moment: Any, quantity: Any, inner_steps: Any, reduce_dtype: Any, merge: Any,
-                  seed: Any, batch_size: Any, **_: Any) -> None:
+                  seed: Any, batch_size: Any, name: Any, dataset: Any, **_: Any) -> None:
     """Raises UsageError for what is not valid, or not valid together, among the arguments of `Capture`."""
     def valid(condition: bool, sentence: str) -> None:
         if not condition:
             raise UsageError(sentence)
 
     valid(isinstance(model, nn.Module), f"model is of the type {type(model).__name__}; valid is a torch.nn.Module")
-    for what, value in {"every": every, "first": first, "last": last, "micro_batches": micro_batches, "inner_steps": inner_steps,
-                        "seed": seed, "batch_size": batch_size}.items():
-        valid(value is None or isinstance(value, (int, np.integer)), f"{what} is {value!r}; valid is a whole number")
+    for what, value, optional in (("every", every, False), ("first", first, False), ("last", last, True), ("micro_batches", micro_batches, False),
+                                  ("inner_steps", inner_steps, True), ("seed", seed, True), ("batch_size", batch_size, True)):
+        whole = hasattr(value, "__index__") and -_INT64 <= operator.index(value) < _INT64
+        valid(whole or optional and value is None, f"{what} is {value!r}; valid is a whole number of at most 2^63 - 1")
+    for what, value in (("name", name), ("dataset", dataset)):
+        valid(value is None or isinstance(value, str) and "\0" not in value, f"{what} is {value!r}; valid is a text")
+    valid(optimizer is None or hasattr(optimizer, "param_groups") and hasattr(optimizer, "state"),
+          f"optimizer is of the type {type(optimizer).__name__}; valid is a torch.optim.Optimizer")
     valid(every >= 1 and first >= 0, f"every is {every} and first is {first}; valid is every >= 1 and first >= 0")
     valid(iterations is None or (every, first, last) == (1, 0, None),
           "iterations goes without every, first and last")

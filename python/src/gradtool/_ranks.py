@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from torch import distributed as dist
 
-from ._errors import Error
+from ._errors import Error, UsageError
 from ._merge import merge as merge_files
 
 #: How many seconds a rank waits for the others before it says so.
@@ -38,6 +38,19 @@ def library_of(group: Any, device: str) -> Optional[str]:
 def meet(group: Any, word: Optional[str], occasion: Optional[str] = None) -> Optional[str]:
     """Waits for all ranks; returns what the first of them said that is not None."""
     return next((w for w in gather(group, word, occasion) if w is not None), None)
+
+
+def agree(group: Any, path: Any, refused: Optional[UsageError], options: dict) -> None:
+    """Raises UsageError on every rank where one refuses its options, or has others: it would wait for the others, or they for it."""
+    said = gather(group, (None if refused is None else str(refused), options), f"made the capture to {path}")
+    if refused is not None:
+        raise refused
+    for rank, (word, _) in enumerate(said):
+        if word is not None:
+            raise UsageError(f"rank {rank} has options that are not valid: {word}")
+    for rank, (_, theirs) in enumerate(said):
+        if differ := [name for name in options if theirs[name] != said[0][1][name]]:
+            raise UsageError(f"rank {rank} makes the capture with another {' and another '.join(differ)} than rank 0; all ranks need the same")
 
 
 def _warn_of_absent_ranks(group: Any, occasion: str) -> None:

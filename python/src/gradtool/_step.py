@@ -106,6 +106,9 @@ class StepGradients:
             kind = dtype or getattr(torch, spec.dtype)
             parts = [worker[index].to(kind) if index in worker else torch.zeros(spec.elements, dtype=kind)
                      for worker in workers]
+            if other := next((len(part) for part in parts if len(part) != spec.elements), None):
+                raise UsageError(f"{spec.name} has {other} values, and had {spec.elements} when the capture was made; parameters keep their "
+                                 f"shapes while they are captured")
             rows.append(np.stack([_numpy(part) for part in parts]) if len(parts) > 1 else _numpy(parts[0])[None])
         return rows
 

@@ -21,6 +21,7 @@ from torch import nn
 from . import _core
 from ._errors import Error, UsageError
 from ._modules import describe_tensor, inner_module
+from ._places import as_text
 from ._trial_result import TrialResult, has_no_effect, is_hopeless
 from ._trial_settings import BASELINE, checked_settings, of_ranks, resumed
 
@@ -400,7 +401,9 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
     what is far off is decided.
     """
     distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    path = None if out is None else os.path.abspath(os.fspath(out))
+    path = None if out is None else os.path.abspath(as_text(out))
+    if not isinstance(name, (str, type(None))):
+        raise UsageError(f"name is {name!r}; valid is a text")
     settings = checked_settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme,
                                 bucket_mb, stop_early, distributed)
     leads = not distributed or dist.get_rank() == 0
@@ -485,7 +488,7 @@ def _numbers(returned: Any, judge: str, distributed: bool) -> dict:
         values = returned if isinstance(returned, dict) else {judge: returned}
         try:
             numbers = {str(key): float(value) for key, value in values.items()}
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             numbers = f"train() returned {returned!r:.80}; valid is a number, or a dictionary of numbers by name"
     ranks = of_ranks(numbers) if distributed else [numbers]
     for said in ranks:

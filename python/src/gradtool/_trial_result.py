@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from typing import Any, Optional, Union
 
 import numpy as np
+
+from ._places import as_text, beside
 
 FORMAT, SCHEMA = "gradtool.trial", 1
 
@@ -295,11 +298,17 @@ class TrialResult:
         elements = next((run["elements"] for run in self.runs if run["elements"]), None)
         record = {"format": FORMAT, "schema_version": SCHEMA, "model": self.name, "elements": elements, "settings": self.settings,
                   "tolerance": self.tolerance, "judged": self._judged_by(), "warning": self.warning, "arms": self.arms, "runs": self.runs}
-        beside = os.fspath(path) + ".part"
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump(record, file, allow_nan=False, indent=1)
-            file.write("\n")
-        os.replace(beside, path)
+        text = json.dumps(record, allow_nan=False, indent=1) + "\n"
+        path = os.path.abspath(as_text(path))
+        written = beside(path)
+        try:
+            with open(written, "x", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(written, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(written)
+            raise
 
     def _judged_by(self) -> str:
         judge = self.settings["judge"]

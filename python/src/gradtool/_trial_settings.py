@@ -6,9 +6,9 @@ import functools
 import hashlib
 import inspect
 import json
-import math
 import operator
 import os
+import sys
 from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import distributed as dist
 
 from . import _core
 from ._errors import DataError, UsageError
+from ._places import as_text, beside
 from ._trial_result import FORMAT, SCHEMA, TrialResult
 
 BASELINE = "none"
@@ -46,7 +47,7 @@ def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers
         return given
 
     def number(what: str, value: Any) -> float:
-        valid(isinstance(value, (int, float, np.number)) and math.isfinite(value) and value > 0, f"{what} is {value!r}; valid is a number above 0")
+        valid(isinstance(value, (int, float, np.number)) and 0 < value <= sys.float_info.max, f"{what} is {value!r}; valid is a number above 0")
         return float(value)
 
     def listed(what: str, value: Any) -> list:
@@ -54,7 +55,7 @@ def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers
         return list(value)
 
     valid(callable(train), f"train is of the type {type(train).__name__}; valid is a function that takes a Trial")
-    valid(not isinstance(codecs, str), f"codecs is the text '{codecs}'; valid is a list of codecs")
+    valid(hasattr(codecs, "__iter__") and not isinstance(codecs, str), f"codecs is {codecs!r}; valid is a list of codecs")
     names = {BASELINE: BASELINE}
     for spec in codecs:
         valid(isinstance(spec, str), f"codec {spec!r} is of the type {type(spec).__name__}; valid is a text such as 'topk:ratio=0.01'")
@@ -76,6 +77,7 @@ def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers
     valid(len(factors) == 1 or len(seeds) != 2, "lr_factors with two seeds leave one seed to judge by, which has no interval; valid are three seeds or more")
     valid(judge == "loss" or tolerance is not None, f"the judge is '{judge}'; valid is tolerance= with it, by how much it may be worse than without a codec")
     valid(judge != "loss" or not higher_is_better, "a loss is better the lower it is; give judge= the name of another number with higher_is_better")
+    valid(isinstance(judge, str), f"judge is {judge!r}; valid is the name of a number that train() returns")
     tolerance = None if tolerance is None else number("tolerance", tolerance)
     valid(scheme in ("auto", "sum", "gather", "hop", "alltoall"), f"scheme is '{scheme}'; valid is auto, sum, gather, hop or alltoall")
     bucket_mb = number("bucket_mb", bucket_mb)
@@ -83,8 +85,8 @@ def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers
         if spec != BASELINE:      # before none has been trained
             _core.WorkersReducer(spec, [("weight", [8, 8], "linear", "OI", 0.0)], scheme, workers)
     settings = {"codecs": list(names), "names": list(names.values()), "steps": steps, "workers": workers, "seeds": seeds,
-                "lr_factors": factors, "judge": judge, "higher_is_better": higher_is_better, "tolerance": tolerance, "scheme": scheme,
-                "bucket_mb": bucket_mb, "stop_early": stop_early, "distributed": distributed, "train_sha256": _source_of(train)}
+                "lr_factors": factors, "judge": judge, "higher_is_better": bool(higher_is_better), "tolerance": tolerance, "scheme": scheme,
+                "bucket_mb": bucket_mb, "stop_early": bool(stop_early), "distributed": distributed, "train_sha256": _source_of(train)}
     if distributed and any(theirs != settings for theirs in of_ranks(settings)):
         raise UsageError("the ranks call trial with different arguments; every rank needs the same")
     return settings
@@ -107,9 +109,10 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
     if path is None:
         return [], None
     try:
-        with open(path + ".part", "w", encoding="utf-8"):
+        trying = beside(as_text(path))
+        with open(trying, "x", encoding="utf-8"):
             pass
-        os.remove(path + ".part")
+        os.remove(trying)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); give a path in a folder that is there") from error
     if replace or not os.path.lexists(path):
@@ -122,8 +125,9 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         differ = [key for key in settings if record["settings"].get(key) != settings[key]]
         # A run that failed may have met a passing fault, such as a lack of memory.
         runs, model = [run for run in record["runs"] if run["status"] != "failed"], record["model"]
-        TrialResult(settings, runs).arms  # pylint: disable=expression-not-assigned
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        result = TrialResult(settings, runs)
+        json.dumps([str(result), result.arms, runs], allow_nan=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
     if runs and settings["train_sha256"] is None:
         raise UsageError(f"{path} is there, and train has no source by which to tell whether it is of the same trial; give another path, or replace=True")

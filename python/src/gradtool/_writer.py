@@ -18,6 +18,7 @@ import numpy as np
 
 from ._errors import Error, UsageError
 from ._files import FORMAT, SCHEMA_VERSION
+from ._places import as_text, beside, expect_replaceable, identity, mark_as_being_written
 
 # The oldest HDF5 that gradtool is built with is 1.10, so files are written in its format, as the program itself writes them. "latest" would
 # be that of the HDF5 inside h5py: 2.0 writes virtual data sets that 1.10 takes for damaged.
@@ -147,14 +148,16 @@ class GradientWriter:
                 raise UsageError(f"a tensor is called {spec.name[:80]!r}; {VALID_NAMES}")
         if (attributes.get("batch_size") or 0) < 0:
             raise UsageError(f"batch_size is {attributes['batch_size']}; valid is 0 or more")
-        self.path = os.fspath(path)
-        self._place = self.path  # where it is written
+        self.path = as_text(path)
+        self._target = self._place = os.path.abspath(self.path)  # the training may change the folder that it is in
+        self._process = os.getpid()
         if os.path.lexists(self.path):
             if not replace:
                 raise existing(self.path)
             if not os.path.isfile(self.path):
                 raise UsageError(f"{self.path} is not a plain file and is not replaced")
-            self._place += ".new"  # until there is a step, the old file stays
+            expect_replaceable(self._target)
+            self._place = beside(self._target)  # until there is a step, the old file stays
         self.steps = 0
         self._reduce_dtype: Optional[str] = None
         self._weighted = False
@@ -162,9 +165,10 @@ class GradientWriter:
             raise Error(f"{self.path}: cannot be written, because there is no such folder")
         expect_room(self._place, len(tensors) * (SLACK_OF_DATA_SET + 4 * workers) + SLACK)
         try:
-            self._file = h5py.File(self._place, "w", libver=LIBVER)
+            self._file = h5py.File(self._place, "x", libver=LIBVER)
         except OSError as error:
             raise Error(f"{self.path}: cannot be written ({error})") from error
+        self._identity = identity(os.fstat(self._file.id.get_vfd_handle()))
         _keep_metadata_cache_small(self._file)
         self._open = True
         try:
@@ -216,6 +220,7 @@ class GradientWriter:
             self._readiness = [self._file.create_dataset("readiness/ready", data=ready),
                                self._file.create_dataset("readiness/backward_share", data=np.full(workers, np.nan))]
         self._file.swmr_mode = True
+        mark_as_being_written(self._file.id.get_vfd_handle())
         data_sets = [*self._gradients, *self._moments, *self._weights, *self._columns.values()]
         self._step_bytes = SLACK + sum(_chunk_bytes_of_a_step(data) + SLACK_OF_DATA_SET for data in data_sets)
 
@@ -229,10 +234,15 @@ class GradientWriter:
         except (OSError, RuntimeError) as error:
             self._abandon()
             raise Error(f"{self.path}: a step could not be written ({error})") from error
+        if self._place != self._target:
+            try:
+                expect_replaceable(self._target)
+                os.replace(self._place, self._target)
+            except (OSError, UsageError) as error:
+                self._abandon()
+                raise Error(f"{self.path}: could not be replaced ({error})") from error
+            self._place = self._target
         self.steps += 1
-        if self._place != self.path:
-            os.replace(self._place, self.path)
-            self._place = self.path
 
     def _append(self, step: StepRecord) -> None:
         row = self.steps
@@ -266,8 +276,14 @@ class GradientWriter:
         self._reduce_dtype = name
 
     def close(self, complete: bool = True) -> None:
-        """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it."""
+        """Closes the file, marked complete, or interrupted. A file without a step is removed: nobody could read it.
+
+        A process that was forked from the one that made the writer leaves the file to that one.
+        """
         if not self._open:
+            return
+        if os.getpid() != self._process:
+            self._give_up_file()
             return
         self._open = False
         try:
@@ -276,10 +292,13 @@ class GradientWriter:
             self._abandon()
             raise Error(f"{self.path}: could not be finished ({error})") from error
         self._file.close()
+        if not self._is_there():
+            raise Error(f"{self.path}: was removed, renamed or replaced by another program while it was written; the file that was written "
+                        f"has {self.steps} steps and was not finished")
         if self.steps == 0:
             os.remove(self._place)
             return
-        with h5py.File(self.path, "r+") as file:
+        with h5py.File(self._target, "r+") as file:
             # In place, which needs no room on the disk.
             file.attrs.modify("complete" if complete else "interrupted", 1)
             if "batch_weight" in self._columns and not self._weighted:
@@ -294,6 +313,22 @@ class GradientWriter:
     def _abandon(self) -> None:
         """Closes a file that HDF5 could not write. It stays as it is, which is as a killed process would have left it.
 
+        A file without a step is removed.
+        """
+        self._give_up_file()
+        if self.steps == 0 and self._is_there():
+            os.remove(self._place)
+
+    def _is_there(self) -> bool:
+        """Whether the file that is written still has its name."""
+        try:
+            return identity(os.stat(self._place)) == self._identity
+        except OSError:
+            return False
+
+    def _give_up_file(self) -> None:
+        """Closes the file without another byte written to it.
+
         HDF5 goes on to write what it holds, in close() and at the end of the process, and crashes where it cannot; so
         it is given a file in memory to write that to.
         """
@@ -304,8 +339,6 @@ class GradientWriter:
             with contextlib.suppress(OSError, RuntimeError):
                 self._file.close()
         self._open = False
-        if self.steps == 0:
-            os.remove(self._place)
 
 
 def _chunk_bytes_of_a_step(data: h5py.Dataset) -> int:
