@@ -340,6 +340,8 @@ def load_what_does_not_fit(rank, size, path):
         words.append(sentence_of(hook_of(**options)[1].load_state_dict, state))
     kept = saved["buckets"][0]["kept"]
     words.append(sentence_of(hook_of()[1].load_state_dict, {**saved, "buckets": [{**saved["buckets"][0], "kept": kept[:-4]}]}))
+    for damaged in ({**saved, "buckets": None}, {**saved, "iteration": "x"}, {**saved, "buckets": [{"parameters": []}]}):
+        assert "the state of the hook is damaged" in sentence_of(hook_of()[1].load_state_dict, damaged)
     # A hook that saves what it has loaded saves the same.
     ddp, hook = hook_of()
     hook.load_state_dict(saved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import zlib
 from typing import Any, Callable, Optional, Sequence
 
@@ -153,7 +154,15 @@ class AveragingHook:
             if state.get(what) != ours:
                 raise UsageError(f"{what} is {state.get(what)} in the saved state and {ours} in this hook; valid is what this rank "
                                  f"saved, of a hook that was made with the same arguments")
-        names = [name for bucket in state["buckets"] for name in bucket["parameters"]]
+        try:
+            for what in ("iteration", "bytes_sent"):
+                operator.index(state[what])
+            names = [name for bucket in state["buckets"] for name in bucket["parameters"]]
+            for bucket in state["buckets"]:
+                if "number" not in bucket or not isinstance(bucket["kept"], (torch.Tensor, type(None))):
+                    raise TypeError("a bucket lacks its number or what was kept")
+        except (TypeError, KeyError) as error:
+            raise DataError(f"the state of the hook is damaged ({error}); valid is what hook.state_dict() returned") from error
         foreign = next((name for name in names if name not in self._parameters), None)
         if foreign is not None:
             raise UsageError(f"the saved state is of a model with a parameter {foreign}, which this one has not; valid is the "
