@@ -180,12 +180,11 @@ int run_program(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     print_error(fmt::format("gradtool: '{}' cannot be used: {}", error.path1().string(), error.code().message()));
     return static_cast<int>(Fault::backend);
-  } catch (const std::system_error& error) {  // filesystem_error is one, with a path
-    print_error(fmt::format("gradtool: the system refuses a thread or a resource: {}", error.code().message()));
-    return static_cast<int>(Fault::backend);
   } catch (const std::exception& error) {
     const bool lost = std::ferror(stdout) != 0 || std::ferror(stderr) != 0;  // fmt::print has thrown
-    print_error(fmt::format("gradtool: {}: {}", lost ? "output is lost" : "unexpected failure", error.what()));
+    const bool refused = dynamic_cast<const std::system_error*>(&error) != nullptr;
+    const char* const what = lost ? "output is lost" : refused ? "the system refuses a thread" : "unexpected failure";
+    print_error(fmt::format("gradtool: {}: {}", what, error.what()));
     return static_cast<int>(Fault::backend);
   }
 }

@@ -75,7 +75,10 @@ class Bench {
       // Of weights all ranks have the same, and what is not added up may be alike.
       if (sums() && in_.sources.front()->info().quantity != "weight" && !in_.weights) {
         in_.known.stated_averaged = in_.sources.front()->info().averaged;
-        in_.known.likeness = worker_likeness(*in_.sources.front(), in_.ranks);
+        try {
+          in_.known.likeness = worker_likeness(*in_.sources.front(), in_.ranks);
+        } catch (const Interrupted&) {  // no row is measured then, and each says so
+        }
       }
       in_.known.file_sha256 = hash.get();
     }

@@ -14,6 +14,7 @@
 #include "lib/bench/memory.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/usable_steps.hpp"
 #include "lib/io/weighted_gradients.hpp"
@@ -24,7 +25,11 @@ namespace {
 /// Those whose name matches `layers`; all when it is empty. Throws Fault::usage when none does.
 TensorChoice choose_tensors(const GradientSource& reader, const std::string& layers) {
   TensorChoice selection;
-  const auto bad = find_non_finite(reader);
+  std::vector<NonFinite> bad;
+  try {
+    bad = find_non_finite(reader);
+  } catch (const Interrupted&) {  // no row is measured then, and each says so
+  }
   bool any = false;
   for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
     if (!layers.empty() && !matches(layers, reader.tensors()[t].name)) continue;

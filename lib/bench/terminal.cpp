@@ -504,8 +504,8 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
     while (first < groups.size() && (same.empty() || groups[first].network == same.front()->network))
       same.push_back(&groups[first++]);
     const std::string& network = same.front()->network;
-    out += fmt::format("\n{}, modelled: {}times faster than none, for so many ranks (noop sends nothing)", network,
-                       same.front()->rows.front()->iteration ? "a step's gradients alone, " : "");
+    out += fmt::format("\n{}, modelled{}: times faster than none, for so many ranks (noop sends nothing)", network,
+                       same.front()->rows.front()->iteration ? ", gradients alone" : "");
     out += table_by_ranks(same, several_cuts, false, style,
                           [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
     const auto& iteration = same.front()->rows.front()->iteration;
@@ -523,7 +523,7 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
 
 namespace {
 
-/// What stands between a row and ddp_hook in DistributedDataParallel: buckets of another size, and the hook's own
+/// Differences between a row and ddp_hook in DistributedDataParallel: buckets of another size, and the hook's own
 /// rings, where they gain much less than the library that is modelled.
 std::string remarks_of_hook(const NetworkAdvice& advice, Style style) {
   const ResultRow& taken = advice.in_one_level != nullptr ? *advice.in_one_level : *advice.taken;

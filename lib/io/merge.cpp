@@ -1,14 +1,9 @@
 #include "lib/io/merge.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -27,6 +22,7 @@
 #include "lib/io/mapping.hpp"
 #include "lib/io/open_file.hpp"
 #include "lib/io/readiness.hpp"
+#include "lib/io/superblock.hpp"
 
 namespace gradtool {
 namespace {
@@ -355,46 +351,33 @@ void write_copy(const Plan& plan, const std::string& out, const ReadProgress& pr
 /// An HDF5 file in memory, until it is written to its place in one go: HDF5 ends the process where a disk is full.
 class FileInMemory {
  public:
-  /// `most`: bytes that it may come to. A limit on files (ulimit -f) holds in memory too.
-  explicit FileInMemory(std::uint64_t most) : descriptor_{memfd_create("gradtool", MFD_CLOEXEC)} {
-    if (descriptor_ < 0) throw Error{Fault::backend, fmt::format("no file in memory: {}", std::strerror(errno))};
-    rlimit limit{};
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < most) {
-      throw Error{Fault::backend, fmt::format("a merged view may take {} bytes, and this process may write files of {} "
-                                              "(ulimit -f)",
-                                              most, limit.rlim_cur)};
-    }
+  FileInMemory() {
     const auto creation = hdf5::group_properties(H5P_FILE_CREATE);
     const hdf5::Properties access{hdf5::checked_id(H5Pcreate(H5P_FILE_ACCESS), "prepare HDF5")};
     hdf5::checked(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "prepare HDF5");
-    hdf5::checked(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "prepare HDF5");
-    const std::string path = fmt::format("/proc/self/fd/{}", descriptor_);
-    file_ = hdf5::File{hdf5::checked_id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()),
+    hdf5::checked(H5Pset_fapl_core(access.get(), std::size_t{1} << 20, false), "prepare HDF5");
+    file_ = hdf5::File{hdf5::checked_id(H5Fcreate(random_name().c_str(), H5F_ACC_EXCL, creation.get(), access.get()),
                                         "make a file in memory")};
   }
-  ~FileInMemory() {
-    file_.reset();
-    close(descriptor_);
-  }
-  FileInMemory(const FileInMemory&) = delete;
-  FileInMemory& operator=(const FileInMemory&) = delete;
 
   [[nodiscard]] hid_t id() const { return file_.get(); }
-  void write_to(const std::string& path) {
-    hdf5::checked(file_.reset(), "finish a file in memory");
+  void write_to(const std::string& path) const {
+    hdf5::checked(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), "finish a file in memory");
+    const ssize_t size = H5Fget_file_image(file_.get(), nullptr, 0);
+    std::vector<std::byte> image(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+    hdf5::Superblock start;
+    // HDF5 1.10 clears the mark of a file that is open and leaves the checksum as it was.
+    if (size <= 0 || H5Fget_file_image(file_.get(), image.data(), image.size()) != size ||
+        !start.assign(std::span{image}.first(hdf5::Superblock::kBytes)))
+      throw Error{Fault::backend, "cannot write '" + path + "': HDF5 gives no image of it"};
+    start.clear_flags();
+    std::copy(start.bytes().begin(), start.bytes().end(), image.begin());
     OutputFile out{path};
-    std::string piece(std::size_t{1} << 20, '\0');
-    off_t at = 0;
-    while (const ssize_t got = pread(descriptor_, piece.data(), piece.size(), at)) {
-      if (got < 0) throw Error{Fault::backend, fmt::format("no file in memory: {}", std::strerror(errno))};
-      out.write(std::string_view{piece}.substr(0, static_cast<std::size_t>(got)));
-      at += got;
-    }
+    out.write({reinterpret_cast<const char*>(image.data()), image.size()});
     out.commit();
   }
 
  private:
-  int descriptor_;
   hdf5::File file_;
 };
 
@@ -550,8 +533,7 @@ void write_view(const Plan& plan, const std::string& out) {
   std::vector<std::vector<SourceTensor>> sources;
   sources.reserve(plan.parts.size());
   for (const Part& part : plan.parts) sources.push_back(source_tensors(part.path()));
-  constexpr std::uint64_t kOfFile = 64 << 10, kOfTensor = 16 << 10, kOfSource = 1 << 10;
-  FileInMemory file{kOfFile + plan.tensors().size() * (kOfTensor + sources.size() * kOfSource)};
+  const FileInMemory file;
   hdf5::write_root(file.id(), plan.info);
   write_steps(file.id(), plan);
   if (plan.readiness) {

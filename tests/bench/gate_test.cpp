@@ -162,8 +162,8 @@ TEST(Gate, OfASweepIsToldOfEveryWayThatIsTheFastestSomewhere) {
   const auto gates = gates_of(all);
   ASSERT_EQ(gates.size(), 1U);
   ASSERT_EQ(gates[0].rows.size(), 3U) << "top-k by both ways, and fp16 by the better one";
-  EXPECT_EQ(pays_text(*gates[0].rows[0], all), "20 kB");
-  EXPECT_EQ(pays_text(*gates[0].rows[1], all), "256 B to 16 kB");
+  EXPECT_EQ(pays_text(*gates[0].rows[0], all), "20.0 kB");
+  EXPECT_EQ(pays_text(*gates[0].rows[1], all), "256 B to 16.4 kB");
   EXPECT_EQ(pays_text(*gates[0].rows[2], all), "no size");
 }
 

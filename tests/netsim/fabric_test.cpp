@@ -82,9 +82,10 @@ TEST(Replay, AgreesWithTheAlphaBetaModelOnAnIdleFabric) {
   PayloadLog log{.codec = "none", .params = "", .ranks = 4, .steps = {}};
   for (int s = 0; s < 2; ++s) log.steps.push_back({{{{{"all_reduce_f32", std::vector<std::uint64_t>(4, 4'000'000)}}}}});
   // Acknowledgements share the links with the data of the other direction: one of 54 bytes for each packet of 1490
-  // takes 3.6 %. DCTCP also gives way to the queue in the sender's own port.
+  // takes 3.6 %. The ring that is replayed waits for two messages more than the best known all-reduce, 1.7 %. DCTCP
+  // also gives way to the queue in the sender's own port.
   for (const auto& [protocol, most] :
-       {std::pair{Protocol::tcp, 1.05}, {Protocol::pfabric, 1.05}, {Protocol::dctcp, 1.2}}) {
+       {std::pair{Protocol::tcp, 1.07}, {Protocol::pfabric, 1.07}, {Protocol::dctcp, 1.22}}) {
     Setting setting;
     setting.fabric = {.leaves = 4, .spines = 2, .hosts_per_leaf = 2};
     setting.protocol = protocol;
