@@ -504,11 +504,12 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
     while (first < groups.size() && (same.empty() || groups[first].network == same.front()->network))
       same.push_back(&groups[first++]);
     const std::string& network = same.front()->network;
-    out += fmt::format("\n{}, modelled{}: times faster than none, for so many ranks (noop sends nothing)", network,
-                       same.front()->rows.front()->iteration ? ", gradients alone" : "");
+    const auto& iteration = same.front()->rows.front()->iteration;
+    out += fmt::format(
+        "\n{}, modelled: {} (noop sends nothing)", network,
+        iteration ? "gradients alone, times faster than none" : "times faster than none, for so many ranks");
     out += table_by_ranks(same, several_cuts, false, style,
                           [](const ResultRow& row) { return row.verdict.speedup_vs_none; });
-    const auto& iteration = same.front()->rows.front()->iteration;
     if (!iteration) continue;
     out += fmt::format("\n{}, modelled: scaling efficiency in %, {} of computation, overlap {}", network,
                        human_seconds(iteration->compute_seconds),
