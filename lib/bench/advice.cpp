@@ -314,12 +314,13 @@ class Advice {
                                    human_seconds(judged_seconds(*row)), step_error(*row),
                                    own_verdict(*row, acceptance_) ? ", undecided in the trial" : ""));
     }
-    line("after a trial in a training", trials);
+    line(was_trained(*none_) ? "after a trial in a training" : "after a training with it", trials);
     std::vector<const ResultRow*> little;
     const auto tried = after_trial();
     std::set_difference(untrained_.begin(), untrained_.end(), tried.begin(), tried.end(), std::back_inserter(little),
                         [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
-    line("would need a trial and gain less than 5 % on the answer", names_of(little));
+    line("would need a trial and gain less than 5 % on the answer",
+         was_trained(*none_) ? names_of(little) : std::vector<std::string>{});
     line("also faster than uncompressed", faster);
     line("slower than uncompressed", slower);
     std::vector<std::string> lost;
@@ -396,11 +397,10 @@ class Advice {
     const std::string said =
         !std::isfinite(error)    ? std::string{"its error of a step is not known"}
         : !was_trained(*fastest) ? fmt::format("error of a step {:.2g}; no training here compressed such values", error)
-        : error <= harmless_nmse() ? fmt::format(
-                                         "error of a step {:.2g} in one phase of the training, and it has a "
-                                         "memory: capture several phases, or try it",
-                                         error)
-                                   : fmt::format("error of a step {:.2g}: {}", error, evidence(error));
+        : error <= harmless_nmse()
+            ? fmt::format("error of a step {:.2g}, but it has a memory, and {}: capture several phases, or try it",
+                          error, why_may_grow(*fastest))
+            : fmt::format("error of a step {:.2g}: {}", error, evidence(error));
     if (!was_trained(*fastest))
       return text + fmt::format("Faster, but not without a training: {} ({}). ", faster, said);
     return text + fmt::format(

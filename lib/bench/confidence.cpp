@@ -38,6 +38,11 @@ bool was_trained(const ResultRow& row) {
   return row.quantity == "gradient" && (row.op == Collective::all_reduce || row.op == Collective::reduce_scatter);
 }
 
+std::string_view why_may_grow(const ResultRow& row) {
+  return row.windows < 2 && row.stride > 1 ? "the gaps between captured iterations hide what it keeps"
+                                           : "its errors are those of one phase of the training";
+}
+
 std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance) {
   return acceptance.trials == nullptr ? std::nullopt : acceptance.trials->verdict_of(row);
 }
@@ -58,7 +63,7 @@ std::string ground_of(const ResultRow& row) {
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
   if (error <= harmless_nmse() && may_grow(row))
-    return fmt::format("{}: it has a memory, and its errors are those of one phase of the training", word);
+    return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
   if (!was_trained(row))
     return fmt::format("{}: {}", word,
                        error <= kErrorOfCast ? "it errs no more than a cast to bfloat16, in which jobs send such values"

@@ -23,6 +23,10 @@ inline constexpr double kErrorOfCast = 2e-5;
 /// weights, activations or pseudo-gradients, nor of values that are gathered or exchanged.
 [[nodiscard]] bool was_trained(const ResultRow& row);
 
+/// Why a codec with a memory is not judged by the row's errors: they are those of one phase of the training, or gaps
+/// between captured iterations hide what is kept.
+[[nodiscard]] std::string_view why_may_grow(const ResultRow& row);
+
 /// The verdict of the user's own trials on a row; empty where they have not tried it.
 [[nodiscard]] std::optional<OwnTrial::Verdict> own_verdict(const ResultRow& row, const Acceptance& acceptance);
 

@@ -13,7 +13,7 @@ struct Network;
 /// What carries a job's collectives. It decides which algorithm a collective takes, and with it how many messages wait
 /// for each other; bytes differ little.
 enum class Library : std::uint8_t {
-  best,  ///< the best known algorithms, whatever the library: no job is faster than that
+  best,  ///< the best known algorithms, whatever the library
   nccl,  ///< all-reduces by rings and double trees, everything else by rings
   gloo,  ///< PyTorch's library for CPUs: rings of chunks of which two are under way
   mpi,   ///< Open MPI: recursive doubling for small vectors, rings for large ones

@@ -531,7 +531,7 @@ std::string remarks_of_hook(const NetworkAdvice& advice, Style style) {
   std::string text;
   const Granularity cut = Granularity::parse(taken.granularity), usual;
   if (cut.kind == Granularity::Kind::bucket && cut.bucket_bytes != usual.bucket_bytes) {
-    text = fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:.3g}). ",
+    text = fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:g}). ",
                        static_cast<double>(cut.bucket_bytes) / 0x1p20);
   } else if (cut.kind == Granularity::Kind::tensor ||
              (cut.kind == Granularity::Kind::model && taken.raw_bytes() > static_cast<double>(usual.bucket_bytes))) {

@@ -81,7 +81,8 @@ struct ResultRow;
 [[nodiscard]] std::string ranges_text(const std::vector<IterationRange>& ranges);
 /// The captured iterations of a row, window by window: "iterations 10 to 17, 150 to 157 and 290 to 299".
 [[nodiscard]] std::string iterations_text(const ResultRow& row);
-/// are_phases() of the windows of a row; false of a single one.
+/// are_phases() of the windows of a row; false of a single one. A CSV has the ends alone, of which the last counts as
+/// the beginning of its window.
 [[nodiscard]] bool has_phases(const ResultRow& row);
 /// A sentence behind a space about what these iterations can tell: one phase of the training only, or several. Empty
 /// for gradients that are of no file.

@@ -252,7 +252,13 @@ SearchResult search(SearchSpace& space, double max_error, const MeasureSettings&
       latest.push_back({.setting = std::move(settings[i]), .round = round, .found = found[i]});
       result.trials.push_back(latest.back());
       // A setting that had no turn before time ran out keeps what the round before said of it.
-      if (found[i]) known.insert_or_assign(specs[i], *found[i]);
+      if (found[i] && !std::isfinite(found[i]->error)) {  // it was measured, and came to nothing
+        known.erase(specs[i]);
+        result.trials.back().found.reset();
+        latest.back().found.reset();
+      } else if (found[i]) {
+        known.insert_or_assign(specs[i], *found[i]);
+      }
       if (const auto before = known.find(specs[i]); before != known.end()) latest.back().found = before->second;
     }
     auto now = hopeful(latest, max_error * search_slack(round));

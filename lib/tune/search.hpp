@@ -60,7 +60,8 @@ struct Found {
   double error = 0.0;    ///< relative, as it will be over all steps
   double seconds = 0.0;  ///< of a step or an iteration
 };
-/// Measures settings, each by its spec, in round `round` of a search. Empty for what could not be measured.
+/// Measures settings, each by its spec, in round `round` of a search. Empty for those that had no turn; an infinite
+/// error for those that came to no result.
 using MeasureSettings =
     std::function<std::vector<std::optional<Found>>(const std::vector<std::string>& specs, int round)>;
 

@@ -225,6 +225,8 @@ class Tuner {
       ++(timeless ? log.timeless : reached ? log.measured : log.idle);
       looked_at_.insert(specs[i]);
       ++replays;
+      constexpr double kInfinite = std::numeric_limits<double>::infinity();
+      if (!found[i]) found[i] = Found{.error = kInfinite, .seconds = kInfinite};
     }
     if (replays > 0) {
       const double share = static_cast<double>(log.steps) / static_cast<double>(report_.steps);

@@ -499,7 +499,8 @@ def test_a_rank_that_waits_for_others_says_so(tmp_path):
 
 def with_other_options(rank, size, folder):
     said = []
-    for number, options in enumerate(({"merge": "copy" if rank == 0 else "no"}, {"every": rank}, {"every": 1 + rank})):
+    refused = (i for i in [1.5 - rank / 2])  # 1.5 on rank 0
+    for number, options in enumerate(({"merge": "copy" if rank == 0 else "no"}, {"every": rank}, {"every": 1 + rank}, {"iterations": refused})):
         try:
             gradtool.Capture(two_layers(), f"{folder}/run{number}.h5", **options).close()
         except gradtool.UsageError as error:
@@ -510,5 +511,5 @@ def with_other_options(rank, size, folder):
 def test_ranks_with_other_options_are_told_so(tmp_path):
     for said in run_ranks(2, with_other_options, str(tmp_path)):
         assert said[0].startswith("rank 1 makes the capture with another merge than rank 0"), said
-        assert "every is 0" in said[1] and "another every" in said[2], said
+        assert "every is 0" in said[1] and "another every" in said[2] and "iterations is" in said[3], said
     assert list(tmp_path.iterdir()) == []

@@ -138,7 +138,7 @@ def highest(speedup, target):
 
 
 def all_reduce_seconds(size, ranks, alpha, beta):
-    """docs/network-model.md: recursive halving and doubling, or doubling of the whole vector,. size in bytes, beta in
+    """docs/network-model.md: recursive halving and doubling, or doubling of the whole vector. size in bytes, beta in
     bytes a second."""
     steps = math.ceil(math.log2(ranks))
     whole = steps + (ranks & (ranks - 1) != 0)

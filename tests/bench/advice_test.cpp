@@ -270,12 +270,13 @@ TEST_F(Advice, TakesNoMemoryForItsErrorsInOnePhase) {
   EXPECT_TRUE(
       says(advice(Acceptance{}),
            "stay uncompressed. No codec here has errors that trainings have shown to be harmless. "
-           "Faster, but not without a trial (docs/trial.md): powersgd:rank=2, 2.50 times (error of a step 0.0007 "
-           "in one phase of the training, and it has a memory: capture several phases, or try it): "))
+           "Faster, but not without a trial (docs/trial.md): powersgd:rank=2, 2.50 times (error of a step 0.0007, but "
+           "it has a memory, and its errors are those of one phase of the training: capture several phases, or try "
+           "it): "))
       << advice(Acceptance{});
   row.windows = 2;
   row.window_iterations = {{10, 17}, {20, 27}};
-  EXPECT_TRUE(says(advice(Acceptance{}), "in one phase of the training")) << advice(Acceptance{});
+  EXPECT_TRUE(says(advice(Acceptance{}), "of one phase of the training: capture several")) << advice(Acceptance{});
   row.window_iterations[1] = {290, 297};
   EXPECT_TRUE(says(advice(Acceptance{}), "take powersgd:rank=2. ")) << advice(Acceptance{});
 }

@@ -127,15 +127,23 @@ class Capture:
         self._rank = dist.get_rank(group) if distributed else 0
         self._ranks = dist.get_world_size(group) if distributed else 1
         self._process = os.getpid()
-        refused: Optional[UsageError] = None
+        refused: Optional[Error] = None
         try:
+            as_text(path)
             iterations = given["iterations"] = checked_iterations(iterations)
             check_options(**given)
-        except UsageError as error:
+            self._parameters, specs, left_out = describe_parameters(model, scaled=scaler is not None, weight=weight,
+                                                                    second_moment=second_moment is not None)
+            if not specs:
+                raise UsageError("the model has no parameter that needs a gradient")
+            trained = set() if optimizer is None else {id(p) for group_of in optimizer.param_groups for p in group_of["params"]}
+            if second_moment == "adam" and not any(id(p) in trained for p in self._parameters):
+                raise UsageError("second_moment='adam' needs the optimizer of this model; the one that was given has none of its parameters")
+        except Error as error:
             refused = error
         if self._ranks > 1:  # one rank that refuses, or has other options, would leave the others waiting
-            alike = {name: given[name] for name in ("every", "first", "last", "iterations", "micro_batches", "second_moment", "weight",
-                                                    "quantity", "inner_steps", "averaged", "merge", "replace")}
+            named = ["merge", "micro_batches", "micro_batches_as_workers", "second_moment", "quantity", "inner_steps", "averaged"]
+            alike = {name: given[name] for name in named + (["every", "first", "last", "iterations"] if merge != "no" else [])}
             agree(group, path, refused, alike)
         if refused is not None:
             raise refused
@@ -157,13 +165,6 @@ class Capture:
 
         self._may_be_averaged = self._ranks > 1 and not averaged and quantity == "gradient"
 
-        self._parameters, specs, left_out = describe_parameters(model, scaled=scaler is not None, weight=weight,
-                                                                second_moment=second_moment is not None)
-        if not specs:
-            raise UsageError("the model has no parameter that needs a gradient")
-        trained = set() if optimizer is None else {id(p) for group_of in optimizer.param_groups for p in group_of["params"]}
-        if second_moment == "adam" and not any(id(p) in trained for p in self._parameters):
-            raise UsageError("second_moment='adam' needs the optimizer of this model; the one that was given has none of its parameters")
         for sentence in left_out if self._rank == 0 else []:
             warnings.warn(f"{self.path}: {sentence}")
         self._specs, self._fsdp2 = specs, is_fsdp2(model)

@@ -76,18 +76,24 @@ class GradientFile:
         self.tensors: Mapping[str, Tensor] = {tensor.name: tensor for tensor in (Tensor(g, count) for g in groups)}
         #: Columns of the captured steps: iteration [S], and where the file has them epoch, learning_rate [S], loss,
         #: compute_seconds, overflow, batch_weight [S, W].
-        self.steps: Steps = Steps({name: data[:count] for name, data in self._file["steps"].items()})
+        self.steps: Steps = Steps({name: self._file["steps"][name][:count] for name in self._columns()})
         #: Where the file has it, when gradients are ready: the shares of the backward pass [W, T], tensors in forward order, and the
         #: share of that pass in an iteration's computation [W].
         self.readiness: Optional[dict] = {name: self._file["readiness"][name][...] for name in ("ready", "backward_share")} \
             if "readiness" in self._file else None
 
+    def _columns(self) -> list:
+        """The columns of /steps that the document knows; others are for others."""
+        return [name for name in ("iteration", "epoch", "learning_rate", "loss", "compute_seconds", "overflow", "batch_weight")
+                if name in self._file["steps"]]
+
     def _check_places(self) -> None:
         """Raises DataError where something is a link or has its values in another file, which could be any file, and where a data set
         has another number of dimensions, or no numbers."""
-        for name in self._file["steps"]:
-            known = ("loss", "compute_seconds", "overflow", "batch_weight")
-            self._check_data(self._file["steps"], name, 1 if name in ("iteration", "epoch", "learning_rate") else 2 if name in known else None)
+        for name in ("tensors", "steps", *(["readiness"] if "readiness" in self._file else [])):
+            self._member(self._file, name, h5py.Group)
+        for name in self._columns():
+            self._check_data(self._file["steps"], name, 1 if name in ("iteration", "epoch", "learning_rate") else 2)
         for name in ("ready", "backward_share") if "readiness" in self._file else ():
             self._check_data(self._file["readiness"], name, 2 if name == "ready" else 1)
         for number in self._file["tensors"]:
@@ -105,12 +111,12 @@ class GradientFile:
             raise DataError(f"{self.path}: {place} is no {'data set' if kind is h5py.Dataset else 'group'}")
         return found
 
-    def _check_data(self, group: h5py.Group, name: str, dimensions: Optional[int], may_be_view: bool = False) -> None:
+    def _check_data(self, group: h5py.Group, name: str, dimensions: int, may_be_view: bool = False) -> None:
         data = self._member(group, name, h5py.Dataset)
         creation = data.id.get_create_plist()
         if creation.get_external_count() > 0 or (data.is_virtual and not may_be_view):
             raise DataError(f"{self.path}: {data.name} has its values in another file")
-        if dimensions is not None and (data.ndim != dimensions or data.dtype.kind not in "fiu"):
+        if data.ndim != dimensions or data.dtype.kind not in "fiub":
             raise DataError(f"{self.path}: {data.name} has {data.ndim} dimensions of the type {data.dtype}; valid are {dimensions}, of numbers")
 
     def _groups(self) -> list:

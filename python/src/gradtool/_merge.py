@@ -85,7 +85,7 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
             with contextlib.suppress(FileNotFoundError):
                 os.remove(temporary)
             if isinstance(error, (OSError, RuntimeError)):
-                raise Error(f"{out}: cannot be written ({error})") from error
+                raise Error(f"{out}: could not be merged ({error})") from error
             raise
     finally:
         for source in sources:

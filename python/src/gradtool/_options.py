@@ -15,17 +15,23 @@ from ._writer import QUANTITIES
 _INT64 = 2**63  # what a file can hold lies below
 
 
+def _whole(value: Any) -> Optional[int]:
+    """A whole number that a file can hold; None for anything else."""
+    try:
+        given = int(value) if hasattr(value, "is_integer") and value.is_integer() else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return given if -_INT64 <= given < _INT64 else None
+
+
 def checked_iterations(iterations: Any) -> Optional[frozenset]:
     """The iterations as a set; None stays None. Raises UsageError for what is no list of iterations."""
     if iterations is None:
         return None
-    try:
-        given = frozenset(operator.index(iteration) for iteration in iterations)
-    except TypeError:
-        given = frozenset((-1,))
-    if any(not 0 <= iteration < _INT64 for iteration in given):
+    given = [_whole(iteration) for iteration in iterations] if hasattr(iterations, "__iter__") else [None]
+    if any(iteration is None or iteration < 0 for iteration in given):
         raise UsageError(f"iterations is {iterations!r:.80}; valid are whole numbers of 0 or more")
-    return given
+    return frozenset(given)
 
 
 def check_options(*, model: Any, every: Any, first: Any, last: Any, iterations: Any, optimizer: Any, scaler: Any, micro_batches: Any,
@@ -39,8 +45,8 @@ def check_options(*, model: Any, every: Any, first: Any, last: Any, iterations: 
     valid(isinstance(model, nn.Module), f"model is of the type {type(model).__name__}; valid is a torch.nn.Module")
     for what, value, optional in (("every", every, False), ("first", first, False), ("last", last, True), ("micro_batches", micro_batches, False),
                                   ("inner_steps", inner_steps, True), ("seed", seed, True), ("batch_size", batch_size, True)):
-        whole = hasattr(value, "__index__") and -_INT64 <= operator.index(value) < _INT64
-        valid(whole or optional and value is None, f"{what} is {value!r}; valid is a whole number of at most 2^63 - 1")
+        valid(optional and value is None or not isinstance(value, float) and _whole(value) is not None,
+              f"{what} is {value!r:.80}; valid is a whole number of at most 2^63 - 1")
     for what, value in (("name", name), ("dataset", dataset)):
         valid(value is None or isinstance(value, str) and "\0" not in value, f"{what} is {value!r}; valid is a text")
     valid(optimizer is None or hasattr(optimizer, "param_groups") and hasattr(optimizer, "state"),

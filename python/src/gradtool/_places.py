@@ -49,6 +49,11 @@ def mark_as_being_written(descriptor: int) -> None:
     _lock(descriptor, fcntl.F_RDLCK)
 
 
+def mark_as_written(descriptor: int) -> None:
+    """Ends that. Closing the file would not where a forked process still has it open."""
+    _lock(descriptor, fcntl.F_UNLCK)
+
+
 def expect_replaceable(path: str) -> None:
     """Raises UsageError where a capture is writing the file. Nothing where there is none."""
     try:

@@ -40,16 +40,17 @@ def meet(group: Any, word: Optional[str], occasion: Optional[str] = None) -> Opt
     return next((w for w in gather(group, word, occasion) if w is not None), None)
 
 
-def agree(group: Any, path: Any, refused: Optional[UsageError], options: dict) -> None:
+def agree(group: Any, path: Any, refused: Optional[Error], options: dict) -> None:
     """Raises UsageError on every rank where one refuses its options, or has others: it would wait for the others, or they for it."""
-    said = gather(group, (None if refused is None else str(refused), options), f"made the capture to {path}")
+    said = gather(group, (None, options) if refused is None else (str(refused), {}), f"made the capture to {path}")
     if refused is not None:
         raise refused
     for rank, (word, _) in enumerate(said):
         if word is not None:
             raise UsageError(f"rank {rank} has options that are not valid: {word}")
     for rank, (_, theirs) in enumerate(said):
-        if differ := [name for name in options if theirs[name] != said[0][1][name]]:
+        first = said[0][1]
+        if differ := [name for name in first if name in theirs and theirs[name] != first[name]]:
             raise UsageError(f"rank {rank} makes the capture with another {' and another '.join(differ)} than rank 0; all ranks need the same")
 
 

@@ -75,9 +75,9 @@ def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers
     factors = list(_FACTORS) if lr_factors == "tune" else [number("an lr_factor", factor) for factor in listed("lr_factors", lr_factors)]
     valid(len(factors) > 0 and len(set(factors)) == len(factors), f"lr_factors are {factors}; valid are different ones, or 'tune'")
     valid(len(factors) == 1 or len(seeds) != 2, "lr_factors with two seeds leave one seed to judge by, which has no interval; valid are three seeds or more")
+    valid(isinstance(judge, str), f"judge is {judge!r}; valid is the name of a number that train() returns")
     valid(judge == "loss" or tolerance is not None, f"the judge is '{judge}'; valid is tolerance= with it, by how much it may be worse than without a codec")
     valid(judge != "loss" or not higher_is_better, "a loss is better the lower it is; give judge= the name of another number with higher_is_better")
-    valid(isinstance(judge, str), f"judge is {judge!r}; valid is the name of a number that train() returns")
     tolerance = None if tolerance is None else number("tolerance", tolerance)
     valid(scheme in ("auto", "sum", "gather", "hop", "alltoall"), f"scheme is '{scheme}'; valid is auto, sum, gather, hop or alltoall")
     bucket_mb = number("bucket_mb", bucket_mb)
@@ -125,8 +125,9 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         differ = [key for key in settings if record["settings"].get(key) != settings[key]]
         # A run that failed may have met a passing fault, such as a lack of memory.
         runs, model = [run for run in record["runs"] if run["status"] != "failed"], record["model"]
-        result = TrialResult(settings, runs)
-        json.dumps([str(result), result.arms, runs], allow_nan=False)
+        if not differ:
+            result = TrialResult(settings, runs)
+            json.dumps([str(result), result.arms, runs], allow_nan=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
     if runs and settings["train_sha256"] is None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ._errors import Error, UsageError
 from ._files import FORMAT, SCHEMA_VERSION
-from ._places import as_text, beside, expect_replaceable, identity, mark_as_being_written
+from ._places import as_text, beside, expect_replaceable, identity, mark_as_being_written, mark_as_written
 
 # The oldest HDF5 that gradtool is built with is 1.10, so files are written in its format, as the program itself writes them. "latest" would
 # be that of the HDF5 inside h5py: 2.0 writes virtual data sets that 1.10 takes for damaged.
@@ -168,7 +168,6 @@ class GradientWriter:
             self._file = h5py.File(self._place, "x", libver=LIBVER)
         except OSError as error:
             raise Error(f"{self.path}: cannot be written ({error})") from error
-        self._identity = identity(os.fstat(self._file.id.get_vfd_handle()))
         _keep_metadata_cache_small(self._file)
         self._open = True
         try:
@@ -291,8 +290,10 @@ class GradientWriter:
         except (OSError, RuntimeError) as error:
             self._abandon()
             raise Error(f"{self.path}: could not be finished ({error})") from error
+        there = self._is_there()
+        mark_as_written(self._file.id.get_vfd_handle())
         self._file.close()
-        if not self._is_there():
+        if not there:
             raise Error(f"{self.path}: was removed, renamed or replaced by another program while it was written; the file that was written "
                         f"has {self.steps} steps and was not finished")
         if self.steps == 0:
@@ -315,14 +316,16 @@ class GradientWriter:
 
         A file without a step is removed.
         """
+        useless = self.steps == 0 and self._is_there()
+        mark_as_written(self._file.id.get_vfd_handle())
         self._give_up_file()
-        if self.steps == 0 and self._is_there():
+        if useless:
             os.remove(self._place)
 
     def _is_there(self) -> bool:
-        """Whether the file that is written still has its name."""
+        """Whether the file that is written, which is open, still has its name."""
         try:
-            return identity(os.stat(self._place)) == self._identity
+            return identity(os.stat(self._place)) == identity(os.fstat(self._file.id.get_vfd_handle()))
         except OSError:
             return False
 
