@@ -8,6 +8,9 @@
 #include "lib/bench/advice.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
+#include "lib/bench/library.hpp"
+#include "lib/bench/modelled.hpp"
+#include "lib/bench/units.hpp"
 #include "lib/comm/launch.hpp"
 
 namespace gradtool {
@@ -115,6 +118,29 @@ std::string hook_call(const ResultRow& row) {
   if (!takes_own_scheme(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
   if (row.gate_applied) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
   return call + ")";
+}
+
+std::string hook_remarks(const ResultRow& row, const ResultRow& none) {
+  std::string text;
+  const Granularity cut = Granularity::parse(row.granularity), usual;
+  if (cut.kind == Granularity::Kind::bucket && cut.bucket_bytes != usual.bucket_bytes) {
+    text = fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:g}). ",
+                       static_cast<double>(cut.bucket_bytes) / 0x1p20);
+  } else if (cut.kind == Granularity::Kind::tensor ||
+             (cut.kind == Granularity::Kind::model && row.raw_bytes() > static_cast<double>(usual.bucket_bytes))) {
+    text = fmt::format("DistributedDataParallel reduces buckets of 25 MB and not by {}: --granularity {} models that. ",
+                       row.granularity, usual.text());
+  }
+  if (row.network->library == Library::hook || row.units.empty()) return text;
+  const ResultRow hooked = sent_by_hook(row);
+  const double modelled = judged_seconds(none) / judged_seconds(row);
+  const double there = judged_seconds(sent_by_hook(none)) / judged_seconds(hooked);
+  constexpr double kMuchLess = 0.95;
+  if (there >= kMuchLess * modelled) return text;
+  return text + fmt::format(
+                    "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not "
+                    "{:.2f} times (--library hook).",
+                    name_of(hooked.network->under_hook), there, modelled);
 }
 
 }  // namespace gradtool

@@ -20,4 +20,8 @@ namespace gradtool {
 /// collectives than an all-reduce, and for one in two levels, which the hook does not have.
 [[nodiscard]] std::string hook_call(const ResultRow& row);
 
+/// Differences between that and the modelled row: buckets of another size, and the hook's own rings, where they gain
+/// much less on `none` than the library that is modelled. Empty where there are none.
+[[nodiscard]] std::string hook_remarks(const ResultRow& row, const ResultRow& none);
+
 }  // namespace gradtool

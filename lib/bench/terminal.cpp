@@ -10,12 +10,9 @@
 #include "lib/bench/advice.hpp"
 #include "lib/bench/confidence.hpp"
 #include "lib/bench/job_trace.hpp"
-#include "lib/bench/library.hpp"
-#include "lib/bench/modelled.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/color.hpp"
 
@@ -522,39 +519,6 @@ std::string modelled_tables(std::span<const ResultRow> all_rows, Style style) {
   return out;
 }
 
-namespace {
-
-/// Differences between a row and ddp_hook in DistributedDataParallel: buckets of another size, and the hook's own
-/// rings, where they gain much less than the library that is modelled.
-std::string remarks_of_hook(const NetworkAdvice& advice, Style style) {
-  const ResultRow& taken = advice.in_one_level != nullptr ? *advice.in_one_level : *advice.taken;
-  std::string text;
-  const Granularity cut = Granularity::parse(taken.granularity), usual;
-  if (cut.kind == Granularity::Kind::bucket && cut.bucket_bytes != usual.bucket_bytes) {
-    text = fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:g}). ",
-                       static_cast<double>(cut.bucket_bytes) / 0x1p20);
-  } else if (cut.kind == Granularity::Kind::tensor ||
-             (cut.kind == Granularity::Kind::model && taken.raw_bytes() > static_cast<double>(usual.bucket_bytes))) {
-    text = fmt::format("DistributedDataParallel reduces buckets of 25 MB and not by {}: --granularity {} models that. ",
-                       taken.granularity, usual.text());
-  }
-  if (taken.network->library != Library::hook && !taken.units.empty()) {
-    const ResultRow hooked = sent_by_hook(taken);
-    const double modelled = judged_seconds(*advice.none) / judged_seconds(taken);
-    const double there = judged_seconds(sent_by_hook(*advice.none)) / judged_seconds(hooked);
-    constexpr double kMuchLess = 0.95;
-    if (there < kMuchLess * modelled) {
-      text += fmt::format(
-          "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not {:.2f} times "
-          "(--library hook).",
-          name_of(hooked.network->under_hook), there, modelled);
-    }
-  }
-  return text.empty() ? "" : wrapped("  " + text, 80, "    ") + (style == Style::markdown ? "\n" : "");
-}
-
-}  // namespace
-
 AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance, Style style,
                   const MadeWith& made_with) {
   const auto advice = advice_of(rows, acceptance);
@@ -601,7 +565,9 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
       if (!hook.empty()) {
         const char* where_sent = last.taken->inner ? "In PyTorch with DDP" : "In PyTorch";
         out.answer += fmt::format(fmt::runtime(markdown ? "{}: `{}`\n\n" : "  {}: {}\n"), where_sent, hook);
-        out.answer += remarks_of_hook(last, style);
+        const ResultRow& row = last.in_one_level != nullptr ? *last.in_one_level : *last.taken;
+        if (const std::string remarks = hook_remarks(row, *last.none); !remarks.empty())
+          out.answer += wrapped("  " + remarks, 80, "    ") + (markdown ? "\n" : "");
       }
     }
     if (last.others.empty()) continue;

@@ -510,6 +510,6 @@ def with_other_options(rank, size, folder):
 
 def test_ranks_with_other_options_are_told_so(tmp_path):
     for said in run_ranks(2, with_other_options, str(tmp_path)):
-        assert said[0].startswith("rank 1 makes the capture with another merge than rank 0"), said
-        assert "every is 0" in said[1] and "another every" in said[2] and "iterations is" in said[3], said
+        assert said[0] == "merge is copy on rank 0 and no on rank 1; every rank needs the same", said
+        assert "every is 0" in said[1] and "every is 1 on rank 0 and 2" in said[2] and "iterations is" in said[3], said
     assert list(tmp_path.iterdir()) == []

@@ -14,6 +14,7 @@ from . import _core
 from ._codec import _kind_of, _whole
 from ._errors import DataError, UnavailableError, UsageError
 from ._modules import describe_tensor, is_dense
+from ._ranks import agree
 
 
 class AveragingHook:
@@ -367,29 +368,6 @@ def _checked_codec(spec: Any) -> dict:
         raise UnavailableError(f"codec {parsed['name']} needs the second moments of micro-batches, which a "
                                f"communication hook does not have; replay it with gradtool.bench")
     return parsed
-
-
-def agree(group: Any, act: Callable[[], dict]) -> None:
-    """Calls `act` on every rank; ends with the same sentence on all where one fails, or where what they return differs.
-
-    A rank that failed alone would leave the others waiting for its messages, and those of two codecs do not fit together.
-    """
-    failed, returned = None, {}
-    try:
-        returned = act()
-    except Exception as error:  # pylint: disable=broad-except
-        failed = error
-    answers: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(answers, (None if failed is None else str(failed), returned), group=group)
-    if failed is not None:
-        raise failed
-    for rank, (sentence, _) in enumerate(answers):
-        if sentence is not None:
-            raise UsageError(f"rank {rank} refuses: {sentence}")
-    for rank, (_, theirs) in enumerate(answers):
-        for what, first in answers[0][1].items():
-            if theirs[what] != first:
-                raise UsageError(f"{what} is {first} on rank 0 and {theirs[what]} on rank {rank}; every rank needs the same")
 
 
 def stream_of(device: torch.device) -> int:

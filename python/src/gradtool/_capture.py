@@ -127,26 +127,27 @@ class Capture:
         self._rank = dist.get_rank(group) if distributed else 0
         self._ranks = dist.get_world_size(group) if distributed else 1
         self._process = os.getpid()
-        refused: Optional[Error] = None
-        try:
+        described: list = []
+
+        def describe() -> dict:
+            """Checks what was given; returns what decides which steps there are, and must be the same on all ranks."""
             as_text(path)
-            iterations = given["iterations"] = checked_iterations(iterations)
+            given["iterations"] = checked_iterations(iterations)
             check_options(**given)
-            self._parameters, specs, left_out = describe_parameters(model, scaled=scaler is not None, weight=weight,
-                                                                    second_moment=second_moment is not None)
-            if not specs:
+            described.extend(describe_parameters(model, scaled=scaler is not None, weight=weight, second_moment=second_moment is not None))
+            if not described[0]:
                 raise UsageError("the model has no parameter that needs a gradient")
             trained = set() if optimizer is None else {id(p) for group_of in optimizer.param_groups for p in group_of["params"]}
-            if second_moment == "adam" and not any(id(p) in trained for p in self._parameters):
+            if second_moment == "adam" and not any(id(p) in trained for p in described[0]):
                 raise UsageError("second_moment='adam' needs the optimizer of this model; the one that was given has none of its parameters")
-        except Error as error:
-            refused = error
-        if self._ranks > 1:  # one rank that refuses, or has other options, would leave the others waiting
             named = ["merge", "micro_batches", "micro_batches_as_workers", "second_moment", "quantity", "inner_steps", "averaged"]
-            alike = {name: given[name] for name in named + (["every", "first", "last", "iterations"] if merge != "no" else [])}
-            agree(group, path, refused, alike)
-        if refused is not None:
-            raise refused
+            return {name: given[name] for name in named + (["every", "first", "last", "iterations"] if merge != "no" else [])}
+        if self._ranks > 1:
+            agree(group, describe, f"made the capture to {path}")
+        else:
+            describe()
+        iterations = given["iterations"]
+        self._parameters, specs, left_out = described
         if micro_batches_as_workers and (self._ranks > 1 or micro_batches < 2):
             raise UsageError("micro_batches_as_workers is for one process, with micro_batches of 2 or more")
 

@@ -11,11 +11,12 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from ._averaging import AveragingHook, Unit, agree
+from ._averaging import AveragingHook, Unit
 from ._errors import UnavailableError, UsageError, list_names
 from ._fsdp import (expect_method, expect_sharded_by_rows, fsdp_modules, part_shape, reduce_scatter_of, reduced_parameters,
                     replace_reduce_scatter, shard_ranks, way_out_of_unused)
 from ._modules import inner_module, uncompiled
+from ._ranks import agree
 
 
 class _ShardedHook(AveragingHook):

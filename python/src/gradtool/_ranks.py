@@ -1,11 +1,11 @@
-"""Lets the ranks of a capture agree: that all are there, how each fared, and the merging of their files."""
+"""Lets ranks agree: that all are there, what each was told, how each fared, and the merging of the files of a capture."""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from torch import distributed as dist
 
@@ -40,18 +40,26 @@ def meet(group: Any, word: Optional[str], occasion: Optional[str] = None) -> Opt
     return next((w for w in gather(group, word, occasion) if w is not None), None)
 
 
-def agree(group: Any, path: Any, refused: Optional[Error], options: dict) -> None:
-    """Raises UsageError on every rank where one refuses its options, or has others: it would wait for the others, or they for it."""
-    said = gather(group, (None, options) if refused is None else (str(refused), {}), f"made the capture to {path}")
-    if refused is not None:
-        raise refused
-    for rank, (word, _) in enumerate(said):
-        if word is not None:
-            raise UsageError(f"rank {rank} has options that are not valid: {word}")
-    for rank, (_, theirs) in enumerate(said):
-        first = said[0][1]
-        if differ := [name for name in first if name in theirs and theirs[name] != first[name]]:
-            raise UsageError(f"rank {rank} makes the capture with another {' and another '.join(differ)} than rank 0; all ranks need the same")
+def agree(group: Any, act: Callable[[], dict], occasion: Optional[str] = None) -> None:
+    """Calls `act` on every rank; ends with the same sentence on all where one fails, or where what they return differs.
+
+    A rank that failed alone, or did something else, would leave the others waiting for its messages.
+    """
+    failed, returned = None, {}
+    try:
+        returned = act()
+    except Exception as error:  # pylint: disable=broad-except
+        failed = error
+    answers = gather(group, (None if failed is None else str(failed), returned), occasion)
+    if failed is not None:
+        raise failed
+    for rank, (sentence, _) in enumerate(answers):
+        if sentence is not None:
+            raise UsageError(f"rank {rank} refuses: {sentence}")
+    for rank, (_, theirs) in enumerate(answers):
+        for what, first in answers[0][1].items():
+            if theirs[what] != first:
+                raise UsageError(f"{what} is {first!s:.80} on rank 0 and {theirs[what]!s:.80} on rank {rank}; every rank needs the same")
 
 
 def _warn_of_absent_ranks(group: Any, occasion: str) -> None:
