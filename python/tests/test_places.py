@@ -97,8 +97,27 @@ with gradtool.Capture(model, {str(tmp_path / "run.h5")!r}) as run:
     fork()
     step(run)
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
     assert steps_of(tmp_path / "run.h5") == (3, True)
+
+
+def test_a_fork_while_a_step_is_written_can_end(tmp_path):
+    """The thread that writes is not in the new process, which closes the file as well."""
+    script = f"""
+import os, sys, threading, torch, h5py, gradtool
+run = gradtool.Capture(torch.nn.Linear(3, 2), {str(tmp_path / "run.h5")!r})
+writes, forks = threading.Event(), threading.Event()
+def write():
+    with h5py._objects.phil:
+        writes.set()
+        forks.wait(0.5)  # nobody sets it: a fork has to wait
+thread = threading.Thread(target=write)
+thread.start(); writes.wait()
+if os.fork() == 0: sys.exit()
+assert os.wait()[1] == 0
+thread.join()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_a_fork_that_stays_holds_no_lock(tmp_path):
