@@ -14,9 +14,9 @@ function(gradtool_library name)
   set_property(GLOBAL APPEND PROPERTY GRADTOOL_LIBRARIES gradtool_${name})
 endfunction()
 
-# gradtool_handles_text(<target>): a library that reads options and writes tables and pages. Fewer optimisations compile it in
-# two thirds of the time, and it runs as fast. lib/report is not one: a CSV file may have ten million rows.
-function(gradtool_handles_text target)
+# gradtool_calls_others(<target>): it reads options, writes tables and pages, or calls libraries that take the time (LibTorch, ns-3). Fewer
+# optimisations compile it in two thirds of the time, and it runs as fast. lib/report is not one: a CSV file may have ten million rows.
+function(gradtool_calls_others target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
 endfunction()
 
