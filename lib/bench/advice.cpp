@@ -278,9 +278,11 @@ class Advice {
     if (!rivals_.empty()) {
       std::vector<std::string> names = names_of(rivals_);
       if (names.size() > kNamed) names.resize(kNamed);
-      text += fmt::format(
-          "As fast within 5 % or their noise: {}{}; {} has the smallest error of all, or a simpler method. ",
-          joined(names, ", "), rivals_.size() > names.size() ? " and others" : "", name);
+      const bool least = std::all_of(rivals_.begin(), rivals_.end(),
+                                     [&](auto* row) { return judged_error(best) <= judged_error(*row); });
+      text += fmt::format("As fast within 5 % or their noise: {}{}; {} {}. ", joined(names, ", "),
+                          rivals_.size() > names.size() ? " and others" : "", name,
+                          least ? "has the smallest error of them" : "is the simplest with an error about as small");
     }
     text += needs_trial();
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();

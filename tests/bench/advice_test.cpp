@@ -447,7 +447,8 @@ TEST_F(Advice, TakesTheSmallestErrorAmongTimesThatCannotBeTold) {
   add({.codec = "fp16", .ms = 52.0, .spread = 3.0, .error = 0.001});
   add({.codec = "bf16", .ms = 70.0, .spread = 3.0, .error = 0.0001});
   EXPECT_TRUE(says(advice(), "take fp16. With fp16 a step's all-reduce takes 52.0 ms")) << advice();
-  EXPECT_TRUE(says(advice(), "As fast within 5 % or their noise: int8;")) << advice();
+  EXPECT_TRUE(says(advice(), "As fast within 5 % or their noise: int8; fp16 has the smallest error of them."))
+      << advice();
   EXPECT_TRUE(says(advice(), "next: int8 50.0 ms (error 0.01), bf16 70.0 ms")) << advice();
 }
 
@@ -468,6 +469,7 @@ TEST_F(Advice, TakesTheSimplestAmongThoseThatErrAlike) {
   add({.codec = "powersgd", .ms = 50.0, .spread = 3.0, .error = 0.00099}).cumulative_nmse = 0.00099;
   add({.codec = "bf16", .ms = 51.0, .spread = 3.0, .error = 0.001});
   EXPECT_TRUE(says(advice(), "take bf16.")) << advice();
+  EXPECT_TRUE(says(advice(), "powersgd; bf16 is the simplest with an error about as small.")) << advice();
 }
 
 TEST_F(Advice, TakesWhatSurelyGainsBeforeWhatMayBeFaster) {
