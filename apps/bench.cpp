@@ -366,7 +366,11 @@ int run(BenchArguments& o) {
     fmt::print("{}{}", bench.sizes.empty() ? terminal_table(shown, style, acceptance) : sizes_table(shown, style),
                modelled_tables(shown, style));
   }
-  if (acceptance) fmt::print(people, "{}", advice.reasons);
+  if (acceptance) {
+    fmt::print(people, "{}", advice.reasons);
+  } else if (!data_on_stdout && !o.networks.empty() && bench.sizes.empty()) {
+    fmt::print("These are times alone; --advise says with which codec a model still learns.\n");
+  }
   std::fflush(stdout);  // so that nothing on stderr lands inside a table
   std::size_t unmeasured = 0;
   for (const ResultRow& row : report.rows) {

@@ -119,6 +119,14 @@ def check_color():
         assert b"\033" not in pathlib.Path(table.name).read_bytes(), "colour in a file"
 
 
+def check_advice_is_offered():
+    """Whoever models a network is told that times are not all, once."""
+    unadvised = [argument for argument in MODELLED if argument != "--advise"]
+    assert run(*unadvised)[1].count("--advise") == 1
+    assert "--advise says" not in run(*MODELLED)[1]
+    assert "--advise" not in run("bench", SAMPLE, "--codec", "fp16", "-n", "1")[1]
+
+
 def check_markdown():
     code, out, err = run(*MODELLED, "--markdown")
     assert code == 0, err
@@ -198,6 +206,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_help()
     check_config(scratch)
     check_color()
+    check_advice_is_offered()
     check_markdown()
     check_names()
     check_absent(scratch)
