@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -41,11 +42,11 @@ def _arguments(options: dict) -> list[str]:
     return arguments
 
 
-def run(*arguments: Union[str, os.PathLike]) -> str:
+def run(*arguments: Union[str, os.PathLike], scratch: str = "") -> str:
     """Runs `gradtool ARGUMENTS...` and returns what it printed to standard output.
 
-    Progress and warnings go to this process's standard error. Raises the exception that stands for the exit status,
-    with the program's own sentence.
+    Progress and warnings go to this process's standard error, but for what was written to the folder `scratch`, which nobody will find. Raises
+    the exception that stands for the exit status, with the program's own sentence.
     """
     command = [program(), *map(os.fspath, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
@@ -54,8 +55,9 @@ def run(*arguments: Union[str, os.PathLike]) -> str:
         said = [line[len("gradtool: "):] for line in sentence.splitlines() if line.startswith("gradtool: ")]
         ended = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
         raise _FAULTS.get(done.returncode, Error)(said[-1] if said else f"gradtool ended with {ended}: {sentence[-500:]}")
-    if sentence:
-        print(sentence, file=sys.stderr)
+    said = [line for line in sentence.splitlines() if not (scratch and line.startswith(f"wrote {scratch}"))]
+    if said:
+        print(*said, sep="\n", file=sys.stderr)
     return done.stdout
 
 
@@ -85,11 +87,14 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
     all codecs if it is left out. A prototype has the row `python` with its class in `params`.
     Options are the program's, with underscores: `bench("run.h5", ["topk:ratio=0.01", "powersgd:rank=4"], network="10gbe",
     nodes=32, timeout=2)`. `gradtool bench --help` lists them, `gradtool list columns` says what the columns mean. With `csv=`
-    the table is written to that file, too.
+    the table is written to that file, too. `rows.attrs["printed"]` is what the program prints, and with `advise=True` `rows.attrs["advice"]` what to
+    take on each network, as in the record of `--json`.
 
-    >>> rows = bench("datasets/lenet5-fashion-mnist.h5", "bf16", timeout=0.2)
+    >>> rows = bench("datasets/lenet5-fashion-mnist.h5", "bf16", timeout=0.2, network="wan", nodes=16, advise=True)
     >>> float(rows[rows.codec == "bf16"].payload_ratio.mean().round(2))
     2.0
+    >>> rows.attrs["advice"][0]["network"]
+    'wan'
     """
     pandas = _pandas()
     for name in ("csv", "json"):
@@ -100,8 +105,14 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
     chosen = codec if codec is not None else codecs if codecs is not None else "all"
     with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
-        run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}))
+        if options.get("advise") and options.get("json") is None:
+            options["json"] = os.path.join(folder, "bench.json")
+        printed = run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}), scratch=folder)
         rows = pandas.read_csv(csv)
+        if options.get("advise"):
+            with open(options["json"], encoding="utf-8") as record:
+                rows.attrs["advice"] = json.load(record)["advice"]
+    rows.attrs["printed"] = printed
     for column in (name for name in rows if name.startswith("params.") and not pandas.api.types.is_numeric_dtype(rows[name])):
         rows[column] = rows[column].astype(object).map(_number, na_action="ignore")
     return rows
@@ -118,7 +129,7 @@ def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
     pandas = _pandas()
     out = options.pop("out", None)
     with tempfile.TemporaryDirectory() as folder:
-        run("analyze", file, *_arguments({**options, "out": folder}))
+        run("analyze", file, *_arguments({**options, "out": folder}), scratch=folder)
         names = [name for name in sorted(os.listdir(folder)) if name.endswith(".csv")]
         tables = {name[:-len(".csv")]: pandas.read_csv(os.path.join(folder, name)) for name in names}
         if out is not None:
