@@ -174,7 +174,9 @@ bool RecordedTimes::apply(ResultRow& row) const {
   const bool shards = row.op == Collective::all_gather;
   const PhaseSummary encode = times(recorded->encode, elements / (shards ? ranks : 1.0));
   const bool gathers = decodes_every_rank(row) && !row.inner;
-  const PhaseSummary decode = times(recorded->decode, elements * (gathers ? ranks : 1.0));
+  const PhaseSummary decode = times(recorded->decode, elements * (gathers                  ? ranks
+                                                                  : decodes_own_shard(row) ? 1.0 / ranks
+                                                                                           : 1.0));
   set_times(row, encode, decode);
   row.processor = recorded->processor;
   row.device = recorded->device;
@@ -216,7 +218,9 @@ MemoryFloor memory_floor(const ResultRow& row, double cache) {
   // In two levels what is kept is a shard's, and a method that has not begun keeps nothing: both are left out of what
   // is needed at least.
   if (!row.reached || row.inner) passes = {.reads = passes.reads};
-  const double payloads = decodes_every_rank(row) ? row.measured_ranks : 1.0;
+  const double payloads = decodes_every_rank(row)  ? row.measured_ranks
+                          : decodes_own_shard(row) ? 1.0 / row.measured_ranks
+                                                   : 1.0;
   return {.encode = passes.encode_bytes(encoded, read_beside(row, passes, cache)) + payload,
           .decode = payloads * payload + written + divided,
           .decode_fixed = written + divided};

@@ -33,11 +33,14 @@ CollectiveCost cost_of_call(const CollectiveUse& use, const Network& net, double
   const double m = std::ceil(p / g);               // machines
   const bool best = net.library == Library::best;
   switch (use.kind) {
-    case CollectiveUse::Kind::all_reduce:
+    case CollectiveUse::Kind::all_reduce: {
       if (!best) return library_all_reduce(net, p, bytes);
+      if (g <= 1.0) return best_all_reduce(net.link, m, bytes);
       // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
-      return (g > 1.0 ? all_gather(net.inner, g, bytes / g) * 2.0 : CollectiveCost{}) +
-             best_all_reduce(net.link, m, bytes);
+      const CollectiveCost shares = all_gather(net.inner, g, bytes / g) * 2.0 + best_all_reduce(net.link, m, bytes);
+      const CollectiveCost wholes = doubling(net, p, bytes);
+      return wholes.seconds < shares.seconds ? wholes : shares;
+    }
     case CollectiveUse::Kind::all_gather:
       return best ? gather(net, m, g, bytes) : library_all_gather(net, p, bytes);
     case CollectiveUse::Kind::shard_gather:
@@ -54,8 +57,8 @@ CollectiveCost cost_of_call(const CollectiveUse& use, const Network& net, double
       if (p <= 1.0 || measured <= 1.0) return {};
       const bool all = use.kind == CollectiveUse::Kind::all_to_all;
       const double messages = all ? p - 1.0 : (p - 1.0) / (measured - 1.0);
-      // gloo has all messages of an all-to-all under way at once (gloo/alltoall.cc).
-      const double waits = latencies_of_message(net) * (all && net.library == Library::gloo ? 1.0 : messages);
+      // gloo has all messages of an all-to-all under way at once (gloo/alltoall.cc), and so has the best.
+      const double waits = latencies_of_message(net) * (all && (best || net.library == Library::gloo) ? 1.0 : messages);
       const double sent = bytes * (p - 1.0) / p / ((measured - 1.0) / measured);
       const double across = (p - g) / (p - 1.0);  // share of a rank's partners on other machines
       return {waits * (across * net.link.alpha + (1.0 - across) * net.inner.alpha) + g * sent * across / net.link.beta +

@@ -45,21 +45,21 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
 
 /// Seconds that a step's collectives take among p ranks, and bytes that one rank sends, by the alpha-beta model. For
 /// Library::best, whose latencies are those of the best known algorithms (library.hpp has the other libraries):
-///   all-reduce of S: the smaller of recursive halving and doubling, 2 ceil(log2 p) alpha + 2(p-1)/p S / beta, and
-///     recursive doubling, ceil(log2 p) (alpha + S / beta) (Thakur et al. 2005), for the mean size of its calls; its
-///     bytes count as those of a ring;
+///   all-reduce of S: best_all_reduce() for the mean size of its calls; its bytes count as those of a ring;
 ///   all-gather of parts s: recursive doubling, ceil(log2 p) alpha + (p-1) s / beta;
 ///   reduce-scatter of S: recursive halving, ceil(log2 p) alpha + (p-1)/p S / beta;
 ///   broadcast of S: ceil(log2 p) alpha + S / beta;
-///   all-to-all of S, own part included: (p-1) alpha + (p-1)/p S / beta; S stays as on `measured_ranks` ranks;
-///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled as an all-to-all, (p-1)/p and p-1;
+///   all-to-all of S, own part included: all messages under way at once, alpha + (p-1)/p S / beta; S stays as on
+///     `measured_ranks` ranks;
+///   exchange: bytes and messages counted on `measured_ranks` ranks, scaled with (p-1)/p and p-1, one after the other;
 ///   gather of shards: an all-gather of parts that shrink as 1/p;
 ///   hop on a ring: as an exchange, but of all ranks of a machine only one sends across.
 /// What is used inside machines of `node` ranks (CollectiveUse) is among these, over `inner` where a machine of the
 /// network has all of them; what is used across is among the machines, each rank having its share of the machine's
 /// link. Where `node` does not divide the ranks, machines are counted as fractions. With two levels of the network the
 /// ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a reduce-scatter
-/// inside, an all-reduce of the shares across, an all-gather inside.
+/// inside, an all-reduce of the shares across, an all-gather inside; or recursive doubling of the whole, if that is
+/// faster.
 struct ModelledStep {
   double seconds = 0.0;
   double wire_bytes = 0.0;                      ///< sent by one rank

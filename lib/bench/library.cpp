@@ -62,19 +62,6 @@ CollectiveCost gloo_phase(const Network& network, double p, double bytes) {
   return two_under_way(Places{network, p}.slowest(network), (p - 1.0) * segments / p, bytes / segments);
 }
 
-/// Recursive doubling. Ranks beyond the largest power of two are folded in before and told after.
-CollectiveCost doubling(const Network& network, double p, double bytes) {
-  const Places places{network, p};
-  const double q = largest_power_of_two(p);
-  const double inside = std::min(std::log2(q), std::floor(std::log2(places.on_each) + 1e-9));
-  const double waits = latencies_of_message(network);
-  // All ranks of a machine send across at the same time.
-  const double across = waits * network.link.alpha + places.on_each * bytes / network.link.beta;
-  const double near = inside > 0.0 ? waits * network.inner.alpha + bytes / network.inner.beta : 0.0;
-  const double folded = q < p ? 2.0 * (places.machines > 1.0 ? across : near) : 0.0;
-  return {inside * near + (std::log2(q) - inside) * across + folded, std::log2(q) + (q < p ? 1.0 : 0.0)};
-}
-
 /// NCCL's rings pass a piece on as soon as it is there, and go through every machine once.
 CollectiveCost nccl_ring(const Network& network, double p, double bytes) {
   const Places places{network, p};
@@ -127,12 +114,25 @@ double steps_of_doubling(double p) {
   return p <= 1.0 ? 0.0 : std::ceil(std::log2(p) - 1e-9);
 }
 
+CollectiveCost doubling(const Network& network, double p, double bytes) {
+  const Places places{network, p};
+  const double q = largest_power_of_two(p);
+  const double inside = std::min(std::log2(q), std::floor(std::log2(places.on_each) + 1e-9));
+  const double waits = latencies_of_message(network);
+  // All ranks of a machine send across at the same time.
+  const double across = waits * network.link.alpha + places.on_each * bytes / network.link.beta;
+  const double near = inside > 0.0 ? waits * network.inner.alpha + bytes / network.inner.beta : 0.0;
+  const double folded = q < p ? 2.0 * (places.machines > 1.0 ? across : near) : 0.0;
+  return {inside * near + (std::log2(q) - inside) * across + folded, std::log2(q) + (q < p ? 1.0 : 0.0)};
+}
+
 CollectiveCost best_all_reduce(const Link& link, double p, double bytes) {
   if (p <= 1.0) return {};
   const double steps = steps_of_doubling(p), whole = steps + (is_power_of_two(p) ? 0.0 : 1.0);
   const CollectiveCost halving{2.0 * steps * link.alpha + 2.0 * (p - 1.0) / p * bytes / link.beta, 2.0 * steps};
-  const CollectiveCost doubling{whole * (link.alpha + bytes / link.beta), whole};
-  return doubling.seconds < halving.seconds ? doubling : halving;
+  const CollectiveCost wholes{whole * (link.alpha + bytes / link.beta), whole};
+  const CollectiveCost gathering{steps * link.alpha + (p - 1.0) * bytes / link.beta, steps};
+  return std::min({halving, wholes, gathering}, [](auto& a, auto& b) { return a.seconds < b.seconds; });
 }
 
 CollectiveCost ring_or_tree(const Link& link, double p, double bytes) {

@@ -74,9 +74,12 @@ struct CollectiveCost {
 [[nodiscard]] bool sums_by_doubling(const Network& network, double bytes);
 /// ceil(log2 p), also where p is a fraction; 0 up to 1.
 [[nodiscard]] double steps_of_doubling(double p);
-/// The smaller one of recursive halving and doubling, 2 ceil(log2 p) a + 2(p-1)/p S/b (Thakur et al. 2005), and
-/// recursive doubling of the whole vector, ceil(log2 p) (a + S/b), where p is no power of two with one step more, on
-/// one link.
+/// Recursive doubling of the whole vector, first inside machines. Ranks beyond the largest power of two are folded in
+/// before and told after.
+[[nodiscard]] CollectiveCost doubling(const Network& network, double p, double bytes);
+/// The smallest one, on one link, of recursive halving and doubling, 2 ceil(log2 p) a + 2(p-1)/p S/b (Thakur et al.
+/// 2005); recursive doubling of the whole vector, ceil(log2 p) (a + S/b), where p is no power of two with one step
+/// more; and an all-gather of all vectors, which every rank adds, ceil(log2 p) a + (p-1) S/b.
 [[nodiscard]] CollectiveCost best_all_reduce(const Link& link, double p, double bytes);
 /// The smaller one of ring and pipelined double tree, on one link.
 [[nodiscard]] CollectiveCost ring_or_tree(const Link& link, double p, double bytes);

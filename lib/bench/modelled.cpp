@@ -69,17 +69,18 @@ ResultRow modelled_row(const ResultRow& replayed, const Network& network, int ma
     const double growing = measured.inner ? share(across, all) : 1.0;
     return 1.0 - growing + growing * grows;
   };
+  // In an all-gather a rank encodes its shard and in some reduce-scatters it decodes it; that shrinks as ranks grow.
+  const double shrinks = static_cast<double>(measured.ranks) / ranks;
+  const double encodes = measured.op == Collective::all_gather ? shrinks : 1.0;
   // A gated unit is decoded by a division, however many ranks there are.
   const auto decodes_unit = [&](const UnitProfile& unit) {
-    return unit.gated ? 1.0 : decodes(unit.decode_across, unit.decode);
+    return decodes_own_shard(measured) ? shrinks : unit.gated ? 1.0 : decodes(unit.decode_across, unit.decode);
   };
   double before = 0.0, after = 0.0;
   for (const UnitProfile& unit : measured.units) {
     before += unit.decode;
     after += unit.decode * decodes_unit(unit);
   }
-  // In an all-gather a rank encodes its shard, which shrinks as ranks grow.
-  const double encodes = measured.op == Collective::all_gather ? static_cast<double>(measured.ranks) / ranks : 1.0;
   ResultRow row = measured;
   row.network = network;
   row.comm = "model";
@@ -168,6 +169,10 @@ void set_modelled_times(ResultRow& row) {
 bool decodes_every_rank(const ResultRow& row) {
   return row.op == Collective::all_reduce && row.scheme == Scheme::gather &&
          row.codec.descriptor->aggregation != Aggregation::none;
+}
+
+bool decodes_own_shard(const ResultRow& row) {
+  return row.op == Collective::reduce_scatter && (row.scheme == Scheme::sum || row.codec.name() == "none");
 }
 
 double modelled_iteration(const ResultRow& row, double compute, Overlap overlap) {

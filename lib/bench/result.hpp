@@ -81,6 +81,7 @@ struct ResultRow {
   std::string baseline_dtype = "f32";  ///< in which `none` reduces them, or "mixed"
   double baseline_bytes = 4.0;         ///< of an element in that type, mean over elements
   std::string quantity = "gradient";   ///< what is replayed, one of schema::kQuantities
+  bool averaged = false;               ///< the ranks' gradients are all the same: errors of their mean say nothing
   std::uint64_t seed = 0;
   Timing timing = Timing::isolated;
   int pipeline = 1;                     ///< chunks of a unit that overlap
@@ -234,6 +235,8 @@ struct ModelSetting {
 };
 /// Whether a rank decodes every rank's payload, so that its decoding grows with the ranks.
 [[nodiscard]] bool decodes_every_rank(const ResultRow& row);
+/// Whether a rank decodes, or divides, nothing but its shard of a sum, which shrinks as ranks grow.
+[[nodiscard]] bool decodes_own_shard(const ResultRow& row);
 /// Adds, for every network and number of machines, a modelled row for every measured isolated row that has been timed:
 /// measured encode and decode times, counted bytes, and between them the collectives' times by the alpha-beta model
 /// (cost_model.hpp), unit by unit. `ranks` becomes machines x ranks of a machine. A gather decodes every rank's
@@ -287,8 +290,9 @@ void set_verdicts(std::span<ResultRow> rows);
 
 /// The codec as --codec takes it, with the parameters that were given.
 [[nodiscard]] std::string spec_of(const ResultRow& row);
-/// The name under which a row stands in tables for people: the same, and the way where it is not the one that the codec
-/// takes by itself, as in "nvfp4 by alltoall".
+/// The way where it is not the one that the codec takes by itself, as in " by alltoall"; else empty.
+[[nodiscard]] std::string way_words(const ResultRow& row);
+/// The name under which a row stands in tables for people: the codec and the way, as in "nvfp4 by alltoall".
 [[nodiscard]] std::string short_name(const ResultRow& row);
 /// Whether the codec took the scheme that it takes by itself.
 [[nodiscard]] bool takes_own_scheme(const ResultRow& row);

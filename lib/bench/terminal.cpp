@@ -227,9 +227,13 @@ bool takes_own_scheme(const ResultRow& row) {
          row.scheme == resolve(Scheme::automatic, row.codec);
 }
 
-std::string short_name(const ResultRow& row) {
-  return spec_of(row) + (takes_own_scheme(row) ? "" : fmt::format(" by {}", name_of(row.scheme))) +
+std::string way_words(const ResultRow& row) {
+  return (takes_own_scheme(row) ? "" : fmt::format(" by {}", name_of(row.scheme))) +
          (row.inner ? " in two levels" : "");
+}
+
+std::string short_name(const ResultRow& row) {
+  return spec_of(row) + way_words(row);
 }
 
 std::optional<double> ratio_of_codec(const ResultRow& row, std::span<const ResultRow> rows) {
@@ -368,7 +372,7 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
   for (const ResultRow* row : lines) {
     const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
     if (several_cuts && first_of_cut) heading(row->granularity + ":");
-    if (!row->reached && (first_of_cut || before->reached)) heading("not at work (warm-up or gate=):");
+    if (!row->reached && (first_of_cut || before->reached)) heading("not at work:");
     before = row;
     const bool is_taken = taken != nullptr && same_codec(*row, *taken) && row->granularity == taken->granularity;
     inks.push_back(is_taken                        ? std::optional{Ink::taken}

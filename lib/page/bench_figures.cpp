@@ -391,9 +391,9 @@ class BenchCharts {
     const auto add_row = [&](const std::string& place, const ResultRow& row, const Table& from, std::size_t at_row) {
       const auto at = [&](const char* column) { return cell_at(from, at_row, column); };
       const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
-      table.add({place, model_.name(row), codec_label(row, model_.measured), at("params"), at("wire_bytes_per_rank"),
-                 at("payload_bytes"), at("payload_ratio"), at("nmse"), at("cumulative_nmse"), judged, at(judged),
-                 shown_as(model_.name(row))});
+      table.add({place, model_.name(row), codec_label(row, model_.measured) + way_words(row), at("params"),
+                 at("wire_bytes_per_rank"), at("payload_bytes"), at("payload_ratio"), at("nmse"), at("cumulative_nmse"),
+                 judged, at(judged), shown_as(model_.name(row))});
     };
     for (std::size_t i = 0; i < model_.modelled.size(); ++i) {
       const ResultRow& row = model_.modelled[i];
@@ -452,7 +452,7 @@ class BenchCharts {
       const bool known = interval.high > interval.low;
       const char* judged = delays(row.codec) ? "cumulative_nmse" : "nmse";
       if (row.codec.name() != "noop") {
-        time.add({place, model_.name(row), codec_label(row, model_.measured),
+        time.add({place, model_.name(row), codec_label(row, model_.measured) + way_words(row),
                   cell_at(model_.modelled_cells, i, "params"), judged_seconds(row) * model_.unit.per_second,
                   known ? Cell{interval.low * model_.unit.per_second} : Cell{},
                   known ? Cell{interval.high * model_.unit.per_second} : Cell{}, judged,

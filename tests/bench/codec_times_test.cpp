@@ -165,7 +165,7 @@ TEST(MemoryFloor, BaselinesAndShardsMoveLess) {
   shard.op = Collective::all_gather;
   EXPECT_EQ(memory_floor(shard).encode, kElements + 1000.0) << "a quarter of the elements";
   shard.op = Collective::reduce_scatter;
-  EXPECT_EQ(memory_floor(shard).decode, kElements + 1000.0);
+  EXPECT_EQ(memory_floor(shard).decode, kElements + 250.0) << "and a quarter of the payload";
 }
 
 TEST(MemoryFloor, UnitsBelowTheGateMoveWhatNoneMoves) {
@@ -191,6 +191,22 @@ TEST(MemoryFloor, InAGatherTheResultIsWrittenOnceHoweverManyRanks) {
   const std::vector<double> tensors;
   add_modelled(rows, {.networks = networks, .machines = machines, .tensor_bytes = tensors});
   EXPECT_NEAR(rows.at(1).decode->median, (64 * 1000.0 + 4.0 * kElements) / 2e9, 1e-15);
+}
+
+/// A rank of a reduce-scatter that adds decodes its shard: what is left on 64 ranks of that on 4 is a sixteenth.
+TEST(MemoryFloor, ShardsOfAReduceScatterShrinkAsRanksGrow) {
+  for (const char* codec : {"none", "fp16"}) {
+    ResultRow row = timed_row(codec);
+    row.op = Collective::reduce_scatter;
+    ASSERT_TRUE(CodecSpeed::parse("floor:2").apply(row));
+    std::vector<ResultRow> rows{row};
+    const std::vector<Network> networks{Network::parse("10gbe")};
+    const std::vector<int> machines{64};
+    const std::vector<double> tensors;
+    add_modelled(rows, {.networks = networks, .machines = machines, .tensor_bytes = tensors});
+    EXPECT_NEAR(rows.at(1).decode->median, memory_floor(row).decode / 16.0 / 2e9, 1e-15) << codec;
+    EXPECT_DOUBLE_EQ(rows.at(1).encode->median, row.encode->median) << codec;
+  }
 }
 
 class RecordOfATest : public testing::Test {

@@ -114,7 +114,8 @@ def check_numbers(folder, page):
         equal(row["parameters"], source["params"], "pareto_bytes parameters")
         equal(row["error"], row[row["judged_by"]], "pareto_bytes error")
     labels = {row["codec"]: row["label"] for row in page.table("pareto_bytes")}
-    assert labels["bf16"] == "bf16" and labels["topk:ratio=0.05"] == "topk:ratio=0.05" and labels["powersgd"].startswith("powersgd:rank="), labels
+    topk = {codec for codec in labels if codec.startswith("topk:ratio=0.05")}  # by one way or two
+    assert labels["bf16"] == "bf16" and topk and all(labels[codec] == codec for codec in topk) and labels["powersgd"].startswith("powersgd:rank="), labels
     judged = {row["codec"]: row["judged_by"] for row in page.table("pareto_bytes")}
     assert judged["efsignsgd"] == "cumulative_nmse" and judged["bf16"] == "nmse", judged
     phases = page.table("phases")
@@ -353,7 +354,7 @@ def check_job(folder, untraced):
     page = report(folder, folder / "traced/bench.json")
     bound, collectives = page.json["sections"][0]["job"]
     assert bound.startswith("Of a step's 420 ms (median of 2 steps in ") and bound.endswith(
-        ") 140 ms are exposed communication: no codec can gain more than 1.50 times."), bound
+        ") 140 ms are exposed communication: on that job's network no codec can gain more than 1.50 times."), bound
     assert collectives == ("The collectives of the trace: allreduce of 100 MB among 4 ranks takes 200 ms (0.75 GB/s of bus bandwidth)."), collectives
     terminal = re.sub(r"\s+", " ", (folder / "traced/bench.txt").read_text())
     assert bound in terminal and collectives in terminal, terminal
