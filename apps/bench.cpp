@@ -557,6 +557,7 @@ Subcommand add_bench(CLI::App& root) {
                   "does; status 1 on a regression")
       ->type_name("PROGRAM");
   app->add_option("--cycles", o->cycles, "Of four turns each, the baseline's first and last")
+      ->needs("--baseline")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app->add_flag("--markdown", o->markdown, "Print advice and tables as Markdown, for a pull request");

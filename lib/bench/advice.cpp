@@ -68,14 +68,15 @@ std::string computation_text(const ResultRow::Iteration& iteration) {
 /// The less there is to it, the smaller: a cast that is added up, what is gathered, what keeps a memory, several
 /// collectives of its own.
 int complexity(const ResultRow& row) {
-  const int memory = delays(row.codec) || row.codec.descriptor->memory ? 2 : 0;
+  const int memory = delays(row.codec) || row.codec.descriptor->memory ? 4 : 0;
+  const int levels = row.inner ? 1 : 0;
   switch (row.codec.descriptor->aggregation) {
     case Aggregation::sum:
-      return memory;
+      return memory + levels;
     case Aggregation::own:
-      return 4;
+      return 8 + levels;
     default:
-      return memory + 1;
+      return memory + 2 + levels;
   }
 }
 
@@ -172,7 +173,7 @@ class Advice {
   }
 
   /// Among those that surely gain, and that the fastest does not beat by its noise and by 5 %, which would be worth an
-  /// error, puts the one with the least error first; of those that err alike, the simplest.
+  /// error, puts the one with the least error first; of those that err alike, or no more than a cast, the simplest.
   void choose() {
     if (fit_.empty()) return;
     const Interval best = judged_interval(*fit_.front());
@@ -186,7 +187,7 @@ class Advice {
     alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
     if (alike.empty()) return;
     double least = std::numeric_limits<double>::infinity();
-    for (const ResultRow* row : alike) least = std::min(least, judged_error(*row));
+    for (const ResultRow* row : alike) least = std::min(least, std::max(judged_error(*row), kErrorOfCast));
     const ResultRow* chosen = nullptr;
     for (const ResultRow* row : alike) {
       if (judged_error(*row) > kAlike * least) continue;
@@ -253,7 +254,8 @@ class Advice {
     const Interval gains = gain_interval(best, *none_);
     const std::string noise = unknown_noise(best);
     if (noise.empty() && fmt::format("{:.2f}", gains.high) != fmt::format("{:.2f}", gains.low)) {
-      text += fmt::format(" ({:.2f} to {:.2f} with 95 % confidence)", gains.low, gains.high);
+      const Interval shown = text.ends_with("slower") ? Interval{1.0 / gains.high, 1.0 / gains.low} : gains;
+      text += fmt::format(" ({:.2f} to {:.2f} with 95 % confidence)", shown.low, shown.high);
     }
     text += noise;
     if (!delays(best)) {
@@ -330,7 +332,7 @@ class Advice {
       lost.push_back(fmt::format("{} ({})", name_of_row(*row), acceptance_.trials->difference_of(*row)));
     line("lost in the trial", lost);
     line("error too large", names_of(wrong_));
-    line("not judged, because still warming up, or left nothing to compress by gate=", names_of(unreached_));
+    line("not judged, because not at work (the table's remarks say why)", names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
     const auto& alone = none_->tensorwise_seconds;
     const bool buckets = std::none_of(group_.rows.begin(), group_.rows.end(),
@@ -397,8 +399,9 @@ class Advice {
                                 sentence(acceptance_.trials->words_of(*fastest)));
     }
     const std::string said =
-        !std::isfinite(error)    ? std::string{"its error of a step is not known"}
-        : !was_trained(*fastest) ? fmt::format("error of a step {:.2g}; no training here compressed such values", error)
+        !std::isfinite(error) ? std::string{"its error of a step is not known"}
+        : !was_trained(*fastest)
+            ? fmt::format("error of a step {:.2g}; the trainings here say nothing of such values", error)
         : error <= harmless_nmse()
             ? fmt::format("error of a step {:.2g}, but it has a memory, and {}: capture several phases, or try it",
                           error, why_may_grow(*fastest))
@@ -441,8 +444,13 @@ class Advice {
       const auto gains = [&](double compute) {
         return uncompressed(compute) >= kWorthwhile * modelled_iteration(*row, compute, iteration->overlap);
       };
-      double pays = 0.0, does_not = iteration->compute_seconds;
-      if (!gains(pays)) continue;
+      // A gain may begin with the computation that a codec's latencies hide behind, so 0 tells nothing of the rest.
+      constexpr int kParts = 64;
+      int part = kParts - 1;
+      while (part >= 0 && !gains(iteration->compute_seconds * part / kParts)) --part;
+      if (part < 0) continue;
+      double pays = iteration->compute_seconds * part / kParts;
+      double does_not = iteration->compute_seconds * (part + 1) / kParts;
       for (int step = 0; step < 40; ++step) {
         const double middle = 0.5 * (pays + does_not);
         (gains(middle) ? pays : does_not) = middle;
@@ -457,7 +465,9 @@ class Advice {
                        human_seconds(longest));
   }
   [[nodiscard]] std::string hopeless() const {
-    const bool is = noop_ != nullptr && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
+    // What takes no time at all has no seconds to be judged by.
+    const bool at_once = noop_ != nullptr && !noop_->iteration && noop_->total && noop_->total->median == 0.0;
+    const bool is = noop_ != nullptr && !at_once && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
     return is ? "Even sending nothing would gain less than 5 %. " : "";
   }
 
@@ -554,8 +564,10 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
       acceptance.trained && !was_trained(any)
           ? fmt::format(
                 " Without a trial, its error of a step must also be at most {:.2g}, that of a cast to bfloat16: the "
-                "trainings of reports/verdicts compressed means of gradients, and not these values.",
-                kErrorOfCast)
+                "{}.",
+                kErrorOfCast,
+                any.averaged ? "capture has the same gradients on all ranks, so errors of their mean say nothing"
+                             : "trainings of reports/verdicts compressed means of gradients, and not these values")
       : acceptance.trained
           ? fmt::format(
                 " Without a trial, its error of a step must also be at most {:.2g}: in "
@@ -571,17 +583,19 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
           "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
           "is that of the sum over the steps of a window.{}{} Only training tells whether your model learns with it.{}",
           acceptance.max_nmse, trained, tried, baseline_text(any)),
-      fmt::format("The advice rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
-                  "reduced by {}, and a model of the network with {} (--library).{}{}{}",
-                  processor_text(any),
-                  any.codec_times == CodecTimes::floor
-                      ? "as if codecs did no more than read and write their memory once: at best"
-                      : "on another processor codecs take another time",
-                  any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any),
-                  iterations_text(any), any.granularity, collectives_text(any), levels_text(any), phases_text(any),
-                  any.iteration ? computation_text(*any.iteration)
-                                : " Times are of the gradients alone: --compute-ms adds the computation that they "
-                                  "can hide behind.")};
+      fmt::format(
+          "The advice rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
+          "reduced by {}, and a model of the network with {} (--library).{}{}{}",
+          processor_text(any),
+          any.codec_times == CodecTimes::floor
+              ? "as if codecs did no more than read and write their memory once: at best"
+              : "on another processor codecs take another time",
+          any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any), iterations_text(any),
+          any.granularity, collectives_text(any), levels_text(any), phases_text(any),
+          any.iteration ? computation_text(*any.iteration)
+          : any.op == Collective::all_reduce || any.op == Collective::reduce_scatter
+              ? " Times are of the gradients alone: --compute-ms adds the computation that they can hide behind."
+              : fmt::format(" Times are of the {} alone.", name_of(any.op)))};
 }
 
 }  // namespace gradtool

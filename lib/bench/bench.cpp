@@ -84,7 +84,8 @@ class Bench {
     }
     for (auto& cut : in_.cuts) {
       if (!in_.values_remark.empty()) cut.remark = joined(cut.remark, in_.values_remark);
-      if (in_.known.averaged()) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
+      cut.averaged = in_.known.averaged();
+      if (cut.averaged) cut.remark = joined(cut.remark, "the workers' gradients are averaged already");
     }
   }
 

@@ -49,7 +49,11 @@ int wanted_ranks(const BenchOptions& options, const ReplayDevice& device, const 
   if (!device.across_processes) return options.ranks;
   if (options.ranks > 0 && options.ranks != place.size) {
     throw Error{Fault::usage,
-                fmt::format("--ranks {} but {} processes were started; leave --ranks out", options.ranks, place.size)};
+                fmt::format("--ranks {} but {} process{} started; leave --ranks out{}", options.ranks, place.size,
+                            place.size == 1 ? " was" : "es were",
+                            place.size == 1 ? fmt::format(", and start {}: mpirun -n {} gradtool bench ...",
+                                                          options.ranks, options.ranks)
+                                            : "")};
   }
   return place.size;
 }
@@ -125,8 +129,12 @@ class Opening {
     }
     if (in_.ranks == 1 && !options_.networks.empty()) {
       throw Error{Fault::usage,
-                  "--network needs a replay of 2 ranks at least: between fewer, no collective can be counted. Capture "
-                  "with --workers 2 or more, or in Python with micro_batches_as_workers=True"};
+                  fmt::format("--network needs a replay of 2 ranks at least: between fewer, no collective can be "
+                              "counted. {}",
+                              in_.device.across_processes && in_.sources.front()->workers() > 1
+                                  ? "Start several processes: mpirun -n 2 gradtool bench ..."
+                                  : "Capture with --workers 2 or more, or in Python with "
+                                    "micro_batches_as_workers=True")};
     }
     if (options_.sizes.empty()) {
       if (sums() && !in_.weights && WeightedGradients::needed(*in_.sources.front())) {

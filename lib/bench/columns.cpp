@@ -129,6 +129,8 @@ std::vector<ResultColumn> make_columns() {
   c.add("dtype", "of the gradients as captured", &ResultRow::dtype);
   c.add("quantity", "what is replayed: gradient, pseudo_gradient, weight, weight_delta or activation",
         &ResultRow::quantity);
+  c.add("averaged", "true where the ranks' gradients are all the same, so that errors of their mean say nothing",
+        &ResultRow::averaged);
   c.add("seed", "of the random draws", from_here([](Row r) { return seed_cell(r.seed); }));
   c.add("network", "name of the network, for modelled rows", [](Row r) { return from(r.network, &Network::name); });
   c.add("alpha_us", "latency of a message in that network",
@@ -190,9 +192,11 @@ std::vector<ResultColumn> make_columns() {
   c.add("repeated", "share of datagrams that repeat one, of the worst rank; udp alone",
         [](Row r) { return from(r.packets, &PacketShares::repeated); });
   c.add("bits_per_element", "8 payload_bytes / elements", &ResultRow::bits_per_element);
-  c.add("wire_bytes_inside", "of wire_bytes_per_rank, what is sent inside machines, in two levels",
+  c.add("wire_bytes_inside",
+        "of wire_bytes_per_rank, what is sent inside machines, in two levels; units below a gate go in one",
         [](Row r) { return r.level_node > 1 ? from(r.bytes, &Bytes::wire_inside) : Cell{}; });
-  c.add("wire_bytes_across", "of wire_bytes_per_rank, what is sent between machines, in two levels",
+  c.add("wire_bytes_across",
+        "of wire_bytes_per_rank, what is sent between machines, in two levels; units below a gate go in one",
         [](Row r) { return r.level_node > 1 ? from(r.bytes, &Bytes::wire_across) : Cell{}; });
   c.add("nmse", "sum (x-y)^2 / sum x^2, x the exact mean over ranks, y the result, over all steps",
         [](Row r) { return from(r.errors, &ErrorSums::nmse); });

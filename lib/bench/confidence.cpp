@@ -35,7 +35,8 @@ double step_error(const ResultRow& row) {
 }
 
 bool was_trained(const ResultRow& row) {
-  return row.quantity == "gradient" && (row.op == Collective::all_reduce || row.op == Collective::reduce_scatter);
+  return row.quantity == "gradient" && !row.averaged &&
+         (row.op == Collective::all_reduce || row.op == Collective::reduce_scatter);
 }
 
 std::string_view why_may_grow(const ResultRow& row) {
@@ -64,10 +65,15 @@ std::string ground_of(const ResultRow& row) {
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
   if (error <= harmless_nmse() && may_grow(row))
     return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
-  if (!was_trained(row))
+  if (!was_trained(row)) {
+    const std::string_view same = row.averaged ? "the capture has the same gradients on all ranks" : "";
+    if (error <= kErrorOfCast)
+      return fmt::format("{}: it errs no more than a cast to bfloat16{}{}", word,
+                         row.averaged ? "; " : ", in which jobs send such values", same);
     return fmt::format("{}: {}", word,
-                       error <= kErrorOfCast ? "it errs no more than a cast to bfloat16, in which jobs send such values"
-                                             : "the trainings behind this advice compressed means of gradients alone");
+                       row.averaged ? fmt::format("{}, so its error says nothing of means", same)
+                                    : "the trainings behind this advice compressed means of gradients alone");
+  }
   if (error >= lost) return fmt::format("{}: {}", word, evidence(error));
   return fmt::format("{}: none of {} trainings with an error of a step below {:.3g} lost more than a point of accuracy",
                      word, trained_arms_up_to(std::nextafter(lost, 0.0)).arms, lost);

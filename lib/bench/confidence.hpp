@@ -20,7 +20,8 @@ namespace gradtool {
 inline constexpr double kErrorOfCast = 2e-5;
 
 /// Whether a row is about what the trainings of reports/verdicts compressed, means of gradients. They say nothing of
-/// weights, activations or pseudo-gradients, nor of values that are gathered or exchanged.
+/// weights, activations or pseudo-gradients, nor of values that are gathered or exchanged, nor of gradients that are
+/// the same on all ranks.
 [[nodiscard]] bool was_trained(const ResultRow& row);
 
 /// Why a codec with a memory is not judged by the row's errors: they are those of one phase of the training, or gaps

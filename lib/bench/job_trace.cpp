@@ -293,7 +293,8 @@ JobTrace read_trace(const std::string& path) {
 
 std::string JobTrace::words() const {
   return fmt::format(
-      "Of a step's {} ({}{} in {}) {} are exposed communication: no codec can gain more than {:.2f} times",
+      "Of a step's {} ({}{} in {}) {} are exposed communication: on that job's network no codec can gain more than "
+      "{:.2f} times",
       human_seconds(step_seconds), steps == 1 ? "one step" : "median of ",
       steps == 1 ? "" : fmt::format("{} steps", steps), file, human_seconds(exposed_seconds), most_gain());
 }

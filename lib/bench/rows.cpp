@@ -200,6 +200,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
   row.dtype = dtype_of(cut.source, tensor);
   set_baseline(cut, row);
   row.quantity = cut.source.info().quantity;
+  row.averaged = cut.averaged;
   row.timing = m.timing;
   if (row.received()) return row;            // made elsewhere, in a way that is not known here
   row.scheme = options_.scheme_for(m.spec);  // as asked for where the codec cannot ride it: that row is skipped

@@ -27,6 +27,7 @@ struct BenchCut {
   TensorChoice selection = {};
   std::vector<Unit> units = {};
   std::uint64_t elements = 0;                ///< of all units
+  bool averaged = false;                     ///< as in ResultRow
   std::string remark = {};                   ///< for rows that cover all tensors
   const BackwardTiming* backward = nullptr;  ///< where the file says when gradients are ready
 };

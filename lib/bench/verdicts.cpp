@@ -96,6 +96,17 @@ class BreakEven {
   std::array<double, kGrid> saved_{};
 };
 
+/// How far the time of encoding and decoding may lie below and above its median with 95 % confidence; 0 where that is
+/// not known.
+Interval codec_time(const ResultRow& row) {
+  Interval away{0.0, 0.0};
+  for (const auto* phase : {&row.encode, &row.decode}) {
+    away.low += (*phase)->median - (*phase)->low.value_or((*phase)->median);
+    away.high += (*phase)->high.value_or((*phase)->median) - (*phase)->median;
+  }
+  return away;
+}
+
 void set_breakeven(ResultRow& row, const ResultRow& none) {
   for (const ResultRow* each : {static_cast<const ResultRow*>(&row), &none}) {
     if (each->units.empty() || !each->encode || !each->decode) return;
@@ -107,8 +118,10 @@ void set_breakeven(ResultRow& row, const ResultRow& none) {
   row.verdict.breakeven_gbit_s = range.to;
   row.verdict.breakeven_from = range.from;
   if (!row.encode->low || !row.decode->low) return;
-  row.verdict.breakeven_low = breakeven.at(*row.encode->high + *row.decode->high - base).to;
-  row.verdict.breakeven_high = breakeven.at(*row.encode->low + *row.decode->low - base).to;
+  const Interval own = codec_time(row), plain = codec_time(none);
+  const double extra = row.encode->median + row.decode->median - base;
+  row.verdict.breakeven_low = breakeven.at(extra + std::hypot(own.high, plain.low)).to;
+  row.verdict.breakeven_high = breakeven.at(extra - std::hypot(own.low, plain.high)).to;
 }
 
 /// Empty where a time is missing or 0.

@@ -229,6 +229,7 @@ ResultRow result_row(const RowReader& cells) {
       row.baseline_bytes = *raw / static_cast<double>(row.elements);
   }
   if (const std::string quantity = cells.text("quantity"); !quantity.empty()) row.quantity = quantity;
+  row.averaged = cells.text("averaged") == "true";
   row.timing = cells.text("timing") == "concurrent" ? Timing::concurrent : Timing::isolated;
   row.pipeline = cells.count("pipeline");
   row.all_reduce = cells.text("all_reduce");

@@ -294,9 +294,21 @@ TEST_F(Advice, TakesOnlyCastsOfWhatNoTrainingCompressed) {
   for (ResultRow& row : rows_) row.op = Collective::all_reduce, row.quantity = "pseudo_gradient";
   rows_.pop_back();
   text = advice(Acceptance{});
-  EXPECT_TRUE(says(text, "stay uncompressed.") && says(text, "no training here compressed such values")) << text;
+  EXPECT_TRUE(says(text, "stay uncompressed.") && says(text, "the trainings here say nothing of such values")) << text;
   EXPECT_FALSE(says(text, "gradtool.trial")) << "which would try something else: " << text;
   EXPECT_TRUE(says(advice(0.1), "take int8. ")) << "a limit that is given is taken at its word";
+}
+
+/// Such a capture has lost what differs between ranks, and with it what the error of a mean would be.
+TEST_F(Advice, VouchesForNoErrorBetweenRanksThatHaveTheSameGradients) {
+  add({.codec = "int8", .ms = 40.0, .error = 0.0001});
+  add({.codec = "bf16", .ms = 60.0, .error = 0.000003});
+  for (ResultRow& row : rows_) row.averaged = true;
+  const std::string text = advice(Acceptance{});
+  EXPECT_TRUE(says(text, "take bf16. ")) << text;
+  EXPECT_TRUE(says(text, "Sure: it errs no more than a cast to bfloat16; the capture has the same gradients on all"));
+  EXPECT_TRUE(says(text, "the capture has the same gradients on all ranks, so errors of their mean say nothing."));
+  EXPECT_FALSE(says(text, "none of")) << text;
 }
 
 TEST_F(Advice, TakesAnExactCodecWhereNothingMayErr) {
@@ -394,6 +406,12 @@ TEST_F(Advice, SaysOnceWhatIsTheSameWithAndWithoutTheCodec) {
   EXPECT_TRUE(says(text, "Even sending nothing would gain less than 5 %.")) << text;
 }
 
+TEST_F(Advice, DoesNotCallWhatTakesNoTimeHopeless) {
+  add({.codec = "topk", .ms = 50.0, .error = 0.9});
+  add({.codec = "noop", .ms = 0.0, .error = 1.0});
+  EXPECT_TRUE(says(advice(), "stay uncompressed.") && !says(advice(), "Even sending nothing")) << advice();
+}
+
 TEST_F(Advice, SaysOnceATimeThatNoiseAloneMakesWorthATry) {
   add({.codec = "fp16", .ms = 100.01, .spread = 20.0, .error = 0.001});
   add_iterations(99.97);
@@ -463,6 +481,15 @@ TEST_F(Advice, LeavesAnOpenQuestionOpenThoughASlowerCodecErrsLess) {
   add({.codec = "int8", .ms = 93.0, .spread = 3.0, .error = 0.02});
   add({.codec = "bf16", .ms = 96.5, .spread = 1.0, .error = 0.001});
   EXPECT_TRUE(says(advice(), "int8 or uncompressed, too close to call.")) << advice();
+}
+
+/// A cast of shards that machines have added errs less than one of all gradients, by what no training would notice.
+TEST_F(Advice, TakesOneLevelWhereTwoErrLessByLessThanACast) {
+  add({.codec = "bf16", .ms = 50.0, .error = 9e-6});
+  add({.codec = "bf16", .ms = 51.0, .error = 6e-6}).inner = parse_codec("none");
+  EXPECT_TRUE(says(advice(), "take bf16. ")) << advice();
+  rows_.back().total = PhaseSummary{.median = 40e-3, .low = 40e-3, .high = 40e-3};
+  EXPECT_TRUE(says(advice(), "take bf16 in two levels.")) << advice();
 }
 
 TEST_F(Advice, TakesTheSimplestAmongThoseThatErrAlike) {
@@ -537,8 +564,7 @@ TEST_F(Advice, LeavesOutMethodsThatWereNotAtWork) {
   add({.codec = "dgc", .ms = 5.0, .error = 0.0}).reached = false;
   add({.codec = "fp16", .ms = 50.0, .error = 0.001});
   EXPECT_TRUE(says(advice(), "take fp16.")) << advice();
-  EXPECT_TRUE(says(advice(), "not judged, because still warming up, or left nothing to compress by gate=: dgc."))
-      << advice();
+  EXPECT_TRUE(says(advice(), "not judged, because not at work (the table's remarks say why): dgc.")) << advice();
 }
 
 TEST_F(Advice, SaysWhatBucketingAloneGains) {

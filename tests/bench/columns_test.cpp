@@ -140,10 +140,11 @@ TEST(Columns, AreEmptyForWhatARowDoesNotHave) {
   row.message = "no tensor has only finite values";
   row.granularity = "model";
   const std::set<std::string> known{
-      "schema_version", "run_id",   "status",     "message",     "codec",    "params",     "aggregation",
-      "file",           "model",    "tensor",     "granularity", "elements", "first_step", "ranks",
-      "last_step",      "comm",     "device",     "threads",     "dtype",    "seed",       "time_source",
-      "timing",         "pipeline", "all_reduce", "raw_bytes",   "op",       "quantity",   "baseline_dtype"};
+      "schema_version", "run_id", "status",      "message",        "codec",       "params",
+      "aggregation",    "file",   "model",       "tensor",         "granularity", "elements",
+      "first_step",     "ranks",  "last_step",   "comm",           "device",      "threads",
+      "dtype",          "seed",   "time_source", "timing",         "pipeline",    "all_reduce",
+      "raw_bytes",      "op",     "quantity",    "baseline_dtype", "averaged"};
   for (const auto& column : bench_columns()) {
     const bool empty = std::holds_alternative<std::monostate>(column.cell(row));
     EXPECT_EQ(empty, !known.contains(column.name)) << column.name;

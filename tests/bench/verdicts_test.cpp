@@ -152,6 +152,13 @@ TEST_F(Verdicts, BreakEvenMovesWithTheNoiseOfTheCodecsTimes) {
   EXPECT_NEAR(verdict(1).breakeven_gbit_s.value(), 40.0, 1e-9);
   EXPECT_NEAR(verdict(1).breakeven_low.value(), 20.0, 1e-9);
   EXPECT_NEAR(verdict(1).breakeven_high.value(), 50.0, 1e-9);
+
+  // The codec takes 100 us, 20 less or 100 more; what it is compared with 0, or 75 more: as independent errors add up.
+  rows_[0].decode->low = 0.0;
+  rows_[0].decode->high = 75e-6;
+  set_verdicts(rows_);
+  EXPECT_NEAR(verdict(1).breakeven_low.value(), 20.0, 1e-9);
+  EXPECT_NEAR(verdict(1).breakeven_high.value(), 4000.0 / (100.0 - std::hypot(20.0, 75.0)), 1e-9);
 }
 
 TEST_F(Verdicts, GranularitiesAreComparedEachWithItsOwnBaseline) {

@@ -200,7 +200,7 @@ class IwpReducer final : public CountingReducer<S> {
   [[nodiscard]] View<const float, S> residual() const override { return accumulated_; }
   [[nodiscard]] bool reached() const override { return !without_weight_; }
   [[nodiscard]] std::string note() const override {
-    return without_weight_ ? "no weights of some tensors or all: importance is the accumulated magnitude" : "";
+    return without_weight_ ? "weights are missing (--with weight): importance is the accumulated magnitude" : "";
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }

@@ -127,7 +127,7 @@ class OkTopkReducer final : public CountingReducer<S> {
     return step_ <= warmup_ && step_ > 0 ? "no step was compressed: all of them are warm-up" : "";
   }
   [[nodiscard]] std::vector<Tally> tallies() const override {
-    return {{"values that a rank selected, where the ratio asks for 100 %", static_cast<double>(selected_),
+    return {{"values that a rank selected, of as many as the ratio asks for", static_cast<double>(selected_),
              static_cast<double>(wanted_)}};
   }
 
