@@ -24,7 +24,8 @@ ERRORS = ["nmse", "snr_db", "cosine", "relative_bias", "max_abs_error", "sign_ag
 SAME = ["status", "file", "model", "tensor", "granularity", "elements", "first_step", "last_step", "ranks", "dtype", "quantity", "op", "raw_bytes",
         "baseline_dtype", *ERRORS]
 # All that a row of --received may have: what it is about, and its errors.
-FILLED = {*SAME, "schema_version", "run_id", "codec", "params", "params.file", "time_source", "timing", "pipeline", "worst_window_first_step"}
+FILLED = {*SAME, "schema_version", "run_id", "codec", "params", "params.file", "time_source", "timing", "pipeline", "worst_window_first_step",
+          "averaged"}
 
 
 def write(path, values, iterations=ITERATIONS, names=None):

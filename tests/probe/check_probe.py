@@ -60,10 +60,11 @@ def check_file(path, ranks, comm, name):
         assert abs(row["busbw_gbit_s"] / row["algbw_gbit_s"] - factor.get(row["collective"], (p - 1) / p)) < 1e-9, row
         log = (p - 1).bit_length()
         modelled = {"sendrecv": alpha + 8 * size / beta, "broadcast": log * alpha + 8 * size / beta,
-                    "all_reduce": min(2 * log * alpha + 2 * (p - 1) / p * 8 * size / beta, (log + (p & (p - 1) != 0)) * (alpha + 8 * size / beta)),
+                    "all_reduce": min(2 * log * alpha + 2 * (p - 1) / p * 8 * size / beta, (log + (p & (p - 1) != 0)) * (alpha + 8 * size / beta),
+                                      log * alpha + (p - 1) * 8 * size / beta),
                     "all_gather": log * alpha + (p - 1) / p * 8 * size / beta,
                     "reduce_scatter": log * alpha + (p - 1) / p * 8 * size / beta,
-                    "all_to_all": (p - 1) * alpha + (p - 1) / p * 8 * size / beta}
+                    "all_to_all": alpha + (p - 1) / p * 8 * size / beta}
         expected = modelled.get(row["collective"].removesuffix("_ring"))
         assert expected is None or abs(row["modelled_us"] / expected - 1) < 1e-4, (row, expected)
         assert abs(row["modelled_us"] / time_us - 1 - row["modelled_off"]) < 1e-6
