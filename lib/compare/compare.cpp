@@ -98,32 +98,31 @@ std::vector<Row> measured_rows(const Table& table) {
   return rows;
 }
 
-/// The label of a row: it has the parameters only if another row of the run has the same codec with others.
-/// `with_timing`: where the run has both timings; phases tell them apart as well.
+/// The label of a row among the rows of both runs: it has the parameters, and the way, in which another row of the same
+/// codec differs. `with_timing`: where a run has both timings; phases tell them apart as well.
 std::string label_of(const std::vector<Row>& rows, const Row& row, bool with_timing = true) {
   const auto& parts = row.key.parts;
-  std::string label = parts[0];
-  for (const Row& other : rows) {
-    if (other.index == row.index || other.key.parts != parts) continue;
-    std::vector<std::string> own;
-    for (const auto& [name, value] : row.key.parameters) {
-      const auto same = other.key.parameters.find(name);
-      if (same == other.key.parameters.end() || same->second != value) own.push_back(fmt::format("{}={}", name, value));
-    }
-    label += fmt::format(":{}", joined(own, ","));
-    break;
+  const auto any = [&](auto differs) { return std::any_of(rows.begin(), rows.end(), differs); };
+  std::vector<std::string> own;
+  for (const auto& [name, value] : row.key.parameters) {
+    if (any([&](const Row& other) {
+          const auto same = other.key.parameters.find(name);
+          return other.key.parts[0] == parts[0] && same != other.key.parameters.end() && same->second != value;
+        }))
+      own.push_back(fmt::format("{}={}", name, value));
   }
+  std::string label = parts[0] + (own.empty() ? "" : ":") + joined(own, ",");
   const auto varies = [&](std::size_t part) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [&](const Row& other) { return other.key.parts[part] != parts[part]; });
+    return any([&](const Row& other) { return other.key.parts[part] != parts[part]; });
   };
+  if (any([&](const Row& other) { return other.key.parts[0] == parts[0] && other.key.parts[1] != parts[1]; }))
+    label += " by " + parts[1];
   if (parts[2] != "all") label += " " + parts[2];
   if (varies(3)) label += " " + parts[3];
   if (varies(5)) label += " " + parts[5] + " ranks";
-  const auto other_seed = [&](const Row& other) {
-    return !other.key.parts[6].empty() && other.key.parts[6] != parts[6];
-  };
-  if (!parts[6].empty() && std::any_of(rows.begin(), rows.end(), other_seed)) label += " seed " + parts[6];
+  if (!parts[6].empty() &&
+      any([&](const Row& other) { return !other.key.parts[6].empty() && other.key.parts[6] != parts[6]; }))
+    label += " seed " + parts[6];
   if (with_timing && varies(7)) label += " " + parts[7];
   if (parts[8] != "1") label += " pipelined";
   return label;
@@ -269,6 +268,17 @@ std::string other_capture(const BenchRun& a, const BenchRun& b) {
                      words(b));
 }
 
+/// "comm is threads in A and mpi in B": what makes other times, and no other bytes.
+std::string other_setting(const BenchRun& a, const BenchRun& b) {
+  std::vector<std::string> found;
+  for (const char* column : {"comm", "device", "threads"}) {
+    if (a.table.rows().empty() || b.table.rows().empty()) continue;
+    const std::string x = text_at(a.table, 0, column), y = text_at(b.table, 0, column);
+    if (!x.empty() && !y.empty() && x != y) found.push_back(fmt::format("{} is {} in A and {} in B", column, x, y));
+  }
+  return joined(found, ", ");
+}
+
 }  // namespace
 
 std::string_view name_of(TimeVerdict verdict) {
@@ -293,10 +303,13 @@ bool Comparison::regression() const {
 Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptions& options) {
   Comparison out;
   const auto rows_a = measured_rows(a.table), rows_b = measured_rows(b.table);
+  std::vector<Row> both = rows_a;
+  both.insert(both.end(), rows_b.begin(), rows_b.end());
   const auto version = [](const BenchRun& run) {
     return run.table.rows().empty() ? std::string{} : text_at(run.table, 0, "schema_version");
   };
   out.other_capture = other_capture(a, b);
+  out.other_setting = other_setting(a, b);
   out.versions_differ = version(a) != version(b);
   std::set<std::size_t> taken;
   std::mt19937_64 random{1};
@@ -304,7 +317,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
     const auto partner = std::find_if(rows_b.begin(), rows_b.end(), [&](const Row& other) {
       return !taken.contains(other.index) && row.key.matches(other.key);
     });
-    const std::string label = label_of(rows_a, row);
+    const std::string label = label_of(both, row);
     if (partner == rows_b.end()) {
       out.only_a.push_back(label);
       continue;
@@ -320,7 +333,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
         out.changed.push_back({label, promise.column, x, y});
     }
     if (!options.times) continue;
-    const std::string short_label = label_of(rows_a, row, false);
+    const std::string short_label = label_of(both, row, false);
     for (std::size_t phase = 0; phase < kPhases.size(); ++phase) {
       // Phases are told apart where ranks take turns; where all run at once only the whole is a time of its own.
       if ((text_at(a.table, row.index, "timing") == "concurrent") != (phase == 3)) continue;
@@ -330,7 +343,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
     }
   }
   for (const Row& row : rows_b) {
-    if (!taken.contains(row.index)) out.only_b.push_back(label_of(rows_b, row));
+    if (!taken.contains(row.index)) out.only_b.push_back(label_of(both, row));
   }
   judge(out.times, options.margin);
   return out;

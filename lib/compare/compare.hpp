@@ -66,6 +66,7 @@ struct Comparison {
   std::vector<std::string> only_a, only_b;  ///< rows without a partner
   std::size_t rows = 0;                     ///< of both runs
   std::string other_capture = {};           ///< what tells that B is of another capture than A; empty: nothing does
+  std::string other_setting = {};           ///< what makes B's times others than A's, as another communicator
   bool versions_differ = false;             ///< of the table's schema: then payload bytes and what follows are left out
 
   /// B is worse, or is not the same where it must be: a byte or an error changed, a row is gone, a time is slower.
@@ -85,7 +86,8 @@ struct Comparison {
 /// a microsecond in both are left out. Modelled rows follow from the measured ones and are left out.
 [[nodiscard]] Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptions& options);
 
-/// For people, at most 80 characters wide: counts, then every difference, and with `all` also what is the same.
+/// For people: counts, then every difference, and with `all` also what is the same. Names in the table are cut behind
+/// 26 characters.
 [[nodiscard]] std::string to_text(const Comparison& comparison, bool all);
 /// The comparison as Markdown, for a pull request.
 [[nodiscard]] std::string to_markdown(const Comparison& comparison, bool all);

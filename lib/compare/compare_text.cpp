@@ -25,6 +25,8 @@ std::size_t count(const Comparison& comparison, TimeVerdict verdict) {
 std::string change_of(const TimeDifference& time) {
   const auto percent = [](double ratio) { return fmt::format("{:+.1f}", 100.0 * (ratio - 1.0)); };
   if (!time.interval) return percent(time.ratio) + " %, noise not known";
+  if (time.ratio >= 2.0)
+    return fmt::format("{:.2f} times ({:.2f} to {:.2f})", time.ratio, time.interval->low, time.interval->high);
   return fmt::format("{} % ({} to {})", percent(time.ratio), percent(time.interval->low), percent(time.interval->high));
 }
 
@@ -72,6 +74,7 @@ Json json_list(const std::vector<std::string>& rows) {
 
 std::string to_text(const Comparison& c, bool all) {
   std::string out = c.other_capture.empty() ? "" : wrapped(fmt::format("The runs are of {}.", c.other_capture), 80);
+  if (!c.other_setting.empty()) out += wrapped(fmt::format("Times are of two settings: {}.", c.other_setting), 80);
   out +=
       fmt::format("{} rows of both: bytes and errors {}\n{}\n", c.rows,
                   c.changed.empty() ? "are the same" : fmt::format("differ in {} cells", c.changed.size()), counts(c));
@@ -82,8 +85,7 @@ std::string to_text(const Comparison& c, bool all) {
   for (const auto& row : c.only_b) out += fmt::format("NEW      {}\n", row);
   std::vector<std::vector<std::string>> cells;
   for (const TimeDifference* time : shown_times(c, all)) {
-    const std::string name = time->row.size() > 19 ? time->row.substr(0, 16) + "..." : time->row;
-    cells.push_back({std::string{name_of(time->verdict)}, name, time->phase, human_seconds(time->a),
+    cells.push_back({std::string{name_of(time->verdict)}, time->row, time->phase, human_seconds(time->a),
                      human_seconds(time->b), change_of(*time)});
   }
   if (!cells.empty()) {
@@ -95,6 +97,7 @@ std::string to_text(const Comparison& c, bool all) {
 
 std::string to_markdown(const Comparison& c, bool all) {
   std::string out = c.other_capture.empty() ? "" : fmt::format("The runs are of {}.\n\n", c.other_capture);
+  if (!c.other_setting.empty()) out += fmt::format("Times are of two settings: {}.\n\n", c.other_setting);
   out +=
       fmt::format("**{}**: {} rows of both, bytes and errors {}; {}.\n", verdict_of(c), c.rows,
                   c.changed.empty() ? "are the same" : fmt::format("differ in {} cells", c.changed.size()), counts(c));
@@ -125,6 +128,7 @@ Json to_json(const Comparison& c, const CompareOptions& options) {
   out["margin"] = options.margin;
   out["tolerance"] = options.tolerance;
   out["other_capture"] = c.other_capture.empty() ? Json{} : Json(c.other_capture);
+  out["other_setting"] = c.other_setting.empty() ? Json{} : Json(c.other_setting);
   out["rows"] = c.rows;
   out["changed"] = Json::array();
   for (const auto& d : c.changed)

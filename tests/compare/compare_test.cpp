@@ -47,6 +47,7 @@ BenchRun planted(const Planted& p) {
                      {"pipeline", ""},
                      {"op", ""},
                      {"quantity", ""},
+                     {"comm", ""},
                      {"payload_bytes", ""},
                      {"wire_bytes_per_rank", ""},
                      {"nmse", ""},
@@ -81,6 +82,7 @@ BenchRun planted(const Planted& p) {
                    i(1),
                    std::string{"all-reduce"},
                    std::string{"gradient"},
+                   std::string{"threads"},
                    i(500),
                    i(1500),
                    0.25,
@@ -135,7 +137,8 @@ TEST(Compare, MatchesParametersThatBothVersionsKnow) {
   b.table.set(1, "params", std::string{"ratio=0.01,index=auto"});
   EXPECT_THAT(compare_runs(a, b, {}).only_a, IsEmpty());
   b.table.set(1, "params", std::string{"ratio=0.1"});
-  EXPECT_THAT(compare_runs(a, b, {}).only_a, ElementsAre("topk"));
+  EXPECT_THAT(compare_runs(a, b, {}).only_a, ElementsAre("topk:ratio=0.01"));
+  EXPECT_THAT(compare_runs(a, b, {}).only_b, ElementsAre("topk:ratio=0.1"));
   b = planted({});
   for (std::size_t row = 0; row < 3; ++row) b.table.set(row, "schema_version", std::int64_t{1});
   b.table.set(1, "payload_bytes", std::int64_t{1});  // of rank 0 in version 1
@@ -153,6 +156,24 @@ TEST(Compare, TellsWhatWasReplayedAndByWhichCollective) {
     b.table.set(1, column, std::string{});  // of a version that knew no other
     EXPECT_THAT(compare_runs(a, b, {}).only_a, IsEmpty()) << column;
   }
+}
+
+TEST(Compare, SaysWhatMakesOtherTimes) {
+  const BenchRun a = planted({});
+  BenchRun b = planted({});
+  EXPECT_EQ(compare_runs(a, b, {}).other_setting, "");
+  for (std::size_t row = 0; row < b.table.rows().size(); ++row) b.table.set(row, "comm", std::string{"mpi"});
+  const Comparison c = compare_runs(a, b, {});
+  EXPECT_EQ(c.other_setting, "comm is threads in A and mpi in B");
+  EXPECT_NE(to_text(c, false).find("Times are of two settings: comm is threads in A and mpi in B."), std::string::npos);
+  EXPECT_FALSE(c.regression());
+}
+
+TEST(Compare, NamesTheWayOfACodecThatTookTwo) {
+  BenchRun a = planted({});
+  BenchRun b = planted({});
+  b.table.set(1, "aggregation", std::string{"alltoall"});
+  EXPECT_THAT(compare_runs(a, b, {}).only_b, ElementsAre("topk by alltoall"));
 }
 
 /// At most one in twenty comparisons of a program with itself may find anything, and 5 % more time for encoding must be
