@@ -284,7 +284,10 @@ class Advice {
                                      [&](auto* row) { return judged_error(best) <= judged_error(*row); });
       text += fmt::format("As fast within 5 % or their noise: {}{}; {} {}. ", joined(names, ", "),
                           rivals_.size() > names.size() ? " and others" : "", name,
-                          least ? "has the smallest error of them" : "is the simplest with an error about as small");
+                          least ? "has the smallest error of them"
+                          : judged_error(best) <= kErrorOfCast
+                              ? "is as simple as any that errs no more than a cast to bfloat16"
+                              : "is the simplest with an error about as small");
     }
     text += needs_trial();
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();

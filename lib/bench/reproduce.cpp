@@ -137,10 +137,16 @@ std::string hook_remarks(const ResultRow& row, const ResultRow& none) {
   const double there = judged_seconds(sent_by_hook(none)) / judged_seconds(hooked);
   constexpr double kMuchLess = 0.95;
   if (there >= kMuchLess * modelled) return text;
-  return text + fmt::format(
-                    "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not "
-                    "{:.2f} times (--library hook).",
-                    name_of(hooked.network->under_hook), there, modelled);
+  const std::string name = row.codec.name();
+  const std::string_view under = name_of(hooked.network->under_hook);
+  text += fmt::format(
+      "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not {:.2f} times "
+      "(--library hook).",
+      under, there, modelled);
+  if ((name == "bf16" || name == "fp16") && takes_own_scheme(row))
+    text += fmt::format(" PyTorch's own {}_compress_hook leaves the sum to {}, as --library {} models it.", name, under,
+                        under);
+  return text;
 }
 
 }  // namespace gradtool

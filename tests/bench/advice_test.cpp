@@ -483,6 +483,12 @@ TEST_F(Advice, LeavesAnOpenQuestionOpenThoughASlowerCodecErrsLess) {
   EXPECT_TRUE(says(advice(), "int8 or uncompressed, too close to call.")) << advice();
 }
 
+TEST_F(Advice, TakesTheFasterOfTwoCasts) {
+  add({.codec = "bf16", .ms = 50.0, .error = 9e-6});
+  add({.codec = "fp16", .ms = 51.0, .error = 1e-7});
+  EXPECT_TRUE(says(advice(), "fp16; bf16 is as simple as any that errs no more than a cast to bfloat16.")) << advice();
+}
+
 /// A cast of shards that machines have added errs less than one of all gradients, by what no training would notice.
 TEST_F(Advice, TakesOneLevelWhereTwoErrLessByLessThanACast) {
   add({.codec = "bf16", .ms = 50.0, .error = 9e-6});
@@ -626,6 +632,26 @@ TEST_F(Advice, NamesTheCommandAndTheHookOfWhatItTakes) {
   EXPECT_FALSE(says(advise(rows_, 0.1).answer, "Again")) << "a record does not say what it was made with";
   EXPECT_FALSE(says(said.answer, "The advice rests on")) << "that stands behind the tables";
   EXPECT_TRUE(says(said.reasons, "The advice rests on"));
+}
+
+/// The hook's rings wait for 2(p-1) messages with either. PyTorch's own hook of a cast leaves the sum to the library.
+TEST_F(Advice, SaysWhereTheHookGainsLessAndWhichOneOfPyTorchDoesNot) {
+  ResultRow none = rows_.front(), row = add({.codec = "bf16", .ms = 50.0, .error = 1e-5}, 16);
+  none.ranks = 16;
+  for (ResultRow* each : {&none, &row}) {
+    each->bytes.emplace();
+    each->encode = each->decode = PhaseSummary{.median = 0.0};
+    each->units.resize(1);
+    add_use(each->units[0].uses, "all_reduce_f32", each == &none ? 2e5 : 1e5);
+  }
+  EXPECT_TRUE(says(hook_remarks(row, none), "The hook sends by rings over gloo, where this is 1."))
+      << hook_remarks(row, none);
+  EXPECT_TRUE(says(hook_remarks(row, none),
+                   "and not 2.00 times (--library hook). PyTorch's own bf16_compress_hook leaves the sum to gloo, as "
+                   "--library gloo models it."))
+      << hook_remarks(row, none);
+  row.codec = parse_codec("int8");
+  EXPECT_TRUE(says(hook_remarks(row, none), "(--library hook).") && !says(hook_remarks(row, none), "PyTorch's own"));
 }
 
 TEST_F(Advice, NamesWhereTheCommandRuns) {

@@ -71,7 +71,9 @@ class QgzReducer final : public CountingReducer<S> {
   void visit_state(StateVisitor& visitor) override { visitor.values("residual", residual_); }
   [[nodiscard]] View<const float, S> residual() const override { return residual_; }
   [[nodiscard]] std::string note() const override {
-    return ranks_ > asked_ && asked_ > 1 && nodes_ == 1 ? "node does not divide the ranks: one level" : "";
+    if (nodes_ > 1 || asked_ <= 1) return "";
+    return ranks_ > asked_ ? "node does not divide the ranks: one level"
+                           : "node has all ranks: one level, also where more are modelled";
   }
 
   /// The encoded gradient, what arrives in a node, what arrives from other nodes, all last payloads, and the codecs'
