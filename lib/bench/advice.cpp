@@ -287,7 +287,7 @@ class Advice {
                           least ? "has the smallest error of them"
                           : judged_error(best) <= kErrorOfCast
                               ? "is as simple as any that errs no more than a cast to bfloat16"
-                              : "is the simplest with an error about as small");
+                              : "is as simple as any with an error about as small");
     }
     text += needs_trial();
     if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();
@@ -321,13 +321,13 @@ class Advice {
                                    human_seconds(judged_seconds(*row)), step_error(*row),
                                    own_verdict(*row, acceptance_) ? ", undecided in the trial" : ""));
     }
-    line(was_trained(*none_) ? "after a trial in a training" : "after a training with it", trials);
+    line(may_be_tried(*none_) ? "after a trial in a training" : "after a training with it", trials);
     std::vector<const ResultRow*> little;
     const auto tried = after_trial();
     std::set_difference(untrained_.begin(), untrained_.end(), tried.begin(), tried.end(), std::back_inserter(little),
                         [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
     line("would need a trial and gain less than 5 % on the answer",
-         was_trained(*none_) ? names_of(little) : std::vector<std::string>{});
+         may_be_tried(*none_) ? names_of(little) : std::vector<std::string>{});
     line("also faster than uncompressed", faster);
     line("slower than uncompressed", slower);
     std::vector<std::string> lost;
@@ -409,7 +409,7 @@ class Advice {
             ? fmt::format("error of a step {:.2g}, but it has a memory, and {}: capture several phases, or try it",
                           error, why_may_grow(*fastest))
             : fmt::format("error of a step {:.2g}: {}", error, evidence(error));
-    if (!was_trained(*fastest))
+    if (!may_be_tried(*fastest))
       return text + fmt::format("Faster, but not without a training: {} ({}). ", faster, said);
     return text + fmt::format(
                       "Faster, but not without a trial (docs/trial.md): {} ({}): gradtool.trial(train, [\"{}\"], "
@@ -569,8 +569,9 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                 " Without a trial, its error of a step must also be at most {:.2g}, that of a cast to bfloat16: the "
                 "{}.",
                 kErrorOfCast,
-                any.averaged ? "capture has the same gradients on all ranks, so errors of their mean say nothing"
-                             : "trainings of reports/verdicts compressed means of gradients, and not these values")
+                any.averaged
+                    ? "capture has gradients that were averaged over the ranks, so errors of their mean say nothing"
+                    : "trainings of reports/verdicts compressed means of gradients, and not these values")
       : acceptance.trained
           ? fmt::format(
                 " Without a trial, its error of a step must also be at most {:.2g}: in "

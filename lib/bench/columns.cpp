@@ -129,7 +129,8 @@ std::vector<ResultColumn> make_columns() {
   c.add("dtype", "of the gradients as captured", &ResultRow::dtype);
   c.add("quantity", "what is replayed: gradient, pseudo_gradient, weight, weight_delta or activation",
         &ResultRow::quantity);
-  c.add("averaged", "true where the ranks' gradients are all the same, so that errors of their mean say nothing",
+  c.add("averaged",
+        "true where gradients were averaged over the ranks before, so that errors of their mean say nothing",
         &ResultRow::averaged);
   c.add("seed", "of the random draws", from_here([](Row r) { return seed_cell(r.seed); }));
   c.add("network", "name of the network, for modelled rows", [](Row r) { return from(r.network, &Network::name); });
@@ -263,7 +264,7 @@ std::vector<ResultColumn> make_columns() {
   c.add("breakeven_from_gbit_s",
         "speed above which it does so: 0 but where the codec sends more bytes in fewer messages, or computes less",
         [](Row r) { return r.verdict.breakeven_from; });
-  c.add("breakeven_low_gbit_s", "where it lies with 95 % confidence of the codec's times, from here",
+  c.add("breakeven_low_gbit_s", "where it lies with 95 % confidence of the times of both, from here",
         [](Row r) { return r.verdict.breakeven_low; });
   c.add("breakeven_high_gbit_s", "and to here", [](Row r) { return r.verdict.breakeven_high; });
   c.add("pareto",

@@ -34,9 +34,12 @@ double step_error(const ResultRow& row) {
   return delays(row) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
 }
 
+bool may_be_tried(const ResultRow& row) {
+  return row.quantity == "gradient" && (row.op == Collective::all_reduce || row.op == Collective::reduce_scatter);
+}
+
 bool was_trained(const ResultRow& row) {
-  return row.quantity == "gradient" && !row.averaged &&
-         (row.op == Collective::all_reduce || row.op == Collective::reduce_scatter);
+  return may_be_tried(row) && !row.averaged;
 }
 
 std::string_view why_may_grow(const ResultRow& row) {
@@ -66,7 +69,7 @@ std::string ground_of(const ResultRow& row) {
   if (error <= harmless_nmse() && may_grow(row))
     return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
   if (!was_trained(row)) {
-    const std::string_view same = row.averaged ? "the capture has the same gradients on all ranks" : "";
+    const std::string_view same = row.averaged ? "the capture has gradients that were averaged over the ranks" : "";
     if (error <= kErrorOfCast)
       return fmt::format("{}: it errs no more than a cast to bfloat16{}{}", word,
                          row.averaged ? "; " : ", in which jobs send such values", same);

@@ -24,6 +24,9 @@ inline constexpr double kErrorOfCast = 2e-5;
 /// the same on all ranks.
 [[nodiscard]] bool was_trained(const ResultRow& row);
 
+/// Whether gradtool.trial, which averages gradients, tries what the row is about.
+[[nodiscard]] bool may_be_tried(const ResultRow& row);
+
 /// Why a codec with a memory is not judged by the row's errors: they are those of one phase of the training, or gaps
 /// between captured iterations hide what is kept.
 [[nodiscard]] std::string_view why_may_grow(const ResultRow& row);

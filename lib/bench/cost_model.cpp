@@ -38,8 +38,8 @@ CollectiveCost cost_of_call(const CollectiveUse& use, const Network& net, double
       if (g <= 1.0) return best_all_reduce(net.link, m, bytes);
       // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
       const CollectiveCost shares = all_gather(net.inner, g, bytes / g) * 2.0 + best_all_reduce(net.link, m, bytes);
-      const CollectiveCost wholes = doubling(net, p, bytes);
-      return wholes.seconds < shares.seconds ? wholes : shares;
+      return std::min({shares, doubling(net, p, bytes), gather(net, m, g, bytes)},
+                      [](auto& a, auto& b) { return a.seconds < b.seconds; });
     }
     case CollectiveUse::Kind::all_gather:
       return best ? gather(net, m, g, bytes) : library_all_gather(net, p, bytes);

@@ -58,8 +58,8 @@ void add_use(CollectiveUses& uses, std::string_view call, double bytes, bool sha
 /// network has all of them; what is used across is among the machines, each rank having its share of the machine's
 /// link. Where `node` does not divide the ranks, machines are counted as fractions. With two levels of the network the
 /// ranks of a machine first combine over `inner`, and share the machine's link: an all-reduce is a reduce-scatter
-/// inside, an all-reduce of the shares across, an all-gather inside; or recursive doubling of the whole, if that is
-/// faster.
+/// inside, an all-reduce of the shares across, an all-gather inside; or, if that is faster,
+/// recursive doubling of the whole, or an all-gather of wholes.
 struct ModelledStep {
   double seconds = 0.0;
   double wire_bytes = 0.0;                      ///< sent by one rank

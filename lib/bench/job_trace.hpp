@@ -29,10 +29,10 @@ struct JobTrace {
   double compute_seconds = 0.0, compute_low = 0.0, compute_high = 0.0;
   std::vector<TracedCollective> collectives;  ///< what takes most of the time first
 
-  /// No codec makes a step shorter by more than this.
+  /// On the job's network no codec makes a step shorter by more than this.
   [[nodiscard]] double most_gain() const { return step_seconds / compute_seconds; }
-  /// "Of a step's 412 ms (median of 10 in rank0.json) 130 ms are exposed communication: no codec can gain more than
-  /// 1.46 times"
+  /// "Of a step's 412 ms (median of 10 in rank0.json) 130 ms are exposed communication: on that job's network no
+  /// codec can gain more than 1.46 times"
   [[nodiscard]] std::string words() const;
   /// "The collectives of the trace: allreduce of 26.6 MB among 2 ranks takes 2.64 ms (10.1 GB/s of bus bandwidth),
   /// ...", or that the trace has no sizes.

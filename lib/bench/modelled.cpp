@@ -72,9 +72,10 @@ ResultRow modelled_row(const ResultRow& replayed, const Network& network, int ma
   // In an all-gather a rank encodes its shard and in some reduce-scatters it decodes it; that shrinks as ranks grow.
   const double shrinks = static_cast<double>(measured.ranks) / ranks;
   const double encodes = measured.op == Collective::all_gather ? shrinks : 1.0;
-  // A gated unit is decoded by a division, however many ranks there are.
+  // A gated unit is decoded as one of `none`, by a division.
   const auto decodes_unit = [&](const UnitProfile& unit) {
-    return decodes_own_shard(measured) ? shrinks : unit.gated ? 1.0 : decodes(unit.decode_across, unit.decode);
+    if (decodes_own_shard(measured) || (unit.gated && measured.op == Collective::reduce_scatter)) return shrinks;
+    return unit.gated ? 1.0 : decodes(unit.decode_across, unit.decode);
   };
   double before = 0.0, after = 0.0;
   for (const UnitProfile& unit : measured.units) {
@@ -172,7 +173,8 @@ bool decodes_every_rank(const ResultRow& row) {
 }
 
 bool decodes_own_shard(const ResultRow& row) {
-  return row.op == Collective::reduce_scatter && (row.scheme == Scheme::sum || row.codec.name() == "none");
+  return row.op == Collective::reduce_scatter &&
+         (row.scheme == Scheme::sum || row.codec.name() == "none" || row.codec.name() == "noop");
 }
 
 double modelled_iteration(const ResultRow& row, double compute, Overlap overlap) {

@@ -81,7 +81,7 @@ struct ResultRow {
   std::string baseline_dtype = "f32";  ///< in which `none` reduces them, or "mixed"
   double baseline_bytes = 4.0;         ///< of an element in that type, mean over elements
   std::string quantity = "gradient";   ///< what is replayed, one of schema::kQuantities
-  bool averaged = false;               ///< the ranks' gradients are all the same: errors of their mean say nothing
+  bool averaged = false;               ///< over the ranks before, so that errors of their mean say nothing
   std::uint64_t seed = 0;
   Timing timing = Timing::isolated;
   int pipeline = 1;                     ///< chunks of a unit that overlap
@@ -141,7 +141,7 @@ struct ResultRow {
   struct Verdict {
     std::optional<double> speedup_vs_none, headroom_vs_noop, iteration_speedup_vs_none;
     /// The speeds of networks on which the row takes less time than none: up to, and from; and the former at the ends
-    /// of the interval of the codec's times.
+    /// of the interval of the times of both.
     std::optional<double> breakeven_gbit_s, breakeven_from, breakeven_low, breakeven_high;
     std::optional<bool> pareto;
   };

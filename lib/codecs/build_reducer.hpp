@@ -25,7 +25,7 @@ std::unique_ptr<Reducer<S>> build_reducer(const CodecSpec& spec, std::shared_ptr
       return descriptor.gpu.reducer(setup);
     }
   }
-  if (descriptor.aggregation == Aggregation::none) return std::make_unique<SilentReducer<S>>();
+  if (descriptor.aggregation == Aggregation::none) return std::make_unique<SilentReducer<S>>(op);
   const bool coded = op != Collective::all_to_all && (scheme == Scheme::alltoall || scheme == Scheme::hop);
   if (descriptor.name == "none" && !coded) return std::make_unique<DenseReducer<S>>(n, ranks, op);
   const Feedback keeps = spec.feedback();

@@ -118,20 +118,26 @@ class BelowGate final : public Uncompressed {
   [[nodiscard]] std::string note() const override { return "units below the gate went uncompressed"; }
 };
 
-/// Sends nothing; the result is zero.
+/// Sends nothing; the result, of a reduce-scatter this rank's shard, is zero.
 template <Space S>
 class SilentReducer final : public Reducer<S> {
  public:
+  explicit SilentReducer(Collective op) : op_{op} {}
   [[nodiscard]] std::size_t workspace_bytes() const override { return 0; }
-  void reduce(Communicator<S>& /*comm*/, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
+  void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& /*context*/, View<std::byte, S> /*workspace*/, PhaseClock<S>& clock) override {
     in_phase(clock, Phase::encode, queue, [] {});
     in_phase(clock, Phase::communicate, queue, [] {});
-    in_phase(clock, Phase::decode, queue, [&] { fill_zero(queue, gradient); });
+    const Segment mine = op_ == Collective::reduce_scatter ? ring_segment(gradient.size(), comm.rank(), comm.size())
+                                                           : Segment{0, gradient.size()};
+    in_phase(clock, Phase::decode, queue, [&] { fill_zero(queue, gradient.part(mine.first, mine.count)); });
   }
   void reset(Queue<S> /*queue*/) override {}
   [[nodiscard]] std::uint64_t payload_bytes() const override { return 0; }
   [[nodiscard]] std::uint64_t values_sent(Queue<S> /*queue*/) const override { return 0; }
+
+ private:
+  Collective op_;
 };
 
 /// All-gather the payloads, then decode all of them. A method whose result is not the mean of what the payloads decode

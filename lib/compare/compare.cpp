@@ -98,35 +98,44 @@ std::vector<Row> measured_rows(const Table& table) {
   return rows;
 }
 
-/// The label of a row among the rows of both runs: it has the parameters, and the way, in which another row of the same
-/// codec differs. `with_timing`: where a run has both timings; phases tell them apart as well.
-std::string label_of(const std::vector<Row>& rows, const Row& row, bool with_timing = true) {
-  const auto& parts = row.key.parts;
-  const auto any = [&](auto differs) { return std::any_of(rows.begin(), rows.end(), differs); };
-  std::vector<std::string> own;
-  for (const auto& [name, value] : row.key.parameters) {
-    if (any([&](const Row& other) {
-          const auto same = other.key.parameters.find(name);
-          return other.key.parts[0] == parts[0] && same != other.key.parameters.end() && same->second != value;
-        }))
-      own.push_back(fmt::format("{}={}", name, value));
+/// Labels of rows, among those of both runs: with the parameters, and the way, in which rows of the codec differ.
+class Labels {
+ public:
+  explicit Labels(const std::vector<Row>& rows) {
+    for (const Row& row : rows) {
+      const auto& parts = row.key.parts;
+      for (std::size_t part = 0; part < parts.size(); ++part) {
+        if (!parts[part].empty()) parts_[part].insert(parts[part]);
+      }
+      ways_[parts[0]].insert(parts[1]);
+      for (const auto& [name, value] : row.key.parameters) parameters_[parts[0]][name].insert(value);
+    }
   }
-  std::string label = parts[0] + (own.empty() ? "" : ":") + joined(own, ",");
-  const auto varies = [&](std::size_t part) {
-    return any([&](const Row& other) { return other.key.parts[part] != parts[part]; });
-  };
-  if (any([&](const Row& other) { return other.key.parts[0] == parts[0] && other.key.parts[1] != parts[1]; }))
-    label += " by " + parts[1];
-  if (parts[2] != "all") label += " " + parts[2];
-  if (varies(3)) label += " " + parts[3];
-  if (varies(5)) label += " " + parts[5] + " ranks";
-  if (!parts[6].empty() &&
-      any([&](const Row& other) { return !other.key.parts[6].empty() && other.key.parts[6] != parts[6]; }))
-    label += " seed " + parts[6];
-  if (with_timing && varies(7)) label += " " + parts[7];
-  if (parts[8] != "1") label += " pipelined";
-  return label;
-}
+
+  /// `with_timing`: where a run has both timings; phases tell them apart as well.
+  [[nodiscard]] std::string of(const Row& row, bool with_timing = true) const {
+    const auto& parts = row.key.parts;
+    std::vector<std::string> own;
+    for (const auto& [name, value] : row.key.parameters) {
+      if (parameters_.at(parts[0]).at(name).size() > 1) own.push_back(fmt::format("{}={}", name, value));
+    }
+    std::string label = parts[0] + (own.empty() ? "" : ":") + joined(own, ",");
+    const auto varies = [this](std::size_t part) { return parts_.contains(part) && parts_.at(part).size() > 1; };
+    if (ways_.at(parts[0]).size() > 1) label += " by " + parts[1];
+    if (parts[2] != "all") label += " " + parts[2];
+    if (varies(3)) label += " " + parts[3];
+    if (varies(5)) label += " " + parts[5] + " ranks";
+    if (varies(6) && !parts[6].empty()) label += " seed " + parts[6];
+    if (with_timing && varies(7)) label += " " + parts[7];
+    if (parts[8] != "1") label += " pipelined";
+    return label;
+  }
+
+ private:
+  std::map<std::size_t, std::set<std::string>> parts_;
+  std::map<std::string, std::set<std::string>> ways_;
+  std::map<std::string, std::map<std::string, std::set<std::string>>> parameters_;
+};
 
 bool same_cell(const Cell& a, const Cell& b, double tolerance) {
   const auto number = [](const Cell& cell) -> std::optional<double> {
@@ -305,11 +314,12 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
   const auto rows_a = measured_rows(a.table), rows_b = measured_rows(b.table);
   std::vector<Row> both = rows_a;
   both.insert(both.end(), rows_b.begin(), rows_b.end());
+  const Labels labels{both};
   const auto version = [](const BenchRun& run) {
     return run.table.rows().empty() ? std::string{} : text_at(run.table, 0, "schema_version");
   };
   out.other_capture = other_capture(a, b);
-  out.other_setting = other_setting(a, b);
+  if (options.times) out.other_setting = other_setting(a, b);
   out.versions_differ = version(a) != version(b);
   std::set<std::size_t> taken;
   std::mt19937_64 random{1};
@@ -317,7 +327,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
     const auto partner = std::find_if(rows_b.begin(), rows_b.end(), [&](const Row& other) {
       return !taken.contains(other.index) && row.key.matches(other.key);
     });
-    const std::string label = label_of(both, row);
+    const std::string label = labels.of(row);
     if (partner == rows_b.end()) {
       out.only_a.push_back(label);
       continue;
@@ -333,7 +343,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
         out.changed.push_back({label, promise.column, x, y});
     }
     if (!options.times) continue;
-    const std::string short_label = label_of(both, row, false);
+    const std::string short_label = labels.of(row, false);
     for (std::size_t phase = 0; phase < kPhases.size(); ++phase) {
       // Phases are told apart where ranks take turns; where all run at once only the whole is a time of its own.
       if ((text_at(a.table, row.index, "timing") == "concurrent") != (phase == 3)) continue;
@@ -343,7 +353,7 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
     }
   }
   for (const Row& row : rows_b) {
-    if (!taken.contains(row.index)) out.only_b.push_back(label_of(both, row));
+    if (!taken.contains(row.index)) out.only_b.push_back(labels.of(row));
   }
   judge(out.times, options.margin);
   return out;

@@ -229,7 +229,9 @@ ResultRow result_row(const RowReader& cells) {
       row.baseline_bytes = *raw / static_cast<double>(row.elements);
   }
   if (const std::string quantity = cells.text("quantity"); !quantity.empty()) row.quantity = quantity;
-  row.averaged = cells.text("averaged") == "true";
+  // Records of before have no column of it, and say it in the message.
+  row.averaged =
+      cells.text("averaged") == "true" || cells.text("message").find("averaged already") != std::string::npos;
   row.timing = cells.text("timing") == "concurrent" ? Timing::concurrent : Timing::isolated;
   row.pipeline = cells.count("pipeline");
   row.all_reduce = cells.text("all_reduce");

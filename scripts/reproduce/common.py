@@ -138,11 +138,11 @@ def highest(speedup, target):
 
 
 def all_reduce_seconds(size, ranks, alpha, beta):
-    """docs/network-model.md: recursive halving and doubling, or doubling of the whole vector. size in bytes, beta in
-    bytes a second."""
+    """docs/network-model.md: recursive halving and doubling, doubling of the whole vector, or an all-gather of whole vectors. size in
+    bytes, beta in bytes a second."""
     steps = math.ceil(math.log2(ranks))
     whole = steps + (ranks & (ranks - 1) != 0)
-    return min(2 * steps * alpha + 2 * (ranks - 1) / ranks * size / beta, whole * (alpha + size / beta))
+    return min(2 * steps * alpha + 2 * (ranks - 1) / ranks * size / beta, whole * (alpha + size / beta), steps * alpha + (ranks - 1) * size / beta)
 
 
 def processor():

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Any, Union
+from typing import Any, Optional, Sequence, Union
 
 from ._errors import DataError, Error, UnavailableError, UsageError
 from ._prototypes import served
@@ -42,12 +42,17 @@ def _arguments(options: dict) -> list[str]:
     return arguments
 
 
-def run(*arguments: Union[str, os.PathLike], scratch: str = "") -> str:
+def run(*arguments: Union[str, os.PathLike]) -> str:
     """Runs `gradtool ARGUMENTS...` and returns what it printed to standard output.
 
-    Progress and warnings go to this process's standard error, but for what was written to the folder `scratch`, which nobody will find. Raises
-    the exception that stands for the exit status, with the program's own sentence.
+    Progress and warnings go to this process's standard error. Raises the exception that stands for the exit status,
+    with the program's own sentence.
     """
+    return _run(arguments)
+
+
+def _run(arguments: Sequence, scratch: Optional[str] = None) -> str:
+    """Does that, and does not tell what was written to the folder `scratch`, where nobody will find it."""
     command = [program(), *map(os.fspath, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     sentence = done.stderr.strip()
@@ -55,7 +60,7 @@ def run(*arguments: Union[str, os.PathLike], scratch: str = "") -> str:
         said = [line[len("gradtool: "):] for line in sentence.splitlines() if line.startswith("gradtool: ")]
         ended = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
         raise _FAULTS.get(done.returncode, Error)(said[-1] if said else f"gradtool ended with {ended}: {sentence[-500:]}")
-    said = [line for line in sentence.splitlines() if not (scratch and line.startswith(f"wrote {scratch}"))]
+    said = [line for line in sentence.splitlines() if scratch is None or not line.startswith(f"wrote {scratch}{os.sep}")]
     if said:
         print(*said, sep="\n", file=sys.stderr)
     return done.stdout
@@ -107,7 +112,7 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
         if options.get("advise") and options.get("json") is None:
             options["json"] = os.path.join(folder, "bench.json")
-        printed = run("bench", file, *_arguments({"codec": texts, **options, "csv": csv}), scratch=folder)
+        printed = _run(["bench", file, *_arguments({"codec": texts, **options, "csv": csv})], folder)
         rows = pandas.read_csv(csv)
         if options.get("advise"):
             with open(options["json"], encoding="utf-8") as record:
@@ -129,7 +134,7 @@ def analyze(file: Union[str, os.PathLike], **options: Any) -> dict:
     pandas = _pandas()
     out = options.pop("out", None)
     with tempfile.TemporaryDirectory() as folder:
-        run("analyze", file, *_arguments({**options, "out": folder}), scratch=folder)
+        _run(["analyze", file, *_arguments({**options, "out": folder})], folder)
         names = [name for name in sorted(os.listdir(folder)) if name.endswith(".csv")]
         tables = {name[:-len(".csv")]: pandas.read_csv(os.path.join(folder, name)) for name in names}
         if out is not None:

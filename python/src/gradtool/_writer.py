@@ -30,8 +30,8 @@ QUANTITIES = ("gradient", "pseudo_gradient", "weight_delta", "weight", "activati
 
 # A fork waits until no thread is in HDF5. Otherwise the new process, which has none of the other threads, would wait for their lock for ever
 # as soon as it closes a file.
-_LOCK_OF_HDF5 = h5py._objects.phil
-os.register_at_fork(before=_LOCK_OF_HDF5.acquire, after_in_parent=_LOCK_OF_HDF5.release, after_in_child=_LOCK_OF_HDF5.release)
+if (_LOCK_OF_HDF5 := getattr(h5py._objects, "phil", None)) is not None:  # a name of h5py's own
+    os.register_at_fork(before=_LOCK_OF_HDF5.acquire, after_in_parent=_LOCK_OF_HDF5.release, after_in_child=_LOCK_OF_HDF5.release)
 
 VALID_NAMES = "valid are names of 1 to 1024 bytes of UTF-8 without control characters"
 
