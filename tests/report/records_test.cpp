@@ -171,6 +171,18 @@ TEST(Records, AModelledRowKeepsItsLibraryAndItsMessages) {
   EXPECT_EQ(record.rows[0].messages, 42.0);
 }
 
+/// Records of before the column say it in the message.
+TEST(Records, RowsOfAveragedGradientsStaySo) {
+  for (const bool by_message : {false, true}) {
+    ResultRow row = measured_row();
+    row.averaged = !by_message;
+    if (by_message) row.message = "replayed: gradients; the workers' gradients are averaged already";
+    EXPECT_TRUE(read_bench(to_table({&row, 1}), nullptr, "here").rows.at(0).averaged) << by_message;
+  }
+  const ResultRow row = measured_row();
+  EXPECT_FALSE(read_bench(to_table({&row, 1}), nullptr, "here").rows.at(0).averaged);
+}
+
 TEST(Records, ARowKeepsItsWindows) {
   ResultRow written = measured_row();
   written.window_iterations = {{10, 17}, {290, 299}};
