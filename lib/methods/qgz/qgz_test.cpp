@@ -72,10 +72,11 @@ TEST(Qgz, TwoLevelsGiveTheMeanWhereNothingIsLost) {
   }
 }
 
-TEST(Qgz, SaysWhenTheNodeDoesNotDivide) {
+TEST(Qgz, SaysWhyItIsInOneLevel) {
   EXPECT_TRUE(reduced("qgz:node=2", 4).note.empty());
-  EXPECT_TRUE(reduced("qgz", 4).note.empty());
-  EXPECT_FALSE(reduced("qgz:node=2", 5).note.empty());
+  EXPECT_TRUE(reduced("qgz:node=1", 4).note.empty());
+  EXPECT_NE(reduced("qgz", 4).note.find("node has all ranks"), std::string::npos);
+  EXPECT_NE(reduced("qgz:node=2", 5).note.find("node does not divide"), std::string::npos);
 }
 
 TEST(Qgz, ErrorFeedbackRemovesTheErrorOfTheFirstLevel) {
