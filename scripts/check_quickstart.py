@@ -30,7 +30,7 @@ for row in table:
     if row["codec"] == "qsgd" and row["aggregation"] == "gather":  # by alltoall a shard is encoded twice
         assert 7 < float(row["payload_ratio"]) < 8, f"{where}: a 4-bit code cannot reach 8"
     if row["codec"] == "oktopk":
-        share = float(re.search(r"where the ratio asks for 100 %: ([0-9.e+]+) %", row["message"])[1])
+        share = float(re.search(r"of as many as the ratio asks for: ([0-9.e+]+) %", row["message"])[1])
         assert 50 <= share <= 150, f"{where}: {row['message']}"
     if row["codec"] == "none":
         assert float(row["nmse"]) < 1e-10 and abs(float(row["wire_ratio"]) - 1) < 1e-3, where
