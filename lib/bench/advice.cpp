@@ -463,7 +463,8 @@ class Advice {
         codec = row;
       }
     }
-    if (codec == nullptr) return "No codec whose error is small enough would gain 5 %, even without any computation. ";
+    if (codec == nullptr)
+      return "No codec whose error is small enough would gain 5 %, beside a shorter computation either. ";
     return fmt::format("{} would pay beside a computation of less than {}. ", name_of_row(*codec),
                        human_seconds(longest));
   }
