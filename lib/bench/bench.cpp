@@ -103,6 +103,8 @@ class Bench {
     }
     if (!options_.reconstruction.empty()) open_reconstruction();
     done_ = 0;
+    left_out_ = 0;
+    first_seconds_ = first_again_ = 0.0;
     stop_ = options_.stop;
     const std::size_t asked_for = specs.size() * timings().size();  // of a cut
     std::size_t replays = asked_for;
@@ -114,7 +116,8 @@ class Bench {
       const double share = kOtherWays * static_cast<double>(asked_for) / static_cast<double>(replays - asked_for);
       other_ways_stop_.part *= std::min(1.0, share);
     }
-    Progress progress{label, in_.cuts.size() * (replays * options_.rounds + in_.received.size())};
+    planned_ = in_.cuts.size() * (replays + in_.received.size());
+    Progress progress{label, planned_};
     const RowMaker maker{options_, {run_id_, in_.ranks, threads(), in_.known.processor, in_.known.copy_rate}};
     for (const BenchCut& whole : in_.cuts) {
       std::optional<PartOfSteps> part;
@@ -136,7 +139,10 @@ class Bench {
         if (keep && !interrupted()) keep_rows();
       }
       for (std::size_t round = 1; round < options_.rounds; ++round) {
-        for (auto& measurement : measurements) sample_again(cut, measurement, round, progress);
+        for (auto& measurement : measurements) {
+          progress.update(done_ + left_out_, note_of(measurement, round), seconds_left(measurements));
+          sample_again(cut, measurement, round);
+        }
       }
       add_received(cut, measurements, progress);
       report_.rows.resize(before, ResultRow{specs.front()});
@@ -205,8 +211,11 @@ class Bench {
     const std::size_t here = measurements.size();
     std::vector<Measurement> wanted;
     for (const Timing timing : timings()) wanted.emplace_back(spec, timing);
+    const auto ways = options_.other_ways(spec, in_.ranks);
     if (reason.empty()) {
-      for (const Way& way : options_.other_ways(spec, in_.ranks)) wanted.emplace_back(spec, Timing::isolated, way);
+      for (const Way& way : ways) wanted.emplace_back(spec, Timing::isolated, way);
+    } else {
+      left_out_ += wanted.size() + ways.size();
     }
     for (Measurement& m : wanted) {
       if (!reason.empty()) {
@@ -215,7 +224,8 @@ class Bench {
         measurements.push_back(std::move(m));
         continue;
       }
-      show(progress, done_++, m);
+      progress.update(done_ + left_out_, note_of(m, 0), seconds_left(measurements));
+      const auto begun = std::chrono::steady_clock::now();
       const Measurement* first = nullptr;
       for (std::size_t i = here; i < measurements.size() && first == nullptr; ++i) {
         const bool ok = measurements[i].status == ResultRow::Status::ok;
@@ -247,6 +257,9 @@ class Bench {
         m.message = error.what();
         report_.failed = report_.failed || !skipped;
       }
+      ++done_;
+      first_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+      first_again_ += seconds_again(m);
       measurements.push_back(std::move(m));
     }
   }
@@ -255,7 +268,7 @@ class Bench {
   void add_received(const BenchCut& cut, std::vector<Measurement>& measurements, Progress& progress) {
     for (std::size_t i = 0; i < options_.received.size(); ++i) {
       Measurement m{received_spec(in_.received[i]->path()), timings().front()};
-      show(progress, done_++, m);
+      progress.update(done_++ + left_out_, note_of(m, 0), seconds_left(measurements));
       m.errors = true;
       try {
         if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
@@ -274,8 +287,7 @@ class Bench {
   }
 
   /// Another round, unless the row's time is over.
-  void sample_again(const BenchCut& cut, Measurement& m, std::size_t round, Progress& progress) {
-    show(progress, done_++, m);
+  void sample_again(const BenchCut& cut, Measurement& m, std::size_t round) {
     if (m.status != ResultRow::Status::ok || interrupted()) return;
     if (m.seconds >= m.limit) return;  // all processes have the same numbers, so they decide alike
     ReplayResult more;
@@ -301,9 +313,25 @@ class Bench {
     if (more.packets) m.result.packets = worse_of(*m.result.packets, *more.packets);
   }
 
-  static void show(Progress& progress, std::uint64_t done, const Measurement& m) {
-    progress.update(done,
-                    fmt::format("{} {}", m.spec.name(), m.timing == Timing::isolated ? "isolated" : "concurrent"));
+  [[nodiscard]] std::string note_of(const Measurement& m, std::size_t round) const {
+    return fmt::format("{} {}{}", m.spec.name(), m.timing == Timing::isolated ? "isolated" : "concurrent",
+                       round == 0 ? "" : fmt::format(", round {} of {}", round + 1, options_.rounds));
+  }
+
+  /// Seconds that the rounds to come take of a measurement if they are like those before.
+  [[nodiscard]] double seconds_again(const Measurement& m) const {
+    if (m.status != ResultRow::Status::ok || m.rounds.empty()) return 0.0;
+    const auto rounds = static_cast<double>(m.rounds.size());
+    const double alike = m.seconds / rounds * (static_cast<double>(options_.rounds) - rounds);
+    return std::clamp(m.limit - m.seconds, 0.0, alike);
+  }
+  /// Empty before anything was replayed. Replays to come are taken to be like the mean of those before.
+  [[nodiscard]] std::optional<double> seconds_left(const std::vector<Measurement>& measurements) const {
+    if (done_ == 0) return std::nullopt;
+    double left = (first_seconds_ + first_again_) / static_cast<double>(done_) *
+                  static_cast<double>(planned_ - done_ - left_out_);
+    for (const Measurement& m : measurements) left += seconds_again(m);
+    return left;
   }
 
   /// Throws Fault::usage where a codec does not go with the collective, the scheme, or what is replayed.
@@ -436,7 +464,10 @@ class Bench {
   StopRule other_ways_stop_ = stop_;  ///< the same of a row that models another way
   BenchReport report_;                ///< of this run
   std::string run_id_;
-  std::uint64_t done_ = 0;  ///< of the progress
+  /// For the progress: first rounds of all cuts, those that are done, and those of codecs that are not replayed; the
+  /// seconds of what is done, and those that its later rounds were to take.
+  std::uint64_t planned_ = 0, done_ = 0, left_out_ = 0;
+  double first_seconds_ = 0.0, first_again_ = 0.0;
   std::unique_ptr<Reconstruction> reconstruction_;
 };
 

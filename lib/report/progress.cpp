@@ -21,20 +21,17 @@ Progress::~Progress() {
   if (drawn_) std::fputs("\r\033[K", stderr);
 }
 
-void Progress::update(std::uint64_t done, std::string_view note) {
+void Progress::update(std::uint64_t done, std::string_view note, std::optional<double> seconds_left) {
   const auto now = std::chrono::steady_clock::now();
   const bool soon = terminal_ ? drawn_ && done < total_ && now - last_ < std::chrono::milliseconds{100}
                               : now - last_ < std::chrono::seconds{20};
   if (soon) return;
   last_ = now;
-  constexpr std::uint64_t kWidth = 24;
-  const auto filled = static_cast<std::size_t>(std::min(kWidth, done * kWidth / total_));
   const double elapsed = std::chrono::duration<double>(now - start_).count();
-  const std::string left =
-      done == 0 || done >= total_
-          ? ""
-          : human_seconds(elapsed / static_cast<double>(done) * static_cast<double>(total_ - std::min(done, total_))) +
-                " left";
+  double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
+  if (!seconds_left && share > 0.0 && share < 1.0) seconds_left = elapsed * (1.0 - share) / share;
+  if (seconds_left && *seconds_left > 0.0) share = elapsed / (elapsed + *seconds_left);
+  const std::string left = seconds_left ? human_seconds(*seconds_left) + " left" : "";
   if (!terminal_) {
     std::fputs(fmt::format("{}: {} of {} done{}{}{}{}\n", label_, done, total_, left.empty() ? "" : ", ", left,
                            note.empty() ? "" : ", ", note)
@@ -43,8 +40,9 @@ void Progress::update(std::uint64_t done, std::string_view note) {
     return;
   }
   drawn_ = true;
-  const std::string line = fmt::format("\r\033[K{} [{}{}] {}/{} {} {}", label_, std::string(filled, '='),
-                                       std::string(kWidth - filled, ' '), done, total_, left, note);
+  std::string bar(24, ' ');
+  std::fill_n(bar.begin(), static_cast<std::size_t>(share * static_cast<double>(bar.size())), '=');
+  const std::string line = fmt::format("\r\033[K{} [{}] {}/{} {} {}", label_, bar, done, total_, left, note);
   std::fputs(line.c_str(), stderr);
   std::fflush(stderr);
 }

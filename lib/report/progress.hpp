@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,8 +18,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` of `total`; `note` stands behind the bar ("loss 0.412").
-  void update(std::uint64_t done, std::string_view note = {});
+  /// `done` of `total`; `note` stands behind the bar ("loss 0.412"). `seconds_left`: where steps are not alike; else
+  /// those to come take as long as those that were. The bar is of time.
+  void update(std::uint64_t done, std::string_view note = {}, std::optional<double> seconds_left = {});
 
  private:
   std::string label_;

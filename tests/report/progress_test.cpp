@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <functional>
 
+#include "lib/core/text.hpp"
+
 namespace gradtool::test {
 namespace {
 
@@ -64,6 +66,20 @@ TEST(Progress, IsDrawnAtMostTenTimesASecond) {
   for (std::size_t i = text.find("/100000"); i != std::string::npos; i = text.find("/100000", i + 1)) ++drawn;
   EXPECT_GE(drawn, 1U);
   EXPECT_LE(static_cast<double>(drawn), 1.0 + passed.count() * 10.0) << text;
+}
+
+// A step of much work is no measure of the others: the caller says what is left, and the bar goes by that.
+TEST(Progress, BelievesTheSecondsThatAreSaidToBeLeft) {
+  const std::string text = on_terminal([] {
+    Progress progress{"bench", 4};
+    progress.update(1, "none, round 2 of 5", 1e6);
+    progress.update(4, "noop, round 2 of 5", 7200.0);
+  });
+  if (text == "no pseudo-terminal") GTEST_SKIP() << text;
+  EXPECT_NE(text.find("bench [                        ] 1/4 " + human_seconds(1e6) + " left none"), std::string::npos);
+  EXPECT_NE(text.find("bench [                        ] 4/4 " + human_seconds(7200.0) + " left noop"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Progress, TakesMoreThanItsTotal) {
