@@ -112,14 +112,6 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   return command + " --advise" + (max_nmse ? " --max-nmse " + exact(*max_nmse) : "");
 }
 
-std::string hook_call(const ResultRow& row) {
-  if (row.op != Collective::all_reduce || row.level_node > 1) return "";
-  std::string call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
-  if (!takes_own_scheme(row)) call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
-  if (row.gate_applied) call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
-  return call + ")";
-}
-
 std::string hook_remarks(const ResultRow& row, const ResultRow& none) {
   std::string text;
   const Granularity cut = Granularity::parse(row.granularity), usual;
@@ -147,6 +139,25 @@ std::string hook_remarks(const ResultRow& row, const ResultRow& none) {
     text += fmt::format(" PyTorch's own {}_compress_hook leaves the sum to {}, as --library {} models it.", name, under,
                         under);
   return text;
+}
+
+InPyTorch in_pytorch(const NetworkAdvice& advice) {
+  const bool inner = advice.taken->inner.has_value();
+  const ResultRow& row = advice.in_one_level != nullptr ? *advice.in_one_level : *advice.taken;
+  InPyTorch out;
+  out.where = inner ? "In PyTorch with DDP" : "In PyTorch";
+  if (inner) {
+    out.levels =
+        "In PyTorch: HSDP reduces in two levels, and there this is the all-reduce between machines; ddp_hook has one "
+        "level.";
+  }
+  if (row.op != Collective::all_reduce || row.level_node > 1) return out;
+  out.call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
+  if (!takes_own_scheme(row)) out.call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
+  if (row.gate_applied) out.call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
+  out.call += ")";
+  out.remarks = hook_remarks(row, *advice.none);
+  return out;
 }
 
 }  // namespace gradtool

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "lib/bench/advice.hpp"
 #include "lib/bench/options.hpp"
 #include "lib/bench/result.hpp"
 
@@ -16,12 +17,18 @@ namespace gradtool {
 [[nodiscard]] std::string reproducing_command(const BenchOptions& options, const ResultRow& row,
                                               std::optional<double> max_nmse);
 
-/// How a training averages its gradients so in PyTorch: `gradtool.ddp_hook("int8", scheme="alltoall")`. Empty for other
-/// collectives than an all-reduce, and for one in two levels, which the hook does not have.
-[[nodiscard]] std::string hook_call(const ResultRow& row);
+/// How a training in PyTorch sends what is advised. The terminal and the page of `gradtool report` both print this.
+struct InPyTorch {
+  std::string levels;   ///< a sentence on two levels, which the hook does not have; empty: one level is advised
+  std::string where;    ///< "In PyTorch"
+  std::string call;     ///< `gradtool.ddp_hook("int8", scheme="alltoall")`; empty: it is no all-reduce in one level
+  std::string remarks;  ///< see hook_remarks()
+};
+/// Of advice that takes a codec.
+[[nodiscard]] InPyTorch in_pytorch(const NetworkAdvice& advice);
 
-/// Differences between that and the modelled row: buckets of another size, and the hook's own rings, where they gain
-/// much less on `none` than the library that is modelled. Empty where there are none.
+/// Differences between the hook's call and the modelled row: buckets of another size, and the hook's own rings, where
+/// they gain much less on `none` than the library that is modelled. Empty where there are none.
 [[nodiscard]] std::string hook_remarks(const ResultRow& row, const ResultRow& none);
 
 }  // namespace gradtool

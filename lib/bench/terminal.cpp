@@ -553,26 +553,18 @@ AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
       text = inked(text.substr(0, end), ink, true) + text.substr(end);
     }
     out.answer += text;
-    if (last.taken != nullptr && made_with.options != nullptr) {
-      const std::string again = reproducing_command(*made_with.options, *last.taken, made_with.max_nmse) +
-                                (acceptance.trials ? acceptance.trials->options() : "");
-      out.answer += markdown ? fmt::format("```\n{}\n```\n", again) : fmt::format("  Again: {}\n", again);
-      const std::string hook = hook_call(last.in_one_level != nullptr ? *last.in_one_level : *last.taken);
-      if (last.taken->inner) {
-        out.answer +=
-            wrapped(
-                "  In PyTorch: HSDP reduces in two levels, and there this is the all-reduce between machines; "
-                "ddp_hook has one level.",
-                80, "    ") +
-            (markdown ? "\n" : "");
+    if (last.taken != nullptr) {
+      const std::string_view end = markdown ? "\n" : "";
+      if (made_with.options != nullptr) {
+        const std::string again = reproducing_command(*made_with.options, *last.taken, made_with.max_nmse) +
+                                  (acceptance.trials ? acceptance.trials->options() : "");
+        out.answer += fmt::format(fmt::runtime(markdown ? "```\n{}\n```\n" : "  Again: {}\n"), again);
       }
-      if (!hook.empty()) {
-        const char* where_sent = last.taken->inner ? "In PyTorch with DDP" : "In PyTorch";
-        out.answer += fmt::format(fmt::runtime(markdown ? "{}: `{}`\n\n" : "  {}: {}\n"), where_sent, hook);
-        const ResultRow& row = last.in_one_level != nullptr ? *last.in_one_level : *last.taken;
-        if (const std::string remarks = hook_remarks(row, *last.none); !remarks.empty())
-          out.answer += wrapped("  " + remarks, 80, "    ") + (markdown ? "\n" : "");
-      }
+      const InPyTorch hook = in_pytorch(last);
+      if (!hook.levels.empty()) out.answer += fmt::format("{}{}", wrapped("  " + hook.levels, 80, "    "), end);
+      if (!hook.call.empty())
+        out.answer += fmt::format(fmt::runtime(markdown ? "{}: `{}`\n\n" : "  {}: {}\n"), hook.where, hook.call);
+      if (!hook.remarks.empty()) out.answer += fmt::format("{}{}", wrapped("  " + hook.remarks, 80, "    "), end);
     }
     if (last.others.empty()) continue;
     out.reasons += fmt::format("{}Why not the others ({}, {} ranks):\n{}", out.reasons.empty() && !markdown ? "\n" : "",

@@ -118,7 +118,10 @@ class BenchCharts {
                              .speedup = 1.0,
                              .reasons = one.reasons,
                              .others = one.others};
-      if (one.taken != nullptr) verdict.speedup = judged_seconds(*one.none) / judged_seconds(*one.taken);
+      if (one.taken != nullptr) {
+        verdict.speedup = judged_seconds(*one.none) / judged_seconds(*one.taken);
+        verdict.in_pytorch = in_pytorch(one);
+      }
       out_.verdicts.push_back(std::move(verdict));
     }
     if (options_.acceptance.trials && !model_.advice.empty()) {

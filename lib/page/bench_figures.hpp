@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/reproduce.hpp"
 #include "lib/page/chart.hpp"
 #include "lib/page/codec_looks.hpp"
 #include "lib/page/sources.hpp"
@@ -28,6 +29,7 @@ struct NetworkVerdict {
   std::string codec;     ///< to take; empty: stay uncompressed
   double speedup = 1.0;  ///< of that
   std::string reasons;
+  InPyTorch in_pytorch = {};  ///< of the codec to take
   std::vector<std::string> others;
 };
 

@@ -63,6 +63,11 @@ Json section_json(const Page::Section& section) {
                         {"codec", one.codec},
                         {"speedup", one.speedup},
                         {"reasons", one.reasons},
+                        {"in_pytorch",
+                         {{"levels", one.in_pytorch.levels},
+                          {"where", one.in_pytorch.where},
+                          {"call", one.in_pytorch.call},
+                          {"remarks", one.in_pytorch.remarks}}},
                         {"others", one.others}});
   }
   for (const auto& chart : figures.charts) charts.push_back(chart_json(chart));

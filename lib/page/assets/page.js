@@ -177,6 +177,14 @@ function figure(chart) {
   return { element, draw: () => draw(chart, plot, lines) };
 }
 
+function inPyTorch({ levels, where, call, remarks }) {
+  return [
+    levels && make("p", {}, levels),
+    call && make("p", {}, `${where}: `, make("code", {}, call)),
+    remarks && make("p", {}, remarks),
+  ];
+}
+
 function verdictCard(verdict) {
   const pays = verdict.codec !== "";
   return make("article", { class: pays ? "verdict pays" : "verdict" },
@@ -185,6 +193,7 @@ function verdictCard(verdict) {
     make("p", { class: "answer" }, verdict.answer),
     pays ? make("div", { class: "gain" }, `${verdict.speedup.toFixed(2)} times faster than uncompressed`) : null,
     make("p", {}, verdict.reasons),
+    ...inPyTorch(verdict.in_pytorch),
     verdict.others.length ? make("details", {}, make("summary", {}, "Why not the others"),
       make("ul", {}, ...verdict.others.map(text => make("li", {}, text)))) : null);
 }
