@@ -68,10 +68,10 @@ void select_steps(const std::string& text, std::size_t steps, Scope& scope) {
   scope.last_step = steps - 1;
   if (text.empty()) return;
   const auto bad = [&] {
-    return Error{Fault::usage,
-                 fmt::format("--steps '{}': expected FIRST:LAST with 0 <= FIRST <= LAST <= {}, the positions of "
-                             "captured steps",
-                             text, steps - 1)};
+    return Error{
+        Fault::usage,
+        fmt::format("--steps '{}': expected FIRST:LAST with 0 <= FIRST <= LAST <= {}, the positions of captured steps",
+                    text, steps - 1)};
   };
   const auto position = [&](const std::string& digits, std::size_t otherwise) {
     if (digits.empty()) return otherwise;

@@ -60,13 +60,6 @@ struct BenchArguments {
   std::optional<int> gpus;
 };
 
-ReplayedValues parse_values(const std::string& text) {
-  return text == "own"                 ? ReplayedValues::own
-         : text == "weight"            ? ReplayedValues::weights
-         : text == "weight-difference" ? ReplayedValues::differences
-                                       : ReplayedValues::automatic;  // CLI11 has checked the word
-}
-
 /// "node=8" as 8; 1 for nothing.
 int parse_levels(const std::string& text) {
   if (text.empty()) return 1;
@@ -105,24 +98,22 @@ UpdateRule parse_update_rule(const std::string& text, const std::string& file) {
                                           text)};
   }
   if (file.empty()) {
-    throw Error{Fault::usage,
-                "--update-error file asks for what a capture records, and there is none: write adam or "
-                "sgd:momentum=0.9"};
+    throw Error{
+        Fault::usage,
+        "--update-error file asks for what a capture records, and there is none: write adam or sgd:momentum=0.9"};
   }
   const FileInfo info = GradientReader{file}.info();
   const std::string& recorded = info.optimizer;
   if (info.quantity != "gradient" && recorded.find("diloco") == std::string::npos) {
-    throw Error{
-        Fault::usage,
-        fmt::format("{} holds {}s, and the optimizer that it records, '{}', is the one that made them: write the "
-                    "rule of the outer optimizer, --update-error sgd:momentum=0.9,nesterov=1",
-                    file, info.quantity, recorded)};
+    throw Error{Fault::usage,
+                fmt::format("{} holds {}s, and the optimizer that it records, '{}', is the one that made them: write "
+                            "the rule of the outer optimizer, --update-error sgd:momentum=0.9,nesterov=1",
+                            file, info.quantity, recorded)};
   }
   if (const auto rule = UpdateRule::parse(recorded)) return *rule;
-  throw Error{Fault::usage,
-              fmt::format("{} records '{}' as its optimizer, which is neither Adam nor SGD with its momentum: write "
-                          "--update-error adam or --update-error sgd:momentum=0.9",
-                          file, recorded)};
+  throw Error{Fault::usage, fmt::format("{} records '{}' as its optimizer, which is neither Adam nor SGD with its "
+                                        "momentum: write --update-error adam or --update-error sgd:momentum=0.9",
+                                        file, recorded)};
 }
 
 /// What the launcher started and what --comm makes of it; also sets the ranks that --gpus stands for.
@@ -257,12 +248,12 @@ int run(BenchArguments& o) {
   bench.udp = comm.udp;
   check_place(o);
   if (!o.baseline.empty()) return run_against_baseline(o);
-  bench.op = parse_collective(o.op);
-  bench.values = parse_values(o.values);
+  bench.op = named<Collective>(o.op).value();
+  bench.values = named<ReplayedValues>(o.values).value();
   bench.baseline = parse_baseline_dtype(o.baseline_dtype);
   bench.node = parse_levels(o.levels);
   if (!o.inner.empty()) bench.inner = parse_codec(o.inner);
-  bench.scheme = parse_scheme(o.scheme);
+  bench.scheme = named<Scheme>(o.scheme).value();
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
   if (!(bench.stop.timeout_seconds >= 0.0 && std::isfinite(bench.stop.timeout_seconds))) {
@@ -285,10 +276,9 @@ int run(BenchArguments& o) {
   bench.seed = parse_seed(o.seed);
   if (o.seeds) {
     if (o.csv.empty() && o.json.empty() && o.steps_csv.empty()) {
-      throw Error{
-          Fault::usage,
-          "--seeds makes rows for each seed, of which the terminal shows the first one's: give --csv, --json or "
-          "--steps-csv"};
+      throw Error{Fault::usage,
+                  "--seeds makes rows for each seed, of which the terminal shows the first one's: give --csv, --json "
+                  "or --steps-csv"};
     }
     bench.more_seeds = parse_seeds(*o.seeds);
     bench.seed = bench.more_seeds.front();
@@ -296,7 +286,7 @@ int run(BenchArguments& o) {
   }
   if (!o.update_error.empty()) bench.update_rule = parse_update_rule(o.update_error, bench.file);
   bench.pipeline = parse_pipeline(o.pipeline);
-  bench.all_reduce = parse_all_reduce(o.all_reduce);
+  bench.all_reduce = named<AllReduce>(o.all_reduce).value();
   for (const auto& path : {o.csv, o.json, o.steps_csv}) {
     if (!path.empty()) expect_writable(path);  // now, not after minutes of measuring
   }
@@ -313,9 +303,7 @@ int run(BenchArguments& o) {
       (o.nodes || o.advise || o.max_nmse || o.compute || !o.overlap.empty() || o.library || o.codec_speed)) {
     throw Error{Fault::usage,
                 "--nodes, --library, --codec-speed, --advise, --max-nmse, --compute-ms and --overlap are about a "
-                "modelled network: "
-                "give --network, "
-                "such as 10gbe"};
+                "modelled network: give --network, such as 10gbe"};
   }
   if (o.max_nmse && !o.advise)
     throw Error{Fault::usage, "--max-nmse is the largest error that --advise accepts: add it"};
@@ -346,8 +334,8 @@ int run(BenchArguments& o) {
   if (report.overflowed_steps > 0) print_warning(left_out_warning(bench.file, report.overflowed_steps));
   if (!report.without_speed.empty()) {
     print_warning(
-        fmt::format("--codec-speed {} has no times of {}, which are not modelled; bench them there as well, "
-                    "ways that are not their own with --network or --reduce",
+        fmt::format("--codec-speed {} has no times of {}, which are not modelled; bench them there as well, ways that "
+                    "are not their own with --network or --reduce",
                     *o.codec_speed, joined(report.without_speed, ", ")));
   }
   std::optional<Acceptance> acceptance;
@@ -408,18 +396,16 @@ Subcommand add_bench(CLI::App& root) {
   auto o = std::make_shared<BenchArguments>();
   BenchOptions& b = o->bench;
   app->add_option("file", b.file, "Gradient file, from gradtool capture or any other producer")->type_name("FILE");
-  app->add_option(
-      "--synthetic", o->synthetic,
-      "Instead of a file: made-up gradients of one size, 16MB, or of a sweep, 1MB:64MB:x4 or 1MB:10MB:+1MB; "
-      "4 ranks unless --ranks says otherwise");
+  app->add_option("--synthetic", o->synthetic,
+                  "Instead of a file: made-up gradients of one size, 16MB, or of a sweep, 1MB:64MB:x4 or "
+                  "1MB:10MB:+1MB; 4 ranks unless --ranks says otherwise");
   app->add_option("-b,--minbytes", o->min_bytes, "The same as nccl-tests have it: the first size, such as 1M [32M]");
   app->add_option("-e,--maxbytes", o->max_bytes, "The last size [the first]");
   app->add_option("-f,--stepfactor", o->step_factor, "Factor between sizes [4]");
   app->add_option("-i,--stepbytes", o->step_bytes, "Or the difference between them");
-  app->add_option(
-         "--codec", o->codecs,
-         "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
-         "topk:ratio=[0.001,0.01] for each of these values; python:mine.py for a class of your own")
+  app->add_option("--codec", o->codecs,
+                  "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list "
+                  "codecs); topk:ratio=[0.001,0.01] for each of these values; python:mine.py for a class of your own")
       ->default_val(std::vector<std::string>{"all"})
       ->take_all()
       ->expected(1);
@@ -434,35 +420,32 @@ Subcommand add_bench(CLI::App& root) {
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 53))
       ->take_all()
       ->expected(1);
-  app->add_option(
-         "--granularity", o->granularities,
-         "What is reduced in one piece: bucket:25MB (filled as PyTorch DDP does), tensor or model; repeatable, to "
-         "compare them")
+  app->add_option("--granularity", o->granularities,
+                  "What is reduced in one piece: bucket:25MB (filled as PyTorch DDP does), tensor or model; "
+                  "repeatable, to compare them")
       ->default_val(std::vector<std::string>{"bucket:25MB"})
       ->take_all()
       ->expected(1);
-  app->add_option(
-         "--op", o->op,
-         "Collective that is carried out on every unit: all-reduce, reduce-scatter and all-gather (of shards, as "
-         "FSDP and ZeRO do) or all-to-all (each rank's part for each other one, as experts do)")
+  app->add_option("--op", o->op,
+                  "Collective that is carried out on every unit: all-reduce, reduce-scatter and all-gather (of shards, "
+                  "as FSDP and ZeRO do) or all-to-all (each rank's part for each other one, as experts do)")
       ->check(CLI::IsMember({"all-reduce", "reduce-scatter", "all-gather", "all-to-all"}))
       ->capture_default_str();
-  app->add_option("--values", o->values,
-                  "What of the capture is replayed: own (what it captured), weight or weight-difference (the weights "
-                  "beside the gradients, or how they changed); auto: with --op all-gather weight where there are any, "
-                  "else own")
+  app->add_option(
+         "--values", o->values,
+         "What of the capture is replayed: own (what it captured), weight or weight-difference (the weights beside the "
+         "gradients, or how they changed); auto: with --op all-gather weight where there are any, else own")
       ->check(CLI::IsMember({"auto", "own", "weight", "weight-difference"}))
       ->capture_default_str();
   add_baseline_dtype(*app, o->baseline_dtype);
   add_reduce_options(*app, o->scheme, o->all_reduce);
-  app->add_option(
-      "--levels", o->levels,
-      "node=8: all-reduce in two levels, among the 8 ranks of a machine and between machines, where --codec "
-      "works; consecutive ranks are one machine");
+  app->add_option("--levels", o->levels,
+                  "node=8: all-reduce in two levels, among the 8 ranks of a machine and between machines, where "
+                  "--codec works; consecutive ranks are one machine");
   app->add_option("--codec-inner", o->inner, "With --levels: the codec inside machines [none]");
   app->add_option("--comm", o->comm,
-                  "threads: ranks in this process; mpi: one rank for each process of mpirun; udp: the same over "
-                  "the bounded-loss transport, also without mpirun (udp:loss=0.01, docs/transport.md); loopback: ranks "
+                  "threads: ranks in this process; mpi: one rank for each process of mpirun; udp: the same over the "
+                  "bounded-loss transport, also without mpirun (udp:loss=0.01, docs/transport.md); loopback: ranks "
                   "share a GPU; nccl: a GPU each [threads, with --device cuda loopback]")
       ->check(one_of_comms({"threads", "mpi", "udp", "loopback", "nccl"}));
   app->add_option("--comm-timeout", b.comm_timeout,
@@ -526,12 +509,10 @@ Subcommand add_bench(CLI::App& root) {
       ->expected(1);
   app->add_option("--nodes", o->nodes, "Machines in the modelled network: 2,4,8 or 2,4,...,4096 [the measured ranks]");
   add_carriers(*app, o->library, o->codec_speed);
-  app->add_option(
-      "--compute-ms", o->compute,
-      "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the time that the "
-      "file states; trace.json: of your own job, from a trace of torch.profiler, or those of several ranks with "
-      "commas; "
-      "none: gradients alone [the file's time, where it states one]");
+  app->add_option("--compute-ms", o->compute,
+                  "Model whole iterations: milliseconds of forward, backward and update on one rank; captured: the "
+                  "time that the file states; trace.json: of your own job, from a trace of torch.profiler, or those of "
+                  "several ranks with commas; none: gradients alone [the file's time, where it states one]");
   app->add_option(
          "--overlap", o->overlap,
          "In modelled iterations: bucket (a unit is sent as soon as the backward pass has it) or none [bucket]")
@@ -539,12 +520,11 @@ Subcommand add_bench(CLI::App& root) {
   app->add_flag("--advise", o->advise,
                 "Say first which codec to take on each modelled network, if any is worth it; of synthetic sizes, from "
                 "which size on each codec pays");
-  app->add_option(
-      "--max-nmse", o->max_nmse,
-      fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is the "
-                  "cumulative_nmse, else the nmse. Given, it is the only limit; else an error of a step has a "
-                  "limit of its own (docs/network-model.md) [{}]",
-                  kDefaultMaxNmse));
+  app->add_option("--max-nmse", o->max_nmse,
+                  fmt::format("Largest error that --advise accepts; of codecs with error feedback or a memory it is "
+                              "the cumulative_nmse, else the nmse. Given, it is the only limit; else an error of a "
+                              "step has a limit of its own (docs/network-model.md) [{}]",
+                              kDefaultMaxNmse));
   add_trained(*app, o->trained);
   app->add_option("--payloads", b.payloads,
                   "Folder: write what each rank put into each collective for the one --codec, byte for byte");

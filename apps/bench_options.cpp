@@ -20,20 +20,6 @@
 
 namespace gradtool::app {
 
-Scheme parse_scheme(const std::string& text) {
-  for (const Scheme scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
-    if (text == name_of(scheme)) return scheme;
-  }
-  return Scheme::automatic;  // CLI11 has checked the word
-}
-
-Collective parse_collective(const std::string& text) {
-  for (const Collective op : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
-    if (text == name_of(op)) return op;
-  }
-  return Collective::all_reduce;  // CLI11 has checked the word
-}
-
 std::uint64_t parse_seed(const std::string& text) {
   std::uint64_t seed = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), seed);
@@ -50,10 +36,10 @@ IterationRange parse_iterations(const std::string& text) {
   const bool colon = first.ec == std::errc{} && first.ptr != end && *first.ptr == ':';
   const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
   if (colon && last.ec == std::errc{} && last.ptr == end && range.first <= range.last) return range;
-  throw Error{Fault::usage,
-              fmt::format("--steps '{}' is not valid; write the first and the last training iteration, both "
-                          "included, as 10:60",
-                          text)};
+  throw Error{
+      Fault::usage,
+      fmt::format("--steps '{}' is not valid; write the first and the last training iteration, both included, as 10:60",
+                  text)};
 }
 
 std::vector<std::uint64_t> parse_seeds(const std::string& text) {
@@ -65,9 +51,9 @@ std::vector<std::uint64_t> parse_seeds(const std::string& text) {
     const auto result = std::from_chars(one.data(), one.data() + one.size(), seed);
     const bool number = !one.empty() && result.ec == std::errc{} && result.ptr == one.data() + one.size();
     if (!number || std::find(seeds.begin(), seeds.end(), seed) != seeds.end()) {
-      throw Error{Fault::usage, fmt::format("--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each "
-                                            "once, as 1,2,3",
-                                            text)};
+      throw Error{
+          Fault::usage,
+          fmt::format("--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each once, as 1,2,3", text)};
     }
     seeds.push_back(seed);
     at = end + 1;
@@ -95,19 +81,10 @@ std::optional<Dtype> parse_baseline_dtype(const std::string& text) {
   return text == "bf16" ? Dtype::bf16 : text == "fp16" ? Dtype::f16 : Dtype::f32;  // CLI11 has checked the word
 }
 
-AllReduce parse_all_reduce(const std::string& text) {
-  for (const AllReduce algorithm :
-       {AllReduce::doubling, AllReduce::automatic, AllReduce::server, AllReduce::transpose}) {
-    if (text == name_of(algorithm)) return algorithm;
-  }
-  return AllReduce::ring;  // CLI11 has checked the word
-}
-
 void add_reduce_options(CLI::App& app, std::string& scheme, std::string& all_reduce) {
   app.add_option("--reduce", scheme,
                  "Way that the codecs take: auto (in bench with --network, of gather and alltoall the faster one), "
-                 "sum, gather, "
-                 "hop (encode again at every hop), or alltoall (the owner of a shard adds in float32)")
+                 "sum, gather, hop (encode again at every hop), or alltoall (the owner of a shard adds in float32)")
       ->check(CLI::IsMember({"auto", "sum", "gather", "hop", "alltoall"}))
       ->capture_default_str();
   app.add_option("--all-reduce", all_reduce,
@@ -216,11 +193,10 @@ void add_carriers(CLI::App& app, std::optional<std::string>& library, std::optio
                  "What carries the collectives in the modelled network: nccl, gloo, mpi, hook (as ddp_hook sends) or "
                  "best (the best known algorithms) [what the capture's job used, where the file says, else best]")
       ->check(CLI::IsMember({"best", "nccl", "gloo", "mpi", "hook"}));
-  app.add_option(
-         "--codec-speed", codec_speed,
-         "Model with codec times other than those measured here: the JSON record of a bench on another machine, "
-         "such as a GPU's, or floor:3000, the least that codecs can take beside a memory of 3000 GB/s "
-         "(floor:3000,cache=50MB: and a cache of 50 MB, else 256 MB)")
+  app.add_option("--codec-speed", codec_speed,
+                 "Model with codec times other than those measured here: the JSON record of a bench on another "
+                 "machine, such as a GPU's, or floor:3000, the least that codecs can take beside a memory of 3000 GB/s "
+                 "(floor:3000,cache=50MB: and a cache of 50 MB, else 256 MB)")
       ->type_name("FILE|floor:GB/S");
 }
 
@@ -229,7 +205,7 @@ void set_carriers(const std::optional<std::string>& library, const std::optional
   // A network file and a record are the first rank's business: other machines need not have them.
   if (codec_speed && mpi_place().rank == 0)
     bench.codec_speed = std::make_shared<const CodecSpeed>(CodecSpeed::parse(*codec_speed));
-  if (library) bench.library = library_named(*library);  // CLI11 has checked the word
+  if (library) bench.library = named<Library>(*library);  // CLI11 has checked the word
 }
 
 }  // namespace gradtool::app

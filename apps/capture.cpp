@@ -82,10 +82,9 @@ namespace {
 
 void add_diloco_options(CLI::App& app, CaptureOptions& options) {
   constexpr auto* kGroup = "How it is trained";
-  app.add_option(
-         "--diloco", options.diloco,
-         "Capture pseudo-gradients: in every iteration each worker takes this many steps by itself (H), and the "
-         "workers average how far they came (arXiv 2311.08105)")
+  app.add_option("--diloco", options.diloco,
+                 "Capture pseudo-gradients: in every iteration each worker takes this many steps by itself (H), and "
+                 "the workers average how far they came (arXiv 2311.08105)")
       ->type_name("H")
       ->group(kGroup);
   app.add_option("--outer-learning-rate", options.outer_learning_rate, "With --diloco: of the average [0.7]")
@@ -210,12 +209,9 @@ Subcommand add_capture(CLI::App& root) {
   add_file_options(*app, *options, *json);
   app->footer(
       "Each worker's gradient is dumped before averaging; training goes on with the exact mean. The same seed and "
-      "number "
-      "of threads give the same file. The file's attribute `complete` is 1 only when every scheduled step is in it; "
-      "after "
-      "Ctrl-C (exit status 130) it is a whole file all the same, and after kill -9 every step but the one being "
-      "written "
-      "is readable.\n"
+      "number of threads give the same file. The file's attribute `complete` is 1 only when every scheduled step is in "
+      "it; after Ctrl-C (exit status 130) it is a whole file all the same, and after kill -9 every step but the one "
+      "being written is readable.\n"
       "Examples:\n"
       "  gradtool capture --model lenet5 --workers 2 --out lenet5.h5\n"
       "  gradtool capture --model resnet20 --steps 2000 --windows 3 --out resnet20.h5\n"

@@ -60,8 +60,7 @@ Subcommand add_compare(CLI::App& root) {
       ->capture_default_str();
   app->add_option(
          "--tolerance", o->compare.tolerance,
-         "Relative difference of errors that passes, for machines whose libraries round differently; bytes have "
-         "none")
+         "Relative difference of errors that passes, for machines whose libraries round differently; bytes have none")
       ->capture_default_str();
   app->add_flag("--no-times", o->no_times, "Compare bytes and errors alone");
   app->add_flag("--all", o->all, "Show the times that are the same, too");

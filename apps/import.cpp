@@ -70,10 +70,9 @@ Subcommand add_import(CLI::App& root) {
       ->type_name("FILE");
   app->add_option("--layers", import.layers, "Only arrays whose name this regular expression matches");
   app->add_option("--skip", import.skip, "Leave out arrays whose name this regular expression matches");
-  app->add_option(
-         "--kind", o->kinds,
-         "'PATTERN=KIND': what the tensors are whose names match, where the guess is wrong; repeatable, the last "
-         "that matches counts")
+  app->add_option("--kind", o->kinds,
+                  "'PATTERN=KIND': what the tensors are whose names match, where the guess is wrong; repeatable, the "
+                  "last that matches counts")
       ->expected(1)
       ->take_all()
       ->type_name("PATTERN=KIND");
@@ -91,8 +90,7 @@ Subcommand add_import(CLI::App& root) {
                     {"Output", {"--out", "--force"}}});
   app->footer(
       "Reads .safetensors, .npz and .npy; float32, float16 and bfloat16 stay as they are, float64 becomes float32. "
-      "Nothing "
-      "in a file is executed: for PyTorch's .pt there is gradtool.import_checkpoint() in the Python package.\n"
+      "Nothing in a file is executed: for PyTorch's .pt there is gradtool.import_checkpoint() in the Python package.\n"
       "Examples:\n"
       "  gradtool import 'run/step{step}/rank{worker}.safetensors' -o run.h5\n"
       "  gradtool import grads.npz -o one.h5\n"

@@ -53,8 +53,7 @@ Subcommand add_merge(CLI::App& root) {
   set_groups(*app, {{"Output", {"--out", "--copy", "--force"}}});
   app->footer(
       "Workers are in the order of the files' attribute `rank`, or as given where a file lacks it. Steps are matched "
-      "by "
-      "iteration, and those that not all files have are left out. Without --copy the file takes a few kilobytes and "
+      "by iteration, and those that not all files have are left out. Without --copy the file takes a few kilobytes and "
       "refers to the others, which must stay in its folder.\n"
       "Examples:\n"
       "  gradtool merge run/rank*.h5 -o run/all.h5\n"

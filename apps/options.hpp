@@ -52,9 +52,6 @@ void add_training_options(CLI::App& app, CaptureOptions& options);
 
 // Parsers of options that bench, train and tune share. Each throws Fault::usage for text that is not valid.
 
-[[nodiscard]] Collective parse_collective(const std::string& text);
-[[nodiscard]] Scheme parse_scheme(const std::string& text);
-[[nodiscard]] AllReduce parse_all_reduce(const std::string& text);
 /// --baseline-dtype, and what it says: empty for captured.
 void add_baseline_dtype(CLI::App& app, std::string& dtype);
 [[nodiscard]] std::optional<Dtype> parse_baseline_dtype(const std::string& text);

@@ -157,11 +157,10 @@ Subcommand add_probe(CLI::App& root) {
   auto* app = root.add_subcommand("probe", "Measure the network between ranks, for bench --network");
   auto o = std::make_shared<ProbeArguments>();
   ProbeOptions& p = o->probe;
-  app->add_option(
-         "--comm", p.comm,
-         "mpi: the processes of mpirun; udp: the same over the bounded-loss transport, also without mpirun "
-         "(udp:loss=0.01, docs/transport.md); nccl: GPUs, of one process or one for each process; threads: of this "
-         "process, which is memory and no network")
+  app->add_option("--comm", p.comm,
+                  "mpi: the processes of mpirun; udp: the same over the bounded-loss transport, also without mpirun "
+                  "(udp:loss=0.01, docs/transport.md); nccl: GPUs, of one process or one for each process; threads: of "
+                  "this process, which is memory and no network")
       ->check(one_of_comms({"mpi", "udp", "nccl", "threads"}))
       ->capture_default_str();
   app->add_option("-g,--ranks,--gpus", p.ranks, "GPUs of nccl in one process [all], or threads [4]")
@@ -170,8 +169,8 @@ Subcommand add_probe(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--collective", o->collectives,
                   "What to measure: pair (two neighbours alone), sendrecv (all ranks at once), all_reduce (the "
-                  "library's), all_reduce_ring (gradtool's), reduce_scatter, all_gather, all_to_all, broadcast; "
-                  "commas between, repeatable [all]")
+                  "library's), all_reduce_ring (gradtool's), reduce_scatter, all_gather, all_to_all, broadcast; commas "
+                  "between, repeatable [all]")
       ->take_all()
       ->expected(1)
       ->type_name("COLLECTIVE");

@@ -122,8 +122,8 @@ void take_decimal_numbers_only(CLI::App& command) {
 
 int run(int argc, char** argv) {
   CLI::App root{
-      "The bench for gradient compression: capture real gradients, study them, and replay them through codecs "
-      "and a real all-reduce.",
+      "The bench for gradient compression: capture real gradients, study them, and replay them through codecs and a "
+      "real all-reduce.",
       "gradtool"};
   root.set_version_flag("--version", "gradtool " GRADTOOL_VERSION " (" GRADTOOL_COMMIT ", " GRADTOOL_BUILD_TYPE ")");
   root.require_subcommand(1);

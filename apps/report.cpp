@@ -39,8 +39,8 @@ std::string text_of(const Page& page) {
   }
   if (text.empty())
     throw Error{Fault::usage,
-                "--format text is the advice for networks and the accuracy of trainings: give a record of "
-                "gradtool bench or train"};
+                "--format text is the advice for networks and the accuracy of trainings: give a record of gradtool "
+                "bench or train"};
   return text;
 }
 
@@ -76,9 +76,10 @@ int run(const ReportArguments& options) {
   expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
   if (options.out.empty() && std::filesystem::exists(out) &&
       !shows_same_files(read_file(out, kMostRecordBytes), page)) {
-    throw Error{Fault::usage, fmt::format("'{}' is there, and no page of these files; give the page a name with --out "
-                                          "(--out {} replaces it)",
-                                          out, out)};
+    throw Error{
+        Fault::usage,
+        fmt::format("'{}' is there, and no page of these files; give the page a name with --out (--out {} replaces it)",
+                    out, out)};
   }
   save_text(out, html_of(page));
   std::size_t charts = 0, missing = 0;

@@ -45,8 +45,8 @@ int run(TrainArguments& o, const CLI::App& app) {
   train.udp = comm.udp;
   train.codecs = parse_codecs(o.codecs, train.all_codecs);
   train.granularity = Granularity::parse(o.granularity);
-  train.scheme = parse_scheme(o.scheme);
-  train.all_reduce = parse_all_reduce(o.all_reduce);
+  train.scheme = named<Scheme>(o.scheme).value();
+  train.all_reduce = named<AllReduce>(o.all_reduce).value();
   train.overlap = o.overlap == "none" ? Overlap::none : Overlap::bucket;
   train.networks = parse_networks(o.networks);
   train.command = command_line();
@@ -91,8 +91,7 @@ Subcommand add_train(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--lr-factors", t.lr_factors,
                   "Multiply learning rates with each of these in the first seed, such as 1,0.5,0.1, for every codec "
-                  "and for none "
-                  "alike; the other seeds run with what did best, and they alone are judged")
+                  "and for none alike; the other seeds run with what did best, and they alone are judged")
       ->delimiter(',')
       ->default_str("1");
   app->add_option("--test-images", t.test_images, "Test images of each evaluation, the first ones [all]");
@@ -100,10 +99,9 @@ Subcommand add_train(CLI::App& root) {
                   "Steps after which it is evaluated too, with a row of its own [after each epoch only]");
   app->add_option("--target-accuracy", t.target_accuracy,
                   "Share of correct answers, such as 0.9, whose time is to be told, as finely as it is evaluated");
-  app->add_option(
-         "--codec", o->codecs,
-         "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list codecs); "
-         "topk:ratio=[0.001,0.01] for each of these values; python:mine.py for a class of your own")
+  app->add_option("--codec", o->codecs,
+                  "name:key=value,...; repeatable, or several with commas; 'all' for every codec (gradtool list "
+                  "codecs); topk:ratio=[0.001,0.01] for each of these values; python:mine.py for a class of your own")
       ->take_all()
       ->expected(1);
   app->add_option("--granularity", o->granularity,

@@ -57,10 +57,9 @@ std::vector<std::string> chosen_codecs(const std::vector<std::string>& lists) {
 int run(TuneArguments& o) {
   BenchOptions& bench = o.tune.bench;
   if (mpi_place().size > 1) {
-    throw Error{
-        Fault::usage,
-        "tune runs in one process, with threads or GPUs as ranks: leave mpirun out, then bench what it finds with "
-        "--comm mpi"};
+    throw Error{Fault::usage,
+                "tune runs in one process, with threads or GPUs as ranks: leave mpirun out, then bench what it finds "
+                "with --comm mpi"};
   }
   if (o.markdown && (o.csv == "-" || o.json == "-"))
     throw Error{Fault::usage, "--markdown goes to standard output, where other data is to go too; give that a file"};
@@ -84,7 +83,7 @@ int run(TuneArguments& o) {
   if (bench.nodes.size() > 1)
     throw Error{Fault::usage, fmt::format("--nodes {}: what is best depends on it; give one number", *o.nodes)};
   bench.granularities = {Granularity::parse(o.granularity)};
-  bench.scheme = parse_scheme(o.scheme);
+  bench.scheme = named<Scheme>(o.scheme).value();
   bench.baseline = parse_baseline_dtype(o.baseline_dtype);
   bench.all_codecs = true;  // a codec that does not fit the scheme is left out, not refused
   bench.comm = bench.device == "cpu" ? "threads" : "loopback";
@@ -138,12 +137,10 @@ Subcommand add_tune(CLI::App& root) {
       ->take_all()
       ->expected(1)
       ->type_name("CODEC");
-  o->limit =
-      app->add_option(
-             "--max-nmse", o->tune.max_error,
-             "Largest error that is accepted; of codecs with error feedback or a memory it is the cumulative_nmse, "
-             "else the nmse")
-          ->capture_default_str();
+  o->limit = app->add_option("--max-nmse", o->tune.max_error,
+                             "Largest error that is accepted; of codecs with error feedback or a memory it is the "
+                             "cumulative_nmse, else the nmse")
+                 ->capture_default_str();
   add_trained(*app, o->trained);
   app->add_option("--budget", o->tune.budget_seconds, "Seconds for everything, about; it often takes fewer")
       ->capture_default_str()

@@ -26,11 +26,9 @@ constexpr int kQuery = -1;  // as the size of a work area: only say how large it
 struct Workspace {
   Workspace(int double_count, int integer_count, Scratch<Space::host> scratch)
       : work{scratch.take<double>(static_cast<std::size_t>(double_count))},
-        integers{scratch.take<int>(static_cast<std::size_t>(integer_count))},
-        bytes{scratch.bytes()} {}
+        integers{scratch.take<int>(static_cast<std::size_t>(integer_count))} {}
   HostView<double> work;
   HostView<int> integers;
-  std::size_t bytes;
 };
 
 }  // namespace
@@ -47,7 +45,7 @@ SymmetricEigen::SymmetricEigen(std::size_t order) : order_{order} {
 }
 
 std::size_t SymmetricEigen::scratch_bytes() const {
-  return Workspace{work_, integers_, Scratch<Space::host>{}}.bytes;
+  return planned<Workspace>(work_, integers_);
 }
 
 bool SymmetricEigen::solve(double* matrix, double* values, HostView<std::byte> scratch) const {

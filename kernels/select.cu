@@ -400,12 +400,11 @@ Select::Workspace::Workspace(std::size_t n, Scratch<Space::cuda> scratch) {
   tiles.counts = scratch.take<std::uint32_t>(tiles.size).data();
   before = scratch.take<std::uint64_t>(tiles.size + 1).data();
   scan = scratch.take_bytes(scan_bytes<std::uint64_t>(tiles.size + 1));
-  bytes = scratch.bytes();
 }
 
 std::size_t Select::scratch_bytes(std::size_t n) {
   expect_valid(n < std::size_t{1} << 32, "a selection of 2^32 numbers or more: positions have 32 bits");
-  return n == 0 ? 0 : Workspace{n, Scratch<Space::cuda>{}}.bytes;
+  return n == 0 ? 0 : planned<Workspace>(n);
 }
 
 Select::Select(Queue<Space::cuda> queue, const SelectSource& from, View<std::byte, Space::cuda> scratch,

@@ -302,7 +302,6 @@ class Select {
     SelectTiles tiles;
     std::uint64_t* before;  ///< SelectChosen::before
     View<std::byte, Space::cuda> scan;
-    std::size_t bytes;
   };
 
   Queue<Space::cuda> queue_;

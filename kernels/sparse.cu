@@ -182,11 +182,9 @@ std::size_t runs_of(std::size_t k) {
 struct WriteWorkspace {
   WriteWorkspace(const SparseShape& shape, Scratch<Space::cuda> scratch)
       : bits{scratch.take<std::uint64_t>(runs_of(shape.most) + 1)},
-        scan{scratch.take_bytes(scan_bytes<std::uint64_t>(bits.size()))},
-        bytes{scratch.bytes()} {}
+        scan{scratch.take_bytes(scan_bytes<std::uint64_t>(bits.size()))} {}
   View<std::uint64_t, Space::cuda> bits;  ///< where the codes of each run start
   View<std::byte, Space::cuda> scan;
-  std::size_t bytes;
 };
 
 // Reading: how kernels find positions in the index section of a sparse payload.
@@ -443,10 +441,8 @@ struct ReadWorkspace {
       units.walks = scratch.take<Walk>(kEntries * units.size).data();
       units.leaves = scratch.take<std::uint8_t>(units.size).data();
     }
-    bytes = scratch.bytes();
   }
   Units units{};
-  std::size_t bytes;
 };
 
 /// Finds out where the units of a payload start; there are none for a list of positions. Enqueued.
@@ -581,8 +577,7 @@ Grid blocks_of(const SparseShape& shape, const Units& units) {
 }  // namespace
 
 std::size_t sparse_scratch_bytes(const SparseShape& shape) {
-  return std::max(WriteWorkspace{shape, Scratch<Space::cuda>{}}.bytes,
-                  ReadWorkspace{shape, Scratch<Space::cuda>{}}.bytes);
+  return std::max(planned<WriteWorkspace>(shape), planned<ReadWorkspace>(shape));
 }
 
 void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std::uint32_t* positions,

@@ -76,10 +76,10 @@ class RankFile {
         return value;
       };
       if (columns_.contains("level") && text("level") != "whole") {
-        fail(fmt::format(
-            "was written by {} in two levels, and only collectives among all ranks can be played: log a codec in one "
-            "level, without --levels, or qgz:node=1",
-            text("codec")));
+        fail(
+            fmt::format("was written by {} in two levels, and only collectives among all ranks can be played: log a "
+                        "codec in one level, without --levels, or qgz:node=1",
+                        text("codec")));
       }
       rows.push_back({.step = number("step"), .unit = number("unit"), .bytes = number("bytes"), .call = text("call")});
       codec = text("codec");

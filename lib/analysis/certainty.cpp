@@ -168,17 +168,16 @@ class CertaintyAnalysis final : public Analysis {
   explicit CertaintyAnalysis(Scope studied)
       : Analysis{std::move(studied)},
         table_{"certainty", columns(leading_columns())},
-        alphas_{
-            "unambiguous",
-            long_columns({{"alpha", "threshold of variance-based compression"},
-                          {"pass_share",
-                           "share of the elements with squared gradient above alpha times its variance, in one step"},
-                          {"sent_share",
-                           "the same of elements whose gradients and variances are summed until they pass, as the "
-                           "method does (zeta = 0.999): the share that is sent in a step; empty where it was not "
-                           "simulated"},
-                          {"wait_steps", "captured steps for which an element that is sent was summed, mean"},
-                          {"never_share", "share of the elements that were not sent in any of the steps"}})} {}
+        alphas_{"unambiguous",
+                long_columns(
+                    {{"alpha", "threshold of variance-based compression"},
+                     {"pass_share",
+                      "share of the elements with squared gradient above alpha times its variance, in one step"},
+                     {"sent_share",
+                      "the same of elements whose gradients and variances are summed until they pass, as the method "
+                      "does (zeta = 0.999): the share that is sent in a step; empty where it was not simulated"},
+                     {"wait_steps", "captured steps for which an element that is sent was summed, mean"},
+                     {"never_share", "share of the elements that were not sent in any of the steps"}})} {}
 
   [[nodiscard]] std::string_view name() const override { return "certainty"; }
   [[nodiscard]] Unit unit() const override { return Unit::elements; }
@@ -211,8 +210,8 @@ class CertaintyAnalysis final : public Analysis {
   static std::vector<Column> columns(std::vector<Column> columns) {
     columns.insert(columns.end(),
                    {{"sign_unanimous_share",
-                     "share of the elements whose sign all workers have alike, of those that are not 0 in "
-                     "every worker; empty with one worker"},
+                     "share of the elements whose sign all workers have alike, of those that are not 0 in every "
+                     "worker; empty with one worker"},
                     {"sign_majority", "mean over the same elements of |workers with + less workers with -| / W"},
                     {"chance_unanimous_share", "sign_unanimous_share of random signs: 2 / 2^W"},
                     {"chance_majority", "sign_majority of random signs"},
@@ -227,26 +226,22 @@ class CertaintyAnalysis final : public Analysis {
     auto row = leading_cells(tensor, "ok", "");
     const auto workers = static_cast<double>(scope().workers);
     const bool several = scope().workers >= 2;
-    row.push_back(several ? ratio_cell(sums.unanimous, sums.signed_elements) : Cell{});
-    row.push_back(several ? ratio_cell(sums.majority, sums.signed_elements) : Cell{});
-    row.push_back(several ? Cell{std::exp2(1 - workers)} : Cell{});
-    row.push_back(several ? Cell{chance_majority(scope().workers)} : Cell{});
-    row.push_back(sent_share(sums, 0));
-    row.push_back(ratio_cell(sums.waiting[0].waited, sums.waiting[0].sends));
+    append(row, several ? ratio_cell(sums.unanimous, sums.signed_elements) : Cell{},
+           several ? ratio_cell(sums.majority, sums.signed_elements) : Cell{},
+           several ? Cell{std::exp2(1 - workers)} : Cell{}, several ? Cell{chance_majority(scope().workers)} : Cell{},
+           sent_share(sums, 0), ratio_cell(sums.waiting[0].waited, sums.waiting[0].sends));
     table_.add(std::move(row));
     for (std::size_t a = 0; sums.tested > 0 && a < kAlphaCurve.size(); ++a) {
       auto cells = long_cells(tensor);
-      cells.emplace_back(kAlphaCurve[a]);
-      cells.push_back(ratio_cell(sums.passed[a], sums.tested));
+      append(cells, kAlphaCurve[a], ratio_cell(sums.passed[a], sums.tested));
       const auto found = std::find(kWaitAlphas.begin(), kWaitAlphas.end(), kAlphaCurve[a]);
       if (found == kWaitAlphas.end()) {
         cells.resize(alphas_.columns().size());
       } else {
         const auto at = static_cast<std::size_t>(found - kWaitAlphas.begin());
         const Waiting& waiting = sums.waiting[at];
-        cells.push_back(sent_share(sums, at));
-        cells.push_back(ratio_cell(waiting.waited, waiting.sends));
-        cells.push_back(ratio_cell(waiting.never, waiting.elements));
+        append(cells, sent_share(sums, at), ratio_cell(waiting.waited, waiting.sends),
+               ratio_cell(waiting.never, waiting.elements));
       }
       alphas_.add(std::move(cells));
     }

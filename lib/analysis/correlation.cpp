@@ -279,16 +279,15 @@ std::vector<Column> correlation_columns(std::vector<Column> columns) {
   columns.insert(
       columns.end(),
       {{"worker_pearson_mean",
-        "Pearson correlation of two workers' gradients of one step, mean over the pairs, "
-        "averaged over steps; empty with one worker"},
+        "Pearson correlation of two workers' gradients of one step, mean over the pairs, averaged over steps; empty "
+        "with one worker"},
        {"worker_pearson_min", "the least over the pairs, averaged over steps"},
        {"step_pearson_mean_gradient",
-        "Pearson correlation of the mean gradient over the workers with that of the "
-        "captured step before, averaged over steps; empty with one step"},
+        "Pearson correlation of the mean gradient over the workers with that of the captured step before, averaged "
+        "over steps; empty with one step"},
        {"step_pearson_per_worker", "the same of each worker's own gradient, averaged over workers and steps"},
        {"slice_order",
-        "order of the elements before slicing: `HWIO` (convolutions: taps, input, output channels) or "
-        "`contiguous`"},
+        "order of the elements before slicing: `HWIO` (convolutions: taps, input, output channels) or `contiguous`"},
        {"slice_elements", "K: elements of a slice"},
        {"slices", "number of slices; the last one of a tensor may be short"},
        {"samples", "M: captured steps whose mean gradient over the workers entered the eigenvalues"}});
@@ -301,19 +300,19 @@ std::vector<Column> correlation_columns(std::vector<Column> columns) {
   columns.insert(
       columns.end(),
       {{"effective_rank",
-        "exp of the entropy of the eigenvalues' shares, mean over slices: how many equally strong components "
-        "would be as spread out"},
+        "exp of the entropy of the eigenvalues' shares, mean over slices: how many equally strong components would be "
+        "as spread out"},
        {"components_99", "d: components that hold 99 % of the variance (GradiVeQ, lambda = 0.01), mean over slices"},
        {"components_limit", "min(K, M - 1), mean over slices: d cannot be larger, whatever the data"},
        {"gradiveq_ratio",
-        "sum of K over sum of d: the compression that GradiVeQ would claim on these samples; large whenever M "
-        "is small, so read it with holdout_nmse"},
+        "sum of K over sum of d: the compression that GradiVeQ would claim on these samples; large whenever M is "
+        "small, so read it with holdout_nmse"},
        {"holdout_nmse",
-        "the loss on steps the basis has not seen: components that hold 99 % of the first half's variance, applied "
-        "to the second half, squared error over squared norm; empty with fewer than 4 samples"},
+        "the loss on steps the basis has not seen: components that hold 99 % of the first half's variance, applied to "
+        "the second half, squared error over squared norm; empty with fewer than 4 samples"},
        {"compared_workers",
-        "workers that the two worker_pearson columns and step_pearson_per_worker are about: all, or evenly spaced "
-        "ones where there are more than 128 or thousands of steps"}});
+        "workers that the two worker_pearson columns and step_pearson_per_worker are about: all, or evenly spaced ones "
+        "where there are more than 128 or thousands of steps"}});
   return columns;
 }
 
@@ -383,22 +382,19 @@ class Correlation final : public Analysis {
                const SliceTotals& totals) {
     const auto number = [](auto x) { return static_cast<double>(x); };
     auto row = leading_cells(tensor, "ok", message());
-    row.push_back(optional_cell(pearson.between_workers_mean()));
-    row.push_back(optional_cell(pearson.between_workers_min()));
-    row.push_back(optional_cell(pearson.between_steps_of_mean(windows_)));
-    row.push_back(optional_cell(pearson.between_steps_of_workers(windows_)));
-    row.push_back(slicing != nullptr ? Cell{std::string{slicing->transposed() ? "HWIO" : "contiguous"}} : Cell{});
-    row.push_back(slicing != nullptr ? Cell{static_cast<std::int64_t>(slicing->slice_elements())} : Cell{});
-    row.emplace_back(static_cast<std::int64_t>(totals.slices));
-    row.emplace_back(static_cast<std::int64_t>(samples_));
+    append(row, optional_cell(pearson.between_workers_mean()), optional_cell(pearson.between_workers_min()),
+           optional_cell(pearson.between_steps_of_mean(windows_)),
+           optional_cell(pearson.between_steps_of_workers(windows_)),
+           slicing != nullptr ? Cell{std::string{slicing->transposed() ? "HWIO" : "contiguous"}} : Cell{},
+           slicing != nullptr ? Cell{static_cast<std::int64_t>(slicing->slice_elements())} : Cell{},
+           static_cast<std::int64_t>(totals.slices), static_cast<std::int64_t>(samples_));
     for (const double explained : totals.explained) row.push_back(ratio_cell(explained, totals.variance));
     row.push_back(ratio_cell(totals.effective_rank, number(totals.varying)));
     const bool several = samples_ >= 2;
-    row.push_back(several ? ratio_cell(number(totals.components), number(totals.slices)) : Cell{});
-    row.push_back(several ? ratio_cell(number(totals.limit), number(totals.slices)) : Cell{});
-    row.push_back(ratio_cell(number(totals.elements), number(totals.components)));
-    row.push_back(ratio_cell(totals.holdout.residual, totals.holdout.energy));
-    row.emplace_back(static_cast<std::int64_t>(compared_.count));
+    append(row, several ? ratio_cell(number(totals.components), number(totals.slices)) : Cell{},
+           several ? ratio_cell(number(totals.limit), number(totals.slices)) : Cell{},
+           ratio_cell(number(totals.elements), number(totals.components)),
+           ratio_cell(totals.holdout.residual, totals.holdout.energy), static_cast<std::int64_t>(compared_.count));
     table_.add(std::move(row));
   }
 

@@ -382,12 +382,11 @@ std::vector<Column> distribution_columns(std::vector<Column> columns) {
   columns.insert(
       columns.end(),
       {{"tail_index",
-        "alpha of Hill's estimate from the largest 1 % of the magnitudes (1 over the mean of 1/alpha): "
-        "P(|x| > t) falls as t^-alpha; empty where that is fewer than 10 values"},
+        "alpha of Hill's estimate from the largest 1 % of the magnitudes (1 over the mean of 1/alpha): P(|x| > t) "
+        "falls as t^-alpha; empty where that is fewer than 10 values"},
        {"tail_index_low",
         "95 % interval of tail_index from the spread of 1/alpha over workers and steps (Student); empty of `all` and "
-        "of "
-        "a single gradient"},
+        "of a single gradient"},
        {"tail_index_high", "its upper end; empty where 1/alpha cannot be told from 0"},
        {"ternary_variance",
         "expected squared error of ternary values, magnitudes clipped at 2.5 standard deviations, that comes from "
@@ -417,17 +416,17 @@ class DistributionAnalysis final : public Analysis {
                             {"scale_over_rms",
                              "scale of the distribution over the gradient's root mean square, mean over gradients"},
                             {"distance",
-                             "Kolmogorov's: the largest difference between the cumulative shares of the values and "
-                             "of the distribution, over at most 1024 evenly spaced ranks; mean over gradients"}})},
+                             "Kolmogorov's: the largest difference between the cumulative shares of the values and of "
+                             "the distribution, over at most 1024 evenly spaced ranks; mean over gradients"}})},
         formats_{"formats",
-                 long_columns({{"format",
-                                "type that values are rounded to, to nearest; scaled: so that a gradient's largest "
-                                "magnitude is the largest number; nvfp4: blocks of 16 with a scale in e4m3; drawn: "
-                                "blocks of 512, at random "
-                                "to one of the two neighbours, as qsgd does, of which the expected values are given"},
-                               {"vanish_share", "share of the values that are not 0 but become it"},
-                               {"clip_share", "share of the values beyond the largest number"},
-                               {"nmse", "squared error of rounding over squared norm"}})} {}
+                 long_columns(
+                     {{"format",
+                       "type that values are rounded to, to nearest; scaled: so that a gradient's largest magnitude is "
+                       "the largest number; nvfp4: blocks of 16 with a scale in e4m3; drawn: blocks of 512, at random "
+                       "to one of the two neighbours, as qsgd does, of which the expected values are given"},
+                      {"vanish_share", "share of the values that are not 0 but become it"},
+                      {"clip_share", "share of the values beyond the largest number"},
+                      {"nmse", "squared error of rounding over squared norm"}})} {}
 
   [[nodiscard]] std::string_view name() const override { return "distribution"; }
   [[nodiscard]] Unit unit() const override { return Unit::slices; }
@@ -460,19 +459,17 @@ class DistributionAnalysis final : public Analysis {
       auto row = begin;
       row.emplace_back(kFitNames[f]);
       const auto kind = static_cast<Fit>(f);
-      row.push_back(kind == Fit::generalised_normal ? Cell{fit.shape / sums.fit_weight}
-                    : kind == Fit::student_t        ? Cell{sums.fit_weight / fit.inverse_shape}
-                                                    : Cell{});
-      row.emplace_back(fit.scale / sums.fit_weight);
-      row.emplace_back(distance);
+      append(row,
+             kind == Fit::generalised_normal ? Cell{fit.shape / sums.fit_weight}
+             : kind == Fit::student_t        ? Cell{sums.fit_weight / fit.inverse_shape}
+                                             : Cell{},
+             fit.scale / sums.fit_weight, distance);
       fits_.add(std::move(row));
     }
     for (std::size_t f = 0; f < kFormatNames.size(); ++f) {
       auto row = begin;
-      row.emplace_back(kFormatNames[f]);
-      row.push_back(ratio_cell(sums.formats[f].vanished, sums.non_zero));
-      row.push_back(ratio_cell(sums.formats[f].clipped, sums.weight));
-      row.push_back(ratio_cell(sums.formats[f].error, sums.energy));
+      append(row, kFormatNames[f], ratio_cell(sums.formats[f].vanished, sums.non_zero),
+             ratio_cell(sums.formats[f].clipped, sums.weight), ratio_cell(sums.formats[f].error, sums.energy));
       formats_.add(std::move(row));
     }
     auto row = leading_cells(tensor, "ok", "");
@@ -482,19 +479,13 @@ class DistributionAnalysis final : public Analysis {
     const Interval inverse = tensor == nullptr
                                  ? interval_of_mean(0, 0, 0)
                                  : interval_of_mean(sums.inverse_tail, sums.inverse_tail_squares, sums.tails);
-    row.push_back(inverse.high > 0 ? Cell{1 / inverse.high} : Cell{});
-    row.push_back(inverse.low > 0 ? Cell{1 / inverse.low} : Cell{});
-    row.push_back(ratio_cell(sums.ternary_variance, sums.energy));
-    row.push_back(ratio_cell(sums.ternary_bias, sums.energy));
-    row.emplace_back();
+    append(row, inverse.high > 0 ? Cell{1 / inverse.high} : Cell{}, inverse.low > 0 ? Cell{1 / inverse.low} : Cell{},
+           ratio_cell(sums.ternary_variance, sums.energy), ratio_cell(sums.ternary_bias, sums.energy), Cell{});
     if (!best.empty()) row.back() = best;
     const double exponents = entropy_of(sums.exponents);
     double bytes = 0;
     for (const auto& place : sums.bytes) bytes += entropy_of(place) / 4;
-    row.emplace_back(exponents);
-    row.emplace_back(bytes);
-    row.push_back(ratio_cell(8, bytes));
-    row.emplace_back(32 / (24 + exponents));
+    append(row, exponents, bytes, ratio_cell(8, bytes), 32 / (24 + exponents));
     table_.add(std::move(row));
   }
 

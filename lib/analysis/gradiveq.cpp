@@ -302,16 +302,14 @@ class BasisAnalysis final : public Analysis {
     columns.insert(
         columns.end(),
         {{"basis_samples",
-          "captured steps: on the first half a basis is learned, the others test it; empty with "
-          "fewer than 4"},
+          "captured steps: on the first half a basis is learned, the others test it; empty with fewer than 4"},
          {"compared_slices", "whole slices that were looked at: all, or 8 evenly spaced ones"},
          {"compared_elements", "elements of a slice that were looked at: all, or the first 4096; mean over slices"},
          {"basis_components", "d: components that hold 99 % of the first half's variance, mean over slices"},
          {"own_nmse", "what they lose of the second half: squared error over squared norm"},
          {"next_nmse", "the same of the first step after the basis was learned"},
          {"other_nmse",
-          "what as many components of another slice's basis lose of the second half; empty with one "
-          "slice"}});
+          "what as many components of another slice's basis lose of the second half; empty with one slice"}});
     return columns;
   }
 
@@ -323,13 +321,8 @@ class BasisAnalysis final : public Analysis {
       return;
     }
     const auto slices = static_cast<double>(sums.slices);
-    row.emplace_back(static_cast<std::int64_t>(samples_));
-    row.emplace_back(static_cast<std::int64_t>(sums.slices));
-    row.emplace_back(sums.elements / slices);
-    row.emplace_back(sums.window_components / slices);
-    row.push_back(sums.later(0).nmse());
-    row.push_back(sums.by_age[0][1].nmse());
-    row.push_back(sums.later(1).nmse());
+    append(row, static_cast<std::int64_t>(samples_), static_cast<std::int64_t>(sums.slices), sums.elements / slices,
+           sums.window_components / slices, sums.later(0).nmse(), sums.by_age[0][1].nmse(), sums.later(1).nmse());
     table_.add(std::move(row));
 
     const auto begin = long_cells(tensor);

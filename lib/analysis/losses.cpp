@@ -137,16 +137,15 @@ std::vector<Column> importance_columns() {
   std::vector<Column> columns;
   for (std::size_t q = 0; q < kLossQuantiles.size(); ++q) {
     columns.push_back(
-        {kQuantileNames[q],
-         fmt::format("{:.0f} % quantile of |gradient / weight| over the elements that are not 0 in both, mean over "
-                     "workers; empty where the file has no weights",
-                     100 * kLossQuantiles[q])});
+        {kQuantileNames[q], fmt::format("{:.0f} % quantile of |gradient / weight| over the elements that are not 0 in "
+                                        "both, mean over workers; empty where the file has no weights",
+                                        100 * kLossQuantiles[q])});
   }
   for (std::size_t i = 0; i < kThresholds.size(); ++i) {
     columns.push_back(
-        {kThresholdNames[i], fmt::format("share of them with a ratio above {}, what importance-weighted pruning "
-                                         "sends at that threshold",
-                                         kThresholds[i])});
+        {kThresholdNames[i],
+         fmt::format("share of them with a ratio above {}, what importance-weighted pruning sends at that threshold",
+                     kThresholds[i])});
   }
   return columns;
 }
@@ -195,10 +194,9 @@ class LossAnalysis final : public Analysis {
     columns.push_back({"studied_steps", "captured steps that were looked at: all, or 16 evenly spaced ones"});
     for (const char* order : {"smallest", "largest"}) {
       columns.push_back(
-          {fmt::format("lost_{}_10", order),
-           fmt::format("share of the energy in the tenth of a gradient's packets that have the {} norms; of random "
-                       "packets it is 0.1",
-                       order)});
+          {fmt::format("lost_{}_10", order), fmt::format("share of the energy in the tenth of a gradient's packets "
+                                                         "that have the {} norms; of random packets it is 0.1",
+                                                         order)});
     }
     const auto more = importance_columns();
     columns.insert(columns.end(), more.begin(), more.end());
@@ -212,26 +210,22 @@ class LossAnalysis final : public Analysis {
 
   void add_rows(const TensorInfo* tensor, const LossSums& sums) {
     auto row = leading_cells(tensor, "ok", "");
-    row.emplace_back(static_cast<std::int64_t>(steps_.size()));
-    row.push_back(ratio_cell(sums.lost[0][kTen], sums.energy));
-    row.push_back(ratio_cell(sums.lost[2][kTen], sums.energy));
+    append(row, static_cast<std::int64_t>(steps_.size()), ratio_cell(sums.lost[0][kTen], sums.energy),
+           ratio_cell(sums.lost[2][kTen], sums.energy));
     add_importance(row, sums.all_importance());
     table_.add(std::move(row));
     const auto begin = long_cells(tensor);
     for (std::size_t i = 0; sums.energy > 0 && i < kLost.size(); ++i) {
       for (std::size_t o = 0; o < kDropOrders.size(); ++o) {
         auto cells = begin;
-        cells.emplace_back(kLost[i]);
-        cells.emplace_back(kDropOrders[o]);
-        cells.emplace_back(sums.lost[o][i] / sums.energy);
+        append(cells, kLost[i], kDropOrders[o], sums.lost[o][i] / sums.energy);
         packets_.add(std::move(cells));
       }
     }
     for (const auto& [step, importance] : sums.importance) {
       auto cells = begin;
       const std::size_t position = scope().first_step + step;
-      cells.emplace_back(static_cast<std::int64_t>(position));
-      cells.push_back(iteration_at(position));
+      append(cells, static_cast<std::int64_t>(position), iteration_at(position));
       add_importance(cells, importance);
       importance_.add(std::move(cells));
     }

@@ -286,10 +286,9 @@ std::vector<Column> low_rank_columns(std::vector<Column> columns) {
   }
   for (const std::size_t rank : kSubspaces) {
     columns.push_back(
-        {fmt::format("power_{}_share", rank),
-         fmt::format("the same of one power iteration with {} random vector{}, mean of 8 draws: a step of "
-                     "PowerSGD without a warm start",
-                     rank, rank == 1 ? "" : "s")});
+        {fmt::format("power_{}_share", rank), fmt::format("the same of one power iteration with {} random vector{}, "
+                                                          "mean of 8 draws: a step of PowerSGD without a warm start",
+                                                          rank, rank == 1 ? "" : "s")});
   }
   columns.insert(columns.end(), {{"filter_pearson_mean",
                                   "Pearson correlation of two rows (filters, outputs), mean over the pairs of at most "
@@ -310,8 +309,8 @@ class LowRankAnalysis final : public Analysis {
             long_columns({{"rank", "r: number of singular directions along the shorter side, the strongest ones"},
                           {"energy_share", "share of the energy in them"},
                           {"overlap",
-                           "share of the r directions that the next captured step's span has too: mean squared "
-                           "cosine of the principal angles; chance is r over the shorter side"},
+                           "share of the r directions that the next captured step's span has too: mean squared cosine "
+                           "of the principal angles; chance is r over the shorter side"},
                           {"largest_angle", "largest principal angle between the two spans, in degrees"}})},
         spectra_{"singular_values",
                  long_columns({{"component", "position of the singular value, from 1, the largest first"},
@@ -352,9 +351,8 @@ class LowRankAnalysis final : public Analysis {
     auto row = leading_cells(tensor, "ok", matrix ? "" : "not a matrix");
     const auto integer = [](std::size_t value) { return Cell{static_cast<std::int64_t>(value)}; };
     const auto mean = [&](double sum) { return ratio_cell(sum, static_cast<double>(sums.steps)); };
-    row.push_back(shape.any() ? integer(shape.rows) : Cell{});
-    row.push_back(shape.any() ? integer(shape.columns) : Cell{});
-    row.push_back(integer(steps_.size()));
+    append(row, shape.any() ? integer(shape.rows) : Cell{}, shape.any() ? integer(shape.columns) : Cell{},
+           integer(steps_.size()));
     // Ranks of matrices of different sizes have no meaningful mean.
     for (const double sum : {sums.effective_rank, sums.components_90, sums.components_99})
       row.push_back(tensor != nullptr ? mean(sum) : Cell{});
@@ -369,9 +367,7 @@ class LowRankAnalysis final : public Analysis {
       const double share = sums.spectrum[k] / static_cast<double>(sums.steps);
       cumulative += share;
       auto cells = long_cells(tensor);
-      cells.push_back(integer(k + 1));
-      cells.emplace_back(share);
-      cells.emplace_back(cumulative);
+      append(cells, integer(k + 1), share, cumulative);
       spectra_.add(std::move(cells));
     }
     for (std::size_t i = 0; sums.steps > 0 && i < kSubspaces.size(); ++i) {
@@ -379,9 +375,8 @@ class LowRankAnalysis final : public Analysis {
       auto cells = long_cells(tensor);
       cells.push_back(integer(kSubspaces[i]));
       const auto rank = std::find(kRanks.begin(), kRanks.end(), kSubspaces[i]) - kRanks.begin();
-      cells.push_back(ratio_cell(sums.kept[static_cast<std::size_t>(rank)], sums.energy));
-      cells.emplace_back(sums.overlap[i] / static_cast<double>(sums.pairs[i]));
-      cells.emplace_back(sums.angle[i] / static_cast<double>(sums.pairs[i]));
+      append(cells, ratio_cell(sums.kept[static_cast<std::size_t>(rank)], sums.energy),
+             sums.overlap[i] / static_cast<double>(sums.pairs[i]), sums.angle[i] / static_cast<double>(sums.pairs[i]));
       subspaces_.add(std::move(cells));
     }
   }

@@ -54,11 +54,10 @@ const std::vector<Column> scale_columns{
     {"signal", "|G|^2: squared norm of the gradient without noise, estimated; below 0 where noise hides it"},
     {"noise", "tr(Sigma): the variance of one worker's gradient, added over its elements, estimated"},
     {"noise_scale",
-     "noise / signal: by so many workers' gradients must be averaged for as much signal as noise; empty "
-     "where the signal is not above 0"},
+     "noise / signal: by so many workers' gradients must be averaged for as much signal as noise; empty where the "
+     "signal is not above 0"},
     {"noise_scale_samples",
-     "the same in training samples: times the batch of a worker; empty where the file does not "
-     "state it"}};
+     "the same in training samples: times the batch of a worker; empty where the file does not state it"}};
 
 std::vector<Column> with_scale(std::vector<Column> columns) {
   columns.insert(columns.end(), scale_columns.begin(), scale_columns.end());
@@ -141,8 +140,7 @@ class NoiseAnalysis final : public Analysis {
   }
 
   void add_cells(std::vector<Cell>& row, const NoiseScale& scale) const {
-    row.emplace_back(scale.signal);
-    row.emplace_back(scale.noise);
+    append(row, scale.signal, scale.noise);
     const Cell ratio = scale.signal > 0.0 ? ratio_cell(scale.noise, scale.signal) : Cell{};
     row.push_back(ratio);
     const bool in_samples = scale.signal > 0.0 && scope().batch_size > 0;

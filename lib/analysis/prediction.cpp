@@ -96,8 +96,7 @@ class Predictor {
     std::vector<Cell> row{std::int64_t{1}, file_, codec};
     row.emplace_back();
     if (ratio) row.back() = *ratio * of_float32_;
-    row.emplace_back(nmse);
-    row.emplace_back(from);
+    append(row, nmse, from);
     row.resize(out_.columns().size());
     out_.add(std::move(row));
   }

@@ -184,14 +184,12 @@ std::vector<Column> spectrum_columns(std::vector<Column> columns) {
         {"raw_share_" + percent_suffix(f),
          fmt::format("share of the energy in the {:.0f} % of values that are largest by magnitude", 100 * f)});
   }
-  columns.push_back(
-      {"fft_advantage_15_db",
-       "10 log10((1 - raw_share_15) / (1 - fft_share_15)): above 0, keeping 15 % of the frequencies loses less "
-       "than keeping 15 % of the values, which is as many numbers"});
-  columns.push_back(
-      {"flatness",
-       "spectral flatness: geometric over arithmetic mean of the power at the interior frequencies, averaged "
-       "over gradients; 0.56 for white noise, near 0 when a few frequencies dominate"});
+  columns.push_back({"fft_advantage_15_db",
+                     "10 log10((1 - raw_share_15) / (1 - fft_share_15)): above 0, keeping 15 % of the frequencies "
+                     "loses less than keeping 15 % of the values, which is as many numbers"});
+  columns.push_back({"flatness",
+                     "spectral flatness: geometric over arithmetic mean of the power at the interior frequencies, "
+                     "averaged over gradients; 0.56 for white noise, near 0 when a few frequencies dominate"});
   columns.push_back(
       {"lag1_autocorrelation", "correlation of an element with its neighbour in the contiguous order, -1 to 1"});
   return columns;
@@ -249,9 +247,8 @@ class Spectrum final : public Analysis {
                              available ? "" : "built without FFTW: no frequencies, the values only");
     for (const double top : sums.fft) row.push_back(ratio_cell(top, sums.spectral_energy));
     for (const double top : sums.raw) row.push_back(ratio_cell(top, sums.energy));
-    row.push_back(advantage(sums));
-    row.push_back(ratio_cell(sums.flatness, sums.flatness_weight));
-    row.push_back(ratio_cell(sums.lag_product, sums.centred_energy));
+    append(row, advantage(sums), ratio_cell(sums.flatness, sums.flatness_weight),
+           ratio_cell(sums.lag_product, sums.centred_energy));
     table_.add(std::move(row));
     if (!available) return;
     for (std::size_t band = 0; band < kBands; ++band) {

@@ -157,9 +157,7 @@ class StepAnalysis final : public Analysis {
       const auto [pearson, pairs] = sums.at(lag, windows_);
       if (!pearson) continue;
       auto cells = long_cells(tensor);
-      cells.emplace_back(static_cast<std::int64_t>(lag));
-      cells.emplace_back(*pearson);
-      cells.emplace_back(pairs);
+      append(cells, static_cast<std::int64_t>(lag), *pearson, pairs);
       lags_.add(std::move(cells));
     }
   }

@@ -321,8 +321,8 @@ std::string about_noise(const Row& all) {
   if (!scale) return {};
   if (*scale < 1.0) {
     return wrap(
-        fmt::format("Noise scale: {:.2g} workers' batches{}: the gradient of one batch is more signal than noise, "
-                    "and what a codec adds is not hidden by any.",
+        fmt::format("Noise scale: {:.2g} workers' batches{}: the gradient of one batch is more signal than noise, and "
+                    "what a codec adds is not hidden by any.",
                     *scale, samples ? fmt::format(", {:.3g} samples", *samples) : std::string{}));
   }
   return wrap(fmt::format("Noise scale: averaged over fewer than {}, a gradient is more noise than signal{}.",

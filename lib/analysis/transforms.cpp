@@ -333,10 +333,10 @@ std::vector<Column> transform_columns(std::vector<Column> columns) {
     }
   }
   columns.push_back({"best_basis", "the one with the largest of these shares, as order/basis"});
-  columns.push_back({"spectral_entropy",
-                     "entropy of the shares of the full spectrum's power at the frequencies 1/n to (n - 1)/n over "
-                     "log(n - 1), native order, averaged over gradients: 1 for equal powers, near it for noise, "
-                     "log 2 / log(n - 1) for one frequency"});
+  columns.push_back(
+      {"spectral_entropy",
+       "entropy of the shares of the full spectrum's power at the frequencies 1/n to (n - 1)/n over log(n - 1), native "
+       "order, averaged over gradients: 1 for equal powers, near it for noise, log 2 / log(n - 1) for one frequency"});
   return columns;
 }
 
@@ -347,8 +347,8 @@ class TransformAnalysis final : public Analysis {
         steps_{evenly_spaced(kTransformSteps, scope().steps())},
         table_{"transforms", transform_columns(leading_columns())},
         compaction_{"compaction", long_columns({{"order",
-                                                 "order of the elements: native (as stored), HWIO (convolutions: "
-                                                 "taps, input, output channels) or sorted (by value)"},
+                                                 "order of the elements: native (as stored), HWIO (convolutions: taps, "
+                                                 "input, output channels) or sorted (by value)"},
                                                 {"basis", "identity, dft, dct, hadamard or haar, all orthonormal"},
                                                 {"kept", "share of the coefficients that is kept, the strongest ones"},
                                                 {"energy_share", "share of the energy in them"}})},

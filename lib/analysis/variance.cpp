@@ -228,8 +228,8 @@ constexpr std::array<const char*, kAlphas.size()> kAlphaSuffixes{"1", "1_5", "2"
 std::vector<Column> variance_columns(std::vector<Column> columns) {
   columns.push_back(
       {"source",
-       "what the variance was taken over: `second_moment` (K micro-batches of each worker), `workers` (the W "
-       "gradients of a step), `none` (one worker and no second moments), `mixed` (in the row `all`)"});
+       "what the variance was taken over: `second_moment` (K micro-batches of each worker), `workers` (the W gradients "
+       "of a step), `none` (one worker and no second moments), `mixed` (in the row `all`)"});
   columns.push_back({"micro_batches", "K as the file states it"});
   for (const auto& quantile : kRatioQuantiles) {
     columns.push_back({fmt::format("ratio_q{}", quantile.suffix),
@@ -238,17 +238,15 @@ std::vector<Column> variance_columns(std::vector<Column> columns) {
                                    100 * quantile.q)});
   }
   for (std::size_t a = 0; a < kAlphas.size(); ++a) {
-    columns.push_back(
-        {fmt::format("pass_share_{}", kAlphaSuffixes[a]),
-         fmt::format("share of elements that pass at alpha = {}: `second_moment` G^2 > alpha v, `workers` mean^2 "
-                     "> alpha x variance of the mean",
-                     kAlphas[a])});
+    columns.push_back({fmt::format("pass_share_{}", kAlphaSuffixes[a]),
+                       fmt::format("share of elements that pass at alpha = {}: `second_moment` G^2 > alpha v, "
+                                   "`workers` mean^2 > alpha x variance of the mean",
+                                   kAlphas[a])});
   }
   columns.push_back(
       {"noise_pass_share_1", "pass_share_1 that normal noise alone would give with as many micro-batches or workers"});
-  columns.push_back({"undefined_share",
-                     "share of elements whose mean and variance are both 0; they pass nothing and have no "
-                     "ratio"});
+  columns.push_back(
+      {"undefined_share", "share of elements whose mean and variance are both 0; they pass nothing and have no ratio"});
   columns.push_back(
       {"inconsistent_share",
        "share of elements whose stored second moment is not finite or more than 1/64 below G^2 / K, which is "
@@ -259,8 +257,8 @@ std::vector<Column> variance_columns(std::vector<Column> columns) {
                   {"std", "their standard deviation (divisor: their number)"},
                   {"skewness", "third standardised moment; empty when all values are equal"},
                   {"excess_kurtosis",
-                   "fourth standardised moment less 3: 0 for a normal distribution, 3 for a "
-                   "Laplace one; empty when all values are equal"},
+                   "fourth standardised moment less 3: 0 for a normal distribution, 3 for a Laplace one; empty when "
+                   "all values are equal"},
                   {"min", "smallest value"},
                   {"max", "largest value"},
                   {"l1_norm_mean", "L1 norm of one worker's gradient of one step, averaged over steps and workers"},
@@ -313,8 +311,7 @@ class Variance final : public Analysis {
     auto row = leading_cells(tensor, "ok", "");
     const auto number = [](std::uint64_t x) { return static_cast<double>(x); };
     const auto if_any = [](bool any, double x) { return any ? Cell{x} : Cell{}; };
-    row.emplace_back(source);
-    row.emplace_back(scope().micro_batches);
+    append(row, source, scope().micro_batches);
     for (const auto& quantile : kRatioQuantiles) {
       const bool any = ratio.histogram().count() > 0;
       row.push_back(if_any(any, any ? ratio.histogram().quantile(quantile.q) : 0));
@@ -324,23 +321,19 @@ class Variance final : public Analysis {
     const std::int64_t samples = source == "second_moment" ? scope().micro_batches
                                  : source == "workers"     ? static_cast<std::int64_t>(scope().workers)
                                                            : 0;
-    row.push_back(if_any(samples >= 2, samples >= 2 ? noise_pass_share(samples) : 0));
-    row.push_back(ratio_cell(number(ratio.undefined()), number(ratio.samples())));
-    row.push_back(ratio_cell(number(ratio.inconsistent()), number(ratio.samples())));
+    append(row, if_any(samples >= 2, samples >= 2 ? noise_pass_share(samples) : 0),
+           ratio_cell(number(ratio.undefined()), number(ratio.samples())),
+           ratio_cell(number(ratio.inconsistent()), number(ratio.samples())));
 
     const bool any = moments.count > 0;
     const double gradients = static_cast<double>(scope().steps() * scope().workers);
-    row.emplace_back(static_cast<std::int64_t>(moments.count));
-    row.push_back(if_any(any, moments.mean));
-    row.push_back(if_any(any, any ? std::sqrt(moments.variance()) : 0));
-    row.push_back(if_any(moments.spread(), moments.spread() ? moments.skewness() : 0));
-    row.push_back(if_any(moments.spread(), moments.spread() ? moments.excess_kurtosis() : 0));
-    row.push_back(if_any(any, moments.min));
-    row.push_back(if_any(any, moments.max));
-    row.push_back(if_any(any, moments.abs_sum / gradients));
-    row.push_back(if_any(any, std::sqrt(moments.square_sum / gradients)));
-    row.push_back(ratio_cell(number(moments.zeros), moments.count));
-    row.emplace_back(static_cast<std::int64_t>(non_finite));
+    append(row, static_cast<std::int64_t>(moments.count), if_any(any, moments.mean),
+           if_any(any, any ? std::sqrt(moments.variance()) : 0),
+           if_any(moments.spread(), moments.spread() ? moments.skewness() : 0),
+           if_any(moments.spread(), moments.spread() ? moments.excess_kurtosis() : 0), if_any(any, moments.min),
+           if_any(any, moments.max), if_any(any, moments.abs_sum / gradients),
+           if_any(any, std::sqrt(moments.square_sum / gradients)), ratio_cell(number(moments.zeros), moments.count),
+           static_cast<std::int64_t>(non_finite));
     table_.add(std::move(row));
   }
 
@@ -357,12 +350,6 @@ class Variance final : public Analysis {
 VarianceSource source_of(const Scope& scope, const TensorInfo& tensor) {
   if (tensor.has_second_moment && scope.micro_batches >= 2) return VarianceSource::second_moment;
   return scope.workers >= 2 ? VarianceSource::workers : VarianceSource::none;
-}
-
-std::string_view name_of(VarianceSource source) {
-  return source == VarianceSource::second_moment ? "second_moment"
-         : source == VarianceSource::workers     ? "workers"
-                                                 : "none";
 }
 
 void VarianceAccumulator::merge(const Accumulator& other) {

@@ -8,6 +8,7 @@
 
 #include "kernels/float_bits.hpp"
 #include "lib/analysis/analysis.hpp"
+#include "lib/core/words.hpp"
 
 namespace gradtool::format {
 
@@ -186,7 +187,9 @@ class SignalRatio {
 /// worker and no second moment).
 enum class VarianceSource : std::uint8_t { second_moment, workers, none };
 [[nodiscard]] VarianceSource source_of(const Scope& scope, const TensorInfo& tensor);
-[[nodiscard]] std::string_view name_of(VarianceSource source);
+constexpr auto spellings(VarianceSource) {
+  return words("second_moment", "workers", "none");
+}
 
 /// The sums of the variance analysis, on the CPU or on a GPU.
 class VarianceAccumulator : public Accumulator {

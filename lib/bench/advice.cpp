@@ -232,8 +232,8 @@ class Advice {
                                      ? fmt::format("would be {:.1f} % slower than", 100.0 * (1.0 / speed - 1.0))
                                      : fmt::format("would be {:.2f} times slower than", 1.0 / speed);
       return fmt::format(
-                 "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes "
-                 "uncompressed{}. A gain of less than 5 % is not worth an error. ",
+                 "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes uncompressed{}. "
+                 "A gain of less than 5 % is not worth an error. ",
                  name, judged_error(best), change, uncompressed, what, unknown_noise(best)) +
              needs_trial() + hopeless() + pays_below() + exposed();
     }
@@ -423,8 +423,7 @@ class Advice {
     if (!none_->iteration) return "";
     const double waits = none_->iteration->seconds - none_->iteration->compute_seconds;
     return fmt::format(
-        "Uncompressed, {} of an iteration are exposed communication: no codec can gain more than {:.2f} "
-        "times. ",
+        "Uncompressed, {} of an iteration are exposed communication: no codec can gain more than {:.2f} times. ",
         human_seconds(waits), none_->iteration->seconds / none_->iteration->compute_seconds);
   }
   /// The longest computation beside which one of the codecs would gain enough, where that of the iteration is longer.
@@ -573,34 +572,32 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                 any.averaged
                     ? "capture has gradients that were averaged over the ranks, so errors of their mean say nothing"
                     : "trainings of reports/verdicts compressed means of gradients, and not these values")
-      : acceptance.trained
-          ? fmt::format(
-                " Without a trial, its error of a step must also be at most {:.2g}: in "
-                "reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small GPT) {}. Of a codec with "
-                "a memory errors of several phases of the training have to be known.",
-                harmless_nmse(), evidence(harmless_nmse()))
-          : " Trainings named here are those of reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small "
-            "GPT).";
+      : acceptance.trained ? fmt::format(
+                                 " Without a trial, its error of a step must also be at most {:.2g}: in "
+                                 "reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small GPT) {}. Of a "
+                                 "codec with a memory errors of several phases of the training have to be known.",
+                                 harmless_nmse(), evidence(harmless_nmse()))
+                           : " Trainings named here are those of reports/verdicts (LeNet-5, ResNet-20, a perceptron, "
+                             "an LSTM, a small GPT).";
   const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
-  return {
-      fmt::format(
-          "A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending "
-          "nothing has 1. The error is that of a step; where a codec sends later what it leaves out now, it "
-          "is that of the sum over the steps of a window.{}{} Only training tells whether your model learns with it.{}",
-          acceptance.max_nmse, trained, tried, baseline_text(any)),
-      fmt::format(
-          "The advice rests on times of {} ({}), errors of {} ranks, {}{} in {}, "
-          "reduced by {}, and a model of the network with {} (--library).{}{}{}",
-          processor_text(any),
-          any.codec_times == CodecTimes::floor
-              ? "as if codecs did no more than read and write their memory once: at best"
-              : "on another processor codecs take another time",
-          any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any), iterations_text(any),
-          any.granularity, collectives_text(any), levels_text(any), phases_text(any),
-          any.iteration ? computation_text(*any.iteration)
-          : any.op == Collective::all_reduce || any.op == Collective::reduce_scatter
-              ? " Times are of the gradients alone: --compute-ms adds the computation that they can hide behind."
-              : fmt::format(" Times are of the {} alone.", name_of(any.op)))};
+  return {fmt::format(
+              "A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending nothing "
+              "has 1. The error is that of a step; where a codec sends later what it leaves out now, it is that of the "
+              "sum over the steps of a window.{}{} Only training tells whether your model learns with it.{}",
+              acceptance.max_nmse, trained, tried, baseline_text(any)),
+          fmt::format(
+              "The advice rests on times of {} ({}), errors of {} ranks, {}{} in {}, reduced by {}, and a model of the "
+              "network with {} (--library).{}{}{}",
+              processor_text(any),
+              any.codec_times == CodecTimes::floor
+                  ? "as if codecs did no more than read and write their memory once: at best"
+                  : "on another processor codecs take another time",
+              any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any), iterations_text(any),
+              any.granularity, collectives_text(any), levels_text(any), phases_text(any),
+              any.iteration ? computation_text(*any.iteration)
+              : any.op == Collective::all_reduce || any.op == Collective::reduce_scatter
+                  ? " Times are of the gradients alone: --compute-ms adds the computation that they can hide behind."
+                  : fmt::format(" Times are of the {} alone.", name_of(any.op)))};
 }
 
 }  // namespace gradtool

@@ -197,14 +197,13 @@ void expect_same_on_all_ranks(const std::vector<Fact>& facts, Communicator<Space
   const auto other = std::find_if(digests.begin(), digests.end(), [&](auto& text) { return text != digests.front(); });
   if (other == digests.end()) {
     throw Error{Fault::backend,
-                "the ranks' digests of their options differed and then did not: what one rank sends is "
-                "not what another receives"};
+                "the ranks' digests of their options differed and then did not: what one rank sends is not what "
+                "another receives"};
   }
   const auto rank = static_cast<std::size_t>(other - digests.begin());
-  throw Error{Fault::usage,
-              fmt::format("the ranks of a job must have the same gradtool, options and file, but for rank {} {} is "
-                          "'{}', and for rank 0 {} is '{}'",
-                          rank, names[rank], values[rank], names[0], values[0])};
+  throw Error{Fault::usage, fmt::format("the ranks of a job must have the same gradtool, options and file, but for "
+                                        "rank {} {} is '{}', and for rank 0 {} is '{}'",
+                                        rank, names[rank], values[rank], names[0], values[0])};
 }
 
 }  // namespace gradtool

@@ -339,11 +339,9 @@ class Bench {
     static_cast<void>(options_.resolved(spec));
     const bool whole_weights = !in_.sources.empty() && in_.sources.front()->info().quantity == "weight";
     if (options_.op != Collective::all_gather || spec.feedback() == Feedback::off || !whole_weights) return;
-    throw Error{
-        Fault::usage,
-        fmt::format("codec {} keeps a residual, which weights would be added to anew in every step; add ef=off to "
-                    "the codec, or replay --values weight-difference",
-                    spec.name())};
+    throw Error{Fault::usage, fmt::format("codec {} keeps a residual, which weights would be added to anew in every "
+                                          "step; add ef=off to the codec, or replay --values weight-difference",
+                                          spec.name())};
   }
 
   /// Why a codec is not replayed at all; empty when it is.
@@ -444,7 +442,7 @@ class Bench {
   /// The networks with the library that carries the job's collectives.
   [[nodiscard]] std::vector<Network> carried_networks() const {
     const std::string& used = in_.sources.front()->info().library;
-    const auto captured = library_named(used).value_or(Library::best);
+    const auto captured = named<Library>(used).value_or(Library::best);
     std::vector<Network> networks = options_.networks;
     for (Network& network : networks) {
       network.library = options_.library.value_or(captured);

@@ -122,19 +122,17 @@ class Opening {
     }
     in_.ranks = choose_ranks(in_.ranks, *in_.sources.front());
     if (in_.ranks % options_.node != 0 || (options_.node > 1 && in_.ranks == options_.node)) {
-      throw Error{Fault::usage,
-                  fmt::format("--levels node={} makes no machines of {} ranks: give a number that divides them, "
-                              "for two machines at least",
-                              options_.node, in_.ranks)};
+      throw Error{Fault::usage, fmt::format("--levels node={} makes no machines of {} ranks: give a number that "
+                                            "divides them, for two machines at least",
+                                            options_.node, in_.ranks)};
     }
     if (in_.ranks == 1 && !options_.networks.empty()) {
-      throw Error{Fault::usage,
-                  fmt::format("--network needs a replay of 2 ranks at least: between fewer, no collective can be "
-                              "counted. {}",
-                              in_.device.across_processes && in_.sources.front()->workers() > 1
-                                  ? "Start several processes: mpirun -n 2 gradtool bench ..."
-                                  : "Capture with --workers 2 or more, or in Python with "
-                                    "micro_batches_as_workers=True")};
+      throw Error{
+          Fault::usage,
+          fmt::format("--network needs a replay of 2 ranks at least: between fewer, no collective can be counted. {}",
+                      in_.device.across_processes && in_.sources.front()->workers() > 1
+                          ? "Start several processes: mpirun -n 2 gradtool bench ..."
+                          : "Capture with --workers 2 or more, or in Python with micro_batches_as_workers=True")};
     }
     if (options_.sizes.empty()) {
       if (sums() && !in_.weights && WeightedGradients::needed(*in_.sources.front())) {
@@ -273,10 +271,9 @@ class Opening {
         largest = std::max(largest, unit.elements);
       const std::string reason = too_large_for(machine_memory(), largest, ranks_here());
       if (reason.empty()) continue;
-      throw Error{Fault::backend,
-                  fmt::format("{}: {}: leave such tensors out (--layers), replay fewer ranks (--ranks) or "
-                              "give each a machine (--comm mpi)",
-                              options_.file, reason)};
+      throw Error{Fault::backend, fmt::format("{}: {}: leave such tensors out (--layers), replay fewer ranks (--ranks) "
+                                              "or give each a machine (--comm mpi)",
+                                              options_.file, reason)};
     }
   }
 

@@ -280,10 +280,10 @@ CodecSpeed CodecSpeed::parse(const std::string& text) {
   const bool valid = result.ec == std::errc{} && result.ptr == floor.data() + end && rate > 0.0 && rate <= 1e9 &&
                      (cache.empty() || cache.starts_with(kCache));
   if (!valid) {
-    throw Error{Fault::usage, fmt::format("--codec-speed '{}' is not valid; write the GB/s of a memory above 0, as "
-                                          "floor:3000 or floor:3000,cache=50MB, or the record of another bench, as "
-                                          "card.json",
-                                          text)};
+    throw Error{Fault::usage,
+                fmt::format("--codec-speed '{}' is not valid; write the GB/s of a memory above 0, as floor:3000 or "
+                            "floor:3000,cache=50MB, or the record of another bench, as card.json",
+                            text)};
   }
   Memory memory{.bytes_per_second = rate * 1e9};
   if (!cache.empty())

@@ -151,8 +151,7 @@ std::vector<ResultColumn> make_columns() {
   });
   c.add("all_reduce",
         "how sums are added: ring, doubling, auto, server or transpose; library: as MPI or NCCL do; none: nothing is "
-        "added; empty in modelled "
-        "rows",
+        "added; empty in modelled rows",
         from_here([](Row r) { return r.modelled() ? Cell{} : Cell{r.all_reduce}; }));
   c.add("op", "all-reduce, reduce-scatter, all-gather or all-to-all", [](Row r) { return name_of(r.op); });
   c.add("levels", "of an all-reduce in two levels, by --levels or of the codec itself: ranks of a machine, as node=8",
@@ -218,8 +217,7 @@ std::vector<ResultColumn> make_columns() {
         &ResultRow::update_nmse);
   c.add("cosine_by_layer",
         "1 - cosine between sums of x and of y over the first 8 steps of a window, mean over tensors, largest of all "
-        "windows; --update-error "
-        "alone",
+        "windows; --update-error alone",
         &ResultRow::cosine_by_layer);
   c.add("residual_ratio", "norm of what rank 0 holds back / norm of its gradients, pooled over steps",
         &ResultRow::residual_ratio);
@@ -247,11 +245,10 @@ std::vector<ResultColumn> make_columns() {
   c.add("wire_gb_s", "wire_bytes_per_rank / communication time", &ResultRow::wire_gb_s);
   c.add("copy_gb_s", "memcpy with the row's threads, measured in this run",
         [](Row r) { return r.samples.empty() ? Cell{} : Cell{r.copy_rate / 1e9}; });
-  c.add(
-      "encode_share",
-      "(4 x elements + payload bytes) / encode time / (2 copy_gb_s): what it moves, as a share of the 2 n bytes that a "
-      "copy of n moves",
-      &ResultRow::encode_share);
+  c.add("encode_share",
+        "(4 x elements + payload bytes) / encode time / (2 copy_gb_s): what it moves, as a share of the 2 n bytes that "
+        "a copy of n moves",
+        &ResultRow::encode_share);
   c.add("decode_share", "(payloads + 8 x elements) / decode time / (2 copy_gb_s), likewise", &ResultRow::decode_share);
   c.add("speedup_vs_none", "total time of none / total time of this row",
         [](Row r) { return r.verdict.speedup_vs_none; });
@@ -295,18 +292,16 @@ std::vector<ResultColumn> make_columns() {
         [](Row r) { return r.gate_bytes; });
   c.add("gated_share", "part of the raw bytes in units below the gate, which a modelled step sends uncompressed",
         [](Row r) { return r.gate_bytes ? Cell{r.gated_share} : Cell{}; });
-  c.add(
-      "library",
-      "what carries the collectives of a modelled row: best (the best known algorithms), nccl, gloo, mpi, or hook over "
-      "gloo or nccl, where none rides that library itself",
-      [](Row r) { return from(r.network, [](const Network& n) { return library_text(n); }); });
+  c.add("library",
+        "what carries the collectives of a modelled row: best (the best known algorithms), nccl, gloo, mpi, or hook "
+        "over gloo or nccl, where none rides that library itself",
+        [](Row r) { return from(r.network, [](const Network& n) { return library_text(n); }); });
   c.add("messages", "messages that one rank sends in a modelled step, of the rank that sends most",
         &ResultRow::messages);
-  c.add(
-      "readiness",
-      "when gradients of modelled iterations are ready: as captured, or in proportion to elements, where the file does "
-      "not say",
-      [](Row r) { return from(r.iteration, [](auto& i) { return i.backward.captured ? "captured" : "elements"; }); });
+  c.add("readiness",
+        "when gradients of modelled iterations are ready: as captured, or in proportion to elements, where the file "
+        "does not say",
+        [](Row r) { return from(r.iteration, [](auto& i) { return i.backward.captured ? "captured" : "elements"; }); });
   c.add("backward_share",
         "the backward pass whose gradients are sent, as a share of compute_ms, in modelled iterations",
         [](Row r) { return from(r.iteration, [](auto& i) { return i.backward.share; }); });
@@ -326,24 +321,6 @@ std::vector<ResultColumn> make_columns() {
 }
 
 }  // namespace
-
-std::string_view name_of(CodecTimes times) {
-  return times == CodecTimes::measured ? "measured" : times == CodecTimes::record ? "record" : "floor";
-}
-
-std::string_view name_of(ResultRow::Status status) {
-  switch (status) {
-    case ResultRow::Status::ok:
-      return "ok";
-    case ResultRow::Status::skipped:
-      return "skipped";
-    case ResultRow::Status::failed:
-      return "failed";
-    case ResultRow::Status::not_finite:
-      return "not_finite";
-  }
-  return "";
-}
 
 std::optional<double> ResultRow::element_ratio() const {
   return bytes ? positive_ratio(encoded_share() * static_cast<double>(elements), bytes->values_sent) : std::nullopt;

@@ -135,32 +135,6 @@ double wire_of(const CollectiveUse& use, double measured, double p) {
 
 }  // namespace
 
-std::string_view name_of(CollectiveUse::Kind kind) {
-  switch (kind) {
-    case CollectiveUse::Kind::all_reduce:
-      return "all_reduce";
-    case CollectiveUse::Kind::all_gather:
-      return "all_gather";
-    case CollectiveUse::Kind::broadcast:
-      return "broadcast";
-    case CollectiveUse::Kind::exchange:
-      return "exchange";
-    case CollectiveUse::Kind::reduce_scatter:
-      return "reduce_scatter";
-    case CollectiveUse::Kind::all_to_all:
-      return "all_to_all";
-    case CollectiveUse::Kind::shard_gather:
-      return "shard_gather";
-    case CollectiveUse::Kind::ring_hop:
-      return "ring_hop";
-  }
-  return {};
-}
-
-std::string_view name_of(Level level) {
-  return level == Level::whole ? "whole" : level == Level::inside ? "inside" : "across";
-}
-
 CollectiveUses no_uses() {
   CollectiveUses uses;
   for (std::size_t i = 0; i < uses.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "lib/bench/network.hpp"
 #include "lib/bench/units.hpp"
 #include "lib/comm/communicator.hpp"
+#include "lib/core/words.hpp"
 
 namespace gradtool {
 
@@ -31,8 +32,10 @@ struct CollectiveUse {
   int node = 1;  ///< ranks of a machine, on the other levels
 };
 
-[[nodiscard]] std::string_view name_of(CollectiveUse::Kind kind);
-[[nodiscard]] std::string_view name_of(Level level);
+constexpr auto spellings(CollectiveUse::Kind) {
+  return words("all_reduce", "all_gather", "broadcast", "exchange", "reduce_scatter", "all_to_all", "shard_gather",
+               "ring_hop");
+}
 
 /// One of each kind on each level, level by level in the order of Level and of Kind.
 using CollectiveUses = std::array<CollectiveUse, 24>;

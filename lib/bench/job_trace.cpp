@@ -273,10 +273,9 @@ JobTrace read_trace(const std::string& path) {
     computing.push_back(lengths.back() - exposed.back());
   }
   if (lengths.empty()) {
-    throw Error{Fault::data,
-                fmt::format("{} records collectives alone, so that what is computed meanwhile is not known; "
-                            "profile the activities CPU and CUDA",
-                            path)};
+    throw Error{Fault::data, fmt::format("{} records collectives alone, so that what is computed meanwhile is not "
+                                         "known; profile the activities CPU and CUDA",
+                                         path)};
   }
   trace.steps = lengths.size();
   trace.step_seconds = median(lengths);
@@ -302,8 +301,7 @@ std::string JobTrace::words() const {
 std::string JobTrace::collectives_words() const {
   if (collectives.empty())
     return "The trace does not record how large its collectives are; torch.profiler does with record_shapes=True, "
-           "where "
-           "it is built with Kineto";
+           "where it is built with Kineto";
   constexpr std::size_t kNamed = 3;
   const std::size_t named = std::min(kNamed, collectives.size());
   const auto guessed = [](const TracedCollective& one) { return !one.group_known && one.ranks > 0; };

@@ -14,7 +14,6 @@
 namespace gradtool {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"best", "nccl", "gloo", "mpi", "hook"};
 constexpr double kGlooSegment = 1024.0 * 1024.0;  ///< bytes at most, AllreduceOptions::kMaxSegmentSize
 constexpr double kMpiDoubling = 10'000.0;         ///< bytes from which MPI's all-reduce is a ring
 constexpr double kMpiSegment = 1024.0 * 1024.0;   ///< bytes of a segment of MPI's ring at most
@@ -71,16 +70,6 @@ CollectiveCost nccl_ring(const Network& network, double p, double bytes) {
 
 }  // namespace
 
-std::string_view name_of(Library library) {
-  return kNames[static_cast<std::size_t>(library)];
-}
-
-std::optional<Library> library_named(std::string_view name) {
-  const auto* const found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<Library>(found - kNames.begin());
-}
-
 std::string library_text(const Network& network) {
   const std::string name{name_of(network.library)};
   return network.library == Library::hook ? fmt::format("{} over {}", name, name_of(network.under_hook)) : name;
@@ -89,12 +78,13 @@ std::string library_text(const Network& network) {
 void set_library(Network& network, std::string_view text) {
   constexpr std::string_view kOver = "hook over ";
   const bool hook = text.starts_with(kOver);
-  const auto library = library_named(hook ? text.substr(kOver.size()) : text);
+  const auto library = named<Library>(hook ? text.substr(kOver.size()) : text);
   const bool carries_hook = library == Library::gloo || library == Library::nccl;
   if (!library || (hook ? !carries_hook : library == Library::hook)) {
-    throw Error{Fault::data, fmt::format("the library '{}' is not valid; valid are best, nccl, gloo, mpi, hook over "
-                                         "gloo and hook over nccl",
-                                         text)};
+    throw Error{
+        Fault::data,
+        fmt::format("the library '{}' is not valid; valid are best, nccl, gloo, mpi, hook over gloo and hook over nccl",
+                    text)};
   }
   network.library = hook ? Library::hook : *library;
   if (hook) network.under_hook = *library;

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "lib/core/words.hpp"
+
 namespace gradtool {
 
 struct Link;
@@ -19,10 +21,9 @@ enum class Library : std::uint8_t {
   mpi,   ///< Open MPI: recursive doubling for small vectors, rings for large ones
   hook,  ///< gradtool's own rings and recursive doubling over send and receive, as ddp_hook sends them
 };
-/// best, nccl, gloo, mpi or hook.
-[[nodiscard]] std::string_view name_of(Library library);
-/// Nothing for a word that is none of these.
-[[nodiscard]] std::optional<Library> library_named(std::string_view name);
+constexpr auto spellings(Library) {
+  return words("best", "nccl", "gloo", "mpi", "hook");
+}
 
 /// As the column `library` has it: the name, and for the hook what its messages ride, as "hook over gloo".
 [[nodiscard]] std::string library_text(const Network& network);

@@ -38,10 +38,9 @@ constexpr std::array<NetworkProfile, 9> kProfiles{
 [[noreturn]] void bad(const std::string& text, const std::string& why) {
   std::string names;
   for (const auto& profile : kProfiles) names += fmt::format("{}{}", names.empty() ? "" : ", ", profile.name);
-  throw Error{Fault::usage,
-              fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps, or the file of "
-                          "gradtool probe; give --network once for each",
-                          text, why, names)};
+  throw Error{Fault::usage, fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps, or the "
+                                        "file of gradtool probe; give --network once for each",
+                                        text, why, names)};
 }
 
 /// In any case: people write 10GbE and NVLink.

@@ -113,25 +113,24 @@ void check_options(const BenchOptions& options) {
   if (!options.sizes.empty() &&
       !(options.layers.empty() && options.reconstruction.empty() && !options.per_tensor && !options.overlap &&
         options.computation != Computation::captured && options.computation != Computation::given)) {
-    throw Error{
-        Fault::usage,
-        "--layers, --per-tensor, --reconstruction, --compute-ms and --overlap are about a captured model: leave them "
-        "out with --synthetic"};
+    throw Error{Fault::usage,
+                "--layers, --per-tensor, --reconstruction, --compute-ms and --overlap are about a captured model: "
+                "leave them out with --synthetic"};
   }
   const bool averages = options.op == Collective::all_reduce || options.op == Collective::reduce_scatter;
   if (!options.received.empty() && !(averages && options.sizes.empty())) {
     throw Error{Fault::usage,
-                "--received holds means over the ranks of a capture: leave it out with --synthetic, "
-                "--op all-gather and --op all-to-all"};
+                "--received holds means over the ranks of a capture: leave it out with --synthetic, --op all-gather "
+                "and --op all-to-all"};
   }
   for (auto file = options.received.begin(); file != options.received.end(); ++file) {
     const auto same = [&](const ReceivedFile& other) {
       return received_spec(other.path).given == received_spec(file->path).given;
     };
     if (std::none_of(options.received.begin(), file, same)) continue;
-    throw Error{Fault::usage, fmt::format("--received {} has the name of another one, by which rows are told apart: "
-                                          "rename a file",
-                                          file->path)};
+    throw Error{Fault::usage,
+                fmt::format("--received {} has the name of another one, by which rows are told apart: rename a file",
+                            file->path)};
   }
   if (!options.reconstruction.empty() && options.codecs.size() != 1) {
     throw Error{Fault::usage, "--reconstruction writes one result: give exactly one --codec"};
@@ -172,26 +171,24 @@ void check_options(const BenchOptions& options) {
       const int ranks = machines * network.node;
       const int node = network.node > 1 && options.node > 1 ? network.node : options.node;
       if (node == 1 || (ranks % node == 0 && ranks > node)) continue;
-      throw Error{
-          Fault::usage,
-          fmt::format("--nodes {} on {} are {} ranks, and two levels need whole machines of {} ranks (--levels), two "
-                      "machines at least",
-                      machines, network.name, ranks, node)};
+      throw Error{Fault::usage, fmt::format("--nodes {} on {} are {} ranks, and two levels need whole machines of {} "
+                                            "ranks (--levels), two machines at least",
+                                            machines, network.name, ranks, node)};
     }
     // An uncompressed inside is scaled to the network's machines.
     const bool same = options.node == 1 || network.node == 1 || network.node == options.node;
     if (same || options.inside().name() == "none") continue;
-    throw Error{Fault::usage,
-                fmt::format("--network {} has {} ranks on a machine and --levels {}: give both the same, or leave "
-                            "--codec-inner out",
-                            network.name, network.node, options.node)};
+    throw Error{
+        Fault::usage,
+        fmt::format(
+            "--network {} has {} ranks on a machine and --levels {}: give both the same, or leave --codec-inner out",
+            network.name, network.node, options.node)};
   }
   if (options.pipeline > 1) {
     if (options.device != "cpu") {
-      throw Error{
-          Fault::unavailable,
-          "--pipeline overlaps chunks by threads of the CPU: leave it off with --device cuda, where streams would "
-          "have to"};
+      throw Error{Fault::unavailable,
+                  "--pipeline overlaps chunks by threads of the CPU: leave it off with --device cuda, where streams "
+                  "would have to"};
     }
     if (!options.concurrent) {
       throw Error{Fault::usage,

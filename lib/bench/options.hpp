@@ -29,12 +29,6 @@ enum class Timing : std::uint8_t {
   concurrent,  ///< all ranks at once: what this machine really did
 };
 
-/// As --all-reduce has it.
-[[nodiscard]] constexpr std::string_view name_of(AllReduce algorithm) {
-  constexpr std::string_view kNames[] = {"ring", "doubling", "auto", "server", "transpose"};
-  return kNames[static_cast<std::size_t>(algorithm)];
-}
-
 /// Where the time that an iteration computes comes from, without which gradients alone are modelled.
 enum class Computation : std::uint8_t {
   if_captured,  ///< the file, where it says

@@ -191,8 +191,7 @@ void decide(OwnTrial::Arm& arm, const std::vector<double>& worse, double toleran
   if (!(tolerance > 0.0)) {
     arm.reason =
         "the loss of none does not fall from its first row to its last, which a tolerance is taken from: more steps "
-        "would "
-        "tell, or --evaluate-every where there is one row";
+        "would tell, or --evaluate-every where there is one row";
   } else if (std::all_of(worse.begin(), worse.end(), [=](double one) { return one > kFarBeyond * tolerance; })) {
     arm.verdict = OwnTrial::Verdict::loses;
     arm.reason = "far beyond the tolerance with every seed";
@@ -381,8 +380,8 @@ std::string OwnTrials::rules() const {
     text += fmt::format(" For codecs that were tried in {} its verdict decides", trial.file);
     text += !trial.tolerance ? "."
                              : fmt::format(
-                                   ": one learns if all of the 95 % interval of what its {} is worse by is "
-                                   "within {:.2g}{}, and loses if all of it is beyond.",
+                                   ": one learns if all of the 95 % interval of what its {} is worse by is within "
+                                   "{:.2g}{}, and loses if all of it is beyond.",
                                    trial.judge, *trial.tolerance,
                                    *trial.tolerance == 1.0 && !trial.unit.empty() ? " point" : trial.unit);
   }
@@ -402,10 +401,11 @@ std::string OwnTrials::options() const {
 void OwnTrials::expect_same_model(const std::string& capture, std::uint64_t elements) const {
   for (const OwnTrial& trial : trials) {
     if (trial.elements == elements) continue;
-    throw Error{Fault::usage,
-                fmt::format("{} is a trial of a model of {} parameters, and {} has {}; give a trial of the model that "
-                            "was captured",
-                            trial.file, trial.elements, capture, elements)};
+    throw Error{
+        Fault::usage,
+        fmt::format(
+            "{} is a trial of a model of {} parameters, and {} has {}; give a trial of the model that was captured",
+            trial.file, trial.elements, capture, elements)};
   }
 }
 
@@ -422,10 +422,9 @@ OwnTrial read_own_trial(const std::string& path) {
     throw Error{Fault::data,
                 fmt::format("{} is no record of a trial; valid is what gradtool.trial or gradtool train wrote", file)};
   }
-  throw Error{Fault::data,
-              fmt::format("{} is no record of gradtool.trial or of gradtool train; --trained takes trial.json, "
-                          "train.json or the folder of the latter",
-                          file)};
+  throw Error{Fault::data, fmt::format("{} is no record of gradtool.trial or of gradtool train; --trained takes "
+                                       "trial.json, train.json or the folder of the latter",
+                                       file)};
 }
 
 }  // namespace gradtool

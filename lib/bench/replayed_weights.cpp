@@ -22,9 +22,10 @@ ReplayedWeights::ReplayedWeights(std::unique_ptr<GradientSource> source, bool di
       steps_{source_->steps()} {
   for (const TensorInfo& tensor : tensors_) {
     if (tensor.has_weight) continue;
-    throw Error{Fault::usage, fmt::format("--values {}: {} has no weights of tensor {}; capture them (gradtool capture "
-                                          "--with weight)",
-                                          differences ? "weight-difference" : "weight", path(), tensor.name)};
+    throw Error{
+        Fault::usage,
+        fmt::format("--values {}: {} has no weights of tensor {}; capture them (gradtool capture --with weight)",
+                    differences ? "weight-difference" : "weight", path(), tensor.name)};
   }
   if (differences_ && steps_.size() < 2) {
     throw Error{Fault::usage,

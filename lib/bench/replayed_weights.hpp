@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/words.hpp"
 #include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
@@ -16,6 +17,9 @@ enum class ReplayedValues : std::uint8_t {
   weights,      ///< the weights beside them
   differences,  ///< what weights changed by from one captured step to the next
 };
+constexpr auto spellings(ReplayedValues) {
+  return words("auto", "own", "weight", "weight-difference");
+}
 
 /// The weights of another source in the place of its gradients, the same for every worker; or their differences, a step
 /// less. What ranks gather in sharded training, each from the owner of its shard.

@@ -21,10 +21,6 @@ std::string exact(double value) {
   return fmt::format("{}", value);
 }
 
-std::string_view word_of(ReplayedValues values) {
-  return values == ReplayedValues::own ? "own" : values == ReplayedValues::weights ? "weight" : "weight-difference";
-}
-
 /// How iterations are modelled. The time that the file states is taken without a word, where it was.
 std::string iteration_options(const BenchOptions& options) {
   std::string text;
@@ -95,7 +91,7 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   if (options.library) command += fmt::format(" --library {}", name_of(*options.library));
   if (options.codec_speed) command += " --codec-speed " + shell_word(options.codec_speed->text());
   if (options.op != Collective::all_reduce) command += fmt::format(" --op {}", name_of(options.op));
-  if (options.values != ReplayedValues::automatic) command += fmt::format(" --values {}", word_of(options.values));
+  if (options.values != ReplayedValues::automatic) command += fmt::format(" --values {}", name_of(options.values));
   if (!takes_own_scheme(row) || options.scheme != Scheme::automatic)
     command += fmt::format(" --reduce {}", name_of(row.scheme));
   if (row.inner) command += fmt::format(" --levels node={}", row.measured_node);

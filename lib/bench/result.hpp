@@ -15,6 +15,7 @@
 #include "lib/bench/replay.hpp"
 #include "lib/bench/statistics.hpp"
 #include "lib/bench/windows.hpp"
+#include "lib/core/words.hpp"
 #include "lib/report/table.hpp"
 
 namespace gradtool {
@@ -38,7 +39,9 @@ enum class CodecTimes : std::uint8_t {
   record,    ///< another machine's run (--codec-speed FILE)
   floor,     ///< what its memory needs at least (--codec-speed floor:3000)
 };
-[[nodiscard]] std::string_view name_of(CodecTimes times);
+constexpr auto spellings(CodecTimes) {
+  return words("measured", "record", "floor");
+}
 
 /// One row of `gradtool bench`: one codec with one timing, over all tensors or for the errors of one of them, measured
 /// or modelled. Numbers are kept as they were measured, in seconds and bytes. What follows from them is computed by the
@@ -188,7 +191,9 @@ struct ResultRow {
   [[nodiscard]] bool has_codec_times() const;
 };
 
-[[nodiscard]] std::string_view name_of(ResultRow::Status status);
+constexpr auto spellings(ResultRow::Status) {
+  return words("ok", "skipped", "failed", "not_finite");
+}
 
 /// Of the table and of the record; docs/columns.md, "Reading version 1", says what version 2 changed.
 constexpr int kBenchSchema = 2;

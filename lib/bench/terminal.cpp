@@ -412,10 +412,9 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
   return table +
          paragraph(
              fmt::format(
-                 "ratio: {} bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, "
-                 "of {}, relative; accum: of the sum over steps. enc, dec: GB/s of "
-                 "fp32 bytes, one rank at a time on {} thread{}. pays: on links below so many Gbit/s, for "
-                 "{}{}. +-%: noise of enc + dec{}.{}",
+                 "ratio: {} bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, of {}, "
+                 "relative; accum: of the sum over steps. enc, dec: GB/s of fp32 bytes, one rank at a time on {} "
+                 "thread{}. pays: on links below so many Gbit/s, for {}{}. +-%: noise of enc + dec{}.{}",
                  baseline_words(lines), where, result_words(lines.empty() ? Collective::all_reduce : lines.front()->op),
                  lines.empty() ? 1 : lines.front()->threads, lines.empty() || lines.front()->threads == 1 ? "" : "s",
                  where, any_open ? " (! known to no better than 20 %)" : "",
@@ -479,10 +478,9 @@ std::string sizes_table(std::span<const ResultRow> rows, Style style) {
                    name_room(header, cells, 1, 24), style) +
          paragraph(
              fmt::format("Synthetic gradients: errors are those of Laplace noise, not of a model's gradients. enc, "
-                         "comm, dec: us, one of the {1} ranks at a time; total: us, all at once, ! where it is "
-                         "known to no better than 20 %. algbw: GB/s of "
-                         "{0} bytes; busbw: algbw x {2}(p-1)/p, as nccl-tests has it. ratio: {0} bytes / payload "
-                         "bytes.",
+                         "comm, dec: us, one of the {1} ranks at a time; total: us, all at once, ! where it is known "
+                         "to no better than 20 %. algbw: GB/s of {0} bytes; busbw: algbw x {2}(p-1)/p, as nccl-tests "
+                         "has it. ratio: {0} bytes / payload bytes.",
                          any != nullptr ? type_words(any->baseline_dtype) : "raw", any != nullptr ? any->ranks : 0,
                          any != nullptr && any->op != Collective::all_reduce ? "" : "2"),
              style) +

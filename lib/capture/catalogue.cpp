@@ -236,9 +236,9 @@ ModelInput model_input(const std::string& name, const Dataset& dataset, std::int
   }
   if (model.is_text()) refuse("the data set has images");
   if (image_size > 0 && image_size < std::max(dataset.height, dataset.width)) {
-    throw Error{Fault::usage, fmt::format("--image-size {} is below the {} x {} pixels of the images, which are "
-                                          "only ever enlarged",
-                                          image_size, dataset.height, dataset.width)};
+    throw Error{Fault::usage,
+                fmt::format("--image-size {} is below the {} x {} pixels of the images, which are only ever enlarged",
+                            image_size, dataset.height, dataset.width)};
   }
   const bool any = model.takes_side == any_side;
   if (!any && (input.height != input.width || !model.takes_side(input.height))) {

@@ -57,10 +57,10 @@ Dataset read_idx_pair(const std::string& folder, const std::string& prefix) {
   const std::uint32_t height = read_u32(images);
   const std::uint32_t width = read_u32(images);
   if (count == 0 || height == 0 || width == 0 || height > kLargestSide || width > kLargestSide) {
-    throw Error{Fault::data,
-                fmt::format("'{}' claims {} images of {} x {} pixels; at least one image of 1 to {} pixels a "
-                            "side was expected",
-                            images.path(), count, height, width, kLargestSide)};
+    throw Error{
+        Fault::data,
+        fmt::format("'{}' claims {} images of {} x {} pixels; at least one image of 1 to {} pixels a side was expected",
+                    images.path(), count, height, width, kLargestSide)};
   }
   ByteFile labels{part(folder, prefix, "-labels-idx1-ubyte")};
   expect_magic(labels, kLabelsMagic, "labels");
@@ -98,9 +98,10 @@ void append(Dataset& dataset, const std::string& path, const CifarFormat& format
   if (status) throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path, status.message())};
   const std::uint64_t record = format.label_bytes + kPixels;
   if (bytes % record != 0) {
-    throw Error{Fault::data, fmt::format("'{}' has {} bytes, no whole number of {} records of {} bytes: truncated, or "
-                                         "another format",
-                                         path, bytes, format.name, record)};
+    throw Error{
+        Fault::data,
+        fmt::format("'{}' has {} bytes, no whole number of {} records of {} bytes: truncated, or another format", path,
+                    bytes, format.name, record)};
   }
   ByteFile file{path};
   const std::vector<std::uint8_t> records = file.read_many(bytes, "records");
@@ -262,9 +263,11 @@ Dataset load_training_set(const std::string& name, const std::string& folder, st
     tokens.resize(bytes - bytes / 10);
     Dataset dataset = text_dataset(std::move(tokens), sequence_length);
     if (dataset.size() > 0) return dataset;
-    throw Error{Fault::data, fmt::format("'{}' has {} bytes, too few for a sequence of {} tokens and the one behind it "
-                                         "in its first nine tenths",
-                                         folder, bytes, sequence_length)};
+    throw Error{
+        Fault::data,
+        fmt::format(
+            "'{}' has {} bytes, too few for a sequence of {} tokens and the one behind it in its first nine tenths",
+            folder, bytes, sequence_length)};
   }
   const bool there = has_training_set(name, folder);
   const DatasetDescription& set = find_dataset(name);

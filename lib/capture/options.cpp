@@ -86,11 +86,10 @@ void expect_windows_fit(const CaptureOptions& options) {
   const std::int64_t needed = *options.windows * (*options.window_steps + 1) - 1;  // with an iteration in each gap
   const std::int64_t there = *options.end_step - *options.start_step;
   if (needed <= there) return;
-  refuse(
-      fmt::format("--windows {} of --window-steps {} need {} iterations with the gaps between them, and from "
-                  "--start-step {} to the "
-                  "end at {} there are {}: take a longer training (--steps) or fewer or shorter windows",
-                  *options.windows, *options.window_steps, needed, *options.start_step, *options.end_step, there));
+  refuse(fmt::format(
+      "--windows {} of --window-steps {} need {} iterations with the gaps between them, and from --start-step {} to "
+      "the end at {} there are {}: take a longer training (--steps) or fewer or shorter windows",
+      *options.windows, *options.window_steps, needed, *options.start_step, *options.end_step, there));
 }
 
 void check_steps(CaptureOptions& options) {

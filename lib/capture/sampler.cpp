@@ -29,8 +29,7 @@ Sampler::Sampler(std::size_t samples, std::size_t workers, std::size_t batch_siz
   expect_valid(samples <= std::numeric_limits<std::uint32_t>::max(), "a sampler takes at most 2^32 - 1 samples");
   if (samples / workers < batch_size) {
     throw Error{Fault::usage,
-                fmt::format("{} workers with batches of {} need at least {} training samples; the data set has "
-                            "{}",
+                fmt::format("{} workers with batches of {} need at least {} training samples; the data set has {}",
                             workers, batch_size, workers * batch_size, samples)};
   }
   iterations_per_epoch_ = static_cast<std::int64_t>(samples / workers / batch_size);

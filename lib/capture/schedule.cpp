@@ -64,17 +64,16 @@ LearningRate::LearningRate(double base, const std::string& schedule, std::int64_
     text.remove_prefix(std::min(colon + 1, text.size()));
   }
   if (!valid || !parse(text)) {
-    throw Error{Fault::usage,
-                fmt::format("--lr-schedule '{}' is none of constant, cosine, step:ITERATIONS:FACTOR and "
-                            "milestones:ITERATION,...:FACTOR, with or without warmup:ITERATIONS: before it, for "
-                            "example step:1000:0.1 or warmup:100:milestones:8000,12000:0.1",
-                            schedule)};
+    throw Error{Fault::usage, fmt::format("--lr-schedule '{}' is none of constant, cosine, step:ITERATIONS:FACTOR and "
+                                          "milestones:ITERATION,...:FACTOR, with or without warmup:ITERATIONS: before "
+                                          "it, for example step:1000:0.1 or warmup:100:milestones:8000,12000:0.1",
+                                          schedule)};
   }
   // A factor above 1 makes the last rate the highest.
   if (const double last = at(total - 1); !(last < kHighestRate)) {
-    throw Error{Fault::usage, fmt::format("--lr-schedule '{}' makes the learning rate {} at iteration {}; it must "
-                                          "stay below {}",
-                                          schedule, last, total - 1, kHighestRate)};
+    throw Error{Fault::usage,
+                fmt::format("--lr-schedule '{}' makes the learning rate {} at iteration {}; it must stay below {}",
+                            schedule, last, total - 1, kHighestRate)};
   }
 }
 

@@ -89,9 +89,8 @@ torch::Device open_device(const std::string& name, int operator_threads) {
   const DeviceChoice wanted = parse_device(name);
   if (!wanted.cuda) return torch::kCPU;
   if (!torch::cuda::is_available()) {
-    throw Error{Fault::unavailable, fmt::format("--device {}: LibTorch finds no CUDA device here, or was built without "
-                                                "CUDA",
-                                                name)};
+    throw Error{Fault::unavailable,
+                fmt::format("--device {}: LibTorch finds no CUDA device here, or was built without CUDA", name)};
   }
   const auto count = static_cast<int>(torch::cuda::device_count());
   if (wanted.index >= count) {

@@ -76,10 +76,9 @@ void require_trainer() {
 #if GT_HAS_TORCH
   static_cast<void>(our_module());
 #else
-  throw Error{
-      Fault::unavailable,
-      "capture and train need LibTorch, which this gradtool was built without; install Debian's libtorch-dev (or set "
-      "CMAKE_PREFIX_PATH to another LibTorch) and build again"};
+  throw Error{Fault::unavailable,
+              "capture and train need LibTorch, which this gradtool was built without; install Debian's libtorch-dev "
+              "(or set CMAKE_PREFIX_PATH to another LibTorch) and build again"};
 #endif
 }
 

@@ -49,11 +49,9 @@ class CudaLowRankSteps {
   struct Tables {
     Tables(const LowRankPlan& plan, Scratch<Space::cuda> scratch)
         : matrices{scratch.take<LowRankMatrix>(plan.matrices.size())},
-          uncompressed{scratch.take<LowRankPlan::Uncompressed>(plan.uncompressed.size())},
-          bytes{scratch.bytes()} {}
+          uncompressed{scratch.take<LowRankPlan::Uncompressed>(plan.uncompressed.size())} {}
     View<LowRankMatrix, Space::cuda> matrices;
     View<LowRankPlan::Uncompressed, Space::cuda> uncompressed;
-    std::size_t bytes;
   };
 
   const LowRankPlan& plan_;

@@ -74,7 +74,7 @@ class SumReducer final : public CodecReducer<S> {
              Queue<S> queue)
       : CodecReducer<S>{std::move(codec), n, ranks, feedback, queue}, dtype_{dtype} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{this->footprint(), {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(this->footprint()); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -99,11 +99,9 @@ class SumReducer final : public CodecReducer<S> {
     Workspace(const Footprint& footprint, Scratch<S> pieces)
         : payload{pieces.take_bytes(footprint.payload_bytes)},
           scratch{pieces.take_bytes(footprint.scratch_bytes)},
-          segment{pieces.take_bytes(footprint.payload_bytes)},
-          bytes{pieces.bytes()} {}
+          segment{pieces.take_bytes(footprint.payload_bytes)} {}
     View<std::byte, S> payload, scratch;
     View<std::byte, S> segment;  ///< what an all-reduce receives into, at most as long as the payload
-    std::size_t bytes;
   };
 
   Dtype dtype_;
@@ -152,7 +150,7 @@ class GatherReducer : public CodecReducer<S> {
         scratch_bytes_{std::max(this->footprint().scratch_bytes, combine_bytes)},
         gather_{PayloadSlots{std::vector<Footprint>(static_cast<std::size_t>(ranks), this->sender_.footprint())}} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -185,12 +183,9 @@ class GatherReducer : public CodecReducer<S> {
  private:
   struct Workspace {
     Workspace(const GatherReducer& reducer, Scratch<S> pieces)
-        : payloads{reducer.gather_, pieces},
-          scratch{pieces.take_bytes(reducer.scratch_bytes_)},
-          bytes{pieces.bytes()} {}
+        : payloads{reducer.gather_, pieces}, scratch{pieces.take_bytes(reducer.scratch_bytes_)} {}
     typename PayloadGather<S>::Workspace payloads;
     View<std::byte, S> scratch;  ///< of the codec, or of `combine`
-    std::size_t bytes;
   };
 
   std::size_t scratch_bytes_;
@@ -208,7 +203,7 @@ class HopReducer final : public Reducer<S> {
   HopReducer(std::shared_ptr<const Codec<S>> codec, std::size_t n, int ranks, Collective op = Collective::all_reduce)
       : codec_{std::move(codec)}, n_{n}, op_{op}, gather_{PayloadSlots::of_shards(*codec_, {n, ranks})} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -282,13 +277,11 @@ class HopReducer final : public Reducer<S> {
           payloads{reducer.gather_, pieces},
           scratch{pieces.take_bytes(reducer.slots().scratch_bytes())},
           out_size{pieces.take_bytes(8)},
-          in_size{pieces.take_bytes(8)},
-          bytes{pieces.bytes()} {}
+          in_size{pieces.take_bytes(8)} {}
     View<std::byte, S> outgoing, incoming;          ///< payloads of one hop
     typename PayloadGather<S>::Workspace payloads;  ///< the finished segments of all ranks
     View<std::byte, S> scratch;                     ///< of the codec
     View<std::byte, S> out_size, in_size;           ///< of one hop's payloads
-    std::size_t bytes;
   };
 
   [[nodiscard]] const PayloadSlots& slots() const { return gather_.slots(); }

@@ -112,11 +112,9 @@ void Interpreter::start(const std::string& program) {
   if (failed != 0) {
     close(std::exchange(control_, -1));
     close(shared_);
-    throw Error{
-        Fault::unavailable,
-        fmt::format("python:{} needs a Python interpreter with NumPy, and '{}' cannot be started: {}; name one in "
-                    "GRADTOOL_PYTHON",
-                    source_, program, std::strerror(failed))};
+    throw Error{Fault::unavailable, fmt::format("python:{} needs a Python interpreter with NumPy, and '{}' cannot be "
+                                                "started: {}; name one in GRADTOOL_PYTHON",
+                                                source_, program, std::strerror(failed))};
   }
 }
 

@@ -49,7 +49,7 @@ class LevelledReducer final : public Reducer<S> {
   }
 
   [[nodiscard]] int node() const override { return node_; }
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -105,10 +105,8 @@ class LevelledReducer final : public Reducer<S> {
     Workspace(const LevelledReducer& reducer, Scratch<S> pieces)
         : scatter{pieces.take_bytes(reducer.scatter_->workspace_bytes())},
           between{pieces.take_bytes(reducer.between_bytes())},
-          gather{pieces.take_bytes(reducer.gather_->workspace_bytes())},
-          bytes{pieces.bytes()} {}
+          gather{pieces.take_bytes(reducer.gather_->workspace_bytes())} {}
     View<std::byte, S> scatter, between, gather;
-    std::size_t bytes;
   };
   [[nodiscard]] std::size_t between_bytes() const {
     std::size_t bytes = 0;

@@ -61,7 +61,7 @@ cuda::Grid grid_of(std::size_t longest, std::size_t stretches) {
 
 CudaLowRankSteps::CudaLowRankSteps(const LowRankPlan& plan, Queue<Space::cuda> queue)
     : plan_{plan},
-      tables_{Tables{plan, Scratch<Space::cuda>{}}.bytes},
+      tables_{planned<Tables>(plan)},
       blas_{plan.matrices.empty() ? nullptr : cuda::Blas::of_this_thread()} {
   expect_valid(plan.matrices.size() <= kMostInGrid && plan.uncompressed.size() <= kMostInGrid,
                "too many tensors in one bucket for low-rank factors on a GPU");

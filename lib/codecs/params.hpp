@@ -21,14 +21,42 @@ struct ParamInfo {
   /// "0.01|0.1|1": values that `gradtool tune` begins with, in ascending order; empty: it leaves the default.
   std::string_view search = {};
   std::string_view meaning = {};
+
+  /// A copy that has what `gradtool tune` begins with.
+  [[nodiscard]] constexpr ParamInfo searched(std::string_view values) const {
+    ParamInfo info = *this;
+    info.search = values;
+    return info;
+  }
+  /// A copy, of a number, that takes these words besides numbers.
+  [[nodiscard]] constexpr ParamInfo or_words(std::string_view words) const {
+    ParamInfo info = *this;
+    info.choices = words;
+    return info;
+  }
 };
 
+struct NumberRange {
+  double min, max;  ///< both valid
+};
+
+[[nodiscard]] constexpr ParamInfo real_param(std::string_view name, std::string_view default_value, NumberRange range,
+                                             std::string_view meaning) {
+  return {name, ParamInfo::Kind::real, default_value, range.min, range.max, {}, {}, meaning};
+}
+[[nodiscard]] constexpr ParamInfo integer_param(std::string_view name, std::string_view default_value,
+                                                NumberRange range, std::string_view meaning) {
+  return {name, ParamInfo::Kind::integer, default_value, range.min, range.max, {}, {}, meaning};
+}
+/// `choices`: "max|l2".
+[[nodiscard]] constexpr ParamInfo choice_param(std::string_view name, std::string_view default_value,
+                                               std::string_view choices, std::string_view meaning) {
+  return {name, ParamInfo::Kind::choice, default_value, 0.0, 0.0, choices, {}, meaning};
+}
+
 /// The parameter `index` of codecs with sparse payloads (IndexCoding in kernels/sparse.hpp).
-inline constexpr ParamInfo kIndexParam{.name = "index",
-                                       .kind = ParamInfo::Kind::choice,
-                                       .default_value = "auto",
-                                       .choices = "auto|u32|bitmap|elias",
-                                       .meaning = "how positions are written; auto takes the smallest"};
+inline constexpr ParamInfo kIndexParam =
+    choice_param("index", "auto", "auto|u32|bitmap|elias", "how positions are written; auto takes the smallest");
 
 /// The parameters of one codec, checked against its ParamInfo list, defaults filled in.
 class Params {

@@ -9,38 +9,6 @@
 
 namespace gradtool {
 
-std::string_view name_of(Scheme scheme) {
-  switch (scheme) {
-    case Scheme::automatic:
-      return "auto";
-    case Scheme::sum:
-      return "sum";
-    case Scheme::gather:
-      return "gather";
-    case Scheme::hop:
-      return "hop";
-    case Scheme::alltoall:
-      return "alltoall";
-    case Scheme::own:
-      return "own";
-  }
-  return "";
-}
-
-std::string_view name_of(Collective op) {
-  switch (op) {
-    case Collective::all_reduce:
-      return "all-reduce";
-    case Collective::reduce_scatter:
-      return "reduce-scatter";
-    case Collective::all_gather:
-      return "all-gather";
-    case Collective::all_to_all:
-      return "all-to-all";
-  }
-  return "";
-}
-
 void detail::throw_no_cuda(std::string_view codec) {
   throw Error{Fault::unavailable, fmt::format("codec {} has no CUDA version in this build; use --device cpu", codec)};
 }
@@ -84,10 +52,9 @@ void expect_carries(Collective op, Scheme scheme, const CodecSpec& spec) {
                             op == Collective::reduce_scatter ? ", or take hop or alltoall" : "")};
   }
   if (op == Collective::all_to_all && spec.error_feedback) {
-    throw Error{Fault::usage,
-                fmt::format("codec {} keeps a residual, which has no meaning where every step sends other "
-                            "values to other ranks; add ef=off to the codec",
-                            codec.name)};
+    throw Error{Fault::usage, fmt::format("codec {} keeps a residual, which has no meaning where every step sends "
+                                          "other values to other ranks; add ef=off to the codec",
+                                          codec.name)};
   }
 }
 
@@ -119,18 +86,17 @@ Scheme resolve(Scheme scheme, const CodecSpec& spec, Collective op) {
   }
   if (scheme == Scheme::hop || scheme == Scheme::alltoall) expect_shards(codec, name_of(scheme), "; use gather");
   if (spec.ef21 && (op != Collective::all_reduce || scheme == Scheme::hop || scheme == Scheme::alltoall)) {
-    throw Error{Fault::usage,
-                fmt::format("codec {} keeps what it has sent, which has no meaning for {}; add ef=off to the "
-                            "codec, or use gather in an all-reduce",
-                            codec.name,
-                            op != Collective::all_reduce ? "shards"
-                            : scheme == Scheme::hop      ? "hops that encode again"
-                                                         : "owners that encode again")};
+    throw Error{Fault::usage, fmt::format("codec {} keeps what it has sent, which has no meaning for {}; add ef=off to "
+                                          "the codec, or use gather in an all-reduce",
+                                          codec.name,
+                                          op != Collective::all_reduce ? "shards"
+                                          : scheme == Scheme::hop      ? "hops that encode again"
+                                                                       : "owners that encode again")};
   }
   if (scheme == Scheme::hop && spec.error_feedback) {
     throw Error{Fault::usage,
-                fmt::format("codec {} keeps a residual, which has no meaning when every hop encodes again; "
-                            "add ef=off to the codec, or use {}",
+                fmt::format("codec {} keeps a residual, which has no meaning when every hop encodes again; add ef=off "
+                            "to the codec, or use {}",
                             codec.name, op == Collective::all_reduce ? "gather or alltoall" : "alltoall")};
   }
   return scheme;
@@ -144,13 +110,13 @@ Scheme resolve_levels(const CodecSpec& between, const CodecSpec& inside, Scheme 
         fmt::format("codec {0} has two levels of its own: leave --levels out and write {0}:node=8", codec.name)};
   }
   if (codec.aggregation == Aggregation::own || codec.by_layout || !codec.target.empty()) {
-    throw Error{Fault::usage,
-                fmt::format("codec {} {}, which has no meaning for the shards between machines; take another one with "
-                            "--levels",
-                            codec.name,
-                            codec.aggregation == Aggregation::own ? "is a way of its own to all-reduce"
-                            : codec.by_layout                     ? "works on whole tensors"
-                                                                  : "averages something else than gradients")};
+    throw Error{
+        Fault::usage,
+        fmt::format("codec {} {}, which has no meaning for the shards between machines; take another one with --levels",
+                    codec.name,
+                    codec.aggregation == Aggregation::own ? "is a way of its own to all-reduce"
+                    : codec.by_layout                     ? "works on whole tensors"
+                                                          : "averages something else than gradients")};
   }
   try {
     if (inside.descriptor->aggregation == Aggregation::none)

@@ -10,6 +10,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/core/arena.hpp"
+#include "lib/core/words.hpp"
 
 namespace gradtool {
 
@@ -161,7 +162,9 @@ enum class Collective : std::uint8_t {
   all_gather,      ///< the shards of all ranks, on every rank
   all_to_all,      ///< on rank r, in place of shard s: what rank s had in its shard r
 };
-[[nodiscard]] std::string_view name_of(Collective op);
+constexpr auto spellings(Collective) {
+  return words("all-reduce", "reduce-scatter", "all-gather", "all-to-all");
+}
 /// Every rank ends with the same values.
 [[nodiscard]] constexpr bool same_everywhere(Collective op) {
   return op == Collective::all_reduce || op == Collective::all_gather;

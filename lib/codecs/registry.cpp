@@ -12,40 +12,15 @@
 namespace gradtool {
 namespace {
 
-constexpr ParamInfo kGeneral[] = {{.name = "ef",
-                                   .kind = ParamInfo::Kind::choice,
-                                   .default_value = "default",
-                                   .choices = "default|on|off|ef21|ef21m",
-                                   .meaning = "on: keep what was not sent and add it to the next step; ef21: "
-                                              "send the difference to what was sent before; ef21m: the same of "
-                                              "an average over steps"},
-                                  {.name = "eta",
-                                   .kind = ParamInfo::Kind::real,
-                                   .default_value = "0.1",
-                                   .min = 1e-6,
-                                   .max = 0.999999,
-                                   .meaning = "weight of a step's gradient in the average of ef=ef21m"},
-                                  {.name = "reduce",
-                                   .kind = ParamInfo::Kind::choice,
-                                   .default_value = "auto",
-                                   .choices = "auto|sum|gather|hop|alltoall",
-                                   .meaning = "the way of the payloads in an all-reduce"},
-                                  {.name = "own",
-                                   .kind = ParamInfo::Kind::choice,
-                                   .default_value = "coded",
-                                   .choices = "coded|exact",
-                                   .meaning = "how an owner of reduce=alltoall adds its own shard"},
-                                  {.name = "segment",
-                                   .kind = ParamInfo::Kind::integer,
-                                   .default_value = "1",
-                                   .min = 1,
-                                   .max = 1 << 20,
-                                   .meaning = "elements of which shards of reduce=alltoall hold a multiple"},
-                                  {.name = "gate",
-                                   .kind = ParamInfo::Kind::integer,
-                                   .default_value = "0",
-                                   .max = 0x1p40,
-                                   .meaning = "units of fewer raw bytes are reduced uncompressed"}};
+constexpr ParamInfo kGeneral[] = {
+    choice_param("ef", "default", "default|on|off|ef21|ef21m",
+                 "on: keep what was not sent and add it to the next step; ef21: send the difference to what was sent "
+                 "before; ef21m: the same of an average over steps"),
+    real_param("eta", "0.1", {1e-6, 0.999999}, "weight of a step's gradient in the average of ef=ef21m"),
+    choice_param("reduce", "auto", "auto|sum|gather|hop|alltoall", "the way of the payloads in an all-reduce"),
+    choice_param("own", "coded", "coded|exact", "how an owner of reduce=alltoall adds its own shard"),
+    integer_param("segment", "1", {1, 1 << 20}, "elements of which shards of reduce=alltoall hold a multiple"),
+    integer_param("gate", "0", {0.0, 0x1p40}, "units of fewer raw bytes are reduced uncompressed")};
 
 /// Whether `word`, "key=value", belongs to the parameters above. A codec's own parameter of such a name is its own.
 bool is_general(std::string_view word, std::span<const ParamInfo> own) {
@@ -61,22 +36,18 @@ bool is_general(std::string_view word, std::span<const ParamInfo> own) {
 /// (promises are rounded up a little); with an unbiased one the differences would grow.
 void expect_contractive(const CodecDescriptor& codec, const Params& params) {
   if (codec.aggregation == Aggregation::own) {
-    throw Error{
-        Fault::usage,
-        fmt::format(
-            "codec {} is a reducer of its own, which decides what it sends; ef=ef21 and ef21m do not apply, use "
-            "ef=on or ef=off",
-            codec.name)};
+    throw Error{Fault::usage, fmt::format("codec {} is a reducer of its own, which decides what it sends; ef=ef21 and "
+                                          "ef21m do not apply, use ef=on or ef=off",
+                                          codec.name)};
   }
   constexpr double kRounding = 1e-5;
   const ErrorBound bound = codec.make_host(params, Layout::matrix(1024, 1024))->bound(1024 * 1024);
   const bool contractive =
       bound.nmse < 1.0 || bound.of_largest < 1.0 || (!codec.unbiased && bound.nmse <= 1.0 + kRounding);
   if (codec.aggregation == Aggregation::none || !contractive) {
-    throw Error{Fault::usage,
-                fmt::format("codec {} does not promise an error smaller than its gradient, without which ef21 need "
-                            "not converge; use ef=on, ef=off or other parameters",
-                            codec.name)};
+    throw Error{Fault::usage, fmt::format("codec {} does not promise an error smaller than its gradient, without which "
+                                          "ef21 need not converge; use ef=on, ef=off or other parameters",
+                                          codec.name)};
   }
 }
 
@@ -107,13 +78,6 @@ const CodecDescriptor& find_codec(std::string_view name) {
 }
 
 namespace {
-
-Scheme scheme_named(std::string_view name) {
-  for (const auto scheme : {Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
-    if (name_of(scheme) == name) return scheme;
-  }
-  return Scheme::automatic;
-}
 
 CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) {
   const auto colon = text.find(':');
@@ -165,9 +129,9 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   if (amplified && general.is("ef", "on")) {
     throw Error{
         Fault::usage,
-        fmt::format("codec {} sends more than there is with {}=on, with which error feedback diverges; use {}=off "
-                    "or ef=off",
-                    descriptor.name, descriptor.amplifier, descriptor.amplifier)};
+        fmt::format(
+            "codec {} sends more than there is with {}=on, with which error feedback diverges; use {}=off or ef=off",
+            descriptor.name, descriptor.amplifier, descriptor.amplifier)};
   }
   CodecSpec spec{&descriptor,
                  std::move(params),
@@ -175,7 +139,7 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
                  std::string{colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1)},
                  general.is("ef", "ef21") || averages,
                  averages ? general.real("eta") : 1.0,
-                 scheme_named(general.word("reduce")),
+                 named<Scheme>(general.word("reduce")).value(),
                  general.is("own", "exact"),
                  static_cast<std::size_t>(general.integer("segment")),
                  static_cast<std::uint64_t>(general.integer("gate"))};
@@ -187,21 +151,20 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   if (spec.gate > 0 && (spec.own_momentum() || !descriptor.target.empty())) {
     throw Error{
         Fault::usage,
-        fmt::format("codec {} has a momentum or an update of its own, which units below a gate would go without; "
-                    "leave gate= out{}",
+        fmt::format("codec {} has a momentum or an update of its own, which units below a gate would go without; leave "
+                    "gate= out{}",
                     descriptor.name, spec.own_momentum() ? fmt::format(", or set {}=0", descriptor.momentum) : "")};
   }
   if (spec.segment > 1 && spec.way != Scheme::alltoall) {
-    throw Error{Fault::usage, fmt::format("codec {}: segment= is for the shards of reduce=alltoall; add "
-                                          "reduce=alltoall, or leave it out",
-                                          descriptor.name)};
-  }
-  if (spec.own_exact && (spec.way != Scheme::alltoall || spec.error_feedback)) {
     throw Error{
         Fault::usage,
-        fmt::format("codec {}: own=exact is for the owners of reduce=alltoall, whose own shards have no residual; "
-                    "add reduce=alltoall and ef=off, or leave it out",
+        fmt::format("codec {}: segment= is for the shards of reduce=alltoall; add reduce=alltoall, or leave it out",
                     descriptor.name)};
+  }
+  if (spec.own_exact && (spec.way != Scheme::alltoall || spec.error_feedback)) {
+    throw Error{Fault::usage, fmt::format("codec {}: own=exact is for the owners of reduce=alltoall, whose own shards "
+                                          "have no residual; add reduce=alltoall and ef=off, or leave it out",
+                                          descriptor.name)};
   }
   return spec;
 }
@@ -246,9 +209,8 @@ std::span<const Preset> presets() {
        .meaning = "the same with 8 bits"},
       {.name = "torchcomms-fp8",
        .spec = "fp8:format=e4m3,block=128,reduce=alltoall,own=exact,segment=512,gate=16777216",
-       .meaning =
-           "fp8 of torchcomms and RCCLX: float32 sums at the owners, shards of whole 512 elements, units below 16 MiB "
-           "uncompressed"}};
+       .meaning = "fp8 of torchcomms and RCCLX: float32 sums at the owners, shards of whole 512 elements, units below "
+                  "16 MiB uncompressed"}};
   return kPresets;
 }
 
@@ -322,32 +284,6 @@ std::vector<CodecSpec> all_codecs() {
   std::vector<CodecSpec> specs;
   for (const auto* codec : codecs()) specs.push_back(parse_codec(codec->name));
   return specs;
-}
-
-std::string_view name_of(Aggregation aggregation) {
-  switch (aggregation) {
-    case Aggregation::sum:
-      return "sum";
-    case Aggregation::gather:
-      return "gather";
-    case Aggregation::own:
-      return "own";
-    case Aggregation::none:
-      return "none";
-  }
-  return "";
-}
-
-std::string_view name_of(Determinism determinism) {
-  switch (determinism) {
-    case Determinism::not_guaranteed:
-      return "not_guaranteed";
-    case Determinism::run_to_run:
-      return "run_to_run";
-    case Determinism::cross_backend:
-      return "cross_backend";
-  }
-  return "";
 }
 
 std::string spaces_of(const CodecDescriptor& codec) {

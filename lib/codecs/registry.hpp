@@ -12,6 +12,7 @@
 #include "lib/codecs/memory_passes.hpp"
 #include "lib/codecs/params.hpp"
 #include "lib/core/dtype.hpp"
+#include "lib/core/words.hpp"
 
 namespace gradtool {
 
@@ -22,6 +23,9 @@ enum class Aggregation : std::uint8_t {
   own,     ///< several collectives or an agreement between ranks: a reducer of its own
   none,    ///< nothing is sent
 };
+constexpr auto spellings(Aggregation) {
+  return words("sum", "gather", "own", "none");
+}
 
 /// How far equal input gives equal bytes.
 enum class Determinism : std::uint8_t {
@@ -29,6 +33,9 @@ enum class Determinism : std::uint8_t {
   run_to_run,      ///< same machine, same build: same bytes
   cross_backend,   ///< CPU and GPU, any thread count: same bytes
 };
+constexpr auto spellings(Determinism) {
+  return words("not_guaranteed", "run_to_run", "cross_backend");
+}
 
 template <Space S>
 class Reducer;
@@ -129,7 +136,9 @@ enum class Scheme : std::uint8_t {
   alltoall,   ///< all-to-all of encoded shards, decoded and added by their owner, who encodes the mean; all-gather
   own,        ///< the codec's own reducer; not to be asked for
 };
-[[nodiscard]] std::string_view name_of(Scheme scheme);
+constexpr auto spellings(Scheme) {
+  return words("auto", "sum", "gather", "hop", "alltoall", "own");
+}
 
 /// What a rank does about what a payload does not say. For codecs without a memory of their own.
 struct Feedback {
@@ -226,8 +235,6 @@ struct Preset {
 /// Every registered codec with its default parameters.
 [[nodiscard]] std::vector<CodecSpec> all_codecs();
 
-[[nodiscard]] std::string_view name_of(Aggregation aggregation);
-[[nodiscard]] std::string_view name_of(Determinism determinism);
 /// "host" or "host,cuda".
 [[nodiscard]] std::string spaces_of(const CodecDescriptor& codec);
 

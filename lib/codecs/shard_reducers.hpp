@@ -106,7 +106,7 @@ class AllToAllReducer final : public CodecReducer<S> {
     own_exact_ = own_exact;
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -200,7 +200,6 @@ class AllToAllReducer final : public CodecReducer<S> {
     Workspace(const AllToAllReducer& reducer, Scratch<S> pieces)
         : exchanged{reducer.exchange_, pieces}, scratch{pieces.take_bytes(reducer.footprint().scratch_bytes)} {
       if (reducer.gather_) gathered.emplace(*reducer.gather_, pieces);
-      bytes = pieces.bytes();
     }
     typename PayloadExchange<S>::Workspace exchanged;
     View<std::byte, S> scratch;  ///< of the codec
@@ -233,7 +232,7 @@ class SumReduceScatter final : public CodecReducer<S> {
       : SumReduceScatter{
             std::make_shared<ShardedCodec<S>>(codec, ShardCut{n, ranks}), dtype, n, ranks, feedback, queue} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{this->footprint(), {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(this->footprint()); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -266,11 +265,9 @@ class SumReduceScatter final : public CodecReducer<S> {
     Workspace(const Footprint& footprint, Scratch<S> pieces)
         : payload{pieces.take_bytes(footprint.payload_bytes)},
           scratch{pieces.take_bytes(footprint.scratch_bytes)},
-          segment{pieces.take_bytes(footprint.payload_bytes)},
-          bytes{pieces.bytes()} {}
+          segment{pieces.take_bytes(footprint.payload_bytes)} {}
     View<std::byte, S> payload, scratch;
     View<std::byte, S> segment;  ///< what a sum receives into
-    std::size_t bytes;
   };
 
   std::shared_ptr<ShardedCodec<S>> shards_;
@@ -289,7 +286,7 @@ class ShardGather final : public Reducer<S> {
           std::make_unique<SendingSide<S>>(codec, ring_segment(n, i, ranks).count, ranks, feedback, queue));
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -334,12 +331,9 @@ class ShardGather final : public Reducer<S> {
  private:
   struct Workspace {
     Workspace(const ShardGather& reducer, Scratch<S> pieces)
-        : payloads{reducer.gather_, pieces},
-          scratch{pieces.take_bytes(reducer.gather_.slots().scratch_bytes())},
-          bytes{pieces.bytes()} {}
+        : payloads{reducer.gather_, pieces}, scratch{pieces.take_bytes(reducer.gather_.slots().scratch_bytes())} {}
     typename PayloadGather<S>::Workspace payloads;
     View<std::byte, S> scratch;  ///< of the codec
-    std::size_t bytes;
   };
 
   std::size_t n_;
@@ -358,7 +352,7 @@ class ShardExchange final : public CodecReducer<S> {
   ShardExchange(const std::shared_ptr<const Codec<S>>& codec, std::size_t n, int ranks, Queue<S> queue)
       : ShardExchange{std::make_shared<ShardedCodec<S>>(codec, ShardCut{n, ranks}), n, ranks, queue} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -388,12 +382,9 @@ class ShardExchange final : public CodecReducer<S> {
 
   struct Workspace {
     Workspace(const ShardExchange& reducer, Scratch<S> pieces)
-        : exchanged{reducer.exchange_, pieces},
-          scratch{pieces.take_bytes(reducer.footprint().scratch_bytes)},
-          bytes{pieces.bytes()} {}
+        : exchanged{reducer.exchange_, pieces}, scratch{pieces.take_bytes(reducer.footprint().scratch_bytes)} {}
     typename PayloadExchange<S>::Workspace exchanged;
     View<std::byte, S> scratch;  ///< of the codec
-    std::size_t bytes;
   };
 
   std::shared_ptr<ShardedCodec<S>> shards_;

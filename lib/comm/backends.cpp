@@ -112,8 +112,8 @@ MpiPlace mpi_place() {
 namespace {
 [[noreturn]] void lacks_mpi() {
   throw Error{Fault::unavailable,
-              "this gradtool was built without MPI; configure it where an MPI compiler wrapper is "
-              "found (Debian: libopenmpi-dev)"};
+              "this gradtool was built without MPI; configure it where an MPI compiler wrapper is found (Debian: "
+              "libopenmpi-dev)"};
 }
 }  // namespace
 

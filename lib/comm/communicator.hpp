@@ -11,6 +11,7 @@
 #include "lib/core/dtype.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/view.hpp"
+#include "lib/core/words.hpp"
 
 namespace gradtool {
 
@@ -35,6 +36,9 @@ enum class Level : std::uint8_t {
   inside,  ///< the ranks of one machine
   across,  ///< one rank of every machine
 };
+constexpr auto spellings(Level) {
+  return words("whole", "inside", "across");
+}
 
 /// Parts of a buffer, one for each rank: the part of rank r is the `sizes[r]` bytes from byte `offsets[r]` on.
 struct Parts {
@@ -53,6 +57,9 @@ enum class AllReduce : std::uint8_t {
   server,     ///< to rank 0, which adds and sends the sum to all: 2 S a rank, 2(p-1) S at rank 0 (a parameter server)
   transpose,  ///< to the rank of each segment, which adds and sends the sum to all: 2(p-1)/p S, all pairs at once
 };
+constexpr auto spellings(AllReduce) {
+  return words("ring", "doubling", "auto", "server", "transpose");
+}
 inline constexpr std::size_t kDoublingMost = std::size_t{64} << 10;
 /// `server` and `transpose` are for views of p^2 elements and more, so that what comes in at once fits a scratch of the
 /// view's size. Smaller views go around the ring.

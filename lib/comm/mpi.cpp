@@ -95,9 +95,10 @@ MpiPlace start_mpi_job(const WatchLimits& limits) {
   GT_MPI(MPI_Initialized(&initialized));
   if (initialized != 0) return world();
   const double patience = 10.0 * limits.stall;
-  const ExitTimer timer{patience, fmt::format("rank {} has waited {:.0f} s for all {} processes to start MPI; one of "
-                                              "them did not get there",
-                                              mpi_place().rank, patience, mpi_place().size)};
+  const ExitTimer timer{
+      patience,
+      fmt::format("rank {} has waited {:.0f} s for all {} processes to start MPI; one of them did not get there",
+                  mpi_place().rank, patience, mpi_place().size)};
   int provided = 0;
   GT_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
   on_exit(finalize_at_exit, nullptr);
@@ -219,8 +220,7 @@ void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes 
     GT_MPI(MPI_Get_count(&status, MPI_BYTE, &arrived));
     if (static_cast<std::size_t>(arrived) != receive) {
       throw Error{Fault::usage,
-                  fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not "
-                              "match",
+                  fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match",
                               from, arrived, rank(), receive)};
     }
     sent += send;

@@ -56,9 +56,8 @@ void RankGroup::receive(int rank, int from, std::size_t size, Take take) {
   }
   if (box.size != size) {
     throw Error{Fault::usage,
-                fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not "
-                            "match",
-                            from, box.size, rank, size)};
+                fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match", from,
+                            box.size, rank, size)};
   }
   mark_waiting(rank, false);
   box.state = State::taking;
@@ -172,14 +171,14 @@ void RankGroup::explain_wait(int rank, int awaited) const {
   check();
   if (has_left(awaited)) {
     throw Error{Fault::backend,
-                fmt::format("rank {} waits for rank {}, which has already finished: the ranks' calls do "
-                            "not match",
+                fmt::format("rank {} waits for rank {}, which has already finished: the ranks' calls do not match",
                             rank, awaited)};
   }
-  throw Error{Fault::backend,
-              fmt::format("rank {} waited {:g} s for rank {}, which did not come: it is stalled, or the "
-                          "ranks' calls do not match",
-                          rank, timeout_seconds_, held_up_by(rank, awaited))};
+  throw Error{
+      Fault::backend,
+      fmt::format(
+          "rank {} waited {:g} s for rank {}, which did not come: it is stalled, or the ranks' calls do not match",
+          rank, timeout_seconds_, held_up_by(rank, awaited))};
 }
 
 void RankGroup::check_wait(int rank, double seconds) {

@@ -61,8 +61,8 @@ Mesh join_by_environment(const MpiPlace& place, double timeout_seconds) {
   }
   if (secret == nullptr) {
     throw Error{Fault::usage,
-                "--comm udp: GRADTOOL_JOB_KEY is not set; give all ranks one secret of 16 characters or "
-                "more, such as what openssl rand -hex 16 prints, so that nobody else can join or inject"};
+                "--comm udp: GRADTOOL_JOB_KEY is not set; give all ranks one secret of 16 characters or more, such as "
+                "what openssl rand -hex 16 prints, so that nobody else can join or inject"};
   }
   const udp::JobKey key = udp::key_of_secret(secret);
   udp::Socket listener;

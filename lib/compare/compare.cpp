@@ -290,20 +290,6 @@ std::string other_setting(const BenchRun& a, const BenchRun& b) {
 
 }  // namespace
 
-std::string_view name_of(TimeVerdict verdict) {
-  switch (verdict) {
-    case TimeVerdict::same:
-      return "SAME";
-    case TimeVerdict::faster:
-      return "FASTER";
-    case TimeVerdict::slower:
-      return "SLOWER";
-    case TimeVerdict::unclear:
-      return "UNCLEAR";
-  }
-  return "";
-}
-
 bool Comparison::regression() const {
   return !changed.empty() || !only_a.empty() ||
          std::any_of(times.begin(), times.end(), [](auto& time) { return time.verdict == TimeVerdict::slower; });

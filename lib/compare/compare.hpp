@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/bench/statistics.hpp"
+#include "lib/core/words.hpp"
 #include "lib/report/table.hpp"
 
 namespace gradtool {
@@ -41,7 +42,9 @@ enum class TimeVerdict : std::uint8_t {
   slower,  ///< B takes more time
   unclear  ///< the times are too noisy: even a difference of `margin` would not be seen
 };
-[[nodiscard]] std::string_view name_of(TimeVerdict verdict);
+constexpr auto spellings(TimeVerdict) {
+  return words("SAME", "FASTER", "SLOWER", "UNCLEAR");
+}
 
 struct TimeDifference {
   std::string row;          ///< without the timing, which the phase tells: total is concurrent, the others are isolated

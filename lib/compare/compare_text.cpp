@@ -158,9 +158,9 @@ BenchRun read_bench_run(const std::string& path) {
   } else {
     const Json json = parse_json(text);
     if (json.is_discarded()) {
-      throw Error{Fault::data, fmt::format("{}: no valid JSON, which it has to be, at most {} levels deep; it may have "
-                                           "been cut off",
-                                           path, kMostJsonDepth)};
+      throw Error{Fault::data,
+                  fmt::format("{}: no valid JSON, which it has to be, at most {} levels deep; it may have been cut off",
+                              path, kMostJsonDepth)};
     }
     if (!json.is_object() || json.value("format", Json{}) != "gradtool.bench" || !json.contains("rows"))
       throw Error{Fault::data, fmt::format("{}: not a record of gradtool bench --json", path)};

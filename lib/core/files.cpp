@@ -211,9 +211,10 @@ OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   }
   if (exists && access(path_.c_str(), W_OK) != 0) fail(std::strerror(errno));  // renaming would replace it all the same
   if (exists && is_hdf5(path_)) {
-    throw Error{Fault::usage, path_ +
-                                  ": is an HDF5 file, whose gradients would be lost; give the output another name "
-                                  "or remove the file first"};
+    throw Error{
+        Fault::usage,
+        path_ +
+            ": is an HDF5 file, whose gradients would be lost; give the output another name or remove the file first"};
   }
   target_ = follow_links(path_);
   const fs::path folder = fs::path{target_}.has_parent_path() ? fs::path{target_}.parent_path() : fs::path{"."};

@@ -50,24 +50,21 @@ class Opener {
     if (std::error_code error; fs::is_regular_file(path, error))
       static_cast<void>(InputFile{path});  // says of an LFS pointer that it is one
     if (std::error_code error; extension == ".distcp" || fs::exists(fs::path{path} / ".metadata", error)) {
-      throw Error{
-          Fault::usage,
-          fmt::format("{}: belongs to a checkpoint of torch.distributed.checkpoint; make one file of its folder "
-                      "with 'python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt', "
-                      "and use the Python package's gradtool.import_checkpoint()",
-                      path)};
+      throw Error{Fault::usage,
+                  fmt::format("{}: belongs to a checkpoint of torch.distributed.checkpoint; make one file of its "
+                              "folder with 'python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
+                              "FILE.pt', and use the Python package's gradtool.import_checkpoint()",
+                              path)};
     }
     if (extension == ".pt" || extension == ".pth" || extension == ".bin" || extension == ".ckpt") {
-      throw Error{
-          Fault::usage,
-          fmt::format("{}: is a checkpoint of PyTorch by its name, which is a pickle, and reading a pickle runs "
-                      "the code in it; use the Python package's gradtool.import_checkpoint(), or --raw",
-                      path)};
+      throw Error{Fault::usage,
+                  fmt::format("{}: is a checkpoint of PyTorch by its name, which is a pickle, and reading a pickle "
+                              "runs the code in it; use the Python package's gradtool.import_checkpoint(), or --raw",
+                              path)};
     }
-    throw Error{Fault::usage,
-                fmt::format("{}: has a name of no known kind; must end with .safetensors, .npz or .npy, or "
-                            "be read with --raw and --shapes",
-                            path)};
+    throw Error{Fault::usage, fmt::format("{}: has a name of no known kind; must end with .safetensors, .npz or .npy, "
+                                          "or be read with --raw and --shapes",
+                                          path)};
   }
 
  private:
@@ -98,13 +95,13 @@ std::vector<Taken> choose(const ArrayFile& file, const ImportOptions& options, s
     const std::string what = fmt::format("{}: the array '{}'", file.path(), printable(info.name.substr(0, 100)));
     if (!info.foreign_type.empty()) {
       // NumPy forgets the name of ml_dtypes' bfloat16 on writing, and of other types of two bytes as well.
-      throw Error{Fault::data,
-                  fmt::format("{} is of type {}; must be float32, float16, bfloat16 or float64; leave it out "
-                              "with --skip{}",
-                              what, info.foreign_type,
-                              info.foreign_type.ends_with("V2")
-                                  ? ", or, if it is bfloat16, write array.astype('float32') or a safetensors file"
-                                  : "")};
+      throw Error{
+          Fault::data,
+          fmt::format("{} is of type {}; must be float32, float16, bfloat16 or float64; leave it out with --skip{}",
+                      what, info.foreign_type,
+                      info.foreign_type.ends_with("V2")
+                          ? ", or, if it is bfloat16, write array.astype('float32') or a safetensors file"
+                          : "")};
     }
     if (info.name.empty() || info.name.size() > schema::kMaxName || !is_utf8(info.name) || has_control(info.name)) {
       throw Error{Fault::data, what + " has a name that is not 1 to 1024 bytes of UTF-8 without control characters"};
@@ -201,10 +198,10 @@ class Import {
   Import(const ImportOptions& options, const std::function<void(std::uint64_t, std::uint64_t)>& progress)
       : options_{options}, progress_{progress}, opener_{options}, files_{match_files(options.pattern)} {
     if (options.difference && files_.steps.size() < 2) {
-      throw Error{Fault::usage,
-                  fmt::format("--difference needs two steps at least; '{}' names {}: write {{step}} where "
-                              "their numbers stand",
-                              options.pattern, files_.steps.size())};
+      throw Error{
+          Fault::usage,
+          fmt::format("--difference needs two steps at least; '{}' names {}: write {{step}} where their numbers stand",
+                      options.pattern, files_.steps.size())};
     }
     const std::string& first = files_.by_worker.front().front();
     chosen_ = choose(*opener_.open(first), options, report_.notes);

@@ -174,8 +174,8 @@ class Safetensors final : public ArrayFile {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       if (offsets_[i] != next) {
         file_.fail(
-            fmt::format("the tensor '{}' begins at byte {} of the values, where the one before ends at {}; they "
-                        "must lie side by side",
+            fmt::format("the tensor '{}' begins at byte {} of the values, where the one before ends at {}; they must "
+                        "lie side by side",
                         printable(arrays_[i].name), offsets_[i] - data_, next - data_));
       }
       next = ends_[i];

@@ -153,10 +153,9 @@ Filters DataSet::check_filters(hid_t creation, std::size_t chunk_bytes) const {
     } else if (filter == H5Z_FILTER_FLETCHER32) {
       kinds.push_back(Filters::Kind::fletcher32);
     } else {
-      place_.fail(
-          fmt::format("is compressed with HDF5 filter {} ({}), which is not available here; must be deflate, "
-                      "shuffle or fletcher32",
-                      filter, label[0] == '\0' ? "unnamed" : printable(label.data())));
+      place_.fail(fmt::format(
+          "is compressed with HDF5 filter {} ({}), which is not available here; must be deflate, shuffle or fletcher32",
+          filter, label[0] == '\0' ? "unnamed" : printable(label.data())));
     }
   }
   // A second deflate would inflate to a size that nothing says.
@@ -357,8 +356,7 @@ std::vector<std::byte> DataSet::unpack(const std::vector<hsize_t>& offset) const
   }
   if (bytes.empty()) {
     place_.fail(
-        fmt::format("has a damaged chunk at [{}]: the {} bytes in the file do not unpack to the {} bytes of a "
-                    "chunk",
+        fmt::format("has a damaged chunk at [{}]: the {} bytes in the file do not unpack to the {} bytes of a chunk",
                     joined(offset, ", "), size, filters_.chunk_bytes()));
   }
   return bytes;

@@ -229,9 +229,8 @@ double worker_likeness(const GradientSource& reader, int workers) {
 std::string averaged_warning(double likeness, bool stated) {
   if (stated) {
     return "the file says that its values were averaged over the workers before they were captured (averaged = 1). "
-           "What "
-           "differs between ranks is lost, so errors, sizes and correlations between them mean nothing; capture each "
-           "rank's own gradients, before the all-reduce";
+           "What differs between ranks is lost, so errors, sizes and correlations between them mean nothing; capture "
+           "each rank's own gradients, before the all-reduce";
   }
   if (!(likeness > kAveragedLikeness)) return {};
   return fmt::format(

@@ -146,10 +146,9 @@ void match_steps(std::vector<Part>& parts, std::vector<std::string>& notes) {
   }
   if (parts.front().steps.empty()) {
     const auto& [iteration, i] = *lacking.begin();
-    refuse(parts[i],
-           fmt::format("lacks the iteration {}, and no other one is in all files either; the files of one job "
-                       "have iterations in common",
-                       iteration));
+    refuse(parts[i], fmt::format("lacks the iteration {}, and no other one is in all files either; the files of one "
+                                 "job have iterations in common",
+                                 iteration));
   }
   if (lacking.empty()) return;
   const auto& [iteration, i] = *lacking.begin();
@@ -511,16 +510,14 @@ void expect_viewable(const Plan& plan, const std::string& out) {
   for (const Part& part : plan.parts) {
     const fs::path path = fs::absolute(part.path());
     if (fs::canonical(path.parent_path()) != folder) {
-      throw Error{
-          Fault::usage,
-          fmt::format("'{}' would refer to {}, which lies in another folder; write it beside its files, or make "
-                      "it whole with --copy",
-                      out, part.path())};
+      throw Error{Fault::usage, fmt::format("'{}' would refer to {}, which lies in another folder; write it beside its "
+                                            "files, or make it whole with --copy",
+                                            out, part.path())};
     }
     if (!hdf5::is_plain_name(path.filename().string())) {
-      throw Error{Fault::usage, fmt::format("{}: a view cannot refer to a file of this name; rename it (without %), or "
-                                            "use --copy",
-                                            part.path())};
+      throw Error{Fault::usage,
+                  fmt::format("{}: a view cannot refer to a file of this name; rename it (without %), or use --copy",
+                              part.path())};
     }
     if (!part.reader->sources().empty()) {
       throw Error{Fault::usage, part.path() + ": is a merged view itself; give the files of its ranks, or use --copy"};

@@ -29,11 +29,9 @@ WeightedGradients::WeightedGradients(std::unique_ptr<GradientSource> source, std
     if (weights.empty()) continue;
     const double sum = std::accumulate(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(workers), 0.0);
     if (sum <= 0.0 || !std::isfinite(sum))
-      throw Error{
-          Fault::data,
-          fmt::format("{}: /steps/batch_weight: the {} workers that are replayed count {} together in iteration "
-                      "{}; must be finite and above 0",
-                      path(), workers, sum, steps()[s].iteration)};
+      throw Error{Fault::data, fmt::format("{}: /steps/batch_weight: the {} workers that are replayed count {} "
+                                           "together in iteration {}; must be finite and above 0",
+                                           path(), workers, sum, steps()[s].iteration)};
     for (std::size_t r = 0; r < workers; ++r)
       factors_[s * workers + r] = weights[r] * static_cast<double>(workers) / sum;
   }

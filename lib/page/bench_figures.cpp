@@ -141,10 +141,10 @@ class BenchCharts {
     const auto replaced = std::find_if(model_.record.rows.begin(), model_.record.rows.end(),
                                        [](const ResultRow& row) { return row.codec_times != CodecTimes::measured; });
     if (replaced != model_.record.rows.end()) {
-      out_.notes.push_back(fmt::format(
-          "modelled rows of the record have the codec times of {} (--codec-speed); what this page models for other "
-          "networks and speeds has those that were measured",
-          processor_text(*replaced)));
+      out_.notes.push_back(
+          fmt::format("modelled rows of the record have the codec times of {} (--codec-speed); what this page models "
+                      "for other networks and speeds has those that were measured",
+                      processor_text(*replaced)));
     }
     for (const auto& codec : model_.record.unknown_codecs)
       out_.notes.push_back(codec + ": left out, because this build of gradtool does not know the codec");

@@ -163,28 +163,6 @@ bool is_known(std::string_view name) {
          std::any_of(all.begin(), all.end(), [&](const CodecDescriptor* codec) { return codec->name == name; });
 }
 
-ResultRow::Status status_of(const std::string& text) {
-  using Status = ResultRow::Status;
-  for (const Status status : {Status::ok, Status::skipped, Status::failed}) {
-    if (text == name_of(status)) return status;
-  }
-  return Status::not_finite;
-}
-
-Scheme scheme_of(const std::string& text) {
-  for (const Scheme scheme : {Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
-    if (text == name_of(scheme)) return scheme;
-  }
-  return Scheme::automatic;
-}
-
-Collective op_of(const std::string& text) {
-  for (const Collective op : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
-    if (text == name_of(op)) return op;
-  }
-  return Collective::all_reduce;  // the only one of older versions
-}
-
 CodecSpec codec_of(const RowReader& row) {
   const std::string name = row.text("codec");
   std::string params = row.text("params");
@@ -201,10 +179,12 @@ CodecSpec codec_of(const RowReader& row) {
 ResultRow result_row(const RowReader& cells) {
   ResultRow row{codec_of(cells)};
   row.run_id = cells.text("run_id");
-  row.status = status_of(cells.text("status"));
+  row.status = named<ResultRow::Status>(cells.text("status")).value_or(ResultRow::Status::not_finite);
   row.message = cells.text("message");
-  row.scheme = scheme_of(cells.text("aggregation"));
-  row.op = op_of(cells.text("op"));
+  row.scheme = named<Scheme>(cells.text("aggregation")).value_or(Scheme::automatic);
+  if (row.scheme == Scheme::own) row.scheme = Scheme::automatic;
+  // Older versions had no other collective.
+  row.op = named<Collective>(cells.text("op")).value_or(Collective::all_reduce);
   if (const std::string levels = cells.text("levels"); levels.starts_with("node=")) {
     row.level_node = row.measured_node = std::atoi(levels.c_str() + 5);
     if (const std::string inner = cells.text("codec_inner"); !inner.empty()) row.inner = parse_recorded_codec(inner);

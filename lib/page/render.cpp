@@ -45,8 +45,8 @@ std::string find_python() {
   }
   throw Error{
       Fault::unavailable,
-      fmt::format("--format svg and png need a Python with vl-convert-python, and {} has it not; install it with "
-                  "pip, or name another one in GRADTOOL_CHARTS_PYTHON; the page (--format html) needs no Python",
+      fmt::format("--format svg and png need a Python with vl-convert-python, and {} has it not; install it with pip, "
+                  "or name another one in GRADTOOL_CHARTS_PYTHON; the page (--format html) needs no Python",
                   candidates.front())};
 }
 

@@ -146,9 +146,9 @@ class Reader {
     if (known) {
       if (!file_.kind.empty()) out_.files.push_back(std::move(file_));
     } else if (candidate.named) {
-      throw Error{Fault::data, fmt::format("{}: neither a record nor a table of gradtool's capture, info, analyze, "
-                                           "bench or train",
-                                           path)};
+      throw Error{
+          Fault::data,
+          fmt::format("{}: neither a record nor a table of gradtool's capture, info, analyze, bench or train", path)};
     } else {
       out_.ignored.push_back(path + " was not written by capture, info, analyze, bench or train");
     }
@@ -350,8 +350,8 @@ Sources read_sources(std::span<const std::string> paths) {
   for (const auto& candidate : candidates(paths)) reader.read(candidate);
   Sources sources = reader.take();
   if (sources.files.empty()) {
-    throw Error{Fault::usage, fmt::format("nothing to report in '{}': no JSON or CSV of capture, info, analyze, "
-                                          "bench or train; gradtool bench CAPTURE --json bench.json writes one",
+    throw Error{Fault::usage, fmt::format("nothing to report in '{}': no JSON or CSV of capture, info, analyze, bench "
+                                          "or train; gradtool bench CAPTURE --json bench.json writes one",
                                           paths.empty() ? "" : paths.front())};
   }
   return sources;

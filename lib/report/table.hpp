@@ -28,6 +28,12 @@ class Text {
 /// One value of a table. `monostate` means "not measured" and is printed as nothing, never as 0.
 using Cell = std::variant<std::monostate, bool, std::int64_t, double, Text>;
 
+/// Puts cells behind those of a row.
+template <class... Cells>
+void append(std::vector<Cell>& row, Cells&&... cells) {
+  (row.emplace_back(std::forward<Cells>(cells)), ...);
+}
+
 /// A column: `name` is lower_snake with its unit at the end (`total_us_median`), `meaning` one line for the docs.
 struct Column {
   std::string name;

@@ -53,9 +53,11 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
 
 CheckpointParts load_checkpoint(const std::string& path) {
   const auto damaged = [&]() -> Error {
-    return {Fault::data, fmt::format("{}: is damaged, or no checkpoint of gradtool train; without this file the run "
-                                     "starts from its beginning",
-                                     path)};
+    return {
+        Fault::data,
+        fmt::format(
+            "{}: is damaged, or no checkpoint of gradtool train; without this file the run starts from its beginning",
+            path)};
   };
   const std::string all = read_file(path, std::numeric_limits<std::uint64_t>::max());
   if (all.size() < kMagic.size() + 8 + kDigest || !all.starts_with(kMagic)) throw damaged();

@@ -109,9 +109,8 @@ Cell factor_cell(const TrainOptions& options, const TrainReport& report, std::si
 
 void add_mean(std::vector<Cell>& row, const std::optional<MeanOverSeeds>& mean) {
   const bool known = mean && mean->interval;
-  row.push_back(mean ? Cell{mean->mean} : Cell{});
-  row.push_back(known ? Cell{mean->interval->low} : Cell{});
-  row.push_back(known ? Cell{mean->interval->high} : Cell{});
+  append(row, mean ? Cell{mean->mean} : Cell{}, known ? Cell{mean->interval->low} : Cell{},
+         known ? Cell{mean->interval->high} : Cell{});
 }
 
 std::optional<double> mean_of(const std::optional<MeanOverSeeds>& mean) {
@@ -147,18 +146,6 @@ const TrainRow* TrainRun::reached(double accuracy) const {
     if (row.numbers.tested != 0 && row.numbers.test_accuracy >= accuracy) return &row;
   }
   return nullptr;
-}
-
-std::string_view name_of(TrainRun::Status status) {
-  switch (status) {
-    case TrainRun::Status::unfinished:
-      return "unfinished";
-    case TrainRun::Status::finished:
-      return "finished";
-    case TrainRun::Status::diverged:
-      return "diverged";
-  }
-  return {};
 }
 
 namespace {
@@ -343,15 +330,14 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
     add_mean(row, runs.mean(final_accuracy));
     add_mean(row, runs.mean([](const TrainRun& run) { return run.best_accuracy(); }));
     add_mean(row, codec == 0 ? std::nullopt : runs.mean_difference(none, final_accuracy));
-    row.push_back(
-        mean([](const TrainRun& run) -> std::optional<double> { return run.rows.back().numbers.train_loss; }));
-    row.push_back(mean([](const TrainRun& run) -> std::optional<double> {
-      const auto& last = run.rows.back().numbers;
-      return last.tested != 0 ? std::optional{last.test_loss} : std::nullopt;
-    }));
-    row.push_back(mean([](const TrainRun& run) { return last_of(run, &TrainCosts::wire_bytes); }));
-    row.push_back(mean([&](const TrainRun& run) { return wire_ratio(options, report, run); }));
-    row.push_back(mean([](const TrainRun& run) { return last_of(run, &TrainCosts::total); }));
+    append(row, mean([](const TrainRun& run) -> std::optional<double> { return run.rows.back().numbers.train_loss; }),
+           mean([](const TrainRun& run) -> std::optional<double> {
+             const auto& last = run.rows.back().numbers;
+             return last.tested != 0 ? std::optional{last.test_loss} : std::nullopt;
+           }),
+           mean([](const TrainRun& run) { return last_of(run, &TrainCosts::wire_bytes); }),
+           mean([&](const TrainRun& run) { return wire_ratio(options, report, run); }),
+           mean([](const TrainRun& run) { return last_of(run, &TrainCosts::total); }));
     for (std::size_t i = 0; i < options.networks.size(); ++i) {
       row.push_back(mean([i](const TrainRun& run) -> std::optional<double> { return run.rows.back().modelled[i]; }));
     }
@@ -364,10 +350,8 @@ Table train_summary(const TrainOptions& options, const TrainReport& report) {
         });
       };
       const auto steps = to_target([](const TrainRow& r) { return static_cast<double>(r.numbers.step); });
-      row.emplace_back(target);
-      row.emplace_back(static_cast<std::int64_t>(steps ? steps->count : 0));
-      row.push_back(cell_of(mean_of(steps)));
-      row.push_back(cell_of(mean_of(to_target([](const TrainRow& r) { return r.numbers.costs.total; }))));
+      append(row, target, static_cast<std::int64_t>(steps ? steps->count : 0), cell_of(mean_of(steps)),
+             cell_of(mean_of(to_target([](const TrainRow& r) { return r.numbers.costs.total; }))));
       for (std::size_t i = 0; i < options.networks.size(); ++i)
         row.push_back(cell_of(mean_of(to_target([i](const TrainRow& r) { return r.modelled[i]; }))));
     }
@@ -431,8 +415,7 @@ std::string train_warning(const TrainOptions& options, const TrainReport& report
   if (!loss || is_clear(loss) || is_clear(accuracy)) return {};
   return fmt::format(
       "none itself did not get better from its first row to its last beyond what seeds differ by (its training loss "
-      "fell "
-      "by {:.3g}), so a codec that loses nothing says little: more steps or another learning rate would tell",
+      "fell by {:.3g}), so a codec that loses nothing says little: more steps or another learning rate would tell",
       loss->mean);
 }
 
@@ -494,15 +477,14 @@ std::string train_text(const TrainOptions& options, const TrainReport& report) {
   right.front() = false;
   const CaptureOptions& training = options.training;
   std::string out = wrapped(
-      fmt::format(
-          "{} on {}, {} worker{} x {}, {} seed{}: {} and mean cross-entropy (loss), means over seeds with the 95 "
-          "% interval; times {}.",
-          training.model, training.dataset, training.workers, training.workers == 1 ? "" : "s", training.batch_size,
-          options.seeds.size(), options.seeds.size() == 1 ? "" : "s",
-          training.dataset == "text" ? "share of tokens of the held-out text that were foretold (accuracy)"
-                                     : "accuracy on the test images",
-          timed ? fmt::format("until {:g} % were reached", 100.0 * *options.target_accuracy)
-                : std::string{"of a whole run"}),
+      fmt::format("{} on {}, {} worker{} x {}, {} seed{}: {} and mean cross-entropy (loss), means over seeds with the "
+                  "95 % interval; times {}.",
+                  training.model, training.dataset, training.workers, training.workers == 1 ? "" : "s",
+                  training.batch_size, options.seeds.size(), options.seeds.size() == 1 ? "" : "s",
+                  training.dataset == "text" ? "share of tokens of the held-out text that were foretold (accuracy)"
+                                             : "accuracy on the test images",
+                  timed ? fmt::format("until {:g} % were reached", 100.0 * *options.target_accuracy)
+                        : std::string{"of a whole run"}),
       80, "");
   if (rates) {
     out += wrapped(

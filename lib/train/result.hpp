@@ -9,6 +9,7 @@
 
 #include "lib/bench/statistics.hpp"
 #include "lib/codecs/reducer.hpp"
+#include "lib/core/words.hpp"
 #include "lib/report/table.hpp"
 #include "lib/train/options.hpp"
 
@@ -64,7 +65,9 @@ struct TrainRun {
   [[nodiscard]] const TrainRow* reached(double accuracy) const;
 };
 
-[[nodiscard]] std::string_view name_of(TrainRun::Status status);
+constexpr auto spellings(TrainRun::Status) {
+  return words("unfinished", "finished", "diverged");
+}
 
 /// Schema version of the tables and the record.
 constexpr int kTrainSchema = 1;

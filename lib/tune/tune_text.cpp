@@ -79,10 +79,10 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
                             "times are measured, the network's are modelled. All of it took {}.",
                             tried, rounds, report.search.finalists.size(), human_seconds(report.seconds)));
   if (tried < asked)
-    text += paragraph(fmt::format(
-        "What the search may take of the budget of {} was over before {} more were tried; a larger --budget "
-        "tries them.",
-        human_seconds(options.budget_seconds), asked - tried));
+    text +=
+        paragraph(fmt::format("What the search may take of the budget of {} was over before {} more were tried; a "
+                              "larger --budget tries them.",
+                              human_seconds(options.budget_seconds), asked - tried));
   if (!report.untried.empty())
     text += paragraph(fmt::format("There was no time to look at {} at all, so a faster codec may be among them.",
                                   joined(report.untried, ", ")));

@@ -104,9 +104,10 @@ class TensorCodec {
   static std::shared_ptr<const Codec<S>> made(const CodecSpec& spec, const Layout& layout) {
     auto codec = make_codec<S>(spec, layout);
     if (codec != nullptr) return codec;
-    throw Error{Fault::usage, "codec " + spec.name() +
-                                  " exists only between ranks, which agree on what they send; use gradtool.ddp_hook or "
-                                  "gradtool.bench"};
+    throw Error{
+        Fault::usage,
+        "codec " + spec.name() +
+            " exists only between ranks, which agree on what they send; use gradtool.ddp_hook or gradtool.bench"};
   }
 
   void check_size(std::size_t size, const char* what) const {
@@ -175,8 +176,7 @@ void add_codecs(nb::module_& module) {
       },
       "spec"_a, "scheme"_a,
       "The way that the codec takes through an all-reduce: sum, gather, hop, alltoall, own, or none where nothing is "
-      "sent. "
-      "It is what `scheme` says where that is not auto.");
+      "sent. It is what `scheme` says where that is not auto.");
 }
 
 }  // namespace gradtool::python

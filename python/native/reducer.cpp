@@ -21,9 +21,7 @@
 namespace gradtool::python {
 
 Scheme scheme_named(const std::string& name) {
-  for (const auto scheme : {Scheme::automatic, Scheme::sum, Scheme::gather, Scheme::hop, Scheme::alltoall}) {
-    if (name == name_of(scheme)) return scheme;
-  }
+  if (const auto scheme = named<Scheme>(name); scheme && scheme != Scheme::own) return *scheme;
   throw Error{Fault::usage,
               "there is no way to reduce called '" + name + "'; valid is auto, sum, gather, hop or alltoall"};
 }
@@ -32,9 +30,8 @@ namespace {
 
 /// The collective of this name, as bench's --op. All-gathers and all-to-alls have no use in a hook.
 Collective collective_named(const std::string& name) {
-  for (const auto op : {Collective::all_reduce, Collective::reduce_scatter}) {
-    if (name == name_of(op)) return op;
-  }
+  const auto op = named<Collective>(name);
+  if (op == Collective::all_reduce || op == Collective::reduce_scatter) return *op;
   throw Error{Fault::usage, "there is no collective called '" + name + "'; valid is all-reduce or reduce-scatter"};
 }
 

@@ -82,6 +82,7 @@ TEST(HostScratch, PlansWhatTheWorkTakes) {
     const auto memory = arena.take_bytes(plan.size);
     const Workspace work{n, HostScratch{memory}};
     EXPECT_EQ(work.size, plan.size);
+    EXPECT_EQ(planned<Workspace>(n), plan.size);
     EXPECT_TRUE(aligned(work.floats.data()) && aligned(work.bytes.data()) && aligned(work.counts.data()));
     EXPECT_GE(work.bytes.data(), reinterpret_cast<std::byte*>(work.floats.data() + n));
     EXPECT_GE(reinterpret_cast<std::byte*>(work.counts.data()), work.bytes.data() + n + 1);

@@ -320,7 +320,7 @@ class GpuSpectrum final : public SpectrumAccumulator {
         n_{n},
         transform_{gpu_->transform(n)},
         memory_{*this, gradients,
-                Scratch{gpu_->memory(AnalysisGpu::User::spectrum, Workspace{*this, gradients, {}}.bytes)}} {}
+                Scratch{gpu_->memory(AnalysisGpu::User::spectrum, planned<Workspace>(*this, gradients))}} {}
 
   void observe(const Slice& slice) override {
     const GpuSlice& gpu = slice.gpu;
@@ -346,14 +346,12 @@ class GpuSpectrum final : public SpectrumAccumulator {
           spectrum{scratch.take<double>(2 * (spectrum.n_ / 2 + 1)).data()},
           transform_work{scratch.take_bytes(spectrum.transform_->work_bytes()).data()},
           sums{scratch.take<GradientSums>(gradients)},
-          spectrum_work{spectrum.n_, scratch},
-          bytes{scratch.bytes()} {}
+          spectrum_work{spectrum.n_, scratch} {}
     double* wide;      ///< the values in double precision
     double* spectrum;  ///< n/2 + 1 complex numbers
     std::byte* transform_work;
     View<GradientSums, Space::cuda> sums;  ///< of every gradient of the part
     cuda::SpectrumWorkspace spectrum_work;
-    std::size_t bytes;
   };
 
   std::shared_ptr<AnalysisGpu> gpu_;

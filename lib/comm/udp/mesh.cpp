@@ -262,10 +262,11 @@ Socket reach(const MeetingPoint& point, const JobKey& key, const Hello& hello, i
   std::string tried;
   for (const in_addr address : point.addresses)
     tried += fmt::format("{}{}", tried.empty() ? "" : ", ", text_of(address));
-  throw Error{Fault::backend,
-              fmt::format("--comm udp: rank {} could not reach rank {} at {} port {} within {:g} s, or it "
-                          "does not have this job's key",
-                          hello.rank, other, tried, point.port, seconds)};
+  throw Error{
+      Fault::backend,
+      fmt::format(
+          "--comm udp: rank {} could not reach rank {} at {} port {} within {:g} s, or it does not have this job's key",
+          hello.rank, other, tried, point.port, seconds)};
 }
 
 Socket open_datagrams() {
@@ -330,8 +331,8 @@ JobKey random_key() {
 JobKey key_of_secret(const std::string& secret) {
   if (secret.size() < 16) {
     throw Error{Fault::usage,
-                "GRADTOOL_JOB_KEY has fewer than 16 characters; give all ranks one secret, such as what "
-                "openssl rand -hex 16 prints"};
+                "GRADTOOL_JOB_KEY has fewer than 16 characters; give all ranks one secret, such as what openssl rand "
+                "-hex 16 prints"};
   }
   Sha256 hash;
   hash.update(std::as_bytes(std::span{secret}));

@@ -81,9 +81,7 @@ class AdaCompCodec final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == n_, "codec adacomp: made for another layout");
-    return {.payload_bytes = bins_.payload_bound(),
-            .scratch_bytes = Workspace{bins_, Scratch<Space::host>{}}.bytes,
-            .exact = false};
+    return {.payload_bytes = bins_.payload_bound(), .scratch_bytes = planned<Workspace>(bins_), .exact = false};
   }
 
   /// The first step, from an empty residue.
@@ -195,12 +193,10 @@ class AdaCompCodec final : public Codec<Space::host> {
     Workspace(const AdaCompBins& bins, Scratch<Space::host> scratch)
         : offsets{scratch.take<std::uint64_t>(bins.tensors.size())},
           pieces{scratch.take<PieceResult>(bins.pieces.size())},
-          marks{scratch.take<std::uint32_t>(bins.mark_words)},
-          bytes{scratch.bytes()} {}
+          marks{scratch.take<std::uint32_t>(bins.mark_words)} {}
     HostView<std::uint64_t> offsets;  ///< of the counts of each tensor in the payload
     HostView<PieceResult> pieces;
     HostView<std::uint32_t> marks;
-    std::size_t bytes;
   };
 
   /// Calls body(i, piece, its tensor) for every piece, on any thread.
@@ -268,25 +264,12 @@ class AdaCompCodec final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "conv",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "50",
-     .min = 1,
-     .max = AdaCompBins::kLongest,
-     .search = "12|50|200|800",
-     .meaning = "elements of a bin in convolutions"},
-    {.name = "other",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "500",
-     .min = 1,
-     .max = AdaCompBins::kLongest,
-     .search = "125|500|2000|8000",
-     .meaning = "elements of a bin in all other tensors"},
-    {.name = "s",
-     .default_value = "2",
-     .min = 1.0,
-     .max = 100.0,
-     .meaning = "an element is sent when its residue plus s times its gradient reaches its bin's largest"}};
+    integer_param("conv", "50", {1, AdaCompBins::kLongest}, "elements of a bin in convolutions")
+        .searched("12|50|200|800"),
+    integer_param("other", "500", {1, AdaCompBins::kLongest}, "elements of a bin in all other tensors")
+        .searched("125|500|2000|8000"),
+    real_param("s", "2", {1.0, 100.0},
+               "an element is sent when its residue plus s times its gradient reaches its bin's largest")};
 
 }  // namespace
 

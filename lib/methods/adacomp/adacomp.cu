@@ -35,8 +35,7 @@ struct Workspace {
         offsets{scratch.take<std::uint64_t>(tensors).data()},
         valid{scratch.take<std::uint32_t>(1).data()},
         scan{scratch.take_bytes(scan_bytes<std::uint64_t>(pieces + 1))},
-        residue{scratch.take<float>(elements)},
-        bytes{scratch.bytes()} {}
+        residue{scratch.take<float>(elements)} {}
   std::uint16_t* entries;  ///< those of a bin start where the bin's elements do
   std::uint32_t* counts;   ///< entries of bin b of a piece, at the piece's first element + b
   double* largest;         ///< sum over the bins of a piece of their largest |G|
@@ -45,7 +44,6 @@ struct Workspace {
   std::uint32_t* valid;    ///< decoding: 1 where the payload's counts agree with its size
   View<std::byte, Space::cuda> scan;
   View<float, Space::cuda> residue;  ///< for a step whose residue is not kept
-  std::size_t bytes;
 };
 
 /// starts[b] := the sum of count(b') over the bins b' before b, for all bins of a piece, by a block.
@@ -283,7 +281,9 @@ class CudaAdaComp final : public GpuCodec {
     expects(n == n_, "codec adacomp: made for another layout");
     tensors_.make();
     pieces_.make();
-    return {.payload_bytes = payload_bound_, .scratch_bytes = workspace({}).bytes, .exact = false};
+    std::size_t bytes = 0;
+    static_cast<void>(workspace(Planning{&bytes}));
+    return {.payload_bytes = payload_bound_, .scratch_bytes = bytes, .exact = false};
   }
 
   /// The first step, from an empty residue.

@@ -19,24 +19,11 @@ class HostArcSteps : public HostLowRankSteps {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "ratio",
-     .default_value = "0.2",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.02|0.05|0.1|0.2|0.4",
-     .meaning = "share of the rows of a matrix that is sent, rounded up; at least one is"},
-    {.name = "rank",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "4",
-     .min = 1,
-     .max = 256,
-     .meaning = "columns of the random projection that rows are chosen by, r"},
-    {.name = "start_iteration",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "0",
-     .min = 0,
-     .max = 1e9,
-     .meaning = "gradients of earlier training iterations are sent as they are; 0 because a replay does not train"}};
+    real_param("ratio", "0.2", {0.0, 1.0}, "share of the rows of a matrix that is sent, rounded up; at least one is")
+        .searched("0.02|0.05|0.1|0.2|0.4"),
+    integer_param("rank", "4", {1, 256}, "columns of the random projection that rows are chosen by, r"),
+    integer_param("start_iteration", "0", {0, 1e9},
+                  "gradients of earlier training iterations are sent as they are; 0 because a replay does not train")};
 
 }  // namespace
 

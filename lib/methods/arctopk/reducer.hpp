@@ -32,7 +32,7 @@ class ArcTopKReducer final : public CountingReducer<S> {
     ArcTopKReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -102,14 +102,12 @@ class ArcTopKReducer final : public CountingReducer<S> {
           message{scratch.template take<float>(reducer.rows_.plan().message)},
           chosen{scratch.template take<std::uint32_t>(reducer.rows_.plan().chosen)},
           steps{reducer.steps_, scratch},
-          rows{reducer.rows_, scratch},
-          bytes{scratch.bytes()} {}
+          rows{reducer.rows_, scratch} {}
     View<std::byte, S> segment;  ///< of the all-reduces, of which the longest sum needs the most
     View<float, S> message;      ///< the chosen rows of all matrices
     View<std::uint32_t, S> chosen;
     typename Steps::Workspace steps;
     typename RowSelection<S>::Workspace rows;
-    std::size_t bytes;
   };
 
   /// Whether some step sums gradients as they are: each before start_iteration, and all where there is no matrix.

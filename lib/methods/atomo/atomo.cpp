@@ -43,9 +43,8 @@ class Atomo final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == format_.elements, "codec atomo works on the layout that it was made for");
-    return {.payload_bytes = format_.most_bytes(),
-            .scratch_bytes = Workspace{*this, Scratch<Space::host>{}}.bytes,
-            .exact = factored_.empty()};
+    return {
+        .payload_bytes = format_.most_bytes(), .scratch_bytes = planned<Workspace>(*this), .exact = factored_.empty()};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
@@ -125,11 +124,9 @@ class Atomo final : public Codec<Space::host> {
         lanes[lane].probabilities = scratch.take<double>(codec.most_order_);
         lanes[lane].longer = scratch.take<double>(codec.longest_);
       }
-      bytes = scratch.bytes();
     }
     std::size_t lane_count;
     std::array<Lane, kMostLanes> lanes;
-    std::size_t bytes;
   };
 
   /// Draws for each triplet j by itself whether it is kept, with probability p_j (section 3), writes those that are,
@@ -211,18 +208,9 @@ class Atomo final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "s",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "3",
-     .min = 1,
-     .max = 1e4,
-     .search = "1|2|3|6|12",
-     .meaning = "singular triplets of a matrix that are sent, on average"},
-    {.name = "vectors",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "dense",
-     .choices = "dense|square",
-     .meaning = "whether tensors of one dimension are sent as they are or folded to an almost square matrix"}};
+    integer_param("s", "3", {1, 1e4}, "singular triplets of a matrix that are sent, on average").searched("1|2|3|6|12"),
+    choice_param("vectors", "dense", "dense|square",
+                 "whether tensors of one dimension are sent as they are or folded to an almost square matrix")};
 
 }  // namespace
 

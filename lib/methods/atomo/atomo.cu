@@ -317,7 +317,7 @@ class CudaAtomo final : public GpuCodec {
     tiles_.make();
     if (format_.matrices > 0) libraries_.make([this] { return Libraries{format_}; });
     return {.payload_bytes = format_.most_bytes(),
-            .scratch_bytes = Workspace{*this, Scratch<Space::cuda>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this),
             .exact = format_.matrices == 0};
   }
 
@@ -396,12 +396,10 @@ class CudaAtomo final : public GpuCodec {
         eigen = scratch.take_bytes(libraries.eigen_bytes);
         blas = scratch.take_bytes(libraries.blas_bytes);
       }
-      bytes = scratch.bytes();
     }
     Triplets triplets{};
     double* widened = nullptr;  ///< a part of one matrix in float64
     View<std::byte, Space::cuda> eigen, blas;
-    std::size_t bytes;
   };
 
   /// Eigenvalues and eigenvectors of the Gram matrix of the shorter side of a tensor.

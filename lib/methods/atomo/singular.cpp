@@ -43,15 +43,13 @@ struct SingularVectors::Workspace {
   Workspace(const SingularVectors& singular, Scratch<Space::host> scratch)
       : gram{scratch.take<double>(singular.order_ * singular.order_)},
         values{scratch.take<double>(singular.order_)},
-        shared{scratch.take_bytes(std::max(8 * singular.order_ * kWidth, singular.eigen_.scratch_bytes()))},
-        bytes{scratch.bytes()} {}
+        shared{scratch.take_bytes(std::max(8 * singular.order_ * kWidth, singular.eigen_.scratch_bytes()))} {}
   HostView<double> gram, values;
   HostView<std::byte> shared;
-  std::size_t bytes;
 };
 
 std::size_t SingularVectors::scratch_bytes() const {
-  return Workspace{*this, Scratch<Space::host>{}}.bytes;
+  return planned<Workspace>(*this);
 }
 
 SingularVectors::Result SingularVectors::decompose(const PaddedMatrix& matrix, HostView<std::byte> scratch) const {

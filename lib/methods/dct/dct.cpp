@@ -44,9 +44,8 @@ class DctCodec final : public Codec<Space::host> {
   explicit DctCodec(const Params& params) : options_{params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = sparse_bound(options_.coding, n, n),
-            .scratch_bytes = Workspace{n, Scratch<Space::host>{}}.bytes,
-            .exact = false};
+    return {
+        .payload_bytes = sparse_bound(options_.coding, n, n), .scratch_bytes = planned<Workspace>(n), .exact = false};
   }
 
   /// The first step: the threshold is found, and the k largest are sent (more where some equal the k-th).
@@ -105,13 +104,11 @@ class DctCodec final : public Codec<Space::host> {
           maxima{scratch.take<std::uint32_t>((n + kBlock - 1) / kBlock)},
           largest_maxima{scratch.take<float>(maxima.size())},
           selection{scratch.take_bytes(host::BlockSelect::scratch_bytes(host::pieces_of(n)))},
-          selection_of_maxima{scratch.take_bytes(host::Largest::scratch_bytes(maxima.size(), maxima.size()))},
-          bytes{scratch.bytes()} {}
+          selection_of_maxima{scratch.take_bytes(host::Largest::scratch_bytes(maxima.size(), maxima.size()))} {}
     HostView<std::uint32_t> positions;
     HostView<std::uint32_t> maxima;  ///< the largest pattern of each block
     HostView<float> largest_maxima;
     HostView<std::byte> selection, selection_of_maxima;
-    std::size_t bytes;
   };
 
   /// The k-th largest pattern, exactly. The k-th largest maximum of a block is not above it: elements below that need
@@ -190,19 +187,10 @@ std::unique_ptr<Encoder<Space::host>> DctCodec::make_encoder(std::size_t n, int 
   return std::make_unique<DctEncoder>(*this, n);
 }
 
-constexpr ParamInfo kParams[] = {{.name = "ratio",
-                                  .default_value = "0.01",
-                                  .min = 0.0,
-                                  .max = 1.0,
-                                  .search = "0.001|0.004|0.016|0.064|0.25",
-                                  .meaning = "share of the elements that sets the threshold when it is refreshed"},
-                                 {.name = "refresh",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "1000",
-                                  .min = 1,
-                                  .max = 1e9,
-                                  .meaning = "steps of a replay that a threshold serves"},
-                                 kIndexParam};
+constexpr ParamInfo kParams[] = {
+    real_param("ratio", "0.01", {0.0, 1.0}, "share of the elements that sets the threshold when it is refreshed")
+        .searched("0.001|0.004|0.016|0.064|0.25"),
+    integer_param("refresh", "1000", {1, 1e9}, "steps of a replay that a threshold serves"), kIndexParam};
 
 }  // namespace
 
@@ -210,8 +198,8 @@ extern constinit const CodecDescriptor dct_codec{
     .name = "dct",
     .summary = "sends what exceeds a threshold, which is set by top-k and then kept for many steps",
     .reference =
-        "Gupta et al., Training Recommender Systems at Scale: Dynamic Communication Thresholding, KDD 2021, "
-        "arXiv 2010.08899",
+        "Gupta et al., Training Recommender Systems at Scale: Dynamic Communication Thresholding, KDD 2021, arXiv "
+        "2010.08899",
     .params = kParams,
     .memory = true,
     .delays = true,

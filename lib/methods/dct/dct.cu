@@ -112,7 +112,7 @@ class Dct final : public GpuCodec {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = sparse_bound(options_.coding, n, n),
-            .scratch_bytes = Workspace{*this, n, Scratch<Space::cuda>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this, n),
             .exact = false};
   }
 
@@ -159,13 +159,11 @@ class Dct final : public GpuCodec {
           residual{scratch.take<float>(n)},
           positions{scratch.take<std::uint32_t>(n)},
           selection{scratch.take_bytes(Select::scratch_bytes(n))},
-          sparse{scratch.take_bytes(sparse_scratch_bytes(codec.shape(n)))},
-          bytes{scratch.bytes()} {}
+          sparse{scratch.take_bytes(sparse_scratch_bytes(codec.shape(n)))} {}
     View<DctThreshold, Space::cuda> threshold;  ///< with the residual, for `encode`, which has no memory
     View<float, Space::cuda> residual;
     View<std::uint32_t, Space::cuda> positions;
     View<std::byte, Space::cuda> selection, sparse;
-    std::size_t bytes;
   };
   [[nodiscard]] SparseShape shape(std::size_t n) const { return sparse_shape(options_.coding, n, n); }
 

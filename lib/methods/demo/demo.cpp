@@ -42,7 +42,7 @@ class Demo final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == chunks_.elements(), "codec demo: made for another layout");
-    return {.payload_bytes = sections_.bytes, .scratch_bytes = Workspace{*this, {}}.bytes};
+    return {.payload_bytes = sections_.bytes, .scratch_bytes = planned<Workspace>(*this)};
   }
 
   /// The first step, from an empty momentum.
@@ -147,11 +147,9 @@ class Demo final : public Codec<Space::host> {
   struct Workspace {
     Workspace(const Demo& codec, Scratch<Space::host> pieces)
         : signs{pieces.take<std::uint32_t>(codec.options_.signs ? 32 * mark_words(codec.chunks_.sent()) : 0)},
-          sums{pieces.take<double>(codec.options_.signs ? codec.chunks_.chunks().size() : 0)},
-          bytes{pieces.bytes()} {}
+          sums{pieces.take<double>(codec.options_.signs ? codec.chunks_.chunks().size() : 0)} {}
     HostView<std::uint32_t> signs;
     HostView<double> sums;
-    std::size_t bytes;
   };
 
   /// Takes what was sent of a chunk out of the momentum, true values and not what signs decode to, and notes it. A
@@ -222,33 +220,16 @@ class Demo final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "k",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "32",
-     .min = 1,
-     .max = 4096,
-     .search = "4|32|256",
-     .meaning = "coefficients that are sent of a chunk of 4096; of a smaller one as large a share, rounded up"},
-    {.name = "beta",
-     .default_value = "0.999",
-     .min = 0.0,
-     .max = 1.0,
-     .meaning = "decay of the momentum: m = beta m + g"},
-    {.name = "values",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "f32",
-     .choices = "f32|sign",
-     .meaning = "coefficients as float32, or their signs and the mean magnitude of each tensor"},
-    {.name = "average",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "senders",
-     .choices = "senders|all",
-     .meaning = "a coefficient is averaged over the ranks that sent it, as in DeMo, or over all"},
-    {.name = "sign",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "off",
-     .choices = "off|on",
-     .meaning = "on: the result is +1, 0 or -1, as DeMo's update; it has no meaningful NMSE"}};
+    integer_param("k", "32", {1, 4096},
+                  "coefficients that are sent of a chunk of 4096; of a smaller one as large a share, rounded up")
+        .searched("4|32|256"),
+    real_param("beta", "0.999", {0.0, 1.0}, "decay of the momentum: m = beta m + g"),
+    choice_param("values", "f32", "f32|sign",
+                 "coefficients as float32, or their signs and the mean magnitude of each tensor"),
+    choice_param("average", "senders", "senders|all",
+                 "a coefficient is averaged over the ranks that sent it, as in DeMo, or over all"),
+    choice_param("sign", "off", "off|on",
+                 "on: the result is +1, 0 or -1, as DeMo's update; it has no meaningful NMSE")};
 
 }  // namespace
 

@@ -362,7 +362,7 @@ class CudaDemo final : public GpuCodec {
     bases_.make();
     folded_.make();
     places_.make();
-    return {.payload_bytes = sections_.bytes, .scratch_bytes = Workspace{*this, {}}.bytes};
+    return {.payload_bytes = sections_.bytes, .scratch_bytes = planned<Workspace>(*this)};
   }
 
   /// The first step, from an empty momentum.
@@ -448,13 +448,11 @@ class CudaDemo final : public GpuCodec {
         : sums{pieces.take<float>(codec.n_)},
           senders{pieces.take<std::uint32_t>(codec.options_.senders ? codec.n_ : 0)},
           signs{pieces.take<std::uint32_t>(codec.options_.signs ? codec.sent_ : 0)},
-          chunk_sums{pieces.take<double>(codec.options_.signs ? codec.chunks_.size() : 0)},
-          bytes{pieces.bytes()} {}
+          chunk_sums{pieces.take<double>(codec.options_.signs ? codec.chunks_.size() : 0)} {}
     View<float, Space::cuda> sums;             ///< of coefficients over ranks
     View<std::uint32_t, Space::cuda> senders;  ///< of each coefficient, where the mean is over them
     View<std::uint32_t, Space::cuda> signs;    ///< of each coefficient that is sent
     View<double, Space::cuda> chunk_sums;      ///< of the magnitudes that are sent of each chunk
-    std::size_t bytes;
   };
 
   /// Adds payload after payload, so that sums have the order of ranks.

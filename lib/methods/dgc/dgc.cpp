@@ -134,9 +134,7 @@ class HostDgc final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == plan_.elements(), "codec dgc: made for another layout");
-    return {.payload_bytes = plan_.payload_bound(),
-            .scratch_bytes = Workspace{*this, Scratch<Space::host>{}}.bytes,
-            .exact = false};
+    return {.payload_bytes = plan_.payload_bound(), .scratch_bytes = planned<Workspace>(*this), .exact = false};
   }
 
   /// The first step, from empty state.
@@ -215,8 +213,7 @@ class HostDgc final : public Codec<Space::host> {
           largest{scratch.take_bytes(host::Largest::scratch_bytes(
               std::max(codec.plan_.most_samples(), candidates.size()), codec.plan_.most_kept()))},
           u{scratch.take<float>(codec.plan_.elements())},
-          v{scratch.take<float>(codec.plan_.elements())},
-          bytes{scratch.bytes()} {}
+          v{scratch.take<float>(codec.plan_.elements())} {}
     HostView<std::uint32_t> positions;  ///< of what is sent
     HostView<std::uint32_t> maxima;     ///< largest pattern of |v| in each block of 32 elements
     HostView<double> squares;           ///< sums of the gradient's squares by piece, for local clipping
@@ -228,7 +225,6 @@ class HostDgc final : public Codec<Space::host> {
     HostView<float> candidate_values;
     HostView<std::byte> largest;  ///< of host::Largest
     HostView<float> u, v;         ///< state of a codec without an encoder
-    std::size_t bytes;
   };
 
   /// Updates u and v by a gradient. Elements that are sent whole leave v alone; `whole` := what they send.
@@ -313,45 +309,20 @@ class HostDgc final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "ratio",
-     .default_value = "0.001",
-     .min = 1e-6,
-     .max = 1.0,
-     .search = "0.001|0.004|0.016|0.064|0.25",
-     .meaning = "share of the elements that is sent, at most; at least one is"},
-    {.name = "momentum", .default_value = "0.9", .min = 0.0, .max = 1.0, .meaning = "m of the momentum correction"},
-    {.name = "nesterov",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "off",
-     .choices = "off|on",
-     .meaning = "Nesterov's form of it: u = m (u + g), v = v + u + g"},
-    {.name = "masking",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "on",
-     .choices = "on|off",
-     .meaning = "momentum factor masking: u = 0 where v was sent"},
-    {.name = "clip",
-     .default_value = "off",
-     .min = 0.0,
-     .max = 1e30,
-     .choices = "off",
-     .meaning = "local clipping: a rank's gradient is scaled to an l2 norm of at most clip / sqrt(ranks)"},
-    {.name = "warmup",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "0",
-     .min = 0,
-     .max = 1e12,
-     .meaning = "iterations of warm-up, in four stages of densities ratio^(1/5), ^(2/5), ^(3/5), ^(4/5)"},
-    {.name = "over",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "topk",
-     .choices = "topk|scale",
-     .meaning = "what happens when more than 1.3 k pass: exact top-k of them at once, or threshold times 1.3 first"},
-    {.name = "vectors",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "dense",
-     .choices = "dense|sparse",
-     .meaning = "one-dimensional tensors (biases, norms) of a larger bucket: whole, or like the others"},
+    real_param("ratio", "0.001", {1e-6, 1.0}, "share of the elements that is sent, at most; at least one is")
+        .searched("0.001|0.004|0.016|0.064|0.25"),
+    real_param("momentum", "0.9", {0.0, 1.0}, "m of the momentum correction"),
+    choice_param("nesterov", "off", "off|on", "Nesterov's form of it: u = m (u + g), v = v + u + g"),
+    choice_param("masking", "on", "on|off", "momentum factor masking: u = 0 where v was sent"),
+    real_param("clip", "off", {0.0, 1e30},
+               "local clipping: a rank's gradient is scaled to an l2 norm of at most clip / sqrt(ranks)")
+        .or_words("off"),
+    integer_param("warmup", "0", {0, 1e12},
+                  "iterations of warm-up, in four stages of densities ratio^(1/5), ^(2/5), ^(3/5), ^(4/5)"),
+    choice_param("over", "topk", "topk|scale",
+                 "what happens when more than 1.3 k pass: exact top-k of them at once, or threshold times 1.3 first"),
+    choice_param("vectors", "dense", "dense|sparse",
+                 "one-dimensional tensors (biases, norms) of a larger bucket: whole, or like the others"),
     kIndexParam};
 
 }  // namespace

@@ -301,9 +301,7 @@ class GpuDgc final : public GpuCodec {
     expects(n == plan_.elements(), "codec dgc: made for another layout");
     pieces_.make();
     runs_.make();
-    return {.payload_bytes = plan_.payload_bound(),
-            .scratch_bytes = Workspace{*this, Scratch<Space::cuda>{}}.bytes,
-            .exact = false};
+    return {.payload_bytes = plan_.payload_bound(), .scratch_bytes = planned<Workspace>(*this), .exact = false};
   }
 
   /// The first step, from empty state.
@@ -362,8 +360,7 @@ class GpuDgc final : public GpuCodec {
           select{scratch.take_bytes(cuda::Select::scratch_bytes(codec.plan_.elements()))},
           u{scratch.take<float>(codec.plan_.elements())},
           v{scratch.take<float>(codec.plan_.elements())},
-          sparse{scratch.take_bytes(cuda::sparse_scratch_bytes(codec.shape_))},
-          bytes{scratch.bytes()} {}
+          sparse{scratch.take_bytes(cuda::sparse_scratch_bytes(codec.shape_))} {}
     Floats scale;  ///< of local clipping
     View<SettleState, Space::cuda> settle;
     View<std::uint32_t, Space::cuda> positions;  ///< of what is sent
@@ -372,7 +369,6 @@ class GpuDgc final : public GpuCodec {
     Bytes sample_select, select;                 ///< of cuda::Select
     Floats u, v;                                 ///< state of a codec without an encoder
     Bytes sparse;                                ///< of cuda::write_sparse and add_sparse
-    std::size_t bytes;
   };
 
   static std::size_t clip_pieces(const DgcPlan& plan) {

@@ -49,28 +49,13 @@ class HostDionSteps : public HostLowRankSteps {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "rank_fraction",
-     .default_value = "0.25",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.03125|0.0625|0.125|0.25|0.5",
-     .meaning = "columns of the factors P and Q, r, as a share of a matrix's shorter side, rounded down; at least one"},
-    {.name = "rank",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "256",
-     .min = 1,
-     .max = 256,
-     .meaning = "the most columns that factors have; with rank_fraction=1 their number"},
-    {.name = "mu",
-     .default_value = "0.95",
-     .min = 0.0,
-     .max = 0.9999,
-     .meaning = "share of P R^T that stays in the momentum"},
-    {.name = "scale",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "shape",
-     .choices = "shape|none",
-     .meaning = "whether the update of a matrix is multiplied by sqrt(rows / columns)"}};
+    real_param("rank_fraction", "0.25", {0.0, 1.0},
+               "columns of the factors P and Q, r, as a share of a matrix's shorter side, rounded down; at least one")
+        .searched("0.03125|0.0625|0.125|0.25|0.5"),
+    integer_param("rank", "256", {1, 256}, "the most columns that factors have; with rank_fraction=1 their number"),
+    real_param("mu", "0.95", {0.0, 0.9999}, "share of P R^T that stays in the momentum"),
+    choice_param("scale", "shape", "shape|none",
+                 "whether the update of a matrix is multiplied by sqrt(rows / columns)")};
 
 }  // namespace
 

@@ -37,7 +37,7 @@ class DionReducer final : public CountingReducer<S> {
     DionReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -77,7 +77,7 @@ class DionReducer final : public CountingReducer<S> {
   /// makes Bᵀ p = sigma q true as it stands, so this equals the update P Qᵀ exactly where also B q = sigma p, that is
   /// where columns are singular vectors. Takes memory on the first call.
   [[nodiscard]] View<const float, S> target(Queue<S> queue) override {
-    if (!aim_memory_) aim_memory_ = std::make_unique<Arena<S>>(Aim{*this, Scratch<S>{}}.bytes);
+    if (!aim_memory_) aim_memory_ = std::make_unique<Arena<S>>(planned<Aim>(*this));
     aim_memory_->rewind();
     const Aim aim{*this, Scratch<S>{aim_memory_->take_bytes(aim_memory_->capacity())}};
     steps_.settle(queue, state_);
@@ -101,11 +101,9 @@ class DionReducer final : public CountingReducer<S> {
   struct Workspace {
     Workspace(const DionReducer& reducer, Scratch<S> scratch)
         : segment{scratch.take_bytes(4 * std::max(reducer.plan_.p_size, reducer.plan_.q_size))},
-          steps{reducer.steps_, scratch},
-          bytes{scratch.bytes()} {}
+          steps{reducer.steps_, scratch} {}
     View<std::byte, S> segment;  ///< of the all-reduces, of which the longer sum needs more
     typename Steps::Workspace steps;
-    std::size_t bytes;
   };
 
   /// Scratch of target().
@@ -113,11 +111,9 @@ class DionReducer final : public CountingReducer<S> {
     Aim(const DionReducer& reducer, Scratch<S> scratch)
         : result{scratch.template take<float>(reducer.n_)},
           p{scratch.template take<float>(reducer.plan_.p_size)},
-          steps{reducer.steps_, scratch},
-          bytes{scratch.bytes()} {}
+          steps{reducer.steps_, scratch} {}
     View<float, S> result, p;
     typename Steps::Workspace steps;
-    std::size_t bytes;
   };
 
   [[nodiscard]] float share() const { return 1.0F / static_cast<float>(this->ranks_); }

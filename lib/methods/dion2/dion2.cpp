@@ -7,22 +7,11 @@ namespace gradtool {
 namespace {
 
 constexpr ParamInfo kParams[] = {
-    {.name = "ratio",
-     .default_value = "0.25",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.03125|0.0625|0.125|0.25|0.5",
-     .meaning = "share of the rows of a matrix that is sent, rounded up; at least one is"},
-    {.name = "mu",
-     .default_value = "0.95",
-     .min = 0.0,
-     .max = 0.9999,
-     .meaning = "share of a row that stays in the momentum when it is sent"},
-    {.name = "select",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "l1",
-     .choices = "l1|random",
-     .meaning = "rows with the largest l1 norms, summed over ranks, or rows that all ranks draw alike"}};
+    real_param("ratio", "0.25", {0.0, 1.0}, "share of the rows of a matrix that is sent, rounded up; at least one is")
+        .searched("0.03125|0.0625|0.125|0.25|0.5"),
+    real_param("mu", "0.95", {0.0, 0.9999}, "share of a row that stays in the momentum when it is sent"),
+    choice_param("select", "l1", "l1|random",
+                 "rows with the largest l1 norms, summed over ranks, or rows that all ranks draw alike")};
 
 }  // namespace
 
@@ -49,8 +38,8 @@ extern constinit const CodecDescriptor dion2_codec{
     .target = "the momentum",
     .momentum = "mu",
     .payload =
-        "32 (sum over matrices of k columns + rows, + other elements) bits, k = ceil(ratio rows); "
-        "select=random: without the rows",
+        "32 (sum over matrices of k columns + rows, + other elements) bits, k = ceil(ratio rows); select=random: "
+        "without the rows",
     .make_host_reducer = make_method_reducer<Space::host, Dion2Reducer<Space::host>>,
 };
 

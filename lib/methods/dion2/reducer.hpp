@@ -43,7 +43,7 @@ class Dion2Reducer final : public CountingReducer<S> {
     Dion2Reducer::reset(setup.queue);
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -98,13 +98,11 @@ class Dion2Reducer final : public CountingReducer<S> {
         : norms{scratch.template take<float>(reducer.by_norm_ ? reducer.rows_.plan().keys : 0)},
           message{scratch.template take<float>(reducer.rows_.plan().message)},
           segment{scratch.take_bytes(4 * std::max(norms.size(), message.size()))},
-          rows{reducer.rows_, scratch},
-          bytes{scratch.bytes()} {}
+          rows{reducer.rows_, scratch} {}
     View<float, S> norms;        ///< of rows that have keys: the first message
     View<float, S> message;      ///< the chosen rows: the second message
     View<std::byte, S> segment;  ///< of the all-reduces, of which the longer sum needs more
     typename RowSelection<S>::Workspace rows;
-    std::size_t bytes;
   };
 
   static RowPlan rows_of(const ReducerSetup<S>& setup) {

@@ -84,9 +84,7 @@ class Dlcp final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == elements_, "codec dlcp works on the units it was made for");
-    return {.payload_bytes = packets_.largest_payload(),
-            .scratch_bytes = Workspace{packets_, Scratch<Space::host>{}}.bytes,
-            .exact = false};
+    return {.payload_bytes = packets_.largest_payload(), .scratch_bytes = planned<Workspace>(packets_), .exact = false};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
@@ -134,13 +132,11 @@ class Dlcp final : public Codec<Space::host> {
         : means{scratch.take<float>(packets.count())},
           reordered{scratch.take<float>(packets.count())},
           flags{scratch.take<std::uint8_t>(packets.count())},
-          arrived{scratch.take<std::uint32_t>(format::bitmap_bytes(2 * packets.count()) / sizeof(std::uint32_t))},
-          bytes{scratch.bytes()} {}
+          arrived{scratch.take<std::uint32_t>(format::bitmap_bytes(2 * packets.count()) / sizeof(std::uint32_t))} {}
     HostView<float> means;            ///< of the magnitudes in each packet
     HostView<float> reordered;        ///< copy of one tensor's means, in which the median is found
     HostView<std::uint8_t> flags;     ///< see Transfer
     HostView<std::uint32_t> arrived;  ///< see Transfer; large enough for every packet to be sent twice
-    std::size_t bytes;
   };
 
   /// Sets a tensor's flags: a packet is important when its mean magnitude reaches the running median, or when its layer
@@ -246,48 +242,21 @@ std::unique_ptr<Encoder<Space::host>> Dlcp::make_encoder(std::size_t /*n*/, int 
 }
 
 constexpr ParamInfo kParams[] = {
-    {.name = "model",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "importance",
-     .choices = "importance|iid|gilbert|none",
-     .meaning = "what loses packets: a full queue, chance, bursts (Gilbert-Elliott), or nothing"},
-    {.name = "bound",
-     .default_value = "0.1",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.02|0.1|0.3",
-     .meaning = "share of a tensor's bytes that may stay lost; above it packets are sent again"},
-    {.name = "loss", .default_value = "0.01", .min = 0.0, .max = 1.0, .meaning = "iid: share of packets lost"},
-    {.name = "bad", .default_value = "0.02", .min = 0.0, .max = 1.0, .meaning = "gilbert: share of time in bursts"},
-    {.name = "burst", .default_value = "8", .min = 1.0, .max = 1e6, .meaning = "gilbert: packets in a burst, mean"},
-    {.name = "loss_good",
-     .default_value = "0",
-     .min = 0.0,
-     .max = 1.0,
-     .meaning = "gilbert: share lost outside of bursts"},
-    {.name = "loss_bad", .default_value = "0.5", .min = 0.0, .max = 1.0, .meaning = "gilbert: share lost in bursts"},
-    {.name = "drain",
-     .default_value = "0.95",
-     .min = 0.0,
-     .max = 1.0,
-     .meaning = "importance: bytes leaving the queue for each that arrives"},
-    {.name = "queue",
-     .default_value = "8",
-     .min = 1.0,
-     .max = 1e6,
-     .meaning =
-         "importance: K, full packets that wait before droppable ones are dropped; the buffer is three times it"},
-    {.name = "packet",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "1436",
-     .min = 4,
-     .max = 65532,
-     .meaning = "bytes of gradient in a packet, a multiple of 4"},
-    {.name = "decay",
-     .default_value = "0.9",
-     .min = 0.0,
-     .max = 1.0,
-     .meaning = "of the running median that decides which packets are large"}};
+    choice_param("model", "importance", "importance|iid|gilbert|none",
+                 "what loses packets: a full queue, chance, bursts (Gilbert-Elliott), or nothing"),
+    real_param("bound", "0.1", {0.0, 1.0},
+               "share of a tensor's bytes that may stay lost; above it packets are sent again")
+        .searched("0.02|0.1|0.3"),
+    real_param("loss", "0.01", {0.0, 1.0}, "iid: share of packets lost"),
+    real_param("bad", "0.02", {0.0, 1.0}, "gilbert: share of time in bursts"),
+    real_param("burst", "8", {1.0, 1e6}, "gilbert: packets in a burst, mean"),
+    real_param("loss_good", "0", {0.0, 1.0}, "gilbert: share lost outside of bursts"),
+    real_param("loss_bad", "0.5", {0.0, 1.0}, "gilbert: share lost in bursts"),
+    real_param("drain", "0.95", {0.0, 1.0}, "importance: bytes leaving the queue for each that arrives"),
+    real_param("queue", "8", {1.0, 1e6},
+               "importance: K, full packets that wait before droppable ones are dropped; the buffer is three times it"),
+    integer_param("packet", "1436", {4, 65532}, "bytes of gradient in a packet, a multiple of 4"),
+    real_param("decay", "0.9", {0.0, 1.0}, "of the running median that decides which packets are large")};
 
 }  // namespace
 

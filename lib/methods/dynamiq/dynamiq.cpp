@@ -7,22 +7,13 @@ namespace gradtool {
 namespace {
 
 constexpr ParamInfo kParams[] = {
-    {.name = "bits",
-     .default_value = "5",
-     .min = 2.7,
-     .max = 8.7,
-     .search = "3|4|5|6|8",
-     .meaning = "bits of an element on average, with all statistics and scales: widths are the largest within it"},
-    {.name = "rounding",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "correlated",
-     .choices = "correlated|independent",
-     .meaning = "whether ranks round an element in different directions, or each by a draw of its own"},
-    {.name = "levels",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "geometric",
-     .choices = "geometric|uniform",
-     .meaning = "levels whose distances grow by a factor, or evenly spaced ones"}};
+    real_param("bits", "5", {2.7, 8.7},
+               "bits of an element on average, with all statistics and scales: widths are the largest within it")
+        .searched("3|4|5|6|8"),
+    choice_param("rounding", "correlated", "correlated|independent",
+                 "whether ranks round an element in different directions, or each by a draw of its own"),
+    choice_param("levels", "geometric", "geometric|uniform",
+                 "levels whose distances grow by a factor, or evenly spaced ones")};
 
 }  // namespace
 

@@ -28,7 +28,7 @@ class DynamiqReducer final : public CountingReducer<S> {
     for (std::size_t i = 0; i < this->ranks_; ++i) slot_ = std::max(slot_, this->padded(quantiser_.most_bytes(i)));
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -94,13 +94,11 @@ class DynamiqReducer final : public CountingReducer<S> {
           segment{pieces.take_bytes(4 * reducer.quantiser_.super_groups())},
           outgoing{pieces.take_bytes(reducer.slot_)},
           incoming{pieces.take_bytes(reducer.slot_)},
-          all{pieces.take_bytes(reducer.slot_ * reducer.ranks_)},
-          bytes{pieces.bytes()} {}
+          all{pieces.take_bytes(reducer.slot_ * reducer.ranks_)} {}
     View<std::uint16_t, S> statistics;      ///< means of all super-groups, then their sums of squares
     View<std::byte, S> segment;             ///< of the all-reduce of these
     View<std::byte, S> outgoing, incoming;  ///< payloads of one hop
     View<std::byte, S> all;                 ///< the finished parts, a slot each
-    std::size_t bytes;
   };
 
   void encode(Queue<S> queue, View<const float, S> gradient, std::size_t i, const DynamiqRounding& rounding,

@@ -278,7 +278,7 @@ class Exponent final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = Exponents{n}.most_bytes(as_bf16_),
-            .scratch_bytes = Workspace{Exponents{n}, Scratch<Space::host>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(Exponents{n}),
             .exact = false};
   }
 
@@ -332,12 +332,9 @@ class Exponent final : public Codec<Space::host> {
  private:
   struct Workspace {
     Workspace(const Exponents& layout, Scratch<Space::host> scratch)
-        : codes{scratch.take<ExponentCode>(layout.chunks())},
-          words{scratch.take<std::uint16_t>(layout.n)},
-          bytes{scratch.bytes()} {}
+        : codes{scratch.take<ExponentCode>(layout.chunks())}, words{scratch.take<std::uint16_t>(layout.n)} {}
     HostView<ExponentCode> codes;   ///< one a chunk
     HostView<std::uint16_t> words;  ///< of each chunk, at the end of as many as it has elements
-    std::size_t bytes;
   };
 
   /// `words` has room for one word an element.
@@ -400,11 +397,8 @@ class Exponent final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "dtype",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "auto",
-     .choices = "auto|fp32|bf16",
-     .meaning = "auto sends 16 bits an element where the others are zero, fp32 always 32, bf16 rounds to 16 first"}};
+    choice_param("dtype", "auto", "auto|fp32|bf16",
+                 "auto sends 16 bits an element where the others are zero, fp32 always 32, bf16 rounds to 16 first")};
 
 }  // namespace
 
@@ -412,8 +406,8 @@ extern constinit const CodecDescriptor exponent_codec{
     .name = "exponent",
     .summary = "lossless: sends exponents entropy-coded by rANS, signs and mantissas as they are",
     .reference =
-        "Ma et al., UCCL-Zip, 2026, arXiv 2604.17172; Hershcovitch et al., ZipNN, 2024, arXiv 2411.05239; "
-        "Zhang et al., DFloat11, 2025, arXiv 2504.11651; Johnson, dietGPU, 2022",
+        "Ma et al., UCCL-Zip, 2026, arXiv 2604.17172; Hershcovitch et al., ZipNN, 2024, arXiv 2411.05239; Zhang et "
+        "al., DFloat11, 2025, arXiv 2504.11651; Johnson, dietGPU, 2022",
     .params = kParams,
     .payload =
         "64 + 1312 ceil(n/65536) bits, 16 for each exponent of a chunk, and 24 or 8 bits and the exponent's entropy an "

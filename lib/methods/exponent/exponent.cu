@@ -482,7 +482,7 @@ class GpuExponent final : public GpuCodec {
   /// Asks the GPU library what its scan needs.
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = Exponents{n}.most_bytes(as_bf16_),
-            .scratch_bytes = Workspace{Exponents{n}, Scratch<Space::cuda>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(Exponents{n}),
             .exact = false};
   }
 
@@ -531,14 +531,12 @@ class GpuExponent final : public GpuCodec {
         : offsets{scratch.take<std::uint64_t>(layout.chunks() + 1)},
           scan{scratch.take_bytes(cuda::scan_bytes<std::uint64_t>(layout.chunks() + 1))},
           codes{scratch.take<ExponentCode>(layout.chunks())},
-          words{scratch.take<std::uint16_t>(layout.n)},
-          bytes{scratch.bytes()} {}
+          words{scratch.take<std::uint16_t>(layout.n)} {}
 
     View<std::uint64_t, Space::cuda> offsets;  ///< of each chunk behind the first, and then the length of all
     View<std::byte, Space::cuda> scan;         ///< what the sum over the lengths needs
     View<ExponentCode, Space::cuda> codes;     ///< one a chunk
     View<std::uint16_t, Space::cuda> words;    ///< of each chunk, at the end of as many as it has elements
-    std::size_t bytes;
   };
 
   bool as_bf16_;

@@ -25,7 +25,7 @@ class Fft final : public Codec<Space::host> {
     const format::FftShape shape = options_.shape(n);
     transform_.plan(shape);
     return {.payload_bytes = options_.payload_bound(n),
-            .scratch_bytes = FftWorkspace{options_, shape, Scratch<Space::host>{}}.bytes,
+            .scratch_bytes = planned<FftWorkspace>(options_, shape),
             .exact = options_.constant()};
   }
 
@@ -149,82 +149,31 @@ std::unique_ptr<Encoder<Space::host>> Fft::make_encoder(std::size_t n, int /*ran
 }
 
 constexpr ParamInfo kParams[] = {
-    {.name = "theta",
-     .kind = ParamInfo::Kind::real,
-     .default_value = "0.85",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.5|0.7|0.85|0.95|0.99",
-     .meaning = "share of the frequencies that is dropped"},
-    {.name = "bits",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "10",
-     .min = 4,
-     .max = 32,
-     .search = "6|8|10|12",
-     .meaning = "bits per real number sent, 4 to 16; 32 sends float32"},
-    {.name = "mantissa",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "auto",
-     .min = 0,
-     .max = 15,
-     .choices = "auto",
-     .meaning =
-         "mantissa bits of the range-based float; auto is bits-4, eight octaves, or what calibration finds best"},
-    {.name = "range",
-     .kind = ParamInfo::Kind::real,
-     .default_value = "auto",
-     .min = 1e-30,
-     .max = 1e30,
-     .choices = "auto|calibrated",
-     .meaning = "largest unitary coefficient that has a code; auto scales each payload to fit, calibrated takes the "
-                "largest of the first steps"},
-    {.name = "calibrate",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "5",
-     .min = 1,
-     .max = 1000,
-     .meaning = "steps that range=calibrated learns from"},
-    {.name = "rounding",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "truncate",
-     .choices = "truncate|nearest",
-     .meaning = "truncate as in the paper, or round half up"},
-    {.name = "chunk",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "65536",
-     .min = 64,
-     .max = 1 << 26,
-     .choices = "whole",
-     .meaning = "longest transform; larger tensors are cut, the last piece is shorter"},
-    {.name = "select",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "global",
-     .choices = "global|chunk",
-     .meaning = "the strongest frequencies of all chunks, or the same share of each"},
-    {.name = "precision",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "fp32",
-     .choices = "fp32|fp16",
-     .meaning = "fp16 rounds what the encoder transforms and what comes out, scaled by powers of two, to binary16"},
-    {.name = "schedule",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "constant",
-     .choices = "constant|sqrt_lr|drop",
-     .meaning =
-         "theta over training: constant; falling with the square root of the learning rate; theta_end from drop_at on"},
-    {.name = "theta_end",
-     .kind = ParamInfo::Kind::real,
-     .default_value = "0",
-     .min = 0.0,
-     .max = 1.0,
-     .meaning = "theta from iteration drop_at on, with schedule=drop"},
-    {.name = "drop_at",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "0",
-     .min = 0,
-     .max = 1e15,
-     .meaning = "first training iteration with theta_end"}};
+    real_param("theta", "0.85", {0.0, 1.0}, "share of the frequencies that is dropped")
+        .searched("0.5|0.7|0.85|0.95|0.99"),
+    integer_param("bits", "10", {4, 32}, "bits per real number sent, 4 to 16; 32 sends float32").searched("6|8|10|12"),
+    integer_param(
+        "mantissa", "auto", {0, 15},
+        "mantissa bits of the range-based float; auto is bits-4, eight octaves, or what calibration finds best")
+        .or_words("auto"),
+    real_param("range", "auto", {1e-30, 1e30},
+               "largest unitary coefficient that has a code; auto scales each payload to fit, calibrated takes the "
+               "largest of the first steps")
+        .or_words("auto|calibrated"),
+    integer_param("calibrate", "5", {1, 1000}, "steps that range=calibrated learns from"),
+    choice_param("rounding", "truncate", "truncate|nearest", "truncate as in the paper, or round half up"),
+    integer_param("chunk", "65536", {64, 1 << 26},
+                  "longest transform; larger tensors are cut, the last piece is shorter")
+        .or_words("whole"),
+    choice_param("select", "global", "global|chunk",
+                 "the strongest frequencies of all chunks, or the same share of each"),
+    choice_param("precision", "fp32", "fp32|fp16",
+                 "fp16 rounds what the encoder transforms and what comes out, scaled by powers of two, to binary16"),
+    choice_param(
+        "schedule", "constant", "constant|sqrt_lr|drop",
+        "theta over training: constant; falling with the square root of the learning rate; theta_end from drop_at on"),
+    real_param("theta_end", "0", {0.0, 1.0}, "theta from iteration drop_at on, with schedule=drop"),
+    integer_param("drop_at", "0", {0, 1e15}, "first training iteration with theta_end")};
 
 }  // namespace
 

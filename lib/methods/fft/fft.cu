@@ -96,7 +96,7 @@ class CudaFft final : public GpuCodec {
                   group.rows);
     });
     return {.payload_bytes = options_.payload_bound(n),
-            .scratch_bytes = Workspace{*this, shape, Scratch<Space::cuda>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this, shape),
             .exact = options_.constant()};
   }
 
@@ -208,7 +208,6 @@ class CudaFft final : public GpuCodec {
       transform = scratch.take_bytes(transform_bytes);
       packing =
           scratch.take_bytes(std::max(cuda::pack_work_bytes(shape.bins()), cuda::unpack_work_bytes(shape.bins())));
-      bytes = scratch.bytes();
     }
     View<float, Space::cuda> real;                 ///< the signal of one group
     View<float, Space::cuda> spectrum;             ///< encode: (re, im) of all bins; decode: of one group

@@ -46,10 +46,10 @@ FftOptions::FftOptions(const Params& params)
     if (made) formats_.add(m, *made);
   }
   if (!formats_.has(mantissa_)) {
-    throw Error{Fault::usage,
-                fmt::format("codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near "
-                            "bits-4 fits",
-                            bits_, mantissa_, range)};
+    throw Error{
+        Fault::usage,
+        fmt::format("codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near bits-4 fits",
+                    bits_, mantissa_, range)};
   }
 }
 

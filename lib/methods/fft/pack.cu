@@ -193,18 +193,15 @@ __global__ void codes_kernel(const float* values, format::FftHeader header,
 
 struct PackWorkspace {
   PackWorkspace(std::size_t bins, Scratch<Space::cuda> scratch)
-      : largest{scratch.take<std::uint32_t>(1)},
-        selection{scratch.take_bytes(Select::scratch_bytes(bins))},
-        bytes{scratch.bytes()} {}
+      : largest{scratch.take<std::uint32_t>(1)}, selection{scratch.take_bytes(Select::scratch_bytes(bins))} {}
   View<std::uint32_t, Space::cuda> largest;  ///< BinSelection::largest
   View<std::byte, Space::cuda> selection;
-  std::size_t bytes;
 };
 
 }  // namespace
 
 std::size_t pack_work_bytes(std::size_t bins) {
-  return PackWorkspace{bins, Scratch<Space::cuda>{}}.bytes;
+  return planned<PackWorkspace>(bins);
 }
 
 void pack_spectrum(Queue<Space::cuda> queue, const SpectrumPacking& packing, std::byte* payload) {

@@ -245,7 +245,6 @@ FftWorkspace::FftWorkspace(const FftOptions& options, const format::FftShape& sh
       parts[p].selection =
           scratch.take_bytes(host::Largest::scratch_bytes(shape.bins_per_chunk(), shape.bins_per_chunk()));
   }
-  bytes = scratch.bytes();
 }
 
 namespace {

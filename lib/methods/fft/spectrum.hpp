@@ -39,7 +39,6 @@ struct FftWorkspace {
   HostView<std::uint32_t> positions;  ///< the bins that are kept, in ascending order
   HostView<float> kept;               ///< the components of these bins
   HostView<std::uint32_t> offsets;    ///< decode: kept bins in front of each piece, for each of kMostSummed payloads
-  std::size_t bytes;
 };
 
 namespace host {

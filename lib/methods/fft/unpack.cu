@@ -192,12 +192,10 @@ struct UnpackWorkspace {
   UnpackWorkspace(std::size_t payloads, std::size_t bins, Scratch<Space::cuda> scratch)
       : opened{scratch.take<OpenedPayload>(kMostUnpacked)},
         offsets{scratch.take<std::uint32_t>(payloads * tiles_of(bins) + 1)},
-        scan{scratch.take_bytes(scan_bytes<std::uint32_t>(offsets.size()))},
-        bytes{scratch.bytes()} {}
+        scan{scratch.take_bytes(scan_bytes<std::uint32_t>(offsets.size()))} {}
   View<OpenedPayload, Space::cuda> opened;
   View<std::uint32_t, Space::cuda> offsets;  ///< Unpacking::offsets
   View<std::byte, Space::cuda> scan;
-  std::size_t bytes;
 };
 
 UnpackWorkspace workspace_of(const PackedSpectra& spectra) {
@@ -226,7 +224,7 @@ Unpacking unpacking_of(const PackedSpectra& spectra) {
 }  // namespace
 
 std::size_t unpack_work_bytes(std::size_t bins) {
-  return UnpackWorkspace{kMostUnpacked, bins, Scratch<Space::cuda>{}}.bytes;
+  return planned<UnpackWorkspace>(kMostUnpacked, bins);
 }
 
 void open_spectra(Queue<Space::cuda> queue, const PackedSpectra& spectra) {

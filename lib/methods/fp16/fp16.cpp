@@ -50,12 +50,8 @@ class Fp16 final : public Codec<Space::host> {
   float scale_;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "scale_log2",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "0",
-                                  .min = -24,
-                                  .max = 24,
-                                  .meaning = "multiply by 2^scale_log2 before the cast, against underflow below 6e-8"}};
+constexpr ParamInfo kParams[] = {integer_param(
+    "scale_log2", "0", {-24, 24}, "multiply by 2^scale_log2 before the cast, against underflow below 6e-8")};
 
 }  // namespace
 

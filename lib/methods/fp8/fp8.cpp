@@ -109,35 +109,15 @@ class Fp8ByRow final : public Codec<Space::host> {
   bool stochastic_;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "format",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "e4m3",
-                                  .choices = "e4m3|e5m2",
-                                  .search = "e4m3|e5m2",
-                                  .meaning = "3 mantissa bits and values to 448, or 2 and to 57344"},
-                                 {.name = "block",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "128",
-                                  .min = 4,
-                                  .max = 1 << 20,
-                                  .search = "32|128|1024",
-                                  .meaning = "elements that share a scale, a multiple of 4"},
-                                 {.name = "scale",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "block",
-                                  .choices = "block|row|unit",
-                                  .meaning = "one for each block, each row, beside its codes, or the whole unit"},
-                                 {.name = "row",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "512",
-                                  .min = 4,
-                                  .max = 65536,
-                                  .meaning = "elements of a row for scale=row, a multiple of 4"},
-                                 {.name = "rounding",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "nearest",
-                                  .choices = "nearest|stochastic",
-                                  .meaning = "to nearest even, or up with the probability of what is cut off"}};
+constexpr ParamInfo kParams[] = {
+    choice_param("format", "e4m3", "e4m3|e5m2", "3 mantissa bits and values to 448, or 2 and to 57344")
+        .searched("e4m3|e5m2"),
+    integer_param("block", "128", {4, 1 << 20}, "elements that share a scale, a multiple of 4").searched("32|128|1024"),
+    choice_param("scale", "block", "block|row|unit",
+                 "one for each block, each row, beside its codes, or the whole unit"),
+    integer_param("row", "512", {4, 65536}, "elements of a row for scale=row, a multiple of 4"),
+    choice_param("rounding", "nearest", "nearest|stochastic",
+                 "to nearest even, or up with the probability of what is cut off")};
 
 template <format::SmallFloat Type>
 std::unique_ptr<Codec<Space::host>> make(const Params& params) {

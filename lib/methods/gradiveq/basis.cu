@@ -134,8 +134,7 @@ CudaBasisFit::Workspace::Workspace(const CudaBasisFit& fit, Scratch<Space::cuda>
       energies{scratch.take<double>(fit.most_blocks())},
       sums{scratch.take<double>(2)},
       flags{scratch.take<int>(2)},
-      eigen{scratch.take_bytes(fit.eigen_->work_bytes(fit.samples_))},
-      bytes{scratch.bytes()} {}
+      eigen{scratch.take_bytes(fit.eigen_->work_bytes(fit.samples_))} {}
 
 bool CudaBasisFit::fill_gram(Queue queue, const Samples& samples, const Workspace& workspace) {
   const std::size_t n = samples_;

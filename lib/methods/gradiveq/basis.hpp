@@ -38,7 +38,7 @@ inline constexpr std::size_t kTile = kBasisBlock * kTileBlocks;
 class BasisFit {
  public:
   explicit BasisFit(std::size_t samples) : samples_{samples}, eigen_{samples} {}
-  [[nodiscard]] std::size_t scratch_bytes() const { return Workspace{*this, Scratch<Space::host>{}}.bytes; }
+  [[nodiscard]] std::size_t scratch_bytes() const { return planned<Workspace>(*this); }
 
   /// `rows` are the samples, `coordinates` values each, one behind the other. Writes the components to `basis`, which
   /// has memory for min(samples - 1, coordinates) of them, and returns their number d: the smallest number that leaves
@@ -57,14 +57,12 @@ class BasisFit {
           values{scratch.take<double>(fit.samples_)},
           centred{scratch.take<double>(fit.samples_ * kTile)},
           product{scratch.take<double>(fit.samples_ * kTile)},
-          eigen{scratch.take_bytes(fit.eigen_.scratch_bytes())},
-          bytes{scratch.bytes()} {}
+          eigen{scratch.take_bytes(fit.eigen_.scratch_bytes())} {}
     HostView<double> gram;     ///< then its eigenvectors
     HostView<double> values;   ///< its eigenvalues, ascending
     HostView<double> centred;  ///< a tile of the samples minus their mean
     HostView<double> product;  ///< a tile of the components
     HostView<std::byte> eigen;
-    std::size_t bytes;
   };
 
   std::size_t samples_;

@@ -63,14 +63,13 @@ Compressor<Space::host>::State::State(const Compressor& compressor, std::size_t 
   }
   means = scratch.take<float>(compressor.sliced_);
   for (std::size_t t = 0; t < threads; ++t) fits.push_back(scratch.take_bytes(compressor.fit_.scratch_bytes()));
-  bytes = scratch.bytes();
 }
 
 Compressor<Space::host>::Compressor(std::vector<Layer> layers, const Params& params, Queue queue)
     : CompressorBase{std::move(layers), params},
       fit_{samples_},
       digests_(layers_.size(), 0),
-      arena_{State{*this, threads_of(queue), Scratch<Space::host>{}}.bytes},
+      arena_{planned<State>(*this, threads_of(queue))},
       state_{*this, threads_of(queue), Scratch<Space::host>{arena_.take_bytes(arena_.capacity())}} {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const std::size_t k = layers_[l].coordinates();

@@ -65,7 +65,7 @@ class Compressor<Space::host> : public CompressorBase {
 
   Compressor(std::vector<Layer> layers, const Params& params, Queue queue);
 
-  [[nodiscard]] std::size_t scratch_bytes() const { return Workspace{*this, Scratch<Space::host>{}}.bytes; }
+  [[nodiscard]] std::size_t scratch_bytes() const { return planned<Workspace>(*this); }
 
   void sample(Queue queue, const float* slices, std::size_t index);
   void fit(Queue queue, HostView<std::byte> scratch);
@@ -110,16 +110,12 @@ class Compressor<Space::host> : public CompressorBase {
     std::vector<HostView<float>> bases;     ///< of each layer
     HostView<float> means;                  ///< of all slices; while samples are taken, their sums
     std::vector<HostView<std::byte>> fits;  ///< what each thread fits in
-    std::size_t bytes;
   };
   struct Workspace {
     Workspace(const Compressor& compressor, Scratch<Space::host> scratch)
-        : sums{scratch.take<float>(compressor.sums_)},
-          norms{scratch.take<double>(2 * compressor.tasks_.size())},
-          bytes{scratch.bytes()} {}
+        : sums{scratch.take<float>(compressor.sums_)}, norms{scratch.take<double>(2 * compressor.tasks_.size())} {}
     HostView<float> sums;    ///< coefficients over the coordinates of each task
     HostView<double> norms;  ///< of each task, ||g||² and ||g - mu||²
-    std::size_t bytes;
   };
 
   [[nodiscard]] HostView<float> basis(std::size_t layer) const {

@@ -73,9 +73,7 @@ class CudaBasisFit {
 
   CudaBasisFit(std::span<const Layer> layers, const Params& params);
 
-  [[nodiscard]] std::size_t scratch_bytes() const {
-    return longest_ == 0 ? 0 : Workspace{*this, Scratch<Space::cuda>{}}.bytes;
-  }
+  [[nodiscard]] std::size_t scratch_bytes() const { return longest_ == 0 ? 0 : planned<Workspace>(*this); }
   /// The slices of a layer that are samples: `coordinates` floats each, `stride` from sample to sample.
   struct Samples {
     const float* rows;
@@ -99,7 +97,6 @@ class CudaBasisFit {
     View<double, Space::cuda> sums;      ///< variance and energy
     View<int, Space::cuda> flags;        ///< whether a mean is not finite; cuSOLVER's result
     Bytes eigen;
-    std::size_t bytes;
   };
   [[nodiscard]] std::size_t most_blocks() const;
   /// Makes the Gram matrix of the centred rows. Returns whether the rows have variance and finite means.

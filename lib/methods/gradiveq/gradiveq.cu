@@ -95,7 +95,7 @@ class Compressor<Space::cuda> : public CompressorBase {
       : CompressorBase{std::move(layers), params},
         fit_{layers_, params},
         blas_{cuda::Blas::of_this_thread()},
-        arena_{State{*this, Scratch<Space::cuda>{}}.bytes},
+        arena_{planned<State>(*this)},
         state_{*this, Scratch<Space::cuda>{arena_.take_bytes(arena_.capacity())}},
         first_slices_{first_slices(layers_)},
         ranges_{slice_ranges(layers_)},
@@ -105,7 +105,7 @@ class Compressor<Space::cuda> : public CompressorBase {
   }
 
   [[nodiscard]] std::size_t scratch_bytes() const {
-    return std::max({Workspace{*this, Scratch<Space::cuda>{}}.bytes, fit_.scratch_bytes(), 8 * layers_.size()});
+    return std::max({planned<Workspace>(*this), fit_.scratch_bytes(), 8 * layers_.size()});
   }
 
   void sample(Queue queue, const float* slices, std::size_t index) {
@@ -212,7 +212,6 @@ class Compressor<Space::cuda> : public CompressorBase {
       rows = scratch.take<float>(compressor.samples_ * row);
       means = scratch.take<float>(compressor.sliced_);
       digest = scratch.take<std::uint64_t>(1);
-      bytes = scratch.bytes();
     }
     std::vector<View<float, Space::cuda>> bases;    ///< U of each layer, component after component
     std::vector<View<float, Space::cuda>> offsets;  ///< Uᵀ mu of each slice of each layer
@@ -226,12 +225,10 @@ class Compressor<Space::cuda> : public CompressorBase {
     Workspace(const Compressor& compressor, Scratch<Space::cuda> scratch)
         : blas{scratch.take_bytes(compressor.blas_->work_bytes())},
           norms{scratch.take<double>(2 * compressor.slices_.most_tiles())},
-          kept{scratch.take<double>(compressor.layers_.size())},
-          bytes{scratch.bytes()} {}
+          kept{scratch.take<double>(compressor.layers_.size())} {}
     Bytes blas;
     View<double, Space::cuda> norms;  ///< as in TapMoves::gather_centred
     View<double, Space::cuda> kept;   ///< sum of squares of each layer's coefficients
-    std::size_t bytes;
   };
 
   [[nodiscard]] View<float, Space::cuda> basis(std::size_t layer) const {

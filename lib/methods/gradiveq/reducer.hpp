@@ -32,7 +32,7 @@ class GradiVeqReducer final : public CountingReducer<S> {
  public:
   explicit GradiVeqReducer(const ReducerSetup<S>& setup) : GradiVeqReducer{setup, setup.spec.params} {}
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> memory, PhaseClock<S>& clock) override {
@@ -111,15 +111,13 @@ class GradiVeqReducer final : public CountingReducer<S> {
           segment{scratch.take_bytes(message.bytes())},
           compressor{scratch.take_bytes(reducer.compressor_.scratch_bytes())},
           digests{scratch.take_bytes(8 * reducer.ranks_)},
-          quantised{scratch.take_bytes(reducer.quantised_ ? reducer.quantised_->workspace_bytes() : 0)},
-          bytes{scratch.bytes()} {}
+          quantised{scratch.take_bytes(reducer.quantised_ ? reducer.quantised_->workspace_bytes() : 0)} {}
     View<float, S> slices;          ///< all slices of all layers
     View<float, S> message;         ///< at most the whole gradient and a vote
     View<std::byte, S> segment;     ///< what the all-reduce works in
     View<std::byte, S> compressor;  ///< Compressor::scratch_bytes
     View<std::byte, S> digests;     ///< 8 bytes of each rank
     View<std::byte, S> quantised;   ///< of the reducer for sampling steps
-    std::size_t bytes;
   };
 
   GradiVeqReducer(const ReducerSetup<S>& setup, const Params& params)

@@ -50,28 +50,14 @@ std::unique_ptr<Codec<Space::host>> make(const Params& params) {
   return std::make_unique<HalfScaledCodec<Bits>>();
 }
 
-constexpr ParamInfo kParams[] = {{.name = "bits",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "8",
-                                  .choices = "4|6|8",
-                                  .meaning = "of an element"},
-                                 {.name = "block",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "2048",
-                                  .min = 32,
-                                  .max = 1 << 20,
-                                  .search = "256|2048|16384",
-                                  .meaning = "elements that share a scale, a multiple of 32; scale=f16 wants block=32"},
-                                 {.name = "scale",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "f32",
-                                  .choices = "f32|f16",
-                                  .meaning = "float32 of the largest magnitude, or QuickReduce's binary16 with a sign"},
-                                 {.name = "rounding",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "nearest",
-                                  .choices = "nearest|stochastic",
-                                  .meaning = "stochastic is unbiased, with up to four times the squared error"}};
+constexpr ParamInfo kParams[] = {
+    choice_param("bits", "8", "4|6|8", "of an element"),
+    integer_param("block", "2048", {32, 1 << 20},
+                  "elements that share a scale, a multiple of 32; scale=f16 wants block=32")
+        .searched("256|2048|16384"),
+    choice_param("scale", "f32", "f32|f16", "float32 of the largest magnitude, or QuickReduce's binary16 with a sign"),
+    choice_param("rounding", "nearest", "nearest|stochastic",
+                 "stochastic is unbiased, with up to four times the squared error")};
 
 }  // namespace
 

@@ -203,7 +203,7 @@ class IwpReducer final : public CountingReducer<S> {
     return without_weight_ ? "weights are missing (--with weight): importance is the accumulated magnitude" : "";
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& side,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -256,8 +256,7 @@ class IwpReducer final : public CountingReducer<S> {
           headers{scratch.template take<MaskHeader>(reducer.broadcasters_.count())},
           positive{scratch.template take<std::uint64_t>(reducer.layers_)},
           ring_segment{scratch.take_bytes(sizeof(float) * reducer.n_)},
-          steps{reducer.steps_, scratch},
-          bytes{scratch.bytes()} {}
+          steps{reducer.steps_, scratch} {}
     View<float, S> values;             ///< first importances, then the values that are summed
     View<std::uint32_t, S> positions;  ///< of one mask's elements
     View<std::uint32_t, S> mask;       ///< bitmap of what this rank marks
@@ -267,7 +266,6 @@ class IwpReducer final : public CountingReducer<S> {
     View<std::uint64_t, S> positive;  ///< see Steps
     View<std::byte, S> ring_segment;  ///< Communicator::scratch_bytes is at most the size of what is summed
     typename Steps::Workspace steps;
-    std::size_t bytes;
   };
 
   /// Tensors of one dimension whose kind is known (biases, norms) have no mask: they are small, and sent whole.

@@ -10,32 +10,17 @@ namespace gradtool {
 namespace {
 
 constexpr ParamInfo kParams[] = {
-    {.name = "density",
-     .default_value = "0.01",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.001|0.004|0.016|0.064",
-     .meaning = "share of the elements that a rank keeps, those with the largest magnitude; at least one"},
-    {.name = "ratio",
-     .default_value = "10",
-     .min = 1.0,
-     .max = 1e6,
-     .choices = "auto",
-     .meaning = "elements for each cell of the table; auto takes what the ranks' elements together need"},
-    {.name = "block",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "auto",
-     .min = 1,
-     .max = 1024,
-     .choices = "auto",
-     .meaning = "neighbours that are hashed together, a power of two, 1024 in the paper; auto: fewer where they would "
-                "hold too few kept elements to peel"},
-    {.name = "seed",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "42",
-     .min = 0,
-     .max = 9007199254740992.0,
-     .meaning = "of the hash functions, the same on all ranks"}};
+    real_param("density", "0.01", {0.0, 1.0},
+               "share of the elements that a rank keeps, those with the largest magnitude; at least one")
+        .searched("0.001|0.004|0.016|0.064"),
+    real_param("ratio", "10", {1.0, 1e6},
+               "elements for each cell of the table; auto takes what the ranks' elements together need")
+        .or_words("auto"),
+    integer_param("block", "auto", {1, 1024},
+                  "neighbours that are hashed together, a power of two, 1024 in the paper; auto: fewer where they "
+                  "would hold too few kept elements to peel")
+        .or_words("auto"),
+    integer_param("seed", "42", {0, 9007199254740992.0}, "of the hash functions, the same on all ranks")};
 
 /// The steps of a rank by itself, on a CPU; see LhcReducer.
 class HostSteps {

@@ -209,8 +209,9 @@ class CudaSteps {
   }
 
   [[nodiscard]] std::size_t scratch_bytes() const {
-    return std::max(
-        {select_bytes_, table(most_, {}).bytes, ReadWorkspace{*this, {}}.bytes, LaneWorkspace{plan_.lanes, {}}.bytes});
+    std::size_t table_bytes = 0;
+    static_cast<void>(table(most_, Planning{&table_bytes}));
+    return std::max({select_bytes_, table_bytes, planned<ReadWorkspace>(*this), planned<LaneWorkspace>(plan_.lanes)});
   }
 
   void keep(Queue<Space::cuda> queue, DeviceView<const float> u, DeviceView<float> residual,
@@ -286,23 +287,20 @@ class CudaSteps {
  private:
   struct LaneWorkspace {
     LaneWorkspace(std::size_t lanes, Scratch<Space::cuda> scratch)
-        : loads{scratch.take<std::uint32_t>(lanes)}, most{scratch.take<std::uint64_t>(1)}, bytes{scratch.bytes()} {}
+        : loads{scratch.take<std::uint32_t>(lanes)}, most{scratch.take<std::uint64_t>(1)} {}
     DeviceView<std::uint32_t> loads;  ///< marked elements of each lane
     DeviceView<std::uint64_t> most;
-    std::size_t bytes;
   };
   struct ReadWorkspace {
     ReadWorkspace(const CudaSteps& steps, Scratch<Space::cuda> scratch)
         : scan{scratch.take_bytes(steps.mark_bytes_)},
           positions{scratch.take<std::uint32_t>(steps.most_)},
           count{scratch.take<std::uint32_t>(1)},
-          table{steps.table(steps.most_, scratch)},
-          bytes{table.bytes} {}
+          table{steps.table(steps.most_, scratch)} {}
     Bytes scan;
     DeviceView<std::uint32_t> positions;  ///< of the marked elements, ascending
     DeviceView<std::uint32_t> count;
     cuda::Peeling table;
-    std::size_t bytes;
   };
 
   /// The arrays for a table of at most `most` elements.
@@ -317,7 +315,6 @@ class CudaSteps {
       *per_cell = scratch.take<std::uint32_t>(cells).data();
     table.progress = scratch.take<cuda::PeelingProgress>(1).data();
     table.sort = scratch.take_bytes(sort_bytes_);
-    table.bytes = scratch.bytes();
     return table;
   }
 

@@ -85,7 +85,7 @@ class LhcReducer final : public CountingReducer<S> {
     return text;
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -147,15 +147,13 @@ class LhcReducer final : public CountingReducer<S> {
           marks{scratch.template take<std::uint32_t>(mark_words(reducer.n_))},
           arrived{scratch.template take<std::uint32_t>(mark_words(reducer.n_))},
           steps{scratch.take_bytes(reducer.steps_.scratch_bytes())},
-          segment{scratch.take_bytes(4 * reducer.n_)},
-          bytes{scratch.bytes()} {}
+          segment{scratch.take_bytes(4 * reducer.n_)} {}
     View<float, S> cells;  ///< of the table, or the kept values in their places
     View<std::uint32_t, S> positions;
     View<float, S> values;
     View<std::uint32_t, S> marks, arrived;
     View<std::byte, S> steps;    ///< scratch of Steps
     View<std::byte, S> segment;  ///< scratch of the all-reduce, which needs no more than what it sums
-    std::size_t bytes;
   };
 
   [[nodiscard]] LhcPlan plan(const Params& params) const {

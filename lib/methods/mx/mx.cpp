@@ -55,22 +55,12 @@ class Mx final : public BlockCodec<Format> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "format",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "e4m3",
-     .choices = "e4m3|e5m2|e3m2|e2m3|e2m1|e3m0|int8",
-     .search = "e4m3|e5m2|e3m2|e2m3|e2m1|e3m0|int8",
-     .meaning = "element format: MXFP8, MXFP6, MXFP4, a sign and an exponent (e3m0), or MXINT8"},
-    {.name = "rounding",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "nearest",
-     .choices = "nearest|stochastic",
-     .meaning = "to nearest even, or up with the probability of what is cut off"},
-    {.name = "scale",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "block",
-     .choices = "block|unit",
-     .meaning = "one for each block of 32 elements, or one for the whole unit"}};
+    choice_param("format", "e4m3", "e4m3|e5m2|e3m2|e2m3|e2m1|e3m0|int8",
+                 "element format: MXFP8, MXFP6, MXFP4, a sign and an exponent (e3m0), or MXINT8")
+        .searched("e4m3|e5m2|e3m2|e2m3|e2m1|e3m0|int8"),
+    choice_param("rounding", "nearest", "nearest|stochastic",
+                 "to nearest even, or up with the probability of what is cut off"),
+    choice_param("scale", "block", "block|unit", "one for each block of 32 elements, or one for the whole unit")};
 
 template <auto Type>
 std::unique_ptr<Codec<Space::host>> make_of(const Params& p) {

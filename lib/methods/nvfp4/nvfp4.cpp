@@ -143,7 +143,7 @@ class Nvfp4Codec final : public Codec<Space::host> {
   }
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = layout(n).bytes(), .scratch_bytes = Workspace{*this, n, {}}.bytes};
+    return {.payload_bytes = layout(n).bytes(), .scratch_bytes = planned<Workspace>(*this, n)};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& context,
@@ -216,9 +216,8 @@ class Nvfp4Codec final : public Codec<Space::host> {
  private:
   struct Workspace {
     Workspace(const Nvfp4Codec& codec, std::size_t n, Scratch<Space::host> pieces)
-        : rotated{pieces.take<float>(codec.rotation_ || codec.eden() ? n : 0)}, bytes{pieces.bytes()} {}
+        : rotated{pieces.take<float>(codec.rotation_ || codec.eden() ? n : 0)} {}
     HostView<float> rotated;
-    std::size_t bytes;
   };
 
   [[nodiscard]] bool eden() const { return rounding_ == Nvfp4Rounding::eden; }
@@ -311,24 +310,13 @@ class Nvfp4Codec final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "rounding",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "nearest",
-     .choices = "nearest|stochastic|eden",
-     .search = "nearest|stochastic",
-     .meaning = "to nearest even, up with the probability of what is cut off, or MS-EDEN"},
-    {.name = "hadamard",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "off",
-     .choices = "off|on",
-     .search = "off|on",
-     .meaning = "rotate every block by random signs and a Hadamard transform first; eden rotates by itself"},
-    {.name = "seed",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "42",
-     .min = 0,
-     .max = 9007199254740992.0,
-     .meaning = "seed of the rotation's random signs, the same on all ranks"}};
+    choice_param("rounding", "nearest", "nearest|stochastic|eden",
+                 "to nearest even, up with the probability of what is cut off, or MS-EDEN")
+        .searched("nearest|stochastic"),
+    choice_param("hadamard", "off", "off|on",
+                 "rotate every block by random signs and a Hadamard transform first; eden rotates by itself")
+        .searched("off|on"),
+    integer_param("seed", "42", {0, 9007199254740992.0}, "seed of the rotation's random signs, the same on all ranks")};
 
 }  // namespace
 

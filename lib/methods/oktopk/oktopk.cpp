@@ -99,31 +99,13 @@ class HostSteps {
   std::size_t count_ = 0;            ///< length of the list
 };
 
-constexpr ParamInfo kParams[] = {{.name = "ratio",
-                                  .default_value = "0.01",
-                                  .min = 0.0,
-                                  .max = 1.0,
-                                  .search = "0.001|0.004|0.016|0.064|0.25",
-                                  .meaning = "k / n, on each rank and in the result; at least one element"},
-                                 {.name = "period",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "32",
-                                  .min = 1,
-                                  .max = 1e6,
-                                  .meaning = "steps after which both thresholds are exact again, at the latest"},
-                                 {.name = "regions",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "64",
-                                  .min = 1,
-                                  .max = 1e6,
-                                  .meaning = "steps after which the ranks agree on regions again"},
-                                 {.name = "warmup",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "0",
-                                  .min = 0,
-                                  .max = 1e9,
-                                  .meaning = "first steps that are not compressed; 512 in the authors' training"},
-                                 kIndexParam};
+constexpr ParamInfo kParams[] = {
+    real_param("ratio", "0.01", {0.0, 1.0}, "k / n, on each rank and in the result; at least one element")
+        .searched("0.001|0.004|0.016|0.064|0.25"),
+    integer_param("period", "32", {1, 1e6}, "steps after which both thresholds are exact again, at the latest"),
+    integer_param("regions", "64", {1, 1e6}, "steps after which the ranks agree on regions again"),
+    integer_param("warmup", "0", {0, 1e9}, "first steps that are not compressed; 512 in the authors' training"),
+    kIndexParam};
 
 }  // namespace
 

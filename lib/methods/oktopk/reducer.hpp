@@ -131,7 +131,7 @@ class OkTopkReducer final : public CountingReducer<S> {
              static_cast<double>(wanted_)}};
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{shape_, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(shape_); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -184,15 +184,13 @@ class OkTopkReducer final : public CountingReducer<S> {
           parts{scratch.take_bytes(parts_bound(shape))},
           part{scratch.take_bytes(shape.part_bound(shape.n))},
           numbers{scratch.template take<std::uint64_t>(std::max<std::size_t>(shape.ranks, 2) * shape.ranks)},
-          steps{shape, scratch},
-          bytes{scratch.bytes()} {}
+          steps{shape, scratch} {}
     View<float, S> all_sums;         ///< list of the non-zero sums of all regions
     View<float, S> region_sums;      ///< sums of the own region, element by element
     View<std::byte, S> parts;        ///< one part for each region
     View<std::byte, S> part;         ///< the part that arrives, or that this rank sends to all
     View<std::uint64_t, S> numbers;  ///< cuts, or sizes and counts, of all ranks
     typename Steps::Workspace steps;
-    std::size_t bytes;
   };
 
   /// Size of all parts, whatever the regions are. A value and its position take at most 8 bytes; header, last word of

@@ -184,12 +184,9 @@ class OneBit final : public Codec<Space::host> {
   std::size_t slots_ = 0;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "means",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "column",
-                                  .choices = "column|tensor",
-                                  .meaning = "what has two means of its own: each column, as in the paper, or a "
-                                             "tensor, which costs less where columns are short"}};
+constexpr ParamInfo kParams[] = {choice_param("means", "column", "column|tensor",
+                                              "what has two means of its own: each column, as in the paper, or a "
+                                              "tensor, which costs less where columns are short")};
 
 }  // namespace
 

@@ -233,7 +233,7 @@ class GpuOneBit final : public GpuTensorCodec {
     matrices_.make();
     strips_.make();
     tiles_.make();
-    return {.payload_bytes = payload_bytes(), .scratch_bytes = Workspace{*this, Scratch<Space::cuda>{}}.bytes};
+    return {.payload_bytes = payload_bytes(), .scratch_bytes = planned<Workspace>(*this)};
   }
 
   /// Reads the gradient once for vectors and twice for matrices, whose sums run across their words of signs.
@@ -265,10 +265,8 @@ class GpuOneBit final : public GpuTensorCodec {
       sums.of_piece = scratch.take<double>(2 * pieces).data();
       sums.negatives = scratch.take<std::uint64_t>(pieces).data();
       sums.of_strip = scratch.take<cuda::ColumnSums>(codec.slots_).data();
-      bytes = scratch.bytes();
     }
     cuda::Sums sums{};
-    std::size_t bytes;
   };
 
   GpuOneBit(const Params& params, const Layout& layout, const std::vector<OneBitMatrix>& matrices)

@@ -70,7 +70,7 @@ class OptireduceReducer final : public CountingReducer<S> {
             {"means delivered", static_cast<double>(delivered_.arrived[1]), static_cast<double>(delivered_.sent[1])}};
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -128,12 +128,10 @@ class OptireduceReducer final : public CountingReducer<S> {
     Workspace(const OptireduceReducer& r, Scratch<S> pieces)
         : vector{pieces.template take<float>(r.shape_.elements())},
           received{pieces.template take<float>((r.ranks_ - 1) * r.largest_shard())},
-          lost{pieces.template take<std::uint8_t>((r.ranks_ - 1) * r.packets_in(r.largest_shard()))},
-          bytes{pieces.bytes()} {}
+          lost{pieces.template take<std::uint8_t>((r.ranks_ - 1) * r.packets_in(r.largest_shard()))} {}
     View<float, S> vector;       ///< rotated: at first this rank's, and at last the mean
     View<float, S> received;     ///< the other ranks' elements of the own shard
     View<std::uint8_t, S> lost;  ///< for each packet of those: whether it is lost
-    std::size_t bytes;
   };
 
   [[nodiscard]] std::size_t packets_in(std::size_t count) const { return (count + each_ - 1) / each_; }

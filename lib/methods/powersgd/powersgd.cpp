@@ -7,29 +7,13 @@ namespace gradtool {
 namespace {
 
 constexpr ParamInfo kParams[] = {
-    {.name = "rank",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "2",
-     .min = 1,
-     .max = 256,
-     .search = "1|2|4|8|16|32",
-     .meaning = "columns of the factors P and Q, r"},
-    {.name = "min_compression_rate",
-     .default_value = "2",
-     .min = 0.0,
-     .max = 1e6,
-     .meaning = "a matrix is sent as it is unless its factors have so many times fewer elements"},
-    {.name = "warm_start",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "on",
-     .choices = "on|off",
-     .meaning = "whether a step begins with the Q of the last step, or with a random one"},
-    {.name = "start_iteration",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "0",
-     .min = 0,
-     .max = 1e9,
-     .meaning = "gradients of earlier training iterations are sent as they are; 0 because a replay does not train"}};
+    integer_param("rank", "2", {1, 256}, "columns of the factors P and Q, r").searched("1|2|4|8|16|32"),
+    real_param("min_compression_rate", "2", {0.0, 1e6},
+               "a matrix is sent as it is unless its factors have so many times fewer elements"),
+    choice_param("warm_start", "on", "on|off",
+                 "whether a step begins with the Q of the last step, or with a random one"),
+    integer_param("start_iteration", "0", {0, 1e9},
+                  "gradients of earlier training iterations are sent as they are; 0 because a replay does not train")};
 
 }  // namespace
 

@@ -29,7 +29,7 @@ class PowerSgdReducer final : public CountingReducer<S> {
     PowerSgdReducer::reset(setup.queue);
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -96,11 +96,9 @@ class PowerSgdReducer final : public CountingReducer<S> {
     Workspace(const PowerSgdReducer& reducer, Scratch<S> scratch)
         : segment{scratch.take_bytes(
               4 * std::max({reducer.sums_gradients() ? reducer.n_ : 0, reducer.plan_.p_size, reducer.plan_.q_size}))},
-          steps{reducer.steps_, scratch},
-          bytes{scratch.bytes()} {}
+          steps{reducer.steps_, scratch} {}
     View<std::byte, S> segment;  ///< of the all-reduces, of which the longest sum needs the most
     typename Steps::Workspace steps;
-    std::size_t bytes;
   };
 
   /// Whether some step sums gradients as they are: each before start_iteration, and all where there is no matrix.

@@ -21,31 +21,13 @@ class QgzCodec final : public BlockCodec<format::QgzFormat<Bits>> {
   }
 };
 
-constexpr ParamInfo kParams[] = {{.name = "bits",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "4",
-                                  .choices = "4|8",
-                                  .search = "4|8",
-                                  .meaning = "of an element in the two all-to-all steps"},
-                                 {.name = "block",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "512",
-                                  .min = 32,
-                                  .max = 1 << 20,
-                                  .meaning = "elements that share a scale, a multiple of 32"},
-                                 {.name = "node",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "8",
-                                  .min = 1,
-                                  .max = 1 << 16,
-                                  .meaning = "ranks in a node; one level where it does not divide the ranks, or there "
-                                             "is one node, or one rank in each"},
-                                 {.name = "gather",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "8",
-                                  .choices = "4|8",
-                                  .search = "4|8",
-                                  .meaning = "bits of an element in the final all-gather"}};
+constexpr ParamInfo kParams[] = {
+    choice_param("bits", "4", "4|8", "of an element in the two all-to-all steps").searched("4|8"),
+    integer_param("block", "512", {32, 1 << 20}, "elements that share a scale, a multiple of 32"),
+    integer_param(
+        "node", "8", {1, 1 << 16},
+        "ranks in a node; one level where it does not divide the ranks, or there is one node, or one rank in each"),
+    choice_param("gather", "8", "4|8", "bits of an element in the final all-gather").searched("4|8")};
 
 }  // namespace
 

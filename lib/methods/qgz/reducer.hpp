@@ -78,7 +78,7 @@ class QgzReducer final : public CountingReducer<S> {
 
   /// The encoded gradient, what arrives in a node, what arrives from other nodes, all last payloads, and the codecs'
   /// scratch.
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -175,15 +175,13 @@ class QgzReducer final : public CountingReducer<S> {
           from_node{pieces.take_bytes(r.local_ * r.padded(r.largest_group_))},
           from_nodes{pieces.take_bytes(r.nodes_ * r.padded(r.largest_))},
           last{pieces.take_bytes(r.last_all_)},
-          scratch{pieces.take_bytes(r.scratch_bytes_)},
-          bytes{pieces.bytes()} {}
+          scratch{pieces.take_bytes(r.scratch_bytes_)} {}
 
     View<std::byte, S> encoded;     ///< all slices, as this rank sends them
     View<std::byte, S> from_node;   ///< this rank's group from each rank of the node
     View<std::byte, S> from_nodes;  ///< this rank's slice from each node
     View<std::byte, S> last;        ///< all slices, as the all-gather sends them
     View<std::byte, S> scratch;     ///< of the codecs
-    std::size_t bytes;
   };
 
   [[nodiscard]] static std::size_t block_of(const ReducerSetup<S>& setup) {

@@ -285,13 +285,11 @@ struct Workspace {
   Workspace(const format::QsgdStreams& layout, Scratch<Space::cuda> scratch)
       : offsets{scratch.take<std::uint64_t>(layout.parts() + 1)},
         scan{scratch.take_bytes(cuda::scan_bytes<std::uint64_t>(layout.parts() + 1))},
-        slots{scratch.take_bytes(layout.parts() * layout.slot_bytes())},
-        bytes{scratch.bytes()} {}
+        slots{scratch.take_bytes(layout.parts() * layout.slot_bytes())} {}
 
   View<std::uint64_t, Space::cuda> offsets;  ///< of each stream behind the first, and then the length of all
   View<std::byte, Space::cuda> scan;         ///< what the sum over the lengths needs
   View<std::byte, Space::cuda> slots;        ///< a stream each, until it is known where they go
-  std::size_t bytes;
 };
 
 class GpuQsgdElias final : public GpuCodec {
@@ -300,9 +298,7 @@ class GpuQsgdElias final : public GpuCodec {
 
   /// Asks the GPU library what its scan needs.
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = layout(n).most_bytes(),
-            .scratch_bytes = Workspace{layout(n), Scratch<Space::cuda>{}}.bytes,
-            .exact = false};
+    return {.payload_bytes = layout(n).most_bytes(), .scratch_bytes = planned<Workspace>(layout(n)), .exact = false};
   }
 
   void encode(Queue<Space::cuda> queue, ConstFloats gradient, const EncodeContext& context, Bytes payload,

@@ -46,31 +46,13 @@ std::unique_ptr<Codec<Space::host>> make_qsgd(const Params& params, const Layout
   return codec;
 }
 
-constexpr ParamInfo kParams[] = {{.name = "bits",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "4",
-                                  .min = 2,
-                                  .max = 8,
-                                  .search = "2|3|4|6|8",
-                                  .meaning = "bits per element with its sign; 2^(bits-1)-1 levels"},
-                                 {.name = "bucket",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "512",
-                                  .min = 32,
-                                  .max = 1 << 20,
-                                  .search = "128|512|2048",
-                                  .meaning = "elements that share a norm, a multiple of 32"},
-                                 {.name = "norm",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "max",
-                                  .choices = "max|l2",
-                                  .meaning = "what a bucket is divided by; l2 is the paper's, max loses less"},
-                                 {.name = "code",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "fixed",
-                                  .choices = "fixed|elias",
-                                  .meaning = "bits for every element, or Elias delta codes of the levels that are not "
-                                             "zero"}};
+constexpr ParamInfo kParams[] = {
+    integer_param("bits", "4", {2, 8}, "bits per element with its sign; 2^(bits-1)-1 levels").searched("2|3|4|6|8"),
+    integer_param("bucket", "512", {32, 1 << 20}, "elements that share a norm, a multiple of 32")
+        .searched("128|512|2048"),
+    choice_param("norm", "max", "max|l2", "what a bucket is divided by; l2 is the paper's, max loses less"),
+    choice_param("code", "fixed", "fixed|elias",
+                 "bits for every element, or Elias delta codes of the levels that are not zero")};
 
 }  // namespace
 

@@ -92,18 +92,10 @@ class RandomK final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "ratio",
-     .kind = ParamInfo::Kind::real,
-     .default_value = "0.01",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.001|0.004|0.016|0.064|0.25|0.5",
-     .meaning = "share of the elements that is sent; at least one is"},
-    {.name = "scale",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "off",
-     .choices = "off|on",
-     .meaning = "on multiplies by n/k, which makes it unbiased; error feedback is off then, since it would diverge"}};
+    real_param("ratio", "0.01", {0.0, 1.0}, "share of the elements that is sent; at least one is")
+        .searched("0.001|0.004|0.016|0.064|0.25|0.5"),
+    choice_param("scale", "off", "off|on",
+                 "on multiplies by n/k, which makes it unbiased; error feedback is off then, since it would diverge")};
 
 }  // namespace
 

@@ -159,8 +159,7 @@ class RandomK final : public GpuCodec {
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expect_valid(n < (std::size_t{1} << 32), "codec randomk: a unit has 2^32 elements or more");
     if (n == 0) return {};
-    return {.payload_bytes = payload_bytes(n),
-            .scratch_bytes = Workspace{n, values_sent(n), Scratch<Space::cuda>{}}.bytes};
+    return {.payload_bytes = payload_bytes(n), .scratch_bytes = planned<Workspace>(n, values_sent(n))};
   }
 
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& context,
@@ -213,12 +212,10 @@ class RandomK final : public GpuCodec {
                 .before = scratch.take<std::uint32_t>(tiles).data(),
                 .tiles = tiles};
       scan = scratch.take_bytes(scan_bytes<std::uint32_t>(tiles));
-      bytes = scratch.bytes();
     }
     format::RandomKKey* key;
     Subset subset;
     View<std::byte, Space::cuda> scan;
-    std::size_t bytes;
   };
 
   [[nodiscard]] std::size_t payload_bytes(std::size_t n) const {

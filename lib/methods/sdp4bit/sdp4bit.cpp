@@ -137,37 +137,18 @@ class Sdp4bit final : public Codec<Space::host> {
   bool stochastic_;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "bits",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "4",
-                                  .choices = "4|8",
-                                  .search = "4|8",
-                                  .meaning = "of an element; the paper sends 8 inside a node and 4 between nodes"},
-                                 {.name = "block",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "128",
-                                  .min = 32,
-                                  .max = static_cast<double>(format::kSdp4bitLargestBlock),
-                                  .search = "128|512",
-                                  .meaning = "elements that share a scale, a multiple of 32"},
-                                 {.name = "hadamard",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "on",
-                                  .choices = "off|on",
-                                  .search = "off|on",
-                                  .meaning = "rotate every 32 elements by a Hadamard transform first"},
-                                 {.name = "seed",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "0",
-                                  .min = 0,
-                                  .max = 9007199254740992.0,
-                                  .meaning = "seed of random signs before the rotation, the same on all "
-                                             "ranks; 0 for no signs, as in the paper"},
-                                 {.name = "rounding",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "nearest",
-                                  .choices = "nearest|stochastic",
-                                  .meaning = "stochastic is unbiased, with two to four times the squared error"}};
+constexpr ParamInfo kParams[] = {
+    choice_param("bits", "4", "4|8", "of an element; the paper sends 8 inside a node and 4 between nodes")
+        .searched("4|8"),
+    integer_param("block", "128", {32, static_cast<double>(format::kSdp4bitLargestBlock)},
+                  "elements that share a scale, a multiple of 32")
+        .searched("128|512"),
+    choice_param("hadamard", "on", "off|on", "rotate every 32 elements by a Hadamard transform first")
+        .searched("off|on"),
+    integer_param("seed", "0", {0, 9007199254740992.0},
+                  "seed of random signs before the rotation, the same on all ranks; 0 for no signs, as in the paper"),
+    choice_param("rounding", "nearest", "nearest|stochastic",
+                 "stochastic is unbiased, with two to four times the squared error")};
 
 }  // namespace
 

@@ -158,9 +158,8 @@ class Sidco final : public Codec<Space::host> {
   explicit Sidco(const Params& params) : options_{params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = sparse_bound(options_.coding, n, n),
-            .scratch_bytes = Workspace{n, Scratch<Space::host>{}}.bytes,
-            .exact = false};
+    return {
+        .payload_bytes = sparse_bound(options_.coding, n, n), .scratch_bytes = planned<Workspace>(n), .exact = false};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
@@ -193,13 +192,11 @@ class Sidco final : public Codec<Space::host> {
         : positions{scratch.take<std::uint32_t>(n)},
           maxima{scratch.take<std::uint32_t>((n + kBlock - 1) / kBlock)},
           moments{scratch.take<PieceMoments>(host::pieces_of(n))},
-          selection{scratch.take_bytes(host::BlockSelect::scratch_bytes(host::pieces_of(n)))},
-          bytes{scratch.bytes()} {}
+          selection{scratch.take_bytes(host::BlockSelect::scratch_bytes(host::pieces_of(n)))} {}
     HostView<std::uint32_t> positions;
     HostView<std::uint32_t> maxima;  ///< the largest pattern of each block
     HostView<PieceMoments> moments;  ///< of each piece
     HostView<std::byte> selection;
-    std::size_t bytes;
   };
 
   /// Also writes workspace.maxima.
@@ -237,24 +234,13 @@ class Sidco final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "ratio",
-     .default_value = "0.01",
-     .min = 1e-6,
-     .max = 1.0,
-     .search = "0.001|0.004|0.016|0.064|0.25",
-     .meaning = "share of all elements, zeros included, that the threshold aims at"},
-    {.name = "fit",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "exponential",
-     .choices = "exponential|gamma|pareto",
-     .meaning = "distribution fitted to magnitudes (SIDCo-E, SIDCo-GP, SIDCo-P); gamma is followed by pareto stages"},
-    {.name = "stages",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "auto",
-     .min = 1,
-     .max = 16,
-     .choices = "auto",
-     .meaning = "fits, each to what exceeds the threshold of the one before; auto: until 0.25^stages is the ratio"},
+    real_param("ratio", "0.01", {1e-6, 1.0}, "share of all elements, zeros included, that the threshold aims at")
+        .searched("0.001|0.004|0.016|0.064|0.25"),
+    choice_param("fit", "exponential", "exponential|gamma|pareto",
+                 "distribution fitted to magnitudes (SIDCo-E, SIDCo-GP, SIDCo-P); gamma is followed by pareto stages"),
+    integer_param("stages", "auto", {1, 16},
+                  "fits, each to what exceeds the threshold of the one before; auto: until 0.25^stages is the ratio")
+        .or_words("auto"),
     kIndexParam};
 
 }  // namespace

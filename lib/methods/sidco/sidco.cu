@@ -193,7 +193,7 @@ class Sidco final : public GpuCodec {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = sparse_bound(options_.coding, n, n),
-            .scratch_bytes = Workspace{*this, n, Scratch<Space::cuda>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this, n),
             .exact = false};
   }
 
@@ -235,12 +235,10 @@ class Sidco final : public GpuCodec {
         : fitting{scratch.take<Fitting>(1)},
           positions{scratch.take<std::uint32_t>(n)},
           selection{scratch.take_bytes(Select::scratch_bytes(n))},
-          sparse{scratch.take_bytes(sparse_scratch_bytes(codec.shape(n)))},
-          bytes{scratch.bytes()} {}
+          sparse{scratch.take_bytes(sparse_scratch_bytes(codec.shape(n)))} {}
     View<Fitting, Space::cuda> fitting;
     View<std::uint32_t, Space::cuda> positions;
     View<std::byte, Space::cuda> selection, sparse;
-    std::size_t bytes;
   };
   [[nodiscard]] SparseShape shape(std::size_t n) const { return sparse_shape(options_.coding, n, n); }
 

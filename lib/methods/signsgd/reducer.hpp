@@ -54,7 +54,7 @@ class SignSgdReducer final : public CountingReducer<S> {
   void reset(Queue<S> queue) override { fill_zero(queue, momentum_); }
   void visit_state(StateVisitor& visitor) override { visitor.values("momentum", momentum_); }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -107,14 +107,12 @@ class SignSgdReducer final : public CountingReducer<S> {
         : payload{pieces.take_bytes(r.footprint_.payload_bytes)},
           scratch{pieces.take_bytes(r.footprint_.scratch_bytes)},
           received{pieces.take_bytes(r.ranks_ * r.slot_)},
-          segment{pieces.take_bytes(4 * r.means_)},
-          bytes{pieces.bytes()} {}
+          segment{pieces.take_bytes(4 * r.means_)} {}
 
     View<std::byte, S> payload;   ///< this rank's own
     View<std::byte, S> scratch;   ///< of the codec
     View<std::byte, S> received;  ///< the other ranks' signs of the own shard
     View<std::byte, S> segment;   ///< what the communicator needs to add the means
-    std::size_t bytes;
   };
 
   using CountingReducer<S>::n_;

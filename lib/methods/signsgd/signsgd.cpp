@@ -59,17 +59,11 @@ void divide(Queue<Space::host> /*queue*/, HostView<float> view, float by) {
 
 namespace {
 
-constexpr ParamInfo kParams[] = {{.name = "momentum",
-                                  .default_value = "0",
-                                  .min = 0.0,
-                                  .max = 0.9999,
-                                  .meaning = "beta of m = beta m + (1 - beta) g, whose signs are sent: Signum has 0.9"},
-                                 {.name = "scale",
-                                  .kind = ParamInfo::Kind::choice,
-                                  .default_value = "mean",
-                                  .choices = "mean|none",
-                                  .meaning = "magnitude of the result: the ranks' mean |m| of each tensor, or 1 as in "
-                                             "the paper"}};
+constexpr ParamInfo kParams[] = {
+    real_param("momentum", "0", {0.0, 0.9999},
+               "beta of m = beta m + (1 - beta) g, whose signs are sent: Signum has 0.9"),
+    choice_param("scale", "mean", "mean|none",
+                 "magnitude of the result: the ranks' mean |m| of each tensor, or 1 as in the paper")};
 
 }  // namespace
 

@@ -72,7 +72,7 @@ class SketchReducer final : public CountingReducer<S> {
   }
 
   [[nodiscard]] std::size_t workspace_bytes() const override {
-    return steps_ ? Workspace{*this, Scratch<S>{}}.bytes : this->padded(4 * n_);
+    return steps_ ? planned<Workspace>(*this) : this->padded(4 * n_);
   }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
@@ -113,14 +113,12 @@ class SketchReducer final : public CountingReducer<S> {
           positions{scratch.template take<std::uint32_t>(reducer.plan_.candidates)},
           values{scratch.template take<float>(reducer.plan_.candidates)},
           steps{scratch.take_bytes(reducer.steps_->scratch_bytes())},
-          segment{scratch.take_bytes(std::max(cells.bytes(), values.bytes()))},
-          bytes{scratch.bytes()} {}
+          segment{scratch.take_bytes(std::max(cells.bytes(), values.bytes()))} {}
     View<float, S> cells;
     View<std::uint32_t, S> positions;  ///< of the candidates, ascending
     View<float, S> values;             ///< of the candidates
     View<std::byte, S> steps;          ///< scratch of Steps
     View<std::byte, S> segment;        ///< scratch of the all-reduces, which need no more than what they sum
-    std::size_t bytes;
   };
 
   [[nodiscard]] SketchPlan plan(const Params& params) const {

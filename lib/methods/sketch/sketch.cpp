@@ -10,35 +10,14 @@ namespace gradtool {
 namespace {
 
 constexpr ParamInfo kParams[] = {
-    {.name = "ratio",
-     .default_value = "0.01",
-     .min = 0.0,
-     .max = 1.0,
-     .search = "0.001|0.004|0.016|0.064",
-     .meaning = "k / n, the share of elements in the result; at least one"},
-    {.name = "rows", .kind = ParamInfo::Kind::choice, .default_value = "5", .choices = "1|3|5|7", .meaning = "tables"},
-    {.name = "compression",
-     .default_value = "40",
-     .min = 1.0,
-     .max = 1e6,
-     .search = "5|20|80",
-     .meaning = "n / cells of all tables; a table has at least 256 cells"},
-    {.name = "candidates",
-     .default_value = "4",
-     .min = 1.0,
-     .max = 1e6,
-     .meaning = "P: exact values are fetched for the P k largest estimates"},
-    {.name = "mu",
-     .default_value = "0",
-     .min = 0.0,
-     .max = 0.9999,
-     .meaning = "local momentum; 0.9 in training, where the optimiser then has none"},
-    {.name = "seed",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "42",
-     .min = 0,
-     .max = 9007199254740992.0,
-     .meaning = "of the hash functions, the same on all ranks"}};
+    real_param("ratio", "0.01", {0.0, 1.0}, "k / n, the share of elements in the result; at least one")
+        .searched("0.001|0.004|0.016|0.064"),
+    choice_param("rows", "5", "1|3|5|7", "tables"),
+    real_param("compression", "40", {1.0, 1e6}, "n / cells of all tables; a table has at least 256 cells")
+        .searched("5|20|80"),
+    real_param("candidates", "4", {1.0, 1e6}, "P: exact values are fetched for the P k largest estimates"),
+    real_param("mu", "0", {0.0, 0.9999}, "local momentum; 0.9 in training, where the optimiser then has none"),
+    integer_param("seed", "42", {0, 9007199254740992.0}, "of the hash functions, the same on all ranks")};
 
 GT_SIMD_CLONES void momentum_range(float mu, float* gradient, float* momentum, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) momentum[i] = mu * momentum[i] + gradient[i];
@@ -51,7 +30,7 @@ class HostSteps {
   HostSteps(Queue<Space::host> queue, const SketchPlan& plan)
       : plan_{plan}, sketch_{queue, plan.n, plan.rows, plan.columns, plan.seed} {}
 
-  [[nodiscard]] std::size_t scratch_bytes() const { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t scratch_bytes() const { return planned<Workspace>(*this); }
 
   void take_momentum(Queue<Space::host> queue, float mu, HostView<float> gradient, HostView<float> momentum) const {
     parallel_for(queue, gradient.size(), 16, 1 << 14, [&](std::size_t first, std::size_t last) {
@@ -87,13 +66,11 @@ class HostSteps {
         : rows{scratch.take<float>(steps.sketch_.scratch())},
           estimates{scratch.take<float>(steps.plan_.n)},
           kept{scratch.take<std::uint32_t>(steps.plan_.kept)},
-          largest{scratch.take_bytes(host::Largest::scratch_bytes(steps.plan_.n, steps.plan_.candidates))},
-          bytes{scratch.bytes()} {}
+          largest{scratch.take_bytes(host::Largest::scratch_bytes(steps.plan_.n, steps.plan_.candidates))} {}
     HostView<float> rows;  ///< scratch of the sketch
     HostView<float> estimates;
     HostView<std::uint32_t> kept;  ///< which candidates are kept
     HostView<std::byte> largest;   ///< scratch of host::Largest
-    std::size_t bytes;
   };
 
   SketchPlan plan_;

@@ -198,7 +198,7 @@ class CudaSteps {
         sketch_{queue, plan.n, plan.rows, plan.columns, plan.seed},
         select_bytes_{cuda::Select::scratch_bytes(plan.n)} {}
 
-  [[nodiscard]] std::size_t scratch_bytes() const { return Workspace{*this, {}}.bytes; }
+  [[nodiscard]] std::size_t scratch_bytes() const { return planned<Workspace>(*this); }
 
   void take_momentum(Queue<Space::cuda> queue, float mu, View<float, Space::cuda> gradient,
                      View<float, Space::cuda> momentum) const {
@@ -235,13 +235,11 @@ class CudaSteps {
         : estimates{scratch.take<float>(steps.plan_.n)},
           kept{scratch.take<std::uint32_t>(steps.plan_.kept)},
           kept_values{scratch.take<float>(steps.plan_.kept)},
-          select{scratch.take_bytes(steps.select_bytes_)},
-          bytes{scratch.bytes()} {}
+          select{scratch.take_bytes(steps.select_bytes_)} {}
     View<float, Space::cuda> estimates;
     View<std::uint32_t, Space::cuda> kept;  ///< which candidates are kept
     View<float, Space::cuda> kept_values;   ///< their sums; written by the selection, not used
     Bytes select;
-    std::size_t bytes;
   };
 
   SketchPlan plan_;

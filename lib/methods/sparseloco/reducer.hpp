@@ -42,7 +42,7 @@ class ClippingReducer final : public GatherReducer<S> {
   explicit ClippingReducer(const ReducerSetup<S>& setup)
       : GatherReducer<S>{setup.codec, setup.layout.elements,
                          setup.ranks, Feedback::off,
-                         setup.queue, Workspace{setup.layout.tensors.size(), setup.ranks, {}}.bytes},
+                         setup.queue, planned<Workspace>(setup.layout.tensors.size(), setup.ranks)},
         codec_{static_cast<const LocoCodec&>(*setup.codec)} {}
 
  protected:
@@ -62,11 +62,9 @@ class ClippingReducer final : public GatherReducer<S> {
   struct Workspace {
     Workspace(std::size_t tensors, int ranks, Scratch<S> pieces)
         : energies{pieces.template take<double>(tensors * static_cast<std::size_t>(ranks))},
-          factors{pieces.template take<float>(energies.size())},
-          bytes{pieces.bytes()} {}
+          factors{pieces.template take<float>(energies.size())} {}
     View<double, S> energies;
     View<float, S> factors;
-    std::size_t bytes;
   };
 
   const LocoCodec& codec_;

@@ -192,28 +192,14 @@ class SparseLoco final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "k",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "64",
-     .min = 1,
-     .max = 4096,
-     .search = "16|64|256",
-     .meaning = "values that are sent of a chunk of 4096; of a smaller one as large a share, rounded up"},
-    {.name = "beta",
-     .default_value = "0.95",
-     .min = 0.0,
-     .max = 1.0,
-     .meaning = "decay of the error feedback: e = beta e + g; 1 is plain error feedback"},
-    {.name = "bins",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "sigma",
-     .choices = "sigma|magnitude",
-     .meaning = "how the values of a chunk are cut into four: as templar does, or large and small of either sign"},
-    {.name = "clip",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "off",
-     .choices = "off|median",
-     .meaning = "median: what a rank sends of a tensor has at most the median over ranks of its norm"}};
+    integer_param("k", "64", {1, 4096},
+                  "values that are sent of a chunk of 4096; of a smaller one as large a share, rounded up")
+        .searched("16|64|256"),
+    real_param("beta", "0.95", {0.0, 1.0}, "decay of the error feedback: e = beta e + g; 1 is plain error feedback"),
+    choice_param("bins", "sigma", "sigma|magnitude",
+                 "how the values of a chunk are cut into four: as templar does, or large and small of either sign"),
+    choice_param("clip", "off", "off|median",
+                 "median: what a rank sends of a tensor has at most the median over ranks of its norm")};
 
 }  // namespace
 

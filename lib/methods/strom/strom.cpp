@@ -132,7 +132,7 @@ class SparseStrom final : public Codec<Space::host> {
                  "codec strom: indices have 31 bits, a unit of more than 2^31 elements needs form=dense");
     // With index=auto, words are chosen only where they are no larger than positions and signs, so these bound both.
     return {.payload_bytes = sizeof(SparseHeader) + coding_.bound(n, n) + (as_words_ ? 0 : sign_bytes(n)),
-            .scratch_bytes = Workspace{n, Scratch<Space::host>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(n),
             .exact = false};
   }
 
@@ -233,12 +233,10 @@ class SparseStrom final : public Codec<Space::host> {
     Workspace(std::size_t n, Scratch<Space::host> scratch)
         : positions{scratch.take<std::uint32_t>(n)},
           marks{scratch.take<std::uint32_t>(format::words_of_bits(n))},
-          results{scratch.take<PieceResult>(host::pieces_of(n))},
-          bytes{scratch.bytes()} {}
+          results{scratch.take<PieceResult>(host::pieces_of(n))} {}
     HostView<std::uint32_t> positions;  ///< of the elements that are sent, ascending
     HostView<std::uint32_t> marks;      ///< a bit for each element
     HostView<PieceResult> results;
-    std::size_t bytes;
   };
 
   static std::size_t sign_bytes(std::size_t k) { return 4 * format::words_of_bits(k); }
@@ -249,23 +247,14 @@ class SparseStrom final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "tau",
-     .default_value = "0.01",
-     .min = 1e-30,
-     .max = 1e30,
-     .search = "1e-06|1e-05|0.0001|0.001|0.01|0.1",
-     .meaning = "what is sent, and the magnitude above which it is; in the units of the gradient"},
-    {.name = "form",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "sparse",
-     .choices = "sparse|dense",
-     .meaning = "sparse: positions and signs; dense: two bits for every element, as MXNet's 2-bit compression"},
-    {.name = "index",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "auto",
-     .choices = "auto|words|u32|bitmap|elias",
-     .meaning = "how sparse positions are written: words are 31 bits and the sign, as in the paper; the others have "
-                "a bitmap of signs besides; auto takes the smallest"}};
+    real_param("tau", "0.01", {1e-30, 1e30},
+               "what is sent, and the magnitude above which it is; in the units of the gradient")
+        .searched("1e-06|1e-05|0.0001|0.001|0.01|0.1"),
+    choice_param("form", "sparse", "sparse|dense",
+                 "sparse: positions and signs; dense: two bits for every element, as MXNet's 2-bit compression"),
+    choice_param("index", "auto", "auto|words|u32|bitmap|elias",
+                 "how sparse positions are written: words are 31 bits and the sign, as in the paper; the others have a "
+                 "bitmap of signs besides; auto takes the smallest")};
 
 }  // namespace
 

@@ -112,9 +112,7 @@ class CudaSparseStrom final : public GpuCodec {
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expect_valid(n <= std::size_t{1} << 31,
                  "codec strom: indices have 31 bits, a unit of more than 2^31 elements needs form=dense");
-    return {.payload_bytes = payload_bound(n),
-            .scratch_bytes = Workspace{*this, n, Scratch<Space::cuda>{}}.bytes,
-            .exact = false};
+    return {.payload_bytes = payload_bound(n), .scratch_bytes = planned<Workspace>(*this, n), .exact = false};
   }
 
   void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
@@ -147,13 +145,11 @@ class CudaSparseStrom final : public GpuCodec {
           positions{scratch.take<std::uint32_t>(n)},
           values{scratch.take<float>(n)},
           select{scratch.take_bytes(cuda::Select::scratch_bytes(n))},
-          sparse{scratch.take_bytes(cuda::sparse_scratch_bytes(codec.shape(n)))},
-          bytes{scratch.bytes()} {}
+          sparse{scratch.take_bytes(cuda::sparse_scratch_bytes(codec.shape(n)))} {}
     View<std::uint32_t, Space::cuda> not_finite;  ///< one number
     View<std::uint32_t, Space::cuda> positions;   ///< of the elements that are sent, ascending
     View<float, Space::cuda> values;
     View<std::byte, Space::cuda> select, sparse;
-    std::size_t bytes;
   };
   [[nodiscard]] cuda::SparseShape shape(std::size_t n) const {
     cuda::SparseShape shape = sparse_shape(coding_, n, n, 1);

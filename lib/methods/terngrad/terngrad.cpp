@@ -142,18 +142,10 @@ class TernGrad final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "clip",
-     .default_value = "2.5",
-     .min = 0.1,
-     .max = 100.0,
-     .choices = "off",
-     .search = "1.5|2.5|4",
-     .meaning = "magnitudes above clip standard deviations are cut off; unbiased when off"},
-    {.name = "pack",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "2bit",
-     .choices = "2bit|base3",
-     .meaning = "2 bits an element, or five elements in a byte"}};
+    real_param("clip", "2.5", {0.1, 100.0}, "magnitudes above clip standard deviations are cut off; unbiased when off")
+        .searched("1.5|2.5|4")
+        .or_words("off"),
+    choice_param("pack", "2bit", "2bit|base3", "2 bits an element, or five elements in a byte")};
 
 }  // namespace
 

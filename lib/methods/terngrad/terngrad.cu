@@ -171,7 +171,7 @@ class GpuTernGrad final : public GpuTensorCodec {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     make_tables(n);
-    return {.payload_bytes = payload_bytes(), .scratch_bytes = Workspace{*this, Scratch<Space::cuda>{}}.bytes};
+    return {.payload_bytes = payload_bytes(), .scratch_bytes = planned<Workspace>(*this)};
   }
 
   /// Reads the gradient twice, because the scale is that of a whole tensor.
@@ -200,10 +200,8 @@ class GpuTernGrad final : public GpuTensorCodec {
       const std::size_t count = codec.pieces().pieces().size();
       moments.sums = scratch.take<double>(2 * count).data();
       moments.largest = scratch.take<std::uint32_t>(count).data();
-      bytes = scratch.bytes();
     }
     cuda::Moments moments{};
-    std::size_t bytes;
   };
 
   [[nodiscard]] std::size_t payload_bytes() const override {

@@ -57,7 +57,7 @@ class ThcReducer final : public CountingReducer<S> {
            std::to_string(static_cast<int>(table_.top)) + " exceed 255";
   }
 
-  [[nodiscard]] std::size_t workspace_bytes() const override { return Workspace{*this, Scratch<S>{}}.bytes; }
+  [[nodiscard]] std::size_t workspace_bytes() const override { return planned<Workspace>(*this); }
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
@@ -110,13 +110,11 @@ class ThcReducer final : public CountingReducer<S> {
         : codes{scratch.take_bytes(code_bytes(reducer.shape_.groups()))},
           arrived{scratch.take_bytes(code_bytes(reducer.shape_.groups()))},
           sums{scratch.take_bytes(reducer.sum_bytes(reducer.shape_.groups()))},
-          squares{scratch.template take<double>((reducer.n_ + format::kSumChunk - 1) / format::kSumChunk)},
-          bytes{scratch.bytes()} {}
+          squares{scratch.template take<double>((reducer.n_ + format::kSumChunk - 1) / format::kSumChunk)} {}
     View<std::byte, S> codes;    ///< of this rank, for all parts
     View<std::byte, S> arrived;  ///< codes of another rank for the part that this rank owns
     View<std::byte, S> sums;     ///< of all parts
     View<double, S> squares;     ///< sums of squares of chunks, for the norm
-    std::size_t bytes;
   };
 
   static constexpr std::size_t code_bytes(std::size_t groups) { return 4 * Bits * groups; }

@@ -244,23 +244,10 @@ struct HostSteps {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "bits",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "3",
-     .choices = "3|4",
-     .search = "3|4",
-     .meaning = "bits of a code on its way to the owner of its part"},
-    {.name = "table",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "optimal",
-     .choices = "optimal|uniform",
-     .meaning = "values of the codes: with the least expected error for normal numbers, or evenly spaced"},
-    {.name = "seed",
-     .kind = ParamInfo::Kind::integer,
-     .default_value = "42",
-     .min = 0,
-     .max = 9007199254740992.0,
-     .meaning = "seed of the rotation's random signs, the same on all ranks"}};
+    choice_param("bits", "3", "3|4", "bits of a code on its way to the owner of its part").searched("3|4"),
+    choice_param("table", "optimal", "optimal|uniform",
+                 "values of the codes: with the least expected error for normal numbers, or evenly spaced"),
+    integer_param("seed", "42", {0, 9007199254740992.0}, "seed of the rotation's random signs, the same on all ranks")};
 
 }  // namespace
 

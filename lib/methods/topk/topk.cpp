@@ -16,7 +16,7 @@ class TopK final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = sparse_bound(coding_, values_sent(n), n),
-            .scratch_bytes = Workspace{*this, n, Scratch<Space::host>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this, n),
             .exact = false};
   }
 
@@ -49,25 +49,19 @@ class TopK final : public Codec<Space::host> {
   struct Workspace {
     Workspace(const TopK& codec, std::size_t n, Scratch<Space::host> scratch)
         : positions{scratch.take<std::uint32_t>(codec.values_sent(n))},
-          selection{scratch.take_bytes(host::Largest::scratch_bytes(n, codec.values_sent(n)))},
-          bytes{scratch.bytes()} {}
+          selection{scratch.take_bytes(host::Largest::scratch_bytes(n, codec.values_sent(n)))} {}
     HostView<std::uint32_t> positions;
     HostView<std::byte> selection;
-    std::size_t bytes;
   };
 
   double ratio_;
   IndexCoding coding_;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "ratio",
-                                  .kind = ParamInfo::Kind::real,
-                                  .default_value = "0.01",
-                                  .min = 0.0,
-                                  .max = 1.0,
-                                  .search = "0.001|0.004|0.016|0.064|0.25",
-                                  .meaning = "share of the elements that is sent; at least one is"},
-                                 kIndexParam};
+constexpr ParamInfo kParams[] = {
+    real_param("ratio", "0.01", {0.0, 1.0}, "share of the elements that is sent; at least one is")
+        .searched("0.001|0.004|0.016|0.064|0.25"),
+    kIndexParam};
 
 }  // namespace
 

@@ -13,7 +13,7 @@ class CudaTopK final : public GpuCodec {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = sparse_bound(coding_, values_sent(n), n),
-            .scratch_bytes = Workspace{*this, n, Scratch<Space::cuda>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this, n),
             .exact = false};
   }
 
@@ -42,11 +42,9 @@ class CudaTopK final : public GpuCodec {
     Workspace(const CudaTopK& codec, std::size_t n, Scratch<Space::cuda> scratch)
         : positions{scratch.take<std::uint32_t>(codec.values_sent(n))},
           selection{scratch.take_bytes(cuda::Select::scratch_bytes(n))},
-          sparse{scratch.take_bytes(cuda::sparse_scratch_bytes(codec.shape(n)))},
-          bytes{scratch.bytes()} {}
+          sparse{scratch.take_bytes(cuda::sparse_scratch_bytes(codec.shape(n)))} {}
     View<std::uint32_t, Space::cuda> positions;
     View<std::byte, Space::cuda> selection, sparse;
-    std::size_t bytes;
   };
   [[nodiscard]] cuda::SparseShape shape(std::size_t n) const { return sparse_shape(coding_, values_sent(n), n); }
 

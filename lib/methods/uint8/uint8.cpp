@@ -76,7 +76,7 @@ class Tally {
 class Uint8 final : public Codec<Space::host> {
  public:
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = format::uint8_bytes(n), .scratch_bytes = Workspace{{}}.bytes};
+    return {.payload_bytes = format::uint8_bytes(n), .scratch_bytes = planned<Workspace>()};
   }
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
@@ -137,9 +137,8 @@ class Uint8 final : public Codec<Space::host> {
   }
 
   struct Workspace {
-    explicit Workspace(Scratch<Space::host> pieces) : sums{pieces.take<BucketSums>(1)}, bytes{pieces.bytes()} {}
+    explicit Workspace(Scratch<Space::host> pieces) : sums{pieces.take<BucketSums>(1)} {}
     HostView<BucketSums> sums;
-    std::size_t bytes;
   };
 };
 

@@ -168,7 +168,7 @@ class GpuUint8 final : public GpuCodec {
   explicit GpuUint8(const Params& params) : GpuCodec{"uint8", params} {}
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = format::uint8_bytes(n), .scratch_bytes = Workspace{n, {}}.bytes};
+    return {.payload_bytes = format::uint8_bytes(n), .scratch_bytes = planned<Workspace>(n)};
   }
 
   void encode(Queue<Space::cuda> queue, ConstFloats gradient, const EncodeContext& /*context*/, Bytes payload,
@@ -203,10 +203,8 @@ class GpuUint8 final : public GpuCodec {
       work.unit = pieces.take<format::Uint8Unit>(1).data();
       work.bucket_sums = pieces.take<unsigned long long>(format::kUint8Buckets).data();
       work.bucket_counts = pieces.take<unsigned long long>(format::kUint8Buckets).data();
-      bytes = pieces.bytes();
     }
     cuda::Uint8Work work{};
-    std::size_t bytes;
   };
 };
 

@@ -175,9 +175,8 @@ class VgcCodec final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     expects(n == elements_, "codec vgc: made for another layout");
-    return {.payload_bytes = groups_.words_offset() + 4 * n,
-            .scratch_bytes = Workspace{*this, Scratch<Space::host>{}}.bytes,
-            .exact = false};
+    return {
+        .payload_bytes = groups_.words_offset() + 4 * n, .scratch_bytes = planned<Workspace>(*this), .exact = false};
   }
 
   /// The first step, from empty state and without second moments.
@@ -234,11 +233,9 @@ class VgcCodec final : public Codec<Space::host> {
   struct Workspace {
     Workspace(const VgcCodec& codec, Scratch<Space::host> scratch)
         : marks{scratch.take<std::uint32_t>(codec.mark_words_)},
-          results{scratch.take<PieceResult>(codec.pieces_.size())},
-          bytes{scratch.bytes()} {}
+          results{scratch.take<PieceResult>(codec.pieces_.size())} {}
     HostView<std::uint32_t> marks;  ///< a bit for each element, set for the chosen ones
     HostView<PieceResult> results;
-    std::size_t bytes;
   };
 
   template <bool Hybrid>
@@ -312,30 +309,17 @@ class VgcCodec final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "alpha",
-     .default_value = "1",
-     .min = 0.0,
-     .max = 1e6,
-     .search = "0.25|0.5|1|2|4",
-     .meaning = "an element is sent when r^2 > alpha v; the paper tries 1, 1.5 and 2"},
-    {.name = "zeta", .default_value = "0.999", .min = 0.0, .max = 1.0, .meaning = "decay of v of what is held back"},
-    {.name = "tau",
-     .default_value = "off",
-     .min = 0.0,
-     .max = 1e6,
-     .choices = "off",
-     .meaning = "Strom's threshold for the hybrid, which sends +-tau (the paper: 0.1, 0.01); off or 0 is plain VGC"},
-    {.name = "dropped",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "reset",
-     .choices = "reset|keep",
-     .meaning = "an element that is chosen but too small for 3 bits of exponent: r and v become 0, or r stays and v "
-                "decays"},
-    {.name = "largest",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "emitted",
-     .choices = "emitted|all",
-     .meaning = "whose largest |r| sets the exponent of a tensor: of the chosen elements or of all"}};
+    real_param("alpha", "1", {0.0, 1e6}, "an element is sent when r^2 > alpha v; the paper tries 1, 1.5 and 2")
+        .searched("0.25|0.5|1|2|4"),
+    real_param("zeta", "0.999", {0.0, 1.0}, "decay of v of what is held back"),
+    real_param("tau", "off", {0.0, 1e6},
+               "Strom's threshold for the hybrid, which sends +-tau (the paper: 0.1, 0.01); off or 0 is plain VGC")
+        .or_words("off"),
+    choice_param(
+        "dropped", "reset", "reset|keep",
+        "an element that is chosen but too small for 3 bits of exponent: r and v become 0, or r stays and v decays"),
+    choice_param("largest", "emitted", "emitted|all",
+                 "whose largest |r| sets the exponent of a tensor: of the chosen elements or of all")};
 
 }  // namespace
 

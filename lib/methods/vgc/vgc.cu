@@ -55,15 +55,13 @@ struct Workspace {
         starts{scratch.take<std::uint64_t>(groups + 2).data()},
         scan{scratch.take_bytes(scan_bytes<std::uint64_t>(tiles + 1))},
         r{scratch.take<float>(elements)},
-        v{scratch.take<float>(elements)},
-        bytes{scratch.bytes()} {}
+        v{scratch.take<float>(elements)} {}
   std::uint32_t* largest;  ///< bit pattern of the largest |r| of each group
   std::uint32_t* words;    ///< the chosen elements of a tile and later their words, kTile places
   std::uint64_t* before;   ///< how many a tile has, later words in the tiles before this one
   std::uint64_t* starts;   ///< decoding: words in the groups before this one, their total, and 1 for a valid payload
   View<std::byte, Space::cuda> scan;
   View<float, Space::cuda> r, v;  ///< for a step whose state is not kept
-  std::size_t bytes;
 };
 
 struct Step {
@@ -294,7 +292,9 @@ class CudaVgc final : public GpuCodec {
     expects(n == elements_, "codec vgc: made for another layout");
     tiles_.make();
     tile_groups_.make();
-    return {.payload_bytes = payload_bound(), .scratch_bytes = workspace({}).bytes, .exact = false};
+    std::size_t bytes = 0;
+    static_cast<void>(workspace(Planning{&bytes}));
+    return {.payload_bytes = payload_bound(), .scratch_bytes = bytes, .exact = false};
   }
 
   /// The first step, from empty state and without second moments.

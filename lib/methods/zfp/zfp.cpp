@@ -264,24 +264,11 @@ class Zfp final : public Codec<Space::host> {
 };
 
 constexpr ParamInfo kParams[] = {
-    {.name = "mode",
-     .kind = ParamInfo::Kind::choice,
-     .default_value = "rate",
-     .choices = "rate|accuracy",
-     .meaning = "a fixed number of bits for each value, or a bound on the error"},
-    {.name = "rate",
-     .kind = ParamInfo::Kind::real,
-     .default_value = "8",
-     .min = 2.25,
-     .max = 32.0,
-     .search = "4|6|8|12|16",
-     .meaning = "bits per value with mode=rate; a block of four values is rounded to whole bits"},
-    {.name = "tolerance",
-     .kind = ParamInfo::Kind::real,
-     .default_value = "0.001",
-     .min = 1e-7,
-     .max = 1.0,
-     .meaning = "bound on the error over the largest magnitude, with mode=accuracy"}};
+    choice_param("mode", "rate", "rate|accuracy", "a fixed number of bits for each value, or a bound on the error"),
+    real_param("rate", "8", {2.25, 32.0},
+               "bits per value with mode=rate; a block of four values is rounded to whole bits")
+        .searched("4|6|8|12|16"),
+    real_param("tolerance", "0.001", {1e-7, 1.0}, "bound on the error over the largest magnitude, with mode=accuracy")};
 
 }  // namespace
 

@@ -50,7 +50,7 @@ class Zstd final : public Codec<Space::host> {
 
   [[nodiscard]] Footprint plan(std::size_t n) const override {
     return {.payload_bytes = header_bytes(n) + (blocks(n) * ZSTD_compressBound(4 * kBlock) + 3) / 4 * 4,
-            .scratch_bytes = Workspace{*this, n, Scratch<Space::host>{}}.bytes,
+            .scratch_bytes = planned<Workspace>(*this, n),
             .exact = false};
   }
 
@@ -130,7 +130,6 @@ class Zstd final : public Codec<Space::host> {
         part.context = scratch.take_bytes(codec.context_bytes(n));
       }
       frames = scratch.take_bytes(blocks(n) * frame_bytes());
-      bytes = scratch.bytes();
     }
     struct Part {
       HostView<unsigned char> planes;  ///< the sorted bytes of a block
@@ -153,13 +152,9 @@ class Zstd final : public Codec<Space::host> {
   int level_;
 };
 
-constexpr ParamInfo kParams[] = {{.name = "level",
-                                  .kind = ParamInfo::Kind::integer,
-                                  .default_value = "1",
-                                  .min = -7,
-                                  .max = 19,
-                                  .search = "-5|1|6",
-                                  .meaning = "compression level of the library; negative levels are faster"}};
+constexpr ParamInfo kParams[] = {
+    integer_param("level", "1", {-7, 19}, "compression level of the library; negative levels are faster")
+        .searched("-5|1|6")};
 
 }  // namespace
 
