@@ -165,7 +165,21 @@ def test_steps_that_none_needed():
                       [{"codec": "none", "seed": 1, "metrics": {}, "losses": losses}, {"codec": "a", "seed": 1, "metrics": {}, "losses": behind}])
     assert result.arms[1]["same_as_none"] == pytest.approx(0.85, abs=0.02)
     assert result.arms[1]["verdict"] == "undecided" and "one seed" in result.arms[1]["reason"]
-    assert result.tolerance == pytest.approx(0.02 * 3)
+    assert result.tolerance == pytest.approx(0.02 * (4 - np.mean(losses[-10:])))
+
+
+def test_steps_that_none_needed_where_batches_differ():
+    """The end of a training is where its last batches are in the mean: by the luckiest of them, none seemed to need all of its steps."""
+    steps = np.arange(1, 301)
+    slow, fast = 1.6 + 3 * (steps / 2) ** -0.6, 1.6 + 3.0 * steps ** -0.6
+    found = []
+    for seed in range(60):
+        noise = 0.04 * np.random.default_rng(seed).standard_normal((2, 300))
+        result = recorded({"codecs": ["none", "a"], "seeds": [1], "steps": 300},
+                          [{"codec": "none", "seed": 1, "metrics": {}, "losses": list(fast + noise[0])},
+                           {"codec": "a", "seed": 1, "metrics": {}, "losses": list(slow + noise[1])}])
+        found.append(result.arms[1]["same_as_none"])
+    assert np.median(found) == pytest.approx(0.5, abs=0.06)
 
 
 def test_learning_rates_are_chosen_by_the_first_seed():
@@ -185,7 +199,7 @@ def test_learning_rates_are_chosen_by_the_first_seed():
     assert {rate for codec, seed, rate in rates if seed > 1} == {1e-4 * 100}
 
 
-def test_an_interrupted_trial_goes_on(tmp_path):
+def test_an_interrupted_trial_goes_on(tmp_path, capfd):
     out = tmp_path / "trial.json"
     calls = []
 
@@ -196,7 +210,8 @@ def test_an_interrupted_trial_goes_on(tmp_path):
         return train(trial)
 
     with pytest.raises(KeyboardInterrupt):
-        attempt(["bf16"], interrupted, out=out)
+        attempt(["bf16"], interrupted, out=out, progress=True)
+    assert f"trial: interrupted in run 3: {out} has the runs that ended, and the same call begins with this one\n" in capfd.readouterr().err
     resumed = attempt(["bf16"], interrupted, out=out)
     assert calls == [("none", 1), ("bf16", 1), ("none", 2), ("none", 2), ("bf16", 2)]
     assert str(resumed) == str(attempt(["bf16"], interrupted)) and len(calls) == 9
@@ -215,11 +230,14 @@ def test_an_interrupted_trial_goes_on(tmp_path):
 
 
 def test_runs_that_cannot_be_compared_are_refused():
+    runs = []
+
     def unpaired(trial):
-        torch.seed()
+        runs.append(trial)
+        torch.manual_seed(1000 + len(runs))
         return train(trial)
 
-    with pytest.raises(gradtool.UsageError, match="the first loss of bf16 with seed 1 is .* of trial.seed alone"):
+    with pytest.raises(gradtool.UsageError, match="the first loss of bf16 with seed [12] is .* of trial.seed alone"):
         attempt(["bf16"], unpaired)
 
     def diverging(trial):

@@ -22,7 +22,7 @@ from . import _core
 from ._errors import Error, UsageError
 from ._modules import describe_tensor, inner_module
 from ._places import as_text
-from ._trial_result import TrialResult, has_no_effect, is_hopeless
+from ._trial_result import TrialResult, _end_of, has_no_effect, is_hopeless
 from ._trial_settings import BASELINE, checked_settings, of_ranks, resumed
 
 
@@ -324,10 +324,14 @@ class _Progress:
     def run(self, record: dict) -> None:
         self._run += 1
         losses = [value for value in record["losses"] if value is not None]
-        loss = f", loss {losses[-1]:.4g}" if losses else ""
+        loss = f", training loss {_end_of(losses):.4g}" if losses else ""
         why = f": {record['message']}" if record["message"] else ""
         self._write(("\r\x1b[K" if self._live else "") + self._line(record["codec"], record["seed"], record["lr_factor"], 0) +
                     f", {record['status']} after {record['steps']} steps{loss}{why}\n")
+
+    def interrupted(self, path: Optional[str]) -> None:
+        kept = "nothing is kept without out=" if path is None else f"{path} has the runs that ended, and the same call begins with this one"
+        self._write(("\r\x1b[K" if self._live else "") + f"trial: interrupted in run {self._run + 1}: {kept}\n")
 
     def _line(self, codec: str, seed: int, factor: float, ahead: int = 1) -> str:
         rate = "" if factor == 1.0 else f", learning rate times {factor:g}"
@@ -417,7 +421,11 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
                 continue
             reference = None if codec == BASELINE and factor == settings["lr_factors"][0] else result.reference(seed)
             made = Trial(codec, seed, settings["workers"], steps, factor, plan, reference)
-            record = _run(train, made, settings, result)
+            try:
+                record = _run(train, made, settings, result)
+            except KeyboardInterrupt:
+                plan.progress.interrupted(path)
+                raise
             result.add(record)
             plan.progress.run(record)
             first = result.run(codec, seed, settings["lr_factors"][0])

@@ -41,10 +41,18 @@ def _falling(losses: Any) -> np.ndarray:
     return np.repeat([total / count for total, count in blocks], [count for _, count in blocks])
 
 
-def _steps_to(reference: Any, gap: float) -> int:
-    """Steps after which the reference was where a run is now whose losses are higher by `gap`."""
-    curve = _falling(reference)
-    return len(curve) if gap <= 0 else int(np.argmax(curve <= curve[-1] + gap)) + 1
+def _end_of(losses: Any) -> float:
+    """Returns the mean of the last window. The last value of _falling() is that of the luckiest last batches."""
+    return float(np.mean(losses[-_window(len(losses)):]))
+
+
+def _steps_to(reference: Any, gap: float, end: Optional[float] = None) -> int:
+    """Steps after which the reference was where a run is now whose losses are higher by `gap` than those that the reference ends with, in
+    means over a window that lies behind. An `end` below theirs is kinder to the run."""
+    if gap <= 0:
+        return len(reference)
+    middle = int(np.argmax(_falling(reference) <= (_end_of(reference) if end is None else end) + gap))
+    return min(len(reference), middle + 1 + (_window(len(reference)) - 1) // 2)
 
 
 def _is_far_behind(losses: Any, reference: Any, share: float, window: int) -> bool:
@@ -58,7 +66,7 @@ def _is_far_behind(losses: Any, reference: Any, share: float, window: int) -> bo
     curve = _falling(reference)
     # Nine of ten steps are worse: a mean would see little where the losses of a run that diverges differ by orders of magnitude.
     return bool((last > 0).mean() >= 0.9 and last.mean() > _COUNTS * (curve[0] - curve[-1]) and last.mean() > 0.8 * before.mean()
-                and _steps_to(reference[:made], last.mean()) < share * made)
+                and _steps_to(reference[:made], last.mean(), _falling(reference[:made])[-1]) < share * made)
 
 
 def _has_learned(losses: Any) -> bool:
@@ -192,8 +200,8 @@ class TrialResult:
         """By how much an arm may be worse than none."""
         if self.settings["tolerance"] is not None:
             return self.settings["tolerance"]
-        falls = [_falling(run["losses"]) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
-        return 0.02 * float(np.mean([curve[0] - curve[-1] for curve in falls])) if falls else 0.0
+        falls = [_falling(run["losses"])[0] - _end_of(run["losses"]) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
+        return 0.02 * float(np.mean(falls)) if falls else 0.0
 
     @property
     def warning(self) -> Optional[str]:
