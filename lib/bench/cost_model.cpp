@@ -37,8 +37,11 @@ CollectiveCost cost_of_call(const CollectiveUse& use, const Network& net, double
       if (!best) return library_all_reduce(net, p, bytes);
       if (g <= 1.0) return best_all_reduce(net.link, m, bytes);
       // The g shares of bytes / g cross the machine's link together, so it carries all of the bytes.
-      const CollectiveCost shares = all_gather(net.inner, g, bytes / g) * 2.0 + best_all_reduce(net.link, m, bytes);
-      return std::min({shares, doubling(net, p, bytes), gather(net, m, g, bytes)},
+      CollectiveCost shares = all_gather(net.inner, g, bytes / g) * 2.0 + best_all_reduce(net.link, m, bytes);
+      if (shares.vectors > 0.0) shares.vectors = (2.0 * (g - 1.0) + shares.vectors) / g;
+      CollectiveCost wholes = gather(net, m, g, bytes);
+      wholes.vectors = p - 1.0;
+      return std::min({shares, doubling(net, p, bytes), wholes},
                       [](auto& a, auto& b) { return a.seconds < b.seconds; });
     }
     case CollectiveUse::Kind::all_gather:
@@ -169,9 +172,7 @@ ModelledStep model_step(std::span<const CollectiveUse> uses, const Network& netw
     const CollectiveCost cost = cost_of_call(use, group.network, group.measured, group.ranks);
     step.seconds += use.calls * cost.seconds;
     step.messages += use.calls * cost.messages;
-    const bool doubled =
-        use.kind == CollectiveUse::Kind::all_reduce && sums_by_doubling(network, use.bytes / use.calls);
-    const double wire = doubled ? cost.messages * use.bytes : wire_of(use, group.measured, group.ranks);
+    const double wire = cost.vectors > 0.0 ? cost.vectors * use.bytes : wire_of(use, group.measured, group.ranks);
     step.wire_bytes += wire;
     if (use.level == Level::inside) step.wire_inside += wire;
     if (use.level == Level::across) step.wire_across += wire;

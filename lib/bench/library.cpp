@@ -68,6 +68,12 @@ CollectiveCost nccl_ring(const Network& network, double p, double bytes) {
   return {(places.machines - 1.0) * network.link.alpha + inside + bytes / places.slowest(network).beta, p - 1.0};
 }
 
+/// Whether the library adds vectors of so many bytes by recursive doubling.
+bool sums_by_doubling(const Network& network, double bytes) {
+  if (network.library == Library::mpi) return bytes < kMpiDoubling;
+  return network.library == Library::hook && bytes <= static_cast<double>(kDoublingMost);
+}
+
 }  // namespace
 
 std::string library_text(const Network& network) {
@@ -95,11 +101,6 @@ double latencies_of_message(const Network& network) {
   return carrier == Library::gloo ? 2.0 : 1.0;
 }
 
-bool sums_by_doubling(const Network& network, double bytes) {
-  if (network.library == Library::mpi) return bytes < kMpiDoubling;
-  return network.library == Library::hook && bytes <= static_cast<double>(kDoublingMost);
-}
-
 double steps_of_doubling(double p) {
   return p <= 1.0 ? 0.0 : std::ceil(std::log2(p) - 1e-9);
 }
@@ -113,15 +114,16 @@ CollectiveCost doubling(const Network& network, double p, double bytes) {
   const double across = waits * network.link.alpha + places.on_each * bytes / network.link.beta;
   const double near = inside > 0.0 ? waits * network.inner.alpha + bytes / network.inner.beta : 0.0;
   const double folded = q < p ? 2.0 * (places.machines > 1.0 ? across : near) : 0.0;
-  return {inside * near + (std::log2(q) - inside) * across + folded, std::log2(q) + (q < p ? 1.0 : 0.0)};
+  const double messages = std::log2(q) + (q < p ? 1.0 : 0.0);
+  return {inside * near + (std::log2(q) - inside) * across + folded, messages, messages};
 }
 
 CollectiveCost best_all_reduce(const Link& link, double p, double bytes) {
   if (p <= 1.0) return {};
   const double steps = steps_of_doubling(p), whole = steps + (is_power_of_two(p) ? 0.0 : 1.0);
   const CollectiveCost halving{2.0 * steps * link.alpha + 2.0 * (p - 1.0) / p * bytes / link.beta, 2.0 * steps};
-  const CollectiveCost wholes{whole * (link.alpha + bytes / link.beta), whole};
-  const CollectiveCost gathering{steps * link.alpha + (p - 1.0) * bytes / link.beta, steps};
+  const CollectiveCost wholes{whole * (link.alpha + bytes / link.beta), whole, whole};
+  const CollectiveCost gathering{steps * link.alpha + (p - 1.0) * bytes / link.beta, steps, p - 1.0};
   return std::min({halving, wholes, gathering}, [](auto& a, auto& b) { return a.seconds < b.seconds; });
 }
 

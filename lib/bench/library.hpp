@@ -30,13 +30,14 @@ constexpr auto spellings(Library) {
 /// Sets what library_text() said. Throws Fault::data for any other text.
 void set_library(Network& network, std::string_view text);
 
-/// What one collective costs. `messages`: those that a rank sends, of the rank that sends most.
+/// What one collective costs. `messages`: those that a rank sends, of the rank that sends most. `vectors`: of an
+/// all-reduce that sends whole vectors, so many; 0: it sends shards, as a ring does.
 struct CollectiveCost {
-  double seconds = 0.0, messages = 0.0;
+  double seconds = 0.0, messages = 0.0, vectors = 0.0;
   CollectiveCost operator+(const CollectiveCost& other) const {
-    return {seconds + other.seconds, messages + other.messages};
+    return {seconds + other.seconds, messages + other.messages, vectors + other.vectors};
   }
-  CollectiveCost operator*(double times) const { return {times * seconds, times * messages}; }
+  CollectiveCost operator*(double times) const { return {times * seconds, times * messages, times * vectors}; }
 };
 
 /// Latencies that a message takes between two ranks that have just come to it. gloo's sender waits until the receiver
@@ -71,8 +72,6 @@ struct CollectiveCost {
 [[nodiscard]] CollectiveCost library_all_gather(const Network& network, double p, double part);
 [[nodiscard]] CollectiveCost library_broadcast(const Network& network, double p, double bytes);
 
-/// Whether the library adds vectors of so many bytes by recursive doubling, which sends all of them in every message.
-[[nodiscard]] bool sums_by_doubling(const Network& network, double bytes);
 /// ceil(log2 p), also where p is a fraction; 0 up to 1.
 [[nodiscard]] double steps_of_doubling(double p);
 /// Recursive doubling of the whole vector, first inside machines. Ranks beyond the largest power of two are folded in

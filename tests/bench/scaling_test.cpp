@@ -90,7 +90,8 @@ class Scaling : public testing::TestWithParam<Case> {};
 /// Modelled from 2 and from 4 ranks, against what 4 and 8 count.
 TEST_P(Scaling, BytesOfMoreRanksAreWhatMoreRanksSend) {
   const CodecSpec spec = parse_codec(GetParam().codec);
-  const Network network = Network::parse("1gbe");
+  Network network = Network::parse("1gbe");
+  network.library = Library::gloo;  // its all-reduces are rings, as those of these ranks are
   std::vector<Sent> counted;
   for (const int ranks : {2, 4, 8}) counted.push_back(replay(spec, GetParam().scheme, ranks));
   for (const std::size_t from : {0, 1}) {
