@@ -238,6 +238,14 @@ std::vector<ResultColumn> make_columns() {
   c.add("samples", "steps timed", [](Row r) { return r.samples.empty() ? Cell{} : to_cell(r.samples.size()); });
   c.add("iteration_ms", "milliseconds of a modelled iteration: computation, codec and communication",
         [](Row r) { return from(r.iteration, [](auto& i) { return i.seconds * 1e3; }); });
+  const auto add_end = [&c](const char* name, const char* end, std::optional<double> ResultRow::Iteration::*seconds) {
+    c.add(name, fmt::format("{} end of the 95 % interval of iteration_ms, by the noise of encoding and decoding", end),
+          [seconds](Row r) {
+            return r.iteration && *r.iteration.*seconds ? Cell{*(*r.iteration.*seconds) * 1e3} : Cell{};
+          });
+  };
+  add_end("iteration_low_ms", "lower", &ResultRow::Iteration::low);
+  add_end("iteration_high_ms", "upper", &ResultRow::Iteration::high);
   c.add("encode_gb_s", "4 x elements / encode time, 1e9 bytes a second: codecs read float32", &ResultRow::encode_gb_s);
   c.add("decode_gb_s", "4 x elements / decode time", &ResultRow::decode_gb_s);
   c.add("algbw_gb_s", "raw_bytes / total time", &ResultRow::algbw_gb_s);

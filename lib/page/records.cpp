@@ -229,6 +229,12 @@ ResultRow result_row(const RowReader& cells) {
                      .backward = {.share = cells.number("backward_share").value_or(kBackwardShare),
                                   .captured = cells.text("readiness") == "captured"},
                      .seconds = *ms * 1e-3};
+    const auto end = [&](const char* column) -> std::optional<double> {
+      const auto milliseconds = cells.number(column);
+      return milliseconds ? std::optional{*milliseconds * 1e-3} : std::nullopt;
+    };
+    row.iteration->low = end("iteration_low_ms");
+    row.iteration->high = end("iteration_high_ms");
   }
   if (const auto payload = cells.number("payload_bytes"), wire = cells.number("wire_bytes_per_rank");
       payload && wire && std::isfinite(*payload) && std::isfinite(*wire)) {

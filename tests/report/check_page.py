@@ -195,6 +195,20 @@ def check_sentences(folder, page):
         assert plain(paragraph) in terminal, paragraph
 
 
+def check_iterations(folder):
+    """The record says of iterations what the bench had, their intervals too, so that the same answer can be given from it."""
+    def plain(text):
+        return re.sub(r"\s+", " ", text)
+
+    done = sample_records.run(GRADTOOL, "bench", SAMPLE, "--codec", "bf16,int8,qsgd", "--network", "1gbe", "--nodes", "8", "--compute-ms", "3",
+                              "--advise", "--json", folder / "iterations.json")
+    rows = [row for row in json.loads((folder / "iterations.json").read_text())["rows"] if row["time_source"] == "modelled" and row["codec"] != "noop"]
+    assert rows and all(row["iteration_low_ms"] <= row["iteration_ms"] <= row["iteration_high_ms"] for row in rows), rows
+    said = plain(sample_records.run(GRADTOOL, "report", folder / "iterations.json", "--format", "text").stdout)
+    answer = plain(done.stdout[done.stdout.index("With codecs on"):]).split(" Again: ")[0].split(" Why not ")[0]
+    assert answer in said, (answer, said)
+
+
 def check_model(folder, page):
     """Checks that the page's own model gives the bench's figures: the same networks again, and a point of the break-even line."""
     again = report(folder, folder / "bench.json", "--network", "1gbe", "--network", "10gbe", "--network", "100gbe", "--nodes", "8,32")
@@ -412,6 +426,7 @@ with tempfile.TemporaryDirectory() as name:
     page = report(folder, records)
     compared = check_numbers(records, page)
     check_sentences(records, page)
+    check_iterations(records)
     check_model(records, page)
     check_form(records, page)
     check_own_network(records)
