@@ -20,8 +20,6 @@
 namespace gradtool {
 namespace {
 
-// A smaller gain is not worth an error, because neither the model nor the measured times are that exact.
-constexpr double kWorthwhile = 1.05;
 // Errors that differ by less are alike: other seeds, or other steps, move them as much.
 constexpr double kAlike = 1.1;
 
@@ -118,11 +116,19 @@ class Advice {
     const auto by_time = [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); };
     for (auto* rows : {&fit_, &untrained_, &lost_, &wrong_, &unreached_})
       std::stable_sort(rows->begin(), rows->end(), by_time);
-    if (none_ != nullptr) choose();
+    if (none_ != nullptr) {
+      const auto longer = std::stable_partition(fit_.begin(), fit_.end(), [this](auto* row) {
+        return steps_kept(*row) == 1.0 || gain_to_loss(*row) >= kWorthwhile;
+      });
+      longer_.assign(longer, fit_.end());
+      fit_.erase(longer, fit_.end());
+      choose();
+    }
     leave_first_of_each(fit_, {});
     leave_first_of_each(rivals_, {fit_.begin(), fit_.empty() ? fit_.end() : fit_.begin() + 1});
     leave_first_of_each(untrained_, {});
     leave_first_of_each(lost_, {});
+    leave_first_of_each(longer_, {});
     // A way within the limit does not explain why a faster one of the same method is left out.
     const auto hidden = [this](const ResultRow* row) {
       return std::any_of(fit_.begin(), fit_.end(), [row](const ResultRow* other) {
@@ -158,6 +164,13 @@ class Advice {
     return fit_.empty() || gain_interval(*fit_.front(), *none_).low < kWorthwhile ? nullptr : fit_.front();
   }
 
+  /// Of the steps, those after which uncompressed training is where this row's codec ends, by the user's own trial.
+  [[nodiscard]] double steps_kept(const ResultRow& row) const {
+    return acceptance_.trials ? acceptance_.trials->share_of_steps(row) : 1.0;
+  }
+  /// The gain until both have the same loss.
+  [[nodiscard]] double gain_to_loss(const ResultRow& row) const { return gain(judged_seconds(row)) * steps_kept(row); }
+
   /// The answer of the ways in one level, for who cannot send in two. Sets `found` where a codec is to be taken.
   [[nodiscard]] std::string in_one_level(const ResultRow*& found) const {
     ModelledGroup flat = group_;
@@ -172,16 +185,18 @@ class Advice {
                        found == nullptr ? "" : fmt::format(", {:.2f} times faster", gain(judged_seconds(*found))));
   }
 
-  /// Among those that surely gain, and that the fastest does not beat by its noise and by 5 %, which would be worth an
-  /// error, puts the one with the least error first; of those that err alike, or no more than a cast, the simplest.
+  /// Among those that surely gain, and that no other beats by the noise of both and the fastest by 5 %, which would be
+  /// worth an error, puts the one with the least error first; of those that err alike, or no more than a cast, the
+  /// simplest. The fastest alone may be a row whose times say nothing.
   void choose() {
     if (fit_.empty()) return;
-    const Interval best = judged_interval(*fit_.front());
+    double surely = std::numeric_limits<double>::infinity();  // seconds that one of them takes at most
+    for (const ResultRow* row : fit_) surely = std::min(surely, judged_interval(*row).high);
     const auto worthwhile = [this](const ResultRow* row) { return gain_interval(*row, *none_).low >= kWorthwhile; };
     std::vector<const ResultRow*> alike;
     for (const ResultRow* row : fit_) {
       const bool near = judged_seconds(*row) < kWorthwhile * judged_seconds(*fit_.front());
-      if (near || judged_interval(*row).low < best.high) alike.push_back(row);
+      if (near || judged_interval(*row).low < surely) alike.push_back(row);
     }
     // Where none surely gains, the fastest stands for all: a slower one could turn an open question into a no.
     alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
@@ -272,6 +287,8 @@ class Advice {
     const auto own = own_verdict(best, acceptance_);
     const bool trained = own == OwnTrial::Verdict::learns;
     if (own) text += sentence((trained ? "trained: " : "") + acceptance_.trials->words_of(best));
+    if (own && steps_kept(best) < 1.0)
+      text += fmt::format("To the loss that it ended with it is {:.2f} times faster. ", gain_to_loss(best));
     if (!trained) text += sentence(ground_of(best));
     if (best.codec.given.empty() && !best.codec.params.text().empty())
       text += fmt::format("Its parameters: {}. ", best.codec.params.text());
@@ -334,6 +351,12 @@ class Advice {
     for (const ResultRow* row : lost_)
       lost.push_back(fmt::format("{} ({})", name_of_row(*row), acceptance_.trials->difference_of(*row)));
     line("lost in the trial", lost);
+    std::vector<std::string> longer;
+    for (const ResultRow* row : longer_) {
+      longer.push_back(fmt::format("{} ({:.2f} times faster a step, and uncompressed needs {:.0f} % of the steps)",
+                                   name_of_row(*row), gain(judged_seconds(*row)), 100.0 * steps_kept(*row)));
+    }
+    line("learned in the trial, but would gain less than 5 % to the same loss", longer);
     line("error too large", names_of(wrong_));
     line("not judged, because not at work (the table's remarks say why)", names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
@@ -482,6 +505,7 @@ class Advice {
   const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
   std::vector<const ResultRow*> fit_, wrong_, unreached_, other_results_;
   std::vector<const ResultRow*> lost_;       ///< in the user's own trial
+  std::vector<const ResultRow*> longer_;     ///< learned there, and need more steps than their time saves
   std::vector<const ResultRow*> untrained_;  ///< would fit, but trainings have not shown their errors harmless
   std::vector<const ResultRow*> rivals_;  ///< of fit_, those that noise does not let be told apart from the chosen one
 };

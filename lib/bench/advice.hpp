@@ -13,6 +13,8 @@ namespace gradtool {
 
 /// Times that may be off by more percent are marked as noisy: a break-even that rests on them moves as much.
 constexpr double kNoisyPercent = 20.0;
+/// A smaller gain is not worth an error, because neither the model nor the measured times are that exact.
+constexpr double kWorthwhile = 1.05;
 
 /// The modelled rows of one network with one number of ranks.
 struct ModelledGroup {

@@ -333,6 +333,16 @@ std::optional<OwnTrial::Verdict> OwnTrials::verdict_of(const ResultRow& row) con
   return found;
 }
 
+double OwnTrials::share_of_steps(const ResultRow& row) const {
+  double least = 1.0;
+  for (const OwnTrial& trial : trials) {
+    const auto* arm = trial.arm_of(row);
+    if (arm != nullptr && arm->verdict == OwnTrial::Verdict::learns && arm->low && *arm->low > 0.0)
+      least = std::min(least, arm->same_as_none.value_or(1.0));
+  }
+  return least;
+}
+
 std::string OwnTrials::words_of(const ResultRow& row) const {
   const auto verdict = verdict_of(row);
   std::vector<std::string> said;

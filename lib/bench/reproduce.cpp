@@ -129,8 +129,8 @@ std::string hook_remarks(const ResultRow& row, const ResultRow& none) {
   const std::string_view under = name_of(hooked.network->under_hook);
   text += fmt::format(
       "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not {:.2f} times "
-      "(--library hook).",
-      under, there, modelled);
+      "(--library hook){}.",
+      under, there, modelled, there < kWorthwhile ? ": through it, stay uncompressed" : "");
   if ((name == "bf16" || name == "fp16") && takes_own_scheme(row))
     text += fmt::format(" PyTorch's own {}_compress_hook leaves the sum to {}, as --library {} models it.", name, under,
                         under);

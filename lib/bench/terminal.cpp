@@ -367,7 +367,8 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     inks.emplace_back();
   };
   bool any_open = false;
-  std::string inside;  // machines, in two levels
+  std::string inside;              // machines, in two levels
+  std::vector<std::string> gated;  // rows that send much uncompressed
   const ResultRow* before = nullptr;
   for (const ResultRow* row : lines) {
     const bool first_of_cut = before == nullptr || before->granularity != row->granularity;
@@ -390,6 +391,9 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
     if (const std::size_t way = name.find(" by "); way != std::string::npos) name.erase(way, 3);
     name = without_levels(name);
     if (row->inner) inside = row->inner->name() == "none" ? "uncompressed" : "by " + std::string{row->inner->name()};
+    constexpr double kMuch = 0.05;
+    if (!elsewhere && judged->gated_share > kMuch)
+      gated.push_back(fmt::format("{} {:.0f} %", name, 100.0 * judged->gated_share));
     cells.push_back({is_taken && style == Style::markdown ? fmt::format("**{}**", name) : name,
                      baseline ? "" : shown(ratio_of_codec(*row, all_rows), "{:.4g}"),
                      judged->bytes && !row->received() && !elsewhere ? human_bytes(judged->bytes->wire_per_rank) : "-",
@@ -414,12 +418,15 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
              fmt::format(
                  "ratio: {} bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, of {}, "
                  "relative; accum: of the sum over steps. enc, dec: GB/s of fp32 bytes, one rank at a time on {} "
-                 "thread{}. pays: on links below so many Gbit/s, for {}{}. +-%: noise of enc + dec{}.{}",
+                 "thread{}. pays: on links below so many Gbit/s, for {}{}. +-%: noise of enc + dec{}.{}{}",
                  baseline_words(lines), where, result_words(lines.empty() ? Collective::all_reduce : lines.front()->op),
                  lines.empty() ? 1 : lines.front()->threads, lines.empty() || lines.front()->threads == 1 ? "" : "s",
                  where, any_open ? " (! known to no better than 20 %)" : "",
                  any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : "",
-                 inside.empty() ? "" : fmt::format(" 2L: in two levels, {} inside machines.", inside)),
+                 inside.empty() ? "" : fmt::format(" 2L: in two levels, {} inside machines.", inside),
+                 gated.empty() ? ""
+                               : fmt::format(" Sent uncompressed, in units below a gate: {} of the raw bytes.",
+                                             joined(gated, ", "))),
              style) +
          remarks.text(style);
 }
