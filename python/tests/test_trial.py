@@ -245,8 +245,20 @@ def test_runs_that_cannot_be_compared_are_refused():
         for step in trial:
             trial.step(model, optimizer, (F.cross_entropy(model(x), y) for x, y in batches(trial.seed, step, trial.workers)))
 
-    with pytest.raises(gradtool.UsageError, match="the training has diverged without a codec"):
+    with pytest.raises(gradtool.UsageError, match="the training has diverged without a codec after .* with seed 1"):
         attempt(["bf16"], diverging)
+
+    def seedless(trial):
+        torch.manual_seed(0)
+        model, optimizer = make()
+        for step in trial:
+            trial.step(model, optimizer, (F.cross_entropy(model(x), y) for x, y in batches(7, step, trial.workers)))
+
+    with pytest.raises(gradtool.UsageError, match="same with seed 2 as with seed 1, so that several seeds say no more than one"):
+        attempt(["bf16"], seedless)
+    assert attempt(["bf16"], seedless, seeds=1).arms[1]["worse_by"] is not None
+    with pytest.raises(gradtool.UsageError, match="returned 'loss' with one of the seeds 1 and 2 and not with the other"):
+        attempt(["bf16"], lambda trial: (train(trial), {"loss": 1.0} if trial.seed == 1 else None)[1])
 
 
 def loop(body):

@@ -472,16 +472,28 @@ def _run(train: Callable, made: Trial, settings: dict, result: TrialResult) -> d
     record = made._record(metrics, message)
     judge = settings["judge"]
     if made._reference is None:
-        _expect_reference(record, judge)
+        _expect_reference(record, judge, result)
     elif record["status"] == "finished" and judge not in metrics and result.judges_returned():
         record.update(status="failed", message=f"train() returned no '{judge}'")
     return record
 
 
-def _expect_reference(record: dict, judge: str) -> None:
-    """Refuses a first run without a codec that nothing can be compared with."""
+def _expect_reference(record: dict, judge: str, result: TrialResult) -> None:
+    """Refuses a run without a codec that nothing can be compared with."""
     if record["status"] != "finished":
-        raise UsageError(f"the training has {record['status']} without a codec after {record['steps']} steps; nothing can be compared with it")
+        rate = "" if record["lr_factor"] == 1.0 else f" and learning rates times {record['lr_factor']:g}"
+        raise UsageError(f"the training has {record['status']} without a codec after {record['steps']} steps with seed {record['seed']}{rate}; "
+                         f"nothing can be compared with it")
+    for other in result.runs:
+        if other["codec"] != BASELINE or other["seed"] == record["seed"] or other["lr_factor"] != record["lr_factor"]:
+            continue
+        if (judge in other["metrics"]) != (judge in record["metrics"]):
+            raise UsageError(f"train() returned {judge!r} with one of the seeds {other['seed']} and {record['seed']} and not with the other; "
+                             f"valid is with all or with none")
+        if other["losses"] == record["losses"]:
+            raise UsageError(f"the losses without a codec are the same with seed {record['seed']} as with seed {other['seed']}, so that several "
+                             f"seeds say no more than one; train() must make its weights and the order of its data of trial.seed, or valid is "
+                             f"one seed")
     if judge != "loss" and judge not in record["metrics"]:
         raise UsageError(f"train() returned no '{judge}', which judge= names; it returned {sorted(record['metrics']) or 'nothing'}. A train "
                          f"with a loop of its own leaves it when trial.done is true")
