@@ -116,6 +116,10 @@ class Advice {
     const auto by_time = [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); };
     for (auto* rows : {&fit_, &untrained_, &lost_, &wrong_, &unreached_})
       std::stable_sort(rows->begin(), rows->end(), by_time);
+    all_zero_ = none_ != nullptr && none_->errors && none_->errors->elements > 0 && none_->errors->xx == 0.0;
+    if (all_zero_) {
+      for (auto* rows : {&fit_, &untrained_, &wrong_}) rows->clear();
+    }
     if (none_ != nullptr) {
       const auto longer = std::stable_partition(fit_.begin(), fit_.end(), [this](auto* row) {
         return steps_kept(*row) == 1.0 || gain_to_loss(*row) >= kWorthwhile;
@@ -145,7 +149,8 @@ class Advice {
 
   [[nodiscard]] NetworkAdvice whole() const {
     const ResultRow* one_level = nullptr;
-    std::string why = reasons() + (taken() != nullptr && taken()->inner ? in_one_level(one_level) : std::string{});
+    std::string why =
+        left_out() + reasons() + (taken() != nullptr && taken()->inner ? in_one_level(one_level) : std::string{});
     why.erase(why.find_last_not_of(' ') + 1);
     return {.group = group_,
             .none = none_,
@@ -225,13 +230,27 @@ class Advice {
     return "take " + name;
   }
 
+  /// A sentence where the answer is for a model without some of its tensors.
+  [[nodiscard]] std::string left_out() const {
+    const std::string& message = none_->message;
+    const std::size_t at = message.find(kTensorsLeftOut);
+    if (at == std::string::npos) return "";
+    const std::size_t separator = message.rfind("; ", at), begin = separator == std::string::npos ? 0 : separator + 2;
+    return sentence(fmt::format("{}: the answer is for a model without them",
+                                message.substr(begin, message.find(')', at) + 1 - begin)));
+  }
+
   /// Why, as whole sentences.
   [[nodiscard]] std::string reasons() const {
     if (fit_.empty()) {
+      const bool judged = !(wrong_.empty() && lost_.empty() && longer_.empty());
       const std::string none =
-          untrained_.empty() ? fmt::format("No codec here{} has an error of at most {:g}. ",
-                                           lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
-                             : "No codec here has errors that trainings have shown to be harmless. ";
+          all_zero_                       ? "All captured gradients are zero, which tells nothing of a codec. "
+          : untrained_.empty() && !judged ? "No codec here was judged. "
+          : untrained_.empty()
+              ? fmt::format("No codec here{} has an error of at most {:g}. ",
+                            lost_.empty() ? "" : " that has not lost in the trial", acceptance_.max_nmse)
+              : "No codec here has errors that trainings have shown to be harmless. ";
       return none + needs_trial() + hopeless() + exposed();
     }
     const ResultRow& best = *fit_.front();
@@ -504,6 +523,7 @@ class Advice {
   bool several_cuts_;
   const ResultRow *none_ = nullptr, *noop_ = nullptr;  ///< the fastest of them
   std::vector<const ResultRow*> fit_, wrong_, unreached_, other_results_;
+  bool all_zero_ = false;                    ///< what was replayed, so that no error says anything
   std::vector<const ResultRow*> lost_;       ///< in the user's own trial
   std::vector<const ResultRow*> longer_;     ///< learned there, and need more steps than their time saves
   std::vector<const ResultRow*> untrained_;  ///< would fit, but trainings have not shown their errors harmless

@@ -201,8 +201,11 @@ class Opening {
     cut.units = make_units(source.tensors(), cut.selection.tensors, granularity, in_.reduced_in);
     for (const auto& unit : cut.units) cut.elements += unit.elements;
     if (!cut.selection.skipped.empty()) {
-      cut.remark = fmt::format("{} of {} tensors left out: not finite", cut.selection.skipped.size(),
-                               cut.selection.skipped.size() + cut.selection.tensors.size());
+      std::uint64_t all = cut.elements;
+      for (const auto& bad : cut.selection.skipped) all += source.tensors()[bad.tensor].elements;
+      cut.remark = fmt::format("{} of {} {} ({:.3g} % of the elements)", cut.selection.skipped.size(),
+                               cut.selection.skipped.size() + cut.selection.tensors.size(), kTensorsLeftOut,
+                               100.0 * static_cast<double>(all - cut.elements) / static_cast<double>(all));
     }
     if (in_.device.across_processes && in_.ranks == 1 && source.workers() > 1)
       cut.remark = joined(cut.remark, fmt::format("one process: mpirun -n {} replays all workers", source.workers()));

@@ -64,8 +64,9 @@ std::pair<double, std::string> split_unit(std::string_view text) {
 double seconds_in(const std::string& network, std::string_view text) {
   const auto [value, unit] = split_unit(text);
   const double scale = unit == "ns" ? 1e-9 : unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : unit == "s" ? 1.0 : 0.0;
-  if (!(value >= 0.0) || !std::isfinite(value) || scale == 0.0)
-    bad(network, fmt::format("'{}' is no latency, such as 5us or 0.2ms", text));
+  constexpr double kMost = 1e3;  // seconds, as in a file that probe wrote
+  if (!(value >= 0.0 && value * scale <= kMost) || scale == 0.0)
+    bad(network, fmt::format("'{}' is no latency from 0 to 1000 s, such as 5us or 0.2ms", text));
   return value * scale;
 }
 
@@ -76,8 +77,11 @@ double bytes_per_second_in(const std::string& network, std::string_view text) {
                        : unit == "Mbps" ? 1e6 / 8.0
                        : unit == "Gbps" ? 1e9 / 8.0
                                         : 0.0;
-  if (!(value > 0.0) || !std::isfinite(value) || scale == 0.0)
-    bad(network, fmt::format("'{}' is no rate, such as 12.5GBps (bytes) or 100Gbps (bits)", text));
+  constexpr double kLeast = 1.0, kMost = 1e18;  // bytes a second
+  if (!(value * scale >= kLeast && value * scale <= kMost) || scale == 0.0)
+    bad(network,
+        fmt::format("'{}' is no rate from 1 byte a second to 1e9 GB/s, such as 12.5GBps (bytes) or 100Gbps (bits)",
+                    text));
   return value * scale;
 }
 

@@ -15,6 +15,7 @@
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
@@ -419,6 +420,17 @@ void OwnTrials::expect_same_model(const std::string& capture, std::uint64_t elem
   }
 }
 
+namespace {
+
+/// What a file says must not move a terminal's cursor.
+OwnTrial as_printable(OwnTrial trial) {
+  for (std::string* text : {&trial.model, &trial.judge, &trial.scheme, &trial.warning}) *text = printable(*text);
+  for (OwnTrial::Arm& arm : trial.arms) arm.codec = printable(arm.codec), arm.reason = printable(arm.reason);
+  return trial;
+}
+
+}  // namespace
+
 OwnTrial read_own_trial(const std::string& path) {
   std::error_code ignored;
   const std::string file =
@@ -426,8 +438,8 @@ OwnTrial read_own_trial(const std::string& path) {
   const Json json = parse_json(read_file(file, kMostTrialBytes));
   const auto format = json.is_object() ? json.find("format") : json.end();
   try {
-    if (format != json.end() && *format == "gradtool.trial") return read_trial(json, file);
-    if (format != json.end() && *format == "gradtool.train") return read_training(json, file);
+    if (format != json.end() && *format == "gradtool.trial") return as_printable(read_trial(json, file));
+    if (format != json.end() && *format == "gradtool.train") return as_printable(read_training(json, file));
   } catch (const Json::exception&) {
     throw Error{Fault::data,
                 fmt::format("{} is no record of a trial; valid is what gradtool.trial or gradtool train wrote", file)};

@@ -39,6 +39,8 @@ enum class CodecTimes : std::uint8_t {
   record,    ///< another machine's run (--codec-speed FILE)
   floor,     ///< what its memory needs at least (--codec-speed floor:3000)
 };
+/// Behind how many of how many, in the message of rows that lack tensors with NaN or infinity.
+inline constexpr std::string_view kTensorsLeftOut = "tensors left out: not finite";
 constexpr auto spellings(CodecTimes) {
   return words("measured", "record", "floor");
 }

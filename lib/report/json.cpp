@@ -56,7 +56,7 @@ nlohmann::ordered_json to_json(const Cell& cell) {
     nlohmann::ordered_json operator()(std::monostate) const { return nullptr; }
     nlohmann::ordered_json operator()(double value) const {
       if (std::isfinite(value)) return value;
-      return fmt::format("{}", value);
+      return std::isnan(value) ? "nan" : fmt::format("{}", value);  // the sign of NaN says nothing
     }
     nlohmann::ordered_json operator()(bool value) const { return value; }
     nlohmann::ordered_json operator()(std::int64_t value) const { return value; }

@@ -205,6 +205,30 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
 }
 
 // Codecs that learn may need more steps than they save time.
+TEST_F(Advice, SaysFirstThatTensorsAreLeftOut) {
+  add({.codec = "fp16", .ms = 60.0, .error = 0.001});
+  rows_[0].message =
+      "replayed: weights; 1 of 2 tensors left out: not finite (99.9 % of the elements); errors as measured";
+  EXPECT_TRUE(says(advice(),
+                   "take fp16. 1 of 2 tensors left out: not finite (99.9 % of the elements): the answer is for "
+                   "a model without them. With fp16"))
+      << advice();
+}
+
+TEST_F(Advice, JudgesNothingByGradientsThatAreZero) {
+  add({.codec = "fp16", .ms = 60.0}).errors = ErrorSums{.elements = 9};
+  rows_[0].errors = ErrorSums{.elements = 9};
+  EXPECT_TRUE(says(advice(),
+                   "8 ranks: stay uncompressed. All captured gradients are zero, which tells nothing of a "
+                   "codec."))
+      << advice();
+}
+
+TEST_F(Advice, SaysWhereNoCodecWasJudged) {
+  add({.codec = "gradiveq", .ms = 60.0}).reached = false;
+  EXPECT_TRUE(says(advice(), "stay uncompressed. No codec here was judged.")) << advice();
+}
+
 TEST_F(Advice, TakesNothingThatIsSlowerToTheSameLoss) {
   add({.codec = "fp16", .ms = 90.0, .error = 0.001});
   add({.codec = "qsgd:bits=4", .ms = 80.0, .error = 0.05});
