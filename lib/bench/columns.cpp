@@ -1,4 +1,6 @@
 // The table of columns, and the formulas of those that follow from others.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

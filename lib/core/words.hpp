@@ -29,9 +29,9 @@ template <Spelled E>
 /// Empty for a word that is none of these.
 template <Spelled E>
 [[nodiscard]] constexpr std::optional<E> named(std::string_view word) {
-  constexpr auto all = spellings(E{});
-  const auto found = std::find(all.begin(), all.end(), word);
-  return found == all.end() ? std::nullopt : std::optional{static_cast<E>(found - all.begin())};
+  constexpr auto kAll = spellings(E{});
+  const auto found = std::find(kAll.begin(), kAll.end(), word);
+  return found == kAll.end() ? std::nullopt : std::optional{static_cast<E>(found - kAll.begin())};
 }
 
 }  // namespace gradtool

@@ -17,10 +17,10 @@ constexpr auto spellings(Fruit) {
 
 template <class E>
 void expect_words(E last) {
-  constexpr auto all = spellings(E{});
-  EXPECT_EQ(all.size(), static_cast<std::size_t>(last) + 1) << "a value without a word, or a word without a value";
-  EXPECT_EQ(std::set(all.begin(), all.end()).size(), all.size());
-  for (const auto word : all) EXPECT_EQ(name_of(named<E>(word).value()), word);
+  constexpr auto kAll = spellings(E{});
+  EXPECT_EQ(kAll.size(), static_cast<std::size_t>(last) + 1) << "a value without a word, or a word without a value";
+  EXPECT_EQ(std::set(kAll.begin(), kAll.end()).size(), kAll.size());
+  for (const auto word : kAll) EXPECT_EQ(name_of(named<E>(word).value()), word);
   EXPECT_FALSE(named<E>("no such word"));
   EXPECT_FALSE(named<E>(""));
 }
