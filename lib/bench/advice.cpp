@@ -169,7 +169,7 @@ class Advice {
     return fit_.empty() || gain_interval(*fit_.front(), *none_).low < kWorthwhile ? nullptr : fit_.front();
   }
 
-  /// Of the steps, those after which uncompressed training is where this row's codec ends, by the user's own trial.
+  /// The share of the steps after which uncompressed training is where this row's codec ends, by the user's own trial.
   [[nodiscard]] double steps_kept(const ResultRow& row) const {
     return acceptance_.trials ? acceptance_.trials->share_of_steps(row) : 1.0;
   }
@@ -307,7 +307,7 @@ class Advice {
     const bool trained = own == OwnTrial::Verdict::learns;
     if (own) text += sentence((trained ? "trained: " : "") + acceptance_.trials->words_of(best));
     if (own && steps_kept(best) < 1.0)
-      text += fmt::format("To the loss that it ended with it is {:.2f} times faster. ", gain_to_loss(best));
+      text += fmt::format("It comes to that loss {:.2f} times as fast. ", gain_to_loss(best));
     if (!trained) text += sentence(ground_of(best));
     if (best.codec.given.empty() && !best.codec.params.text().empty())
       text += fmt::format("Its parameters: {}. ", best.codec.params.text());

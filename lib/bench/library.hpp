@@ -30,7 +30,7 @@ constexpr auto spellings(Library) {
 /// Sets what library_text() said. Throws Fault::data for any other text.
 void set_library(Network& network, std::string_view text);
 
-/// What one collective costs. `messages`: those that a rank sends, of the rank that sends most. `vectors`: of an
+/// The cost of one collective. `messages`: those that a rank sends, of the rank that sends most. `vectors`: of an
 /// all-reduce that sends whole vectors, so many; 0: it sends shards, as a ring does.
 struct CollectiveCost {
   double seconds = 0.0, messages = 0.0, vectors = 0.0;

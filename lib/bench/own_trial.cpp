@@ -422,7 +422,7 @@ void OwnTrials::expect_same_model(const std::string& capture, std::uint64_t elem
 
 namespace {
 
-/// What a file says must not move a terminal's cursor.
+/// Texts of a file must not move a terminal's cursor.
 OwnTrial as_printable(OwnTrial trial) {
   for (std::string* text : {&trial.model, &trial.judge, &trial.scheme, &trial.warning}) *text = printable(*text);
   for (OwnTrial::Arm& arm : trial.arms) arm.codec = printable(arm.codec), arm.reason = printable(arm.reason);

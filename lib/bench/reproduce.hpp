@@ -24,7 +24,7 @@ struct InPyTorch {
   std::string call;     ///< `gradtool.ddp_hook("int8", scheme="alltoall")`; empty: it is no all-reduce in one level
   std::string remarks;  ///< see hook_remarks()
 };
-/// Of advice that takes a codec.
+/// The advice takes a codec.
 [[nodiscard]] InPyTorch in_pytorch(const NetworkAdvice& advice);
 
 /// Differences between the hook's call and the modelled row: buckets of another size, and the hook's own rings, where

@@ -28,7 +28,7 @@ struct ParamInfo {
     info.search = values;
     return info;
   }
-  /// A copy, of a number, that takes these words besides numbers.
+  /// A copy for numbers that takes these words, too.
   [[nodiscard]] constexpr ParamInfo or_words(std::string_view words) const {
     ParamInfo info = *this;
     info.choices = words;

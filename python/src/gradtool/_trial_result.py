@@ -46,13 +46,9 @@ def _end_of(losses: Any) -> float:
     return float(np.mean(losses[-_window(len(losses)):]))
 
 
-def _steps_to(reference: Any, gap: float, end: Optional[float] = None) -> int:
-    """Steps after which the reference was where a run is now whose losses are higher by `gap` than those that the reference ends with, in
-    means over a window that lies behind. An `end` below theirs is kinder to the run."""
-    if gap <= 0:
-        return len(reference)
-    middle = int(np.argmax(_falling(reference) <= (_end_of(reference) if end is None else end) + gap))
-    return min(len(reference), middle + 1 + (_window(len(reference)) - 1) // 2)
+def _steps_to(reference: Any, level: float) -> int:
+    """Steps after which the reference had fallen to a loss that it ends below."""
+    return int(np.argmax(_falling(reference) <= level)) + 1
 
 
 def _is_far_behind(losses: Any, reference: Any, share: float, window: int) -> bool:
@@ -63,10 +59,10 @@ def _is_far_behind(losses: Any, reference: Any, share: float, window: int) -> bo
     made = len(losses)
     gaps = np.subtract(losses, reference[:made])
     last, before = gaps[-window:], gaps[-2 * window:-window]
-    curve = _falling(reference)
+    curve, here = _falling(reference), _falling(reference[:made])
     # Nine of ten steps are worse: a mean would see little where the losses of a run that diverges differ by orders of magnitude.
     return bool((last > 0).mean() >= 0.9 and last.mean() > _COUNTS * (curve[0] - curve[-1]) and last.mean() > 0.8 * before.mean()
-                and _steps_to(reference[:made], last.mean(), _falling(reference[:made])[-1]) < share * made)
+                and _steps_to(reference[:made], here[-1] + last.mean()) < share * made)
 
 
 def _has_learned(losses: Any) -> bool:
@@ -267,8 +263,12 @@ class TrialResult:
 
     def _progress(self, run: dict, none: dict) -> float:
         window = _window(self.settings["steps"])
-        gap = float(np.mean(run["losses"][-window:])) - float(np.mean(none["losses"][-window:]))
-        return _steps_to(none["losses"], gap) / self.settings["steps"]
+        level = float(np.mean(run["losses"][-window:]))
+        if level <= np.mean(none["losses"][-window:]):
+            return len(none["losses"]) / self.settings["steps"]
+        # The level is a mean over a window, so that none has it half a window after its losses are there.
+        steps = _steps_to(none["losses"], level) + (window - 1) // 2
+        return min(len(none["losses"]), steps) / self.settings["steps"]
 
     def _decide(self, arm: dict, worse: np.ndarray, ended: Optional[dict], reached: bool, far_behind: bool) -> None:
         if arm["codec"] == "none":
