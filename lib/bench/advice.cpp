@@ -152,12 +152,16 @@ class Advice {
     std::string why =
         left_out() + reasons() + (taken() != nullptr && taken()->inner ? in_one_level(one_level) : std::string{});
     why.erase(why.find_last_not_of(' ') + 1);
+    const InDdp ddp = taken() == nullptr ? InDdp{} : in_ddp();
+    const bool differs = ddp.none != nullptr && ddp.taken != taken();
     return {.group = group_,
             .none = none_,
             .taken = taken(),
             .in_one_level = one_level,
+            .none_in_ddp = ddp.none,
+            .in_ddp = ddp.taken,
             .after_trial = after_trial(),
-            .answer = answer(),
+            .answer = answer() + (differs ? "; in PyTorch's DDP " + ddp.answer : ""),
             .reasons = std::move(why),
             .others = others()};
   }
@@ -188,6 +192,38 @@ class Advice {
     found = advice.taken();
     return fmt::format("Where all ranks reduce in one level, as in DDP: {}{}. ", advice.answer(),
                        found == nullptr ? "" : fmt::format(", {:.2f} times faster", gain(judged_seconds(*found))));
+  }
+
+  /// The answer for who sends in PyTorch's DDP.
+  struct InDdp {
+    const ResultRow *none = nullptr, *taken = nullptr;  ///< null: it is not modelled; no codec is taken
+    std::string answer = {};
+  };
+  [[nodiscard]] InDdp in_ddp() const {
+    std::vector<const ResultRow*> sources;
+    std::vector<ResultRow> rows;
+    for (const ResultRow* row : group_.rows) {
+      if (!row->in_ddp) continue;
+      sources.push_back(row);
+      ResultRow& sent = rows.emplace_back(*row);
+      sent.units.clear();  // they are those of the other library
+      if (sent.iteration) {
+        sent.iteration->seconds = row->in_ddp->time.median;
+        sent.iteration->low = row->in_ddp->time.low;
+        sent.iteration->high = row->in_ddp->time.high;
+      } else {
+        sent.total = row->in_ddp->time;
+      }
+    }
+    ModelledGroup sent = group_;
+    sent.rows.clear();
+    for (const ResultRow& row : rows) sent.rows.push_back(&row);
+    const Advice advice{sent, acceptance_, several_cuts_};
+    if (!advice.possible()) return {};
+    const auto source = [&](const ResultRow* row) {
+      return row == nullptr ? nullptr : sources[static_cast<std::size_t>(row - rows.data())];
+    };
+    return {.none = source(advice.none_), .taken = source(advice.taken()), .answer = advice.answer()};
   }
 
   /// Among those that surely gain, and that no other beats by the noise of both and the fastest by 5 %, which would be

@@ -50,9 +50,13 @@ struct NetworkAdvice {
   const ResultRow* none = nullptr;   ///< the fastest uncompressed row, what gains are measured by; never null
   const ResultRow* taken = nullptr;  ///< the codec to take; null: none pays without a trial, or it is too close to call
   const ResultRow* in_one_level = nullptr;  ///< where `taken` works in two levels: what to take where there is one
+  const ResultRow* none_in_ddp = nullptr;   ///< uncompressed in PyTorch's DDP; null: that is not modelled
+  const ResultRow* in_ddp = nullptr;        ///< where a codec is taken: the one to take there; null: none pays
   std::vector<const ResultRow*> after_trial =
-      {};                           ///< need a trial, and would then gain on what is taken; fastest first
-  std::string answer;               ///< "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"
+      {};  ///< need a trial, and would then gain on what is taken; fastest first
+  /// "take bf16", "stay uncompressed", "bf16 or uncompressed, too close to call"; where DDP sends so that another codec
+  /// is to be taken, or none: "take int8 by alltoall; in PyTorch's DDP stay uncompressed".
+  std::string answer;
   std::string reasons;              ///< whole sentences
   std::vector<std::string> others;  ///< what runs up, and why nothing else was taken: sentences without a capital
 };

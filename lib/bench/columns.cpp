@@ -327,6 +327,20 @@ std::vector<ResultColumn> make_columns() {
   c.add("worst_window_first_step",
         "training iteration with which the window begins where the error is largest by which the row is judged",
         [](Row r) { return from(r.worst_window, [](const IterationRange& w) { return w.first; }); });
+  c.add("ddp_hook",
+        "how PyTorch's DistributedDataParallel sends a modelled all-reduce: gradtool's ddp_hook over gloo or nccl, or "
+        "PyTorch's own bf16_compress_hook or fp16_compress_hook where that is faster; of none the library alone",
+        [](Row r) { return from(r.in_ddp, [](auto& ddp) { return ddp.hook; }); });
+  c.add("ddp_ms", "milliseconds that this takes: of an iteration where it is modelled, else of a step",
+        [](Row r) { return from(r.in_ddp, [](auto& ddp) { return ddp.time.median * 1e3; }); });
+  const auto ddp_end = [](std::optional<double> PhaseSummary::*end) {
+    return [end](Row r) { return r.in_ddp && r.in_ddp->time.*end ? Cell{*(r.in_ddp->time.*end) * 1e3} : Cell{}; };
+  };
+  c.add("ddp_low_ms", "lower end of its 95 % interval, by the noise of encoding and decoding",
+        ddp_end(&PhaseSummary::low));
+  c.add("ddp_high_ms", "upper end of it", ddp_end(&PhaseSummary::high));
+  c.add("ddp_gate_bytes", "raw bytes of a bucket below which ddp_hook sends it uncompressed there; empty: none are",
+        [](Row r) { return from(r.in_ddp, [](auto& ddp) { return ddp.gate_bytes; }); });
   return c.take();
 }
 

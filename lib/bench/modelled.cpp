@@ -123,6 +123,21 @@ bool chosen_beside_one_level(const std::vector<ResultRow>& rows, std::size_t pos
          });
 }
 
+/// The modelled row with its collectives carried by the library, or by the hook over what carries them now.
+ResultRow sent_over(ResultRow row, Library library) {
+  Network& network = *row.network;
+  if (network.library == Library::gloo || network.library == Library::nccl) network.under_hook = network.library;
+  network.library = library;
+  set_modelled_times(row);
+  return row;
+}
+
+/// Median and interval of what judged_seconds() is of.
+PhaseSummary judged_time(const ResultRow& row) {
+  if (!row.iteration) return *row.total;
+  return {.median = row.iteration->seconds, .low = row.iteration->low, .high = row.iteration->high};
+}
+
 }  // namespace
 
 Network carrying(const ResultRow& row, const UnitProfile& unit, Network network) {
@@ -135,12 +150,29 @@ int counted_ranks(const ResultRow& row) {
   return row.measured_ranks / row.measured_node * row.level_node;
 }
 
-ResultRow sent_by_hook(ResultRow row) {
-  Network& network = *row.network;
-  if (network.library == Library::gloo || network.library == Library::nccl) network.under_hook = network.library;
-  network.library = Library::hook;
-  set_modelled_times(row);
-  return row;
+void set_in_ddp(std::span<ResultRow> modelled) {
+  std::vector<ResultRow*> rows;
+  std::vector<ResultRow> hooked;
+  for (ResultRow& row : modelled) {
+    if (row.op != Collective::all_reduce || row.inner || row.level_node > 1 || row.network->library == Library::hook ||
+        row.granularity.starts_with("size:"))
+      continue;
+    rows.push_back(&row);
+    hooked.push_back(sent_over(row, Library::hook));
+  }
+  set_gates(hooked);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ResultRow& sent = hooked[i];
+    const std::string under{name_of(sent.network->under_hook)}, codec = sent.codec.name();
+    auto& in_ddp = rows[i]->in_ddp.emplace();
+    in_ddp.hook = codec == "none" ? under : "ddp_hook over " + under;
+    in_ddp.time = judged_time(sent);
+    if (sent.gate_applied) in_ddp.gate_bytes = sent.gate_bytes;
+    if ((codec != "bf16" && codec != "fp16") || !takes_own_scheme(sent)) continue;
+    const ResultRow summed = sent_over(*rows[i], sent.network->under_hook);
+    if (judged_seconds(summed) < in_ddp.time.median)
+      in_ddp = {.hook = codec + "_compress_hook", .time = judged_time(summed)};
+  }
 }
 
 void set_modelled_times(ResultRow& row) {
@@ -198,12 +230,14 @@ void add_modelled(std::vector<ResultRow>& rows, const ModelSetting& setting) {
   const std::size_t measured = rows.size();
   for (const auto& network : setting.networks) {
     for (const int machines : setting.machines) {
+      const std::size_t first = rows.size();
       for (std::size_t i = 0; i < measured; ++i) {
         if (rows[i].units.empty() || rows[i].modelled()) continue;  // concurrent, not timed, or of one tensor
         // Two levels that nobody asked for are for machines of several ranks, two at least.
         if (chosen_beside_one_level(rows, i) && (network.node == 1 || machines == 1)) continue;
         rows.push_back(modelled_row(rows[i], network, machines, setting));
       }
+      set_in_ddp(std::span{rows}.subspan(first));
     }
   }
   set_gates(std::span{rows}.subspan(measured));

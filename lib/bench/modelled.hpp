@@ -16,7 +16,10 @@ namespace gradtool {
 /// communication, the total, bytes on the wire, and the iteration, of which `compute_seconds` and `overlap` are set.
 void set_modelled_times(ResultRow& row);
 
-/// A modelled row as ddp_hook sends it on the row's network: over gloo or NCCL, whichever carries it now, else gloo.
-[[nodiscard]] ResultRow sent_by_hook(ResultRow row);
+/// Sets `in_ddp` of modelled rows of one network and number of ranks, which need the units that all compress: the row
+/// as gradtool.ddp_hook sends it over gloo or NCCL, whichever carries it now, else gloo, with gates of its own; a cast
+/// as PyTorch's own hook does where that is faster, because it leaves the sum to the library. Rows that DDP cannot send
+/// have none: other collectives, two levels, sizes of a sweep. Nor has anything where --library is the hook.
+void set_in_ddp(std::span<ResultRow> modelled);
 
 }  // namespace gradtool

@@ -32,6 +32,13 @@ nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acce
       entry = {{"of", of}, {"network", one.group.network}, {"ranks", one.group.ranks}, {"answer", one.answer}};
       entry["taken"] =
           one.taken == nullptr ? nlohmann::ordered_json() : choice_record(*one.taken, *one.none, acceptance);
+      if (one.none_in_ddp != nullptr) entry["in_ddp"] = nlohmann::ordered_json();
+      if (const ResultRow* row = one.in_ddp) {
+        auto& sent = entry["in_ddp"] = choice_record(*row, *one.none, acceptance);
+        sent["hook"] = row->in_ddp->hook;
+        sent["seconds"] = row->in_ddp->time.median;
+        sent["gain"] = one.none_in_ddp->in_ddp->time.median / row->in_ddp->time.median;
+      }
       entry["after_trial"] = nlohmann::ordered_json::array();
       for (const ResultRow* row : one.after_trial)
         entry["after_trial"].push_back(choice_record(*row, *one.none, acceptance));
@@ -41,7 +48,10 @@ nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acce
   add(iterations ? "iterations" : "gradients", rows);
   if (!iterations) return out;
   std::vector<ResultRow> alone{rows.begin(), rows.end()};
-  for (ResultRow& row : alone) row.iteration.reset();
+  for (ResultRow& row : alone) {
+    row.iteration.reset();
+    row.in_ddp.reset();  // it is of iterations
+  }
   add("gradients", alone);
   return out;
 }

@@ -72,6 +72,35 @@ std::string launcher(const BenchOptions& options, const ResultRow& row) {
   return processes ? fmt::format("mpirun -n {} ", row.measured_ranks) : "";
 }
 
+/// A sentence where DDP's buckets are not those of the row; empty, or with a space behind.
+std::string bucket_remark(const ResultRow& row) {
+  const Granularity cut = Granularity::parse(row.granularity), usual;
+  if (cut.kind == Granularity::Kind::bucket && cut.bucket_bytes != usual.bucket_bytes) {
+    return fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:g}). ",
+                       static_cast<double>(cut.bucket_bytes) / 0x1p20);
+  }
+  if (cut.kind == Granularity::Kind::tensor ||
+      (cut.kind == Granularity::Kind::model && row.raw_bytes() > static_cast<double>(usual.bucket_bytes))) {
+    return fmt::format("DistributedDataParallel reduces buckets of 25 MB and not by {}: --granularity {} models that. ",
+                       row.granularity, usual.text());
+  }
+  return "";
+}
+
+/// A sentence where the row gains much less, or more, in DDP than on the modelled library; empty, or with a space
+/// behind.
+std::string gain_remark(const ResultRow& row, const NetworkAdvice& advice) {
+  const auto& none = *advice.none_in_ddp->in_ddp;
+  const double modelled = judged_seconds(*advice.none) / judged_seconds(row);
+  const double there = none.time.median / row.in_ddp->time.median;
+  constexpr double kMuchLess = 0.95;
+  if (there >= kMuchLess * modelled && kMuchLess * there <= modelled) return "";
+  const bool rings = row.in_ddp->hook.starts_with("ddp_hook");
+  return fmt::format("{} {}, where {} is {:.2f} times as fast as uncompressed, and not {:.2f} times. ",
+                     rings ? "ddp_hook sends by rings over" : "PyTorch leaves the sum to", none.hook, short_name(row),
+                     there, modelled);
+}
+
 }  // namespace
 
 std::string shell_word(const std::string& text) {
@@ -108,38 +137,9 @@ std::string reproducing_command(const BenchOptions& options, const ResultRow& ro
   return command + " --advise" + (max_nmse ? " --max-nmse " + exact(*max_nmse) : "");
 }
 
-std::string hook_remarks(const ResultRow& row, const ResultRow& none) {
-  std::string text;
-  const Granularity cut = Granularity::parse(row.granularity), usual;
-  if (cut.kind == Granularity::Kind::bucket && cut.bucket_bytes != usual.bucket_bytes) {
-    text = fmt::format("Buckets of this size: DistributedDataParallel(..., bucket_cap_mb={:g}). ",
-                       static_cast<double>(cut.bucket_bytes) / 0x1p20);
-  } else if (cut.kind == Granularity::Kind::tensor ||
-             (cut.kind == Granularity::Kind::model && row.raw_bytes() > static_cast<double>(usual.bucket_bytes))) {
-    text = fmt::format("DistributedDataParallel reduces buckets of 25 MB and not by {}: --granularity {} models that. ",
-                       row.granularity, usual.text());
-  }
-  if (row.network->library == Library::hook || row.units.empty()) return text;
-  const ResultRow hooked = sent_by_hook(row);
-  const double modelled = judged_seconds(none) / judged_seconds(row);
-  const double there = judged_seconds(sent_by_hook(none)) / judged_seconds(hooked);
-  constexpr double kMuchLess = 0.95;
-  if (there >= kMuchLess * modelled) return text;
-  const std::string name = row.codec.name();
-  const std::string_view under = name_of(hooked.network->under_hook);
-  text += fmt::format(
-      "The hook sends by rings over {}, where this is {:.2f} times as fast as uncompressed, and not {:.2f} times "
-      "(--library hook){}.",
-      under, there, modelled, there < kWorthwhile ? ": through it, stay uncompressed" : "");
-  if ((name == "bf16" || name == "fp16") && takes_own_scheme(row))
-    text += fmt::format(" PyTorch's own {}_compress_hook leaves the sum to {}, as --library {} models it.", name, under,
-                        under);
-  return text;
-}
-
 InPyTorch in_pytorch(const NetworkAdvice& advice) {
   const bool inner = advice.taken->inner.has_value();
-  const ResultRow& row = advice.in_one_level != nullptr ? *advice.in_one_level : *advice.taken;
+  const ResultRow& flat = advice.in_one_level != nullptr ? *advice.in_one_level : *advice.taken;
   InPyTorch out;
   out.where = inner ? "In PyTorch with DDP" : "In PyTorch";
   if (inner) {
@@ -147,12 +147,24 @@ InPyTorch in_pytorch(const NetworkAdvice& advice) {
         "In PyTorch: HSDP reduces in two levels, and there this is the all-reduce between machines; ddp_hook has one "
         "level.";
   }
-  if (row.op != Collective::all_reduce || row.level_node > 1) return out;
+  if (flat.op != Collective::all_reduce || flat.level_node > 1) return out;
+  const bool modelled = advice.none_in_ddp != nullptr;  // else in a record of before, or --library is the hook
+  const bool pays = !modelled || advice.in_ddp != nullptr;
+  const ResultRow& row = modelled && pays ? *advice.in_ddp : flat;
+  if (pays) out.remarks = bucket_remark(row);
+  if (modelled) out.remarks += gain_remark(flat, advice);
+  if (&row != &flat) out.remarks += gain_remark(row, advice);
+  out.remarks.erase(out.remarks.find_last_not_of(' ') + 1);
+  if (!pays) return out;
+  if (modelled && row.in_ddp->hook.ends_with("_compress_hook")) {
+    out.call = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks." + row.in_ddp->hook;
+    return out;
+  }
   out.call = fmt::format("gradtool.ddp_hook(\"{}\"", spec_of(row));
   if (!takes_own_scheme(row)) out.call += fmt::format(", scheme=\"{}\"", name_of(row.scheme));
-  if (row.gate_applied) out.call += fmt::format(", gate_bytes={:.0f}", std::round(*row.gate_bytes));
+  const auto gate = modelled ? row.in_ddp->gate_bytes : row.gate_applied ? row.gate_bytes : std::nullopt;
+  if (gate) out.call += fmt::format(", gate_bytes={:.0f}", std::round(*gate));
   out.call += ")";
-  out.remarks = hook_remarks(row, *advice.none);
   return out;
 }
 

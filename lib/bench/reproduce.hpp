@@ -21,14 +21,10 @@ namespace gradtool {
 struct InPyTorch {
   std::string levels;   ///< a sentence on two levels, which the hook does not have; empty: one level is advised
   std::string where;    ///< "In PyTorch"
-  std::string call;     ///< `gradtool.ddp_hook("int8", scheme="alltoall")`; empty: it is no all-reduce in one level
-  std::string remarks;  ///< see hook_remarks()
+  std::string call;     ///< `gradtool.ddp_hook("int8", scheme="alltoall")`; empty: no codec gains there
+  std::string remarks;  ///< buckets of another size, and what is gained there, where that is less than the answer says
 };
 /// The advice takes a codec.
 [[nodiscard]] InPyTorch in_pytorch(const NetworkAdvice& advice);
-
-/// Differences between the hook's call and the modelled row: buckets of another size, and the hook's own rings, where
-/// they gain much less on `none` than the library that is modelled. Empty where there are none.
-[[nodiscard]] std::string hook_remarks(const ResultRow& row, const ResultRow& none);
 
 }  // namespace gradtool

@@ -117,6 +117,14 @@ struct ResultRow {
   };
   std::optional<Iteration> iteration;
 
+  /// A modelled all-reduce as PyTorch's DistributedDataParallel sends it with a hook; see set_in_ddp().
+  struct InDdp {
+    std::string hook;                       ///< "ddp_hook over gloo", "bf16_compress_hook"; of none the library
+    PhaseSummary time;                      ///< of what judged_seconds() is of
+    std::optional<double> gate_bytes = {};  ///< below which ddp_hook sends uncompressed; empty: nothing goes so
+  };
+  std::optional<InDdp> in_ddp;
+
   std::optional<StepBytes> bytes;
 
   std::optional<ErrorSums> errors;             ///< of the averaged gradient, pooled over steps

@@ -221,6 +221,10 @@ ResultRow result_row(const RowReader& cells) {
     if (const std::string library = cells.text("library"); !library.empty()) set_library(*row.network, library);
     row.messages = cells.number("messages");
   }
+  const auto seconds = [&](const char* column) -> std::optional<double> {
+    const auto milliseconds = cells.number(column);
+    return milliseconds ? std::optional{*milliseconds * 1e-3} : std::nullopt;
+  };
   if (const auto ms = cells.number("iteration_ms"), compute = cells.number("compute_ms"); ms && compute) {
     row.iteration = {.compute_seconds = *compute * 1e-3,
                      .compute_low = cells.number("compute_low_ms").value_or(0.0) * 1e-3,
@@ -229,13 +233,13 @@ ResultRow result_row(const RowReader& cells) {
                      .backward = {.share = cells.number("backward_share").value_or(kBackwardShare),
                                   .captured = cells.text("readiness") == "captured"},
                      .seconds = *ms * 1e-3};
-    const auto end = [&](const char* column) -> std::optional<double> {
-      const auto milliseconds = cells.number(column);
-      return milliseconds ? std::optional{*milliseconds * 1e-3} : std::nullopt;
-    };
-    row.iteration->low = end("iteration_low_ms");
-    row.iteration->high = end("iteration_high_ms");
+    row.iteration->low = seconds("iteration_low_ms");
+    row.iteration->high = seconds("iteration_high_ms");
   }
+  if (const auto ms = cells.number("ddp_ms"))
+    row.in_ddp = {.hook = cells.text("ddp_hook"),
+                  .time = {.median = *ms * 1e-3, .low = seconds("ddp_low_ms"), .high = seconds("ddp_high_ms")},
+                  .gate_bytes = cells.number("ddp_gate_bytes")};
   if (const auto payload = cells.number("payload_bytes"), wire = cells.number("wire_bytes_per_rank");
       payload && wire && std::isfinite(*payload) && std::isfinite(*wire)) {
     const double sent = cells.number("element_ratio").value_or(0.0);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/bench/advice.hpp"
+#include "lib/bench/modelled.hpp"
 #include "lib/bench/options.hpp"
 #include "lib/bench/own_trial.hpp"
 #include "lib/bench/reproduce.hpp"
@@ -702,28 +703,65 @@ TEST_F(Advice, NamesTheCommandAndTheHookOfWhatItTakes) {
 }
 
 /// The hook's rings wait for 2(p-1) messages with either. PyTorch's own hook of a cast leaves the sum to the library.
-TEST_F(Advice, SaysWhereTheHookGainsLessAndWhichOneOfPyTorchDoesNot) {
-  ResultRow none = rows_.front(), row = add({.codec = "bf16", .ms = 50.0, .error = 1e-5}, 16);
-  none.ranks = 16;
-  for (ResultRow* each : {&none, &row}) {
-    each->bytes.emplace();
-    each->encode = each->decode = PhaseSummary{.median = 0.0};
-    each->units.resize(1);
-    add_use(each->units[0].uses, "all_reduce_f32", each == &none ? 2e5 : 1e5);
-  }
-  EXPECT_TRUE(says(hook_remarks(row, none), "The hook sends by rings over gloo, where this is 1."))
-      << hook_remarks(row, none);
-  EXPECT_TRUE(says(hook_remarks(row, none),
-                   "and not 2.00 times (--library hook): through it, stay uncompressed. PyTorch's own "
-                   "bf16_compress_hook leaves the sum to gloo, as "
-                   "--library gloo models it."))
-      << hook_remarks(row, none);
-  row.codec = parse_codec("int8");
-  EXPECT_FALSE(says(hook_remarks(row, none), "PyTorch's own")) << hook_remarks(row, none);
-  row.units[0] = {};  // through the hook a little is gained
-  add_use(row.units[0].uses, "all_reduce_f32", 2e4);
-  row.total->median = 0.001;
-  EXPECT_TRUE(says(hook_remarks(row, none), "and not 100.00 times (--library hook).")) << hook_remarks(row, none);
+TEST_F(Advice, SaysWhatToTakeWhereDdpSends) {
+  const auto sent = [this](std::size_t row, const char* hook, double ms) -> ResultRow& {
+    rows_[row].in_ddp = {.hook = hook, .time = {.median = ms * 1e-3, .low = ms * 1e-3, .high = ms * 1e-3}};
+    return rows_[row];
+  };
+  add({.codec = "int8", .ms = 50.0, .error = 1e-5}).scheme = Scheme::alltoall;
+  add({.codec = "bf16", .ms = 70.0, .error = 1e-5});
+  sent(0, "gloo", 110.0);
+  sent(2, "ddp_hook over gloo", 50.0).in_ddp->gate_bytes = 4096.0;
+  EXPECT_TRUE(says(advice(), "8 ranks: take int8 by alltoall. ")) << advice();
+  EXPECT_TRUE(says(advice(),
+                   "In PyTorch: gradtool.ddp_hook(\"int8\", scheme=\"alltoall\", gate_bytes=4096) ddp_hook "
+                   "sends by rings over gloo, where int8 by alltoall is 2.20 times as fast"))
+      << advice();
+  sent(2, "ddp_hook over gloo", 108.0);
+  EXPECT_TRUE(says(advice(), "8 ranks: take int8 by alltoall; in PyTorch's DDP stay uncompressed. ")) << advice();
+  EXPECT_TRUE(says(advice(), "where int8 by alltoall is 1.02 times as fast as uncompressed, and not 2.00 times."))
+      << advice();
+  EXPECT_FALSE(says(advice(), "gradtool.ddp_hook")) << advice();
+  EXPECT_TRUE(advice_record(rows_, 0.1)[0].at("in_ddp").is_null());
+  sent(3, "bf16_compress_hook", 75.0);
+  EXPECT_TRUE(says(advice(), "take int8 by alltoall; in PyTorch's DDP take bf16. ")) << advice();
+  EXPECT_TRUE(
+      says(advice(), "In PyTorch: torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook "))
+      << advice();
+  EXPECT_EQ(advice_of(rows_, 0.1).front().in_ddp, &rows_[3]);
+  const auto record = advice_record(rows_, 0.1);
+  EXPECT_EQ(record[0]["in_ddp"]["codec"], "bf16");
+  EXPECT_EQ(record[0]["in_ddp"]["hook"], "bf16_compress_hook");
+  EXPECT_NEAR(record[0]["in_ddp"]["gain"].get<double>(), 110.0 / 75.0, 1e-12);
+  rows_[3].in_ddp->time = {.median = 0.107, .low = 0.1, .high = 0.12};
+  EXPECT_TRUE(says(advice(), "; in PyTorch's DDP bf16 or uncompressed, too close to call. ")) << advice();
+}
+
+/// A small bucket: rings of 16 ranks wait for 30 messages with any codec, and gloo's own sum is taken to double.
+TEST_F(Advice, SendsInDdpByRingsOrLeavesCastsToTheLibrary) {
+  rows_.clear();
+  const auto modelled = [this](const char* codec, double bytes) -> ResultRow& {
+    ResultRow& row = add({.codec = codec, .ms = 50.0}, 16);
+    row.bytes.emplace();
+    row.encode = row.decode = PhaseSummary{.median = 1e-6};
+    row.units.resize(1);
+    row.units[0].bytes.payload = bytes;
+    add_use(row.units[0].uses, "all_reduce_f32", bytes);
+    set_modelled_times(row);
+    return row;
+  };
+  for (const char* codec : {"none", "bf16", "int8"}) modelled(codec, codec == std::string{"none"} ? 2e5 : 1e5);
+  set_in_ddp(rows_);
+  EXPECT_EQ(rows_[0].in_ddp->hook, "gloo");
+  EXPECT_EQ(rows_[1].in_ddp->hook, "bf16_compress_hook");
+  EXPECT_EQ(rows_[2].in_ddp->hook, "ddp_hook over gloo");
+  EXPECT_LT(rows_[1].in_ddp->time.median, rows_[0].in_ddp->time.median);
+  EXPECT_GT(rows_[0].in_ddp->time.median, judged_seconds(rows_[0])) << "the best collectives beat gloo's";
+  for (ResultRow& row : rows_) row.in_ddp.reset();
+  rows_[0].op = rows_[1].op = Collective::reduce_scatter;
+  rows_[2].network->library = Library::hook;
+  set_in_ddp(rows_);
+  for (const ResultRow& row : rows_) EXPECT_FALSE(row.in_ddp) << row.codec.name();
 }
 
 TEST_F(Advice, NamesWhereTheCommandRuns) {

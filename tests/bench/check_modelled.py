@@ -197,13 +197,44 @@ run = subprocess.run([gradtool, "bench", capture, "--codec", "all", "--timing", 
                       "--baseline-dtype", "fp32", "--seed", "3", "--advise"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 answer = run[run.index("slow:alpha"):run.index("\n\n")].splitlines()  # behind the processor's name, which can be long
 assert len(answer) <= 16, run  # how many codecs run up differs from machine to machine
-taken = re.search(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)[.] ", " ".join(answer))[1]
+taken, in_ddp = re.search(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)(?:; in PyTorch's DDP (.*?))?[.] ", " ".join(answer)).groups()
 again = next(line.split(": ", 1)[1] for line in answer if line.startswith("  Again: "))
 assert again.startswith("gradtool bench ") and " --seed 3 " in again, again
 said = " ".join(subprocess.run([gradtool, *shlex.split(again)[1:]], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.split())
-assert f"8 ranks: take {taken}. " in said, (taken, said)
+assert re.search(f"8 ranks: take {re.escape(taken)}[.;] ", said), (taken, said)
+there = in_ddp.removeprefix("take ") if in_ddp else taken
 hook = next(line for line in answer if line.startswith("  In PyTorch: "))
-assert f'gradtool.ddp_hook("{taken.split(" by ")[0]}"' in hook and ("scheme=" in hook) == (" by " in taken), (hook, taken)
+assert f"{there}_compress_hook" in hook or \
+    f'gradtool.ddp_hook("{there.split(" by ")[0]}"' in hook and ("scheme=" in hook) == (" by " in there), (hook, taken, in_ddp)
+
+# The times in PyTorch's DDP are those of --library hook, and of PyTorch's own hook for a cast those of the library, with no bucket below a gate.
+# Codecs at the speed of a memory take the same time in each run, and that of none is nothing beside a network as slow as this.
+by_library = {}
+for library in "best", "gloo", "hook":
+    run = subprocess.run([gradtool, "bench", capture, "--codec", "fp16,bf16,int8,topk,powersgd", "--timing", "isolated", "--network", "slow:alpha=500us,beta=10MBps",
+                          "--nodes", "4,32", "--library", library, "--granularity", "bucket:0.02MB", "--codec-speed", "floor:10", "--compute-ms", "1", "--csv", "-"],
+                         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    by_library[library] = {(r["codec"], r["aggregation"], r["ranks"]): r for r in csv.DictReader(run.splitlines())
+                           if r["time_source"] == "modelled" and not r["levels"]}
+gated = 0
+for key, hooked in by_library["hook"].items():
+    assert hooked["ddp_hook"] == hooked["ddp_ms"] == "", hooked
+    for library in "best", "gloo":
+        row = by_library[library][key]
+        ddp, by_rings = float(row["ddp_ms"]), float(hooked["iteration_ms"])
+        if row["ddp_hook"].endswith("_compress_hook"):
+            summed = by_library["gloo"][key]
+            assert key[0] in ("bf16", "fp16") and ddp < by_rings and row["ddp_gate_bytes"] == "", (key, row)
+            assert summed["gated_share"] not in ("", "0") or abs(ddp / float(summed["iteration_ms"]) - 1) < 0.02, (key, ddp, summed["iteration_ms"])
+        else:
+            assert row["ddp_hook"] == ("gloo" if key[0] == "none" else "ddp_hook over gloo"), (key, row["ddp_hook"])
+            assert abs(ddp / by_rings - 1) < 0.02, (key, ddp, by_rings)
+            applied = hooked["gated_share"] not in ("", "0")
+            assert applied == (row["ddp_gate_bytes"] != ""), (key, row["ddp_gate_bytes"], hooked["gated_share"])
+            if applied:
+                assert abs(float(row["ddp_gate_bytes"]) / float(hooked["gate_bytes"]) - 1) < 0.05, (key, row["ddp_gate_bytes"], hooked["gate_bytes"])
+                gated += 1
+assert {key[0] for key in by_library["gloo"]} == {"none", "noop", "fp16", "bf16", "int8", "topk", "powersgd"} and gated, by_library["gloo"].keys()
 
 
 # A size sweep finds the size from which on a codec pays. On a network this slow coding takes no time beside it.
