@@ -10,6 +10,7 @@
 #include <set>
 
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/page/records.hpp"
 
 namespace gradtool {
@@ -128,7 +129,7 @@ class Labels {
     if (varies(6) && !parts[6].empty()) label += " seed " + parts[6];
     if (with_timing && varies(7)) label += " " + parts[7];
     if (parts[8] != "1") label += " pipelined";
-    return label;
+    return printable(label);
   }
 
  private:
@@ -291,7 +292,7 @@ std::string other_setting(const BenchRun& a, const BenchRun& b) {
 }  // namespace
 
 bool Comparison::regression() const {
-  return !changed.empty() || !only_a.empty() ||
+  return !changed.empty() || !only_a.empty() || !columns_only_a.empty() ||
          std::any_of(times.begin(), times.end(), [](auto& time) { return time.verdict == TimeVerdict::slower; });
 }
 
@@ -307,22 +308,30 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
   out.other_capture = other_capture(a, b);
   if (options.times) out.other_setting = other_setting(a, b);
   out.versions_differ = version(a) != version(b);
-  std::set<std::size_t> taken;
+  std::vector<Promise> promises;  // whose columns both have
+  for (const Promise& promise : kPromises) {
+    if (out.versions_differ && !promise.since_version_1) continue;
+    const bool in_a = has_column(a.table, promise.column), in_b = has_column(b.table, promise.column);
+    if (in_a && in_b) promises.push_back(promise);
+    if (in_a && !in_b) out.columns_only_a.emplace_back(promise.column);
+    if (in_b && !in_a) out.columns_only_b.emplace_back(promise.column);
+  }
+  std::map<std::vector<std::string>, std::vector<const Row*>> free;  // rows of B that have no partner yet
+  for (const Row& row : rows_b) free[row.key.parts].push_back(&row);
   std::mt19937_64 random{1};
   for (const Row& row : rows_a) {
-    const auto partner = std::find_if(rows_b.begin(), rows_b.end(), [&](const Row& other) {
-      return !taken.contains(other.index) && row.key.matches(other.key);
-    });
+    auto& candidates = free[row.key.parts];
+    const auto found = std::find_if(candidates.begin(), candidates.end(),
+                                    [&](const Row* other) { return row.key.matches(other->key); });
     const std::string label = labels.of(row);
-    if (partner == rows_b.end()) {
+    if (found == candidates.end()) {
       out.only_a.push_back(label);
       continue;
     }
-    taken.insert(partner->index);
+    const Row* partner = *found;
+    candidates.erase(found);
     ++out.rows;
-    for (const Promise& promise : kPromises) {
-      if (!has_column(a.table, promise.column) || !has_column(b.table, promise.column)) continue;
-      if (out.versions_differ && !promise.since_version_1) continue;
+    for (const Promise& promise : promises) {
       const Cell& x = a.table.at(row.index, promise.column);
       const Cell& y = b.table.at(partner->index, promise.column);
       if (!same_cell(x, y, promise.exact ? 0.0 : options.tolerance))
@@ -338,9 +347,12 @@ Comparison compare_runs(const BenchRun& a, const BenchRun& b, const CompareOptio
       out.times.push_back(difference(short_label, phase, *x, *y));
     }
   }
-  for (const Row& row : rows_b) {
-    if (!taken.contains(row.index)) out.only_b.push_back(labels.of(row));
+  std::vector<std::size_t> left;
+  for (const auto& [parts, rows] : free) {
+    for (const Row* row : rows) left.push_back(static_cast<std::size_t>(row - rows_b.data()));
   }
+  std::sort(left.begin(), left.end());
+  for (const std::size_t place : left) out.only_b.push_back(labels.of(rows_b[place]));
   judge(out.times, options.margin);
   return out;
 }

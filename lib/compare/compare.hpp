@@ -70,9 +70,12 @@ struct Comparison {
   std::size_t rows = 0;                     ///< of both runs
   std::string other_capture = {};           ///< what tells that B is of another capture than A; empty: nothing does
   std::string other_setting = {};           ///< what makes B's times others than A's, as another communicator
-  bool versions_differ = false;             ///< of the table's schema: then payload bytes and what follows are left out
+  /// Columns of bytes or errors that one of the runs has and the other, in whatever version, has not.
+  std::vector<std::string> columns_only_a = {}, columns_only_b = {};
+  bool versions_differ = false;  ///< of the table's schema: then payload bytes and what follows are left out
 
-  /// B is worse, or is not the same where it must be: a byte or an error changed, a row is gone, a time is slower.
+  /// B is worse, or is not the same where it must be: a byte or an error changed, a row or a column is
+  /// gone, a time is slower.
   [[nodiscard]] bool regression() const;
 };
 

@@ -8,6 +8,7 @@
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/page/records.hpp"
 #include "lib/report/json.hpp"
 
@@ -43,8 +44,21 @@ std::string verdict_of(const Comparison& c) {
 }
 
 std::string shown(const Cell& cell) {
-  const std::string text = to_text(cell);
+  const std::string text = printable(to_text(cell));
   return text.empty() ? "nothing" : text;
+}
+
+/// Sentences about columns of one run alone, each behind `before`.
+std::string columns_text(const Comparison& c, std::string_view before) {
+  std::string out;
+  const auto add = [&](const std::vector<std::string>& columns, const char* which) {
+    if (!columns.empty())
+      out += fmt::format("{}not compared, because {} the {} {}\n", before, which,
+                         columns.size() == 1 ? "column" : "columns", joined(columns, ", "));
+  };
+  add(c.columns_only_a, "B lacks");
+  add(c.columns_only_b, "A lacks");
+  return out;
 }
 
 /// Slower first, then faster, unclear and, where they are shown, the same; the largest difference first.
@@ -79,6 +93,7 @@ std::string to_text(const Comparison& c, bool all) {
       fmt::format("{} rows of both: bytes and errors {}\n{}\n", c.rows,
                   c.changed.empty() ? "are the same" : fmt::format("differ in {} cells", c.changed.size()), counts(c));
   if (c.versions_differ) out += "payload bytes and element ratios mean something else in the other schema: left out\n";
+  out += columns_text(c, "");
   for (const auto& d : c.changed)
     out += fmt::format("CHANGED  {}: {} was {}, is {}\n", d.row, d.column, shown(d.a), shown(d.b));
   for (const auto& row : c.only_a) out += fmt::format("GONE     {}\n", row);
@@ -101,6 +116,7 @@ std::string to_markdown(const Comparison& c, bool all) {
   out +=
       fmt::format("**{}**: {} rows of both, bytes and errors {}; {}.\n", verdict_of(c), c.rows,
                   c.changed.empty() ? "are the same" : fmt::format("differ in {} cells", c.changed.size()), counts(c));
+  out += columns_text(c, "\n");
   if (!c.changed.empty() || !c.only_a.empty() || !c.only_b.empty()) {
     out += "\n| row | column | A | B |\n| --- | --- | ---: | ---: |\n";
     for (const auto& d : c.changed)
@@ -135,6 +151,8 @@ Json to_json(const Comparison& c, const CompareOptions& options) {
     out["changed"].push_back({{"row", d.row}, {"column", d.column}, {"a", to_json(d.a)}, {"b", to_json(d.b)}});
   out["only_a"] = json_list(c.only_a);
   out["only_b"] = json_list(c.only_b);
+  out["columns_only_a"] = json_list(c.columns_only_a);
+  out["columns_only_b"] = json_list(c.columns_only_b);
   out["times"] = Json::array();
   for (const auto& time : c.times) {
     Json one{{"row", time.row},      {"phase", time.phase},  {"verdict", name_of(time.verdict)},
@@ -189,6 +207,7 @@ BenchRun read_bench_run(const std::string& path) {
       }
     }
   }
+  expect_known_schema(run.table, path);
   for (const char* column : {"codec", "timing", "time_source", "nmse"}) {
     if (has_column(run.table, column)) continue;
     throw Error{Fault::data, fmt::format("{}: has no column {}: not written by gradtool bench", path, column)};

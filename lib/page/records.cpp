@@ -335,6 +335,8 @@ Table table_from_json(const std::string& name, const Json& rows, const std::stri
 }
 
 Table table_from_csv(const std::string& name, std::string_view text, const std::string& where) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // that spreadsheets write
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   CsvLines lines{text, where};
   std::vector<Column> columns;
   if (lines.more()) {
@@ -389,16 +391,22 @@ Table selected(const Table& table, const std::vector<std::string>& columns, cons
   return out;
 }
 
+void expect_known_schema(const Table& table, const std::string& where) {
+  for (std::size_t i = 0; i < table.rows().size(); ++i) {
+    const auto schema = number_at(table, i, "schema_version");
+    if (schema && *schema >= 1.0 && *schema <= kBenchSchema && *schema == std::floor(*schema)) continue;
+    bad(where, fmt::format("row {} is of schema version {}; this gradtool reads 1 to {}", i + 1,
+                           text_at(table, i, "schema_version"), kBenchSchema));
+  }
+}
+
 BenchRecord read_bench(Table table, const Json* json_rows, const std::string& where) {
+  expect_known_schema(table, where);
   BenchRecord record;
   std::map<std::string, int> measured_ranks;  // by run
   std::map<std::string, std::string> seeds;   // the first of each run
   for (std::size_t i = 0; i < table.rows().size(); ++i) {
     const RowReader cells{table, i, where};
-    if (const auto schema = cells.number("schema_version"); !schema || *schema > kBenchSchema) {
-      bad(where, fmt::format("row {} is of schema version {}; this gradtool reads 1 to {}", i + 1,
-                             cells.text("schema_version"), kBenchSchema));
-    }
     if (cells.text("tensor") != "all") continue;
     // The first of several seeds is drawn: charts have a place for a codec, not for each of its draws.
     const std::string seed = cells.text("seed");

@@ -33,6 +33,9 @@ struct BenchRecord {
   std::vector<std::size_t> place;  ///< of each of `rows` in `table`
   std::vector<std::string> unknown_codecs;  ///< of rows that this build cannot model, because it lacks the codec
 };
+/// Throws Fault::data where a row is of a version of the schema that this gradtool does not read, or of none.
+void expect_known_schema(const Table& table, const std::string& where);
+
 /// `units_and_steps`: the JSON rows, which have more than the table; null where only the table is there. Throws
 /// Fault::data for a schema of a later version and for rows that no bench writes.
 [[nodiscard]] BenchRecord read_bench(Table table, const nlohmann::ordered_json* json_rows, const std::string& where);

@@ -44,6 +44,34 @@ with tempfile.TemporaryDirectory() as folder:
     code, out, err = run("compare", OLD, OLD)
     assert code == 0, "records of earlier versions are read"
 
+    # A CSV as a spreadsheet saves it; one without a column that is promised; names that would write on the terminal.
+    whole = open(table).read()
+    def other(name, text):
+        with open(place(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return place(name)
+    spreadsheet = other("bom.csv", "\ufeff" + whole)
+    assert run("compare", table, spreadsheet, "--no-times")[0] == 0
+    assert run("report", spreadsheet, "-o", place("bom.html"))[0] == 0
+    rows = list(csv.DictReader(whole.splitlines()))
+    def without(column):
+        names = [name for name in rows[0] if name != column]
+        return ",".join(names) + "\n" + "\n".join(",".join(f'"{row[name]}"' for name in names) for row in rows) + "\n"
+    fewer = other("fewer.csv", without("cosine"))
+    code, out, err = run("compare", table, fewer, "--no-times", "--json", place("fewer.json"))
+    assert code == 1 and "not compared, because B lacks the column cosine" in out and out.endswith("REGRESSION\n"), (code, out)
+    assert json.load(open(place("fewer.json")))["columns_only_a"] == ["cosine"]
+    code, out, err = run("compare", fewer, table, "--no-times", "--markdown", "-")
+    assert code == 0 and "not compared, because A lacks the column cosine" in out, (code, out)
+    strange = json.loads(json.dumps(record))
+    strange["rows"] = [{**row, "codec": "fp16\x1b[2J" if row["codec"] == "fp16" else row["codec"]} for row in strange["rows"]]
+    json.dump(strange, open(b, "w"))
+    code, out, err = run("compare", a, b)
+    assert code == 1 and "\x1b" not in out and "NEW      fp16\\x1b[2J" in out, out
+    for version in (3, 0, 1.5, "new", None):
+        json.dump({**record, "rows": [{**row, "schema_version": version} for row in record["rows"]]}, open(b, "w"))
+        one_sentence(["compare", a, b], 3, "schema version", "reads 1 to 2")
+
     # One byte, and twice the time for encoding.
     changed = json.loads(json.dumps(record))
     row = next(r for r in changed["rows"] if r["codec"] == "fp16" and r["timing"] == "isolated")
