@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "lib/bench/result.hpp"
 #include "lib/core/error.hpp"
@@ -21,9 +23,11 @@ std::int64_t distance(const std::vector<StepInfo>& steps, std::size_t s) {
 }  // namespace
 
 std::int64_t stride_of(const std::vector<StepInfo>& steps, std::size_t count) {
-  std::int64_t least = count > 1 ? distance(steps, 1) : 1;
-  for (std::size_t s = 2; s < count; ++s) least = std::min(least, distance(steps, s));
-  return std::max<std::int64_t>(1, least);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t s = 1; s < count; ++s) {
+    if (!steps[s].begins_window) least = std::min(least, distance(steps, s));
+  }
+  return least == std::numeric_limits<std::int64_t>::max() ? 1 : std::max<std::int64_t>(1, least);
 }
 
 std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size_t count) {
@@ -31,7 +35,8 @@ std::vector<StepWindow> windows_of(const std::vector<StepInfo>& steps, std::size
   const std::int64_t stride = stride_of(steps, count);
   for (std::size_t s = 0; s < count; ++s) {
     // Overflowed steps that were left out are at the capture's distance too.
-    if (s == 0 || steps[s].iteration - steps[s - 1].iteration > stride * (1 + steps[s].overflowed_before))
+    if (s == 0 || steps[s].begins_window ||
+        steps[s].iteration - steps[s - 1].iteration > stride * (1 + steps[s].overflowed_before))
       windows.push_back({s, s});
     windows.back().end = s + 1;
   }
@@ -56,10 +61,14 @@ PartOfSteps::PartOfSteps(const GradientSource& source, std::size_t wanted)
 
 PartOfSteps::PartOfSteps(const GradientSource& source, const IterationRange& range) : source_{source} {
   const auto& steps = source.steps();
-  for (std::size_t s = 0; s < steps.size(); ++s) {
-    if (steps[s].iteration < range.first || steps[s].iteration > range.last) continue;
-    places_.push_back(s);
-    steps_.push_back(steps[s]);
+  for (const StepWindow& window : windows_of(steps, steps.size())) {
+    bool begins = true;
+    for (std::size_t s = window.begin; s < window.end; ++s) {
+      if (steps[s].iteration < range.first || steps[s].iteration > range.last) continue;
+      places_.push_back(s);
+      steps_.push_back(steps[s]);
+      steps_.back().begins_window = std::exchange(begins, false);
+    }
   }
   if (!steps_.empty()) return;
   throw Error{Fault::usage,

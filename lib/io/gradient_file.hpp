@@ -63,6 +63,9 @@ struct StepInfo {
 
   /// So many iterations directly before this step were captured and left out because they overflowed (UsableSteps).
   std::int64_t overflowed_before = 0;
+  /// A window of the source begins here, of which steps were chosen (PartOfSteps): whatever the distance from the step
+  /// before, nothing is carried over it.
+  bool begins_window = false;
 
   [[nodiscard]] bool overflowed() const { return std::find(overflow.begin(), overflow.end(), 1) != overflow.end(); }
 };

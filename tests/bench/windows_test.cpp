@@ -108,6 +108,17 @@ TEST(Windows, APartHasTheFirstStepsOfEach) {
   EXPECT_EQ(in_part, in_whole);
 }
 
+/// --steps 12:200 leaves one step of each window, which lie as far apart as any two of those.
+TEST(Windows, AreTheSourcesWhereStepsAreChosen) {
+  const TwoPhases whole{{10, 11, 12, 200, 201}};
+  const PartOfSteps two{whole, IterationRange{12, 200}}, three{whole, IterationRange{11, 200}};
+  ASSERT_EQ(two.steps().size(), 2U);
+  EXPECT_EQ(windows_of(two.steps(), 2).size(), 2U);
+  EXPECT_EQ(stride_of(two.steps(), 2), 1);
+  EXPECT_EQ(windows_of(three.steps(), 3).size(), 2U);
+  EXPECT_EQ(windows_of(PartOfSteps{whole, IterationRange{10, 12}}.steps(), 3).size(), 1U);
+}
+
 TEST(Windows, CarryNoResidualOverAGap) {
   for (const char* codec : {"topk:ratio=0.05,ef=on", "signsgd"}) {
     const ResultRow both = bench({10, 11, 12, 200, 201}, codec);
