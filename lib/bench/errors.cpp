@@ -117,6 +117,7 @@ void ErrorSums::observe(std::span<const double> x, std::span<const float> y) {
                             (std::uint64_t{exact < 0.0} & std::uint64_t{got < 0.0});
   }
   sums.elements += x.size();
+  if (std::isnan(sums.error)) sums.largest_error = sums.error;  // a comparison with NaN finds nothing larger
   *this = sums;
 }
 
@@ -129,7 +130,7 @@ void ErrorSums::merge(const ErrorSums& other) {
   yy += other.yy;
   xy += other.xy;
   error += other.error;
-  largest_error = std::max(largest_error, other.largest_error);
+  largest_error = std::isnan(other.largest_error) ? other.largest_error : std::max(largest_error, other.largest_error);
   sign_agreements += other.sign_agreements;
   kept += other.kept;
   zeroed += other.zeroed;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
@@ -85,6 +86,15 @@ double bytes_per_second_in(const std::string& network, std::string_view text) {
   return value * scale;
 }
 
+/// Refuses a key that stands twice behind the first colon from `from` on.
+void expect_each_once(const std::string& text, std::size_t from) {
+  std::set<std::string_view> keys;
+  for (auto at = text.find(':', from); at < text.size(); at = text.find(',', at + 1)) {
+    const std::string_view key = std::string_view{text}.substr(at + 1, text.find('=', at) - at - 1);
+    if (!keys.insert(key).second) bad(text, fmt::format("{} is given twice", key));
+  }
+}
+
 /// The network file as the text that parse() takes.
 class NetworkFile {
  public:
@@ -152,6 +162,7 @@ std::string network_file(const std::string& text) {
 
 Network Network::from_option(const std::string& text) {
   const std::string path = network_file(text);
+  expect_each_once(text, path.size());
   if (path.empty()) return parse(text);
   std::string more = text.substr(path.size());
   if (!more.empty()) more.front() = ',';  // was the colon

@@ -99,6 +99,13 @@ void check_collective(const BenchOptions& options) {
 
 void check_options(const BenchOptions& options) {
   expect_valid(!options.codecs.empty(), "bench: no codec given");
+  for (const CodecSpec& codec : options.codecs) {
+    const bool baseline = codec.descriptor->name == "none" || codec.descriptor->name == "noop";
+    if (!baseline || codec.given.empty()) continue;
+    throw Error{Fault::usage, fmt::format("--codec {}:{}: the other codecs are compared with plain {}, which takes no "
+                                          "parameters in a bench",
+                                          codec.name(), codec.given, codec.name())};
+  }
   expect_valid(options.rounds >= 1, "--rounds must be 1 at least");
   expect_valid(options.stop.max_noise > 0.0 && std::isfinite(options.stop.max_noise),
                "--max-noise must be a finite number above 0");

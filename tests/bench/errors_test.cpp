@@ -37,6 +37,16 @@ TEST(ErrorSums, ZeroGradients) {
   EXPECT_EQ(sums({1.0, 2.0}, {0.0F, 0.0F}).nmse(), 1.0);
 }
 
+TEST(ErrorSums, ThatAreNoNumberHaveNoLargestError) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ErrorSums bad = sums({1.0, 1.0, 1.0}, {0.5F, nan, 0.0F}), good = sums({1.0}, {0.0F});
+  EXPECT_TRUE(std::isnan(bad.largest_error));
+  good.merge(bad);
+  EXPECT_TRUE(std::isnan(good.largest_error));
+  bad.merge(sums({1.0}, {0.0F}));
+  EXPECT_TRUE(std::isnan(bad.largest_error));
+}
+
 TEST(ErrorSums, PartsInOrderAddUpAsTheWholeDoes) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> x{-0.1, 0.7, 0.0, -1.0 / 3.0, 1e-9, nan, -2.5};

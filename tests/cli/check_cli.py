@@ -65,6 +65,8 @@ def check_mistakes(folder):
     one_sentence(["bench", SAMPLE, "-n", "0"], 2, "--iters")
     one_sentence(["bench", SAMPLE, "--max-noise", "nan"], 2, "--max-noise")
     one_sentence(["bench", SAMPLE, "--timeout", "-1"], 2, "--timeout")
+    one_sentence(["bench", SAMPLE, "--codec", "none:ef=on"], 2, "none:ef=on", "no parameters")
+    one_sentence(["bench", SAMPLE, "--network", "10gbe:alpha=5us,beta=1GBps,alpha=6us"], 2, "alpha is given twice")
     for seconds in ("0", "0.05", "1e9", "inf", "nan"):
         one_sentence(["bench", SAMPLE, "--comm-timeout", seconds], 2, "--comm-timeout", "0.1 to 1000000")
     one_sentence(["bench", SAMPLE, "--seed", "-1"], 2, "--seed")
