@@ -291,5 +291,12 @@ def test_states_of_other_codecs_are_refused():
     saved["tensors"][0]["kept"] = saved["tensors"][0]["kept"][:-4]
     with pytest.raises(gradtool.DataError, match="saved state"):
         codec.load_state_dict(saved)
+    for damage in (lambda tensor: tensor.pop("kept"), lambda tensor: tensor.update(shape=None), lambda tensor: tensor.update(number="one")):
+        broken = pickle.loads(pickle.dumps(codec.state_dict()))
+        damage(broken["tensors"][0])
+        with pytest.raises(gradtool.DataError, match="the state of the codec is damaged"):
+            codec.load_state_dict(broken)
+    with pytest.raises(gradtool.DataError, match="the state of the codec is damaged"):
+        codec.load_state_dict({**codec.state_dict(), "tensors": None})
     with pytest.raises(gradtool.UsageError, match="save codec.state_dict"):
         pickle.dumps(codec)

@@ -25,6 +25,12 @@ def test_files_that_are_asked_for_are_written(tmp_path, capture_file):
     pandas.testing.assert_frame_equal(pandas.read_csv(tmp_path / "tables" / "noise.csv"), tables["noise"])
 
 
+def test_no_codec_is_not_every_codec(capture_file):
+    for nothing in ({"codec": []}, {"codecs": ()}, {"codec": ""}):
+        with pytest.raises(gradtool.UsageError, match="valid is one codec at least"):
+            gradtool.bench(capture_file, timeout=0.1, **nothing)
+
+
 def test_parameters_are_columns_too(capture_file):
     rows = gradtool.bench(capture_file, ["topk:ratio=0.05", "topk:ratio=0.2,ef=off", "powersgd:rank=4", "bf16"], timing="isolated", timeout=0.05)
     chosen = rows.drop_duplicates(["codec", "params"]).set_index("codec")

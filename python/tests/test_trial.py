@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pathlib
 import re
 import subprocess
@@ -227,6 +228,31 @@ def test_an_interrupted_trial_goes_on(tmp_path, capfd):
     with pytest.raises(gradtool.DataError, match="no record of a trial"):
         attempt(["bf16"], interrupted, out=out)
     assert out.read_text() == "{}"
+
+
+def test_two_trials_do_not_write_one_record_in_turns(tmp_path):
+    out = tmp_path / "trial.json"
+
+    def twice(trial):
+        returned = train(trial)
+        if trial.codec != "none":
+            attempt(["fp16"], train, seeds=1, out=out, replace=True)
+        return returned
+
+    with pytest.raises(gradtool.UsageError, match="trial.json was written by another trial, or by hand, while this one ran"):
+        attempt(["bf16"], twice, seeds=1, out=tmp_path / "trial.json")
+    assert [arm["name"] for arm in json.loads(out.read_text())["arms"]] == ["none", "fp16"]
+
+
+def test_a_record_replaces_no_device_and_no_link(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for replace in (True, False):
+        with pytest.raises(gradtool.UsageError, match="pipe is no plain file"):
+            attempt(["bf16"], train, seeds=1, out=tmp_path / "pipe", replace=replace)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "folder" / "trial.json")
+    attempt(["bf16"], train, seeds=1, out=tmp_path / "link.json", replace=True)
+    assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "folder" / "trial.json").read_text())["runs"]
 
 
 def test_runs_that_cannot_be_compared_are_refused():

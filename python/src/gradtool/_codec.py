@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
+import operator
 import sys
 import threading
 from typing import Any, Optional
@@ -246,10 +247,13 @@ class Codec:
                 raise UsageError(f"{what} is {state.get(what)} in the saved state and {ours} in this codec; valid is the state of a codec "
                                  f"that was made with the same arguments")
         tensors = {}
-        for key, saved in state["tensors"].items():
-            kept = tensors[key] = _Tensor(self, tuple(saved["shape"]), "cpu", saved["number"], 0, saved["kind"], saved["depth"])
-            kept.steps = saved["steps"]
-            kept.native.restore(saved["kept"])
+        try:
+            for key, saved in state["tensors"].items():
+                kept = tensors[key] = _Tensor(self, tuple(saved["shape"]), "cpu", operator.index(saved["number"]), 0, saved["kind"], saved["depth"])
+                kept.steps = operator.index(saved["steps"])
+                kept.native.restore(saved["kept"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise DataError(f"the state of the codec is damaged ({error}); valid is what codec.state_dict() returned") from error
         with self._lock:
             self._tensors = tensors
 

@@ -12,7 +12,7 @@ from torch import distributed as dist
 from torch import nn
 
 from ._averaging import AveragingHook, Unit
-from ._errors import UnavailableError, UsageError, list_names
+from ._errors import DataError, UnavailableError, UsageError, list_names
 from ._fsdp import (expect_method, expect_sharded_by_rows, fsdp_modules, part_shape, reduce_scatter_of, reduced_parameters,
                     replace_reduce_scatter, shard_ranks, way_out_of_unused)
 from ._modules import inner_module, uncompiled
@@ -58,6 +58,13 @@ class _ShardedHook(AveragingHook):
 
     def _save(self) -> dict:
         return {**super()._save(), "iterations": [unit.iterations for _, unit in sorted(self._units.items())]}
+
+    def _checked_state(self, state: Any) -> dict:
+        checked = super()._checked_state(state)
+        iterations = state.get("iterations")
+        if not isinstance(iterations, list) or len(iterations) != len(state["buckets"]):
+            raise DataError("the state of the hook is damaged (iterations of its buckets are missing); valid is what hook.state_dict() returned")
+        return checked
 
     def _restore(self, state: dict) -> dict:
         self._units = {}
@@ -124,7 +131,7 @@ class FsdpHook(_ShardedHook):
 
     def _restore(self, state: dict) -> dict:
         if self.reduce_scatter is not None:
-            self.reduce_scatter.load_state_dict(state["inside"])
+            self.reduce_scatter.load_state_dict(state.get("inside"))
         return super()._restore(state)
 
     def _make_unit(self, parameters: list) -> "_Part":

@@ -108,6 +108,8 @@ def bench(file: Union[str, os.PathLike], codec: Any = None, *, codecs: Any = Non
     if codec is not None and codecs is not None:
         raise UsageError("codec and codecs are both given; valid is one of them")
     chosen = codec if codec is not None else codecs if codecs is not None else "all"
+    if isinstance(chosen, (list, tuple, str)) and not chosen:
+        raise UsageError(f"codecs is {chosen!r}; valid is one codec at least, and all are benched where it is left out")
     with tempfile.TemporaryDirectory() as folder, served(chosen) as texts:
         csv = options.pop("csv", None) or os.path.join(folder, "bench.csv")
         if options.get("advise") and options.get("json") is None:

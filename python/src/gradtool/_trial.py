@@ -10,7 +10,6 @@ import random
 import sys
 import time
 import traceback
-import warnings
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
@@ -23,7 +22,7 @@ from ._errors import Error, UsageError
 from ._modules import describe_tensor, inner_module
 from ._places import as_text
 from ._trial_result import TrialResult, _end_of, has_no_effect, is_hopeless
-from ._trial_settings import BASELINE, checked_settings, of_ranks, resumed
+from ._trial_settings import BASELINE, RecordFile, checked_settings, of_ranks, resumed
 
 
 class EndOfTrial(Exception):
@@ -405,13 +404,14 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
     what is far off is decided.
     """
     distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    path = None if out is None else os.path.abspath(as_text(out))
+    path = None if out is None else os.path.realpath(as_text(out))
     if not isinstance(name, (str, type(None))):
         raise UsageError(f"name is {name!r}; valid is a text")
     settings = checked_settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme,
                                 bucket_mb, stop_early, distributed)
     leads = not distributed or dist.get_rank() == 0
     runs, model = _from_rank_0(lambda: resumed(path, settings, replace), distributed)
+    record_file = RecordFile(path) if path is not None and leads else None
     result = TrialResult(settings, runs, name or model)
     planned = len(settings["seeds"]) * len(settings["codecs"]) + (len(settings["lr_factors"]) - 1) * len(settings["codecs"])
     plan = _Plan(distributed, scheme, int(bucket_mb * 2**20), stop_early, _Progress(planned, len(runs), result.names, progress and leads))
@@ -432,11 +432,7 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
             if first is not None and factor != first["lr_factor"] and has_no_effect(record, first):
                 raise UsageError(f"the losses with learning rates times {factor:g} are those without; a train that calls trial.backward "
                                  f"multiplies learning rates with trial.lr_factor itself")
-            if path is not None and leads:
-                try:
-                    result.save(path)
-                except OSError as error:
-                    warnings.warn(f"{path} could not be written ({error}); the trial goes on without it")
+            _from_rank_0(lambda: record_file and record_file.save(result), distributed)
     return result
 
 

@@ -307,7 +307,7 @@ class TrialResult:
         record = {"format": FORMAT, "schema_version": SCHEMA, "model": self.name, "elements": elements, "settings": self.settings,
                   "tolerance": self.tolerance, "judged": self._judged_by(), "warning": self.warning, "arms": self.arms, "runs": self.runs}
         text = json.dumps(record, allow_nan=False, indent=1) + "\n"
-        path = os.path.abspath(as_text(path))
+        path = os.path.realpath(as_text(path))
         written = beside(path)
         try:
             with open(written, "x", encoding="utf-8") as file:

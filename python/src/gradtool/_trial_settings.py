@@ -9,6 +9,7 @@ import json
 import operator
 import os
 import sys
+import warnings
 from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
@@ -104,6 +105,33 @@ def _source_of(train: Callable) -> Optional[str]:
         return None
 
 
+class RecordFile:
+    """trial.json while a trial runs, as this trial knows it, so that two trials do not write one file in turns."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._known = path, _identity(path)
+
+    def save(self, result: TrialResult) -> None:
+        """Raises UsageError where somebody else has written the file since; warns where it cannot be written."""
+        if _identity(self._path) not in (None, self._known):
+            raise UsageError(f"{self._path} was written by another trial, or by hand, while this one ran, and what this one did since is not "
+                             f"recorded; give each trial a file of its own (out=)")
+        try:
+            result.save(self._path)
+            self._known = _identity(self._path)
+        except OSError as error:
+            warnings.warn(f"{self._path} could not be written ({error}); the trial goes on without it")
+
+
+def _identity(path: str) -> Optional[tuple]:
+    """Tells a file from one that was written to its place; None where nothing is there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
     """Runs that a trial of these settings has made already, and the model's name."""
     if path is None:
@@ -115,7 +143,11 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         os.remove(trying)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); give a path in a folder that is there") from error
-    if replace or not os.path.lexists(path):
+    if not os.path.lexists(path):
+        return [], None
+    if not os.path.isfile(path):
+        raise UsageError(f"{path} is no plain file, and a record is not written in its place; give another path")
+    if replace:
         return [], None
     try:
         with open(path, encoding="utf-8") as file:
