@@ -87,14 +87,15 @@ std::string bucket_remark(const ResultRow& row) {
   return "";
 }
 
-/// A sentence where the row gains much less, or more, in DDP than on the modelled library; empty, or with a space
-/// behind.
+/// A sentence where the row gains much less, or more, in DDP than on the modelled library, or the answers differ; empty,
+/// or with a space behind.
 std::string gain_remark(const ResultRow& row, const NetworkAdvice& advice) {
   const auto& none = *advice.none_in_ddp->in_ddp;
   const double modelled = judged_seconds(*advice.none) / judged_seconds(row);
   const double there = none.time.median / row.in_ddp->time.median;
   constexpr double kMuchLess = 0.95;
-  if (there >= kMuchLess * modelled && kMuchLess * there <= modelled) return "";
+  const bool alike = there >= kMuchLess * modelled && kMuchLess * there <= modelled;
+  if (alike && advice.in_ddp == advice.taken) return "";
   const bool rings = row.in_ddp->hook.starts_with("ddp_hook");
   return fmt::format("{} {}, where {} is {:.2f} times as fast as uncompressed, and not {:.2f} times. ",
                      rings ? "ddp_hook sends by rings over" : "PyTorch leaves the sum to", none.hook, short_name(row),

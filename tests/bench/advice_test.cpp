@@ -723,6 +723,9 @@ TEST_F(Advice, SaysWhatToTakeWhereDdpSends) {
       << advice();
   EXPECT_FALSE(says(advice(), "gradtool.ddp_hook")) << advice();
   EXPECT_TRUE(advice_record(rows_, 0.1)[0].at("in_ddp").is_null());
+  sent(2, "ddp_hook over gloo", 54.0).in_ddp->time.high = 0.12;
+  EXPECT_TRUE(says(advice(), "too close to call. ") && says(advice(), "is 2.04 times as fast")) << advice();
+  sent(2, "ddp_hook over gloo", 108.0);
   sent(3, "bf16_compress_hook", 75.0);
   EXPECT_TRUE(says(advice(), "take int8 by alltoall; in PyTorch's DDP take bf16. ")) << advice();
   EXPECT_TRUE(
