@@ -15,11 +15,11 @@ bool ReplayedWeights::has_all(const GradientSource& source) {
 }
 
 ReplayedWeights::ReplayedWeights(std::unique_ptr<GradientSource> source, bool differences)
-    : source_{std::move(source)},
+    : ChangedSource{std::move(source)},
       differences_{differences},
-      info_{source_->info()},
-      tensors_{source_->tensors()},
-      steps_{source_->steps()} {
+      info_{this->source().info()},
+      tensors_{this->source().tensors()},
+      steps_{this->source().steps()} {
   for (const TensorInfo& tensor : tensors_) {
     if (tensor.has_weight) continue;
     throw Error{
@@ -40,23 +40,13 @@ ReplayedWeights::ReplayedWeights(std::unique_ptr<GradientSource> source, bool di
   }
 }
 
-void ReplayedWeights::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t /*worker*/,
-                                         std::uint64_t first, std::span<float> out) const {
-  if (!differences_) return source_->read_weight_part(tensor, step, first, out);
+void ReplayedWeights::read(const ArrayPart& part, std::span<float> out) const {
+  expects(part.of == ArrayPart::Of::gradient, "weights have no second moments, and no weights beside them");
+  if (!differences_) return source().read_weight_part(part.tensor, part.step, part.first, out);
   std::vector<float> before(out.size());
-  source_->read_weight_part(tensor, step, first, before);
-  source_->read_weight_part(tensor, step + 1, first, out);
+  source().read_weight_part(part.tensor, part.step, part.first, before);
+  source().read_weight_part(part.tensor, part.step + 1, part.first, out);
   std::transform(out.begin(), out.end(), before.begin(), out.begin(), [](float now, float then) { return now - then; });
-}
-
-void ReplayedWeights::read_second_moment_part(std::size_t /*tensor*/, std::size_t /*step*/, std::size_t /*worker*/,
-                                              std::uint64_t /*first*/, std::span<float> /*out*/) const {
-  expects(false, "weights have no second moments");
-}
-
-void ReplayedWeights::read_weight_part(std::size_t /*tensor*/, std::size_t /*step*/, std::uint64_t /*first*/,
-                                       std::span<float> /*out*/) const {
-  expects(false, "weights have no weights beside them");
 }
 
 }  // namespace gradtool

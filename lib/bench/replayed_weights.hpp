@@ -2,11 +2,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "lib/core/words.hpp"
-#include "lib/io/gradient_file.hpp"
+#include "lib/io/changed_source.hpp"
 
 namespace gradtool {
 
@@ -23,26 +23,19 @@ constexpr auto spellings(ReplayedValues) {
 
 /// The weights of another source in the place of its gradients, the same for every worker; or their differences, a step
 /// less. What ranks gather in sharded training, each from the owner of its shard.
-class ReplayedWeights final : public GradientSource {
+class ReplayedWeights final : public ChangedSource {
  public:
   /// Throws Fault::usage where a tensor has no weights, or for differences of a single step.
   ReplayedWeights(std::unique_ptr<GradientSource> source, bool differences);
 
   [[nodiscard]] static bool has_all(const GradientSource& source);
 
-  [[nodiscard]] const std::string& path() const override { return source_->path(); }
   [[nodiscard]] const FileInfo& info() const override { return info_; }
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
-
-  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override;
-  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const override;
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const override;
+  void read(const ArrayPart& part, std::span<float> out) const override;
 
  private:
-  std::unique_ptr<GradientSource> source_;
   bool differences_;
   FileInfo info_;
   std::vector<TensorInfo> tensors_;

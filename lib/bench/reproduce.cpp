@@ -87,8 +87,8 @@ std::string bucket_remark(const ResultRow& row) {
   return "";
 }
 
-/// A sentence where the row gains much less, or more, in DDP than on the modelled library, or the answers differ; empty,
-/// or with a space behind.
+/// A sentence where the row gains much less, or more, in DDP than on the modelled library, or the answers differ;
+/// empty, or with a space behind.
 std::string gain_remark(const ResultRow& row, const NetworkAdvice& advice) {
   const auto& none = *advice.none_in_ddp->in_ddp;
   const double modelled = judged_seconds(*advice.none) / judged_seconds(row);

@@ -148,33 +148,27 @@ const float* SyntheticGradients::stream(std::size_t number, std::uint64_t first)
   return values_->data() + number * kShift + first;
 }
 
-void SyntheticGradients::read_gradient_part(std::size_t /*tensor*/, std::size_t step, std::size_t worker,
-                                            std::uint64_t first, std::span<float> out) const {
+void SyntheticGradients::read(const ArrayPart& part, std::span<float> out) const {
   const std::size_t streams = 1 + 2 * workers();
-  const float* const common = stream(step * streams, first);
-  const float* const own = stream(step * streams + 1 + worker, first);
+  if (part.of == ArrayPart::Of::weight) {
+    const float* const weight = stream(kSteps * streams, part.first);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = 50.0F * kDeviation * weight[i];
+    return;
+  }
+  const float* const common = stream(part.step * streams, part.first);
+  const float* const own = stream(part.step * streams + 1 + part.worker, part.first);
   const float scale = kDeviation * std::sqrt(0.5F);
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = scale * (common[i] + own[i]);
-}
-
-void SyntheticGradients::read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker,
-                                                 std::uint64_t first, std::span<float> out) const {
+  if (part.of == ArrayPart::Of::gradient) return;
   // With K micro-batches whose means are the worker's mean g plus noise of variance v, the sum of (mean / K)^2 over
   // them is (g^2 + v) / K on average. A worker's own part of g, half of its variance, is the mean of that noise: v is
   // K / 2 of the variance, here of each element by a draw of its own.
-  read_gradient_part(tensor, step, worker, first, out);
-  const float* const noise = stream(step * (1 + 2 * workers()) + 1 + workers() + worker, first);
+  const float* const noise = stream(part.step * streams + 1 + workers() + part.worker, part.first);
   const auto k = static_cast<float>(info_.micro_batches);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const float v = 0.5F * k * (kDeviation * noise[i]) * (kDeviation * noise[i]);
     out[i] = (out[i] * out[i] + v) / k;
   }
-}
-
-void SyntheticGradients::read_weight_part(std::size_t /*tensor*/, std::size_t /*step*/, std::uint64_t first,
-                                          std::span<float> out) const {
-  const float* const weight = stream(kSteps * (1 + 2 * workers()), first);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = 50.0F * kDeviation * weight[i];
 }
 
 }  // namespace gradtool

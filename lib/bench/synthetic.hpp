@@ -38,11 +38,7 @@ class SyntheticGradients final : public GradientSource {
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
 
-  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override;
-  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const override;
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const override;
+  void read(const ArrayPart& part, std::span<float> out) const override;
 
  private:
   SyntheticGradients(std::uint64_t elements, int workers, std::shared_ptr<const std::vector<float>> values);

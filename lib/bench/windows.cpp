@@ -54,26 +54,24 @@ std::vector<std::size_t> part_of_windows(const std::vector<StepWindow>& windows,
   return places;
 }
 
-PartOfSteps::PartOfSteps(const GradientSource& source, std::size_t wanted)
-    : source_{source}, places_{part_of_windows(windows_of(source.steps(), source.steps().size()), wanted)} {
-  for (const std::size_t place : places_) steps_.push_back(source.steps()[place]);
+PartOfSteps::PartOfSteps(const GradientSource& source, std::size_t wanted) : ChosenSteps{source} {
+  for (const std::size_t place : part_of_windows(windows_of(source.steps(), source.steps().size()), wanted))
+    choose(place);
 }
 
-PartOfSteps::PartOfSteps(const GradientSource& source, const IterationRange& range) : source_{source} {
-  const auto& steps = source.steps();
-  for (const StepWindow& window : windows_of(steps, steps.size())) {
+PartOfSteps::PartOfSteps(const GradientSource& source, const IterationRange& range) : ChosenSteps{source} {
+  const auto& all = source.steps();
+  for (const StepWindow& window : windows_of(all, all.size())) {
     bool begins = true;
     for (std::size_t s = window.begin; s < window.end; ++s) {
-      if (steps[s].iteration < range.first || steps[s].iteration > range.last) continue;
-      places_.push_back(s);
-      steps_.push_back(steps[s]);
-      steps_.back().begins_window = std::exchange(begins, false);
+      if (all[s].iteration < range.first || all[s].iteration > range.last) continue;
+      choose(s).begins_window = std::exchange(begins, false);
     }
   }
-  if (!steps_.empty()) return;
+  if (!steps().empty()) return;
   throw Error{Fault::usage,
               fmt::format("--steps {}:{} has no captured step of {}, whose iterations are {}", range.first, range.last,
-                          source.path(), ranges_text(window_iterations_of(steps, steps.size())))};
+                          source.path(), ranges_text(window_iterations_of(all, all.size())))};
 }
 
 std::vector<IterationRange> window_iterations_of(const std::vector<StepInfo>& steps, std::size_t count) {

@@ -2,11 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "lib/io/gradient_file.hpp"
+#include "lib/io/changed_source.hpp"
 
 namespace gradtool {
 
@@ -35,35 +34,12 @@ struct IterationRange {
 };
 
 /// Some steps of another source, to which it refers.
-class PartOfSteps final : public GradientSource {
+class PartOfSteps final : public ChosenSteps {
  public:
   /// Those of part_of_windows().
   PartOfSteps(const GradientSource& source, std::size_t wanted);
   /// Those of iterations in `range`. Throws Fault::usage where there is none.
   PartOfSteps(const GradientSource& source, const IterationRange& range);
-
-  [[nodiscard]] const std::string& path() const override { return source_.path(); }
-  [[nodiscard]] const FileInfo& info() const override { return source_.info(); }
-  [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return source_.tensors(); }
-  [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
-
-  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override {
-    source_.read_gradient_part(tensor, places_[step], worker, first, out);
-  }
-  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const override {
-    source_.read_second_moment_part(tensor, places_[step], worker, first, out);
-  }
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
-                        std::span<float> out) const override {
-    source_.read_weight_part(tensor, places_[step], first, out);
-  }
-
- private:
-  const GradientSource& source_;
-  std::vector<std::size_t> places_;  ///< of each step, its position in the source
-  std::vector<StepInfo> steps_;
 };
 
 /// The iterations of each of windows_of().

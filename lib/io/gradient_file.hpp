@@ -87,6 +87,15 @@ struct Readiness {
   std::vector<double> backward_share = {};  ///< [W]: the pass as a share of what the worker computes in an iteration
 };
 
+/// Consecutive elements of one captured array, of a tensor at a captured step; how many there are says the span that
+/// they are read into. A weight is the same on every worker, and has worker 0.
+struct ArrayPart {
+  enum class Of : std::uint8_t { gradient, second_moment, weight };
+  Of of = Of::gradient;
+  std::size_t tensor = 0, step = 0, worker = 0;
+  std::uint64_t first = 0;
+};
+
 /// Gradients of W workers in S steps, to be replayed: a gradient file, or made up. Tensors, steps and workers are named
 /// by their positions, from 0.
 class GradientSource {
@@ -100,16 +109,21 @@ class GradientSource {
   [[nodiscard]] std::size_t workers() const { return static_cast<std::size_t>(info().workers); }  ///< W >= 1
   [[nodiscard]] std::uint64_t elements() const;                                                   ///< sum over tensors
 
-  /// Elements [first, first + out.size()) of worker `worker`'s gradient of `tensor` at captured step `step`, converted
-  /// to float32. f16 and bf16 convert exactly.
-  virtual void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                                  std::span<float> out) const = 0;
-  /// The same for second_moment and weight. Throws Fault::internal when the tensor has none (see TensorInfo).
-  virtual void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                                       std::span<float> out) const = 0;
-  virtual void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
-                                std::span<float> out) const = 0;
+  /// The elements of `part`, converted to float32. f16 and bf16 convert exactly. Throws Fault::internal when the tensor
+  /// has no second moment or weight (see TensorInfo).
+  virtual void read(const ArrayPart& part, std::span<float> out) const = 0;
 
+  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                          std::span<float> out) const {
+    read({ArrayPart::Of::gradient, tensor, step, worker, first}, out);
+  }
+  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
+                               std::span<float> out) const {
+    read({ArrayPart::Of::second_moment, tensor, step, worker, first}, out);
+  }
+  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const {
+    read({ArrayPart::Of::weight, tensor, step, 0, first}, out);
+  }
   /// The whole tensor: out.size() == its elements.
   void read_gradient(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
   void read_second_moment(std::size_t tensor, std::size_t step, std::size_t worker, std::span<float> out) const;
@@ -141,11 +155,7 @@ class GradientReader final : public GradientSource {
   /// What /readiness holds; nothing where the file lacks it.
   [[nodiscard]] const std::optional<Readiness>& readiness() const;
 
-  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override;
-  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const override;
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first, std::span<float> out) const override;
+  void read(const ArrayPart& part, std::span<float> out) const override;
 
  private:
   struct Impl;

@@ -159,30 +159,22 @@ const std::vector<StepInfo>& GradientReader::steps() const {
 const std::optional<Readiness>& GradientReader::readiness() const {
   return impl_->opened.readiness;
 }
-void GradientReader::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                                        std::span<float> out) const {
-  const auto& stored = impl_->find(tensor, step, worker);
-  expects(first <= stored.info.elements && out.size() <= stored.info.elements - first,
-          "a part of a gradient reaches past the tensor's end");
-  read_values(stored.gradient, stored.gradient_dtype, {step, worker, first}, {1, 1, out.size()}, out);
-}
-
-void GradientReader::read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker,
-                                             std::uint64_t first, std::span<float> out) const {
-  const auto& stored = impl_->find(tensor, step, worker);
-  expects(stored.second_moment.has_value(), "the tensor has no second moment in this file");
-  expects(first <= stored.info.elements && out.size() <= stored.info.elements - first,
-          "a part of a second moment reaches past the tensor's end");
-  read_values(*stored.second_moment, stored.second_moment_dtype, {step, worker, first}, {1, 1, out.size()}, out);
-}
-
-void GradientReader::read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
-                                      std::span<float> out) const {
-  const auto& stored = impl_->find(tensor, step, 0);
-  expects(stored.weight.has_value(), "the tensor has no weight in this file");
-  expects(first <= stored.info.elements && out.size() <= stored.info.elements - first,
-          "a part of a weight reaches past the tensor's end");
-  read_values(*stored.weight, stored.weight_dtype, {step, first}, {1, out.size()}, out);
+void GradientReader::read(const ArrayPart& part, std::span<float> out) const {
+  const auto& stored = impl_->find(part.tensor, part.step, part.worker);
+  expects(part.first <= stored.info.elements && out.size() <= stored.info.elements - part.first,
+          "a part of a tensor reaches past its end");
+  switch (part.of) {
+    case ArrayPart::Of::gradient:
+      return read_values(stored.gradient, stored.gradient_dtype, {part.step, part.worker, part.first},
+                         {1, 1, out.size()}, out);
+    case ArrayPart::Of::second_moment:
+      expects(stored.second_moment.has_value(), "the tensor has no second moment in this file");
+      return read_values(*stored.second_moment, stored.second_moment_dtype, {part.step, part.worker, part.first},
+                         {1, 1, out.size()}, out);
+    case ArrayPart::Of::weight:
+      expects(stored.weight.has_value(), "the tensor has no weight in this file");
+      return read_values(*stored.weight, stored.weight_dtype, {part.step, part.first}, {1, out.size()}, out);
+  }
 }
 
 std::vector<std::string> sources_of_view(const std::string& path) {

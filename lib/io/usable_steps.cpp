@@ -8,20 +8,18 @@
 
 namespace gradtool {
 
-UsableSteps::UsableSteps(std::unique_ptr<GradientSource> source) : source_{std::move(source)} {
-  const auto& all = source_->steps();
+UsableSteps::UsableSteps(std::unique_ptr<GradientSource> source) : ChosenSteps{std::move(source)} {
+  const auto& all = this->source().steps();
   std::int64_t overflowed = 0;  // in a row, just before step s
   for (std::size_t s = 0; s < all.size(); ++s) {
     if (all[s].overflowed()) {
       ++overflowed;
       continue;
     }
-    steps_.push_back(all[s]);
-    steps_.back().overflowed_before = std::exchange(overflowed, 0);
-    places_.push_back(s);
+    choose(s).overflowed_before = std::exchange(overflowed, 0);
   }
-  if (steps_.empty()) {
-    throw Error{Fault::data, source_->path() +
+  if (steps().empty()) {
+    throw Error{Fault::data, path() +
                                  ": /steps/overflow: the gradients of every step overflowed, so there is nothing to "
                                  "use; capture steps that the optimizer did not skip"};
   }

@@ -21,8 +21,8 @@ void multiply(std::span<float> values, double factor) {
 }  // namespace
 
 WeightedGradients::WeightedGradients(std::unique_ptr<GradientSource> source, std::size_t workers)
-    : source_{std::move(source)}, workers_{workers} {
-  expects(workers >= 1 && workers <= source_->workers(), "so many workers cannot be weighted");
+    : ChangedSource{std::move(source)}, workers_{workers} {
+  expects(workers >= 1 && workers <= this->source().workers(), "so many workers cannot be weighted");
   factors_.assign(steps().size() * workers, 1.0);
   for (std::size_t s = 0; s < steps().size(); ++s) {
     const auto& weights = steps()[s].batch_weight;
@@ -42,16 +42,11 @@ bool WeightedGradients::needed(const GradientSource& source) {
                      [](const StepInfo& step) { return !step.batch_weight.empty(); });
 }
 
-void WeightedGradients::read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker,
-                                           std::uint64_t first, std::span<float> out) const {
-  source_->read_gradient_part(tensor, step, worker, first, out);
-  multiply(out, factor(step, worker));
-}
-
-void WeightedGradients::read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker,
-                                                std::uint64_t first, std::span<float> out) const {
-  source_->read_second_moment_part(tensor, step, worker, first, out);
-  multiply(out, factor(step, worker) * factor(step, worker));
+void WeightedGradients::read(const ArrayPart& part, std::span<float> out) const {
+  source().read(part, out);
+  const double weight = factor(part.step, part.worker);
+  if (part.of == ArrayPart::Of::gradient) multiply(out, weight);
+  if (part.of == ArrayPart::Of::second_moment) multiply(out, weight * weight);
 }
 
 }  // namespace gradtool

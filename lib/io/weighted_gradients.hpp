@@ -2,10 +2,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
-#include "lib/io/gradient_file.hpp"
+#include "lib/io/changed_source.hpp"
 
 namespace gradtool {
 
@@ -13,7 +13,7 @@ namespace gradtool {
 /// w_r W / sum(w), so that the plain mean over the W workers that are replayed is the weighted mean
 /// sum(w_r g_r) / sum(w). So every codec and every reducer gets what a job would give it that weights its ranks'
 /// losses. Second moments are multiplied by the square of that. Steps without weights stay as they are.
-class WeightedGradients final : public GradientSource {
+class WeightedGradients final : public ChangedSource {
  public:
   /// `workers`: the first workers of the source, which alone are replayed. Throws Fault::data where they count 0
   /// together in a step.
@@ -22,26 +22,13 @@ class WeightedGradients final : public GradientSource {
   /// Whether any step has weights.
   [[nodiscard]] static bool needed(const GradientSource& source);
 
-  [[nodiscard]] const std::string& path() const override { return source_->path(); }
-  [[nodiscard]] const FileInfo& info() const override { return source_->info(); }
-  [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return source_->tensors(); }
-  [[nodiscard]] const std::vector<StepInfo>& steps() const override { return source_->steps(); }
-
-  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override;
-  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const override;
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
-                        std::span<float> out) const override {
-    source_->read_weight_part(tensor, step, first, out);
-  }
+  void read(const ArrayPart& part, std::span<float> out) const override;
 
  private:
   [[nodiscard]] double factor(std::size_t step, std::size_t worker) const {
     return worker < workers_ ? factors_[step * workers_ + worker] : 1.0;
   }
 
-  std::unique_ptr<GradientSource> source_;
   std::size_t workers_;
   std::vector<double> factors_;  ///< [S, workers]
 };

@@ -24,20 +24,9 @@ class CountingSource final : public GradientSource {
   const std::vector<TensorInfo>& tensors() const override { return file_.tensors(); }
   const std::vector<StepInfo>& steps() const override { return file_.steps(); }
 
-  void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override {
-    counts_[{'g', tensor, step, worker}] += out.size();
-    file_.read_gradient_part(tensor, step, worker, first, out);
-  }
-  void read_second_moment_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
-                               std::span<float> out) const override {
-    counts_[{'m', tensor, step, worker}] += out.size();
-    file_.read_second_moment_part(tensor, step, worker, first, out);
-  }
-  void read_weight_part(std::size_t tensor, std::size_t step, std::uint64_t first,
-                        std::span<float> out) const override {
-    counts_[{'w', tensor, step, 0}] += out.size();
-    file_.read_weight_part(tensor, step, first, out);
+  void read(const ArrayPart& part, std::span<float> out) const override {
+    counts_[{"gmw"[static_cast<std::size_t>(part.of)], part.tensor, part.step, part.worker}] += out.size();
+    file_.read(part, out);
   }
 
  private:

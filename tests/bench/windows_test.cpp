@@ -32,18 +32,15 @@ class TwoPhases final : public GradientSource {
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
 
-  void read_gradient_part(std::size_t /*tensor*/, std::size_t step, std::size_t worker, std::uint64_t first,
-                          std::span<float> out) const override {
-    const std::int64_t iteration = steps_[step].iteration;
+  void read(const ArrayPart& part, std::span<float> out) const override {
+    const std::int64_t iteration = steps_[part.step].iteration;
     for (std::size_t k = 0; k < out.size(); ++k) {
-      const std::size_t i = (first + k) / kRows, j = (first + k) % kRows;
-      const float scale = 1.0F + 0.1F * static_cast<float>(worker) + 0.01F * static_cast<float>(iteration % 10);
+      const std::size_t i = (part.first + k) / kRows, j = (part.first + k) % kRows;
+      const float scale = 1.0F + 0.1F * static_cast<float>(part.worker) + 0.01F * static_cast<float>(iteration % 10);
       const float outer = static_cast<float>((i + 1) * (j + 2)) / 100.0F;
       out[k] = iteration < 100 ? scale * outer : (i == j ? scale : 0.0F);
     }
   }
-  void read_second_moment_part(std::size_t, std::size_t, std::size_t, std::uint64_t, std::span<float>) const override {}
-  void read_weight_part(std::size_t, std::size_t, std::uint64_t, std::span<float>) const override {}
 
  private:
   std::string path_ = "two_phases.h5";
