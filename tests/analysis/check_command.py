@@ -106,9 +106,10 @@ with tempfile.TemporaryDirectory() as folder:
         assert json.load(f)["spectrum"][0]["tensor"] == "layer1.weight"
     assert os.path.exists("x/summary.csv")
 
-    for name in files:  # the number of threads changes nothing, to the last digit
-        run("good.h5", "--out", "t1", "-t", "1")
-        run("good.h5", "--out", "t3", "-t", "3")
+    # The number of threads changes nothing, to the last digit.
+    run("good.h5", "--out", "t1", "-t", "1")
+    run("good.h5", "--out", "t3", "-t", "3")
+    for name in files:
         with open("t1/" + name) as one, open("t3/" + name) as three:
             assert one.read() == three.read(), name
 

@@ -31,7 +31,7 @@ def units(elements, sizes, halves):
             for i, n in enumerate(elements):
                 group = file.create_group(f"tensors/{i:04d}")
                 group.attrs.update(name=f"t{i}", kind="other", layout="none", shape=np.array([n]))
-                values = np.random.default_rng(i).normal(size=(1, 2, n)).astype(np.float32)
+                values = np.ones((1, 2, n), np.float32)  # only their number matters
                 if i in halves:
                     group["gradient"] = (values.view(np.uint32) >> 16).astype(np.uint16)
                     group["gradient"].attrs["dtype"] = "bfloat16"
@@ -57,7 +57,7 @@ def ddp(elements, size, halves):
 
 
 random.seed(1)
-cases = [([random.choice([1, 10, 1000, 30000, 300000, 900000]) for _ in range(random.randint(1, 25))], (400, 100_000, 1_000_000, 3_000_000))
+cases = [([random.choice([1, 10, 1000, 30000, 100000, 300000]) for _ in range(random.randint(1, 25))], (400, 100_000, 1_000_000, 3_000_000))
          for _ in range(4)]
 resnet20 = [144, 16, 16] + [2304, 16, 16] * 6
 for width, last in ((32, 16), (64, 32)):

@@ -341,7 +341,7 @@ def check_payloads_of_two_levels(folder):
             assert dense <= sent <= 1.3 * expected, (spec, reduce, sent, expected)
     # Tiny units: shards of one element, and of none.
     synthetic = subprocess.run([GRADTOOL, "bench", "--synthetic", "8:12:+4", "--ranks", "6", "--levels", "node=3", "--reduce", "alltoall",
-                                "--codec-inner", "int8", "--codec", "topk:ratio=0.5,sidco,exponent,bf16", "--timeout", "0", "--csv", "-"],
+                                "--codec-inner", "int8", "--codec", "topk:ratio=0.5,sidco,exponent,bf16", "-n", "1", "-w", "0", "--csv", "-"],
                                check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
     assert all(r["status"] == "ok" for r in csv.DictReader(io.StringIO(synthetic))), synthetic
 
@@ -365,7 +365,7 @@ def check_targets(folder):
     capture = folder / "target.h5"
     write_capture(capture, 2)
     out = folder / "target.csv"
-    run = subprocess.run([GRADTOOL, "bench", capture, "--codec", "demo:k=4096,beta=0", "--codec", "dion:rank=8", "--codec", "bf16", "--timing", "both", "--pipeline",
+    run = subprocess.run([GRADTOOL, "bench", capture, "--codec", "demo:k=4096,beta=0", "--codec", "dion:rank=8", "--codec", "bf16", "--timing", "both", "-n", "1", "-w", "0", "--pipeline",
                           "2", "--granularity", "model", "--network", "1gbe", "--advise", "--max-nmse", "10", "--csv", out],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 0, run.stderr

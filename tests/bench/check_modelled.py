@@ -194,7 +194,7 @@ def advised(path, *flags):
 
 # The answer is short, and the command beneath it measures the codec again.
 run = subprocess.run([gradtool, "bench", capture, "--codec", "all", "--timing", "isolated", "--network", "slow:alpha=1us,beta=1MBps", "--nodes", "8",
-                      "--baseline-dtype", "fp32", "--seed", "3", "--advise"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+                      "--baseline-dtype", "fp32", "--seed", "3", "-n", "5", "-w", "0", "--advise"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 answer = run[run.index("slow:alpha"):run.index("\n\n")].splitlines()  # behind the processor's name, which can be long
 assert len(answer) <= 16, run  # how many codecs run up differs from machine to machine
 taken, in_ddp = re.search(r"slow:alpha=1us,beta=1MBps, 8 ranks: take (.*?)(?:; in PyTorch's DDP (.*?))?[.] ", " ".join(answer)).groups()
@@ -212,7 +212,7 @@ assert f"{there}_compress_hook" in hook or \
 by_library = {}
 for library in "best", "gloo", "hook":
     run = subprocess.run([gradtool, "bench", capture, "--codec", "fp16,bf16,int8,topk,powersgd", "--timing", "isolated", "--network", "slow:alpha=500us,beta=10MBps",
-                          "--nodes", "4,32", "--library", library, "--granularity", "bucket:0.02MB", "--codec-speed", "floor:10", "--compute-ms", "1", "--csv", "-"],
+                          "--nodes", "4,32", "--library", library, "--granularity", "bucket:0.02MB", "-n", "1", "-w", "0", "--codec-speed", "floor:10", "--compute-ms", "1", "--csv", "-"],
                          check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     by_library[library] = {(r["codec"], r["aggregation"], r["ranks"]): r for r in csv.DictReader(run.splitlines())
                            if r["time_source"] == "modelled" and not r["levels"]}

@@ -126,7 +126,7 @@ def run(*arguments, status=0, launcher=()):
 
 def bench(codecs, *options, launcher=(), status=0):
     """The rows of the measured totals, by codec with parameters."""
-    text = run("bench", capture, "--codec", codecs, "--iters", "2", "--timeout", "0.05", "--csv", "-", *options, launcher=launcher, status=status).stdout
+    text = run("bench", capture, "--codec", codecs, "--iters", "1", "-w", "0", "--csv", "-", *options, launcher=launcher, status=status).stdout
     rows = [row for row in csv.DictReader(io.StringIO(text)) if row["tensor"] == "all" and row["time_source"] == "measured"]
     return {row["codec"] + (":" + row["params"] if row["codec"] == "python" else ""): row for row in rows}
 
@@ -137,9 +137,9 @@ def same_errors(a, b):
 
 
 # Twins: the same values are kept, by gradtool's residual and by one in the class; float16 is added as the codec adds it.
-both = ("topk,fp16,none,python:several.py,cls=TopK,python:mine.py,python:several.py,cls=Half,python:mean.py,"
-        "python:several.py,cls=InPlace,python:several.py,cls=Bits,bits=[8,16]")
-rows = bench(both, "--granularity", "tensor")
+both = "topk,fp16,none,python:several.py,cls=TopK,python:mine.py,python:several.py,cls=Half,python:mean.py,python:several.py,cls=InPlace"
+rows = bench(both + ",python:several.py,cls=Bits,bits=[8,16]", "--granularity", "tensor")
+threads = rows
 own, fed = rows["python:file=mine.py,delays=on,ratio=0.01"], rows["python:file=several.py,cls=TopK,ratio=0.01,ef=on"]
 same_errors(rows["topk"], own)
 same_errors(rows["topk"], fed)
@@ -181,13 +181,13 @@ for name in ("mine.py", "drawing.py"):
 
 if mpiexec:
     launcher = (mpiexec, "-n", "2", "--oversubscribe")
-    threads = bench(both)
-    for name, row in bench(both, "--comm", "mpi", launcher=launcher).items():
+    for name, row in bench(both, "--comm", "mpi", "--granularity", "tensor", launcher=launcher).items():
         if name != "none":
             same_errors(row, threads[name])
 
 # A record is read without the file; `list` describes the class; `tune` searches what it declares.
-run("bench", capture, "--codec", both, "--network", "1gbe", "--nodes", "8", "--json", "bench.json", "--timeout", "0.1", "--advise")
+run("bench", capture, "--codec", "bf16,python:several.py,cls=TopK,python:mine.py,python:mean.py", "--network", "1gbe", "--nodes", "8", "-n", "1", "-w", "0",
+    "--json", "bench.json", "--advise")
 parameters = json.loads(run("list", "python:several.py,cls=TopK", "--json", "-").stdout)[0]["parameters"]
 assert [row["name"] for row in parameters] == ["file", "cls", "ratio"], parameters
 tuned = run("tune", capture, "--codec", "python:several.py,cls=TopK", "--network", "1gbe", "--nodes", "8", "--budget", "3", "--json", "tune.json", "--max-nmse", "0.9")
@@ -197,7 +197,7 @@ pathlib.Path("several.py").rename("moved.py")
 for name in ("several.py", "mine.py", "mean.py"):
     pathlib.Path(name).write_text("open('it-ran', 'w')")
 for command in (("compare", "bench.json", "bench.json"), ("report", "bench.json", "-o", "bench.html"),
-                ("bench", capture, "--codec", "bf16", "--codec-speed", "bench.json", "--network", "1gbe", "--nodes", "8", "--timeout", "0.05")):
+                ("bench", capture, "--codec", "bf16", "--codec-speed", "bench.json", "--network", "1gbe", "--nodes", "8", "-n", "1")):
     done = subprocess.run([program, *command], capture_output=True, text=True, env=environment, check=False, timeout=600)
     assert done.returncode in (0, 77), done.stderr  # 77: built without the libraries of the page
 assert not pathlib.Path("it-ran").exists()

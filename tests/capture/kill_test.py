@@ -13,7 +13,7 @@ import h5py
 
 from synthetic import check, check_killed_capture, contents, reported_steps, run, write_images
 
-KILLS = 5
+KILLS = 3
 COMMON = ("--model", "lenet5", "--workers", "2", "--batch-size", "8", "--threads", "1")
 program = os.path.abspath(sys.argv[1])
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 20240229

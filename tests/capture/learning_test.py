@@ -11,8 +11,8 @@ program = os.path.abspath(sys.argv[1])
 
 with tempfile.TemporaryDirectory() as folder:
     write_images(folder, 2048)
-    write_images(folder, 256, prefix="t10k", seed=1)
-    for model, steps, batch in (("lenet5", "150", "16"), ("resnet20", "40", "8")):
+    write_images(folder, 128, prefix="t10k", seed=1)
+    for model, steps, batch in (("lenet5", "60", "16"), ("resnet20", "40", "8")):
         done = run(program, "capture", "--model", model, "--workers", "2", "--batch-size", batch, "--steps", steps,
                    "--end-step", "1", "--threads", "1", "--data-dir", folder, "--json", "-",
                    "--out", os.path.join(folder, model + ".h5"))

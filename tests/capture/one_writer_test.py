@@ -21,13 +21,16 @@ def start(data, out, *arguments):
 
 
 def first_step(process):
+    """Returns once a step is written, and the capture stopped: it holds its file, and takes no processor time until end()."""
     line = process.stderr.readline()
     check(line.startswith("captured step"), f"capture says {line!r}")
+    process.send_signal(signal.SIGSTOP)
 
 
 def end(process, out):
     """Everything that the one who goes on has reported is in the file that has the name."""
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     lines = process.stderr.read().splitlines()  # communicate() would lose what readline() has read ahead
     process.wait(timeout=600)
     check(process.returncode == 130, f"exit status {process.returncode}")

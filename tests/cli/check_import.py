@@ -359,7 +359,7 @@ def check_damaged_safetensors(folder):
                                         "e": {**tensor, "shape": [0, 3], "data_offsets": [16, 16]}}, b"\0" * 16))
     assert "without elements left out" in done("import", path, "-o", folder / "s.h5", "--skip", "^i$", "--force")
     whole = safetensors_bytes({"a": tensor}, b"x" * 8)
-    for cut in range(0, len(whole)):
+    for cut in [*range(10), *range(10, len(whole) - 10, 7), *range(len(whole) - 10, len(whole))]:
         bad(whole[:cut])
     assert not n.exists()
 
@@ -413,13 +413,15 @@ def check_damaged_numpy(folder):
     buffer = io.BytesIO()
     np.savez_compressed(buffer, a=np.arange(1000, dtype="<f4"), b=np.ones((3, 4), "<f8"))
     whole = buffer.getvalue()
-    for cut in [*range(0, len(whole), 7), len(whole) - 1]:
+    directory = whole.index(b"PK\x01\x02")
+    for cut in [*range(0, directory, 31), *range(directory, len(whole), 7), len(whole) - 1]:
         bad(whole[:cut], path=npz)
     generator = random.Random(3)
     survived = 0
-    for _ in range(200):  # one changed byte: noticed, or harmless
+    places = [*range(0, 60, 3), *range(60, directory, 51), *range(directory, len(whole), 4)]  # headers closely, what is deflated has a checksum
+    for at in places:  # one changed byte: noticed, or harmless
         changed = bytearray(whole)
-        changed[generator.randrange(len(changed))] ^= 1 << generator.randrange(8)
+        changed[at] ^= 1 << generator.randrange(8)
         npz.write_bytes(changed)
         result = run("import", npz, "-o", folder / "c.h5", "--force")
         assert result.returncode in (0, 3), result.stderr
@@ -427,7 +429,7 @@ def check_damaged_numpy(folder):
             survived += 1
             got = read(folder / "c.h5")
             assert [x for x in got.values() if np.array_equal(x[0, 0], np.arange(1000, dtype="<f4"))], "wrong values"
-    assert survived < 100
+    assert survived < len(places) / 2, (survived, len(places))
     with zipfile.ZipFile(npz, "w") as archive:
         archive.writestr("readme.txt", "hello")
     refused(["import", npz, "-o", n], 3, "readme.txt")
@@ -447,9 +449,9 @@ def check_damaged_numpy(folder):
 
 
 def check_memory(folder):
-    """A checkpoint of 4 GiB, whose values take no place on the disk, and of it a tensor that is as large as the memory."""
+    """A checkpoint of 2 GiB, whose values take no place on the disk, and of it a tensor that is as large as the memory."""
     path, out = folder / "large.safetensors", folder / "large.h5"
-    elements = 1 << 27  # 8 tensors of 512 MiB
+    elements = 1 << 26  # 8 tensors of 256 MiB; OpenBLAS waits for ever where a thread cannot have 128 MiB
     header = {f"t{i}.weight": {"dtype": "F32", "shape": [elements], "data_offsets": [4 * i * elements, 4 * (i + 1) * elements]}
               for i in range(8)}
     with open(path, "wb") as file:

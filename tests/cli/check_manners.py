@@ -154,7 +154,7 @@ def check_names():
     networks = {row["network"] for row in csv.DictReader(io.StringIO(out))}
     assert code == 0 and networks == {"", "10gbe", "100gbe:node=2,inner=NVLink"}, (networks, err)
     for codecs in ("all,topk", "topk,all", "all,topk:ratio=0.01"):
-        code, out, err = run("bench", SAMPLE, "--codec", codecs, "-n", "1", "--timing", "isolated", "--csv", "-")
+        code, out, err = run("bench", "--synthetic", "4KB", "--ranks", "2", "--codec", codecs, "-n", "1", "-w", "0", "--timing", "isolated", "--csv", "-")
         names = [row["codec"] for row in csv.DictReader(io.StringIO(out))]
         assert code == 0 and names.count("topk") == 1 and names.count("none") == 1, (codecs, names, err)
 

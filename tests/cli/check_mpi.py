@@ -22,7 +22,7 @@ sample = str(root / "datasets/lenet5-fashion-mnist.h5")
 
 
 def rows(launch, *flags):
-    out = subprocess.run([*launch, gradtool, "bench", sample, "--csv", "-", "-n", "2", "--threads", "1", *flags],
+    out = subprocess.run([*launch, gradtool, "bench", sample, "--csv", "-", "-n", "1", "-w", "0", "--threads", "1", *flags],
                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return list(csv.DictReader(io.StringIO(out)))
 

@@ -60,13 +60,18 @@ def errors_in(path):
                 if row["timing"] == "isolated"}
 
 
-def same_results(folder):
-    codecs = ["--codec", "fp16", "--codec", "topk:ratio=0.01", "--codec", "powersgd", "--codec", "thc", "-n", "2", "--timing", "isolated"]
-    alone = subprocess.run([GRADTOOL, "bench", SAMPLE, *codecs, "--csv", folder / "threads.csv"], capture_output=True, text=True)
+CODECS = ["--codec", "fp16", "--codec", "topk:ratio=0.01", "--codec", "powersgd", "--codec", "thc", "-n", "1", "-w", "0", "--timing", "isolated"]
+
+
+def with_threads(folder):
+    alone = subprocess.run([GRADTOOL, "bench", SAMPLE, *CODECS, "--csv", folder / "threads.csv"], capture_output=True, text=True)
     assert alone.returncode == 0, alone.stderr
-    expected = errors_in(folder / "threads.csv")
+    return errors_in(folder / "threads.csv")
+
+
+def same_results(folder, expected):
     # Two jobs at a time, one of which would be disturbed if they heard each other.
-    jobs = [start(2, "bench", SAMPLE, "--comm", "udp", *codecs, "--csv", folder / f"udp{job}.csv") for job in range(2)]
+    jobs = [start(2, "bench", SAMPLE, "--comm", "udp", *CODECS, "--csv", folder / f"udp{job}.csv") for job in range(2)]
     for job, processes in enumerate(jobs):
         for status, _, err in ends(processes):
             assert status == 0, err
@@ -80,18 +85,18 @@ def refusals():
         assert status == 2 and word in err and len(err.splitlines()) == 1, (changes, err)
     status, _, err = ends(start(2, "bench", SAMPLE, "--comm", "udp", "--comm-timeout", "1", only=[0]))[0]
     assert status == 4 and "has waited 1 s for 1 of 2 ranks to connect: 1 missing" in err, err
-    status, _, err = ends(start(2, "bench", SAMPLE, "--comm", "udp", "--codec", "fp16", only=[0], RANK=None))[0]
+    status, _, err = ends(start(2, "bench", SAMPLE, "--comm", "udp", "--codec", "fp16", "-n", "1", only=[0], RANK=None))[0]
     assert status == 0, err  # a job of one
 
 
 def wrong_key():
     """A rank of another job comes to this job's port."""
     port = free_port()
-    right = start(2, "bench", SAMPLE, "--comm", "udp", "-n", "1", port=port, only=[0])
-    wrong = start(2, "bench", SAMPLE, "--comm", "udp", "-n", "1", "--comm-timeout", "2", port=port, key="another key of a job", only=[1])
+    right = start(2, "bench", SAMPLE, "--comm", "udp", "--codec", "fp16", "-n", "1", port=port, only=[0])
+    wrong = start(2, "bench", SAMPLE, "--comm", "udp", "--codec", "fp16", "-n", "1", "--comm-timeout", "2", port=port, key="another key of a job", only=[1])
     status, _, err = ends(wrong)[0]
     assert status == 4 and "does not have this job's key" in err, err
-    right += start(2, "bench", SAMPLE, "--comm", "udp", "-n", "1", port=port, only=[1])
+    right += start(2, "bench", SAMPLE, "--comm", "udp", "--codec", "fp16", "-n", "1", port=port, only=[1])
     assert all(status == 0 for status, _, _ in ends(right))
 
 
@@ -124,20 +129,22 @@ def strangers(stop, ports):
                     pass
 
 
-def under_fire(folder):
+def under_fire(folder, expected):
     stop = threading.Event()
     thread = threading.Thread(target=strangers, args=(stop, []))
     thread.start()
     try:
-        same_results(folder)
+        same_results(folder, expected)
     finally:
         stop.set()
         thread.join()
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    same_results(pathlib.Path(scratch))
-    under_fire(pathlib.Path(scratch))
+    scratch = pathlib.Path(scratch)
+    expected = with_threads(scratch)
+    same_results(scratch, expected)
+    under_fire(scratch, expected)
 refusals()
 wrong_key()
 dead_rank(signal.SIGKILL, 30)

@@ -51,21 +51,32 @@ def expect(case, path, *fragments, status=3, lines=1):
             failures.append(f"{case} ({command}): {'; '.join(problems)}: {said}{result.stdout[:200]}")
 
 
-def bad(case, change, *fragments, **options):
-    """A conforming file, changed by `change(file)`, is refused with `fragments`."""
-    path = os.path.join(FOLDER, f"{count}.h5")
-    conforming.write(path, **options)
+whole_files = {}  # of each set of options
+
+
+def changed_file(change, options):
+    """A conforming file, changed by `change(file)`."""
+    path, key = os.path.join(FOLDER, f"{count}.h5"), repr(options)
+    if key not in whole_files:
+        conforming.write(path, **options)
+        with open(path, "rb") as file:
+            whole_files[key] = file.read()
+    with open(path, "wb") as file:
+        file.write(whole_files[key])
     with h5py.File(path, "r+") as file:
         change(file)
+    return path
+
+
+def bad(case, change, *fragments, **options):
+    """A conforming file, changed by `change(file)`, is refused with `fragments`."""
+    path = changed_file(change, options)
     expect(case, path, *fragments)
     os.remove(path)
 
 
 def good(case, change, **options):
-    path = os.path.join(FOLDER, f"{count}.h5")
-    conforming.write(path, **options)
-    with h5py.File(path, "r+") as file:
-        change(file)
+    path = changed_file(change, options)
     expect(case, path, status=0)
     os.remove(path)
 
@@ -94,7 +105,7 @@ def truncations():
         conforming.write(path, libver=libver)
         whole = open(path, "rb").read()
         generator = random.Random(7)
-        for at in [1, 8, 47, 48, 512, len(whole) - 1] + [generator.randrange(len(whole)) for _ in range(50)]:
+        for at in [1, 8, 47, 48, 512, len(whole) - 1] + [generator.randrange(len(whole)) for _ in range(8)]:
             with open(os.path.join(FOLDER, "cut.h5"), "wb") as out:
                 out.write(whole[:at])
             expect(f"cut at {at}", out.name, *["truncated"] * (at > 200))

@@ -71,7 +71,7 @@ def check_file(path, ranks, comm, name):
 
 
 def modelled(network, *, launch=(), more=()):
-    code, out, err = run("bench", SAMPLE, "--codec", "fp16", "-n", "2", "--network", network, "--nodes", "4,32", "--csv", "-", *more,
+    code, out, err = run("bench", SAMPLE, "--codec", "fp16", "-n", "1", "-w", "0", "--network", network, "--nodes", "4,32", "--csv", "-", *more,
                          launch=launch)
     assert code == 0, err
     return [row for row in csv.DictReader(io.StringIO(out)) if row["time_source"] == "modelled"]

@@ -114,6 +114,7 @@ struct ModelSetup {
   int resets_at = -1;             ///< reset before this step
   bool restarts = false;          ///< gradients, draws and schedules begin again at the reset
   int saves_at = -1;              ///< before this step a new reducer takes the place of the old one, with its state
+  bool saves_always = false;      ///< the same before every step but the first
   bool loses_state = false;       ///< the new reducer does not get that state
   bool settles = false;           ///< in front of every step; on a GPU only
   AllReduce all_reduce = AllReduce::ring;
@@ -162,7 +163,7 @@ inline ModelOutcome run_model(const ModelSetup& setup) {
     const auto weight = model_weight(n);
     for (int step = 0; step < setup.steps; ++step) {
       if (step == setup.resets_at) reducer->reset(queue);
-      if (step == setup.saves_at) {
+      if (step == setup.saves_at || (setup.saves_always && step > 0)) {
         const auto saved = save_state(*reducer);
         reducer = make();
         if (!setup.loses_state) restore_state(*reducer, saved);

@@ -36,21 +36,24 @@ class SavedState : public testing::TestWithParam<std::string> {};
 
 TEST_P(SavedState, GoesOnBitForBit) {
   const auto whole = run_model({.codec = GetParam(), .steps = kSteps});
-  for (int step = 1; step < kSteps; ++step) {
-    const auto cut = run_model({.codec = GetParam(), .steps = kSteps, .saves_at = step});
-    ASSERT_EQ(cut.results, whole.results) << "saved before step " << step;
-    ASSERT_EQ(cut.payload, whole.payload) << "saved before step " << step;
-    ASSERT_EQ(cut.wire, whole.wire) << "saved before step " << step;
-    ASSERT_EQ(cut.residuals, whole.residuals) << "saved before step " << step;
+  // Once, and each time a state that was itself restored.
+  for (const bool always : {false, true}) {
+    SCOPED_TRACE(always ? "saved before every step" : "saved before step 4");
+    const auto cut =
+        run_model({.codec = GetParam(), .steps = kSteps, .saves_at = always ? -1 : kSteps / 2, .saves_always = always});
+    ASSERT_EQ(cut.results, whole.results);
+    ASSERT_EQ(cut.payload, whole.payload);
+    ASSERT_EQ(cut.wire, whole.wire);
+    ASSERT_EQ(cut.residuals, whole.residuals);
     for (std::size_t rank = 0; rank < whole.messages.size(); ++rank) {
       for (std::size_t s = 0; s < whole.messages[rank].size(); ++s) {
         ASSERT_EQ(cut.messages[rank][s].size(), whole.messages[rank][s].size());
         for (std::size_t m = 0; m < whole.messages[rank][s].size(); ++m)
-          ASSERT_EQ(cut.messages[rank][s][m].bytes, whole.messages[rank][s][m].bytes) << "saved before step " << step;
+          ASSERT_EQ(cut.messages[rank][s][m].bytes, whole.messages[rank][s][m].bytes) << "step " << s;
       }
     }
-    EXPECT_EQ(cut.note, whole.note) << "saved before step " << step;
-    EXPECT_TRUE(same_tallies(cut.tallies, whole.tallies)) << "saved before step " << step;
+    EXPECT_EQ(cut.note, whole.note);
+    EXPECT_TRUE(same_tallies(cut.tallies, whole.tallies));
   }
 }
 

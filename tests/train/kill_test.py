@@ -11,15 +11,15 @@ import time
 
 from example import check, compare, hashes, rows, run, until_saved, write_data
 
-KILLS = 4
+KILLS = 3
 program = os.path.abspath(sys.argv[1])
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 20240229
 chance = random.Random(seed)
 
 # Batch normalisation, and codecs that keep something of every kind: a residual, factors, bases and phases, momentum.
-CASES = [("resnet20", ["--codec", "powersgd:rank=1", "--steps", "10", "--checkpoint-every", "2"]),
+CASES = [("resnet20", ["--codec", "powersgd:rank=1", "--steps", "10", "--checkpoint-every", "2", "--test-images", "16"]),
          ("lenet5", ["--codec", "topk:ratio=0.01", "--codec", "gradiveq:lt=3,lc=5", "--codec", "dgc:ratio=0.05",
-                     "--seeds", "1,2", "--epochs", "3", "--checkpoint-every", "5", "--network", "1gbe"])]
+                     "--seeds", "1,2", "--steps", "20", "--checkpoint-every", "5", "--network", "1gbe"])]
 
 with tempfile.TemporaryDirectory() as folder:
     data = write_data(folder)

@@ -22,38 +22,46 @@ launch = [mpiexec, *(["--oversubscribe"] if "Open MPI" in version or "OpenRTE" i
 
 with tempfile.TemporaryDirectory() as folder:
     data = write_data(folder)
-    # none rides MPI's own all-reduce, which adds in another order than the ring of threads.
-    codecs = ["--codec", "topk:ratio=0.05", "--codec", "qsgd:bits=4"]
-    for model, options in (("lenet5", ["--epochs", "2"]), ("resnet20", ["--steps", "2", "--micro-batches", "2"])):
-        command = [program, "train", "--model", model, "--batch-size", "8", "--threads", "1", *data, *codecs, *options]
-        threads, mpi = os.path.join(folder, model + "threads"), os.path.join(folder, model + "mpi")
-        done = run(*command, "--workers", "4", "--out", threads)
-        check(done.returncode == 0, done.stderr)
-        done = run(*launch, "4", *command, "--comm", "mpi", "--out", mpi)
-        check(done.returncode == 0, done.stderr)
+    common = ["--batch-size", "8", "--threads", "1", *data, "--codec", "topk:ratio=0.05", "--codec", "qsgd:bits=4"]
 
-        def of_codecs(out):
-            return ([r for r in rows(out) if r["codec"] != "none"],
-                    {k: h for k, h in hashes(out).items() if k[0] != "none"})
-
-        check(of_codecs(mpi) == of_codecs(threads), f"{model}: MPI differs:\n{of_codecs(mpi)}\n{of_codecs(threads)}")
-        check(done.stdout.count("topk:ratio=0.05") == 1, f"more than one process speaks: {done.stdout}")
-
-    # A job that is killed goes on where it was.
-    command = [*launch, "2", program, "train", "--model", "lenet5", "--comm", "mpi", "--batch-size", "8", "--threads", "1", *data,
-               "--codec", "powersgd", "--epochs", "4", "--checkpoint-every", "3"]
-    whole, out = os.path.join(folder, "whole"), os.path.join(folder, "killed")
-    done = run(*command, "--out", whole)
+    # Three ranks. none rides MPI's own all-reduce, which adds in another order than the ring of threads.
+    command = [program, "train", "--model", "resnet20", "--steps", "2", "--micro-batches", "2", "--test-images", "32", *common]
+    threads, mpi = os.path.join(folder, "threads"), os.path.join(folder, "mpi")
+    done = run(*command, "--workers", "3", "--out", threads)
     check(done.returncode == 0, done.stderr)
-    process = subprocess.Popen([*command, "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    done = run(*launch, "3", *command, "--comm", "mpi", "--out", mpi)
+    check(done.returncode == 0, done.stderr)
+
+    def of_codecs(out):
+        return ([r for r in rows(out) if r["codec"] != "none"],
+                {k: h for k, h in hashes(out).items() if k[0] != "none"})
+
+    check(of_codecs(mpi) == of_codecs(threads), f"MPI differs:\n{of_codecs(mpi)}\n{of_codecs(threads)}")
+    check(done.stdout.count("topk:ratio=0.05") == 1, f"more than one process speaks: {done.stdout}")
+
+    # The file of a network is read by the first rank alone, and is no difference between ranks.
+    network = os.path.join(folder, "net.json")
+    done = run(program, "probe", "--comm", "threads", "-g", "2", "--collective", "pair", "-e", "64K", "-n", "1", "--rounds", "1", "--name", "found", "-o", network)
+    check(done.returncode == 0, done.stderr)
+
+    # A job that is killed goes on where it was, to what threads train undisturbed: two numbers have one sum, in whichever order.
+    command = [program, "train", "--model", "lenet5", *common, "--codec", "powersgd", "--epochs", "2", "--checkpoint-every", "3", "--network", network]
+    job = [*launch, "2", *command, "--comm", "mpi"]
+    whole, out = os.path.join(folder, "whole"), os.path.join(folder, "killed")
+    done = run(*command, "--workers", "2", "--out", whole)
+    check(done.returncode == 0, done.stderr)
+    process = subprocess.Popen([*job, "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     until_saved(process, out)
     check(process.poll() is None, "ended before it could be killed")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     time.sleep(1.0)  # ranks that have lost their launcher end by themselves
-    done = run(*command, "--out", out, "--resume")
+    done = run(*job, "--out", out, "--resume")
     check(done.returncode == 0, done.stderr)
     compare(out, (rows(whole), hashes(whole)), "a killed job")
+    with open(os.path.join(out, "train.csv"), newline="") as file:
+        modelled = [value for row in csv.DictReader(file) for name, value in row.items() if name.startswith("modelled_")]
+        check(modelled and all(float(value) > 0 for value in modelled), f"nothing was modelled: {modelled}")
 
     def fails(status, word, *command):
         done = run(*command)
@@ -61,15 +69,6 @@ with tempfile.TemporaryDirectory() as folder:
         check(done.returncode == status and len(said) == 1 and word in said[0], f"{command}: {done}")
 
     start = [program, "train", "--model", "lenet5", "--batch-size", "8", *data, "--steps", "2"]
-    # The file of a network is read by the first rank alone, and is no difference between ranks.
-    network = os.path.join(folder, "net.json")
-    done = run(program, "probe", "--comm", "threads", "-g", "2", "--collective", "pair", "-e", "64K", "-n", "1", "--rounds", "1", "--name", "found", "-o", network)
-    check(done.returncode == 0, done.stderr)
-    done = run(*launch, "2", *start, "--comm", "mpi", "--codec", "bf16", "--network", network, "--out", os.path.join(folder, "modelled"))
-    check(done.returncode == 0, done.stderr)
-    with open(os.path.join(folder, "modelled", "train.csv"), newline="") as file:
-        modelled = [value for row in csv.DictReader(file) for name, value in row.items() if name.startswith("modelled_")]
-        check(modelled and all(float(value) > 0 for value in modelled), f"nothing was modelled: {modelled}")
     spare = ["--out", os.path.join(folder, "spare")]
     fails(2, "add --comm mpi", *launch, "2", *start, *spare)
     fails(2, "leave --workers out", *launch, "2", *start, "--comm", "mpi", "--workers", "3", *spare)

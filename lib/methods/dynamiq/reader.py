@@ -27,15 +27,13 @@ def widths(squares, n, budget):
     values = bf16(squares)
     assert np.all(np.isfinite(values))
     candidates = np.concatenate([[0.0], np.unique(values), np.unique(values) * np.float32(512 / 17), [np.inf]])
-    best = np.full(len(squares), 2)
-    for pattern in range(0x7f80, -1, -1) if len(squares) < 40 else np.sort(
-            np.unique(np.concatenate([(np.float32(candidates).view(np.uint32) >> 16) + d for d in (-1, 0, 1)])))[::-1]:
-        pattern = int(np.clip(pattern, 0, 0x7f80))
-        threshold = bf16(np.array([pattern]))[0]
-        found = np.where(values >= threshold, 8, np.where(values >= threshold * np.float32(17 / 512), 4, 2))
-        if np.sum(found * words) > room:
-            break
-        best = found
+    patterns = np.arange(0x7f80, -1, -1) if len(squares) < 40 else np.sort(np.unique(np.clip(np.concatenate(
+        [(np.float32(candidates).view(np.uint32) >> 16).astype(np.int64) + d for d in (-1, 0, 1)]), 0, 0x7f80)))[::-1]
+    thresholds = bf16(patterns)[:, None]
+    found = np.where(values >= thresholds, 8, np.where(values >= thresholds * np.float32(17 / 512), 4, 2))
+    over = np.flatnonzero(found @ words > room)
+    last = over[0] if len(over) else len(found)
+    best = found[last - 1] if last else np.full(len(squares), 2)
     return best, words
 
 

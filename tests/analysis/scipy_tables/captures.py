@@ -1,5 +1,7 @@
 """The captures that are read, and small ones whose shapes, zeros, second moments and weights reach cases that the real one does not."""
 
+import re
+
 import h5py
 import numpy as np
 
@@ -29,12 +31,14 @@ def write(path, steps, workers, micro, tensors):
                     data.attrs["dtype"] = "bfloat16"
 
 
-def read(path):
-    """The tensors of a capture, as float64."""
+def read(path, layers):
+    """The tensors of a capture whose names have a match of the expression, as float64."""
     tensors = []
     with h5py.File(path) as f:
         for number in sorted(f["tensors"], key=int):
             group = f["tensors"][number]
+            if not re.search(layers, group.attrs["name"]):
+                continue
             t = {"name": group.attrs["name"], "kind": group.attrs["kind"], "shape": tuple(int(n) for n in group.attrs["shape"])}
             for member in ("gradient", "second_moment", "weight"):
                 t[member] = None
