@@ -152,7 +152,7 @@ class Advice {
     std::string why =
         left_out() + reasons() + (taken() != nullptr && taken()->inner ? in_one_level(one_level) : std::string{});
     why.erase(why.find_last_not_of(' ') + 1);
-    const InDdp ddp = taken() == nullptr ? InDdp{} : in_ddp();
+    const InDdp ddp = taken() == nullptr ? InDdp{} : in_ddp(one_level != nullptr ? *one_level : *taken());
     const bool differs = ddp.none != nullptr && ddp.taken != taken();
     return {.group = group_,
             .none = none_,
@@ -194,12 +194,12 @@ class Advice {
                        found == nullptr ? "" : fmt::format(", {:.2f} times faster", gain(judged_seconds(*found))));
   }
 
-  /// The answer for who sends in PyTorch's DDP.
+  /// The answer for who sends in PyTorch's DDP: `wanted`, where nothing is faster there.
   struct InDdp {
     const ResultRow *none = nullptr, *taken = nullptr;  ///< null: it is not modelled; no codec is taken
     std::string answer = {};
   };
-  [[nodiscard]] InDdp in_ddp() const {
+  [[nodiscard]] InDdp in_ddp(const ResultRow& wanted) const {
     std::vector<const ResultRow*> sources;
     std::vector<ResultRow> rows;
     for (const ResultRow* row : group_.rows) {
@@ -223,6 +223,10 @@ class Advice {
     const auto source = [&](const ResultRow* row) {
       return row == nullptr ? nullptr : sources[static_cast<std::size_t>(row - rows.data())];
     };
+    for (const ResultRow* row : advice.alike_) {
+      if (source(row) == &wanted)
+        return {.none = source(advice.none_), .taken = &wanted, .answer = "take " + name_of_row(wanted)};
+    }
     return {.none = source(advice.none_), .taken = source(advice.taken()), .answer = advice.answer()};
   }
 
@@ -234,7 +238,7 @@ class Advice {
     double surely = std::numeric_limits<double>::infinity();  // seconds that one of them takes at most
     for (const ResultRow* row : fit_) surely = std::min(surely, judged_interval(*row).high);
     const auto worthwhile = [this](const ResultRow* row) { return gain_interval(*row, *none_).low >= kWorthwhile; };
-    std::vector<const ResultRow*> alike;
+    std::vector<const ResultRow*>& alike = alike_;
     for (const ResultRow* row : fit_) {
       const bool near = judged_seconds(*row) < kWorthwhile * judged_seconds(*fit_.front());
       if (near || judged_interval(*row).low < surely) alike.push_back(row);
@@ -563,6 +567,7 @@ class Advice {
   std::vector<const ResultRow*> lost_;       ///< in the user's own trial
   std::vector<const ResultRow*> longer_;     ///< learned there, and need more steps than their time saves
   std::vector<const ResultRow*> untrained_;  ///< would fit, but trainings have not shown their errors harmless
+  std::vector<const ResultRow*> alike_;      ///< of fit_, what surely gains and nothing surely beats
   std::vector<const ResultRow*> rivals_;  ///< of fit_, those that noise does not let be told apart from the chosen one
 };
 

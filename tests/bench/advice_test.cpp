@@ -726,7 +726,10 @@ TEST_F(Advice, SaysWhatToTakeWhereDdpSends) {
   sent(2, "ddp_hook over gloo", 54.0).in_ddp->time.high = 0.12;
   EXPECT_TRUE(says(advice(), "too close to call. ") && says(advice(), "is 2.04 times as fast")) << advice();
   sent(2, "ddp_hook over gloo", 108.0);
+  sent(2, "ddp_hook over gloo", 76.0);
   sent(3, "bf16_compress_hook", 75.0);
+  EXPECT_TRUE(says(advice(), "8 ranks: take int8 by alltoall. ")) << "as fast there as what is simpler: " << advice();
+  sent(2, "ddp_hook over gloo", 108.0);
   EXPECT_TRUE(says(advice(), "take int8 by alltoall; in PyTorch's DDP take bf16. ")) << advice();
   EXPECT_TRUE(
       says(advice(), "In PyTorch: torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook "))
