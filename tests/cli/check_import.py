@@ -449,9 +449,9 @@ def check_damaged_numpy(folder):
 
 
 def check_memory(folder):
-    """A checkpoint of 2 GiB, whose values take no place on the disk, and of it a tensor that is as large as the memory."""
+    """A checkpoint of 4 GiB, whose values take no place on the disk, and of it a tensor that is as large as the memory."""
     path, out = folder / "large.safetensors", folder / "large.h5"
-    elements = 1 << 26  # 8 tensors of 256 MiB; OpenBLAS waits for ever where a thread cannot have 128 MiB
+    elements = 1 << 27  # 8 tensors of 512 MiB
     header = {f"t{i}.weight": {"dtype": "F32", "shape": [elements], "data_offsets": [4 * i * elements, 4 * (i + 1) * elements]}
               for i in range(8)}
     with open(path, "wb") as file:
