@@ -148,15 +148,15 @@ class Advice {
   [[nodiscard]] bool possible() const { return none_ != nullptr; }
 
   [[nodiscard]] NetworkAdvice whole() const {
-    const ResultRow* one_level = nullptr;
+    const ResultRow *const codec = taken(), *one_level = nullptr;
     std::string why =
-        left_out() + reasons() + (taken() != nullptr && taken()->inner ? in_one_level(one_level) : std::string{});
+        left_out() + reasons() + (codec != nullptr && codec->inner ? in_one_level(one_level) : std::string{});
     why.erase(why.find_last_not_of(' ') + 1);
-    const InDdp ddp = taken() == nullptr ? InDdp{} : in_ddp(one_level != nullptr ? *one_level : *taken());
-    const bool differs = ddp.none != nullptr && ddp.taken != taken();
+    const InDdp ddp = codec == nullptr ? InDdp{} : in_ddp(one_level != nullptr ? *one_level : *codec);
+    const bool differs = ddp.none != nullptr && ddp.taken != codec;
     return {.group = group_,
             .none = none_,
-            .taken = taken(),
+            .taken = codec,
             .in_one_level = one_level,
             .none_in_ddp = ddp.none,
             .in_ddp = ddp.taken,

@@ -164,13 +164,13 @@ void set_in_ddp(std::span<ResultRow> modelled) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const ResultRow& sent = hooked[i];
     const std::string under{name_of(sent.network->under_hook)}, codec = sent.codec.name();
-    auto& in_ddp = rows[i]->in_ddp.emplace();
-    in_ddp.hook = codec == "none" ? under : "ddp_hook over " + under;
-    in_ddp.time = judged_time(sent);
-    if (sent.gate_applied) in_ddp.gate_bytes = sent.gate_bytes;
+    auto& in_ddp = rows[i]->in_ddp;
+    in_ddp = {.hook = codec == "none" ? under : "ddp_hook over " + under,
+              .time = judged_time(sent),
+              .gate_bytes = sent.gate_applied ? sent.gate_bytes : std::nullopt};
     if ((codec != "bf16" && codec != "fp16") || !takes_own_scheme(sent)) continue;
     const ResultRow summed = sent_over(*rows[i], sent.network->under_hook);
-    if (judged_seconds(summed) < in_ddp.time.median)
+    if (judged_seconds(summed) < in_ddp->time.median)
       in_ddp = {.hook = codec + "_compress_hook", .time = judged_time(summed)};
   }
 }

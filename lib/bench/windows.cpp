@@ -115,12 +115,12 @@ std::string iterations_text(const ResultRow& row) {
 
 std::string phases_text(const ResultRow& row) {
   if (row.file.empty()) return "";
-  const std::string gaps = row.stride > 1
-                               ? fmt::format(
-                                     " One of every {} iterations was captured: what a codec holds back is carried "
-                                     "over the gaps to gradients that a training would not meet then.",
-                                     row.stride)
-                               : "";
+  std::string gaps = row.stride > 1
+                         ? fmt::format(
+                               " One of every {} iterations was captured: what a codec holds back is carried "
+                               "over the gaps to gradients that a training would not meet then.",
+                               row.stride)
+                         : "";
   if (row.stride > 1 && are_phases({row.first_step, row.first_step}, {row.last_step, row.last_step})) return gaps;
   if (row.windows <= 1) return gaps + " These are of one phase of the training: errors of some codecs grow later.";
   if (!has_phases(row))
