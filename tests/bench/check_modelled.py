@@ -55,7 +55,7 @@ said = " ".join(said.split())  # it is wrapped
 assert "at most 0.001" in said and "error too large: topk" in said, said
 seen = []
 for found in re.finditer(r"BETA, ([0-9]+)(?: to ([0-9]+))? ranks: (.*?)[.]".replace("BETA", "beta=2GBps"), said):
-    first, last, answer = int(found[1]), int(found[2] or found[1]), found[3]
+    first, last, answer = int(found[1]), int(found[2] or found[1]), found[3].split("; in PyTorch's DDP ")[0]
     for p in [2 ** i for i in range(1, 7) if first <= 2 ** i <= last]:
         # topk's error is too large for 1e-3, so the answer is fp16, where it gains 5 %, or none. Three samples have no noise.
         expected = "take fp16" if totals["none", p] / totals["fp16", p] >= 1.05 else "stay uncompressed"
@@ -178,7 +178,8 @@ for path, overlap, backward in (capture, "bucket", 2 / 3), (capture, "none", 2 /
         assert abs(float(row["iteration_speedup_vs_none"]) - gain) < 1e-9 * gain
     words = "captured" if path != capture else "taken to be ready in proportion to their elements"
     assert overlap == "none" or f"gradients are {'ready as ' if path != capture else ''}{words}" in " ".join(said.split()), said
-    wide = [line for line in said.splitlines() if len(line) > 80 + 20 * ("modelled" in said)]
+    # Commands are not wrapped, and name the capture.
+    wide = [line for line in said.splitlines() if len(line) > 80 + 20 * ("modelled" in said) and str(path) not in line]
     assert "scaling efficiency in %" in said and not wide, wide
 print(f"{len(totals)} modelled rows and {3 * len(modelled)} iterations as computed here")
 
