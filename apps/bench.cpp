@@ -1,4 +1,6 @@
 #include "lib/bench/bench.hpp"
+#include "lib/advice/record.hpp"
+#include "lib/advice/terminal.hpp"
 
 #include <fmt/format.h>
 
@@ -13,11 +15,11 @@
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/own_trial.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/gate.hpp"
 #include "lib/bench/job_trace.hpp"
-#include "lib/bench/own_trial.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"

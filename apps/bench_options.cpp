@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "apps/options.hpp"
+#include "lib/advice/own_trial.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
-#include "lib/bench/library.hpp"
-#include "lib/bench/own_trial.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/model/library.hpp"
 
 namespace gradtool::app {
 

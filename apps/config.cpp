@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "apps/options.hpp"
-#include "lib/bench/network.hpp"
 #include "lib/capture/capture.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
@@ -14,6 +13,7 @@
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/utf8.hpp"
+#include "lib/model/network.hpp"
 #include "lib/report/color.hpp"
 
 namespace gradtool::app {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/advice/acceptance.hpp"
 #include "lib/bench/options.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/capture/capture.hpp"

@@ -10,11 +10,11 @@
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
-#include "lib/bench/network.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/model/network.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"

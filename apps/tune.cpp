@@ -1,4 +1,5 @@
 #include "lib/tune/tune.hpp"
+#include "lib/advice/terminal.hpp"
 #include "lib/report/json.hpp"
 
 #include <fmt/format.h>
@@ -10,10 +11,10 @@
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/own_trial.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
-#include "lib/bench/own_trial.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"

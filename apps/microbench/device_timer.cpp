@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/bench/statistics.hpp"
 #include "lib/core/error.hpp"
+#include "lib/model/statistics.hpp"
 
 namespace gradtool {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lib/bench/network.hpp"
+#include "lib/model/network.hpp"
 
 namespace gradtool::netsim {
 

@@ -10,8 +10,8 @@
 
 #include "apps/netsim/background.hpp"
 #include "apps/netsim/exchanges.hpp"
-#include "lib/bench/cost_model.hpp"
 #include "lib/core/error.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::netsim {
 namespace {

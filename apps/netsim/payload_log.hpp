@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/netsim/exchanges.hpp"
-#include "lib/bench/cost_model.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::netsim {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/netsim/datagrams.hpp"
-#include "lib/bench/statistics.hpp"
+#include "lib/model/statistics.hpp"
 
 namespace gradtool::netsim {
 

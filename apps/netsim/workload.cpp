@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "apps/netsim/transport.hpp"
-#include "lib/bench/cost_model.hpp"
 #include "lib/core/error.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/units.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool::netsim {
 

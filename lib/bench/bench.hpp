@@ -71,7 +71,4 @@ class BenchSession {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The full record: options, machine, file and hash, every row and every sample.
-[[nodiscard]] nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& report);
-
 }  // namespace gradtool

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "lib/bench/bench.hpp"
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/readiness.hpp"
 #include "lib/bench/received.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/rows.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/io/gradient_file.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool {
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/statistics.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/task_pool.hpp"
 #include "lib/core/text.hpp"
+#include "lib/model/statistics.hpp"
 
 namespace gradtool {
 

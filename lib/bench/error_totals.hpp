@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "lib/bench/replay.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/bench/update_errors.hpp"
 #include "lib/core/huge_pages.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "lib/bench/units.hpp"
 #include "lib/codecs/registry.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

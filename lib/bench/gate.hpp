@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/bench/result.hpp"
+#include "lib/report/color.hpp"
 
 namespace gradtool {
 

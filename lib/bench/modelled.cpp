@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/gate.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool {
 namespace {

@@ -8,15 +8,15 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/replayed_weights.hpp"
-#include "lib/bench/statistics.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/bench/update_errors.hpp"
 #include "lib/bench/windows.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/dtype.hpp"
+#include "lib/model/cost_model.hpp"
+#include "lib/model/statistics.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
-#include "lib/bench/units.hpp"
 #include "lib/io/gradient_file.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/errors.hpp"
 #include "lib/bench/options.hpp"
 #include "lib/bench/throttle.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/bench/update_errors.hpp"
 #include "lib/bench/windows.hpp"
+#include "lib/model/cost_model.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

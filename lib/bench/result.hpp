@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/errors.hpp"
 #include "lib/bench/replay.hpp"
-#include "lib/bench/statistics.hpp"
 #include "lib/bench/windows.hpp"
 #include "lib/core/words.hpp"
+#include "lib/model/cost_model.hpp"
+#include "lib/model/statistics.hpp"
 #include "lib/report/table.hpp"
 
 namespace gradtool {
@@ -318,60 +318,5 @@ void set_verdicts(std::span<ResultRow> rows);
 [[nodiscard]] bool same_way(const ResultRow& a, const ResultRow& b);
 /// Whether two rows are of one codec with the same parameters, reduced by the same units, whatever way each takes.
 [[nodiscard]] bool same_method(const ResultRow& a, const ResultRow& b);
-/// The largest error that advice accepts unless another one was given: sending nothing has an error of 1.
-constexpr double kDefaultMaxNmse = 0.1;
-struct OwnTrials;
-/// Which errors advice accepts.
-struct Acceptance {
-  Acceptance() = default;
-  /// What the user asks for by number is taken at that word.
-  Acceptance(double limit) : max_nmse{limit}, trained{false} {}  // NOLINT: a limit is an acceptance
-
-  double max_nmse = kDefaultMaxNmse;  ///< of judged_error()
-  bool trained = true;  ///< and of a step's error no more than trainings vouch for: beyond it a codec needs a trial
-  std::shared_ptr<const OwnTrials> trials = {};  ///< decide about the codecs that they have tried, whatever they err
-};
-/// The positions of all rows but those of ways that are the fastest of their codec's on none of the modelled networks
-/// for none of the numbers of ranks: for tables and charts, which they would only crowd. A way that `acceptance` allows
-/// counts as faster than one that it does not, and a faster one that needs a trial, or errs too much, is kept beside
-/// it.
-[[nodiscard]] std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
-                                                         const std::optional<Acceptance>& acceptance = {});
-
-/// How what people read is written.
-enum class Style : std::uint8_t {
-  plain,     ///< lines of at most 80 characters
-  colored,   ///< the same on a terminal with colour: green what the advice takes, red and yellow what is not ok
-  markdown,  ///< for a pull request
-};
-
-/// For people: one line for each codec and granularity. Sorted by modelled time on the first network and number of
-/// ranks, else by break-even. Rows whose method was not reached stand apart, below. With `acceptance`, the codec that
-/// advise() takes on that network is marked.
-[[nodiscard]] std::string terminal_table(std::span<const ResultRow> rows, Style style = Style::plain,
-                                         const std::optional<Acceptance>& acceptance = {});
-
-/// For people, of synthetic gradients: sizes below each other as nccl-tests has them, at each size the fastest first.
-[[nodiscard]] std::string sizes_table(std::span<const ResultRow> rows, Style style = Style::plain);
-
-/// For people: how much faster than uncompressed each codec is, for each network a table with a column for each number
-/// of ranks; where iterations were modelled also their scaling efficiency. Empty when there are no modelled rows.
-[[nodiscard]] std::string modelled_tables(std::span<const ResultRow> rows, Style style = Style::plain);
-
-/// What --advise prints, at most 80 characters wide but for the commands.
-struct AdviceText {
-  std::string answer;   ///< what to do and what it gains, for each network; stands before the tables
-  std::string reasons;  ///< what runs up, why others were not taken, and what the answer rests on; stands behind them
-};
-struct BenchOptions;
-/// What the rows were made with, so that the answer can name the command that measures it again.
-struct MadeWith {
-  const BenchOptions* options = nullptr;  ///< null: no command is named
-  std::optional<double> max_nmse = {};    ///< where it was given
-};
-/// For people: the advice of advice_of(). Neighbouring numbers of ranks with the same answer share it. Empty without
-/// modelled rows.
-[[nodiscard]] AdviceText advise(std::span<const ResultRow> rows, const Acceptance& acceptance,
-                                Style style = Style::plain, const MadeWith& made_with = {});
 
 }  // namespace gradtool

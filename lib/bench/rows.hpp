@@ -9,8 +9,8 @@
 #include "lib/bench/readiness.hpp"
 #include "lib/bench/replay.hpp"
 #include "lib/bench/result.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/io/gradient_file.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/bench/units.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/statistics.hpp"
 #include "lib/core/words.hpp"
+#include "lib/model/statistics.hpp"
 #include "lib/report/table.hpp"
 
 namespace gradtool {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "lib/advice/own_trial.hpp"
 #include "lib/bench/gate.hpp"
-#include "lib/bench/own_trial.hpp"
 #include "lib/core/text.hpp"
 #include "lib/page/bench_model.hpp"
 #include "lib/page/sweep.hpp"

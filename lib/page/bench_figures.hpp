@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/advice.hpp"
-#include "lib/bench/reproduce.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/reproduce.hpp"
+#include "lib/advice/terminal.hpp"
 #include "lib/page/chart.hpp"
 #include "lib/page/codec_looks.hpp"
 #include "lib/page/sources.hpp"

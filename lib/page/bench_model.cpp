@@ -1,4 +1,5 @@
 #include "lib/page/bench_model.hpp"
+#include "lib/advice/terminal.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +8,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "lib/bench/own_trial.hpp"
+#include "lib/advice/own_trial.hpp"
 #include "lib/page/sweep.hpp"
 
 namespace gradtool {

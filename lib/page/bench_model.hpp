@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
 #include "lib/bench/modelled.hpp"
 #include "lib/page/bench_figures.hpp"
 #include "lib/page/sources.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/network.hpp"
+#include "lib/model/network.hpp"
 
 namespace gradtool {
 

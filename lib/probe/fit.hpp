@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/bench/statistics.hpp"
+#include "lib/model/statistics.hpp"
 #include "lib/probe/pattern.hpp"
 
 namespace gradtool {

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "lib/bench/cost_model.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool {
 

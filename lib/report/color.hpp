@@ -27,6 +27,13 @@ enum class Ink : std::uint8_t {
   taken,    ///< green: what the advice takes
 };
 
+/// How what people read is written.
+enum class Style : std::uint8_t {
+  plain,     ///< lines of at most 80 characters
+  colored,   ///< the same on a terminal with colour: green what the advice takes, red and yellow what is not ok
+  markdown,  ///< for a pull request
+};
+
 /// `text` between the control sequences of a terminal (ECMA-48) when `on`, else as it is. Its width on the screen stays
 /// the same, its length does not: pad and wrap before.
 [[nodiscard]] std::string inked(std::string_view text, Ink ink, bool on);

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lib/bench/agreement.hpp"
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/options.hpp"
 #include "lib/capture/capture.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool {
 

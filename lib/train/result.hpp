@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/statistics.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/core/words.hpp"
+#include "lib/model/statistics.hpp"
 #include "lib/report/table.hpp"
 #include "lib/train/options.hpp"
 

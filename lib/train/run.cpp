@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "lib/bench/fingerprint.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/capture/sampler.hpp"
 #include "lib/capture/schedule.hpp"
 #include "lib/codecs/reducer.hpp"
@@ -28,6 +27,7 @@
 #include "lib/core/sha256.hpp"
 #include "lib/core/state.hpp"
 #include "lib/core/text.hpp"
+#include "lib/model/units.hpp"
 #include "lib/train/checkpoint.hpp"
 
 namespace gradtool {

@@ -10,7 +10,7 @@
 #include <set>
 #include <span>
 
-#include "lib/bench/own_trial.hpp"
+#include "lib/advice/own_trial.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 

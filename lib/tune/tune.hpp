@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/advice/acceptance.hpp"
 #include "lib/bench/bench.hpp"
+#include "lib/report/color.hpp"
 #include "lib/tune/search.hpp"
 
 namespace gradtool {

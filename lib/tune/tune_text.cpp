@@ -3,10 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/own_trial.hpp"
+#include "lib/advice/record.hpp"
+#include "lib/advice/reproduce.hpp"
+#include "lib/advice/terminal.hpp"
 #include "lib/bench/codec_times.hpp"
-#include "lib/bench/own_trial.hpp"
-#include "lib/bench/reproduce.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/table.hpp"
 #include "lib/tune/tune.hpp"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes lib/bench/trained_arms.inc of reports/verdicts/replay.csv, so that the advice knows what trained arms have lost.
+"""Writes lib/advice/trained_arms.inc of reports/verdicts/replay.csv, so that the advice knows what trained arms have lost.
 
 Usage: trained_arms.py [--check]      with --check: exits 1 unless the file is what would be written
 
@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "lib/bench/trained_arms.inc"
+SOURCE, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "lib/advice/trained_arms.inc"
 
 
 def text_of(rows):

@@ -6,13 +6,15 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/own_trial.hpp"
+#include "lib/advice/record.hpp"
+#include "lib/advice/reproduce.hpp"
+#include "lib/advice/terminal.hpp"
+#include "lib/advice/trained_arms.hpp"
 #include "lib/bench/modelled.hpp"
 #include "lib/bench/options.hpp"
-#include "lib/bench/own_trial.hpp"
-#include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
-#include "lib/bench/trained_arms.hpp"
 
 namespace gradtool::test {
 namespace {

@@ -1,8 +1,8 @@
 // The alpha-beta model against its closed forms, and what may be written after --network and --nodes.
 #include <gtest/gtest.h>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/core/error.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::test {
 namespace {

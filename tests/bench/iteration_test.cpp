@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-#include "lib/bench/cost_model.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::test {
 namespace {

@@ -1,6 +1,6 @@
 // Messages of each library: gloo's loop replayed event by event, the hook's messages against those that its
 // communicator counts, and the sizes at which Open MPI changes its algorithms.
-#include "lib/bench/library.hpp"
+#include "lib/model/library.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <mutex>
 #include <vector>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::test {
 namespace {

@@ -1,5 +1,5 @@
 // Tests what the record of gradtool train says about codecs, and what several records say together.
-#include "lib/bench/own_trial.hpp"
+#include "lib/advice/own_trial.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

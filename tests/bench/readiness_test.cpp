@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/bench/readiness.hpp"
+#include "lib/model/cost_model.hpp"
 
 namespace gradtool::test {
 namespace {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "lib/bench/cost_model.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/comm/recording.hpp"
 #include "lib/core/arena.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/model/cost_model.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 

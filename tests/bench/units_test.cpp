@@ -1,4 +1,4 @@
-#include "lib/bench/units.hpp"
+#include "lib/model/units.hpp"
 
 #include <gtest/gtest.h>
 

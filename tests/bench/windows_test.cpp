@@ -1,5 +1,6 @@
 // A codec's state begins anew with every window of a capture, and the worst window judges.
 #include "lib/bench/windows.hpp"
+#include "lib/advice/record.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/bench/network.hpp"
 #include "lib/core/error.hpp"
+#include "lib/model/network.hpp"
 #include "lib/probe/probe.hpp"
 
 namespace gradtool {

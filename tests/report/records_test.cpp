@@ -1,4 +1,5 @@
 #include "lib/page/records.hpp"
+#include "lib/advice/record.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/bench/library.hpp"
+#include "lib/model/library.hpp"
 
 namespace gradtool {
 
@@ -15,7 +15,7 @@ struct Link {
   double beta = 0.0;   ///< bytes a second, each way, while all ranks send
 };
 
-/// What ranks are joined by. Flat, or two levels: `node` ranks share the link of their machine, and talk among
+/// The links that join ranks. Flat, or two levels: `node` ranks share the link of their machine, and talk among
 /// themselves over `inner`.
 struct Network {
   std::string name;
@@ -31,9 +31,9 @@ struct Network {
   /// the valid profiles.
   [[nodiscard]] static Network parse(const std::string& text);
 
-  /// The same, or what `gradtool probe` has measured: "net.json", or with the ranks of a machine "net.json:node=8". Its
-  /// name is then as one's own, "net:alpha=51.2us,beta=0.94Gbps,contention=1.02", which parse() takes. Throws
-  /// Fault::data for a file that cannot be read or is none of a network.
+  /// A network as parse() takes it, or one that `gradtool probe` has measured: "net.json", or with the ranks of a
+  /// machine "net.json:node=8". Its name is then as one's own, "net:alpha=51.2us,beta=0.94Gbps,contention=1.02", which
+  /// parse() takes. Throws Fault::data for a file that cannot be read or is none of a network.
   [[nodiscard]] static Network from_option(const std::string& text);
 };
 
@@ -44,7 +44,7 @@ struct Network {
 /// True for what a network file may be called: letters, digits, dots, hyphens and underscores, 64 at most.
 [[nodiscard]] bool valid_network_name(std::string_view name);
 
-/// Of the network file, docs/network-model.md.
+/// The schema of the network file, docs/network-model.md.
 inline constexpr std::string_view kNetworkFormat = "gradtool.network";
 inline constexpr int kNetworkSchema = 1;
 

@@ -1,17 +1,17 @@
-#include "lib/bench/reproduce.hpp"
+#include "lib/advice/reproduce.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
-#include "lib/bench/library.hpp"
 #include "lib/bench/modelled.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/comm/launch.hpp"
+#include "lib/model/library.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 namespace {
@@ -66,7 +66,7 @@ std::string timing_options(const BenchOptions& options) {
   return text + (options.hot ? " --hot" : "");
 }
 
-/// What starts the ranks where they are processes; empty where they are threads.
+/// The program that starts the ranks where they are processes; empty where they are threads.
 std::string launcher(const BenchOptions& options, const ResultRow& row) {
   const bool processes = options.comm == "mpi" || options.comm == "udp" || mpi_place().size > 1;
   return processes ? fmt::format("mpirun -n {} ", row.measured_ranks) : "";

@@ -1,4 +1,4 @@
-#include "lib/bench/own_trial.hpp"
+#include "lib/advice/own_trial.hpp"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "lib/bench/reproduce.hpp"
-#include "lib/bench/statistics.hpp"
-#include "lib/bench/trained_arms.hpp"
+#include "lib/advice/reproduce.hpp"
+#include "lib/advice/trained_arms.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/utf8.hpp"
+#include "lib/model/statistics.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
@@ -27,7 +27,7 @@ std::string whole_text(const CodecSpec& codec) {
   return codec.name() + (params.empty() ? "" : ":" + params);
 }
 
-/// The same of a recorded text, with the defaults of parameters that the codec has got since.
+/// whole_text() of a recorded text, with the defaults of parameters that the codec has got since.
 std::string completed_text(const std::string& text) {
   try {
     return whole_text(parse_recorded_codec(text));

@@ -1,4 +1,4 @@
-#include "lib/bench/cost_model.hpp"
+#include "lib/model/cost_model.hpp"
 
 #include <algorithm>
 #include <cmath>

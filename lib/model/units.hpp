@@ -15,7 +15,7 @@
 
 namespace gradtool {
 
-/// What is reduced in one piece.
+/// The part of the gradients that is reduced in one piece.
 struct Granularity {
   enum class Kind : std::uint8_t { tensor, bucket, model };
   /// PyTorch DDP's buckets of 25 MB: what most training runs reduce.
@@ -75,7 +75,7 @@ struct UnitRange {
 
 /// The share of the model's elements that come before each tensor, in forward order.
 [[nodiscard]] std::vector<double> depths_of(const std::vector<TensorInfo>& tensors);
-/// What codecs are told about a unit. `depths`: depths_of(tensors), made once for all units.
+/// The layout that codecs are told about a unit. `depths`: depths_of(tensors), made once for all units.
 [[nodiscard]] Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors,
                                const std::vector<double>& depths);
 
@@ -91,7 +91,7 @@ class StepLoader {
  public:
   static constexpr int kAllRanks = -1;
 
-  /// What is read beside the gradients, where the file has it for every tensor of a unit.
+  /// The side inputs that are read beside the gradients, where the file has it for every tensor of a unit.
   struct Extras {
     bool weight = false;
     bool second_moment = false;
@@ -109,7 +109,7 @@ class StepLoader {
   /// for which the gradients of ranks that are not asked for come through in small parts.
   void load(const Unit& unit, std::size_t step, int only = kAllRanks, bool with_mean = false);
 
-  /// What load() read; valid until the next load, and as long as nobody writes to lent memory.
+  /// The values that load() read; valid until the next load, and as long as nobody writes to lent memory.
   [[nodiscard]] std::span<const float> gradient(int rank) const;
   /// Empty where not asked for, or where the file lacks it for a tensor of the unit.
   [[nodiscard]] std::span<const float> weight() const { return weight_.span(); }

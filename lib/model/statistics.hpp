@@ -7,7 +7,7 @@
 
 namespace gradtool {
 
-/// Where something lies with 95 % confidence.
+/// The bounds between which something lies with 95 % confidence.
 struct Interval {
   double low = 0.0, high = 0.0;
 };

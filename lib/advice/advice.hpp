@@ -1,12 +1,12 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lib/advice/acceptance.hpp"
 #include "lib/bench/result.hpp"
 
 namespace gradtool {
@@ -43,7 +43,7 @@ struct ModelledGroup {
 [[nodiscard]] std::optional<double> noise_percent(const ResultRow& row);
 [[nodiscard]] bool is_noisy(const ResultRow& row);
 
-/// What to do on one network with one number of ranks, and why. The terminal and the page of `gradtool report` both
+/// The answer for one network with one number of ranks, and why. The terminal and the page of `gradtool report` both
 /// print these sentences, so that they cannot disagree.
 struct NetworkAdvice {
   ModelledGroup group;
@@ -67,11 +67,7 @@ struct NetworkAdvice {
 /// taken; of those that err alike the simplest. The rows must outlive the result.
 [[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acceptance& acceptance);
 
-/// The advice as a record has it, an entry for each network and number of ranks: `of` iterations, and where these were
-/// modelled once more of gradients alone, as beside a faster computation.
-[[nodiscard]] nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acceptance& acceptance);
-
-/// What the advice rests on, two paragraphs. `any` is one of the rows it was made of.
+/// The ground that the advice rests on, two paragraphs. `any` is one of the rows it was made of.
 [[nodiscard]] std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance);
 
 }  // namespace gradtool

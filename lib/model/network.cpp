@@ -1,4 +1,4 @@
-#include "lib/bench/network.hpp"
+#include "lib/model/network.hpp"
 
 #include <fmt/format.h>
 

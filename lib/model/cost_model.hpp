@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/bench/network.hpp"
-#include "lib/bench/units.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/core/words.hpp"
+#include "lib/model/network.hpp"
+#include "lib/model/units.hpp"
 
 namespace gradtool {
 
@@ -78,7 +78,7 @@ enum class Overlap : std::uint8_t {
   bucket,  ///< a unit is encoded and sent as soon as the backward pass has it
 };
 
-/// What one unit of an iteration costs on one rank, in seconds.
+/// The cost of one unit of an iteration on one rank, in seconds.
 struct UnitCost {
   double ready = 1.0;  ///< share of the backward pass that is over when its gradient is there, in [0, 1]
   double encode = 0.0, communicate = 0.0, decode = 0.0;

@@ -1,11 +1,11 @@
-#include "lib/bench/confidence.hpp"
+#include "lib/advice/confidence.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 
-#include "lib/bench/trained_arms.hpp"
+#include "lib/advice/trained_arms.hpp"
 
 namespace gradtool {
 namespace {

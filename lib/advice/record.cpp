@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "lib/bench/advice.hpp"
-#include "lib/bench/bench.hpp"
-#include "lib/bench/confidence.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/confidence.hpp"
+#include "lib/advice/record.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/report/json.hpp"
@@ -62,7 +62,7 @@ nlohmann::ordered_json record(const BenchOptions& options, const BenchReport& re
   out["schema_version"] = kBenchSchema;
   out["command"] = options.command;
   out["provenance"] = provenance();
-  // What the ranks met over, with the versions of NCCL or MPI, and the GPU with its driver.
+  // The backend that the ranks met over, with the versions of NCCL or MPI, and the GPU with its driver.
   for (const auto& backend : comm_backends()) {
     if (backend.name == options.comm)
       out["provenance"]["communicator"] = {{"name", backend.name}, {"detail", backend.detail}};

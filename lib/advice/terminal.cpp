@@ -1,4 +1,5 @@
-// What `gradtool bench` prints for people: the table of measured rows, those of modelled networks, and the advice.
+// The texts that `gradtool bench` prints for people: the table of measured rows, those of modelled networks, and the
+// advice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,11 +8,12 @@
 #include <limits>
 #include <map>
 
-#include "lib/bench/advice.hpp"
-#include "lib/bench/confidence.hpp"
+#include "lib/advice/advice.hpp"
+#include "lib/advice/confidence.hpp"
+#include "lib/advice/own_trial.hpp"
+#include "lib/advice/reproduce.hpp"
+#include "lib/advice/terminal.hpp"
 #include "lib/bench/job_trace.hpp"
-#include "lib/bench/own_trial.hpp"
-#include "lib/bench/reproduce.hpp"
 #include "lib/bench/result.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/color.hpp"
@@ -200,7 +202,7 @@ std::string baseline_words(const std::vector<const ResultRow*>& rows) {
   return rows.empty() ? "raw" : type_words(rows.front()->baseline_dtype);
 }
 
-/// What the errors of a collective are those of.
+/// The values that the errors of a collective are of.
 std::string_view result_words(Collective op) {
   switch (op) {
     case Collective::all_reduce:
@@ -215,42 +217,6 @@ std::string_view result_words(Collective op) {
 }
 
 }  // namespace
-
-std::string spec_of(const ResultRow& row) {
-  return row.codec.name() + (row.codec.given.empty() ? "" : ":" + row.codec.given);
-}
-
-bool takes_own_scheme(const ResultRow& row) {
-  const bool plain =
-      row.codec.descriptor->aggregation == Aggregation::sum || row.codec.descriptor->aggregation == Aggregation::gather;
-  return !plain || row.op != Collective::all_reduce || row.scheme == Scheme::automatic ||
-         row.scheme == resolve(Scheme::automatic, row.codec);
-}
-
-std::string way_words(const ResultRow& row) {
-  return (takes_own_scheme(row) ? "" : fmt::format(" by {}", name_of(row.scheme))) +
-         (row.inner ? " in two levels" : "");
-}
-
-std::string short_name(const ResultRow& row) {
-  return spec_of(row) + way_words(row);
-}
-
-std::optional<double> ratio_of_codec(const ResultRow& row, std::span<const ResultRow> rows) {
-  const auto in_one_level = std::find_if(rows.begin(), rows.end(), [&](const ResultRow& other) {
-    return row.inner && !other.inner && other.bytes && !other.modelled() && same_method(other, row);
-  });
-  return in_one_level == rows.end() ? row.payload_ratio() : in_one_level->payload_ratio();
-}
-
-bool same_way(const ResultRow& a, const ResultRow& b) {
-  return a.scheme == b.scheme && a.inner.has_value() == b.inner.has_value();
-}
-
-bool same_method(const ResultRow& a, const ResultRow& b) {
-  return a.codec.name() == b.codec.name() && a.codec.params_text() == b.codec.params_text() &&
-         a.granularity == b.granularity;
-}
 
 std::vector<std::size_t> rows_of_best_ways(std::span<const ResultRow> rows,
                                            const std::optional<Acceptance>& acceptance) {

@@ -1,5 +1,5 @@
 // Messages and seconds of the collectives of each library; library.hpp has the formulas and their sources.
-#include "lib/bench/library.hpp"
+#include "lib/model/library.hpp"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <array>
 #include <cmath>
 
-#include "lib/bench/network.hpp"
 #include "lib/comm/communicator.hpp"
 #include "lib/core/error.hpp"
+#include "lib/model/network.hpp"
 
 namespace gradtool {
 namespace {

@@ -1,5 +1,5 @@
 // The advice: which codec to take on a modelled network, and why.
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 #include <iterator>
 #include <limits>
 
-#include "lib/bench/confidence.hpp"
+#include "lib/advice/confidence.hpp"
+#include "lib/advice/own_trial.hpp"
+#include "lib/advice/trained_arms.hpp"
 #include "lib/bench/gate.hpp"
-#include "lib/bench/own_trial.hpp"
-#include "lib/bench/trained_arms.hpp"
 #include "lib/bench/windows.hpp"
 #include "lib/codecs/prototype.hpp"
 #include "lib/core/text.hpp"
@@ -37,7 +37,7 @@ std::string size_of_model(const ResultRow& row) {
                      mixed ? "" : type_words(row.baseline_dtype) + " ");
 }
 
-/// What uncompressed means where it is not float32.
+/// The meaning of uncompressed where it is not float32.
 std::string baseline_text(const ResultRow& none) {
   if (none.baseline_dtype == "f32") return "";
   const double error = none.errors ? none.errors->nmse() : 0.0;
@@ -47,7 +47,7 @@ std::string baseline_text(const ResultRow& none) {
       none.errors && std::isfinite(error) ? fmt::format("; their sum has an error of {:.2g}", error) : "");
 }
 
-/// What an iteration does beside its gradients.
+/// The work of an iteration beside its gradients.
 std::string computation_text(const ResultRow::Iteration& iteration) {
   const auto [low, high] = std::pair{iteration.compute_low, iteration.compute_high};
   const std::string captured =
@@ -243,7 +243,7 @@ class Advice {
       const bool near = judged_seconds(*row) < kWorthwhile * judged_seconds(*fit_.front());
       if (near || judged_interval(*row).low < surely) alike.push_back(row);
     }
-    // Where none surely gains, the fastest stands for all: a slower one could turn an open question into a no.
+    // The fastest stands for all where none surely gains: a slower one could turn an open question into a no.
     alike.erase(std::remove_if(alike.begin(), alike.end(), [&](auto* row) { return !worthwhile(row); }), alike.end());
     if (alike.empty()) return;
     double least = std::numeric_limits<double>::infinity();
@@ -261,7 +261,7 @@ class Advice {
     std::rotate(fit_.begin(), place, place + 1);
   }
 
-  /// What is to be done, in a word or two: neighbouring numbers of ranks with the same answer share a paragraph.
+  /// The answer in a word or two: neighbouring numbers of ranks with the same answer share a paragraph.
   [[nodiscard]] std::string answer() const {
     if (fit_.empty() || gain_interval(*fit_.front(), *none_).high < kWorthwhile) return "stay uncompressed";
     const std::string name = name_of_row(*fit_.front());
@@ -370,7 +370,7 @@ class Advice {
     return text + exposed();
   }
 
-  /// What runs up and why nothing else was taken, a line each.
+  /// The runners-up and why nothing else was taken, a line each.
   [[nodiscard]] std::vector<std::string> others() const {
     std::vector<std::string> lines;
     std::vector<std::string> next, faster, slower;
@@ -454,7 +454,7 @@ class Advice {
     for (const ResultRow* row : rows) names.push_back(name_of_row(*row));
     return names;
   }
-  /// What needs a trial, and would then gain on what is taken.
+  /// The rows that need a trial, and would then gain on what is taken.
   [[nodiscard]] std::vector<const ResultRow*> after_trial() const {
     const double now = judged_seconds(taken() == nullptr ? *none_ : *taken());
     std::vector<const ResultRow*> rows;
@@ -468,7 +468,7 @@ class Advice {
     const double now = judged_seconds(taken() == nullptr ? *none_ : *taken());
     return !rows.empty() && now >= kWorthwhile * judged_seconds(*rows.front()) ? rows.front() : nullptr;
   }
-  /// What would be faster, but errs more than any training vouches for, or has lost in the user's own trial.
+  /// The codecs that would be faster, but err more than any training vouches for, or have lost in the user's own trial.
   [[nodiscard]] std::string needs_trial() const {
     std::string text;
     if (const ResultRow* lost = faster_of(lost_)) {
@@ -550,7 +550,7 @@ class Advice {
                        human_seconds(longest));
   }
   [[nodiscard]] std::string hopeless() const {
-    // What takes no time at all has no seconds to be judged by.
+    // A step that takes no time at all has no seconds to be judged by.
     const bool at_once = noop_ != nullptr && !noop_->iteration && noop_->total && noop_->total->median == 0.0;
     const bool is = noop_ != nullptr && !at_once && judged_seconds(*none_) < kWorthwhile * judged_seconds(*noop_);
     return is ? "Even sending nothing would gain less than 5 %. " : "";

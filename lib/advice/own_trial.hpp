@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/advice/acceptance.hpp"
 #include "lib/bench/result.hpp"
 
 namespace gradtool {
@@ -38,7 +39,7 @@ struct OwnTrial {
   /// "in trial.json (GPT, 4 workers, 300 steps) it learns: its loss is worse by 0.0013 (-0.03 to 0.03), and none was
   /// there after 291 steps".
   [[nodiscard]] std::string words(const Arm& arm) const;
-  /// What the verdict of an arm rests on: "its loss is worse by 0.0013 (95 %: -0.03 to 0.03)", or its reason.
+  /// The ground of an arm's verdict: "its loss is worse by 0.0013 (95 %: -0.03 to 0.03)", or its reason.
   [[nodiscard]] std::string difference(const Arm& arm) const;
 };
 

@@ -12,8 +12,8 @@ namespace gradtool {
 struct Link;
 struct Network;
 
-/// What carries a job's collectives. It decides which algorithm a collective takes, and with it how many messages wait
-/// for each other; bytes differ little.
+/// The library that carries a job's collectives. It decides which algorithm a collective takes, and with it how many
+/// messages wait for each other; bytes differ little.
 enum class Library : std::uint8_t {
   best,  ///< the best known algorithms, whatever the library
   nccl,  ///< all-reduces by rings and double trees, everything else by rings
@@ -25,7 +25,7 @@ constexpr auto spellings(Library) {
   return words("best", "nccl", "gloo", "mpi", "hook");
 }
 
-/// As the column `library` has it: the name, and for the hook what its messages ride, as "hook over gloo".
+/// The words of the column `library`: the name, and for the hook what its messages ride, as "hook over gloo".
 [[nodiscard]] std::string library_text(const Network& network);
 /// Sets what library_text() said. Throws Fault::data for any other text.
 void set_library(Network& network, std::string_view text);

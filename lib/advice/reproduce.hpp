@@ -3,13 +3,13 @@
 #include <optional>
 #include <string>
 
-#include "lib/bench/advice.hpp"
+#include "lib/advice/advice.hpp"
 #include "lib/bench/options.hpp"
 #include "lib/bench/result.hpp"
 
 namespace gradtool {
 
-/// As a shell takes it for one word.
+/// The text as a shell takes it for one word.
 [[nodiscard]] std::string shell_word(const std::string& text);
 
 /// The command line that measures a modelled row again, alone beside the baselines, and says what is advised on its

@@ -6,11 +6,11 @@ namespace gradtool {
 
 /// Points of accuracy that a codec may cost an arm before it counts as one that lost.
 constexpr double kPointsThatCount = 1.0;
-/// Of the arms whose errors are taken for harmless at most one in so many may have lost that much, and none this much.
+/// At most one in so many of the arms whose errors are taken for harmless may have lost that much, and none this much.
 constexpr int kOneIn = 20;
 constexpr double kMostPoints = 3.0;
 
-/// What the trainings of reports/verdicts came to, in which codecs took part: arms, each a codec in a training, whose
+/// The outcome of the trainings of reports/verdicts in which codecs took part: arms, each a codec in a training, whose
 /// error of a step, replayed on a capture of that training without codecs, is at most a given one.
 struct TrainedArms {
   struct Arm {

@@ -1,4 +1,4 @@
-#include "lib/bench/statistics.hpp"
+#include "lib/model/statistics.hpp"
 
 #include <algorithm>
 #include <cmath>

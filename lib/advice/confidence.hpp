@@ -4,7 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "lib/bench/own_trial.hpp"
+#include "lib/advice/acceptance.hpp"
+#include "lib/advice/own_trial.hpp"
 #include "lib/bench/result.hpp"
 
 namespace gradtool {

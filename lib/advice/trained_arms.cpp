@@ -1,4 +1,4 @@
-#include "lib/bench/trained_arms.hpp"
+#include "lib/advice/trained_arms.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@ namespace gradtool {
 namespace {
 
 constexpr TrainedArms::Arm kArms[] = {
-#include "lib/bench/trained_arms.inc"
+#include "lib/advice/trained_arms.inc"
 };
 
 }  // namespace
