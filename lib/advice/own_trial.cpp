@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -97,7 +98,22 @@ OwnTrial::Arm read_arm(const Json& json, const std::string& path) {
   arm.high = number(json, "high");
   arm.lr_factor = number(json, "lr_factor");
   arm.same_as_none = number(json, "same_as_none");
+  if (arm.same_as_none && !(*arm.same_as_none >= 0.0 && *arm.same_as_none <= 1.0))
+    throw Error{Fault::data, fmt::format("{}: same_as_none of {} is {}; must be a share from 0 to 1", path, arm.codec,
+                                         *arm.same_as_none)};
+  if (arm.low && arm.high && *arm.low > *arm.high)
+    throw Error{Fault::data,
+                fmt::format("{}: the interval of {} goes from {} down to {}", path, arm.codec, *arm.low, *arm.high)};
   return arm;
+}
+
+int count(const Json& settings, const char* key, const std::string& path) {
+  const Json& value = settings.at(key);
+  // get<int>() would take half a worker for none.
+  if (!value.is_number_integer() || value < 1 || value > std::numeric_limits<int>::max())
+    throw Error{Fault::data, fmt::format("{}: settings.{} is {}; must be a whole number of at least 1", path, key,
+                                         printable(value.dump().substr(0, 40)))};
+  return value.get<int>();
 }
 
 std::string warning_of(const Json& json) {
@@ -114,8 +130,8 @@ OwnTrial read_trial(const Json& json, const std::string& path) {
                  .judge = settings.at("judge").get<std::string>(),
                  .scheme = settings.at("scheme").get<std::string>(),
                  .elements = json.at("elements").get<std::uint64_t>(),
-                 .workers = settings.at("workers").get<int>(),
-                 .steps = settings.at("steps").get<int>(),
+                 .workers = count(settings, "workers", path),
+                 .steps = count(settings, "steps", path),
                  .arms = {}};
   trial.warning = warning_of(json);
   if (json.contains("tolerance")) trial.tolerance = json.at("tolerance").get<double>();
@@ -138,8 +154,9 @@ int whole_setting(const Json& json, const char* name, const std::string& path) {
   const auto text = json.at("settings").at(name).get<std::string>();
   int value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (result.ec == std::errc{} && result.ptr == text.data() + text.size()) return value;
-  throw Error{Fault::data, fmt::format("{}: the setting '{}' is '{}', and has to be a whole number", path, name, text)};
+  if (result.ec == std::errc{} && result.ptr == text.data() + text.size() && value >= 1) return value;
+  throw Error{Fault::data,
+              fmt::format("{}: the setting '{}' is '{}'; must be a whole number of at least 1", path, name, text)};
 }
 
 /// Numbers that are not finite are texts in a record.
