@@ -230,6 +230,28 @@ def test_an_interrupted_trial_goes_on(tmp_path, capfd):
     assert out.read_text() == "{}"
 
 
+def test_codecs_and_seeds_are_added_to_a_record(tmp_path):
+    """Nothing runs twice, nothing is lost, and the table is that of a trial that had all of them at once."""
+    out, ran = tmp_path / "trial.json", []
+
+    def counted(trial):
+        ran.append((trial.codec.partition(":")[0], trial.seed))
+        return train(trial)
+
+    attempt(["bf16"], counted, out=out)
+    attempt(["topk:ratio=0.5"], counted, out=out)
+    added = attempt(["bf16", "topk:ratio=0.5"], counted, out=out, seeds=3)
+    assert ran == [("none", 1), ("bf16", 1), ("none", 2), ("bf16", 2), ("topk", 1), ("topk", 2), ("none", 3), ("bf16", 3), ("topk", 3)]
+    assert str(added) == str(attempt(["bf16", "topk:ratio=0.5"], seeds=3))
+    attempt(["fp16"], counted, out=out, seeds=[7])
+    record = json.loads(out.read_text())
+    assert ran[9:] == [("none", 7), ("fp16", 7)] and record["settings"]["seeds"] == [1, 2, 3, 7]
+    assert {arm["name"]: arm["seeds"] for arm in record["arms"]} == {"none": 4, "bf16": 3, "topk:ratio=0.5": 3, "fp16": 1}
+    attempt(["bf16"], train, seeds=[1, 2, 3], lr_factors=[1, 2], out=tmp_path / "rates.json")
+    with pytest.raises(gradtool.UsageError, match=r"it differs in seeds\[0\]"):
+        attempt(["bf16"], train, seeds=[2, 3, 4], lr_factors=[1, 2], out=tmp_path / "rates.json")
+
+
 def test_two_trials_do_not_write_one_record_in_turns(tmp_path):
     out = tmp_path / "trial.json"
 
@@ -253,6 +275,24 @@ def test_a_record_replaces_no_device_and_no_link(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "folder" / "trial.json")
     attempt(["bf16"], train, seeds=1, out=tmp_path / "link.json", replace=True)
     assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "folder" / "trial.json").read_text())["runs"]
+
+
+def test_a_seed_with_which_the_training_itself_diverges_is_left_out(tmp_path):
+    """The runs of other seeds are not lost, whether the trial goes on or is resumed."""
+    ran = []
+
+    def unstable(trial):
+        ran.append((trial.codec, trial.seed))
+        model, optimizer = make(rate=1e30 if trial.seed == 2 else 0.05)
+        for step in trial:
+            trial.step(model, optimizer, (F.cross_entropy(model(x), y) for x, y in batches(trial.seed, step, trial.workers)))
+
+    for _ in range(2):
+        result = attempt(["bf16", "topk:ratio=0.5"], unstable, seeds=3, out=tmp_path / "trial.json")
+        assert "none itself diverged with seed 2, which is left out" in result.warning and result.warning in str(result)
+        assert result["bf16"]["verdict"] == "learns" and result["bf16"]["seeds"] == 2 and math.isfinite(result.tolerance)
+    assert len(ran) == len(set(ran)) == 7 and [codec for codec, seed in ran if seed == 2] == ["none"]
+    assert json.loads((tmp_path / "trial.json").read_text())["warning"] == result.warning
 
 
 def test_runs_that_cannot_be_compared_are_refused():

@@ -393,8 +393,8 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
         Ends a run that is where none was after a third of its steps, by more than 5 % of what none's loss falls by and without
         catching up, and drops its codec.
     out, replace:
-        trial.json, written after every run. A trial that was interrupted goes on from it; one of other settings, or of a `train`
-        of another source, is refused unless `replace` is given. A `train` whose source cannot be read cannot be resumed, and changes
+        trial.json, written after every run. A trial that was interrupted goes on from it, and one of other codecs or more seeds adds to
+        it: what has run does not run again. One of other settings, or of a `train` of another source, is refused unless `replace` is given. A `train` whose source cannot be read cannot be resumed, and changes
         in the functions that it calls are not noticed.
     name, progress:
         The model's name in the record (its class when left out); whether runs are shown on standard error.
@@ -410,14 +410,15 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
     settings = checked_settings(train, codecs, steps, workers, seeds, lr_factors, judge, higher_is_better, tolerance, scheme,
                                 bucket_mb, stop_early, distributed)
     leads = not distributed or dist.get_rank() == 0
-    runs, model = _from_rank_0(lambda: resumed(path, settings, replace), distributed)
+    runs, model, settings, asked = *_from_rank_0(lambda: resumed(path, settings, replace), distributed), settings
     record_file = RecordFile(path) if path is not None and leads else None
     result = TrialResult(settings, runs, name or model)
-    planned = len(settings["seeds"]) * len(settings["codecs"]) + (len(settings["lr_factors"]) - 1) * len(settings["codecs"])
-    plan = _Plan(distributed, scheme, int(bucket_mb * 2**20), stop_early, _Progress(planned, len(runs), result.names, progress and leads))
-    for seed, codec in itertools.product(settings["seeds"], settings["codecs"]):
+    planned = len(asked["seeds"]) * len(asked["codecs"]) + (len(asked["lr_factors"]) - 1) * len(asked["codecs"])
+    made = sum(run["codec"] in asked["codecs"] and run["seed"] in asked["seeds"] for run in runs)
+    plan = _Plan(distributed, scheme, int(bucket_mb * 2**20), stop_early, _Progress(planned, made, result.names, progress and leads))
+    for seed, codec in itertools.product(asked["seeds"], asked["codecs"]):
         for factor in result.factors_for(codec, seed):
-            if result.run(codec, seed, factor) is not None:
+            if result.run(codec, seed, factor) is not None or codec != BASELINE and seed in result.lost_seeds():
                 continue
             reference = None if codec == BASELINE and factor == settings["lr_factors"][0] else result.reference(seed)
             made = Trial(codec, seed, settings["workers"], steps, factor, plan, reference)
@@ -476,6 +477,8 @@ def _run(train: Callable, made: Trial, settings: dict, result: TrialResult) -> d
 
 def _expect_reference(record: dict, judge: str, result: TrialResult) -> None:
     """Refuses a run without a codec that nothing can be compared with."""
+    if record["status"] == "diverged" and record["seed"] != result.settings["seeds"][0]:
+        return      # a seed less: what others have shown is kept, and the result warns
     if record["status"] != "finished":
         rate = "" if record["lr_factor"] == 1.0 else f" and learning rates times {record['lr_factor']:g}"
         raise UsageError(f"the training has {record['status']} without a codec after {record['steps']} steps with seed {record['seed']}{rate}; "

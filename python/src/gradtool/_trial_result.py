@@ -158,8 +158,10 @@ class TrialResult:
 
     def best_factor(self, codec: str) -> Optional[float]:
         """The factor of the learning rate with which the codec did best in the first seed; None where it finished with none."""
-        tried = [run for run in self.runs if run["codec"] == codec and run["seed"] == self.settings["seeds"][0] and run["status"] == "finished"]
-        best = min(tried, key=self._cost, default=None)
+        tried = [run for run in self.runs if run["codec"] == codec and run["seed"] == self.settings["seeds"][0]]
+        if not tried and len(self.settings["lr_factors"]) == 1:
+            return self.settings["lr_factors"][0]      # nothing to choose, and it was added with later seeds alone
+        best = min((run for run in tried if run["status"] == "finished"), key=self._cost, default=None)
         return None if best is None else best["lr_factor"]
 
     def factors_for(self, codec: str, seed: int) -> list:
@@ -168,11 +170,15 @@ class TrialResult:
         if seed == self.settings["seeds"][0]:
             return self.settings["lr_factors"]
         before = self.settings["seeds"][:self.settings["seeds"].index(seed)]
-        if any(run["codec"] == codec and run["seed"] in before and run["status"] != "finished" and run["lr_factor"] == self.best_factor(codec)
+        if codec != "none" and any(run["codec"] == codec and run["seed"] in before and run["status"] != "finished" and run["lr_factor"] == self.best_factor(codec)
                for run in self.runs):
             return []
         best = self.best_factor(codec)
         return [] if best is None else [best]
+
+    def lost_seeds(self) -> list:
+        """The seeds with which the training diverges by itself, so that nothing can be compared there."""
+        return [run["seed"] for run in self.runs if run["codec"] == "none" and run["status"] == "diverged" and run["lr_factor"] == self.best_factor("none")]
 
     def judges_returned(self) -> bool:
         """Whether what train() returned is judged; else it is the training loss. The first run without a codec decides."""
@@ -196,13 +202,17 @@ class TrialResult:
         """By how much an arm may be worse than none."""
         if self.settings["tolerance"] is not None:
             return self.settings["tolerance"]
-        falls = [_falling(run["losses"])[0] - _end_of(run["losses"]) for run in self.runs if run["codec"] == "none" and run["lr_factor"] == self.best_factor("none")]
+        falls = [_falling(run["losses"])[0] - _end_of(run["losses"]) for run in self._finished_nones()]
         return 0.02 * float(np.mean(falls)) if falls else 0.0
 
     @property
     def warning(self) -> Optional[str]:
-        """Returns a sentence where none itself has learned nothing, with which no verdict is worth anything; else None."""
-        runs = [run for run in self.runs if run["codec"] == "none" and run["status"] == "finished" and run["lr_factor"] == self.best_factor("none")]
+        """Returns a sentence where none itself has diverged or learned nothing, with which verdicts are worth little; else None."""
+        lost = self.lost_seeds()
+        if lost:
+            return (f"none itself diverged with seed {', '.join(map(str, lost))}, which is left out: the training is unstable by itself, and verdicts rest on "
+                    "the other seeds. A lower learning rate would tell more")
+        runs = self._finished_nones()
         still = [run for run in runs if not _has_learned(run["losses"])]
         if not still:
             return None
@@ -210,6 +220,9 @@ class TrialResult:
         first, last = still[0]["losses"][0], still[0]["losses"][-1]
         return (f"none itself has learned nothing{seeds}: its loss went from {first:.4g} to {last:.4g} in {still[0]['steps']} steps, within its noise. "
                 "Verdicts say little then: more steps or other learning rates would tell")
+
+    def _finished_nones(self) -> list:
+        return [run for run in self.runs if run["codec"] == "none" and run["status"] == "finished" and run["lr_factor"] == self.best_factor("none")]
 
     def _judged_seeds(self) -> list:
         """The seed that chose the learning rates is none of those that judge, where there is another one."""
@@ -228,7 +241,7 @@ class TrialResult:
         pairs: dict = {}      # codec: (its run, none's) of each judged seed
         for codec in self.settings["codecs"]:
             found = [(self.run(codec, seed, self.best_factor(codec)), self.run("none", seed, self.best_factor("none"))) for seed in seeds]
-            pairs[codec] = [(run, none) for run, none in found if run is not None and none is not None and run["status"] == "finished"]
+            pairs[codec] = [(run, none) for run, none in found if run and none and run["status"] == none["status"] == "finished"]
         worse = {codec: np.array([self._cost(run) - self._cost(none) for run, none in both]) for codec, both in pairs.items()}
         noise = {codec: _noise(both) for codec, both in pairs.items() if codec != "none" and both and np.isfinite(worse[codec]).all()}
         return [self._arm(codec, pairs[codec], worse[codec], *_spread(codec, worse, noise)) for codec in self.settings["codecs"]]

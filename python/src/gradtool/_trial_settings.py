@@ -132,10 +132,16 @@ def _identity(path: str) -> Optional[tuple]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _grown(settings: dict, recorded: dict) -> dict:
+    """The settings with the codecs and seeds of a record in front, which may be other ones: a run depends on neither."""
+    names = dict(zip(recorded["codecs"], recorded["names"])) | dict(zip(settings["codecs"], settings["names"]))
+    return {**settings, "codecs": list(names), "names": list(names.values()), "seeds": list(dict.fromkeys(recorded["seeds"] + settings["seeds"]))}
+
+
 def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
-    """Runs that a trial of these settings has made already, and the model's name."""
+    """Runs that a trial of these settings has made already, the model's name, and the settings with the record's codecs and seeds."""
     if path is None:
-        return [], None
+        return [], None, settings
     try:
         trying = beside(as_text(path))
         with open(trying, "x", encoding="utf-8"):
@@ -144,21 +150,25 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); give a path in a folder that is there") from error
     if not os.path.lexists(path):
-        return [], None
+        return [], None, settings
     if not os.path.isfile(path):
         raise UsageError(f"{path} is no plain file, and a record is not written in its place; give another path")
     if replace:
-        return [], None
+        return [], None, settings
     try:
         with open(path, encoding="utf-8") as file:
             record = json.load(file)
         if record["format"] != FORMAT or record["schema_version"] != SCHEMA:
             raise ValueError("another format")
-        differ = [key for key in settings if record["settings"].get(key) != settings[key]]
+        grown = _grown(settings, record["settings"])
+        differ = [key for key in grown if record["settings"].get(key) != grown[key] and key not in ("codecs", "names", "seeds")]
+        # The first seed chooses the learning rates.
+        if len(settings["lr_factors"]) > 1 and settings["seeds"][0] != grown["seeds"][0]:
+            differ.append("seeds[0]")
         # A run that failed may have met a passing fault, such as a lack of memory.
         runs, model = [run for run in record["runs"] if run["status"] != "failed"], record["model"]
         if not differ:
-            result = TrialResult(settings, runs)
+            result = TrialResult(grown, runs)
             json.dumps([str(result), result.arms, runs], allow_nan=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
@@ -166,4 +176,4 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         raise UsageError(f"{path} is there, and train has no source by which to tell whether it is of the same trial; give another path, or replace=True")
     if differ:
         raise UsageError(f"{path} is of another trial (it differs in {', '.join(differ)}); give another path, or replace=True")
-    return runs, model
+    return runs, model, grown
