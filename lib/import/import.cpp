@@ -243,6 +243,8 @@ class Import {
   [[nodiscard]] WriterOptions layout() const {
     WriterOptions layout{
         .info = {}, .tensors = {}, .with_epoch = false, .with_learning_rate = false, .with_loss = false};
+    layout.all_or_nothing = true;
+    layout.one_step = steps_ == 1;
     layout.info.workers = static_cast<std::int64_t>(report_.workers);
     layout.info.model = options_.model;
     layout.info.command = options_.command;
@@ -351,7 +353,7 @@ ImportReport import_arrays(const ImportOptions& options,
   ReplacingFile file{options.out, options.force};
   ImportReport report;
   try {
-    report = import.run(file.written_to());
+    file.write([&](const std::string& path) { report = import.run(path); });
   } catch (...) {
     // A writer leaves a file with whole steps, as after a crash; but what stopped this one will do so again.
     if (import.started()) unlink(file.written_to().c_str());

@@ -180,6 +180,8 @@ struct WriterOptions {
   bool with_overflow = false;
   bool with_batch_weight = false;
   bool with_readiness = false;
+  bool one_step = false;  ///< the file will have one step: many small tensors are then written several times as fast
+  bool all_or_nothing = false;  ///< the caller removes the file when a write fails: messages promise no steps of it
 };
 
 /// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
@@ -203,6 +205,9 @@ class ReplacingFile {
   /// The name under which the file is to be created.
   [[nodiscard]] const std::string& written_to() const { return written_to_; }
   [[nodiscard]] bool replaces() const { return written_to_ != path_; }
+  /// Calls `write` with written_to(). What it throws of a file with that name is thrown of the one that the user knows,
+  /// which stays as it was.
+  void write(const std::function<void(const std::string&)>& write) const;
   /// Gives the file, which must be closed, its name, once the disk has it. Throws Fault::backend when that fails.
   void commit();
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +15,8 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/float_bits.hpp"
@@ -51,10 +55,28 @@ class GrowingSet {
   std::vector<hsize_t> dims_;
 };
 
-/// A GrowingSet with the values of a tensor, stored as `dtype`: of shape [S, W, n], or [S, n] when `workers` is 0.
+/// A data set of one step that has its place in the file at once, so that values are written there without HDF5, which
+/// needs a quarter of a millisecond for a data set that grows, and looks through all open ones at each flush.
+class PlacedSet {
+ public:
+  /// Throws as GrowingSet does. `error` receives the errno of the first write that fails.
+  PlacedSet(hid_t file, hid_t parent, const std::string& name, hid_t file_type, const std::vector<hsize_t>& row,
+            int& error);
+  /// Writes values, which have the type of the data set, from the byte `offset` of the data set on.
+  void write(std::uint64_t offset, std::span<const std::byte> values) const;
+
+ private:
+  int descriptor_;
+  haddr_t address_;
+  int* error_;
+};
+
+/// The data set with the values of a tensor, stored as `dtype`: of shape [S, W, n], or [S, n] when `workers` is 0.
 class ValueSet {
  public:
-  ValueSet(hid_t parent, const std::string& name, Dtype dtype, std::uint64_t workers, std::uint64_t elements);
+  /// The file has one step alone where `error`, which write errors go to, is given.
+  ValueSet(hid_t file, hid_t parent, const std::string& name, Dtype dtype, std::uint64_t workers,
+           std::uint64_t elements, int* error);
   /// Writes the row of step `step` (from 0) and `worker` (ignored when there is no worker axis). Values are rounded to
   /// nearest even when `dtype` is narrower than float32.
   void write_row(std::uint64_t step, std::uint64_t worker, std::span<const float> values);
@@ -62,12 +84,10 @@ class ValueSet {
   void write_bits(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::span<const std::byte> bits);
 
  private:
-  void write_part(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::uint64_t count, hid_t type,
-                  const void* values);
-
-  GrowingSet set_;
+  std::variant<GrowingSet, PlacedSet> set_;
   Dtype dtype_;
   bool has_workers_;
+  std::uint64_t elements_;
   std::uint64_t steps_ = 0;
 };
 
@@ -123,43 +143,85 @@ void GrowingSet::write(const std::vector<hsize_t>& start, const std::vector<hsiz
           "write the data set '" + name_ + "'");
 }
 
-ValueSet::ValueSet(hid_t parent, const std::string& name, Dtype dtype, std::uint64_t workers, std::uint64_t elements)
-    : set_{parent, name, file_type(dtype).get(), row_dims(workers, elements), value_chunk(dtype, workers, elements)},
+int descriptor_of(hid_t file) {
+  void* handle = nullptr;
+  checked(H5Fget_vfd_handle(file, H5P_DEFAULT, &handle), "find the descriptor of a file");
+  return *static_cast<int*>(handle);
+}
+
+PlacedSet::PlacedSet(hid_t file, hid_t parent, const std::string& name, hid_t file_type,
+                     const std::vector<hsize_t>& row, int& error)
+    : descriptor_{descriptor_of(file)}, error_{&error} {
+  const std::string doing = "create the data set '" + name + "'";
+  std::vector<hsize_t> dims{1};
+  dims.insert(dims.end(), row.begin(), row.end());
+  const Properties creation{checked_id(H5Pcreate(H5P_DATASET_CREATE), doing)};
+  checked(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), doing);
+  checked(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), doing);
+  const Dataspace space{checked_id(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), doing)};
+  const Dataset made{checked_id(
+      H5Dcreate2(parent, name.c_str(), file_type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), doing)};
+  address_ = H5Dget_offset(made.get());
+  expects(address_ != HADDR_UNDEF, "HDF5 gave a data set no place in the file");
+}
+
+void PlacedSet::write(std::uint64_t offset, std::span<const std::byte> values) const {
+  while (!values.empty() && *error_ == 0) {
+    const ssize_t written = pwrite(descriptor_, values.data(), values.size(), static_cast<off_t>(address_ + offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      *error_ = written < 0 ? errno : EIO;
+      return;
+    }
+    offset += static_cast<std::uint64_t>(written);
+    values = values.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+ValueSet::ValueSet(hid_t file, hid_t parent, const std::string& name, Dtype dtype, std::uint64_t workers,
+                   std::uint64_t elements, int* error)
+    : set_{error == nullptr
+               ? std::variant<GrowingSet, PlacedSet>{std::in_place_type<GrowingSet>, parent, name,
+                                                     file_type(dtype).get(), row_dims(workers, elements),
+                                                     value_chunk(dtype, workers, elements)}
+               : std::variant<GrowingSet, PlacedSet>{std::in_place_type<PlacedSet>, file, parent, name,
+                                                     file_type(dtype).get(), row_dims(workers, elements), *error}},
       dtype_{dtype},
-      has_workers_{workers > 0} {
-  if (dtype == Dtype::bf16) write_text(set_.id(), "dtype", "bfloat16");
+      has_workers_{workers > 0},
+      elements_{elements} {
+  if (dtype != Dtype::bf16) return;
+  const Dataset made{checked_id(H5Dopen2(parent, name.c_str(), H5P_DEFAULT), "open the data set '" + name + "'")};
+  write_text(made.get(), "dtype", "bfloat16");
 }
 
 void ValueSet::write_row(std::uint64_t step, std::uint64_t worker, std::span<const float> values) {
-  if (steps_ <= step) set_.grow_to(steps_ = step + 1);
-  if (dtype_ == Dtype::f32) return write_part(step, worker, 0, values.size(), H5T_NATIVE_FLOAT, values.data());
-  const Datatype half = half_type();
+  if (dtype_ == Dtype::f32) return write_bits(step, worker, 0, std::as_bytes(values));
   std::array<std::uint16_t, std::size_t{1} << 15> narrow;
   for (std::size_t first = 0; first < values.size(); first += narrow.size()) {
     const auto part = values.subspan(first, std::min(narrow.size(), values.size() - first));
     if (dtype_ == Dtype::f16) {
       std::transform(part.begin(), part.end(), narrow.begin(), [](float x) { return format::f16_from_f32(x); });
-      write_part(step, worker, first, part.size(), half.get(), narrow.data());
     } else {
       std::transform(part.begin(), part.end(), narrow.begin(), [](float x) { return format::bf16_from_f32(x); });
-      write_part(step, worker, first, part.size(), H5T_NATIVE_UINT16, narrow.data());
     }
+    write_bits(step, worker, first, std::as_bytes(std::span{narrow}.first(part.size())));
   }
 }
 
 void ValueSet::write_bits(std::uint64_t step, std::uint64_t worker, std::uint64_t first,
                           std::span<const std::byte> bits) {
-  if (steps_ <= step) set_.grow_to(steps_ = step + 1);
+  static_assert(std::endian::native == std::endian::little, "gradient files are written as memory has them");
+  if (const auto* placed = std::get_if<PlacedSet>(&set_)) {
+    return placed->write(((has_workers_ ? worker : 0) * elements_ + first) * size_of(dtype_), bits);
+  }
+  auto& set = std::get<GrowingSet>(set_);
+  if (steps_ <= step) set.grow_to(steps_ = step + 1);
+  const std::uint64_t count = bits.size() / size_of(dtype_);
   const auto type = file_type(dtype_);
-  write_part(step, worker, first, bits.size() / size_of(dtype_), type.get(), bits.data());
-}
-
-void ValueSet::write_part(std::uint64_t step, std::uint64_t worker, std::uint64_t first, std::uint64_t count,
-                          hid_t type, const void* values) {
   if (has_workers_) {
-    set_.write({step, worker, first}, {1, 1, count}, type, values);
+    set.write({step, worker, first}, {1, 1, count}, type.get(), bits.data());
   } else {
-    set_.write({step, first}, {1, count}, type, values);
+    set.write({step, first}, {1, count}, type.get(), bits.data());
   }
 }
 
@@ -233,12 +295,6 @@ File create_file(const std::string& path, int& error) {
   return File{checked_id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create '" + path + "'")};
 }
 
-int descriptor_of(hid_t file) {
-  void* handle = nullptr;
-  checked(H5Fget_vfd_handle(file, H5P_DEFAULT, &handle), "find the descriptor of a file");
-  return *static_cast<int*>(handle);
-}
-
 WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   const auto group = make_group(file, "steps");
   WritableSteps steps{make_column(group.get(), "iteration", H5T_STD_I64LE), {}, {}, {}, {}, {}, {}};
@@ -257,7 +313,8 @@ WritableSteps create_steps(hid_t file, const WriterOptions& options) {
   return steps;
 }
 
-std::vector<WritableTensor> create_tensors(hid_t file, const WriterOptions& options) {
+std::vector<WritableTensor> create_tensors(hid_t file, const WriterOptions& options, int& error) {
+  int* const placed = options.one_step ? &error : nullptr;
   const auto workers = static_cast<std::uint64_t>(options.info.workers);
   std::vector<WritableTensor> tensors;
   const auto parent = make_group(file, "tensors");
@@ -265,11 +322,12 @@ std::vector<WritableTensor> create_tensors(hid_t file, const WriterOptions& opti
     const auto group = make_group(parent.get(), tensor_number(tensors.size(), options.tensors.size()));
     write_tensor(group.get(), tensor);
     const std::uint64_t n = element_count(tensor.shape);
-    WritableTensor made{n, tensor.dtype, {group.get(), "gradient", tensor.dtype, workers, n}, {}, {}};
+    WritableTensor made{n, tensor.dtype, {file, group.get(), "gradient", tensor.dtype, workers, n, placed}, {}, {}};
     // Second moments stay float32 because squares of small gradients underflow in 16 bits, and weights because they are
     // the exact state of the training.
-    if (tensor.has_second_moment) made.second_moment.emplace(group.get(), "second_moment", Dtype::f32, workers, n);
-    if (tensor.has_weight) made.weight.emplace(group.get(), "weight", Dtype::f32, 0, n);
+    if (tensor.has_second_moment)
+      made.second_moment.emplace(file, group.get(), "second_moment", Dtype::f32, workers, n, placed);
+    if (tensor.has_weight) made.weight.emplace(file, group.get(), "weight", Dtype::f32, 0, n, placed);
     tensors.push_back(std::move(made));
   }
   return tensors;
@@ -312,6 +370,7 @@ struct TensorSink {
 struct GradientWriter::Impl {
   std::string path;
   std::size_t workers = 0;
+  bool all_or_nothing = false, one_step = false;
   int write_error = 0;  ///< set by the file driver, see kill_safe_access; must outlive the file
   hdf5::File file;
   int descriptor = -1;  ///< of `file`, to whom it belongs; -1 before it is created and once it is closed
@@ -358,8 +417,10 @@ void GradientWriter::Impl::flush() const {
 
 void GradientWriter::Impl::expect_written() const {
   if (write_error == 0) return;
-  throw Error{Fault::backend, "cannot write '" + path + "': " + std::strerror(write_error) +
-                                  "; the file stays as it was before, with " + std::to_string(steps) + " whole steps"};
+  throw Error{
+      Fault::backend,
+      "cannot write '" + path + "': " + std::strerror(write_error) +
+          (all_or_nothing ? "" : "; the file stays as it was before, with " + std::to_string(steps) + " whole steps")};
 }
 
 TensorSink& GradientWriter::Impl::sink(std::size_t tensor, std::size_t values) {
@@ -423,13 +484,15 @@ GradientWriter::GradientWriter(std::string path, const WriterOptions& options) :
   hdf5::check_options(options);
   impl_->path = std::move(path);
   impl_->workers = static_cast<std::size_t>(options.info.workers);
+  impl_->all_or_nothing = options.all_or_nothing;
+  impl_->one_step = options.one_step;
   impl_->file = hdf5::create_file(impl_->path, impl_->write_error);
   impl_->descriptor = hdf5::descriptor_of(impl_->file.get());
   hdf5::write_root(impl_->file.get(), options.info);
   impl_->columns = hdf5::create_steps(impl_->file.get(), options);
   if (options.with_readiness)
     impl_->readiness.emplace(impl_->file.get(), static_cast<std::uint64_t>(impl_->workers), options.tensors.size());
-  for (auto& tensor : hdf5::create_tensors(impl_->file.get(), options)) {
+  for (auto& tensor : hdf5::create_tensors(impl_->file.get(), options, impl_->write_error)) {
     impl_->tensors.emplace_back(std::move(tensor), impl_->workers);
   }
   impl_->flush();
@@ -454,6 +517,7 @@ void GradientWriter::begin_step(const StepInfo& step) {
           "a step has one weight per worker, or none, and only where the file has that column");
   expects(step.overflow.size() == (impl_->columns->overflow ? impl_->workers : 0),
           "a step needs one mark of overflow per worker exactly where the file has that column");
+  expects(!impl_->one_step || impl_->steps == 0, "a file of one step got a second one");
   expect_valid(impl_->steps < static_cast<std::size_t>(schema::kMaxSteps),
                "a gradient file holds at most 4194304 steps");
   impl_->current = step;

@@ -318,7 +318,8 @@ bool copy_step(const Plan& plan, std::size_t s, GradientWriter& writer,
 }
 
 /// Reads every value and writes it.
-void write_copy(const Plan& plan, const std::string& out, const ReadProgress& progress, MergeReport& report) {
+void write_copy(const Plan& plan, const std::string& out, bool replaces, const ReadProgress& progress,
+                MergeReport& report) {
   WriterOptions layout{.info = plan.info,
                        .tensors = plan.tensors(),
                        .with_epoch = plan.with_epoch,
@@ -327,7 +328,9 @@ void write_copy(const Plan& plan, const std::string& out, const ReadProgress& pr
                        .with_compute_seconds = plan.with_compute_seconds,
                        .with_overflow = plan.with_overflow,
                        .with_batch_weight = plan.with_batch_weight,
-                       .with_readiness = plan.readiness.has_value()};
+                       .with_readiness = plan.readiness.has_value(),
+                       .one_step = plan.steps.size() == 1,
+                       .all_or_nothing = replaces};
   GradientWriter writer{out, layout};
   if (plan.readiness) writer.put_readiness(*plan.readiness);
   const std::uint64_t step_elements =
@@ -579,11 +582,13 @@ MergeReport merge_gradient_files(const MergeOptions& options, const ReadProgress
   }
   ReplacingFile file{options.out, options.force};
   report.steps = plan.steps.size();
-  if (options.copy) {
-    write_copy(plan, file.written_to(), progress, report);
-  } else {
-    write_view(plan, file.written_to());
-  }
+  file.write([&](const std::string& path) {
+    if (options.copy) {
+      write_copy(plan, path, file.replaces(), progress, report);
+    } else {
+      write_view(plan, path);
+    }
+  });
   if (report.interrupted && file.replaces()) {
     report.steps = 0;  // the part of a file does not replace a whole one
   } else {

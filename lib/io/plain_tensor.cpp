@@ -321,12 +321,21 @@ PlainSet read_set(RawFile& headers, RawFile& texts, std::uint64_t address, std::
   set.dtype = dtype_of(texts, header);
   const auto extents = extents_in(header.one(Kind::space));
   set.dims = extents.dims;
-  expect(set.dims.size() == rank && extents.most[0] == H5S_UNLIMITED &&
-         std::equal(set.dims.begin() + 1, set.dims.end(), extents.most.begin() + 1));
-  // Layout (IV.A.2.i), version 4: chunked, without flags, then one extent of a chunk more than axes, the bytes of a
-  // value.
+  expect(set.dims.size() == rank && std::equal(set.dims.begin() + 1, set.dims.end(), extents.most.begin() + 1));
+  // Layout (IV.A.2.i), version 3 or 4. Contiguous: address and bytes.
   Cursor layout = header.one(Kind::layout);
-  expect(layout.number(1) == 4 && layout.number(1) == 2 && layout.number(1) == 0 && layout.number(1) == rank + 1);
+  const std::uint64_t version = layout.number(1), kind = layout.number(1);
+  if ((version == 3 || version == 4) && kind == 1) {
+    set.chunk = set.dims;
+    set.addresses = {layout.number(8)};
+    std::uint64_t bytes = size_of(set.dtype);
+    for (const hsize_t extent : set.dims) expect(!__builtin_mul_overflow(bytes, extent, &bytes));
+    expect(extents.most == set.dims && bytes > 0 && layout.number(8) == bytes && set.addresses[0] != kUndefined);
+    return set;
+  }
+  // Version 4 and chunked, without flags, then one extent of a chunk more than axes, the bytes of a value.
+  expect(version == 4 && kind == 2 && extents.most[0] == H5S_UNLIMITED && layout.number(1) == 0 &&
+         layout.number(1) == rank + 1);
   const std::uint64_t width = layout.number(1);
   expect(width >= 1 && width <= 8);
   std::uint64_t chunks = 1;

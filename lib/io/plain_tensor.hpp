@@ -12,7 +12,7 @@
 // takes it 150 us, and a mixture of experts has tens of thousands of tensors.
 namespace gradtool::hdf5 {
 
-/// A data set whose chunks have no filters and hold little-endian values.
+/// A data set whose chunks have no filters and hold little-endian values. A contiguous one is a single chunk.
 struct PlainSet {
   Dtype dtype = Dtype::f32;
   std::vector<hsize_t> dims, chunk;

@@ -94,6 +94,16 @@ ReplacingFile::~ReplacingFile() {
   if (replaces()) unlink(written_to_.c_str());
 }
 
+void ReplacingFile::write(const std::function<void(const std::string&)>& write) const try {
+  write(written_to_);
+} catch (const Error& error) {
+  if (!replaces()) throw;
+  std::string said = error.what();
+  for (std::size_t at = 0; (at = said.find(written_to_, at)) != std::string::npos; at += path_.size())
+    said.replace(at, written_to_.size(), path_);
+  throw Error{error.fault(), said + "; it stays as it was", error.file(), error.line()};
+}
+
 void ReplacingFile::commit() {
   if (!replaces()) return;
   const Descriptor written{open(written_to_.c_str(), O_RDONLY | O_CLOEXEC)};

@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -448,6 +449,32 @@ def check_damaged_numpy(folder):
     assert not n.exists()
 
 
+def check_full_disk(folder):
+    """With and without a file to replace, and for merge: the sentence names the user's file, nothing half is left, and what was there stays."""
+    a, out = folder / "a.safetensors", folder / "out.h5"
+    elements = 100_000
+    a.write_bytes(safetensors_bytes({"w": {"dtype": "F32", "shape": [elements], "data_offsets": [0, 4 * elements]}}, bytes(4 * elements)))
+    done("import", a, "-o", folder / "rank0.h5")
+
+    def full(*arguments):
+        result = subprocess.run([GRADTOOL, *map(str, arguments), "-o", str(out), "--force"], capture_output=True, text=True,
+                                preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+                                                    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))))
+        assert result.returncode == 4 and result.stderr.count("\n") == 1, result.stderr
+        assert "out.h5" in result.stderr and "File too large" in result.stderr and ".gradtool" not in result.stderr, result.stderr
+        return result.stderr
+
+    for what in (["import", a], ["merge", folder / "rank0.h5", "--copy"]):
+        out.write_text("mine")
+        said = full(*what)
+        assert "stays as it was" in said and "whole steps" not in said, said
+        assert out.read_text() == "mine" and not list(folder.glob(".gradtool*"))
+        out.unlink()
+        said = full(*what)
+        assert "stays as it was" not in said or what[0] == "merge", said
+        assert not out.exists()
+
+
 def check_memory(folder):
     """A checkpoint of 4 GiB, whose values take no place on the disk, and of it a tensor that is as large as the memory."""
     path, out = folder / "large.safetensors", folder / "large.h5"
@@ -467,7 +494,7 @@ def check_memory(folder):
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     for check in (check_safetensors, check_numpy, check_raw, check_differences, check_patterns, check_mistakes,
-                  check_damaged_safetensors, check_damaged_numpy, check_memory):
+                  check_damaged_safetensors, check_damaged_numpy, check_full_disk, check_memory):
         here = scratch / check.__name__
         here.mkdir()
         check(here)

@@ -169,6 +169,41 @@ TEST_P(RoundTrip, KeepsSpecialValues) {
   EXPECT_TRUE(std::isnan(reader.steps()[0].loss.at(0)));
 }
 
+TEST_P(RoundTrip, AFileOfOneStepHasTheSameValuesAndNoSecondStep) {
+  TempFile file, growing;
+  WriterOptions options = sample_options(GetParam());
+  {
+    GradientWriter writer{growing.path(), options};
+    write_sample_step(writer, 0);
+    writer.close();
+    options.one_step = true;
+    GradientWriter one{file.path(), options};
+    write_sample_step(one, 0);
+    EXPECT_THROW(one.begin_step({.iteration = 101, .loss = std::vector<float>(kWorkers, 0.5F)}), Error);
+    one.close();
+  }
+  const GradientReader reader{file.path()}, expected{growing.path()};
+  ASSERT_EQ(reader.steps().size(), 1U);
+  EXPECT_EQ(reader.steps()[0].loss, expected.steps()[0].loss);
+  for (std::size_t t = 0; t < reader.tensors().size(); ++t) {
+    EXPECT_EQ(reader.tensors()[t].dtype, expected.tensors()[t].dtype);
+    std::vector<float> values(kElements[t]), wanted(kElements[t]);
+    for (std::size_t w = 0; w < kWorkers; ++w) {
+      reader.read_gradient(t, 0, w, values);
+      expected.read_gradient(t, 0, w, wanted);
+      EXPECT_EQ(values, wanted) << t << " " << w;
+      if (!reader.tensors()[t].has_second_moment) continue;
+      reader.read_second_moment(t, 0, w, values);
+      expected.read_second_moment(t, 0, w, wanted);
+      EXPECT_EQ(values, wanted) << t << " " << w;
+    }
+    if (!reader.tensors()[t].has_weight) continue;
+    reader.read_weight(t, 0, values);
+    expected.read_weight(t, 0, wanted);
+    EXPECT_EQ(values, wanted) << t;
+  }
+}
+
 TEST(GradientFile, ColumnsAreOptional) {
   TempFile file;
   WriterOptions options = sample_options(Dtype::f32);

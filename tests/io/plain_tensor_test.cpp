@@ -27,8 +27,10 @@ std::uint64_t address_of(hid_t file, const char* path) {
   return address;
 }
 
-void write(const std::string& path, Dtype dtype, std::size_t steps) {
-  GradientWriter writer{path, sample_options(dtype)};
+void write(const std::string& path, Dtype dtype, std::size_t steps, bool one_step = false) {
+  WriterOptions options = sample_options(dtype);
+  options.one_step = one_step;
+  GradientWriter writer{path, options};
   for (std::size_t s = 0; s < steps; ++s) {
     writer.begin_step(
         {.iteration = static_cast<std::int64_t>(s), .epoch = 0.0, .learning_rate = 0.1, .loss = {1, 2, 3}});
@@ -73,6 +75,22 @@ TEST_P(PlainTensors, HaveWhatHdf5Reads) {
       ASSERT_GE(H5Dget_chunk_info_by_coord(set.get(), corner.data(), &filters, &address, &bytes), 0);
       EXPECT_EQ(large->gradient.addresses[i], address) << "chunk " << i;
     }
+  }
+}
+
+TEST_P(PlainTensors, OfAFileOfOneStepLieWhereHdf5SaysSo) {
+  if (H5_VERSION_GE(1, 12, 0)) GTEST_SKIP() << "this HDF5 does not say where a group lies";
+  const TempFile path;
+  write(path.path(), GetParam(), 1, true);
+  const File file{H5Fopen(path.path().c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)};
+  RawFile raw{file.get()}, texts{file.get()};
+  for (const char* name : {"/tensors/0000", "/tensors/0001", "/tensors/0002"}) {
+    const auto tensor = read_plain_tensor(raw, texts, address_of(file.get(), name));
+    ASSERT_TRUE(tensor) << name;
+    EXPECT_EQ(tensor->gradient.dtype, GetParam());
+    EXPECT_EQ(tensor->gradient.chunk, tensor->gradient.dims);
+    const Dataset set{H5Dopen2(file.get(), (std::string{name} + "/gradient").c_str(), H5P_DEFAULT)};
+    EXPECT_EQ(tensor->gradient.addresses, std::vector<std::uint64_t>{H5Dget_offset(set.get())}) << name;
   }
 }
 
