@@ -35,28 +35,21 @@ PhaseSummary summary_of(const std::vector<PhaseTimes>& samples, const std::vecto
   return summary;
 }
 
-/// The data type of a tensor, or of all: "mixed" where they differ.
-std::string dtype_of(const GradientSource& reader, const std::string& tensor) {
-  std::string dtype;
-  for (const auto& info : reader.tensors()) {
-    if (tensor != "all" && info.name != tensor) continue;
-    const std::string name{name_of(info.dtype)};
-    dtype = dtype.empty() || dtype == name ? name : "mixed";
-  }
-  return dtype;
+/// The data type of tensors: "mixed" where they differ.
+std::string dtype_of(std::span<const TensorInfo> tensors) {
+  const bool alike = std::all_of(tensors.begin(), tensors.end(),
+                                 [&](const TensorInfo& info) { return info.dtype == tensors.front().dtype; });
+  return alike ? std::string{name_of(tensors.front().dtype)} : "mixed";
 }
 
-/// In which type the row's tensor, or all of them, are reduced uncompressed.
-void set_baseline(const BenchCut& cut, ResultRow& row) {
+/// Sets the type in which the units are reduced uncompressed.
+void set_baseline(std::span<const Unit> units, ResultRow& row) {
   double bytes = 0.0, elements = 0.0;
-  for (const Unit& unit : cut.units) {
-    for (const Unit::Piece& piece : unit.pieces) {
-      if (row.tensor != "all" && cut.source.tensors()[piece.tensor].name != row.tensor) continue;
-      const std::string_view name = name_of(unit.dtype);
-      row.baseline_dtype = elements == 0.0 || row.baseline_dtype == name ? name : "mixed";
-      bytes += static_cast<double>(size_of(unit.dtype) * piece.elements);
-      elements += static_cast<double>(piece.elements);
-    }
+  for (const Unit& unit : units) {
+    const std::string_view name = name_of(unit.dtype);
+    row.baseline_dtype = elements == 0.0 || row.baseline_dtype == name ? name : "mixed";
+    bytes += static_cast<double>(size_of(unit.dtype) * unit.elements);
+    elements += static_cast<double>(unit.elements);
   }
   if (elements > 0.0) row.baseline_bytes = bytes / elements;
 }
@@ -77,11 +70,12 @@ std::vector<UnitProfile> units_of(const BenchCut& cut, const ReplayResult& repla
       cut.backward != nullptr ? ready_shares(cut.units, *cut.backward) : ready_shares(cut.units, cut.source.tensors());
   const std::vector<TensorInfo>& tensors = cut.source.tensors();
   const CodecDescriptor& codec = *row.codec.descriptor;
+  const bool levelled = node_of(replayed) > 1;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const Unit& unit = cut.units[u];
     units[u].ready = ready[u];
     units[u].elements = unit.elements;
-    units[u].gated = node_of(replayed) == 1 && row.codec.gates(unit.elements * size_of(unit.dtype));
+    units[u].gated = !levelled && row.codec.gates(unit.elements * size_of(unit.dtype));
     units[u].has_side = codec.needs_weight || codec.needs_second_moment;
     for (const Unit::Piece& piece : unit.pieces) {
       const TensorInfo& tensor = tensors[piece.tensor];
@@ -179,26 +173,27 @@ std::string joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "; ") + second;
 }
 
-// A row with what is known before anything is measured. `tensor` is a name or "all".
-ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const std::string& tensor,
-                              std::uint64_t elements) const {
+// A row of a tensor, or of all where there is none, with what is known before anything is measured. `units` are those
+// that have it.
+ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const TensorInfo* tensor,
+                              std::span<const Unit> units) const {
   ResultRow row{m.spec};
   row.run_id = run_.id;
   row.op = options_.op;
-  if (tensor == "all") row.message = cut.remark;
+  if (tensor == nullptr) row.message = cut.remark;
   row.file = std::filesystem::path{cut.source.path()}.filename().string();
   row.model = cut.source.info().model;
-  row.tensor = tensor;
+  row.tensor = tensor == nullptr ? "all" : tensor->name;
   row.granularity = cut.name;
-  row.elements = elements;
+  row.elements = tensor == nullptr ? cut.elements : tensor->elements;
   row.first_step = cut.source.steps().front().iteration;
   row.last_step = cut.source.steps().back().iteration;
   row.stride = stride_of(cut.source.steps(), cut.source.steps().size());
   row.window_iterations = window_iterations_of(cut.source.steps(), cut.source.steps().size());
   row.windows = row.window_iterations.size();
   row.ranks = row.measured_ranks = run_.ranks;
-  row.dtype = dtype_of(cut.source, tensor);
-  set_baseline(cut, row);
+  row.dtype = dtype_of(tensor == nullptr ? std::span{cut.source.tensors()} : std::span{tensor, 1});
+  set_baseline(units, row);
   row.quantity = cut.source.info().quantity;
   row.averaged = cut.averaged;
   row.timing = m.timing;
@@ -224,7 +219,7 @@ ResultRow RowMaker::start_row(const BenchCut& cut, const Measurement& m, const s
 }
 
 ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const {
-  ResultRow row = start_row(cut, m, "all", cut.elements);
+  ResultRow row = start_row(cut, m, nullptr, cut.units);
   if (m.status != ResultRow::Status::ok) {
     row.status = m.status;
     row.message = m.message;
@@ -275,10 +270,10 @@ void RowMaker::add_tensor_rows(const BenchCut& cut, const Measurement& m, std::v
   for (std::size_t u = 0; u < cut.units.size(); ++u) {
     for (const auto& piece : cut.units[u].pieces) unit_of[piece.tensor] = u;
   }
+  const int node = node_of(replayed);
   for (const std::size_t tensor : cut.selection.tensors) {
-    const TensorInfo& info = cut.source.tensors()[tensor];
-    ResultRow row = start_row(cut, m, info.name, info.elements);
-    row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
+    ResultRow row = start_row(cut, m, &cut.source.tensors()[tensor], std::span{&cut.units[unit_of[tensor]], 1});
+    row.level_node = row.measured_node = std::max(row.level_node, node);
     row.errors = replayed.tensor_errors[tensor];
     if (!std::isfinite(row.errors->yy)) row.status = ResultRow::Status::not_finite;
     if (options_.adds_up(m.spec)) {
@@ -303,7 +298,7 @@ std::vector<ResultRow> RowMaker::rows_of(const BenchCut& cut, const Measurement&
   for (const auto& bad : cut.selection.skipped) {
     if (m.timing != first) break;
     const TensorInfo& info = cut.source.tensors()[bad.tensor];
-    ResultRow row = start_row(cut, m, info.name, info.elements);
+    ResultRow row = start_row(cut, m, &info, {});
     row.status = ResultRow::Status::skipped;
     row.message = fmt::format("{} values are not finite, first at iteration {}, worker {}", bad.count,
                               cut.source.steps()[bad.first_step].iteration, bad.first_worker);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,8 +74,8 @@ class RowMaker {
   [[nodiscard]] std::vector<ResultRow> rows_of(const BenchCut& cut, const Measurement& m) const;
 
  private:
-  [[nodiscard]] ResultRow start_row(const BenchCut& cut, const Measurement& m, const std::string& tensor,
-                                    std::uint64_t elements) const;
+  [[nodiscard]] ResultRow start_row(const BenchCut& cut, const Measurement& m, const TensorInfo* tensor,
+                                    std::span<const Unit> units) const;
   [[nodiscard]] ResultRow row_of_all(const BenchCut& cut, const Measurement& m) const;
   void add_tensor_rows(const BenchCut& cut, const Measurement& m, std::vector<ResultRow>& rows) const;
 
