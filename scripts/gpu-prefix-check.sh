@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the archive of scripts/gpu-prefix.sh and configures against it on what looks like a bare machine with a card: in a mount namespace
-# whose /usr has no development package but those of the compilers, and with an nvidia-smi that names a card. Needs root, overlay mounts and
-# nvcc; exits with 77 where these are missing.
+# whose /usr has no development package but those of the compilers, without a network, and with an nvidia-smi that names a card. Needs root,
+# overlay mounts and nvcc; exits with 77 where these are missing.
 #
 # Usage: scripts/gpu-prefix-check.sh [STAGES]        (of gpu-check.sh: configure by default; configure,build compiles too)
 set -euo pipefail
@@ -17,7 +17,7 @@ scripts/gpu-prefix.sh "$work/prefix.tar.xz"
 dpkg-query -W -f '${binary:Package}\n' | grep -E -- '-dev(:|$)' | grep -vE '^(libc6|libstdc\+\+-[0-9]+|libgcc-[0-9]+|linux-libc|libcrypt)-dev' | xargs dpkg -L |
   grep -E '^/usr/(include/.*\.|.*\.(so|a|cmake|pc)$)' >"$work/hidden"  # nothing outside of what is mounted over
 export work stages=${1:-configure}
-unshare -m bash -euo pipefail -c '
+unshare -m -n bash -euo pipefail -c '
   mount -t tmpfs tmpfs "$work/layers" && mkdir "$work"/layers/{up,own} &&
     mount -t overlay overlay -o "lowerdir=/usr,upperdir=$work/layers/up,workdir=$work/layers/own" /usr ||
     { echo "gpu-prefix-check.sh: overlay mounts are not allowed here" >&2; exit 77; }
