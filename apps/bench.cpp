@@ -118,7 +118,7 @@ UpdateRule parse_update_rule(const std::string& text, const std::string& file) {
                                         file, recorded)};
 }
 
-/// What the launcher started and what --comm makes of it; also sets the ranks that --gpus stands for.
+/// Checks that --comm and --gpus fit the processes that were started; also sets the ranks that --gpus stands for.
 void check_place(BenchArguments& o) {
   const int processes = mpi_place().size;
   BenchOptions& bench = o.bench;
@@ -140,7 +140,7 @@ void check_place(BenchArguments& o) {
   bench.ranks = *o.gpus;
 }
 
-/// What --payloads writes as far as it matters to `others`: the ranks are known only once the capture is open.
+/// Adds the outputs of --payloads that matter to `others`: the ranks are known only once the capture is open.
 void add_payload_files(const std::string& folder, std::vector<NamedPath>& outputs, std::span<const NamedPath> others) {
   if (folder.empty()) return;
   namespace fs = std::filesystem;
@@ -315,7 +315,7 @@ int run(BenchArguments& o) {
   if (acceptable.trials) acceptable.trials->expect_same_model(bench.file, GradientReader{bench.file}.elements());
   bench.command = command_line();
   const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
-    // What was written to a device or a pipe could not be replaced when the next codec is done.
+    // A device or a pipe is left out: what was written to it could not be replaced when the next codec is done.
     if (!o.csv.empty() && !is_stream(o.csv)) save_csv(o.csv, csv_table(rows));
   });
   if (!report.leads) return 0;

@@ -23,7 +23,6 @@ if [ "$what" = format ] || [ "$what" = all ]; then
   echo "format: ok"
 fi
 if [ "$what" = comments ] || [ "$what" = all ]; then
-  # The script says which rooms are exempt.
   files '*.py' '*.sh' '*.cmake' '*.in' '*CMakeLists.txt' | xargs scripts/check_comments.py
   echo "comments: ok"
 fi

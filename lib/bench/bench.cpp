@@ -62,7 +62,7 @@ class Bench {
         in_{open_inputs(options)},
         run_id_{fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), getpid())} {}
 
-  /// What is the same in every run: of the machine and of the file.
+  /// Finds out what is the same in every run: facts about the machine and about the file.
   void look_round() {
     measure_machine();
     if (!in_.known.leads) return;
@@ -72,7 +72,7 @@ class Bench {
         for (const auto& file : options_.received) in_.known.received_sha256.push_back(sha256_of_file(file.path));
         return sha256_of_file(options_.file);
       });
-      // Of weights all ranks have the same, and what is not added up may be alike.
+      // Weights are the same on all ranks, and values that are not added up may be alike.
       if (sums() && in_.sources.front()->info().quantity != "weight" && !in_.weights) {
         in_.known.stated_averaged = in_.sources.front()->info().averaged;
         try {
@@ -357,7 +357,7 @@ class Bench {
     return {};
   }
 
-  /// Of each rank: as in a real job, where the ranks on a machine share its cores.
+  /// The threads of each rank: as in a real job, where the ranks on a machine share its cores.
   [[nodiscard]] int threads() const {
     if (options_.threads > 0) return options_.threads;
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

@@ -14,11 +14,11 @@
 
 namespace gradtool {
 
-/// What a whole `gradtool bench` came to.
+/// The outcome of a whole `gradtool bench`.
 struct BenchReport {
   std::vector<ResultRow> rows;
   std::string file_sha256;
-  /// Of a merged view the files that have its values, with their hashes; empty for any other file.
+  /// The files that have the values of a merged view, with their hashes; empty for any other file.
   std::vector<std::pair<std::string, std::string>> source_sha256;
   std::vector<std::string> received_sha256;  ///< of each file of --received
   std::string processor;                     ///< name of the CPU or GPU that codecs ran on; empty: not known
@@ -63,7 +63,7 @@ class BenchSession {
 
   [[nodiscard]] std::vector<StepWindow> windows() const;  ///< of all captured steps
   [[nodiscard]] int ranks() const;                        ///< that are replayed
-  /// As run_bench(); `label` stands in front of the progress.
+  /// Does what run_bench() does; `label` stands in front of the progress.
   [[nodiscard]] BenchReport run(const KeepRows& keep = {}, const std::string& label = "bench");
 
  private:

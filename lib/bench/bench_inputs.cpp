@@ -58,7 +58,7 @@ int wanted_ranks(const BenchOptions& options, const ReplayDevice& device, const 
   return place.size;
 }
 
-/// What was wanted, else the file's workers.
+/// The number of ranks that was wanted, else that of the file's workers.
 int choose_ranks(int wanted, const GradientSource& source) {
   const auto workers = static_cast<int>(source.workers());
   if (wanted > workers) {
@@ -222,7 +222,7 @@ class Opening {
     run_processes(
         options_.processes(),
         [&](Communicator<Space::host>& comm) {
-          // What all ranks throw alike is said once, behind the job.
+          // An error that all ranks throw alike is reported once, after the job.
           try {
             expect_same_on_all_ranks(facts, comm);
           } catch (const Error& error) {

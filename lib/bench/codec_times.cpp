@@ -191,7 +191,7 @@ bool RecordedTimes::apply(ResultRow& row) const {
 
 MemoryFloor memory_floor(const ResultRow& row, double cache) {
   const double n = static_cast<double>(row.elements);
-  // Of a reduce-scatter a rank keeps its shard.
+  // A rank keeps its shard of a reduce-scatter.
   const double kept = row.op == Collective::reduce_scatter ? n / row.measured_ranks : n;
   if (row.codec.name() == "noop") return {};
   const bool averages = row.op == Collective::all_reduce || row.op == Collective::reduce_scatter;

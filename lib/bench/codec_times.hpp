@@ -40,7 +40,7 @@ class RecordedTimes {
   std::vector<Times> all_;
 };
 
-/// What a step of a row must at least move between a rank's processor and its memory, in bytes, whatever the
+/// The bytes that a step of a row must at least move between a rank's processor and its memory, whatever the
 /// implementation.
 struct MemoryFloor {
   double encode = 0.0;
@@ -60,10 +60,10 @@ constexpr double kLargestCache = 256e6;
 ///   nothing.
 /// The row has bytes.
 [[nodiscard]] MemoryFloor memory_floor(const ResultRow& row, double cache = kLargestCache);
-/// What the codec declares, with its defaults, in words for `gradtool list NAME`.
+/// The reads and writes that the codec declares, with its defaults, in words for `gradtool list NAME`.
 [[nodiscard]] std::string memory_floor_words(const CodecDescriptor& codec);
 
-/// What --codec-speed says: where codec times come from that take the place of the measured ones in modelled rows.
+/// The source, named by --codec-speed, of codec times that take the place of the measured ones in modelled rows.
 class CodecSpeed {
  public:
   /// "floor:3000", the GB/s of a memory, also "floor:3000,cache=50MB" with what its processor's cache holds, or the

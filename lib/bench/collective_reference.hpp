@@ -11,9 +11,9 @@
 
 namespace gradtool {
 
-/// What the results of a collective are compared with, in the pass for the errors, which is not timed: of sums over
-/// ranks the mean that the loader has, of the others the values that the same collective brings uncompressed. Every
-/// rank makes the same calls; rank 0 compares.
+/// The values that the results of a collective are compared with, in the pass for the errors, which is not timed: for
+/// sums over ranks the mean that the loader has, for the others the values that the same collective brings
+/// uncompressed. Every rank makes the same calls; rank 0 compares.
 template <Space S, class Processor>
 class CollectiveReference {
  public:
@@ -22,7 +22,7 @@ class CollectiveReference {
 
   /// Every rank ends with the same values.
   [[nodiscard]] bool same_everywhere() const { return op_ == Collective::all_reduce || op_ == Collective::all_gather; }
-  /// What rank 0 encodes of its unit.
+  /// The part of its unit that rank 0 encodes.
   [[nodiscard]] std::span<const float> encoded_by_first(std::span<const float> unit) const {
     const auto ranks = static_cast<std::size_t>(comm_.size());
     return op_ == Collective::all_gather ? unit.first((unit.size() + ranks - 1) / ranks) : unit;

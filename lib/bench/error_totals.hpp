@@ -13,8 +13,8 @@
 
 namespace gradtool {
 
-/// What is added up of a range of units where results are compared with the exact mean: error sums per tensor and per
-/// step, and running sums over steps per element, 16 bytes for each. With a rule also what the optimizer makes of both.
+/// The totals of a range of units where results are compared with the exact mean: error sums per tensor and per step,
+/// and running sums over steps per element, 16 bytes for each. With a rule also what the optimizer makes of both.
 class ErrorTotals {
  public:
   /// `rule`: of the optimizer; empty: it is not looked at. `own_momentum`: what is received has momentum already.

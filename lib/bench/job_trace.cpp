@@ -45,7 +45,7 @@ Spans merged(Spans spans) {
   return out;
 }
 
-/// Of `step`, the time in which `sent` goes on and `busy` does not; both as merged() makes them.
+/// The time within `step` in which `sent` goes on and `busy` does not; both as merged() makes them.
 double exposed_within(const Span& step, const Spans& sent, const Spans& busy) {
   double exposed = 0.0;
   auto next = busy.begin();

@@ -58,7 +58,7 @@ struct JobTrace {
 
 /// The member `job_trace` of the bench's JSON record, times in milliseconds.
 [[nodiscard]] nlohmann::ordered_json to_json(const JobTrace& trace);
-/// The same read back. Throws nlohmann::json::exception where something is missing or of another type.
+/// Reads that member back. Throws nlohmann::json::exception where something is missing or of another type.
 [[nodiscard]] JobTrace job_trace_of(const nlohmann::ordered_json& json);
 
 }  // namespace gradtool

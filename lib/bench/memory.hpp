@@ -12,7 +12,7 @@ namespace gradtool {
 /// The machine's memory in bytes, or the control group's where that is limited to less.
 [[nodiscard]] std::uint64_t machine_memory();
 
-/// What a bench may take in all, in bytes: an eighth of machine_memory(). What one unit needs it takes all the same.
+/// The bytes that a bench may take in all: an eighth of machine_memory(). What one unit needs it takes all the same.
 [[nodiscard]] std::uint64_t bench_memory();
 
 /// A sentence where reducing `elements` at once takes more at least than `memory`: for each element 4 bytes of gradient

@@ -1,4 +1,4 @@
-// What the options of a bench mean for one codec, and which of them exclude each other.
+// The meaning of a bench's options for one codec, and which of them exclude each other.
 #include "lib/bench/options.hpp"
 
 #include <fmt/format.h>
@@ -79,7 +79,7 @@ int BenchOptions::pipeline_for(const CodecSpec& spec, Timing timing) const {
 
 namespace {
 
-/// What only an all-reduce has.
+/// Refuses the options that a collective other than an all-reduce does not have.
 void check_collective(const BenchOptions& options) {
   const auto refuse = [&](bool given, std::string_view option, std::string_view why) {
     if (!given) return;

@@ -29,7 +29,7 @@ enum class Timing : std::uint8_t {
   concurrent,  ///< all ranks at once: what this machine really did
 };
 
-/// Where the time that an iteration computes comes from, without which gradients alone are modelled.
+/// The source of the time that an iteration computes, without which gradients alone are modelled.
 enum class Computation : std::uint8_t {
   if_captured,  ///< the file, where it says
   captured,     ///< the file, which must say
@@ -53,7 +53,7 @@ struct ReceivedFile {
   std::optional<std::uint64_t> bytes;
 };
 
-/// What was asked of one `gradtool bench`. Held once, by the caller of run_bench, for as long as that runs; everything
+/// The options of one `gradtool bench`. Held once, by the caller of run_bench, for as long as that runs; everything
 /// else refers to it.
 struct BenchOptions {
   std::string file;                           ///< capture to replay; empty with `sizes`
@@ -108,7 +108,7 @@ struct BenchOptions {
   std::string payloads;                        ///< folder to write the codec's payloads to; empty: none
   std::string command;                         ///< as given, for the record
 
-  /// Where ranks are processes: how they reach each other.
+  /// The way in which ranks that are processes reach each other.
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }
   /// Ways beside `scheme` that a codec is replayed by on `replayed` ranks, so that the networks' models can choose:
   /// where --reduce is auto, alltoall for a codec whose payloads are gathered otherwise, and which can work on shards;
@@ -126,7 +126,7 @@ struct BenchOptions {
   [[nodiscard]] CodecSpec inside() const { return inner ? *inner : parse_codec("none"); }
   /// The scheme of `spec` among the ranks that it works on. Throws Fault::usage where it cannot.
   [[nodiscard]] Scheme resolved(const CodecSpec& spec) const;
-  /// What adds the sums of `spec`: ring, doubling, auto, server or transpose, or library; none where nothing is added.
+  /// The way to add sums of `spec`: ring, doubling, auto, server, transpose or library; none where nothing is added.
   [[nodiscard]] std::string_view all_reduce_for(const CodecSpec& spec) const;
   /// Whether errors of the sums over steps mean something: elements are the same in every step, which they are not in
   /// an all-to-all, and the codec's target does not carry on what was not sent.

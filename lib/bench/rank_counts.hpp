@@ -17,7 +17,7 @@
 
 namespace gradtool {
 
-/// What every rank counts of every unit, added over steps, and of every step, added over units.
+/// The counts of every rank: of every unit, added over steps, and of every step, added over units.
 class UnitCounts {
  public:
   UnitCounts(std::size_t units, std::size_t steps, int rank, int ranks)
@@ -40,7 +40,7 @@ class UnitCounts {
     comm.agree_max(counts_);
   }
 
-  /// What they come to, once they are shared.
+  /// Fills in the bytes of `result` from the counts, once they are shared.
   void finish(std::size_t steps, ReplayResult& result) const {
     const std::size_t row = ranks_ * kKinds;
     std::vector<double> all(row, 0.0);
@@ -78,7 +78,7 @@ class UnitCounts {
 /// Keeps what a unit's encode and decode took in every sample.
 class UnitTimes {
  public:
-  /// What a row has of each unit: encode, communicate, decode, total, and what of decoding is between machines.
+  /// The times of each unit in a row: encode, communicate, decode, total, and what of decoding is between machines.
   static constexpr std::size_t kKinds = 5;
 
   /// `row`: of each unit from `first` on.

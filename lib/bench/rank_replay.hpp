@@ -264,7 +264,7 @@ class RankReplay {
       units_->reduce(recording, step, unit, buffer, clock);
   }
 
-  /// What rank 0's reducers say: every note once, tallies added over units.
+  /// Collects what rank 0's reducers say: every note once, tallies added over units.
   void collect_notes() {
     for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
       const Reducer<S>& reducer = (*units_)[unit];

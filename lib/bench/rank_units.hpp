@@ -122,12 +122,12 @@ class RankUnits {
     return buffer;
   }
 
-  /// What a reduction of `buffer` reads first.
+  /// The values that a reduction of `buffer` reads first.
   [[nodiscard]] View<float, S> input(std::size_t unit, View<float, S> buffer) const {
     const auto* const uncompressed = uncompressed_[unit - range_.first];
     return uncompressed == nullptr ? buffer : uncompressed->input(workspace_);
   }
-  /// Where the last reduction of `buffer` left its result. Not timed.
+  /// The place in which the last reduction of `buffer` left its result. Not timed.
   View<float, S> result(std::size_t unit, View<float, S> buffer) {
     if (auto* const uncompressed = uncompressed_[unit - range_.first]) uncompressed->store(queue_, buffer, workspace_);
     return (*this)[unit].result(buffer);

@@ -159,7 +159,7 @@ ReplayResult run_replay(const ReplayDevice& device, const ReplayPlan& plan) {
                     largest,
                     {.weight = codec.needs_weight, .second_moment = codec.needs_second_moment},
                     allocate};
-  // Where ranks are threads, each needs a result of its own to write to; rank 0's is the one that counts.
+  // Each rank that is a thread needs a result of its own to write to; rank 0's is the one that counts.
   const bool shared = !device.across_processes;
   std::vector<ReplayResult> results(shared ? static_cast<std::size_t>(plan.ranks) : 1);
   const auto result_of = [&](int rank) -> ReplayResult& {

@@ -73,7 +73,7 @@ struct ReplayPlan {
   [[nodiscard]] int pipeline() const { return options.pipeline_for(codec, timing); }
 };
 
-/// What a step sends, mean over steps.
+/// The bytes and values that a step sends, mean over steps.
 struct StepBytes {
   double payload = 0.0;             ///< bytes that a rank's encoder wrote, mean over ranks
   double payload_max = 0.0;         ///< the same of the rank that wrote most
@@ -84,7 +84,7 @@ struct StepBytes {
   double fewest_values_sent = 0.0;  ///< the same of the rank that sent fewest
 };
 
-/// What one unit takes part in during a step.
+/// The part of one unit in a step: its size, its times, its bytes and the collectives it takes part in.
 struct UnitProfile {
   double ready = 1.0;  ///< share of the backward pass after which it is ready, see ready_shares()
   std::size_t elements = 0, largest_tensor = 0;  ///< of the unit, and of its largest tensor; 0 in read records
@@ -107,8 +107,7 @@ struct StepErrors {
   double gradient_energy = 0.0;    ///< of what rank 0 encodes
 };
 
-/// What a replay came to, on rank 0.
-/// What packets met on a transport of packets (TransportCounts), each the worst of all ranks.
+/// The fate of packets on a transport of packets (TransportCounts), each number the worst of all ranks.
 struct PacketShares {
   double delivered_least = 1.0;  ///< smallest share of a tensor's bytes that a message delivered
   double lost_first = 0.0;       ///< packets that had not arrived when all had been sent once / all
@@ -116,6 +115,7 @@ struct PacketShares {
   double burst = 0.0;            ///< mean length of a run of packets lost in a row; 0: none was lost
 };
 
+/// The outcome of a replay, on rank 0.
 struct ReplayResult {
   std::vector<PhaseTimes> samples;       ///< one for each timed step: per unit the slowest rank, added over units
   std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
@@ -139,7 +139,7 @@ struct ReplayResult {
   std::optional<PacketShares> packets;  ///< where the communicator sends packets itself; the same on every rank
 };
 
-/// Where a replay runs, as --device and --comm say.
+/// The place where a replay runs, as --device and --comm say.
 struct ReplayDevice {
   bool cuda = false;
   int index = 0;                  ///< of the GPU that loopback uses
@@ -154,11 +154,11 @@ struct ReplayDevice {
 /// with different bits.
 [[nodiscard]] ReplayResult run_replay(const ReplayDevice& device, const ReplayPlan& plan);
 
-/// What every rank of a replay runs: with threads the loader is shared and rank 0 reads; with processes each rank has
+/// Runs one rank of a replay: with threads the loader is shared and rank 0 reads; with processes each rank has
 /// its own.
 void replay_rank(const ReplayPlan& plan, Communicator<Space::host>& comm, StepLoader& loader, bool shared_loader,
                  ReplayResult& result);
-/// The same on a GPU: gradients are copied there untimed, phases are timed with events. Only in builds with CUDA.
+/// Does the same on a GPU: gradients are copied there untimed, phases are timed with events. Only in builds with CUDA.
 void replay_rank(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue, StepLoader& loader,
                  bool shared_loader, ReplayResult& result);
 

@@ -13,9 +13,9 @@
 
 namespace gradtool {
 
-/// What one rank put into every collective, for readers in other languages (scripts/decode_payloads.py): the bytes one
-/// behind the other in `rank<r>.bin`, and in `rank<r>.csv` a row for each message that says where. Bytes are as
-/// docs/payload-format.md describes them.
+/// The messages that one rank put into every collective, for readers in other languages (scripts/decode_payloads.py):
+/// the bytes one behind the other in `rank<r>.bin`, and in `rank<r>.csv` a row for each message that says where. Bytes
+/// are as docs/payload-format.md describes them.
 class PayloadLog {
  public:
   /// Makes the folder of --payloads. This and what follows throw Fault::backend when they cannot write; then neither of

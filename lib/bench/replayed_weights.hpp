@@ -10,7 +10,7 @@
 
 namespace gradtool {
 
-/// What of a capture is replayed.
+/// The values of a capture that are replayed.
 enum class ReplayedValues : std::uint8_t {
   automatic,    ///< in an all-gather the weights, where a capture of gradients has them; else its values
   own,          ///< its values: gradients, or what its attribute `quantity` says

@@ -22,7 +22,7 @@ namespace gradtool {
 
 /// The name in the place of a codec's that rows of --received have. No registry has it: nothing encodes with it.
 inline constexpr std::string_view kReceivedName = "received";
-/// What stands in the place of a codec in those rows: that name with the parameter `file`, the name without folders.
+/// The stand-in for a codec in those rows: that name with the parameter `file`, the file's name without folders.
 [[nodiscard]] CodecSpec received_spec(const std::string& path);
 
 /// Seconds a step of one phase, over all samples of a row. A modelled row has a median only.
@@ -33,7 +33,7 @@ struct PhaseSummary {
   std::optional<double> low = {}, high = {};  ///< where the median lies with 95 % confidence, see median_interval()
 };
 
-/// Where the encoding and decoding times of a row come from.
+/// The source of the encoding and decoding times of a row.
 enum class CodecTimes : std::uint8_t {
   measured,  ///< in this run, on this machine
   record,    ///< another machine's run (--codec-speed FILE)
@@ -59,7 +59,7 @@ struct ResultRow {
 
   explicit ResultRow(CodecSpec spec) : codec{std::move(spec)} {}
 
-  // What the row is about.
+  // The subject of the row.
   std::string run_id;
   Status status = Status::ok;
   std::string message;  ///< why the status is not ok, else a remark; empty: none
@@ -93,7 +93,7 @@ struct ResultRow {
   std::string all_reduce;               ///< what adds sums; no meaning in modelled rows
   std::optional<PacketShares> packets;  ///< where packets were sent by ourselves
   bool reached = true;                  ///< the method came to its work; see Reducer::reached()
-  /// Of modelled rows of none: seconds that a step would take with every tensor reduced by itself.
+  /// Seconds that a step would take with every tensor reduced by itself; for modelled rows of none.
   std::optional<double> tensorwise_seconds;
   std::optional<double> messages;  ///< of modelled rows: what one rank sends in a step
 
@@ -150,7 +150,7 @@ struct ResultRow {
   std::vector<std::size_t> step_windows;      ///< of each of those, the position of its window in window_iterations
   std::vector<UnitProfile> units;             ///< what each unit takes part in; of isolated and of modelled rows
 
-  /// What comparing the row with others came to; see set_verdicts().
+  /// The outcome of comparing the row with others; see set_verdicts().
   struct Verdict {
     std::optional<double> speedup_vs_none, headroom_vs_noop, iteration_speedup_vs_none;
     /// The speeds of networks on which the row takes less time than none: up to, and from; and the former at the ends
@@ -163,9 +163,9 @@ struct ResultRow {
   [[nodiscard]] bool modelled() const { return network.has_value(); }
   /// The row is about means of another program (--received): it has errors, and no times.
   [[nodiscard]] bool received() const { return codec.descriptor->name == kReceivedName; }
-  /// What a step hands to the uncompressed collective.
+  /// The bytes that a step hands to the uncompressed collective.
   [[nodiscard]] double raw_bytes() const { return baseline_bytes * static_cast<double>(elements); }
-  /// What codecs read of it: they take float32, whatever the baseline sends.
+  /// The bytes that codecs read in a step: they take float32, whatever the baseline sends.
   [[nodiscard]] double float_bytes() const { return 4.0 * static_cast<double>(elements); }
   /// The part of all elements that one rank encodes: in an all-gather its own shard.
   [[nodiscard]] double encoded_share() const { return op == Collective::all_gather ? 1.0 / measured_ranks : 1.0; }
@@ -205,7 +205,7 @@ constexpr auto spellings(ResultRow::Status) {
   return words("ok", "skipped", "failed", "not_finite");
 }
 
-/// Of the table and of the record; docs/columns.md, "Reading version 1", says what version 2 changed.
+/// The version of the table and of the record; docs/columns.md, "Reading version 1", says what version 2 changed.
 constexpr int kBenchSchema = 2;
 
 /// A column of the results: the only place that knows its name, its meaning and how it is read from a row. The CSV, the
@@ -239,7 +239,7 @@ struct ResultColumn {
 /// nmse of sums over steps: 0 for 0/0, infinite where only the energy is 0.
 [[nodiscard]] double cumulative_nmse(double error, double energy);
 
-/// What rows are modelled for.
+/// The networks, machines and iteration that rows are modelled for.
 struct ModelSetting {
   const std::vector<Network>& networks;
   const std::vector<int>& machines;         ///< numbers of machines, for each network
@@ -273,7 +273,7 @@ constexpr double kBreakevenAlpha = 30e-6;
 /// True where the row is judged by cumulative_nmse: its codec delays what it sends (error feedback, a residual), so
 /// that step by step it looks unfairly bad.
 [[nodiscard]] bool delays(const CodecSpec& codec);
-/// The same of the row's codec, or of the one inside machines.
+/// True where that holds for the row's codec, or for the one inside machines.
 [[nodiscard]] bool delays(const ResultRow& row);
 /// True for a method whose result stands for something else than the mean of the gradients, such as a momentum. It
 /// belongs to an optimizer of its own, and its errors, which are those against its own target, cannot be compared with
@@ -281,17 +281,17 @@ constexpr double kBreakevenAlpha = 30e-6;
 [[nodiscard]] bool replaces_mean(const CodecSpec& codec);
 /// nmse of a step in the worst window; nmse where windows are not known (records of before). Infinite without errors.
 [[nodiscard]] double worst_step_error(const ResultRow& row);
-/// What a row's codec is judged by: cumulative_nmse when it delays what it sends, else worst_step_error(). Infinite
-/// where the row has none, and for a method that replaces the mean.
+/// The error that a row's codec is judged by: cumulative_nmse when it delays what it sends, else worst_step_error().
+/// Infinite where the row has none, and for a method that replaces the mean.
 [[nodiscard]] double judged_error(const ResultRow& row);
 
-/// What a row is compared by, in seconds: its iteration where that was modelled, else the step's total. Infinite where
+/// The seconds that a row is compared by: its iteration where that was modelled, else the step's total. Infinite where
 /// it has neither.
 [[nodiscard]] double judged_seconds(const ResultRow& row);
-/// Where judged_seconds lies with 95 % confidence; it alone where that is not known.
+/// The bounds between which judged_seconds lies with 95 % confidence; both equal it where they are not known.
 [[nodiscard]] Interval judged_interval(const ResultRow& row);
-/// Where judged_seconds(none) / judged_seconds(row) lies with 95 % confidence. The two rows' times err independently of
-/// each other, so that the distances of their intervals' ends add up as squares, in logarithms.
+/// The bounds between which judged_seconds(none) / judged_seconds(row) lies with 95 % confidence. The two rows' times
+/// err independently of each other, so that the distances of their intervals' ends add up as squares, in logarithms.
 [[nodiscard]] Interval gain_interval(const ResultRow& row, const ResultRow& none);
 
 /// Fills in `verdict`: speed-up, headroom, break-even, Pareto front. Compared are rows that cover all tensors and are

@@ -9,8 +9,8 @@
 namespace gradtool {
 namespace {
 
-/// What was lost on the way, and the parameters with which the codec dlcp loses as much: a Gilbert-Elliott channel that
-/// loses everything in its bad state, as often and for as long as measured.
+/// A note of what was lost on the way, and of the parameters with which the codec dlcp loses as much: a Gilbert-Elliott
+/// channel that loses everything in its bad state, as often and for as long as measured.
 std::string lossy_channel_note(const PacketShares& packets) {
   return fmt::format(
       "{:.2g} % of the packets were lost at first, {:.1f} in a row; as a codec: "
@@ -114,7 +114,7 @@ std::pair<double, std::size_t> worst_sum(const ReplayResult& replayed, std::span
   return worst;
 }
 
-/// What the optimizer makes of some tensors, in the windows where it is worst.
+/// Sets what the optimizer makes of some tensors, in the windows where it is worst.
 void set_updates(const ReplayResult& replayed, std::span<const std::size_t> tensors, ResultRow& row) {
   if (replayed.updates.empty()) return;
   for (std::size_t w = 0; w < replayed.windows.size(); ++w) {
@@ -242,7 +242,7 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   set_steps(cut, replayed, replayed.step_errors, row);
   if (!row.received() || replayed.bytes.payload > 0.0) row.bytes = replayed.bytes;
   row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));
-  // Of two levels the residual is a shard's, of a machine's mean.
+  // The residual of two levels is that of a shard of a machine's mean.
   if (replayed.has_residual && replayed.gradient_energy > 0.0 && !row.inner)
     row.residual_ratio = std::sqrt(replayed.residual_energy / replayed.gradient_energy);
   if (!replayed.samples.empty()) {

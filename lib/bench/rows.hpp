@@ -21,7 +21,7 @@ struct TensorChoice {
   std::vector<NonFinite> skipped;
 };
 
-/// What one --granularity makes of a file's tensors, or one size of synthetic gradients. Each is a bench of its own.
+/// The cut of a file's tensors by one --granularity, or one size of synthetic gradients. Each is a bench of its own.
 struct BenchCut {
   const GradientSource& source;
   std::string name;  ///< as the column granularity has it
@@ -58,7 +58,7 @@ struct Measurement {
 /// `options` must outlive it.
 class RowMaker {
  public:
-  /// What is the same for all rows of a run.
+  /// The facts that are the same for all rows of a run.
   struct Run {
     std::string id;
     int ranks = 1;

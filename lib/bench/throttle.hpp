@@ -10,8 +10,8 @@
 
 namespace gradtool {
 
-/// What holds the clock of one GPU down at this moment, in the bits of NVML's nvmlClocksEventReasons. Empty: nobody
-/// watches.
+/// Reads what holds the clock of one GPU down at this moment, in the bits of NVML's nvmlClocksEventReasons. Empty:
+/// nobody watches.
 using ClockReasons = std::function<std::uint64_t()>;
 
 /// A reason for which a sample is not what the GPU does when it is cool and well fed. A software power cap is none: at

@@ -41,7 +41,7 @@ struct UpdateSums {
   [[nodiscard]] double nmse() const;
 };
 
-/// What becomes of a range of units in the optimizer: runs its moments over the exact mean and over what was received.
+/// Follows a range of units through the optimizer: runs its moments over the exact mean and over what was received.
 /// Both begin at 0 in every window. Takes 16 bytes an element, with Adam 24.
 class UpdateErrors {
  public:

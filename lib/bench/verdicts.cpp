@@ -12,8 +12,8 @@
 namespace gradtool {
 namespace {
 
-// What two sums of the same float32 values in another order may differ by: the square of float32's rounding error,
-// times about 30. No codec is better than another one for errors below it.
+// The error by which two sums of the same float32 values in another order may differ: the square of float32's rounding
+// error, times about 30. No codec is better than another one for errors below it.
 constexpr double kRounding = 1e-13;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
@@ -40,7 +40,7 @@ const ResultRow* row_of(const RowGroup& group, std::string_view codec) {
   return found == group.end() ? nullptr : *found;
 }
 
-/// Where a row and that of none take the same time on networks that differ in the speed of their links alone.
+/// The link speeds at which a row and that of none take the same time, on networks that differ in nothing else.
 class BreakEven {
  public:
   BreakEven(const ResultRow& row, const ResultRow& none)

@@ -70,16 +70,16 @@ struct CodecDescriptor {
   bool knows_layout = false;  ///< it is told the layout of each unit, though it works on segments as well
   bool needs_weight = false;  ///< uses captured weights where the file has them
   bool needs_second_moment = false;  ///< uses captured second moments where the file has them
-  /// What the result is the mean of, where that is not the gradient ("the momentum"): errors are then those against it,
-  /// see Reducer::target(), and rows say so.
+  /// The quantity that the result is the mean of, where that is not the gradient ("the momentum"): errors are then
+  /// those against it, see Reducer::target(), and rows say so.
   std::string_view target = {};
   /// The parameter that is momentum of the method's own, in the place of an optimiser's ("mu"); empty: it has none.
   std::string_view momentum = {};
   Determinism determinism = Determinism::cross_backend;
   std::string_view payload;      ///< payload formula, for the docs
   std::string_view caveat = {};  ///< a clause that every row of it has as a note
-  /// What it must read and write beside the payload. Null: it reads every element of the gradient once, and one value
-  /// an element that it keeps where it `delays` or has a `target`; see memory_passes().
+  /// The values that it must read and write beside the payload. Null: it reads every element of the gradient once, and
+  /// one value an element that it keeps where it `delays` or has a `target`; see memory_passes().
   MemoryPasses (*passes)(const Params&) = nullptr;
   /// The codec for units of a layout; most look at neither. Null for methods that only exist between ranks
   /// (Aggregation::own).
@@ -140,7 +140,7 @@ constexpr auto spellings(Scheme) {
   return words("auto", "sum", "gather", "hop", "alltoall", "own");
 }
 
-/// What a rank does about what a payload does not say. For codecs without a memory of their own.
+/// A rank's treatment of what a payload does not say. For codecs without a memory of their own.
 struct Feedback {
   enum class Kind : std::uint8_t {
     off,       ///< nothing: it is lost

@@ -346,8 +346,8 @@ std::vector<std::byte> DataSet::unpack(const std::vector<hsize_t>& offset) const
   const std::size_t most = filters_.most_stored_bytes();
   std::vector<std::byte> bytes;
   if (size > 0 && size <= most) {
-    // As large as any chunk may be, because another program that writes the file may change the chunk in between. What
-    // is not written to takes no memory.
+    // The buffer is as large as any chunk may be, because another program that writes the file may change the chunk in
+    // between. Parts that are not written to take no memory.
     const auto stored = std::make_unique_for_overwrite<std::byte[]>(most);
     std::uint32_t skipped = 0;
     readable(H5Dread_chunk(dataset_.get(), H5P_DEFAULT, offset.data(), &skipped, stored.get()), place_,

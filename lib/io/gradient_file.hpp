@@ -14,7 +14,7 @@
 
 namespace gradtool {
 
-/// What one parameter tensor is. `shape` is the framework's own (OIHW for a convolution).
+/// The description of one parameter tensor. `shape` is the framework's own (OIHW for a convolution).
 struct TensorInfo {
   std::string name{};                 ///< unique in the file, e.g. "layer1.0.conv1.weight"
   std::vector<std::int64_t> shape{};  ///< its product is `elements`; empty for a scalar
@@ -26,7 +26,7 @@ struct TensorInfo {
   bool has_weight = false;
 };
 
-/// Where the file comes from: the attributes at its root. Those that are absent stay empty.
+/// The origin of the file: the attributes at its root. Those that are absent stay empty.
 struct FileInfo {
   int schema_version = 1;
   bool complete = false;     ///< every step that the writer was to write is there
@@ -152,7 +152,7 @@ class GradientReader final : public GradientSource {
   [[nodiscard]] const FileInfo& info() const override;
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const override;
   [[nodiscard]] const std::vector<StepInfo>& steps() const override;
-  /// What /readiness holds; nothing where the file lacks it.
+  /// The contents of /readiness; nothing where the file lacks it.
   [[nodiscard]] const std::optional<Readiness>& readiness() const;
 
   void read(const ArrayPart& part, std::span<float> out) const override;
@@ -168,7 +168,7 @@ class GradientReader final : public GradientSource {
 /// Why a file that is not complete is not, and what of it can be used: one sentence without a full stop.
 [[nodiscard]] std::string why_incomplete(const GradientReader& reader);
 
-/// What a writer needs to know before the first step.
+/// The facts that a writer needs to know before the first step.
 struct WriterOptions {
   FileInfo info;  ///< `workers` must be >= 1; `producer` and `created` are filled in when empty
   std::vector<TensorInfo>
@@ -191,11 +191,11 @@ void expect_replaceable(const std::string& path);
 /// removed; does nothing when there is no such file. Of several processes that replace one file, one goes on.
 void remove_replaced(const std::string& path);
 
-/// Where a gradient file is written that may take the place of another one: beside it, under a
+/// The place to write a gradient file that may replace another one: beside it, under a
 /// random name, until it is whole.
 class ReplacingFile {
  public:
-  /// Where `replace` is false or nothing is at `path`, the file is written there at once. Throws as
+  /// The file is written at `path` at once where `replace` is false or nothing is there. Throws as
   /// expect_replaceable() does.
   ReplacingFile(const std::string& path, bool replace);
   ~ReplacingFile();  ///< removes what was written beside `path`, which stays as it was, unless commit() was called
@@ -246,9 +246,9 @@ class GradientWriter {
   [[nodiscard]] std::uint64_t bytes_written() const;  ///< raw bytes of data put so far
   /// Marks the file complete and closes it. No call may follow.
   void close();
-  /// The same for a writer that was stopped before its last step: marks the file interrupted, so that a reader can tell
+  /// Closes the file of a writer that was stopped before its last step: marks it interrupted, so that a reader can tell
   /// it from that of a writer that died. A step that was begun is dropped. Without a whole step there is nothing to
-  /// mark, and the file is removed as above.
+  /// mark, and the file is removed as above. No call may follow.
   void close_early();
 
  private:
@@ -273,7 +273,7 @@ constexpr double kAveragedLikeness = 0.999;
 /// one's, over all tensors, of the first, the middle and the last step; 1 where they are the same. Different
 /// mini-batches give far less, even with large batches. 0 for one worker, and where a gradient is zero or not finite.
 [[nodiscard]] double worker_likeness(const GradientSource& reader, int workers);
-/// What to tell a user of gradients so alike: a clause without a full stop; empty where they are not averaged.
+/// The warning to a user of gradients so alike: a clause without a full stop; empty where they are not averaged.
 /// `stated` says that the file's attribute `averaged` is 1, which needs no likeness.
 [[nodiscard]] std::string averaged_warning(double likeness, bool stated);
 /// How many values of the second moments and weights are NaN or infinite; reads all of them.

@@ -22,7 +22,7 @@ struct DriverFile {
   Superblock superblock;  ///< as it is on the disk
 };
 
-/// What access properties carry to `open`.
+/// The data that access properties carry to `open`.
 struct DriverInfo {
   int* error;
 };
@@ -165,7 +165,7 @@ H5FD_class_t driver_class() {
   driver.truncate = truncate;
   driver.lock = lock;
   driver.unlock = unlock;
-  // The same as in the POSIX driver: one pool of free space for metadata and one for raw data.
+  // One pool of free space is for metadata and one for raw data, as in the POSIX driver.
   std::fill(std::begin(driver.fl_map), std::end(driver.fl_map), H5FD_MEM_SUPER);
   driver.fl_map[H5FD_MEM_DEFAULT] = H5FD_MEM_SUPER;
   driver.fl_map[H5FD_MEM_DRAW] = H5FD_MEM_DRAW;

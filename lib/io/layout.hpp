@@ -9,7 +9,7 @@
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/hdf5.hpp"
 
-// What every writer of a gradient file lays out alike: its groups and attributes (docs/gradient-file.md).
+// The groups and attributes that every writer of a gradient file lays out alike (docs/gradient-file.md).
 namespace gradtool::hdf5 {
 
 /// The type in which values of `dtype` are stored: little-endian, bf16 as its bits.

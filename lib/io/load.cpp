@@ -328,7 +328,7 @@ StoredTensor open_tensor(hid_t tensors, const Place& place, const std::string& n
                        optional_set("weight", 2), workers);
 }
 
-/// The same of a tensor that was read without HDF5.
+/// Does what open_tensor() does, for a tensor that was read without HDF5.
 StoredTensor plain_tensor(PlainTensor plain, const Place& here, const std::string& number, std::uint64_t workers,
                           RawFile& file) {
   TensorInfo info = checked_info(

@@ -28,7 +28,7 @@ std::optional<std::vector<hsize_t>> extent_of(hid_t space, int rank) {
   return dims;
 }
 
-/// What is selected in `space`; nothing when it is not one box of limited size.
+/// The selection in `space`; nothing when it is not one box of limited size.
 std::optional<Box> box_of(hid_t space, int rank) {
   const auto dims = extent_of(space, rank);
   if (!dims) return std::nullopt;

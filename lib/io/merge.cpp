@@ -57,7 +57,7 @@ struct Part {
   }
 };
 
-/// What the merged file is to hold.
+/// The planned contents of the merged file.
 struct Plan {
   std::vector<Part> parts;
   FileInfo info;
@@ -193,7 +193,7 @@ FileInfo merged_info(const std::vector<Part>& parts, const std::string& command,
                                 dropped.size() == 1 ? "is" : "are", dropped.size() == 1 ? "it" : "them"));
   }
   info.producer.clear(), info.created.clear(), info.rank.reset();
-  // What a rank was started with mostly differs in its own number, so the command is that of the merge.
+  // The ranks' own commands mostly differ in the rank's number, so the command is that of the merge.
   info.command = command;
   info.workers = 0;
   for (const Part& part : parts) info.workers += part.info().workers;
@@ -432,7 +432,7 @@ struct SourceSet {
   Dtype dtype;
 };
 
-/// What a virtual data set of one of the names needs to know of each file, tensor by tensor.
+/// The data sets of one tensor in one file, as the virtual data sets of the same names need to know them.
 struct SourceTensor {
   SourceSet gradient;
   std::optional<SourceSet> second_moment, weight;

@@ -121,7 +121,7 @@ class Sources {
  public:
   explicit Sources(OpenedFile& view) : view_{view} {
     std::error_code error;
-    // As HDF5 does it, so that the view of a link is that of the file itself.
+    // Links are followed, as HDF5 does it, so that the view of a link is that of the file itself.
     const auto real = std::filesystem::canonical(view.path, error);
     folder_ = (error ? std::filesystem::path{view.path} : real).parent_path();
   }

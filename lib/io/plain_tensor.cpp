@@ -137,7 +137,7 @@ class ObjectHeader {
 
   void add(std::vector<unsigned char> block, std::size_t from) {
     const std::size_t head = ordered_ ? 6 : 4;
-    // What is shorter than the head of a message is a gap.
+    // A rest that is shorter than the head of a message is a gap.
     for (std::size_t at = from; block.size() - at >= head;) {
       Cursor message{Bytes{block}.subspan(at)};
       const auto kind = static_cast<Kind>(message.number(1));

@@ -14,8 +14,8 @@ namespace gradtool::hdf5 {
 /// The number that `bytes`, at most 8 of them, are in little-endian order.
 [[nodiscard]] std::uint64_t little_endian(std::span<const unsigned char> bytes);
 
-/// What an attribute holds instead of a text of variable length: the length of the text, the address of its heap (a
-/// "collection" in the words of HDF5) and the number of the object in it.
+/// The reference that an attribute holds instead of a text of variable length: the length of the text, the address of
+/// its heap (a "collection" in the words of HDF5) and the number of the object in it.
 struct HeapReference {
   std::uint64_t length, collection, object;
 

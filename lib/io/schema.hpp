@@ -18,11 +18,11 @@ inline constexpr int kVersion = 1;
 inline constexpr std::array<std::string_view, 9> kKinds{"conv",      "linear", "expert", "router", "embedding",
                                                         "recurrent", "norm",   "bias",   "other"};
 
-/// What the attribute `reduce_dtype` may be.
+/// The values that the attribute `reduce_dtype` may have.
 inline constexpr std::array<std::pair<std::string_view, Dtype>, 3> kReduceDtypes{
     {{"float32", Dtype::f32}, {"float16", Dtype::f16}, {"bfloat16", Dtype::bf16}}};
 
-/// What the values of `gradient` are; the first is meant where a file does not say.
+/// The quantities that `gradient` may hold; the first is meant where a file does not say.
 inline constexpr std::array<std::string_view, 5> kQuantities{"gradient", "pseudo_gradient", "weight_delta", "weight",
                                                              "activation"};
 

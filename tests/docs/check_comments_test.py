@@ -15,12 +15,12 @@ BAD = {  # file, its text, the lines that are named
     "kernel.cu": ("  // The same for a block.\n", [1]),
     "script.sh": ("#!/bin/sh\nset -e  # What follows fails.\n# Whatever fails ends it.\n", [2]),
     "CMakeLists.txt": ("# As CTest wants it.\n", [1]),
+    "lib/bench/nested.cpp": ("// What is in a folder.\n", [1]),
     "text.py": ('"""Of the module."""\n\n\ndef f():\n    """What it returns.\n\n    More.\n    """\n    return "# What"  # Where it is\n', [1, 5, 9]),
 }
 GOOD = {
     "good.cpp": ('const char* a = "see // What";  // Asks, or\n                                // What not.\n/// Offsets in bytes.\n// whatever\n', []),
     "good.py": ('"""A module.\n\nWhat it has.\n"""\nX = """\n# not a comment\n"""\nY = "# Of"  # the same\n', []),
-    "lib/bench/old.cpp": ("// What an exempt room says.\n", []),
 }
 
 with tempfile.TemporaryDirectory() as folder:

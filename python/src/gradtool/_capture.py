@@ -252,7 +252,7 @@ class Capture:
         self.readiness.next_micro_batch()
 
     def start(self) -> None:
-        """Where a round of local steps begins, for pseudo-gradients: remembers the weights, for the next `step` alone."""
+        """Begins a round of local steps, for pseudo-gradients: remembers the weights, for the next `step` alone."""
         if not self._delta:
             raise UsageError("start() is for quantity='pseudo_gradient'")
         self._start_weights = [full_tensor(p).detach().clone() for p in self._parameters]
@@ -357,7 +357,7 @@ class Capture:
                           f"the capture was made with {which}")
 
     def _close_alone(self, complete: bool) -> None:
-        """As close(), but without the other ranks."""
+        """Does what close() does, but without the other ranks."""
         self._finish(complete)
         if os.getpid() == self._process and self.written > 0 and self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
             why = "was not closed before the program ended" if complete else "was interrupted"
@@ -574,7 +574,7 @@ class Capture:
             overflow=overflow, batch_weight=weight))
 
     def _expect_all_seen(self) -> None:
-        """What hooks have seen must be all that the optimizer will take."""
+        """Refuses an iteration in which hooks have not seen all that the optimizer will take."""
         if not self._gradients.seen:
             raise UsageError(f"iteration {self.iteration}: no gradient was reduced since the last step(); call step() after the backward "
                              f"pass that synchronises, and give DDP find_unused_parameters=True where that does not use every parameter")
