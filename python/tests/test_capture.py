@@ -252,7 +252,7 @@ for step in range(10**6):
     capture.step()
     print(capture.written, flush=True)
 """
-    for attempt in range(5):
+    for attempt in range(3):
         path = tmp_path / f"killed{attempt}.h5"
         process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
         written = 0

@@ -238,6 +238,9 @@ def test_codecs_and_seeds_are_added_to_a_record(tmp_path):
         ran.append((trial.codec.partition(":")[0], trial.seed))
         return train(trial)
 
+    def attempt(codecs, function=train, **options):
+        return gradtool.trial(function, codecs, **{"steps": 20, "workers": 2, "seeds": 2, "progress": False, **options})
+
     attempt(["bf16"], counted, out=out)
     attempt(["topk:ratio=0.5"], counted, out=out)
     added = attempt(["bf16", "topk:ratio=0.5"], counted, out=out, seeds=3)
