@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lib/core/error.hpp"
@@ -32,16 +34,25 @@ std::string valid_values(const ParamInfo& info) {
   return words.empty() ? range : range + ", or " + words;
 }
 
-bool valid(const ParamInfo& info, std::string_view value) {
-  for (const auto word : split(info.choices, '|')) {
-    if (value == word) return true;
-  }
-  if (info.kind == ParamInfo::Kind::choice) return false;
+std::optional<double> number_in(std::string_view value) {
   double number = 0.0;
   const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (status != std::errc{} || end != value.data() + value.size()) return false;
-  if (info.kind == ParamInfo::Kind::integer && number != std::floor(number)) return false;
-  return number >= info.min && number <= info.max;
+  if (status != std::errc{} || end != value.data() + value.size()) return std::nullopt;
+  return number;
+}
+
+/// The value as texts have it, so that a codec has one name whatever digits a number was given in: 1e-2 is 0.01.
+/// Nothing where it is not valid.
+std::optional<std::string> value_text(const ParamInfo& info, std::string_view value) {
+  for (const auto word : split(info.choices, '|')) {
+    if (value == word) return std::string{value};
+  }
+  const auto number = info.kind == ParamInfo::Kind::choice ? std::nullopt : number_in(value);
+  if (!number || (info.kind == ParamInfo::Kind::integer && *number != std::floor(*number))) return std::nullopt;
+  if (!(*number >= info.min && *number <= info.max)) return std::nullopt;
+  if (*number == number_in(info.default_value)) return std::string{info.default_value};
+  return info.kind == ParamInfo::Kind::integer ? fmt::format("{}", static_cast<std::int64_t>(*number))
+                                               : fmt::format("{}", *number + 0.0);  // no -0
 }
 
 }  // namespace
@@ -73,11 +84,12 @@ Params::Params(std::string_view codec, std::span<const ParamInfo> infos, std::st
     const std::string_view value = part.substr(equals + 1);
     if (given[key]) throw Error{Fault::usage, fmt::format("codec {}: parameter '{}' is given twice", codec, key)};
     given[key] = true;
-    if (!valid(*found, value)) {
+    const auto known = value_text(*found, value);
+    if (!known) {
       throw Error{Fault::usage,
                   fmt::format("codec {}: {}={} is not valid; {} is {}", codec, key, value, key, valid_values(*found))};
     }
-    values_.find(key)->second = value;
+    values_.find(key)->second = *known;
   }
   for (const auto& info : infos) text_ += fmt::format("{}{}={}", text_.empty() ? "" : ",", info.name, word(info.name));
 }

@@ -71,7 +71,8 @@ class Params {
   /// True when the value is the word `word` ("auto") and not a number.
   [[nodiscard]] bool is(std::string_view name, std::string_view word) const { return this->word(name) == word; }
 
-  /// "bits=4,bucket=512": all parameters in declared order. Parsing it again gives the same values.
+  /// "bits=4,bucket=512": all parameters in declared order, the same text for the same values, in whatever digits they
+  /// were given. Parsing it again gives these values.
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:

@@ -26,6 +26,15 @@ TEST(CodecSpec, FillsInDefaultsAndReadsBack) {
   EXPECT_EQ(parse_codec("none").params_text(), "");
 }
 
+TEST(CodecSpec, HasOneTextWhateverDigitsANumberWasGivenIn) {
+  for (const char* spelled : {"topk:ratio=1e-2", "topk:ratio=.01", "topk:ratio=0.010", "topk:ratio=0.01", "topk"})
+    EXPECT_EQ(parse_codec(spelled).params_text(), "ratio=0.01,index=auto") << spelled;
+  EXPECT_EQ(parse_codec("topk:ratio=5e-1").params_text(), parse_codec("topk:ratio=0.5").params_text());
+  EXPECT_EQ(parse_codec("qsgd:bits=4.0,bucket=1e3").params_text(), "bits=4,bucket=1000,norm=max,code=fixed");
+  EXPECT_EQ(parse_codec("topk:ratio=5e-1").given, "ratio=5e-1") << "people read what they wrote";
+  EXPECT_EQ(parse_codec("topk:ratio=1e-2").params.real("ratio"), 0.01);
+}
+
 TEST(CodecSpec, ErrorFeedbackIsForEveryCodec) {
   EXPECT_TRUE(parse_codec("topk").error_feedback);
   EXPECT_FALSE(parse_codec("topk:ef=off").error_feedback);
