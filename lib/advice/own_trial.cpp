@@ -101,19 +101,25 @@ OwnTrial::Arm read_arm(const Json& json, const std::string& path) {
   if (arm.same_as_none && !(*arm.same_as_none >= 0.0 && *arm.same_as_none <= 1.0))
     throw Error{Fault::data, fmt::format("{}: same_as_none of {} is {}; must be a share from 0 to 1", path, arm.codec,
                                          *arm.same_as_none)};
-  if (arm.low && arm.high && *arm.low > *arm.high)
+  if (arm.low.has_value() != arm.high.has_value() ||
+      (arm.low && !(*arm.low <= arm.worse_by.value_or(NAN) && *arm.worse_by <= *arm.high)))
+    throw Error{Fault::data, fmt::format("{}: the interval of {} does not hold its own mean", path, arm.codec)};
+  if (arm.verdict == OwnTrial::Verdict::learns && !arm.high)
+    throw Error{Fault::data, fmt::format("{}: {} learns without an interval, which no trial says", path, arm.codec)};
+  if (arm.lr_factor && !(*arm.lr_factor > 0.0))
     throw Error{Fault::data,
-                fmt::format("{}: the interval of {} goes from {} down to {}", path, arm.codec, *arm.low, *arm.high)};
+                fmt::format("{}: lr_factor of {} is {}; must be above 0", path, arm.codec, *arm.lr_factor)};
   return arm;
 }
 
-int count(const Json& settings, const char* key, const std::string& path) {
-  const Json& value = settings.at(key);
+template <class Number>
+Number count(const Json& of, const char* key, const std::string& path) {
+  const Json& value = of.at(key);
   // get<int>() would take half a worker for none.
-  if (!value.is_number_integer() || value < 1 || value > std::numeric_limits<int>::max())
-    throw Error{Fault::data, fmt::format("{}: settings.{} is {}; must be a whole number of at least 1", path, key,
+  if (!value.is_number_integer() || value < 1 || value > std::numeric_limits<Number>::max())
+    throw Error{Fault::data, fmt::format("{}: {} is {}; must be a whole number of at least 1", path, key,
                                          printable(value.dump().substr(0, 40)))};
-  return value.get<int>();
+  return value.get<Number>();
 }
 
 std::string warning_of(const Json& json) {
@@ -129,13 +135,21 @@ OwnTrial read_trial(const Json& json, const std::string& path) {
                  .model = json.at("model").get<std::string>(),
                  .judge = settings.at("judge").get<std::string>(),
                  .scheme = settings.at("scheme").get<std::string>(),
-                 .elements = json.at("elements").get<std::uint64_t>(),
-                 .workers = count(settings, "workers", path),
-                 .steps = count(settings, "steps", path),
+                 .elements = count<std::uint64_t>(json, "elements", path),
+                 .workers = count<int>(settings, "workers", path),
+                 .steps = count<int>(settings, "steps", path),
                  .arms = {}};
   trial.warning = warning_of(json);
   if (json.contains("tolerance")) trial.tolerance = json.at("tolerance").get<double>();
-  for (const auto& arm : json.at("arms")) trial.arms.push_back(read_arm(arm, path));
+  if (trial.tolerance.value_or(0.0) < 0.0)
+    throw Error{Fault::data, fmt::format("{}: the tolerance is {}; must be at least 0", path, *trial.tolerance)};
+  for (const auto& json_arm : json.at("arms")) {
+    OwnTrial::Arm arm = read_arm(json_arm, path);
+    const auto same = [&](const OwnTrial::Arm& other) { return other.codec == arm.codec && other.verdict != arm.verdict; };
+    if (std::any_of(trial.arms.begin(), trial.arms.end(), same))
+      throw Error{Fault::data, fmt::format("{}: has two verdicts on {}", path, arm.codec)};
+    trial.arms.push_back(std::move(arm));
+  }
   return trial;
 }
 

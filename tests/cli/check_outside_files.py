@@ -110,7 +110,9 @@ def check_trials(folder):
     broken = [{"format": "gradtool.bench"}, {"schema_version": 2}, {"arms": 3}, {"arms": [3]}, {"arms": [{**arm, "low": "x"}]}, {"arms": [{**arm, "verdict": "wins"}]}, {"settings": None},
               {"elements": -1}, {"elements": "many"}, {"model": None}, {"warning": 7}, {"arms": [{"codec": "fp16"}]},
               *({"settings": trial["settings"] | wrong} for wrong in ({"workers": 0.5}, {"workers": 0}, {"steps": -1}, {"steps": 3e9}, {"steps": "3"})),
-              {"arms": [{**arm, "same_as_none": 1.5}]}, {"arms": [{**arm, "low": 0.5, "high": 0.25}]}]
+              {"arms": [{**arm, "same_as_none": 1.5}]}, {"arms": [{**arm, "low": 0.5, "high": 0.25}]}, {"arms": [{**arm, "low": 0.6, "high": 0.7}]},
+              {"arms": [{**arm, "low": 0.4}]}, {"arms": [{**arm, "verdict": "learns"}]}, {"arms": [{**arm, "lr_factor": 0}]}, {"arms": [arm, {**arm, "verdict": "undecided"}]}, {"tolerance": -1},
+              {"elements": 61706.5}]
     for change in broken:
         file.write_text(json.dumps(trial | change))
         result = run(*command)
