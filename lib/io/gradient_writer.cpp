@@ -417,10 +417,10 @@ void GradientWriter::Impl::flush() const {
 
 void GradientWriter::Impl::expect_written() const {
   if (write_error == 0) return;
-  throw Error{
-      Fault::backend,
-      "cannot write '" + path + "': " + std::strerror(write_error) +
-          (all_or_nothing ? "" : "; the file stays as it was before, with " + std::to_string(steps) + " whole steps")};
+  const bool keeps = steps > 0 && !all_or_nothing;  // without a whole step the file is removed
+  throw Error{Fault::backend,
+              "cannot write '" + path + "': " + std::strerror(write_error) +
+                  (keeps ? "; the file stays as it was before, with " + std::to_string(steps) + " whole steps" : "")};
 }
 
 TensorSink& GradientWriter::Impl::sink(std::size_t tensor, std::size_t values) {

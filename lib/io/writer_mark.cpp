@@ -101,7 +101,7 @@ void ReplacingFile::write(const std::function<void(const std::string&)>& write) 
   std::string said = error.what();
   for (std::size_t at = 0; (at = said.find(written_to_, at)) != std::string::npos; at += path_.size())
     said.replace(at, written_to_.size(), path_);
-  throw Error{error.fault(), said + "; it stays as it was", error.file(), error.line()};
+  throw Error{error.fault(), said + "; '" + path_ + "' stays as it was", error.file(), error.line()};
 }
 
 void ReplacingFile::commit() {
