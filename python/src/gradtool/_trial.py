@@ -449,8 +449,8 @@ def _run(train: Callable, made: Trial, settings: dict, result: TrialResult) -> d
     except _Unpaired:
         raise
     except Exception as error:  # pylint: disable=broad-except
-        # Without a codec it is the training itself that fails. With one it is the codec that does not fit, or what it came to.
-        if made.codec == BASELINE:
+        # Without a codec it is the training itself that fails, or what it came to. With one it may be that the codec does not fit.
+        if made.codec == BASELINE and not (made._status == "diverged" and made.seed != settings["seeds"][0]):
             raise
         if made._status not in ("diverged", "stopped"):
             made._status, message = "failed", str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
@@ -484,7 +484,7 @@ def _expect_reference(record: dict, judge: str, result: TrialResult) -> None:
         raise UsageError(f"the training has {record['status']} without a codec after {record['steps']} steps with seed {record['seed']}{rate}; "
                          f"nothing can be compared with it")
     for other in result.runs:
-        if other["codec"] != BASELINE or other["seed"] == record["seed"] or other["lr_factor"] != record["lr_factor"]:
+        if other["codec"] != BASELINE or other["seed"] == record["seed"] or (other["lr_factor"], other["status"]) != (record["lr_factor"], "finished"):
             continue
         if (judge in other["metrics"]) != (judge in record["metrics"]):
             raise UsageError(f"train() returned {judge!r} with one of the seeds {other['seed']} and {record['seed']} and not with the other; "
@@ -496,7 +496,9 @@ def _expect_reference(record: dict, judge: str, result: TrialResult) -> None:
     if judge != "loss" and judge not in record["metrics"]:
         raise UsageError(f"train() returned no '{judge}', which judge= names; it returned {sorted(record['metrics']) or 'nothing'}. A train "
                          f"with a loop of its own leaves it when trial.done is true")
-    if record["metrics"].get(judge, 0.0) is None:
+    if record["metrics"].get(judge, 0.0) is None and record["seed"] != result.settings["seeds"][0]:
+        record["status"] = "diverged"      # with its last update
+    elif record["metrics"].get(judge, 0.0) is None:
         raise UsageError(f"the {judge} that train() returned without a codec is not finite; nothing can be compared with it")
 
 

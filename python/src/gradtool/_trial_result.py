@@ -157,11 +157,12 @@ class TrialResult:
         return next((run for run in self.runs if run["codec"] == "none" and run["seed"] == seed and run["lr_factor"] in factors), None)
 
     def best_factor(self, codec: str) -> Optional[float]:
-        """The factor of the learning rate with which the codec did best in the first seed; None where it finished with none."""
-        tried = [run for run in self.runs if run["codec"] == codec and run["seed"] == self.settings["seeds"][0]]
-        if not tried and len(self.settings["lr_factors"]) == 1:
-            return self.settings["lr_factors"][0]      # nothing to choose, and it was added with later seeds alone
-        best = min((run for run in tried if run["status"] == "finished"), key=self._cost, default=None)
+        """The factor of the learning rate with which the codec did best in the first seed, or the only one; None where there are several
+        and it finished with none."""
+        if len(self.settings["lr_factors"]) == 1:
+            return self.settings["lr_factors"][0]
+        tried = [run for run in self.runs if run["codec"] == codec and run["seed"] == self.settings["seeds"][0] and run["status"] == "finished"]
+        best = min(tried, key=self._cost, default=None)
         return None if best is None else best["lr_factor"]
 
     def factors_for(self, codec: str, seed: int) -> list:
@@ -203,23 +204,24 @@ class TrialResult:
         if self.settings["tolerance"] is not None:
             return self.settings["tolerance"]
         falls = [_falling(run["losses"])[0] - _end_of(run["losses"]) for run in self._finished_nones()]
-        return 0.02 * float(np.mean(falls)) if falls else 0.0
+        return 0.02 * float(np.mean([fall for fall in falls if fall > 0])) if any(fall > 0 for fall in falls) else 0.0
 
     @property
     def warning(self) -> Optional[str]:
-        """Returns a sentence where none itself has diverged or learned nothing, with which verdicts are worth little; else None."""
-        lost = self.lost_seeds()
-        if lost:
-            return (f"none itself diverged with seed {', '.join(map(str, lost))}, which is left out: the training is unstable by itself, and verdicts rest on "
-                    "the other seeds. A lower learning rate would tell more")
-        runs = self._finished_nones()
+        """Returns what makes verdicts doubtful, that none itself has diverged or learned nothing, as a sentence without its end; else None."""
+        runs, lost = self._finished_nones(), self.lost_seeds()
         still = [run for run in runs if not _has_learned(run["losses"])]
-        if not still:
-            return None
-        seeds = "" if len(still) == len(runs) else f" with seed {', '.join(str(run['seed']) for run in still)}"
-        first, last = still[0]["losses"][0], still[0]["losses"][-1]
-        return (f"none itself has learned nothing{seeds}: its loss went from {first:.4g} to {last:.4g} in {still[0]['steps']} steps, within its noise. "
-                "Verdicts say little then: more steps or other learning rates would tell")
+        said = []
+        if lost:
+            rest = "verdicts rest on the others" if any(run["seed"] in self._judged_seeds() for run in runs) else "no seed is left to judge by"
+            said.append(f"none itself diverged with seed {', '.join(map(str, lost))}: the training is unstable by itself, and {rest}. A lower learning rate would "
+                        "tell more")
+        if still:
+            seeds = "" if len(still) == len(runs) and not lost else f" with seed {', '.join(str(run['seed']) for run in still)}"
+            first, last = still[0]["losses"][0], still[0]["losses"][-1]
+            said.append(f"none itself has learned nothing{seeds}: its loss went from {first:.4g} to {last:.4g} in {still[0]['steps']} steps, within its noise. "
+                        "Verdicts say little then: more steps or other learning rates would tell")
+        return ". ".join(text[0].upper() + text[1:] if i else text for i, text in enumerate(said)) or None
 
     def _finished_nones(self) -> list:
         return [run for run in self.runs if run["codec"] == "none" and run["status"] == "finished" and run["lr_factor"] == self.best_factor("none")]
@@ -236,12 +238,14 @@ class TrialResult:
             self._arms = self._judge()
         return self._arms
 
+    def _pairs(self, codec: str) -> list:
+        """(its run, none's) of each seed that judges and that both have finished; of the first seed where it has no other one."""
+        both = [(self.run(codec, seed, self.best_factor(codec)), self.run("none", seed, self.best_factor("none"))) for seed in self.settings["seeds"]]
+        found = [(run, none) for run, none in both if run and none and run["status"] == none["status"] == "finished"]
+        return [pair for pair in found if pair[0]["seed"] in self._judged_seeds()] or found
+
     def _judge(self) -> list:
-        seeds = self._judged_seeds()
-        pairs: dict = {}      # codec: (its run, none's) of each judged seed
-        for codec in self.settings["codecs"]:
-            found = [(self.run(codec, seed, self.best_factor(codec)), self.run("none", seed, self.best_factor("none"))) for seed in seeds]
-            pairs[codec] = [(run, none) for run, none in found if run and none and run["status"] == none["status"] == "finished"]
+        pairs = {codec: self._pairs(codec) for codec in self.settings["codecs"]}
         worse = {codec: np.array([self._cost(run) - self._cost(none) for run, none in both]) for codec, both in pairs.items()}
         noise = {codec: _noise(both) for codec, both in pairs.items() if codec != "none" and both and np.isfinite(worse[codec]).all()}
         return [self._arm(codec, pairs[codec], worse[codec], *_spread(codec, worse, noise)) for codec in self.settings["codecs"]]
@@ -249,10 +253,9 @@ class TrialResult:
     def _arm(self, codec: str, pairs: list, worse: np.ndarray, spread: Optional[float], degrees: int) -> dict:
         runs = [run for run in self.runs if run["codec"] == codec]
         ended = next((run for run in runs if run["status"] != "finished" and run["lr_factor"] in (self.best_factor(codec), None)), None)
-        if ended is None and self.best_factor(codec) is None and runs:
-            ended = runs[0]
         way = next((run["way"] for run in runs if "way" in run), None)      # older records have none
-        arm: dict = {"codec": codec, "name": self.names[codec], "way": way, "verdict": "undecided", "reason": None, "seeds": len(pairs), "lr_factor": self.best_factor(codec),
+        arm: dict = {"codec": codec, "name": self.names[codec], "way": way, "verdict": "undecided", "reason": None, "seeds": len(pairs),
+                     "lr_factor": self.best_factor(codec) if any(run["status"] == "finished" for run in runs) else None,
                      "value": None, "worse_by": None, "low": None, "high": None, "same_as_none": None, "sent": None}
         shown = [run for run, _ in pairs] or ([ended] if ended is not None else [])
         none_bytes = next((run["bytes_sent_per_step"] for run in self.runs if run["codec"] == "none"), None)
@@ -263,7 +266,7 @@ class TrialResult:
             arm["value"] = float(np.mean([self._value(run) for run, _ in pairs]))
             arm["worse_by"] = float(worse.mean())
             arm["same_as_none"] = float(np.mean([self._progress(run, none) for run, none in pairs]))
-            if spread is not None and codec != "none":
+            if spread is not None and codec != "none" and len(worse) > 1:
                 half = _student(degrees) * spread / math.sqrt(len(worse))
                 arm["low"], arm["high"] = arm["worse_by"] - half, arm["worse_by"] + half
         for key, value in arm.items():
@@ -294,6 +297,10 @@ class TrialResult:
         elif arm["value"] is None:
             if arm["seeds"]:
                 arm.update(verdict="loses", reason="what train() returned is not finite")
+            else:
+                arm["reason"] = "it has no run that none has finished too"
+        elif self.tolerance <= 0.0:
+            arm["reason"] = "none itself has learned nothing"
         elif not reached:
             arm["reason"] = f"the codec has not been at work in {self.settings['steps']} steps"
         elif far_behind and arm["worse_by"] > self.tolerance:

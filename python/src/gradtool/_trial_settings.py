@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -93,12 +94,25 @@ def checked_settings(train: Callable, codecs: Iterable[str], steps: int, workers
     return settings
 
 
+def _closed_over(function: Any) -> list:
+    values = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):      # an empty cell
+            values.append(cell.cell_contents)
+    return values
+
+
 def _source_of(train: Callable) -> Optional[str]:
     """A hash of the source of `train` and of what it is bound to; not of what it calls. None where there is no source."""
     bound = []
     while isinstance(train, functools.partial):
         bound.append(repr((train.args, sorted(train.keywords.items()))))
         train = train.func
+    # Numbers and texts that it was made with, such as the learning rate of a function that makes it. Other objects differ from run to run.
+    defaults = (*(getattr(train, "__defaults__", None) or ()), *(getattr(train, "__kwdefaults__", None) or {}).values())
+    for value in (*defaults, *_closed_over(train)):
+        if isinstance(value, (int, float, str, bytes, type(None))):
+            bound.append(repr(value))
     try:
         return hashlib.sha256("".join([inspect.getsource(train), *bound]).encode()).hexdigest()
     except (OSError, TypeError):
@@ -134,6 +148,8 @@ def _identity(path: str) -> Optional[tuple]:
 
 def _grown(settings: dict, recorded: dict) -> dict:
     """The settings with the codecs and seeds of a record in front, which may be other ones: a run depends on neither."""
+    if not all(isinstance(recorded[key], list) for key in ("codecs", "names", "seeds")):
+        raise ValueError("its codecs or seeds are no lists")
     names = dict(zip(recorded["codecs"], recorded["names"])) | dict(zip(settings["codecs"], settings["names"]))
     return {**settings, "codecs": list(names), "names": list(names.values()), "seeds": list(dict.fromkeys(recorded["seeds"] + settings["seeds"]))}
 
@@ -166,7 +182,10 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         if len(settings["lr_factors"]) > 1 and settings["seeds"][0] != grown["seeds"][0]:
             differ.append("seeds[0]")
         # A run that failed may have met a passing fault, such as a lack of memory.
-        runs, model = [run for run in record["runs"] if run["status"] != "failed"], record["model"]
+        runs, model = [run for run in record["runs"] if run["status"] != "failed" or run["codec"] not in settings["codecs"]], record["model"]
+        if any(run["status"] not in ("finished", "diverged", "stopped", "failed") for run in runs) or \
+                any(type(seed) is not int or seed < 0 for seed in grown["seeds"]):
+            raise ValueError("a run has no such status, or a seed is no number")
         if not differ:
             result = TrialResult(grown, runs)
             json.dumps([str(result), result.arms, runs], allow_nan=False)
