@@ -145,7 +145,9 @@ OwnTrial read_trial(const Json& json, const std::string& path) {
     throw Error{Fault::data, fmt::format("{}: the tolerance is {}; must be at least 0", path, *trial.tolerance)};
   for (const auto& json_arm : json.at("arms")) {
     OwnTrial::Arm arm = read_arm(json_arm, path);
-    const auto same = [&](const OwnTrial::Arm& other) { return other.codec == arm.codec && other.verdict != arm.verdict; };
+    const auto same = [&](const OwnTrial::Arm& other) {
+      return other.codec == arm.codec && other.verdict != arm.verdict;
+    };
     if (std::any_of(trial.arms.begin(), trial.arms.end(), same))
       throw Error{Fault::data, fmt::format("{}: has two verdicts on {}", path, arm.codec)};
     trial.arms.push_back(std::move(arm));
