@@ -51,8 +51,10 @@ std::optional<std::string> value_text(const ParamInfo& info, std::string_view va
   if (!number || (info.kind == ParamInfo::Kind::integer && *number != std::floor(*number))) return std::nullopt;
   if (!(*number >= info.min && *number <= info.max)) return std::nullopt;
   if (*number == number_in(info.default_value)) return std::string{info.default_value};
-  return info.kind == ParamInfo::Kind::integer ? fmt::format("{}", static_cast<std::int64_t>(*number))
-                                               : fmt::format("{}", *number + 0.0);  // no -0
+  if (info.kind == ParamInfo::Kind::integer) return fmt::format("{}", static_cast<std::int64_t>(*number));
+  std::string text = fmt::format("{}", *number + 0.0);  // no -0
+  if (const auto exponent = text.find("e-0"); exponent != std::string::npos) text.erase(exponent + 2, 1);
+  return text;
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ TEST(CodecSpec, HasOneTextWhateverDigitsANumberWasGivenIn) {
   EXPECT_EQ(parse_codec("qsgd:bits=4.0,bucket=1e3").params_text(), "bits=4,bucket=1000,norm=max,code=fixed");
   EXPECT_EQ(parse_codec("topk:ratio=5e-1").given, "ratio=5e-1") << "people read what they wrote";
   EXPECT_EQ(parse_codec("topk:ratio=1e-2").params.real("ratio"), 0.01);
+  EXPECT_EQ(parse_codec("strom:tau=1e-06").params_text(), parse_codec("strom:tau=0.000001").params_text());
+  EXPECT_NE(parse_codec("strom:tau=1e-06").params_text().find("tau=1e-6"), std::string::npos);
 }
 
 TEST(CodecSpec, ErrorFeedbackIsForEveryCodec) {
