@@ -368,6 +368,16 @@ def test_what_a_record_grows_by_leaves_other_arms_as_they_were(tmp_path):
     assert call(["int8"], [1])["int8"]["reason"] == "one seed has no interval"
 
 
+def test_a_codec_that_finishes_with_no_learning_rate_loses():
+    def unstable(trial):
+        model, optimizer = make(rate=0.05 if trial.codec == "none" else 1e30)
+        for step in trial:
+            trial.step(model, optimizer, (F.cross_entropy(model(x), y) for x, y in batches(trial.seed, step, trial.workers)))
+
+    arm = attempt(["bf16"], unstable, steps=20, seeds=3, lr_factors=[1, 0.5])["bf16"]
+    assert arm["verdict"] == "loses" and arm["reason"].startswith("diverged at step ") and arm["lr_factor"] is None, arm
+
+
 def test_a_later_seed_that_learns_nothing_does_not_turn_the_tolerance_round(tmp_path):
     def rising(trial):
         model, optimizer = make(rate=1e-12 if trial.seed == 3 else 0.05)

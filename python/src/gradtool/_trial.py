@@ -430,7 +430,7 @@ def trial(train: Callable[[Trial], Any], codecs: Iterable[str], *, steps: int, w
             result.add(record)
             plan.progress.run(record)
             first = result.run(codec, seed, settings["lr_factors"][0])
-            if first is not None and factor != first["lr_factor"] and has_no_effect(record, first):
+            if first is not None and factor != first["lr_factor"] and record["status"] == "finished" and has_no_effect(record, first):
                 raise UsageError(f"the losses with learning rates times {factor:g} are those without; a train that calls trial.backward "
                                  f"multiplies learning rates with trial.lr_factor itself")
             _from_rank_0(lambda: record_file and record_file.save(result), distributed)

@@ -253,6 +253,8 @@ class TrialResult:
     def _arm(self, codec: str, pairs: list, worse: np.ndarray, spread: Optional[float], degrees: int) -> dict:
         runs = [run for run in self.runs if run["codec"] == codec]
         ended = next((run for run in runs if run["status"] != "finished" and run["lr_factor"] in (self.best_factor(codec), None)), None)
+        if ended is None and self.best_factor(codec) is None:      # with none of several learning rates did it finish
+            ended = next((run for run in runs if run["status"] != "finished"), None)
         way = next((run["way"] for run in runs if "way" in run), None)      # older records have none
         arm: dict = {"codec": codec, "name": self.names[codec], "way": way, "verdict": "undecided", "reason": None, "seeds": len(pairs),
                      "lr_factor": self.best_factor(codec) if any(run["status"] == "finished" for run in runs) else None,
@@ -298,7 +300,7 @@ class TrialResult:
             if arm["seeds"]:
                 arm.update(verdict="loses", reason="what train() returned is not finite")
             else:
-                arm["reason"] = "it has no run that none has finished too"
+                arm["reason"] = "there is no seed with which both it and none have finished"
         elif self.tolerance <= 0.0:
             arm["reason"] = "none itself has learned nothing"
         elif not reached:
