@@ -1,12 +1,12 @@
 // The messages of collectives: as many bytes as lib/comm counts, and what one rank sends another one expects.
-#include "apps/netsim/exchanges.hpp"
+#include "netsim/exchanges.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "apps/netsim/payload_log.hpp"
 #include "lib/comm/traffic.hpp"
+#include "netsim/payload_log.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -1,5 +1,5 @@
 // Links and paths, against what queueing theory and arithmetic say.
-#include "apps/netsim/fabric.hpp"
+#include "netsim/fabric.hpp"
 
 #include <gtest/gtest.h>
 #include <ns3/random-variable-stream.h>
@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/netsim/background.hpp"
-#include "apps/netsim/queue_check.hpp"
-#include "apps/netsim/replay.hpp"
+#include "netsim/background.hpp"
+#include "netsim/queue_check.hpp"
+#include "netsim/replay.hpp"
 
 namespace gradtool::netsim {
 namespace {

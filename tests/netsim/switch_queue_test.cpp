@@ -1,5 +1,5 @@
 // Tests the work of a port on packets: drops, marks, and the order in which they leave.
-#include "apps/netsim/switch_queue.hpp"
+#include "netsim/switch_queue.hpp"
 
 #include <gtest/gtest.h>
 #include <ns3/boolean.h>

@@ -1,5 +1,5 @@
 // Messages over the transports: alone, and many to one host.
-#include "apps/netsim/transport.hpp"
+#include "netsim/transport.hpp"
 
 #include <gtest/gtest.h>
 #include <ns3/simulator.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/netsim/iterations.hpp"
+#include "netsim/iterations.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/netsim/exchanges.hpp"
+#include "netsim/exchanges.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/netsim/datagrams.hpp"
-#include "apps/netsim/switch_queue.hpp"
-#include "apps/netsim/transport.hpp"
 #include "lib/core/error.hpp"
+#include "netsim/datagrams.hpp"
+#include "netsim/switch_queue.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -6,10 +6,10 @@
 #include <map>
 #include <set>
 
-#include "apps/netsim/datagrams.hpp"
-#include "apps/netsim/switch_queue.hpp"
-#include "apps/netsim/transport.hpp"
 #include "lib/core/error.hpp"
+#include "netsim/datagrams.hpp"
+#include "netsim/switch_queue.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/netsim/results.hpp"
+#include "netsim/results.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "apps/netsim/fabric.hpp"
+#include "netsim/fabric.hpp"
 
 namespace gradtool::netsim {
 

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <optional>
 
-#include "apps/netsim/command_line.hpp"
-#include "apps/netsim/iterations.hpp"
-#include "apps/netsim/queue_check.hpp"
-#include "apps/netsim/replay.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/report/csv.hpp"
+#include "netsim/command_line.hpp"
+#include "netsim/iterations.hpp"
+#include "netsim/queue_check.hpp"
+#include "netsim/replay.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/netsim/exchanges.hpp"
 #include "lib/model/cost_model.hpp"
+#include "netsim/exchanges.hpp"
 
 namespace gradtool::netsim {
 

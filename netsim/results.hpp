@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/netsim/transport.hpp"
 #include "lib/report/table.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "apps/netsim/transport.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 

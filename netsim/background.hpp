@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "apps/netsim/transport.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 

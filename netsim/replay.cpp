@@ -1,12 +1,12 @@
-#include "apps/netsim/replay.hpp"
+#include "netsim/replay.hpp"
 
 #include <fmt/format.h>
 #include <ns3/simulator.h>
 
 #include <algorithm>
 
-#include "apps/netsim/background.hpp"
 #include "lib/core/error.hpp"
+#include "netsim/background.hpp"
 
 namespace gradtool::netsim {
 namespace {

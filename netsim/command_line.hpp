@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/netsim/results.hpp"
+#include "netsim/results.hpp"
 
 namespace gradtool::netsim {
 

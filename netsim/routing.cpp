@@ -1,4 +1,4 @@
-#include "apps/netsim/routing.hpp"
+#include "netsim/routing.hpp"
 
 #include <ns3/hash.h>
 #include <ns3/ipv4-l3-protocol.h>
@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "apps/netsim/fabric.hpp"
+#include "netsim/fabric.hpp"
 
 namespace gradtool::netsim {
 

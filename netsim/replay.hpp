@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "apps/netsim/payload_log.hpp"
-#include "apps/netsim/results.hpp"
+#include "netsim/payload_log.hpp"
+#include "netsim/results.hpp"
 
 namespace gradtool::netsim {
 

@@ -1,4 +1,4 @@
-#include "apps/netsim/payload_log.hpp"
+#include "netsim/payload_log.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/netsim/command_line.hpp"
+#include "netsim/command_line.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/netsim/fabric.hpp"
+#include "netsim/fabric.hpp"
 
 #include <fmt/format.h>
 #include <ns3/boolean.h>
@@ -19,9 +19,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/netsim/routing.hpp"
-#include "apps/netsim/switch_queue.hpp"
 #include "lib/core/error.hpp"
+#include "netsim/routing.hpp"
+#include "netsim/switch_queue.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/netsim/switch_queue.hpp"
+#include "netsim/switch_queue.hpp"
 
 #include <ns3/drop-tail-queue.h>
 #include <ns3/object-factory.h>

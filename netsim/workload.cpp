@@ -1,4 +1,4 @@
-#include "apps/netsim/workload.hpp"
+#include "netsim/workload.hpp"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "apps/netsim/transport.hpp"
 #include "lib/core/error.hpp"
 #include "lib/model/cost_model.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "apps/netsim/fabric.hpp"
+#include "netsim/fabric.hpp"
 
 namespace gradtool::netsim {
 

@@ -1,4 +1,4 @@
-#include "apps/netsim/queue_check.hpp"
+#include "netsim/queue_check.hpp"
 
 #include <ns3/random-variable-stream.h>
 #include <ns3/simulator.h>
@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "apps/netsim/datagrams.hpp"
 #include "lib/model/statistics.hpp"
+#include "netsim/datagrams.hpp"
 
 namespace gradtool::netsim {
 

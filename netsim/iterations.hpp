@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "apps/netsim/results.hpp"
-#include "apps/netsim/workload.hpp"
+#include "netsim/results.hpp"
+#include "netsim/workload.hpp"
 
 namespace gradtool::netsim {
 

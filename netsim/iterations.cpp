@@ -1,4 +1,4 @@
-#include "apps/netsim/iterations.hpp"
+#include "netsim/iterations.hpp"
 
 #include <fmt/format.h>
 #include <ns3/simulator.h>
@@ -8,10 +8,10 @@
 #include <numeric>
 #include <optional>
 
-#include "apps/netsim/background.hpp"
-#include "apps/netsim/exchanges.hpp"
 #include "lib/core/error.hpp"
 #include "lib/model/cost_model.hpp"
+#include "netsim/background.hpp"
+#include "netsim/exchanges.hpp"
 
 namespace gradtool::netsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/netsim/datagrams.hpp"
+#include "netsim/datagrams.hpp"
 
 #include <ns3/ip-l4-protocol.h>
 #include <ns3/ipv4-l3-protocol.h>

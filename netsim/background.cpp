@@ -1,4 +1,4 @@
-#include "apps/netsim/background.hpp"
+#include "netsim/background.hpp"
 
 #include <ns3/simulator.h>
 

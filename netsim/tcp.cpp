@@ -16,8 +16,8 @@
 #include <map>
 #include <tuple>
 
-#include "apps/netsim/switch_queue.hpp"
-#include "apps/netsim/transport.hpp"
+#include "netsim/switch_queue.hpp"
+#include "netsim/transport.hpp"
 
 namespace gradtool::netsim {
 namespace {

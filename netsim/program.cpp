@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <exception>
 
-#include "apps/netsim/command_line.hpp"
 #include "apps/options.hpp"
 #include "gradtool_version.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
+#include "netsim/command_line.hpp"
 
 namespace gradtool::netsim {
 namespace {

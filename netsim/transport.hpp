@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/netsim/fabric.hpp"
+#include "netsim/fabric.hpp"
 
 namespace gradtool::netsim {
 

@@ -1,6 +1,6 @@
-#include "apps/netsim/transport.hpp"
+#include "netsim/transport.hpp"
 
-#include "apps/netsim/switch_queue.hpp"
+#include "netsim/switch_queue.hpp"
 
 namespace gradtool::netsim {
 namespace {
