@@ -187,12 +187,13 @@ struct WriterOptions {
 /// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
 /// another process or of this one is writing it. Throws Fault::backend when it cannot be opened.
 void expect_replaceable(const std::string& path);
-/// Removes `path`, so that a GradientWriter can create it. Throws as above, and Fault::backend when it cannot be
-/// removed; does nothing when there is no such file. Of several processes that replace one file, one goes on.
+/// Removes `path`, or what it points to where it is a symbolic link, so that a GradientWriter can create it. Throws as
+/// above, and Fault::backend when it cannot be removed; does nothing when there is no such file. Of several processes
+/// that replace one file, one goes on.
 void remove_replaced(const std::string& path);
 
-/// The place to write a gradient file that may replace another one: beside it, under a
-/// random name, until it is whole.
+/// The place to write a gradient file that may replace another one: beside it, under a random name, until it is whole.
+/// A symbolic link stays, and what it points to is replaced.
 class ReplacingFile {
  public:
   /// The file is written at `path` at once where `replace` is false or nothing is there. Throws as
@@ -212,7 +213,7 @@ class ReplacingFile {
   void commit();
 
  private:
-  std::string path_, written_to_;
+  std::string path_, target_, written_to_;
 };
 
 /// Writes a gradient file step by step. Between `begin_step` and `end_step` every tensor of every worker is put once.

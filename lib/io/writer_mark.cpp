@@ -78,16 +78,17 @@ void expect_replaceable(const std::string& path) {
 
 void remove_replaced(const std::string& path) {
   const Descriptor file = lock_for_replacement(path);  // held until the name is gone
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+  if (unlink(follow_links(path).c_str()) != 0 && errno != ENOENT) {
     throw Error{Fault::backend, "'" + path + "' cannot be replaced: " + std::strerror(errno)};
   }
 }
 
-ReplacingFile::ReplacingFile(const std::string& path, bool replace) : path_{path}, written_to_{path} {
+ReplacingFile::ReplacingFile(const std::string& path, bool replace)
+    : path_{path}, target_{follow_links(path)}, written_to_{path} {
   struct stat found {};
   if (!replace || (lstat(path.c_str(), &found) != 0 && errno == ENOENT)) return;
   expect_replaceable(path);
-  written_to_ = std::filesystem::path{path}.replace_filename(random_name()).string();
+  written_to_ = std::filesystem::path{target_}.replace_filename(random_name()).string();
 }
 
 ReplacingFile::~ReplacingFile() {
@@ -108,7 +109,7 @@ void ReplacingFile::commit() {
   if (!replaces()) return;
   const Descriptor written{open(written_to_.c_str(), O_RDONLY | O_CLOEXEC)};
   const Descriptor replaced = lock_for_replacement(path_);  // held until the name is the new file's
-  if (written.get() < 0 || fsync(written.get()) != 0 || rename(written_to_.c_str(), path_.c_str()) != 0) {
+  if (written.get() < 0 || fsync(written.get()) != 0 || rename(written_to_.c_str(), target_.c_str()) != 0) {
     throw Error{Fault::backend, "'" + path_ + "' cannot be replaced: " + std::strerror(errno)};
   }
   written_to_ = path_;

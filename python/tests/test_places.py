@@ -47,6 +47,19 @@ def test_files_beside_are_not_touched(tmp_path):
     assert {(tmp_path / f"run.h5.{ending}").read_text() for ending in ("new", "merging", "part")} == {"mine"}
 
 
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "disk").mkdir()
+    for name in ("run.h5", "all.h5"):
+        os.symlink(tmp_path / "disk" / name, tmp_path / name)
+    capture(tmp_path / "disk" / "run.h5", steps=1)
+    capture(tmp_path / "run.h5", steps=3, replace=True)
+    for _ in range(2):  # to what is not there yet, and to a file
+        gradtool.merge([tmp_path / "run.h5"], tmp_path / "all.h5", replace=True)
+    for name in ("run.h5", "all.h5"):
+        assert (tmp_path / name).is_symlink() and not (tmp_path / "disk" / name).is_symlink()
+        assert steps_of(tmp_path / "disk" / name) == (3, True)
+
+
 def test_a_folder_that_changes_does_not_matter(tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     capture(tmp_path / "other" / "run.h5", steps=1)

@@ -15,6 +15,7 @@ import threading
 import time
 
 import h5py
+import numpy as np
 
 GRADTOOL, WRITE_STEPS, ROOT = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 SAMPLE = str(ROOT / "datasets/lenet5-fashion-mnist.h5")
@@ -94,6 +95,21 @@ def check_outputs_differ(folder):
     expect(run("info", SAMPLE, "--csv", link, "--json", folder / "new.json"), 0)
     assert link.is_symlink() and new.read_text().startswith("tensor,"), "the link was replaced instead of followed"
     expect(run("list", "codecs", "--csv", "/dev/null", "--json", "/dev/null"), 0)
+
+
+def check_links_stay(folder):
+    """A capture on a larger disk is often known by a link: --force replaces what the link points to."""
+    (folder / "disk").mkdir()
+    np.save(folder / "x.npy", np.float32([1, 2]))
+    commands = [["import", folder / "x.npy"], ["merge", "--copy", SAMPLE]]
+    for number, command in enumerate(commands):
+        link, target = folder / f"{number}.h5", folder / "disk" / f"{number}.h5"
+        link.symlink_to(target)
+        for there in (False, True):
+            expect(run(*command, "-o", link, "--force"), 0)
+            assert link.is_symlink() and target.is_file() and not target.is_symlink(), f"{command}, {there}"
+            expect(run("validate", target), 0)
+    only(folder / "disk", *(f"{number}.h5" for number in range(len(commands))))
 
 
 def check_one_writer(folder):
@@ -246,7 +262,7 @@ def check_full_disk(folder):
 
 
 HAS_CAPTURE = run("capture").returncode != 77
-for check in (check_inputs_are_not_outputs, check_outputs_differ, check_one_writer, check_temporary_files,
+for check in (check_inputs_are_not_outputs, check_outputs_differ, check_links_stay, check_one_writer, check_temporary_files,
               check_no_folders_of_failures,
               check_devices_and_pipes, check_lost_output, check_full_disk):
     with tempfile.TemporaryDirectory() as scratch:

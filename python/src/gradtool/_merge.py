@@ -77,10 +77,11 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
         if all("rank" in source.file.attrs for source in sources):
             sources.sort(key=lambda source: int(source.file.attrs["rank"]))
         rows = _check_alike(sources)
-        temporary = beside(out)
+        target = os.path.realpath(out)  # a link stays, and what it points to is replaced
+        temporary = beside(target)
         try:
             _write_whole(temporary, sources, rows, copy)
-            os.replace(temporary, out)
+            os.replace(temporary, target)
         except BaseException as error:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(temporary)

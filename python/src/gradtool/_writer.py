@@ -153,7 +153,7 @@ class GradientWriter:
         if (attributes.get("batch_size") or 0) < 0:
             raise UsageError(f"batch_size is {attributes['batch_size']}; valid is 0 or more")
         self.path = as_text(path)
-        self._target = self._place = os.path.abspath(self.path)  # the training may change the folder that it is in
+        self._target = self._place = os.path.realpath(self.path)  # the training may change the folder that it is in, and a link stays
         self._process = os.getpid()
         if os.path.lexists(self.path):
             if not replace:
