@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/bitpack.hpp"
 #include "kernels/float_bits.hpp"
@@ -38,8 +39,29 @@ template <std::uint32_t Bits>
   }
 }
 
+/// The codes of a byte of the packed stream, where a byte holds whole codes.
+template <std::uint32_t Bits>
+struct CodesOfByte {
+  static constexpr bool kWhole = Bits < 8 && 8 % Bits == 0;
+  static constexpr std::size_t kCount = kWhole ? 8 / Bits : 1;
+  using Word =
+      std::conditional_t<Bits == 4, std::uint16_t, std::conditional_t<Bits == 2, std::uint32_t, std::uint64_t>>;
+  static constexpr Word kMask = static_cast<Word>(0x0101010101010101 * ((1U << Bits) - 1U));
+};
+
 template <std::uint32_t Bits>
 GT_SIMD_CLONES void pack_octets(const std::uint8_t* codes, std::size_t octets, std::byte* out) {
+  using Codes = CodesOfByte<Bits>;
+  if constexpr (Codes::kWhole) {  // a loop that becomes vector code, unlike the one below
+    for (std::size_t i = 0; i < Bits * octets; ++i) {
+      typename Codes::Word word;
+      std::memcpy(&word, codes + sizeof word * i, sizeof word);
+      auto byte = word;
+      for (std::uint32_t k = 1; k < Codes::kCount; ++k) byte |= word >> (8 - Bits) * k;
+      out[i] = static_cast<std::byte>(byte);
+    }
+    return;
+  }
   for (std::size_t i = 0; i < octets; ++i) {
     std::uint64_t eight = 0;
     std::memcpy(&eight, codes + 8 * i, 8);
@@ -49,12 +71,24 @@ GT_SIMD_CLONES void pack_octets(const std::uint8_t* codes, std::size_t octets, s
 }
 template <std::uint32_t Bits>
 GT_SIMD_CLONES void unpack_octets(const std::byte* in, std::size_t octets, std::uint8_t* codes) {
+  using Codes = CodesOfByte<Bits>;
+  if constexpr (Codes::kWhole) {
+    for (std::size_t i = 0; i < Bits * octets; ++i) {
+      const auto byte = static_cast<typename Codes::Word>(in[i]);
+      auto word = byte;
+      for (std::uint32_t k = 1; k < Codes::kCount; ++k)
+        word |= static_cast<typename Codes::Word>(byte << (8 - Bits) * k);
+      word &= Codes::kMask;
+      std::memcpy(codes + sizeof word * i, &word, sizeof word);
+    }
+    return;
+  }
   constexpr std::size_t kReach =
       (8 + Bits - 1) / Bits;  // octets that eight bytes touch: read whole while there are so many
   std::size_t i = 0;
   for (; i + kReach <= octets; ++i) {
     std::uint64_t eight = 0;
-    std::memcpy(&eight, in + Bits * i, Bits == 4 || Bits == 2 || Bits == 1 ? Bits : 8);
+    std::memcpy(&eight, in + Bits * i, 8);
     eight = spread<Bits>(eight);
     std::memcpy(codes + 8 * i, &eight, 8);
   }
