@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/float_bits.hpp"
-#include "kernels/sparse.hpp"
 #include "lib/codecs/params.hpp"
 
 /// Thresholds from distributions that are fitted to magnitudes (Abdelmoniem et al., SIDCo, MLSys 2021). Elementary
@@ -162,8 +161,8 @@ struct SidcoOptions {
         fit{params.is("fit", "gamma")    ? SidcoFit::gamma
             : params.is("fit", "pareto") ? SidcoFit::pareto
                                          : SidcoFit::exponential},
-        stages{params.is("stages", "auto") ? format::sidco_stages(ratio) : static_cast<int>(params.integer("stages"))},
-        coding{params.word("index")} {}
+        stages{params.is("stages", "auto") ? format::sidco_stages(ratio) : static_cast<int>(params.integer("stages"))} {
+  }
 
   /// Gamma is fitted once, and what exceeds its threshold as a Pareto tail.
   [[nodiscard]] SidcoFit fit_of(int stage) const {
@@ -173,7 +172,6 @@ struct SidcoOptions {
   double ratio;
   SidcoFit fit;
   int stages;
-  IndexCoding coding;
 };
 
 }  // namespace gradtool

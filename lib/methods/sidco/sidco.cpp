@@ -8,9 +8,8 @@
 #include "kernels/lanes.hpp"
 #include "kernels/marks.hpp"
 #include "kernels/select.hpp"
-#include "kernels/sparse.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/core/scratch.hpp"
+#include "lib/codecs/sparse_codec.hpp"
 #include "lib/methods/sidco/format.hpp"
 
 namespace gradtool {
@@ -153,58 +152,44 @@ struct MomentsOf {
   }
 };
 
-class Sidco final : public Codec<Space::host> {
+class Sidco final : public SparseCodec {
  public:
-  explicit Sidco(const Params& params) : options_{params} {}
-
-  [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {
-        .payload_bytes = sparse_bound(options_.coding, n, n), .scratch_bytes = planned<Workspace>(n), .exact = false};
-  }
+  explicit Sidco(const Params& params) : SparseCodec{"sidco", params}, options_{params} {}
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
               HostView<std::byte> payload, HostView<std::byte> scratch) const override {
     const std::size_t n = gradient.size();
-    const Workspace workspace{n, Scratch<Space::host>{scratch}};
-    const std::uint32_t threshold = find_threshold(queue, gradient, workspace);
-    host::BlockSelect select{queue, host::Pieces{n}, gradient.data(), workspace.maxima.data(),
-                             workspace.selection.data()};
-    const auto cut = select.at_least(threshold);
-    const HostView<float> values = sparse_values(payload, cut.count);
-    if (cut.count > 0) select.collect(cut, workspace.positions.data(), values.data());
-    write_sparse(queue, options_.coding, workspace.positions.first(cut.count), values, n, payload);
-  }
-
-  void decode_add(Queue<Space::host> /*queue*/, HostView<const std::byte> payload, float weight, HostView<float> out,
-                  HostView<std::byte> scratch) const override {
-    add_sparse("sidco", payload, weight, out, Workspace{out.size(), Scratch<Space::host>{scratch}}.positions);
+    send(queue, n, payload, scratch, [&](const Selection& selection) {
+      const Workspace work{n, Scratch<Space::host>{selection.scratch}};
+      const std::uint32_t threshold = find_threshold(queue, gradient, work);
+      host::BlockSelect select{queue, host::Pieces{n}, gradient.data(), work.maxima.data(), work.selection.data()};
+      const auto cut = select.at_least(threshold);
+      select.collect(cut, selection.positions.data(), selection.values.data());
+      return cut.count;
+    });
   }
 
   /// The values that are sent are exact, but nothing is promised about how many there are.
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 1.0, .of_largest = 1.0}; }
-  [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
-    return read_sparse_header("sidco", payload, n, 32).count;
-  }
 
  private:
   struct Workspace {
     Workspace(std::size_t n, Scratch<Space::host> scratch)
-        : positions{scratch.take<std::uint32_t>(n)},
-          maxima{scratch.take<std::uint32_t>((n + kBlock - 1) / kBlock)},
+        : maxima{scratch.take<std::uint32_t>((n + kBlock - 1) / kBlock)},
           moments{scratch.take<PieceMoments>(host::pieces_of(n))},
           selection{scratch.take_bytes(host::BlockSelect::scratch_bytes(host::pieces_of(n)))} {}
-    HostView<std::uint32_t> positions;
     HostView<std::uint32_t> maxima;  ///< the largest pattern of each block
     HostView<PieceMoments> moments;  ///< of each piece
     HostView<std::byte> selection;
   };
+  [[nodiscard]] std::size_t rule_bytes(std::size_t n) const override { return planned<Workspace>(n); }
 
-  /// Also writes workspace.maxima.
+  /// Also writes work.maxima.
   [[nodiscard]] std::uint32_t find_threshold(Queue<Space::host> queue, HostView<const float> gradient,
-                                             const Workspace& workspace) const {
+                                             const Workspace& work) const {
     const host::Pieces pieces{gradient.size()};
     const float* x = gradient.data();
-    std::uint32_t* maxima = workspace.maxima.data();
+    std::uint32_t* maxima = work.maxima.data();
     format::SidcoStages stages{.left = options_.ratio};
     for (int stage = 0; stage < options_.stages && !stages.done; ++stage) {
       const bool first = stage == 0;
@@ -218,10 +203,10 @@ class Sidco final : public Codec<Space::host> {
         const host::Piece piece = pieces[i];
         if (first) host::block_maxima(x + piece.first, piece.count, maxima + piece.word);
         moments(&piece, x, static_cast<const std::uint32_t*>(maxima), stages.threshold, stages.origin,
-                &workspace.moments[i]);
+                &work.moments[i]);
       });
       PieceMoments all;
-      for (const PieceMoments& part : workspace.moments.span()) {
+      for (const PieceMoments& part : work.moments.span()) {
         all.moments.add(part.moments);
         all.largest = std::max(all.largest, part.largest);
       }

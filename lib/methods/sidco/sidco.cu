@@ -4,11 +4,7 @@
 
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/select.hpp"
-#include "kernels/sparse.hpp"
-#include "lib/codecs/gpu_codec.hpp"
-#include "lib/codecs/payload.hpp"
-#include "lib/core/scratch.hpp"
+#include "lib/codecs/gpu_sparse_codec.hpp"
 #include "lib/methods/sidco/format.hpp"
 
 namespace gradtool::cuda {
@@ -187,60 +183,31 @@ void fit_candidates(Queue<Space::cuda> queue, SidcoFit fit, const SelectTiles& c
          fitting);
 }
 
-class Sidco final : public GpuCodec {
+class Sidco final : public GpuSparseCodec {
  public:
-  explicit Sidco(const Params& params) : GpuCodec{"sidco", params}, options_{params} {}
+  explicit Sidco(const Params& params) : GpuSparseCodec{"sidco", params}, options_{params} {}
 
-  [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = sparse_bound(options_.coding, n, n),
-            .scratch_bytes = planned<Workspace>(*this, n),
-            .exact = false};
-  }
-
-  void encode(Queue<Space::cuda> queue, View<const float, Space::cuda> gradient, const EncodeContext& /*context*/,
-              View<std::byte, Space::cuda> payload, View<std::byte, Space::cuda> scratch) const override {
-    const std::size_t n = gradient.size();
-    if (n == 0) return write_empty_sparse(queue, shape(0), payload.data());
-    const Workspace workspace{*this, n, Scratch<Space::cuda>{scratch}};
-    std::uint32_t* positions = workspace.positions.data();
-    Fitting* fitting = workspace.fitting.data();
+  void encode(Queue<Space::cuda> queue, ConstFloats gradient, const EncodeContext& /*context*/, Bytes payload,
+              Bytes scratch) const override {
+    Fitting* fitting = elements<Fitting>(rule_scratch(gradient.size(), scratch), 0, 1).data();
     const std::uint32_t* threshold = &fitting->stages.threshold;
-    const Select select{queue, gradient, workspace.selection};
-    launch(queue, "sidco start", start_kernel, {1, kWarpSize}, options_.ratio, fitting);
-    const int stages = options_.stages;
-    int stage = 0;
-    // One stage lets a quarter of the numbers pass, two a sixteenth: so few that the later stages, if there are any,
-    // are quicker over a gathered list of them.
-    for (; stage < std::min(stages, 2); ++stage)
-      fit_numbers(queue, options_.fit_of(stage), gradient, stage == 0, stage + 1 == stages, fitting);
-    select.at_least(threshold);
-    for (; stage < stages; ++stage)
-      fit_candidates(queue, options_.fit_of(stage), select.candidates(), stage + 1 == stages, fitting);
-    if (stages > 2) select.narrow(threshold);
-    select.write(positions, sparse_values(payload, n).data());
-    write_sparse(queue, shape(n), positions, select.count(), payload.data(), workspace.sparse);
-  }
-
-  void decode_add(Queue<Space::cuda> queue, View<const std::byte, Space::cuda> payload, float weight,
-                  View<float, Space::cuda> out, View<std::byte, Space::cuda> scratch) const override {
-    const std::size_t n = out.size();
-    expect_room("sidco", payload.size(), sizeof(SparseHeader), sparse_bound(options_.coding, n, n));
-    const Workspace workspace{*this, n, Scratch<Space::cuda>{scratch}};
-    add_sparse(queue, shape(n), payload, weight, out.data(), workspace.sparse);
+    send(queue, gradient, payload, scratch, [&](const Select& select) {
+      launch(queue, "sidco start", start_kernel, {1, kWarpSize}, options_.ratio, fitting);
+      const int stages = options_.stages;
+      int stage = 0;
+      // One stage lets a quarter of the numbers pass, two a sixteenth: so few that the later stages, if there are any,
+      // are quicker over a gathered list of them.
+      for (; stage < std::min(stages, 2); ++stage)
+        fit_numbers(queue, options_.fit_of(stage), gradient, stage == 0, stage + 1 == stages, fitting);
+      select.at_least(threshold);
+      for (; stage < stages; ++stage)
+        fit_candidates(queue, options_.fit_of(stage), select.candidates(), stage + 1 == stages, fitting);
+      if (stages > 2) select.narrow(threshold);
+    });
   }
 
  private:
-  struct Workspace {
-    Workspace(const Sidco& codec, std::size_t n, Scratch<Space::cuda> scratch)
-        : fitting{scratch.take<Fitting>(1)},
-          positions{scratch.take<std::uint32_t>(n)},
-          selection{scratch.take_bytes(Select::scratch_bytes(n))},
-          sparse{scratch.take_bytes(sparse_scratch_bytes(codec.shape(n)))} {}
-    View<Fitting, Space::cuda> fitting;
-    View<std::uint32_t, Space::cuda> positions;
-    View<std::byte, Space::cuda> selection, sparse;
-  };
-  [[nodiscard]] SparseShape shape(std::size_t n) const { return sparse_shape(options_.coding, n, n); }
+  [[nodiscard]] std::size_t rule_bytes(std::size_t /*n*/) const override { return sizeof(Fitting); }
 
   SidcoOptions options_;
 };

@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
+#include <atomic>
 #include <cstring>
 
 #include "kernels/bit_stream.hpp"
@@ -77,44 +76,6 @@ class DenseStrom final : public Codec<Space::host> {
 
 constexpr std::uint32_t kIndexMask = format::kWordIndex;
 
-/// The sign of x as bit 31. NaN counts as positive, as in every list of selected values.
-std::uint32_t sign_of(float x) {
-  return format::bits_of(format::one_nan(x)) & ~kIndexMask;
-}
-
-/// The result of marking a piece.
-struct PieceResult {
-  std::uint32_t sent = 0;          ///< marked elements
-  std::uint32_t not_finite = 0;    ///< 1 where one of its elements is not finite
-  std::size_t first_position = 0;  ///< marked elements of the pieces before this one
-};
-
-/// Sets a bit of `marks` for each element that is sent.
-GT_SIMD_CLONES PieceResult mark(const float* x, std::size_t count, Strom rule, std::uint32_t* marks) {
-  PieceResult result;
-  std::array<std::uint32_t, 32> flags{};
-  for (std::size_t i = 0; i < count; i += 32) {
-    const std::size_t block = std::min<std::size_t>(32, count - i);
-    std::uint32_t not_finite = 0;
-    if (block == 32) {  // the constant count lets the loop vectorise
-      for (std::size_t j = 0; j < 32; ++j) {
-        flags[j] = rule.sends(x[i + j]) ? 1u : 0u;
-        not_finite |= Strom::finite(x[i + j]) ? 0u : 1u;
-      }
-    } else {
-      flags.fill(0);
-      for (std::size_t j = 0; j < block; ++j) {
-        flags[j] = rule.sends(x[i + j]) ? 1u : 0u;
-        not_finite |= Strom::finite(x[i + j]) ? 0u : 1u;
-      }
-    }
-    marks[i / 32] = host::word_of(flags.data());
-    result.sent += static_cast<std::uint32_t>(std::popcount(marks[i / 32]));
-    result.not_finite |= not_finite;
-  }
-  return result;
-}
-
 GT_SIMD_CLONES bool indices_ascend(const std::uint32_t* words, std::size_t count) {
   std::uint32_t wrong = 0;
   for (std::size_t j = 1; j < count; ++j) wrong |= (words[j - 1] & kIndexMask) >= (words[j] & kIndexMask) ? 1u : 0u;
@@ -139,25 +100,14 @@ class SparseStrom final : public Codec<Space::host> {
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
               HostView<std::byte> payload, HostView<std::byte> scratch) const override {
     const std::size_t n = gradient.size();
-    const std::size_t pieces = host::pieces_of(n);
-    const float* x = gradient.data();
     const Workspace work{n, Scratch<Space::host>{scratch}};
-    host::for_pieces(queue, pieces, n, [&](std::size_t i) {
-      const host::Piece piece = host::piece_of(i, n);
-      work.results[i] = mark(x + piece.first, piece.count, rule_, work.marks.data() + piece.word);
-    });
-    std::size_t k = 0;
-    std::uint32_t not_finite = 0;
-    for (PieceResult& result : work.results.span()) {
-      not_finite |= result.not_finite;
-      result.first_position = k;
-      k += result.sent;
-    }
-    host::for_pieces(queue, pieces, n, [&](std::size_t i) {
-      const host::Piece piece = host::piece_of(i, n);
-      auto* position = work.positions.data() + work.results[i].first_position;
-      host::for_marked(work.marks.data() + piece.word, piece.count,
-                       [&](std::size_t j) { *position++ = static_cast<std::uint32_t>(piece.first + j); });
+    // The smallest float above tau, because |x| > tau is sent.
+    mark_large(queue, gradient, format::float_of(format::bits_of(rule_.tau) + 1), work.marks);
+    std::atomic<bool> finite{true};
+    const std::size_t k = for_each_mark(queue, work.marks, [&](std::size_t place, std::size_t i) {
+      work.positions[place] = static_cast<std::uint32_t>(i);
+      work.values[place] = format::one_nan(gradient[i]);
+      if (!Strom::finite(gradient[i])) finite.store(false, std::memory_order_relaxed);
     });
 
     const HostView<const std::uint32_t> positions = work.positions.first(k);
@@ -166,12 +116,12 @@ class SparseStrom final : public Codec<Space::host> {
     SparseHeader header{sizeof header, static_cast<std::uint32_t>(k),
                         words ? format::kSignedWords : static_cast<std::uint32_t>(choice.code)};
     header.bytes += words ? 4 * k : sign_bytes(k) + choice.bytes;
-    header.code += not_finite != 0 ? kNotFinite : 0;
+    header.code += finite ? 0 : kNotFinite;
     std::memcpy(payload.data(), &header, sizeof header);
     auto* out = section<std::uint32_t>(payload, sizeof header);
     if (words) {
       parallel_for(queue, k, 16, 1 << 14, [&](std::size_t first, std::size_t last) {
-        for (; first < last; ++first) out[first] = positions[first] | sign_of(x[positions[first]]);
+        for (; first < last; ++first) out[first] = positions[first] | sign_of(work.values[first]);
       });
       return;
     }
@@ -179,7 +129,7 @@ class SparseStrom final : public Codec<Space::host> {
       for (; first < last; ++first) {
         std::uint32_t word = 0;
         for (std::size_t j = 32 * first; j < std::min(k, 32 * (first + 1)); ++j)
-          word |= sign_of(x[positions[j]]) >> 31 << j % 32;
+          word |= sign_of(work.values[j]) >> 31 << j % 32;
         out[first] = word;
       }
     });
@@ -232,13 +182,14 @@ class SparseStrom final : public Codec<Space::host> {
   struct Workspace {
     Workspace(std::size_t n, Scratch<Space::host> scratch)
         : positions{scratch.take<std::uint32_t>(n)},
-          marks{scratch.take<std::uint32_t>(format::words_of_bits(n))},
-          results{scratch.take<PieceResult>(host::pieces_of(n))} {}
+          values{scratch.take<float>(n)},
+          marks{scratch.take<std::uint32_t>(mark_words(n))} {}
     HostView<std::uint32_t> positions;  ///< of the elements that are sent, ascending
+    HostView<float> values;             ///< there; a NaN is positive
     HostView<std::uint32_t> marks;      ///< a bit for each element
-    HostView<PieceResult> results;
   };
 
+  static std::uint32_t sign_of(float value) { return format::bits_of(value) & ~kIndexMask; }
   static std::size_t sign_bytes(std::size_t k) { return 4 * format::words_of_bits(k); }
 
   Strom rule_;

@@ -1,40 +1,32 @@
 #include <fmt/format.h>
 
 #include "kernels/select.hpp"
-#include "kernels/sparse.hpp"
 #include "lib/codecs/registry.hpp"
+#include "lib/codecs/sparse_codec.hpp"
 #include "lib/core/error.hpp"
-#include "lib/core/scratch.hpp"
 
 namespace gradtool {
 namespace {
 
 /// The k values of the largest magnitude; of equal ones those with the lower index.
-class TopK final : public Codec<Space::host> {
+class TopK final : public SparseCodec {
  public:
-  explicit TopK(const Params& params) : ratio_{params.real("ratio")}, coding_{params.word("index")} {}
-
-  [[nodiscard]] Footprint plan(std::size_t n) const override {
-    return {.payload_bytes = sparse_bound(coding_, values_sent(n), n),
-            .scratch_bytes = planned<Workspace>(*this, n),
-            .exact = false};
-  }
+  explicit TopK(const Params& params) : SparseCodec{"topk", params}, ratio_{params.real("ratio")} {}
 
   void encode(Queue<Space::host> queue, HostView<const float> gradient, const EncodeContext& /*context*/,
               HostView<std::byte> payload, HostView<std::byte> scratch) const override {
-    const std::size_t n = gradient.size();
-    const Workspace workspace{*this, n, Scratch<Space::host>{scratch}};
-    const HostView<float> values = sparse_values(payload, values_sent(n));
-    host::Largest{queue, gradient, workspace.selection}.select(workspace.positions, values.data());
-    write_sparse(queue, coding_, workspace.positions, values, n, payload);
+    send(queue, gradient.size(), payload, scratch, [&](const Selection& selection) {
+      host::Largest{queue, gradient, selection.scratch}.select(selection.positions, selection.values.data());
+      return selection.positions.size();
+    });
   }
 
-  void decode_add(Queue<Space::host> /*queue*/, HostView<const std::byte> payload, float weight, HostView<float> out,
+  void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> scratch) const override {
     const std::size_t k = values_sent(out.size());
-    if (read_sparse_header("topk", payload, out.size(), 32).count != k)
+    if (values_in(payload, out.size()) != k)
       throw Error{Fault::data, fmt::format("topk payload: it does not have the {} values of its ratio", k)};
-    add_sparse("topk", payload, weight, out, Workspace{*this, out.size(), Scratch<Space::host>{scratch}}.positions);
+    SparseCodec::decode_add(queue, payload, weight, out, scratch);
   }
 
   /// The n - k smallest squares, which are lost, are at most the share (n - k)/n of all.
@@ -42,20 +34,14 @@ class TopK final : public Codec<Space::host> {
     const double kept = n == 0 ? 1.0 : static_cast<double>(values_sent(n)) / static_cast<double>(n);
     return {.nmse = (1.0 - kept) * (1.0 + 1e-9), .of_largest = 1.0};
   }
-
   [[nodiscard]] std::size_t values_sent(std::size_t n) const override { return share_of(ratio_, n); }
 
  private:
-  struct Workspace {
-    Workspace(const TopK& codec, std::size_t n, Scratch<Space::host> scratch)
-        : positions{scratch.take<std::uint32_t>(codec.values_sent(n))},
-          selection{scratch.take_bytes(host::Largest::scratch_bytes(n, codec.values_sent(n)))} {}
-    HostView<std::uint32_t> positions;
-    HostView<std::byte> selection;
-  };
+  [[nodiscard]] std::size_t rule_bytes(std::size_t n) const override {
+    return host::Largest::scratch_bytes(n, values_sent(n));
+  }
 
   double ratio_;
-  IndexCoding coding_;
 };
 
 constexpr ParamInfo kParams[] = {
