@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <type_traits>
 
+#include "kernels/lanes.hpp"
 #include "lib/core/task_pool.hpp"
 
 namespace gradtool {
@@ -29,47 +31,46 @@ GT_SIMD_CLONES void add_row(const float* __restrict x, std::size_t n, const std:
   }
 }
 
-/// Blocks whose estimates are made together, for longer loops.
-constexpr std::size_t kBatch = 8;
-using Lanes = std::array<float, kBatch * kLanes>;
-
-/// Moves the smaller number of each lane to `a` and the larger one to `b`. One loop with both results is slower.
-inline void order(Lanes& a, Lanes& b) {
-  Lanes low;
-  for (std::size_t l = 0; l < low.size(); ++l) low[l] = b[l] < a[l] ? b[l] : a[l];
-  for (std::size_t l = 0; l < low.size(); ++l) b[l] = b[l] < a[l] ? a[l] : b[l];
-  a = low;
-}
-
-/// Sorts the Rows numbers of each lane, as format::sketch_median does.
+/// The estimates of blocks first to last - 1, each in vectors of `Bytes` bytes, which stay in registers.
 template <std::size_t Rows>
-inline void sort_lanes(std::array<Lanes, Rows>& v) {
-  for (std::size_t pass = 0; pass < Rows; ++pass) {
-    for (std::size_t r = pass % 2; r + 1 < Rows; r += 2) order(v[r], v[r + 1]);
-  }
-}
-
-template <std::size_t Rows>
-GT_SIMD_CLONES void estimate_blocks(const float* __restrict cells, std::size_t stride,
-                                    const std::uint32_t* __restrict buckets, const std::uint16_t* __restrict signs,
-                                    std::size_t blocks, std::size_t first, std::size_t last, float* out,
-                                    std::size_t n) {
-  std::array<Lanes, Rows> v{};
-  for (std::size_t batch = first; batch < last; batch += kBatch) {
-    const std::size_t count = std::min(kBatch, last - batch);
-    for (std::size_t r = 0; r < Rows; ++r) {
-      for (std::size_t b = 0; b < count; ++b) {
-        const float* cells_of_block = cells + r * stride + buckets[r * blocks + batch + b];
-        const std::uint32_t signs_of_block = signs[r * blocks + batch + b];
-        float* estimates = v[r].data() + kLanes * b;
-#pragma GCC unroll 1
-        for (std::size_t l = 0; l < kLanes; ++l) estimates[l] = with_sign(cells_of_block[l], signs_of_block, l);
+struct EstimateBlocks {
+  template <std::size_t Bytes>
+  [[gnu::always_inline]] static void run(const float* cells, std::size_t stride, const std::uint32_t* buckets,
+                                         const std::uint16_t* signs, std::size_t blocks, std::size_t first,
+                                         std::size_t last, float* out, std::size_t n) {
+    using Floats = host::Vector<float, Bytes>;
+    using Words = host::Vector<std::uint32_t, Bytes>;
+    constexpr std::size_t kAtOnce = Bytes / sizeof(float);
+    for (std::size_t block = first; block < last; ++block) {
+      alignas(64) std::array<float, kLanes> medians;
+      for (std::size_t lane = 0; lane < kLanes; lane += kAtOnce) {
+        Words places;  // of the lanes' signs
+        for (std::size_t l = 0; l < kAtOnce; ++l) places[l] = static_cast<std::uint32_t>(31 - (lane + l));
+        Floats v[Rows];
+#pragma GCC unroll 7
+        for (std::size_t r = 0; r < Rows; ++r) {
+          Words bits;
+          std::memcpy(&bits, cells + r * stride + buckets[r * blocks + block] + lane, sizeof bits);
+          const Words sign = (Words{} + signs[r * blocks + block]) << places & 0x80000000U;
+          v[r] = reinterpret_cast<Floats>(bits ^ sign);
+        }
+        // Sorts the rows' numbers of each lane, as format::sketch_median does.
+#pragma GCC unroll 7
+        for (std::size_t pass = 0; pass < Rows; ++pass) {
+#pragma GCC unroll 7
+          for (std::size_t r = pass % 2; r + 1 < Rows; r += 2) {
+            const Floats a = v[r];
+            const Floats b = v[r + 1];
+            v[r] = b < a ? b : a;
+            v[r + 1] = b < a ? a : b;
+          }
+        }
+        std::memcpy(medians.data() + lane, &v[Rows / 2], sizeof(Floats));
       }
+      std::copy_n(medians.data(), std::min(kLanes, n - kLanes * block), out + kLanes * block);
     }
-    sort_lanes(v);
-    std::copy_n(v[Rows / 2].data(), std::min(kLanes * count, n - kLanes * batch), out + kLanes * batch);
   }
-}
+};
 
 }  // namespace
 
@@ -119,8 +120,9 @@ void CountSketch::estimate(Queue<Space::host> queue, HostView<const float> cells
   }
   const auto run = [&]<std::size_t Rows>(std::integral_constant<std::size_t, Rows>) {
     parallel_for(queue, blocks_, 1, 1 << 10, [&](std::size_t first, std::size_t last) {
-      estimate_blocks<Rows>(scratch.data(), stride(), buckets_.data(), signs_.data(), blocks_, first, last, out.data(),
-                            n_);
+      host::run_with_vectors<EstimateBlocks<Rows>>(
+          static_cast<const float*>(scratch.data()), stride(), static_cast<const std::uint32_t*>(buckets_.data()),
+          static_cast<const std::uint16_t*>(signs_.data()), blocks_, first, last, out.data(), n_);
     });
   };
   switch (rows_) {
