@@ -302,12 +302,13 @@ CaptureReport run_capture(const CaptureOptions& given) {
   TrainLog log{options.train_log};
   const auto folders = make_folders(options.out);
   if (options.force) remove_replaced(options.out);
+  const std::string out = options.force ? follow_links(options.out) : options.out;
   CaptureReport report;
   report.tensors = selection.tensors.size();
   report.elements = selection.elements;
   {
     Monitor monitor{"capture", *options.steps, options.log_steps};
-    Recorder recorder{options.out, writer_options(options, selection), [&](const StepInfo& step) {
+    Recorder recorder{out, writer_options(options, selection), [&](const StepInfo& step) {
                         ++report.steps;
                         monitor.captured(step);
                       }};

@@ -187,9 +187,9 @@ struct WriterOptions {
 /// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
 /// another process or of this one is writing it. Throws Fault::backend when it cannot be opened.
 void expect_replaceable(const std::string& path);
-/// Removes `path`, or what it points to where it is a symbolic link, so that a GradientWriter can create it. Throws as
-/// above, and Fault::backend when it cannot be removed; does nothing when there is no such file. Of several processes
-/// that replace one file, one goes on.
+/// Removes `path`, or what it points to where it is a symbolic link, so that a GradientWriter can create
+/// follow_links(path). Throws as above, and Fault::backend when it cannot be removed; does nothing when there is no
+/// such file. Of several processes that replace one file, one goes on.
 void remove_replaced(const std::string& path);
 
 /// The place to write a gradient file that may replace another one: beside it, under a random name, until it is whole.
