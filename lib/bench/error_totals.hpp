@@ -8,7 +8,7 @@
 
 #include "lib/bench/replay.hpp"
 #include "lib/bench/update_errors.hpp"
-#include "lib/core/huge_pages.hpp"
+#include "lib/core/arena.hpp"
 #include "lib/model/units.hpp"
 
 namespace gradtool {
@@ -20,11 +20,11 @@ class ErrorTotals {
   /// `rule`: of the optimizer; empty: it is not looked at. `own_momentum`: what is received has momentum already.
   ErrorTotals(std::span<const Unit> units, const std::optional<UpdateRule>& rule, bool own_momentum,
               ReplayResult& result)
-      : units_{units}, result_{result} {
+      : units_{units}, result_{result}, arena_{arena_bytes(units)}, begun_(units.size()) {
     if (rule) updates_.emplace(units, *rule, own_momentum ? rule->without_momentum() : *rule);
     for (const auto& unit : units_) {
-      difference_.push_back(large_vector<double>(unit.elements));
-      total_.push_back(large_vector<double>(unit.elements));
+      difference_.push_back(arena_.take<double>(unit.elements));
+      total_.push_back(arena_.take<double>(unit.elements));
     }
   }
 
@@ -46,15 +46,18 @@ class ErrorTotals {
         const auto result = got.subspan(first, mean.size());
         sums.observe(mean, result);
         if (with_sums) {
-          add_to_totals(result_.step_errors[step], of_tensor, mean, result, &difference_[unit_index][first],
-                        &total_[unit_index][first]);
+          const auto add = begun_[unit_index] ? add_to_totals<false> : add_to_totals<true>;
+          add(result_.step_errors[step], of_tensor, mean, result, &difference_[unit_index][first],
+              &total_[unit_index][first]);
         }
       }
       result_.tensor_errors[piece.tensor].merge(sums);
       result_.step_errors[step].sums.merge(sums);
       if (of_tensor != nullptr) of_tensor->sums.merge(sums);
     }
-    if (updates_ && with_sums) updates_->observe(unit_index, exact, got);
+    if (!with_sums) return;
+    begun_[unit_index] = true;
+    if (updates_) updates_->observe(unit_index, exact, got);
   }
 
   /// All steps of a window were observed. The running sums begin anew.
@@ -62,26 +65,34 @@ class ErrorTotals {
     const std::size_t first = window * result_.tensor_errors.size();
     if (updates_) updates_->finish(std::span{result_.updates}.subspan(first, result_.tensor_errors.size()));
     for (std::size_t u = 0; u < difference_.size(); ++u) {
+      if (!begun_[u]) continue;
+      begun_[u] = false;
       for (const auto& piece : units_[u].pieces) {
         for (std::size_t i = piece.first; i < piece.first + piece.elements; ++i) {
           result_.cumulative_error[first + piece.tensor] += difference_[u][i] * difference_[u][i];
           result_.cumulative_energy[first + piece.tensor] += total_[u][i] * total_[u][i];
         }
       }
-      std::fill(difference_[u].begin(), difference_[u].end(), 0.0);
-      std::fill(total_[u].begin(), total_[u].end(), 0.0);
     }
   }
 
  private:
+  static std::size_t arena_bytes(std::span<const Unit> units) {
+    std::size_t bytes = 0;
+    for (const auto& unit : units) bytes += 2 * Arena<Space::host>::padded_size(sizeof(double) * unit.elements);
+    return bytes;
+  }
+  /// First: the running sums begin with this step, and what stands in memory is not looked at.
+  template <bool First>
   static void add_to_totals(StepErrors& step, StepErrors* of_tensor, std::span<const double> exact,
                             std::span<const float> got, double* difference, double* total) {
     double error = step.cumulative_error;  // not added up in memory, which the stores below might be to
     double energy = step.cumulative_energy;
     double tensor_error = 0.0, tensor_energy = 0.0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
-      difference[i] += exact[i] - static_cast<double>(got[i]);
-      total[i] += exact[i];
+      const double off = exact[i] - static_cast<double>(got[i]);
+      difference[i] = First ? off : difference[i] + off;
+      total[i] = First ? exact[i] : total[i] + exact[i];
       error += difference[i] * difference[i];
       energy += total[i] * total[i];
       tensor_error += difference[i] * difference[i];
@@ -96,7 +107,9 @@ class ErrorTotals {
 
   std::span<const Unit> units_;
   ReplayResult& result_;
-  std::vector<std::vector<double>> difference_, total_;
+  Arena<Space::host> arena_;
+  std::vector<HostView<double>> difference_, total_;
+  std::vector<bool> begun_;  ///< by unit: whether its sums have a step of this window
   std::optional<UpdateErrors> updates_;
 };
 
