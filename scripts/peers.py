@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 
+from report_cpu import processor
+
 try:
     import h5py
     import numpy as np
@@ -320,8 +322,9 @@ def markdown(rows, options):
     """The page of a run."""
     lines = ["# CPU codecs beside their peers", "",
              f"Written by `scripts/peers.py {os.path.basename(options.capture)} --elements {options.elements} --threads {options.threads}`, PyTorch "
-             f"{torch.__version__}, NumPy {np.__version__}. Medians in milliseconds of one run, peer / gradtool; the last columns say how many times as",
-             "fast gradtool is. A method in PyTorch's operations is written as its authors and GRACE write it.", "",
+             f"{torch.__version__}, NumPy {np.__version__}, on {processor()}, {os.cpu_count()} processors. Medians in milliseconds of one run, peer / gradtool;",
+             "the columns behind them say how many times as fast gradtool is. A method in PyTorch's operations is written as its authors and GRACE write it: its",
+             "codes take a byte each and its positions eight, where gradtool packs both to their bits. The last column is the peer's own error.", "",
              "| codec | peer | encode | decode | encode | decode | both | error of the peer |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         lines.append(f"| `{row['codec']}` | {row['peer']} | {row['peer_encode_ms']} / {row['gradtool_encode_ms']} | {row['peer_decode_ms']} / "

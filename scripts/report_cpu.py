@@ -23,7 +23,8 @@ TARGETS = {
     "sparseloco": 0.4, "demo": "cosine", "dynamiq": None, "dion": None, "dion2": None, "arctopk": None, "zstd": None, "zfp": None,
 }
 DRAWS = "Half of encoding draws random numbers, ten rounds of Philox for four of them."
-CASTS = "Not at the floor where vectors have 256 bits; with AVX-512 version 0.2.0 took less time for them than memcpy for the gradient."
+CASTS = ("Bound by the instructions that a number takes (mx: a scale for each 32, signs: a sum in float64 beside the bits), and the more so where registers "
+         "have 256 bits.")
 # Printed for those that miss it.
 REASONS = {
     **dict.fromkeys(("qsgd:bits=4,bucket=512", "natural", "terngrad"), DRAWS),
@@ -42,6 +43,20 @@ REASONS = {
 
 def reason_of(spec):
     return REASONS.get(spec, "not looked into")
+
+
+def processor():
+    """The name of the processor, and the vector instructions that the codecs choose between."""
+    name, flags = platform.machine(), []
+    with open("/proc/cpuinfo") as info:
+        for line in info:
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                name = value.strip()
+            elif key.strip() == "flags":
+                flags = value.split()
+    vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else ""
+    return name + (f" with {vectors}" if vectors else "")
 
 
 def powersgd_products(capture, elements, rank, repeats=7):
@@ -138,8 +153,7 @@ def main():
     context = record["context"]
     version = subprocess.run([os.path.join(options.build, "bin/gradtool"), "--version"], check=True, stdout=subprocess.PIPE,
                              text=True).stdout.strip()
-    with open("/proc/cpuinfo") as info:
-        cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), platform.machine())
+    cpu = processor()
     os.makedirs(options.out, exist_ok=True)
     for key in ("host_name", "executable"):
         context.pop(key, None)
