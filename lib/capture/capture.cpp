@@ -300,9 +300,9 @@ CaptureReport run_capture(const CaptureOptions& given) {
   const Selection selection = select_tensors(trainer->parameters(), options.layers);
 
   TrainLog log{options.train_log};
-  const auto folders = make_folders(options.out);
-  if (options.force) remove_replaced(options.out);
   const std::string out = options.force ? follow_links(options.out) : options.out;
+  const auto folders = make_folders(out);
+  if (options.force) remove_replaced(out);
   CaptureReport report;
   report.tensors = selection.tensors.size();
   report.elements = selection.elements;

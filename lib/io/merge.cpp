@@ -509,7 +509,7 @@ void write_virtual(hid_t group, const char* name, const Plan& plan, std::size_t 
 /// The files must be beside the view, and be named so that their names can stand in it.
 void expect_viewable(const Plan& plan, const std::string& out) {
   std::error_code error;
-  const auto folder = fs::weakly_canonical(fs::absolute(out).parent_path(), error);
+  const auto folder = fs::weakly_canonical(fs::absolute(follow_links(out)).parent_path(), error);
   for (const Part& part : plan.parts) {
     const fs::path path = fs::absolute(part.path());
     if (fs::canonical(path.parent_path()) != folder) {

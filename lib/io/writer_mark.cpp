@@ -77,8 +77,9 @@ void expect_replaceable(const std::string& path) {
 }
 
 void remove_replaced(const std::string& path) {
-  const Descriptor file = lock_for_replacement(path);  // held until the name is gone
-  if (unlink(follow_links(path).c_str()) != 0 && errno != ENOENT) {
+  const std::string target = follow_links(path);
+  const Descriptor file = lock_for_replacement(target);  // held until the name is gone
+  if (unlink(target.c_str()) != 0 && errno != ENOENT) {
     throw Error{Fault::backend, "'" + path + "' cannot be replaced: " + std::strerror(errno)};
   }
 }
@@ -108,7 +109,7 @@ void ReplacingFile::write(const std::function<void(const std::string&)>& write) 
 void ReplacingFile::commit() {
   if (!replaces()) return;
   const Descriptor written{open(written_to_.c_str(), O_RDONLY | O_CLOEXEC)};
-  const Descriptor replaced = lock_for_replacement(path_);  // held until the name is the new file's
+  const Descriptor replaced = lock_for_replacement(target_);  // held until the name is the new file's
   if (written.get() < 0 || fsync(written.get()) != 0 || rename(written_to_.c_str(), target_.c_str()) != 0) {
     throw Error{Fault::backend, "'" + path_ + "' cannot be replaced: " + std::strerror(errno)};
   }

@@ -58,6 +58,15 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     for name in ("run.h5", "all.h5"):
         assert (tmp_path / name).is_symlink() and not (tmp_path / "disk" / name).is_symlink()
         assert steps_of(tmp_path / "disk" / name) == (3, True)
+    os.symlink(tmp_path / "disk", tmp_path / "linked")  # a folder
+    gradtool.merge([tmp_path / "linked" / "run.h5"], tmp_path / "linked" / "view.h5", copy=False)
+    assert steps_of(tmp_path / "disk" / "view.h5") == (3, True)
+    os.mkfifo(tmp_path / "pipe")
+    os.symlink(tmp_path / "pipe", tmp_path / "to_pipe.h5")
+    for out in ("pipe", "to_pipe.h5", "linked"):
+        with pytest.raises(gradtool.UsageError, match="not a plain file"):
+            gradtool.merge([tmp_path / "run.h5"], tmp_path / out, replace=True)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_folder_that_changes_does_not_matter(tmp_path, monkeypatch):

@@ -111,6 +111,15 @@ def check_links_stay(folder):
             expect(run("validate", target), 0)
     only(folder / "disk", *(f"{number}.h5" for number in range(len(commands))))
 
+    # A view refers to files by name, so they must be beside what the link points to.
+    shutil.copy(SAMPLE, folder / "disk" / "rank0.h5")
+    shutil.copy(SAMPLE, folder / "rank0.h5")
+    (folder / "view.h5").symlink_to(folder / "disk" / "view.h5")
+    expect(run("merge", folder / "rank0.h5", "-o", folder / "view.h5", "--force"), 2, "rank0.h5, which lies in another folder")
+    expect(run("merge", folder / "disk" / "rank0.h5", "-o", folder / "view.h5", "--force"), 0)
+    assert (folder / "view.h5").is_symlink()
+    expect(run("validate", folder / "disk" / "view.h5"), 0)
+
 
 def check_one_writer(folder):
     """Whoever wants to replace a capture that is being written is refused; who only reads it is not."""

@@ -101,7 +101,7 @@ class SparseStrom final : public Codec<Space::host> {
               HostView<std::byte> payload, HostView<std::byte> scratch) const override {
     const std::size_t n = gradient.size();
     const Workspace work{n, Scratch<Space::host>{scratch}};
-    // The smallest float above tau, because |x| > tau is sent.
+    // A magnitude that is sent is above tau, so it is at least the next float.
     mark_large(queue, gradient, format::float_of(format::bits_of(rule_.tau) + 1), work.marks);
     std::atomic<bool> finite{true};
     const std::size_t k = for_each_mark(queue, work.marks, [&](std::size_t place, std::size_t i) {

@@ -78,6 +78,8 @@ def merge(paths: Sequence[Union[str, os.PathLike]], out: Union[str, os.PathLike]
             sources.sort(key=lambda source: int(source.file.attrs["rank"]))
         rows = _check_alike(sources)
         target = os.path.realpath(out)  # a link stays, and what it points to is replaced
+        if os.path.exists(target) and not os.path.isfile(target):
+            raise UsageError(f"{out} is not a plain file and is not replaced")
         temporary = beside(target)
         try:
             _write_whole(temporary, sources, rows, copy)
@@ -246,7 +248,7 @@ def _layout(shape: tuple, parts: list, sources: list, rows: list, wide: bool, fo
     layout = h5py.VirtualLayout(shape, parts[0].dtype)
     at = 0
     for part, source, row in zip(parts, sources, rows):
-        if os.path.dirname(os.path.abspath(source.path)) != folder:
+        if os.path.realpath(os.path.dirname(os.path.abspath(source.path))) != os.path.realpath(folder):
             raise UsageError(f"{source.path}: is not in the folder of the merged file, which refers to it by name; move "
                              f"it there, or merge with copy=True")
         origin = h5py.VirtualSource(os.path.basename(source.path), part.name, part.shape, part.dtype,
