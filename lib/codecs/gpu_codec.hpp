@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -27,14 +28,18 @@ class GpuCodec : public Codec<Space::cuda> {
 
   [[nodiscard]] ErrorBound bound(std::size_t n) const final { return host_->bound(n); }
   [[nodiscard]] std::size_t values_sent(std::size_t n) const final { return host_->values_sent(n); }
-  /// Copies a payload that states its own size to the host, which waits for the GPU.
+  /// Copies a payload that states its own size to the host, which waits for the GPU. The view may be longer than the
+  /// payload, as that of decode_add.
   [[nodiscard]] std::size_t values_in(ConstBytes payload, std::size_t n) const final {
-    if (this->plan(n).exact) return values_sent(n);
+    if (this->plan(n).exact || payload.empty()) return values_sent(n);
     std::vector<std::byte> bytes(payload.size());
     cuda::synchronize_device();
     cuda::copy({}, HostView<std::byte>{bytes}, payload);
     cuda::synchronize({});
-    return host_->values_in(HostView<const std::byte>{bytes.data(), bytes.size()}, n);
+    std::uint64_t stated = 0;
+    std::memcpy(&stated, bytes.data(), sizeof stated);
+    expects(stated <= bytes.size(), "a payload that was just written lies in its view");
+    return host_->values_in(HostView<const std::byte>{bytes.data(), static_cast<std::size_t>(stated)}, n);
   }
 
  protected:

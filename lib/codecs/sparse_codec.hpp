@@ -24,7 +24,7 @@ class SparseCodec : public Codec<Space::host> {
                   HostView<std::byte> scratch) const override {
     add_sparse(name_, payload, weight, out, Selection{*this, out.size(), Scratch<Space::host>{scratch}}.positions);
   }
-  [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const override {
+  [[nodiscard]] std::size_t values_in(HostView<const std::byte> payload, std::size_t n) const final {
     return read_sparse_header(name_, payload, n, 32).count;
   }
 

@@ -83,14 +83,17 @@ for dtype in "bf16", "fp16":
 without_cuda = [row for row in rows("cuda", *flags(["dlcp"])).values() if row["codec"] == "dlcp"]
 assert without_cuda and all(row["status"] == "skipped" and "no CUDA version" in row["message"] for row in without_cuda), without_cuda
 
-# Collectives are counted on the GPU as on the CPU, so models send as much.
-network = flags(generic) + ["--timing", "isolated", "--network", "10gbe", "--nodes", "2,8", "--compute-ms", "5"]
+# Collectives are counted on the GPU as on the CPU, so models send as much, and as many values, also where a payload of a size that the GPU
+# alone knows lies in a longer room, as shards do.
+sized = ["sidco", "strom", "exponent"]
+assert set(sized) <= set(on_gpu), on_gpu
+network = flags(generic + sized) + ["--timing", "isolated", "--network", "10gbe", "--nodes", "2,8", "--compute-ms", "5"]
 expected = {key: row for key, row in rows("cpu", *network).items() if row["time_source"] == "modelled"}
 found = {key: row for key, row in rows("cuda", *network).items() if row["time_source"] == "modelled"}
-assert expected.keys() == found.keys() and len(found) == 2 * (2 + 2 * len(generic)), (expected.keys(), found.keys())  # by gather and by alltoall
+assert expected.keys() == found.keys() and len(found) == 2 * (2 + 2 * len(generic + sized)), (expected.keys(), found.keys())  # by gather and by alltoall
 for key, row in found.items():
     same(key[0], codecs[key[0]]["determinism"] == "cross_backend", row, expected[key],
-         ["wire_bytes_per_rank", "comm_us_median"], 0.02)
+         ["wire_bytes_per_rank", "comm_us_median", "element_ratio"], 0.02)
     assert float(row["iteration_ms"]) >= 5.0 and row["device"] == "cuda", row
 
 # The recorded payloads are those that were sent.

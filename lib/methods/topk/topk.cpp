@@ -24,7 +24,7 @@ class TopK final : public SparseCodec {
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> scratch) const override {
     const std::size_t k = values_sent(out.size());
-    if (SparseCodec::values_in(payload, out.size()) != k)
+    if (values_in(payload, out.size()) != k)
       throw Error{Fault::data, fmt::format("topk payload: it does not have the {} values of its ratio", k)};
     SparseCodec::decode_add(queue, payload, weight, out, scratch);
   }
@@ -35,10 +35,6 @@ class TopK final : public SparseCodec {
     return {.nmse = (1.0 - kept) * (1.0 + 1e-9), .of_largest = 1.0};
   }
   [[nodiscard]] std::size_t values_sent(std::size_t n) const override { return share_of(ratio_, n); }
-  /// Known without a look at the payload, whose view is longer than itself where a GPU sent a shard of it.
-  [[nodiscard]] std::size_t values_in(HostView<const std::byte> /*payload*/, std::size_t n) const override {
-    return values_sent(n);
-  }
 
  private:
   [[nodiscard]] std::size_t rule_bytes(std::size_t n) const override {
