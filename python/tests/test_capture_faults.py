@@ -122,6 +122,29 @@ def test_a_micro_batch_whose_gradients_are_zero_is_named(tmp_path):
     assert [word for word in warnings_of(train) if "all gradients of micro-batch 1 are zero" in word]
 
 
+@pytest.mark.parametrize("options", [{"micro_batches_as_workers": True}, {"second_moment": "micro_batches"}])
+@pytest.mark.parametrize("set_to_none", [False, True])
+@pytest.mark.parametrize("when", ["between micro-batches", "before step()"])
+def test_gradients_that_are_cleared_within_a_step_are_refused(options, set_to_none, when, tmp_path):
+    """The difference to what had accumulated would be of another micro-batch, or the sum of all with another sign."""
+    model = two_layers()
+    with pytest.raises(gradtool.UsageError, match="iteration 1: (gradients were cleared|no parameter has a gradient)"):
+        with gradtool.Capture(model, tmp_path / "run.h5", micro_batches=3, **options) as capture:
+            for step in range(2):
+                for number in range(3):
+                    if step == 1 and number == 2 and when == "between micro-batches":
+                        model.zero_grad(set_to_none=set_to_none)
+                    backward(model)
+                    if number < 2:
+                        capture.micro_batch()
+                if step == 1 and when == "before step()":
+                    model.zero_grad(set_to_none=set_to_none)
+                capture.step()
+                model.zero_grad()
+    with gradtool.open(tmp_path / "run.h5") as run:
+        assert run.steps["iteration"].tolist() == [0]
+
+
 def test_channels_last_is_stored_in_the_order_of_the_axes(tmp_path):
     model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(model.parameters())

@@ -247,7 +247,11 @@ class Capture:
             self.readiness.end(self._micro_seen - 1)
         if self.capturing and (self._as_workers or self._second_moment == "micro_batches"):
             began = self.readiness.mark()
-            self._gradients.add_micro_batch(self._grads("micro_batch()"), self._scale(by_hook=True))
+            gradients = self._grads("micro_batch()")
+            self._expect_accumulated()
+            self._gradients.add_micro_batch(gradients, self._scale(by_hook=True))
+            if not self._by_hook:
+                self._cleared.watch()
             self.readiness.pause(began)
         self.readiness.next_micro_batch()
 
@@ -528,7 +532,9 @@ class Capture:
         if self._delta:
             gradients = self._gradients.pseudo_gradients(self._start_weights)
         elif self._as_workers:
-            self._gradients.add_micro_batch(self._grads(), self._scale(by_hook=True))
+            last = self._grads()
+            self._expect_accumulated()
+            self._gradients.add_micro_batch(last, self._scale(by_hook=True))
             self.backward_ended()
             self.readiness.end(self._workers - 1)
             gradients = self._gradients.gradients()
@@ -541,6 +547,7 @@ class Capture:
                 scale = self._scale(by_hook=False)
                 for index, gradient in self._grads().items():
                     self._gradients.keep(index, gradient, scale)
+                self._expect_accumulated()
                 self.backward_ended()
             self.readiness.end(0)  # the gradients are on the CPU, so that a GPU has nothing more to do for them
             if self._second_moment == "micro_batches":
@@ -572,6 +579,12 @@ class Capture:
             compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
                                     self._compute / self._workers),
             overflow=overflow, batch_weight=weight))
+
+    def _expect_accumulated(self) -> None:
+        """Refuses gradients that were cleared since micro_batch(): what a micro-batch adds is the difference to what was there."""
+        if self._cleared.watching and any(self._cleared.forget(index) for index in self._gradients.accumulated()):
+            raise UsageError(f"iteration {self.iteration}: gradients were cleared between the micro-batches of a step, or before step(); let "
+                             f"them accumulate, and call zero_grad() after step()")
 
     def _expect_all_seen(self) -> None:
         """Refuses an iteration in which hooks have not seen all that the optimizer will take."""

@@ -57,6 +57,10 @@ class StepGradients:
         if self._as_workers:
             self._micro.append({index: part * self._micro_batches for index, part in parts.items()})
 
+    def accumulated(self) -> list:
+        """The parameters whose gradients were not zero after the last micro-batch that was taken."""
+        return [index for index, before in self._before.items() if before.any()]
+
     def add_last_micro_batch(self) -> None:
         """Takes what the last micro-batch added to those before it, where `seen` has all of them."""
         for index, whole in self.seen.items():
