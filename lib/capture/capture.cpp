@@ -277,15 +277,6 @@ bool train(const CaptureOptions& options, Trainer& trainer, Sampler& sampler, co
   return captured == schedule.count();
 }
 
-/// The folders of --out, which go again where no file gets into them.
-std::unique_ptr<ParentFolders> make_folders(const std::string& out) {
-  try {
-    return std::make_unique<ParentFolders>(out);
-  } catch (const fs::filesystem_error& error) {
-    throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", out, error.code().message())};
-  }
-}
-
 }  // namespace
 
 CaptureReport run_capture(const CaptureOptions& given) {
@@ -301,7 +292,7 @@ CaptureReport run_capture(const CaptureOptions& given) {
 
   TrainLog log{options.train_log};
   const std::string out = options.force ? follow_links(options.out) : options.out;
-  const auto folders = make_folders(out);
+  const ParentFolders folders{out};
   if (options.force) remove_replaced(out);
   CaptureReport report;
   report.tensors = selection.tensors.size();

@@ -179,7 +179,8 @@ void check_out(const CaptureOptions& options) {
   namespace fs = std::filesystem;
   if (options.out.empty()) refuse("--out FILE is missing: where the gradients are written");
   if (fs::is_directory(options.out)) refuse(fmt::format("--out '{}' is a folder; name a file in it", options.out));
-  if (fs::exists(options.out) && !options.force) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(options.out, error)) && !options.force) {
     refuse(fmt::format("--out '{}' exists already; --force replaces it", options.out));
   }
   if (options.force) expect_replaceable(options.out);

@@ -145,9 +145,13 @@ ParentFolders::ParentFolders(const std::string& path) {
     for (const auto& folder : missing) {
       if (fs::create_directory(folder)) made_.push_back(folder.string());  // not where "a/.." or another rank made it
     }
-  } catch (...) {
+  } catch (const fs::filesystem_error& error) {
     remove();
-    throw;
+    throw Error{Fault::backend, path + ": cannot be written: " + error.code().message()};
+  }
+  const fs::path parent = fs::path{path}.parent_path();
+  if (!parent.empty() && !fs::is_directory(parent)) {
+    throw Error{Fault::backend, path + ": cannot be written: " + std::strerror(ENOTDIR)};
   }
 }
 
@@ -218,11 +222,7 @@ OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   }
   target_ = follow_links(path_);
   const fs::path folder = fs::path{target_}.has_parent_path() ? fs::path{target_}.parent_path() : fs::path{"."};
-  try {
-    folders_.emplace(target_);
-  } catch (const fs::filesystem_error& error) {
-    fail(error.code().message());
-  }
+  folders_.emplace(target_);
   const bool can_be_named = access("/proc/self/fd", X_OK) == 0;  // commit() does it through /proc
   if (can_be_named) descriptor_ = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {  // the file system has no nameless files, or cannot be written; the next call tells

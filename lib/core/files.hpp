@@ -42,7 +42,7 @@ inline constexpr std::uint64_t kMostRecordBytes = std::uint64_t{1} << 30;
 /// where nothing is in them: what fails leaves no empty folder behind.
 class ParentFolders {
  public:
-  /// Throws std::filesystem::filesystem_error when a folder cannot be made.
+  /// Throws Fault::backend, naming `path`, when a folder cannot be made.
   explicit ParentFolders(const std::string& path);
   ~ParentFolders();
   ParentFolders(const ParentFolders&) = delete;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/core/dtype.hpp"
+#include "lib/core/files.hpp"
 
 namespace gradtool {
 
@@ -196,10 +197,12 @@ void remove_replaced(const std::string& path);
 /// A symbolic link stays, and what it points to is replaced.
 class ReplacingFile {
  public:
-  /// The file is written at `path` at once where `replace` is false or nothing is there. Throws as
-  /// expect_replaceable() does.
+  /// Makes the parent folders. The file is written at `path` at once where `replace` is false or nothing is there.
+  /// Throws as expect_replaceable() and ParentFolders do.
   ReplacingFile(const std::string& path, bool replace);
-  ~ReplacingFile();  ///< removes what was written beside `path`, which stays as it was, unless commit() was called
+  /// Unless commit() was called, removes what was written beside `path`, which stays as it was, and folders that were
+  /// made and are empty.
+  ~ReplacingFile();
   ReplacingFile(const ReplacingFile&) = delete;
   ReplacingFile& operator=(const ReplacingFile&) = delete;
 
@@ -214,6 +217,7 @@ class ReplacingFile {
 
  private:
   std::string path_, target_, written_to_;
+  ParentFolders folders_;
 };
 
 /// Writes a gradient file step by step. Between `begin_step` and `end_step` every tensor of every worker is put once.

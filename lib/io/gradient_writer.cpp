@@ -76,7 +76,7 @@ void check_options(const WriterOptions& options) {
 /// Creates `path`. Throws Fault::usage when it exists already and Fault::backend when it cannot be created. `error`
 /// receives the errno of the first write that fails later; see kill_safe_access.
 File create_file(const std::string& path, int& error) {
-  if (std::error_code status; std::filesystem::exists(path, status)) {
+  if (std::error_code status; std::filesystem::exists(std::filesystem::symlink_status(path, status))) {
     throw Error{Fault::usage, "'" + path + "' exists already; remove it or choose another name"};
   }
   const auto access = kill_safe_access(error);

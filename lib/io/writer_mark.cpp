@@ -85,7 +85,7 @@ void remove_replaced(const std::string& path) {
 }
 
 ReplacingFile::ReplacingFile(const std::string& path, bool replace)
-    : path_{path}, target_{follow_links(path)}, written_to_{path} {
+    : path_{path}, target_{follow_links(path)}, written_to_{path}, folders_{target_} {
   struct stat found {};
   if (!replace || (lstat(path.c_str(), &found) != 0 && errno == ENOENT)) return;
   expect_replaceable(path);

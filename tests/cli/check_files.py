@@ -103,13 +103,23 @@ def check_links_stay(folder):
     np.save(folder / "x.npy", np.float32([1, 2]))
     commands = [["import", folder / "x.npy"], ["merge", "--copy", SAMPLE]]
     for number, command in enumerate(commands):
+        expect(run(*command, "-o", folder / "made" / "for" / "it.h5"), 0)
+        shutil.rmtree(folder / "made")
         link, target = folder / f"{number}.h5", folder / "disk" / f"{number}.h5"
         link.symlink_to(target)
         for there in (False, True):
+            expect(run(*command, "-o", link), 2, "exists already", "--force")
             expect(run(*command, "-o", link, "--force"), 0)
             assert link.is_symlink() and target.is_file() and not target.is_symlink(), f"{command}, {there}"
             expect(run("validate", target), 0)
     only(folder / "disk", *(f"{number}.h5" for number in range(len(commands))))
+
+    (folder / "capture.h5").symlink_to(folder / "missing" / "capture.h5")
+    expect(run("capture", "--model", "lenet5", "--out", folder / "capture.h5"), 2, "exists already", "--force")
+    expect(run("import", folder / "x.npy", "-o", folder / "capture.h5", "--force"), 0)
+    assert (folder / "capture.h5").is_symlink() and (folder / "missing" / "capture.h5").is_file()
+    (folder / "file").touch()
+    expect(run("import", folder / "x.npy", "-o", folder / "file" / "x.h5"), 4, "file/x.h5: cannot be written: Not a directory")
 
     # A view refers to files by name, so they must be beside what the link points to.
     shutil.copy(SAMPLE, folder / "disk" / "rank0.h5")

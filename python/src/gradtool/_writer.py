@@ -158,14 +158,14 @@ class GradientWriter:
         if os.path.lexists(self.path):
             if not replace:
                 raise existing(self.path)
-            if not os.path.isfile(self.path):
+            if os.path.exists(self.path) and not os.path.isfile(self.path):
                 raise UsageError(f"{self.path} is not a plain file and is not replaced")
             expect_replaceable(self._target)
             self._place = beside(self._target)  # until there is a step, the old file stays
         self.steps = 0
         self._reduce_dtype: Optional[str] = None
         self._weighted = False
-        if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
+        if not os.path.isdir(os.path.dirname(self._target)):
             raise Error(f"{self.path}: cannot be written, because there is no such folder")
         expect_room(self._place, len(tensors) * (SLACK_OF_DATA_SET + 4 * workers) + SLACK)
         try:
