@@ -217,9 +217,9 @@ class BenchCharts {
         {"total_low", "total_" + model_.unit.name + "_low"},
         {"total_high", "total_" + model_.unit.name + "_high"},
         {"predicted", "predicted_" + model_.unit.name},
-        {"measured_time", "model_.measured" + model_.unit.name},
-        {"measured_low", "model_.measured" + model_.unit.name + "_low"},
-        {"measured_high", "model_.measured" + model_.unit.name + "_high"},
+        {"measured_time", "measured_" + model_.unit.name},
+        {"measured_low", "measured_" + model_.unit.name + "_low"},
+        {"measured_high", "measured_" + model_.unit.name + "_high"},
         {"latencies", model_.latency_words},
         {"max_nmse", options_.acceptance.max_nmse},
         {"drawn_limit", std::max(options_.acceptance.max_nmse, 1e-8)},  // errors below that are drawn there as well
@@ -631,9 +631,9 @@ class BenchCharts {
                  {"ranks", "of both"},
                  {"comm", "what the measured ranks met over"},
                  {"predicted_" + model_.unit.name, "total_us_median of the modelled row, in " + model_.unit.words},
-                 {"model_.measured" + model_.unit.name, "total_us_median of the measured row, all ranks at once"},
-                 {"model_.measured" + model_.unit.name + "_low", "95 % interval of that, from here"},
-                 {"model_.measured" + model_.unit.name + "_high", "and to here"}}};
+                 {"measured_" + model_.unit.name, "total_us_median of the measured row, all ranks at once"},
+                 {"measured_" + model_.unit.name + "_low", "95 % interval of that, from here"},
+                 {"measured_" + model_.unit.name + "_high", "and to here"}}};
     // Also of the ways that other charts leave out: all ranks at once are measured on a codec's own way alone.
     const BenchRecord& all = source_.record;
     std::vector<std::pair<const ResultRow*, Cell>> models;

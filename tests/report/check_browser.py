@@ -205,6 +205,8 @@ with tempfile.TemporaryDirectory() as name:
     sample_records.run(GRADTOOL, "bench", SAMPLE, "--codec", "qsgd:bits=[3,5,6,8],natural,topk:ratio=[0.2,0.3]", "-n", 6, "--timing",
                        "isolated", "--network", "lab:alpha=12us,beta=900Gbps", "--nodes", 16, "--json", folder / "other.json")
     inputs["two"] = folder
+    inputs["cluster"] = folder / "cluster.json"
+    sample_records.write_cluster(GRADTOOL, SAMPLE, inputs["cluster"])
     inputs["training"] = folder / "train.json"
     sample_records.write_training(inputs["training"])
     pages = {}

@@ -289,6 +289,7 @@ def check_form(folder, page):
     assert "default-src 'none'" in page.policy and "connect-src" not in page.policy, page.policy
     assert page.addresses == ["data:,"], page.addresses
     assert len(page.charts) == 27, sorted(page.charts)
+    expect_plain_columns(page)
     record = json.loads((folder / "bench.json").read_text())
     for name, chart in page.charts.items():
         assert "@" not in json.dumps(chart["spec"]).replace("@context", ""), f"{name} has a blank that was not filled in"
@@ -302,6 +303,28 @@ def check_form(folder, page):
     facts = {fact["label"]: fact["text"] for fact in by_path["bench.json"]["facts"]}
     assert facts["SHA-256 of the capture"] == record["file"]["sha256"] and facts["command"] == record["command"], facts
     assert len(by_path["bench.json"]["sha256"]) == 64
+
+
+def check_cluster(folder):
+    """Each measured time of ranks that met over a network stands beside what the model says of it."""
+    path = folder / "cluster.json"
+    sample_records.write_cluster(GRADTOOL, SAMPLE, path)
+    page = report(folder, path)
+    expect_plain_columns(page)
+    measured = {row["codec"]: row for row in json.loads(path.read_text())["rows"] if row["comm"] == "mpi" and row["timing"] == "concurrent"}
+    table = page.table("predicted")
+    assert {row["codec"].split(":")[0] for row in table} == set(measured) - {"noop"}, table
+    for row in table:
+        unit = next(name for name in US_PER_UNIT if f"measured_{name}" in row)
+        us = float(row[f"measured_{unit}"]) * US_PER_UNIT[unit]
+        assert math.isclose(us, measured[row["codec"].split(":")[0]]["total_us_median"], rel_tol=1e-4), row
+
+
+def expect_plain_columns(page):
+    """A dot in a column's name is a step into an object for Vega-Lite, which then draws nothing."""
+    for name in page.charts:
+        for column in next(csv.reader(io.StringIO(json.loads(page.blocks[name + ".csv"])))):
+            assert re.fullmatch(r"[a-z0-9_]+", column), f"{name}: a column is called {column!r}"
 
 
 def check_csv_alone(folder):
@@ -431,6 +454,7 @@ with tempfile.TemporaryDirectory() as name:
     check_model(records, page)
     check_form(records, page)
     check_own_network(records)
+    check_cluster(folder)
     check_csv_alone(records)
     check_variants(records)
     check_looks(records, page)

@@ -22,6 +22,15 @@ def write_records(gradtool, sample, folder):
     run(gradtool, "analyze", sample, "--out", folder / "analysis", "--json", folder / "analyze.json")
 
 
+def write_cluster(gradtool, sample, path):
+    """The record of a bench whose ranks met over MPI, and of the network between them as the model has it."""
+    run(gradtool, "bench", sample, "--codec", "bf16,topk:ratio=0.05,qsgd", "-n", 6, "--network", "10gbe", "--nodes", 2, "--json", path)
+    record = json.loads(path.read_text())
+    for row in record["rows"]:
+        row["comm"] = "mpi" if row["comm"] == "threads" else row["comm"]
+    path.write_text(json.dumps(record))
+
+
 def write_traced(gradtool, sample, folder):
     """bench.json of a bench that was given a trace of its job, and bench.txt, in `folder`. Its two steps of 400 and 440 ms have 130 and 150 ms
     of an all-reduce with nothing beside it."""
