@@ -41,4 +41,12 @@ double first_loss() {
   return smallest;
 }
 
+double least_trained_nmse(std::string_view codec) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const TrainedArms::Arm& arm : kArms) {
+    if (arm.codec.substr(0, arm.codec.find(':')) == codec) smallest = std::min(smallest, arm.nmse);
+  }
+  return smallest;
+}
+
 }  // namespace gradtool

@@ -32,5 +32,7 @@ struct TrainedArms {
 [[nodiscard]] double harmless_nmse();
 /// The smallest error of a step with which an arm lost more than kPointsThatCount in the mean.
 [[nodiscard]] double first_loss();
+/// The smallest error of a step with which an arm of the codec of that name was trained; infinite where none was.
+[[nodiscard]] double least_trained_nmse(std::string_view codec);
 
 }  // namespace gradtool
