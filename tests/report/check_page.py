@@ -55,7 +55,9 @@ class Page(html.parser.HTMLParser):
 def report(folder, *inputs):
     out = folder / "page.html"
     sample_records.run(GRADTOOL, "report", *inputs, "-o", out)
-    return Page(out)
+    page = Page(out)
+    expect_fields(page)
+    return page
 
 
 def rows_of(path):
@@ -289,7 +291,6 @@ def check_form(folder, page):
     assert "default-src 'none'" in page.policy and "connect-src" not in page.policy, page.policy
     assert page.addresses == ["data:,"], page.addresses
     assert len(page.charts) == 27, sorted(page.charts)
-    expect_plain_columns(page)
     record = json.loads((folder / "bench.json").read_text())
     for name, chart in page.charts.items():
         assert "@" not in json.dumps(chart["spec"]).replace("@context", ""), f"{name} has a blank that was not filled in"
@@ -310,7 +311,6 @@ def check_cluster(folder):
     path = folder / "cluster.json"
     sample_records.write_cluster(GRADTOOL, SAMPLE, path)
     page = report(folder, path)
-    expect_plain_columns(page)
     measured = {row["codec"]: row for row in json.loads(path.read_text())["rows"] if row["comm"] == "mpi" and row["timing"] == "concurrent"}
     table = page.table("predicted")
     assert {row["codec"].split(":")[0] for row in table} == set(measured) - {"noop"}, table
@@ -320,11 +320,30 @@ def check_cluster(folder):
         assert math.isclose(us, measured[row["codec"].split(":")[0]]["total_us_median"], rel_tol=1e-4), row
 
 
-def expect_plain_columns(page):
-    """A dot in a column's name is a step into an object for Vega-Lite, which then draws nothing."""
-    for name in page.charts:
-        for column in next(csv.reader(io.StringIO(json.loads(page.blocks[name + ".csv"])))):
-            assert re.fullmatch(r"[a-z0-9_]+", column), f"{name}: a column is called {column!r}"
+def names_in(spec, key):
+    """Every text, or text of a list, that a specification has under `key`, at any depth besides its data."""
+    if isinstance(spec, list):
+        return [name for one in spec for name in names_in(one, key)]
+    if not isinstance(spec, dict):
+        return []
+    own = spec.get(key, [])
+    own = [own] if isinstance(own, str) else [name for name in own if isinstance(name, str)] if isinstance(own, list) else []
+    return own + [name for inner, one in spec.items() if inner != "datasets" for name in names_in(one, key)]
+
+
+def expect_fields(page):
+    """A chart draws nothing, without a word, where it asks for a column that is not there, or for one with a dot, which is a step into an object."""
+    for name, chart in page.charts.items():
+        spec, columns = chart["spec"], next(csv.reader(io.StringIO(json.loads(page.blocks[name + ".csv"]))))
+        assert all(re.fullmatch(r"[a-z0-9_]+", column) for column in columns), f"{name}: {columns}"
+        tables = [*spec.get("datasets", {}).values(), *(layer.get("data", {}).get("values", []) for layer in spec.get("layer", []))]
+        datasets = {key for rows in tables for row in rows[:1] if isinstance(row, dict) for key in row}
+        known = {*columns, *datasets, *names_in(spec, "as"), "value", "label"}  # the last two are a tick's
+        texts = json.dumps({key: one for key, one in spec.items() if key != "datasets"})
+        asked = {*names_in(spec, "field"), *names_in(spec, "groupby"), *names_in(spec, "fold"),
+                 *re.findall(r"datum\.(\w+)|datum\['(\w+)'\]", texts)}
+        asked = {one if isinstance(one, str) else one[0] or one[1] for one in asked}
+        assert asked <= known, f"{name} asks for {asked - known}, which its table {columns} lacks"
 
 
 def check_csv_alone(folder):
