@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "lib/advice/trained_arms.hpp"
 #include "lib/analysis/variance.hpp"
 
 namespace gradtool {
@@ -214,7 +215,10 @@ class AnalysisCharts {
     std::vector<std::string> codecs;
     for (std::size_t i = 0; i < table.rows().size(); ++i) codecs.push_back(text_at(table, i, "codec"));
     const std::size_t height = 20 * std::max<std::size_t>(2, codecs.size());
-    add("prediction", std::move(table), {{"prediction_codecs", codecs}, {"prediction_height", height}});
+    add("prediction", std::move(table),
+        {{"prediction_codecs", codecs},
+         {"prediction_height", height},
+         {"harmless", fmt::format("{:.2g}", harmless_nmse())}});
   }
 
   void notes() {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "lib/advice/confidence.hpp"
 #include "lib/advice/own_trial.hpp"
 #include "lib/bench/gate.hpp"
 #include "lib/core/text.hpp"
@@ -221,7 +222,6 @@ class BenchCharts {
         {"measured_low", "measured_" + model_.unit.name + "_low"},
         {"measured_high", "measured_" + model_.unit.name + "_high"},
         {"latencies", model_.latency_words},
-        {"max_nmse", options_.acceptance.max_nmse},
         {"drawn_limit", std::max(options_.acceptance.max_nmse, 1e-8)},  // errors below that are drawn there as well
         {"limit_words", fmt::format("largest error accepted: {:g}", options_.acceptance.max_nmse)},
         {"shown_or_none", with_none(shown_, "uncompressed")},
@@ -436,6 +436,7 @@ class BenchCharts {
                 {"error", "that one: squared, relative"},
                 {"speedup_vs_none", "time of none / time of this codec"},
                 {"pareto", "no other codec is better in error or time and no worse in the other"},
+                {"best", "the advice may take it, and of those it may take none is better so"},
                 {"pays_from", "size of a message from which on it is faster than uncompressed"},
                 {"shown_as", "colour in the charts"}}};
     std::vector<Column> heads{{"network", "and how many ranks, modelled"},
@@ -461,7 +462,7 @@ class BenchCharts {
                   known ? Cell{interval.high * model_.unit.per_second} : Cell{}, judged,
                   cell_at(model_.modelled_cells, i, judged),
                   cell_at(model_.modelled_cells, i, row.iteration ? "iteration_speedup_vs_none" : "speedup_vs_none"),
-                  cell_at(model_.modelled_cells, i, "pareto"),
+                  cell_at(model_.modelled_cells, i, "pareto"), Cell{is_best(row)},
                   row.gate_bytes ? Cell{gate_text(*row.gate_bytes)} : Cell{}, shown_as(model_.name(row))});
       }
       std::vector<Cell> line{place, model_.name(row)};
@@ -471,6 +472,24 @@ class BenchCharts {
     add("pareto_time", std::move(time), filled);
     filled["phases_height"] = 17 * std::max<std::size_t>(3, most_drawn());
     add("phases", std::move(phases), filled);
+  }
+
+  [[nodiscard]] bool may_be_taken(const ResultRow& row) const {
+    if (row.codec.name() == "noop" || row.status != ResultRow::Status::ok) return false;
+    if (row.codec.name() == "none") return true;
+    return row.reached && !replaces_mean(row.codec) && is_accepted(row, options_.acceptance);
+  }
+  /// Whether the advice takes the modelled row, or may take it and no other that it may take there is better in error
+  /// or time and no worse in the other.
+  [[nodiscard]] bool is_best(const ResultRow& row) const {
+    if (std::any_of(model_.advice.begin(), model_.advice.end(), [&row](auto& one) { return one.taken == &row; }))
+      return true;
+    const auto beats = [&](const ResultRow& other) {
+      if (other.network->name != row.network->name || other.ranks != row.ranks || !may_be_taken(other)) return false;
+      const double error = judged_error(other) - judged_error(row), time = judged_seconds(other) - judged_seconds(row);
+      return error <= 0.0 && time <= 0.0 && (error < 0.0 || time < 0.0);
+    };
+    return may_be_taken(row) && std::none_of(model_.modelled.begin(), model_.modelled.end(), beats);
   }
 
   /// Bars in the fullest network of the chart of phases, whose specification leaves out what takes five times as long
