@@ -31,9 +31,10 @@ double number_of(const std::string& text) {
   return number;
 }
 
-/// True when `a` is at least as good as `b` in both, and better in one.
+/// True when `a` is at least as good as `b` in both, and better in one, and needs no trial unless `b` does.
 bool beats(const Found& a, const Found& b) {
-  return a.error <= b.error && a.seconds <= b.seconds && (a.error < b.error || a.seconds < b.seconds);
+  return (a.sure || !b.sure) && a.error <= b.error && a.seconds <= b.seconds &&
+         (a.error < b.error || a.seconds < b.seconds);
 }
 
 std::vector<const Trial*> sorted_by_seconds(std::vector<const Trial*> trials) {
@@ -42,8 +43,21 @@ std::vector<const Trial*> sorted_by_seconds(std::vector<const Trial*> trials) {
   return trials;
 }
 
-/// The measured settings of a round whose error may be small enough in the end, the fastest first; if there are none,
-/// all measured ones, the smallest errors first.
+/// By turns the fastest that is sure and the fastest that is not.
+std::vector<const Trial*> by_turns(std::vector<const Trial*> trials) {
+  trials = sorted_by_seconds(std::move(trials));
+  const auto unsure =
+      std::stable_partition(trials.begin(), trials.end(), [](const Trial* trial) { return trial->found->sure; });
+  std::vector<const Trial*> turns;
+  for (auto a = trials.begin(), b = unsure; a != unsure || b != trials.end();) {
+    if (a != unsure) turns.push_back(*a++);
+    if (b != trials.end()) turns.push_back(*b++);
+  }
+  return turns;
+}
+
+/// The measured settings of a round whose error may be small enough in the end, the fastest of both kinds first; if
+/// there are none, all measured ones, the smallest errors first.
 std::vector<const Trial*> hopeful(const std::vector<Trial>& round, double most_error) {
   std::vector<const Trial*> measured, within;
   for (const Trial& trial : round) {
@@ -51,16 +65,16 @@ std::vector<const Trial*> hopeful(const std::vector<Trial>& round, double most_e
     measured.push_back(&trial);
     if (trial.found->error <= most_error) within.push_back(&trial);
   }
-  if (!within.empty()) return sorted_by_seconds(std::move(within));
+  if (!within.empty()) return by_turns(std::move(within));
   std::stable_sort(measured.begin(), measured.end(),
                    [](const Trial* a, const Trial* b) { return a->found->error < b->found->error; });
   return measured;
 }
 
-/// Those of `trials` (the fastest first) that none of them beats.
+/// Those of `trials` that none of them beats, the fastest first.
 std::vector<const Trial*> front_of(const std::vector<const Trial*>& trials) {
   std::vector<const Trial*> front;
-  for (const Trial* trial : trials) {
+  for (const Trial* trial : sorted_by_seconds(trials)) {
     if (std::none_of(trials.begin(), trials.end(),
                      [&](const Trial* other) { return beats(*other->found, *trial->found); }))
       front.push_back(trial);

@@ -59,6 +59,7 @@ class SearchSpace {
 struct Found {
   double error = 0.0;    ///< relative, as it will be over all steps
   double seconds = 0.0;  ///< of a step or an iteration
+  bool sure = true;      ///< whether the advice may take it as it is; if not, it needs a trial
 };
 /// Measures settings, each by its spec, in round `round` of a search. Empty for those that had no turn; an infinite
 /// error for those that came to no result.
@@ -87,7 +88,8 @@ constexpr int kSearchRounds = 6;
 /// later the round. The first round measures the whole grid. Each of the others measures a third as many settings, but
 /// twelve at least: the fastest whose error is within the limit, at most a third of these of one codec, each with what
 /// is halfway to its neighbours (SearchSpace::around), and behind them others that no setting beats in both error and
-/// time. Steps between values so become 2^(1/16) of the grid's by the end.
+/// time. Every other one of the fastest is `sure`, as long as there are such, and of the finalists too: what needs a
+/// trial crowds out nothing that does not. Steps between values so become 2^(1/16) of the grid's by the end.
 [[nodiscard]] SearchResult search(SearchSpace& space, double max_error, const MeasureSettings& measure);
 
 }  // namespace gradtool

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 
+#include "lib/advice/confidence.hpp"
 #include "lib/advice/own_trial.hpp"
 #include "lib/advice/trained_arms.hpp"
 #include "lib/core/error.hpp"
@@ -150,9 +151,10 @@ class Tuner {
   }
   [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-  /// True if the first of two ways of a setting is better: it is the faster one with an error within the limit, or has
-  /// less error if neither or only one is within.
+  /// True if the first of two ways of a setting is better: it alone needs no trial, or it is the faster one with an
+  /// error within the limit, or has less error if neither or only one is within.
   [[nodiscard]] bool is_better(const Found& one, const Found& other) const {
+    if (one.sure != other.sure) return one.sure;
     const bool within = one.error <= options_.max_error;
     if (within != (other.error <= options_.max_error)) return within;
     return within ? one.seconds < other.seconds : one.error < other.error;
@@ -226,7 +228,8 @@ class Tuner {
         if (!row->second->reached) continue;
         reached = true;
         const Found one{.error = expected_error(*measured.at(short_name(*row->second)), windows_),
-                        .seconds = judged_seconds(*row->second)};
+                        .seconds = judged_seconds(*row->second),
+                        .sure = is_accepted(*row->second, acceptance_)};
         if (std::isfinite(one.error) && std::isfinite(one.seconds) && (!found[i] || is_better(one, *found[i])))
           found[i] = one;
       }
@@ -289,6 +292,7 @@ class Tuner {
   }
 
   const TuneOptions& options_;
+  Acceptance acceptance_ = options_.acceptance();
   BenchOptions bench_;
   BenchSession session_;
   std::vector<StepWindow> windows_ = session_.windows();
@@ -328,10 +332,15 @@ std::vector<const ResultRow*> tuned_front(const TuneOptions& options, const Tune
       rows.push_back(&row);
   }
   std::stable_sort(rows.begin(), rows.end(), [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
+  const Acceptance acceptance = options.acceptance();
+  double least = std::numeric_limits<double>::infinity(), least_sure = least;  // errors of those that are as fast
   for (const ResultRow* row : rows) {
-    // No faster one has less error, and no equally fast one before it does.
     if (judged_seconds(*row) >= uncompressed) break;
-    if (front.empty() || judged_error(*row) < judged_error(*front.back())) front.push_back(row);
+    const bool sure = is_accepted(*row, acceptance);
+    const double error = judged_error(*row);
+    if (error < (sure ? least_sure : least)) front.push_back(row);
+    least = std::min(least, error);
+    if (sure) least_sure = std::min(least_sure, error);
   }
   return front;
 }

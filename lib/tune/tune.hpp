@@ -57,7 +57,8 @@ struct TuneReport {
 [[nodiscard]] TuneReport tune(const TuneOptions& options);
 
 /// The finalists' modelled rows that are within the limit, faster than uncompressed, and not beaten by another in both
-/// error and time, the fastest first. What has learned in a trial is within every limit, and what has lost in none.
+/// error and time, the fastest first; what needs a trial beats nothing that needs none. What has learned in a trial is
+/// within every limit, and what has lost in none.
 /// The report must outlive them.
 [[nodiscard]] std::vector<const ResultRow*> tuned_front(const TuneOptions& options, const TuneReport& report);
 

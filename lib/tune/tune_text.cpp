@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/advice/advice.hpp"
+#include "lib/advice/confidence.hpp"
 #include "lib/advice/own_trial.hpp"
 #include "lib/advice/record.hpp"
 #include "lib/advice/reproduce.hpp"
@@ -33,19 +34,21 @@ std::string command_of(const TuneOptions& options, const ResultRow& row) {
   return reproducing_command(options.bench, row, limit_of(options)) + (options.trials ? options.trials->options() : "");
 }
 
-std::string front_text(const TuneReport& report, const std::vector<const ResultRow*>& front, Style style) {
+std::string front_text(const TuneReport& report, const Acceptance& acceptance,
+                       const std::vector<const ResultRow*>& front, Style style) {
   const ResultRow* none = uncompressed(report);
-  const std::vector<std::string> header{"codec", "error", front.front()->iteration ? "iteration" : "step", "faster",
-                                        "ratio"};
+  const std::vector<std::string> header{"codec",  "error", front.front()->iteration ? "iteration" : "step",
+                                        "faster", "ratio", "confidence"};
   std::vector<std::vector<std::string>> lines;
   lines.reserve(front.size());
   for (const ResultRow* row : front) {
     lines.push_back({short_name(*row), fmt::format("{:.2g}", judged_error(*row)), human_seconds(judged_seconds(*row)),
                      none == nullptr ? "-" : fmt::format("{:.2f}", judged_seconds(*none) / judged_seconds(*row)),
-                     fmt::format("{:.4g}", ratio_of_codec(*row, report.bench.rows).value_or(0.0))});
+                     fmt::format("{:.4g}", ratio_of_codec(*row, report.bench.rows).value_or(0.0)),
+                     std::string{confidence_of(*row, acceptance)}});
   }
-  const std::vector<bool> right{false, true, true, true, true};
-  return style == Style::markdown ? markdown_rows(header, lines, right) + "\n" : format_rows(header, lines, right, 40);
+  const std::vector<bool> right{false, true, true, true, true, false};
+  return style == Style::markdown ? markdown_rows(header, lines, right) + "\n" : format_rows(header, lines, right, 30);
 }
 
 }  // namespace
@@ -59,7 +62,9 @@ std::string tune_text(const TuneOptions& options, const TuneReport& report, Styl
   if (style != Style::markdown) text += "\n";
   const auto front = tuned_front(options, report);
   if (!front.empty()) {
-    text += paragraph("What no other setting beats in both error and time:") + front_text(report, front, style);
+    text +=
+        paragraph("What no other setting beats in both error and time, of what needs a trial and of what needs none:") +
+        front_text(report, options.acceptance(), front, style);
     text += style == Style::markdown ? "```\n" : "\nTo measure one of them again:\n";
     for (const ResultRow* row : front)
       text += (style == Style::markdown ? "" : "  ") + command_of(options, *row) + "\n";
@@ -134,6 +139,7 @@ nlohmann::ordered_json tune_record(const TuneOptions& options, const TuneReport&
                      {"reduce", name_of(row->scheme)},
                      {"error", judged_error(*row)},
                      {"seconds", judged_seconds(*row)},
+                     {"confidence", confidence_of(*row, options.acceptance())},
                      {"command", command_of(options, *row)}});
   }
   return out;

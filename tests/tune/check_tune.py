@@ -72,6 +72,20 @@ def check_search(folder):
     return front[0]
 
 
+def check_without_a_limit(folder):
+    """Without --max-nmse the advice takes no codec with a memory that one phase shows, however small its error: the search looks for others as well."""
+    record = folder / "unlimited.json"
+    code, out, err = run("tune", CAPTURE, *NETWORK, "--codec", "topk,qsgd,powersgd,fp16", "--budget", 600, "--json", record)
+    assert code == 0, err
+    tune = json.loads(record.read_text())["tune"]
+    sure = [one for one in tune["front"] if one["confidence"] != "needs a trial"]
+    assert sure and {one["codec"].split(":")[0] for one in sure} <= {"qsgd", "fp16"} and len(sure) < len(tune["front"]), tune["front"]
+    assert [one["error"] for one in sure] == sorted((one["error"] for one in sure), reverse=True), sure
+    assert len([name for name in tune["finalists"] if name.startswith("qsgd")]) >= 2, tune["finalists"]
+    said = " ".join(out.split())
+    assert any(f"take {one['codec']}" in said for one in sure) and "needs a trial" in said, out
+
+
 def check_against_everything(found):
     """The best of a dense grid, of which the search measured a part, is at most 5 % better."""
     ratios = ",".join(f"{0.001 * 1.06 ** i:.6f}" for i in range(96))
@@ -225,6 +239,7 @@ with tempfile.TemporaryDirectory() as scratch:
     check_refusals()
     best = check_search(pathlib.Path(scratch))
     check_against_everything(best)
+    check_without_a_limit(pathlib.Path(scratch))
     check_trained(pathlib.Path(scratch), best["codec"])
     check_windows(pathlib.Path(scratch))
     check_limits(pathlib.Path(scratch))

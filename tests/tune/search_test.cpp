@@ -139,6 +139,37 @@ TEST(Search, EndsWithTheFastestAndOthersWithLessError) {
   EXPECT_LT(done.of_round[1], done.of_round[0]);
 }
 
+// A sparsifier with a memory is fastest at any ratio and needs a trial; the advice may take a quantiser alone.
+TEST(Search, GivesWhatNeedsATrialHalfOfTheTurnsAtMost) {
+  SearchSpace space{{"topk", "qsgd", "powersgd", "bf16"}};
+  const SearchResult result = search(space, 0.9, [](const std::vector<std::string>& specs, int) {
+    std::vector<std::optional<Found>> found;
+    for (const auto& spec : specs) {
+      found.emplace_back(planted(spec));
+      found.back()->sure = spec.substr(0, 4) == "qsgd" || spec == "bf16";
+      if (!found.back()->sure) found.back()->seconds *= 1e-3;
+    }
+    return found;
+  });
+  double best = INFINITY;
+  for (int bits = 2; bits <= 8; ++bits) {
+    for (const int bucket : {128, 512, 2048}) {
+      const Found one = planted(fmt::format("qsgd:bits={},bucket={}", bits, bucket));
+      if (one.error <= 0.9) best = std::min(best, one.seconds);
+    }
+  }
+  double found = INFINITY;
+  std::size_t sure = 0;
+  for (const auto& spec : result.finalists) {
+    if (spec.substr(0, 4) != "qsgd") continue;
+    ++sure;
+    found = std::min(found, planted(spec).seconds);
+  }
+  EXPECT_LE(found, 1.05 * best);
+  EXPECT_GE(sure, 2U);
+  EXPECT_LT(sure, result.finalists.size());
+}
+
 TEST(Search, SaysWhatComesNearestWhereNothingFits) {
   const Planted done = search_planted({"topk"}, 1e-9);
   ASSERT_FALSE(done.result.finalists.empty());
