@@ -48,6 +48,14 @@ std::string computation_text(const ResultRow::Iteration& iteration) {
           : std::string{"gradients are sent after the backward pass (--overlap none)"});
 }
 
+std::string misfit_text(const ResultRow& any) {
+  if (any.network->misfit == 0.0) return "";
+  return fmt::format(
+      " What was measured on this network lies off the model's line by {:.0f} % (root mean square over sizes): times "
+      "modelled with it are no better.",
+      100.0 * any.network->misfit);
+}
+
 /// Why ways in two levels are missing, where the network has machines of several ranks.
 std::string levels_text(const ResultRow& any) {
   if (any.op != Collective::all_reduce || any.network->node == 1) return "";
@@ -139,13 +147,13 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
               acceptance.max_nmse, trained, tried, baseline_text(any)),
           fmt::format(
               "The advice rests on times of {} ({}), errors of {} ranks, {}{} in {}, reduced by {}, and a model of the "
-              "network with {} (--library).{}{}{}",
+              "network with {} (--library).{}{}{}{}",
               processor_text(any),
               any.codec_times == CodecTimes::floor
                   ? "as if codecs did no more than read and write their memory once: at best"
                   : "on another processor codecs take another time",
               any.measured_ranks, any.file.empty() ? "the capture" : any.file, size_of_model(any), iterations_text(any),
-              any.granularity, collectives_text(any), levels_text(any), phases_text(any),
+              any.granularity, collectives_text(any), levels_text(any), phases_text(any), misfit_text(any),
               any.iteration ? computation_text(*any.iteration)
               : any.op == Collective::all_reduce || any.op == Collective::reduce_scatter
                   ? " Times are of the gradients alone: --compute-ms adds the computation that they can hide behind."

@@ -119,7 +119,7 @@ class NetworkFile {
     if (!(beta > 0.0 && beta <= 1e9)) fail("has a link.beta_gbit_s that is no rate in Gbit/s, above 0");
     const double contention = number("contention");
     if (!(contention > 0.0 && contention <= 1e6)) fail("has a link.contention that is no number above 0");
-    return fmt::format("{}:alpha={}us,beta={}Gbps,contention={}", name, alpha, beta, contention);
+    return fmt::format("{}:alpha={}us,beta={}Gbps,contention={}{}", name, alpha, beta, contention, misfit());
   }
 
  private:
@@ -127,6 +127,19 @@ class NetworkFile {
 
   [[noreturn]] void fail(const std::string& why) const {
     throw Error{Fault::data, fmt::format("--network {}: {}", path_, why)};
+  }
+  /// ",misfit=..." where the fit that the link is from is there and does not fit.
+  [[nodiscard]] std::string misfit() const {
+    const auto of = [](const Json& object, const char* key) {
+      return object.is_object() ? object.value(key, Json{}) : Json{};
+    };
+    const Json fits = of(json_, "fits"), from = of(json_["link"], "from");
+    for (const Json& fit : fits) {
+      const Json misfit = of(fit, "misfit");
+      if (of(fit, "collective") == from && of(fit, "fits") == false && misfit.is_number() && misfit.get<double>() > 0.0)
+        return fmt::format(",misfit={:.3g}", std::min(misfit.get<double>(), 1e6));
+    }
+    return {};
   }
   /// NaN where there is none.
   [[nodiscard]] double number(const char* key) const {
@@ -206,6 +219,11 @@ Network Network::parse(const std::string& text) {
       if (!(number > 0.0 && number <= 1e6) || !unit.empty())
         bad(text, "contention is how many times longer a byte takes when all ranks send at once, such as 1.2");
       contention = number;
+    } else if (key == "misfit") {
+      const auto [number, unit] = split_unit(value);
+      if (!(number > 0.0 && number <= 1e6) || !unit.empty())
+        bad(text, "misfit is by how much measured times lie off the link's line, such as 0.4");
+      network.misfit = number;
     } else if (key == "node") {
       const auto [number, unit] = split_unit(value);
       if (!(number >= 1.0 && number <= 1024.0) || number != std::floor(number) || !unit.empty())
@@ -218,7 +236,7 @@ Network Network::parse(const std::string& text) {
       network.inner = known->link;
       inner = true;
     } else {
-      bad(text, fmt::format("unknown key '{}'; there are alpha, beta, contention, node, inner", key));
+      bad(text, fmt::format("unknown key '{}'; there are alpha, beta, contention, misfit, node, inner", key));
     }
   }
   if (network.name.empty() || !alpha || !beta) bad(text, "no such profile, and alpha and beta are not both given");

@@ -24,16 +24,18 @@ struct Network {
   Link inner;
   Library library = Library::best;     ///< that carries the collectives
   Library under_hook = Library::gloo;  ///< gloo or nccl: what carries the messages where `library` is the hook
+  double misfit = 0.0;  ///< by how much measured times lie off the link's line, relative, root mean square; 0: not told
 
   /// "10gbe", "10gbe:node=8,inner=nvlink", or one of your own: "lab:alpha=5us,beta=12.5GBps" (also beta=100Gbps for
   /// bits). With "contention=1.2" that beta is what two ranks have alone, and the link's is beta / 1.2, because in a
-  /// collective all of them send. The names of profiles may be in any case: 10GbE is 10gbe. Throws Fault::usage naming
-  /// the valid profiles.
+  /// collective all of them send. "misfit=0.4" says how far a measured network is off. The names of profiles may be in
+  /// any case: 10GbE is 10gbe. Throws Fault::usage naming the valid profiles.
   [[nodiscard]] static Network parse(const std::string& text);
 
   /// A network as parse() takes it, or one that `gradtool probe` has measured: "net.json", or with the ranks of a
   /// machine "net.json:node=8". Its name is then as one's own, "net:alpha=51.2us,beta=0.94Gbps,contention=1.02", which
-  /// parse() takes. Throws Fault::data for a file that cannot be read or is none of a network.
+  /// parse() takes, with the misfit where the file says that the line does not fit. Throws Fault::data for a file that
+  /// cannot be read or is none of a network.
   [[nodiscard]] static Network from_option(const std::string& text);
 };
 

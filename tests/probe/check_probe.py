@@ -81,6 +81,9 @@ def check_bench(path, name, **how):
     link = json.loads(path.read_text())["link"]
     text = f"{name}:alpha={link['alpha_us']:g}us,beta={link['beta_gbit_s']:g}Gbps,contention={link['contention']:g}"
     by_file, by_text = modelled(path, **how), modelled(text, **how)
+    fit = next(fit for fit in json.loads(path.read_text())["fits"] if fit["collective"] == link["from"])
+    for row in by_file:
+        assert ("misfit=" in row["network"]) == (not fit["fits"]), (row["network"], fit)
     assert len(by_file) == len(by_text) == 6, by_file
     for a, b in zip(by_file, by_text):
         assert a["comm_us_median"] == b["comm_us_median"] and float(a["comm_us_median"] or 0) >= 0, (a, b)

@@ -75,6 +75,29 @@ TEST_F(NetworkFiles, AreToldFromProfiles) {
   EXPECT_THROW(static_cast<void>(Network::parse("lab:alpha=1us,beta=1GBps,contention=0")), Error);
 }
 
+TEST_F(NetworkFiles, SayHowFarTheirLineIsOff) {
+  const auto file = [&](const std::string& fits, const std::string& from = "sendrecv") {
+    return Network::from_option(write(
+        "net.json",
+        R"({"format":"gradtool.network","schema_version":1,"name":"n","link":{"alpha_us":5,"beta_gbit_s":1,"contention":1,"from":")" +
+            from + "\"},\"fits\":" + fits + "}"));
+  };
+  const std::string fits =
+      R"([{"collective":"pair","misfit":3,"fits":false},{"collective":"sendrecv","misfit":0.4,"fits":false}])";
+  EXPECT_DOUBLE_EQ(file(fits).misfit, 0.4);
+  EXPECT_EQ(file(fits).name, "n:alpha=5us,beta=1Gbps,contention=1,misfit=0.4");
+  EXPECT_DOUBLE_EQ(Network::parse(file(fits).name).misfit, 0.4);
+  EXPECT_EQ(file(fits).link.beta, 0.125e9);
+  EXPECT_DOUBLE_EQ(file(fits, "pair").misfit, 3.0);
+  // A line that fits, another collective's, and files of other programs say nothing.
+  for (const char* none :
+       {R"([{"collective":"sendrecv","misfit":0.4,"fits":true}])", R"([{"collective":"pair","misfit":3,"fits":false}])",
+        R"([{"collective":"sendrecv","misfit":"much","fits":false}])", "[7]", "{}", "null", R"("no")"}) {
+    EXPECT_EQ(file(none).misfit, 0.0) << none;
+  }
+  EXPECT_THROW(static_cast<void>(Network::parse("lab:alpha=1us,beta=1GBps,misfit=-1")), Error);
+}
+
 TEST_F(NetworkFiles, ThatAreNoneAreRefused) {
   const std::string good =
       R"({"format":"gradtool.network","schema_version":1,"name":"n","link":{"alpha_us":5,"beta_gbit_s":1,"contention":1}})";
