@@ -44,27 +44,6 @@ __device__ T block_sum_through(T own, T& total) {
   return through;
 }
 
-/// The sum of values[first, last), added in that order, for sums whose bits are part of a payload. Only thread 0 gets
-/// it; the other threads fetch what it adds.
-__device__ inline double block_sum_in_order(const double* values, std::size_t first, std::size_t last) {
-  __shared__ double fetched[kThreads];
-  const auto fetch = [&](std::size_t i) { return i < last ? values[i] : 0.0; };
-  double sum = 0.0;
-  double next = fetch(first + threadIdx.x);
-  for (std::size_t base = first; base < last; base += kThreads) {
-    fetched[threadIdx.x] = next;
-    __syncthreads();
-    next = fetch(base + kThreads + threadIdx.x);  // arrives while thread 0 adds
-    if (threadIdx.x == 0) {
-      const auto count = static_cast<unsigned>(last - base < kThreads ? last - base : kThreads);
-#pragma unroll 16
-      for (unsigned i = 0; i < count; ++i) sum += fetched[i];
-    }
-    __syncthreads();
-  }
-  return sum;
-}
-
 /// True in all threads of that block of the grid which gets here last. It sees what the others wrote before their
 /// calls, if it reads through volatile pointers. `ticket` is 0 before the kernel starts.
 __device__ inline bool last_block(std::uint32_t* ticket) {

@@ -4,6 +4,7 @@
 
 #include "lib/core/allocation_watch.hpp"
 #include "tests/codecs/codec_run.hpp"
+#include "tests/codecs/grouped_scales.hpp"
 #include "tests/codecs/inputs.hpp"
 #include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
@@ -336,6 +337,15 @@ TEST_P(GpuCodec, NeitherWaitsNorAllocates) {
   if (GetParam().starts_with("atomo:")) return;  // cuSOLVER may wait for the stream itself
   EXPECT_FALSE(waited) << "encode or decode_add waited for the GPU";
 }
+
+class GpuGroupedScales : public NeedsGpu<testing::TestWithParam<GroupedScale>> {};
+
+TEST_P(GpuGroupedScales, AreTheHosts) {
+  CudaRun gpu{GetParam().spec, GetParam().gradient.size()};
+  EXPECT_EQ(shown_scale(gpu.encode(GetParam().gradient), GetParam()), GetParam().expected);
+}
+INSTANTIATE_TEST_SUITE_P(Methods, GpuGroupedScales, testing::ValuesIn(grouped_scales()),
+                         [](const auto& info) { return test_name(info.param.spec); });
 
 std::vector<std::string> cuda_specs() {
   std::vector<std::string> specs;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/sums.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
@@ -112,14 +113,14 @@ class AdaCompCodec final : public Codec<Space::host> {
     std::size_t end = bins_.header_bytes();
     for (std::size_t t = 0; t < bins_.tensors.size(); ++t) {
       const AdaCompTensor& tensor = bins_.tensors[t];
-      double sum = 0.0;
+      format::GroupedSum sum;
       std::uint32_t entries = 0;
       for (std::size_t i = tensor.first_piece; i < tensor.last_piece; ++i) {
-        sum += work.pieces[i].largest;
+        sum.add(work.pieces[i].largest);
         work.pieces[i].first_entry = entries;
         entries += work.pieces[i].sent;
       }
-      scales[t] = AdaComp::scale(sum, tensor.bins);
+      scales[t] = AdaComp::scale(sum.value(), tensor.bins);
       work.offsets[t] = end;
       const std::size_t used = tensor.used_bytes(entries);
       std::memset(payload.data() + end + used, 0, tensor.bytes(entries) - used);

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/block_ops.hpp"
+#include "kernels/cuda/block_sums.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/tile_scan.hpp"
 #include "lib/codecs/gpu_codec.hpp"
@@ -115,11 +116,13 @@ __global__ void mark_kernel(Cut cut, AdaComp rule, const float* __restrict__ gra
 
 /// A block for each tensor: its scale.
 __global__ void scale_kernel(Cut cut, Workspace work, std::byte* payload) {
+  __shared__ ChunkSumsShared<1> shared;
   auto* scales = reinterpret_cast<float*>(payload + 8);
   for (std::size_t t = blockIdx.x; t < cut.tensor_count; t += gridDim.x) {
     const AdaCompTensor& tensor = cut.tensors[t];
-    const double sum = block_sum_in_order(work.largest, tensor.first_piece, tensor.last_piece);
-    if (threadIdx.x == 0) scales[t] = AdaComp::scale(sum, tensor.bins);
+    double sum[1];
+    sums_of_chunks<1>(work.largest, 0, tensor.first_piece, tensor.last_piece, shared, sum);
+    if (threadIdx.x == 0) scales[t] = AdaComp::scale(sum[0], tensor.bins);
   }
 }
 

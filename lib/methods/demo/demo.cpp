@@ -165,18 +165,18 @@ class Demo final : public Codec<Space::host> {
     if (!finite) std::fill_n(momentum, chunk.size(), 0.0F);
   }
 
-  /// The mean magnitude of each tensor's coefficients, summed in the order of chunks, and the signs.
+  /// The mean magnitude of each tensor's coefficients, whose sum adds chunks as a GroupedSum, and the signs.
   void write_signs(const Workspace& work, HostView<std::byte> payload) const {
     auto* scales = section<float>(payload);
     const auto& chunks = chunks_.chunks();
     for (std::size_t t = 0, index = 0; t < tensors_ && chunks_.sent() > 0; ++t) {
-      double sum = 0.0;
+      format::GroupedSum sum;
       std::uint64_t count = 0;
       for (; index < chunks.size() && chunks[index].tensor == t; ++index) {
-        sum += work.sums[index];
+        sum.add(work.sums[index]);
         count += chunks[index].kept;
       }
-      scales[t] = format::stored_mean(sum, count);
+      scales[t] = format::stored_mean(sum.value(), count);
     }
     auto* words = section<std::uint32_t>(payload, sections_.values);
     std::fill(work.signs.data() + chunks_.sent(), work.signs.data() + work.signs.size(), 0U);

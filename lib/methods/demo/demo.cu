@@ -2,6 +2,7 @@
 // order of cosine.cpp.
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/block_sums.hpp"
 #include "kernels/cuda/chunk_select.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/payloads.hpp"
@@ -207,15 +208,17 @@ __global__ void __launch_bounds__(kThreads, 4)
 /// A block computes the scale of a tensor, which has the chunks from first[t] to first[t + 1] - 1.
 __global__ void scale_kernel(DemoTable table, const std::uint64_t* first, std::size_t tensors, const double* sums,
                              float* scales) {
+  __shared__ ChunkSumsShared<1> shared;
   for (std::size_t t = blockIdx.x; t < tensors; t += gridDim.x) {
-    const double sum = block_sum_in_order(sums, first[t], first[t + 1]);
+    double sum[1];
+    sums_of_chunks<1>(sums, 0, first[t], first[t + 1], shared, sum);
     if (threadIdx.x != 0) continue;
     std::uint64_t count = 0;
     if (first[t] < first[t + 1]) {
       const TensorChunk last = table.chunk[first[t + 1] - 1];
       count = last.sent + last.kept - table.chunk[first[t]].sent;
     }
-    scales[t] = format::stored_mean(sum, count);
+    scales[t] = format::stored_mean(sum[0], count);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/float_bits.hpp"
 #include "kernels/marks.hpp"
 #include "kernels/select.hpp"
+#include "kernels/sums.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
@@ -255,9 +256,9 @@ class HostDgc final : public Codec<Space::host> {
     host::for_pieces(queue, pieces.size(), gradient.size(), [&](std::size_t i) {
       work.squares[i] = sum_of_squares(gradient.data() + pieces[i].first, pieces[i].count);
     });
-    double sum = 0.0;
-    for (std::size_t i = 0; i < pieces.size(); ++i) sum += work.squares[i];
-    return format::clip_scale(sum, plan_.norm_limit(ranks));
+    format::GroupedSum sum;
+    for (std::size_t i = 0; i < pieces.size(); ++i) sum.add(work.squares[i]);
+    return format::clip_scale(sum.value(), plan_.norm_limit(ranks));
   }
 
   /// The pattern of the magnitude that the share `density` of the samples reaches.

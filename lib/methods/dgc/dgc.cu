@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/block_sums.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/radix_select.hpp"
 #include "kernels/float_bits.hpp"
@@ -69,8 +70,10 @@ __global__ void squares_kernel(const float* x, std::size_t n, double* sums) {
 
 /// One block: *scale := the factor of local clipping.
 __global__ void scale_kernel(const double* sums, std::size_t pieces, double limit, float* scale) {
-  const double squares = cuda::block_sum_in_order(sums, 0, pieces);
-  if (threadIdx.x == 0) *scale = format::clip_scale(squares, limit);
+  __shared__ cuda::ChunkSumsShared<1> shared;
+  double squares[1];
+  cuda::sums_of_chunks<1>(sums, 0, 0, pieces, shared, squares);
+  if (threadIdx.x == 0) *scale = format::clip_scale(squares[0], limit);
 }
 
 /// The arrays that a step reads and writes besides the gradient.

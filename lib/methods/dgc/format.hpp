@@ -31,8 +31,8 @@ struct MomentumCorrection {
 };
 
 /// Local clipping adds the squares of the gradient in float64 and in a fixed order, so that all processors get the same
-/// bits. Squares add over pieces of kClipPiece elements, and then the pieces in order. In a piece, partial sum j adds
-/// elements j, j + kClipLanes, ...; the elements behind the last full round of kClipLanes go to partial sum 0.
+/// bits. Squares add over pieces of kClipPiece elements, and a GroupedSum adds the pieces. In a piece, partial sum j
+/// adds elements j, j + kClipLanes, ...; the elements behind the last full round of kClipLanes go to partial sum 0.
 inline constexpr std::size_t kClipPiece = 8192;
 inline constexpr std::size_t kClipLanes = 16;
 
