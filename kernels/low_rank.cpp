@@ -16,7 +16,6 @@ constexpr std::size_t kLanes = 16;         ///< partial sums of a float32 dot pr
 constexpr std::size_t kDoubleLanes = 8;    ///< partial sums of a float64 dot product
 constexpr std::size_t kFactorColumns = 4;  ///< columns of a factor that one pass over a row takes
 constexpr std::size_t kMatrixRows = 4;     ///< rows of the matrix that one pass over Q takes
-constexpr double kDependentColumn = 1e-8;  ///< the paper's epsilon, relative to the norm of the column
 
 /// out[j * out_stride] := the dot product of a row of the matrix with column j of Q, for J columns.
 template <std::size_t J>
@@ -186,11 +185,11 @@ void rebuild_low_rank(const MatrixTile& tile, std::size_t rank, const float* p, 
   }
 }
 
-void orthonormalise(float* p, std::size_t rows, std::size_t rank, double* scratch) {
+void orthonormalise(float* p, std::size_t rows, std::size_t columns, std::size_t rank, double* scratch) {
   for (std::size_t j = 0; j < rank; ++j) {
     float* column = p + j * rows;
     for (std::size_t i = 0; i < rows; ++i) scratch[i] = static_cast<double>(column[i]);
-    const double before = std::sqrt(sum_of_squares(scratch, rows));
+    const double before = sum_of_squares(scratch, rows);
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t l = 0; l < j; ++l) {
         const float* other = p + l * rows;
@@ -198,8 +197,9 @@ void orthonormalise(float* p, std::size_t rows, std::size_t rank, double* scratc
         for (std::size_t i = 0; i < rows; ++i) scratch[i] -= share * static_cast<double>(other[i]);
       }
     }
-    const double after = std::sqrt(sum_of_squares(scratch, rows));
-    const double factor = after <= kDependentColumn * before ? 0.0 : 1.0 / after;  // NaN stays NaN
+    const double after = sum_of_squares(scratch, rows);
+    const bool dropped = after <= format::dependent_share_squared(columns) * before;
+    const double factor = dropped ? 0.0 : 1.0 / std::sqrt(after);  // NaN stays NaN
     for (std::size_t i = 0; i < rows; ++i) column[i] = factor == 0.0 ? 0.0F : static_cast<float>(scratch[i] * factor);
   }
 }

@@ -12,11 +12,10 @@
 namespace gradtool::cuda {
 namespace {
 
-constexpr unsigned kTileRows = 4;           ///< of a matrix, for one thread
-constexpr unsigned kTileColumns = 4;        ///< of a matrix, for one thread
-constexpr std::size_t kFactorColumns = 4;   ///< that host::rebuild_low_rank adds up at a time
-constexpr unsigned kMostBlocks = 1024;      ///< for one matrix: enough to fill a GPU
-constexpr double kDependentColumn = 1e-14;  ///< square of the share of a column's norm below which it is dropped
+constexpr unsigned kTileRows = 4;          ///< of a matrix, for one thread
+constexpr unsigned kTileColumns = 4;       ///< of a matrix, for one thread
+constexpr std::size_t kFactorColumns = 4;  ///< that host::rebuild_low_rank adds up at a time
+constexpr unsigned kMostBlocks = 1024;     ///< for one matrix: enough to fill a GPU
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Writes P Qᵀ to `out`, or subtracts it from `residual` and adds `gradient`; pointers that are null take no part. A
@@ -140,6 +139,7 @@ __global__ void gram_kernel(const LowRankMatrix* matrices, const float* p, doubl
 /// each matrix.
 __global__ void factor_kernel(const LowRankMatrix* matrices, const double* parts, double* factors, double* inverses) {
   const LowRankMatrix matrix = matrices[blockIdx.y];
+  const double least_share = format::dependent_share_squared(matrix.columns);
   const auto rank = static_cast<unsigned>(matrix.rank);
   const unsigned squared = rank * rank;
   const std::size_t part_count = (matrix.rows + part_rows(matrix.rows) - 1) / part_rows(matrix.rows);
@@ -156,7 +156,7 @@ __global__ void factor_kernel(const LowRankMatrix* matrices, const double* parts
   __syncthreads();
   for (unsigned k = 0; k < rank; ++k) {
     const double pivot = r[k * rank + k];
-    const bool dropped = pivot <= kDependentColumn * inverse[k] || pivot == kInfinity;
+    const bool dropped = pivot <= least_share * inverse[k] || pivot == kInfinity;
     const double root = sqrt(pivot);
     __syncthreads();
     for (unsigned j = k + threadIdx.x; j < rank; j += kThreads)

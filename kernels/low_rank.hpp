@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "kernels/float_bits.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/view.hpp"
 
@@ -20,6 +21,22 @@ struct LowRankMatrix {
   std::size_t column_first = 0;  ///< columns of the factors of the matrices before
   std::size_t square_first = 0;  ///< sum of rank² over the matrices before: places rank x rank scratch on the GPU
 };
+
+namespace format {
+
+/// The square of the share of its norm that a column of P must keep when the columns before it are taken out; with less
+/// orthonormalise drops it on both processors. Each element of P is a float32 sum of `columns` products. In a matrix of
+/// low rank the columns of P depend on each other up to the rounding of these sums. The share that is left of them is
+/// another one in every order of summation, and mostly 0.2 to 4 times 2^-24 sqrt(columns); more where the products of a
+/// column cancel. The limit is 16 times that unit: far enough above rounding that a change in the last bits of P
+/// changes no decision, and far enough below the directions that matter, since a direction that this limit cuts off has
+/// less than its square, 2^-40 columns, of the energy. It is also far above the 2^-53 of a squared norm that a Gram
+/// matrix in float64 resolves.
+GT_HD constexpr double dependent_share_squared(std::size_t columns) {
+  return 0x1p-40 * static_cast<double>(columns);
+}
+
+}  // namespace format
 
 namespace host {
 
@@ -43,9 +60,10 @@ void project_columns(const MatrixTile& tile, const float* matrix, std::size_t ra
 void rebuild_low_rank(const MatrixTile& tile, std::size_t rank, const float* p, std::size_t p_stride, const float* q,
                       std::size_t q_stride, float* out, float* residual);
 
-/// Makes the `rank` columns of `p`, each `rows` long, orthonormal by Gram-Schmidt, done twice in float64. A column of
-/// whose norm less than 10^-8 is left when the columns before it are taken out becomes zero. `scratch`: `rows` doubles.
-void orthonormalise(float* p, std::size_t rows, std::size_t rank, double* scratch);
+/// Makes the `rank` columns of `p`, each `rows` long, orthonormal by Gram-Schmidt, done twice in float64. A column that
+/// depends on those before it, by format::dependent_share_squared for a matrix of `columns`, becomes zero. `scratch`:
+/// `rows` doubles.
+void orthonormalise(float* p, std::size_t rows, std::size_t columns, std::size_t rank, double* scratch);
 
 }  // namespace host
 
@@ -85,8 +103,8 @@ struct OrthonormaliseWorkspace {
 
 /// Makes the columns of every P in the message `p` orthonormal by Cholesky QR, done twice (Yamamoto et al., Roundoff
 /// error analysis of the CholeskyQR2 algorithm, ETNA 44, 2015), with Gram matrices in float64: a few passes over P
-/// whatever the rank is, where Gram-Schmidt makes two for each column. A column of whose norm less than 10^-7 is left
-/// when the columns before it are taken out becomes zero; a Gram matrix in float64 cannot resolve the CPU's 10^-8.
+/// whatever the rank is, where Gram-Schmidt makes two for each column. Columns that depend on those before them become
+/// zero, and are the same ones as on the CPU.
 void orthonormalise(Queue<Space::cuda> queue, const LowRankTable& table, const OrthonormaliseWorkspace& workspace,
                     float* p);
 

@@ -130,7 +130,7 @@ void HostLowRankSteps::project(const Workspace& work, Queue<Space::host> queue, 
 void HostLowRankSteps::second_product(const Workspace& work, Queue<Space::host> queue, const State& state,
                                       HostView<float> gradient) const {
   for_each_cut(queue, [&](const Cut& cut, const LowRankMatrix& matrix) {
-    host::orthonormalise(state.p.data() + matrix.p_first, matrix.rows, matrix.rank,
+    host::orthonormalise(state.p.data() + matrix.p_first, matrix.rows, matrix.columns, matrix.rank,
                          work.columns.data() + cut.first_row);
   });
   const float* m = state.matrices(gradient).data();

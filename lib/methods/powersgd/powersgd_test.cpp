@@ -6,6 +6,7 @@
 
 #include "kernels/draws.hpp"
 #include "kernels/low_rank.hpp"
+#include "tests/codecs/dependent_columns.hpp"
 #include "tests/reduce/model_run.hpp"
 
 namespace gradtool::test {
@@ -62,7 +63,7 @@ TEST(PowerSgd, WarmStartConvergesToTheBestApproximation) {
   // M Mᵀ with many orthonormalised steps.
   auto basis = noise(2 * rows, 9);
   std::vector<double> scratch(rows);
-  host::orthonormalise(basis.data(), rows, 2, scratch.data());
+  host::orthonormalise(basis.data(), rows, columns, 2, scratch.data());
   double captured = 0.0;
   for (int round = 0; round < 500; ++round) {
     std::vector<float> next(2 * rows, 0.0F);
@@ -76,7 +77,7 @@ TEST(PowerSgd, WarmStartConvergesToTheBestApproximation) {
       }
     }
     basis = next;
-    host::orthonormalise(basis.data(), rows, 2, scratch.data());
+    host::orthonormalise(basis.data(), rows, columns, 2, scratch.data());
   }
   double energy = 0.0;
   for (const float value : x) energy += static_cast<double>(value) * static_cast<double>(value);
@@ -237,7 +238,7 @@ TEST(PowerSgd, ColumnsBecomeOrthonormal) {
     p[2 * rows + i] = 0.0F;
   }
   std::vector<double> scratch(rows);
-  host::orthonormalise(p.data(), rows, 4, scratch.data());
+  host::orthonormalise(p.data(), rows, 300, 4, scratch.data());
   for (std::size_t a = 0; a < 4; ++a) {
     for (std::size_t b = 0; b <= a; ++b) {
       double product = 0.0;
@@ -245,6 +246,39 @@ TEST(PowerSgd, ColumnsBecomeOrthonormal) {
         product += static_cast<double>(p[a * rows + i]) * static_cast<double>(p[b * rows + i]);
       EXPECT_NEAR(product, a == b && a != 2 ? 1.0 : 0.0, 1e-6) << a << " " << b;
     }
+  }
+}
+
+/// Whichever way the last bits of a product went, the same columns are dropped.
+TEST(PowerSgd, DropsTheColumnsThatDependOnOthersUpToRounding) {
+  for (const std::size_t rows : {8U, 33U, 700U, 5000U}) {
+    std::vector<double> scratch(rows);
+    for (const std::size_t columns : {2U, 64U, 4096U, 100'000U}) {
+      for (std::uint32_t draw = 0; draw < 4; ++draw) {
+        auto p = DependentColumns{rows, columns, draw}.p;
+        host::orthonormalise(p.data(), rows, columns, DependentColumns::kRank, scratch.data());
+        for (std::size_t j = 0; j < DependentColumns::kRank; ++j)
+          EXPECT_EQ(is_dropped(p, rows, j), DependentColumns::kDropped[j])
+              << "column " << j << " of " << rows << " elements, matrix of " << columns << " columns, draw " << draw;
+      }
+    }
+  }
+}
+
+/// In a product of a matrix of rank 3 the columns behind the third are rounding.
+TEST(PowerSgd, KeepsAsManyColumnsAsAMatrixHasRank) {
+  constexpr std::size_t kRank = 6;
+  for (const auto& [rows, columns] :
+       {std::pair<std::size_t, std::size_t>{12, 16}, {200, 90}, {40, 3000}, {16, 60'000}}) {
+    const auto x = low_rank(rows, columns, 3, 0.9F, 11);
+    auto matrix = x;
+    const auto q = noise(columns * kRank, 12);
+    std::vector<float> p(rows * kRank);
+    std::vector<double> scratch(rows);
+    host::project_rows({rows, columns, columns}, matrix.data(), nullptr, kRank, q.data(), columns, p.data());
+    host::orthonormalise(p.data(), rows, columns, kRank, scratch.data());
+    for (std::size_t j = 0; j < kRank; ++j)
+      EXPECT_EQ(is_dropped(p, rows, j), j >= 3) << rows << "x" << columns << ", " << j;
   }
 }
 
