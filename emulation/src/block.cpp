@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "src/nan.hpp"
 #include "src/races.hpp"
 
 uint3 threadIdx, blockIdx;
@@ -25,7 +26,10 @@ void BlockPlayer::make_threads(unsigned count) {
                                             thread->scheduler = std::move(scheduler);
                                             for (;;) {
                                               races::hear(&begins_);
-                                              call_->kernel(call_->arguments);
+                                              {
+                                                const GpuNan nan;
+                                                call_->kernel(call_->arguments);
+                                              }
                                               races::tell(&ends_);
                                               thread->done = true;
                                               --live_;

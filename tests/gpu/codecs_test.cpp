@@ -6,6 +6,7 @@
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/grouped_scales.hpp"
 #include "tests/codecs/inputs.hpp"
+#include "tests/codecs/not_finite.hpp"
 #include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 
@@ -144,6 +145,29 @@ TEST_P(GpuCodec, DegenerateAndNonFiniteInputsAreTheHosts) {
       const bool seen = everywhere || !has_trait(GetParam(), "draws");
       if (!std::isfinite(value) && seen && gpu.codec().values_sent(n) > 0) EXPECT_FALSE(finite) << value;
       if (std::abs(value) <= 1.0F) EXPECT_TRUE(finite) << value;
+    }
+  }
+}
+
+/// A NaN has other bits wherever arithmetic made it, and none of them may reach a payload.
+TEST_P(GpuCodec, DegenerateNaNsDoNotReachPayloads) {
+  for (const Layout& layout : {Layout::flat(1100), several_tensors()}) {
+    const std::size_t n = layout.elements;
+    CodecRun host{GetParam(), layout};
+    CudaRun gpu{GetParam(), layout};
+    if (!gpu.same_bytes()) return;
+    for (const auto& [what, x] : not_finite_gradients(n)) {
+      if (n > 2000 && what != "infinities of both signs" && what != "everything") continue;  // each NaN takes a while
+      const auto expected = host.encode(x, kContext);
+      EXPECT_EQ(gpu.encode(x, kContext), expected) << what << ", " << n << " elements";
+      // Sums with infinities, and a NaN that was there before.
+      auto sum = gradient_like(n, 7);
+      sum[n / 3] = sum[9] = INFINITY;
+      sum[n / 2] = format::float_of(0xffa12345U);
+      auto out = sum;
+      host.decode_add(expected, -0.3F, sum);
+      gpu.decode_add(expected, -0.3F, out);
+      expect_same(out, sum, what);
     }
   }
 }

@@ -2,6 +2,7 @@
 // results and what is held back are the same bits.
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/encoder_run.hpp"
+#include "tests/codecs/not_finite.hpp"
 #include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 #include "tests/gpu/model_on_gpu.hpp"
@@ -46,6 +47,18 @@ TEST_P(GpuEncoder, IsTheHostsForDegenerateGradients) {
   };
   expect_the_hosts({.codec = GetParam(), .ranks = 1, .steps = 5, .layout = several_tensors(), .gradient = gradient},
                    "degenerate");
+}
+
+/// NaNs that arithmetic makes, over steps in which they stay in what is kept.
+TEST_P(GpuEncoder, IsTheHostsForDegenerateNaNs) {
+  const Layout layout = Layout::matrix(20, 27);
+  for (const auto& [what, odd] : not_finite_gradients(layout.elements)) {
+    if (what != "infinities of both signs" && what != "everything") continue;  // each NaN takes a while
+    const auto gradient = [&odd = odd](int rank, int step) {
+      return step == 1 ? odd : model_gradient(odd.size(), rank, step);
+    };
+    expect_the_hosts({.codec = GetParam(), .ranks = 1, .steps = 3, .layout = layout, .gradient = gradient}, what);
+  }
 }
 
 /// A NaN that went through an addition is sent as the one NaN, whichever went in (docs/adr/0006).

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/codecs/codec_run.hpp"
+#include "tests/codecs/not_finite.hpp"
 #include "tests/codecs/same_bits.hpp"
 #include "tests/gpu/cuda_run.hpp"
 #include "tests/gpu/model_on_gpu.hpp"
@@ -99,6 +100,28 @@ TEST_P(GpuReducer, IsTheHostsForOddUnitsAndGradients) {
            .gradient = [n](int rank,
                            int step) { return rank == 0 ? model_gradient(n, 0, step) : std::vector<float>(n, 0.0F); }},
           "one rank only");
+}
+
+/// NaNs that arithmetic of one rank makes, in the middle of three steps.
+TEST_P(GpuReducer, IsTheHostsForDegenerateNaNs) {
+  if (parse_codec(GetParam()).descriptor->determinism != Determinism::cross_backend) return;
+  const Layout layout = Layout::matrix(20, 27);
+  for (const auto& [what, odd] : not_finite_gradients(layout.elements)) {
+    if (what != "infinities of both signs" && what != "everything") continue;  // each NaN takes a while
+    const auto gradient = [&odd = odd](int rank, int step) {
+      return step == 1 && rank == 0 ? odd : model_gradient(odd.size(), rank, step);
+    };
+    const ModelSetup setup{.codec = GetParam(), .ranks = 2, .steps = 3, .layout = layout, .gradient = gradient};
+    const auto host = run_model(setup);
+    const auto gpu = run_model_on_gpu(setup);
+    for (std::size_t r = 0; r < gpu.results.size(); ++r) {
+      EXPECT_EQ(gpu.payload[r], host.payload[r]) << what << ", rank " << r;
+      for (std::size_t step = 0; step < gpu.results[r].size(); ++step)
+        expect_same(gpu.results[r][step], host.results[r][step],
+                    what + ", rank " + std::to_string(r) + ", step " + std::to_string(step));
+      expect_same(gpu.residuals[r], host.residuals[r], what + ", residual of rank " + std::to_string(r));
+    }
+  }
 }
 
 // Checkpoints are the host's business alone. Silence would lose what a GPU keeps.
