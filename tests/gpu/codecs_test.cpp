@@ -362,6 +362,31 @@ TEST_P(GpuCodec, NeitherWaitsNorAllocates) {
   EXPECT_FALSE(waited) << "encode or decode_add waited for the GPU";
 }
 
+class GpuConversions : public NeedsGpu<testing::TestWithParam<std::string>> {};
+
+/// Numbers of every size, which a GPU may convert by instructions of its own: normal and subnormal ones, those halfway
+/// between two codes, infinities and, where they have codes, NaNs. Blocks of 32 have numbers of similar size.
+TEST_P(GpuConversions, OfNumbersOfEverySizeAreTheHosts) {
+  const bool takes_nan = GetParam().starts_with("fp16");
+  std::vector<float> x;
+  for (std::uint32_t high = 0; high < 0x800U; ++high) {
+    for (std::uint32_t low = 0; low < 32; ++low) {
+      // Bit 19 is half of the last bit of fp8's E4M3, and bit 12 that of fp16, whose last bit is set in every other
+      // one.
+      const std::uint32_t rest = low % 4 < 2 ? 0U : low / 4 % 2 * 0x2000U | 0x1000U;
+      const float value = format::float_of(low % 2 << 31 | high << 20 | low / 4 << 17 | rest);
+      x.push_back(takes_nan || std::isfinite(value) ? value : 1.0F);
+    }
+  }
+  CodecRun host{GetParam(), x.size()};
+  CudaRun gpu{GetParam(), x.size()};
+  EXPECT_EQ(gpu.encode(x, kContext), host.encode(x, kContext));
+}
+INSTANTIATE_TEST_SUITE_P(Floats, GpuConversions,
+                         testing::Values("fp16", "fp16:scale_log2=10", "fp8:block=32", "fp8:format=e5m2,block=32",
+                                         "mx:format=e4m3", "mx:format=e5m2"),
+                         [](const auto& info) { return test_name(info.param); });
+
 class GpuGroupedScales : public NeedsGpu<testing::TestWithParam<GroupedScale>> {};
 
 TEST_P(GpuGroupedScales, AreTheHosts) {
