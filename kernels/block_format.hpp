@@ -5,6 +5,7 @@
 
 #include "kernels/bitpack.hpp"
 #include "kernels/float_bits.hpp"
+#include "kernels/rotation.hpp"
 
 /// Elements of at most 8 bits in blocks that share a scale, on both processors. A block format is a type with
 ///   Scale                   what is stored for a block: a float, or a byte where kBlock is not 0
@@ -13,12 +14,23 @@
 ///   Element                 kBits; encode(factor, x) and/or encode(factor, x, draw), which round to nearest and
 ///                           stochastically; decode(code). A factor of 0 belongs to a block of zeros or one that
 ///                           decodes to NaN.
-///   scaled(measure)         static; the Scaled<Scale> of a block whose largest magnitude is `measure`. A block that
-///                           holds a NaN has a NaN as its largest magnitude.
-///   decode_factor(scale)    static; what decoded elements are multiplied by
+///   scaled(measure)         the Scaled<Scale> of a block whose largest magnitude is `measure`. A block that holds a
+///   NaN
+///                           has a NaN as its largest magnitude.
+///   decode_factor(scale)    what decoded elements are multiplied by
 ///   l2                      optional bool: where it is true, `measure` is the block's L2 norm
 ///   kSignedMeasure          optional, true: `measure` is the element with the largest magnitude, with its sign; kBlock
 ///                           is then a power of two from 16 to 128, so that a GPU finds it in one window
+///   rotation                optional Rotation: blocks are made of elements whose whole groups were rotated, where it
+///   is
+///                           on. A block is whole groups, or a group whole blocks; both fit detail::kBlockTile.
+///   unit, scale_unit(most)  optional, for blocks of less than a window: a second scale, of the whole unit, which is
+///                           sent in front of the others, and the function that sets it and what else `scaled` needs
+///                           from the unit's largest magnitude, after the rotation. Receivers set `unit` alone. It is
+///                           NaN where that magnitude is not finite; all scales and codes are then zeros.
+///   kDrawsRotation          optional, true: the rotation of n elements is drawn from a seed, the draw of element n,
+///                           which is sent behind `unit`
+///   kLargestScale           optional: a payload with a larger scale of a block is refused by a CPU
 /// lib/codecs/block_codec.hpp makes a codec of a format, lib/codecs/gpu_block_codec.hpp its GPU version.
 namespace gradtool::format {
 
@@ -32,19 +44,22 @@ struct Scaled {
 /// The size of a block that is the whole unit, however many elements that has.
 inline constexpr std::size_t kWholeUnit = 0;
 
-/// The payload of n elements: the scales of all blocks, padded with zeros to 4 bytes, then the packed codes of all
-/// elements. Blocks are whole words of codes; only the last block may be short.
+/// The payload of n elements: the format's head where it has one, the scales of all blocks, padded with zeros to 4
+/// bytes, then the packed codes of all elements. Blocks are whole words of codes; only the last block may be short.
 struct BlockLayout {
   std::size_t n;
   std::size_t block;
   std::size_t scale_bytes;
   std::uint32_t bits;
+  std::uint32_t head_bytes = 0;
 
   [[nodiscard]] GT_HD constexpr std::size_t blocks() const {
     if (block == kWholeUnit) return n == 0 ? 0 : 1;
     return (n + block - 1) / block;
   }
-  [[nodiscard]] GT_HD constexpr std::size_t codes_offset() const { return (blocks() * scale_bytes + 3) / 4 * 4; }
+  [[nodiscard]] GT_HD constexpr std::size_t scales_offset() const { return n == 0 ? 0 : head_bytes; }
+  [[nodiscard]] GT_HD constexpr std::size_t scales_end() const { return scales_offset() + blocks() * scale_bytes; }
+  [[nodiscard]] GT_HD constexpr std::size_t codes_offset() const { return (scales_end() + 3) / 4 * 4; }
   [[nodiscard]] GT_HD constexpr std::size_t bytes() const { return codes_offset() + 4 * packed_words(n, bits); }
 };
 
@@ -56,6 +71,39 @@ template <class Element>
 concept RoundsStochastically = requires(float x, std::uint32_t draw) {
   Element::encode(x, x, draw);
 };
+
+template <class Format>
+concept Rotates = requires(const Format& format) {
+  format.rotation;
+};
+template <class Format>
+concept ScalesUnit = requires(Format& format) {
+  format.scale_unit(1.0f);
+};
+template <class Format>
+concept DrawsRotation = requires {
+  requires Format::kDrawsRotation;
+};
+
+/// The layout of n elements of a format.
+template <class Format>
+GT_HD constexpr BlockLayout block_layout(std::size_t n, std::size_t block) {
+  constexpr std::uint32_t kHead = (ScalesUnit<Format> ? 4 : 0) + (DrawsRotation<Format> ? 4 : 0);
+  return {n, block, sizeof(typename Format::Scale), Format::Element::kBits, kHead};
+}
+
+/// The format with the rotation whose seed is in the head of a payload.
+template <class Format>
+GT_HD Format with_seed(Format format, const std::uint32_t* head) {
+  if constexpr (DrawsRotation<Format>) format.rotation = format.rotation.of(head[1]);
+  return format;
+}
+/// The format that decodes the payload with this head.
+template <class Format>
+GT_HD Format with_head(Format format, const std::uint32_t* head) {
+  if constexpr (ScalesUnit<Format>) format.unit = float_of(head[0]);
+  return with_seed(format, head);
+}
 
 /// True where blocks are measured by their L2 norm instead of their largest magnitude.
 template <class Format>
@@ -111,10 +159,11 @@ struct FloatScaled {
   static constexpr std::size_t kBlock = 0;
 
   GT_HD static Scaled<Scale> scaled(float largest) {
-    if (!is_finite(largest)) return {quiet_nan(), 0.0f};
-    if (largest < kSmallestOfBlock) return {};
+    // Without branches, so that a loop over blocks becomes vector code.
+    const bool some = is_finite(largest) && largest >= kSmallestOfBlock;
     const float unit = (largest < kLargestOfBlock ? largest : kLargestOfBlock) / Element::kMax;
-    return {unit, 1.0f / unit};
+    const float inverse = 1.0f / unit;
+    return {some ? unit : is_finite(largest) ? 0.0f : quiet_nan(), some ? inverse : 0.0f};
   }
   GT_HD static float decode_factor(Scale scale) { return scale; }
 };

@@ -74,9 +74,11 @@ inline std::size_t thread_blocks_for(const format::BlockLayout& layout) {
   return blocks_for(BlockPiece::pieces(layout), kBlockWarps);
 }
 
-/// `like` for n elements. A block that is the whole unit becomes one of pieces, whatever n is.
-GT_HD constexpr format::BlockLayout with_elements(format::BlockLayout like, std::size_t n) {
-  like.n = n;
+/// `like` for n elements. A block that is the whole unit becomes one of pieces, whatever n is. What the format fixes is
+/// a constant, which costs a kernel no register.
+template <class Format>
+GT_HD constexpr format::BlockLayout with_elements(const format::BlockLayout& from, std::size_t n) {
+  format::BlockLayout like = format::block_layout<Format>(n, from.block);
   if (like.block == format::kWholeUnit) like.block = (n + kBlockPiece - 1) / kBlockPiece * kBlockPiece;
   return like;
 }
@@ -86,11 +88,30 @@ __device__ inline std::uint32_t log2_of(std::size_t power) {
   return bits_set(static_cast<std::uint32_t>(power) - 1u);
 }
 
-/// The value from which the scale of a block x[0 .. count) follows, the same in all lanes of the warp: its largest
-/// magnitude, or its L2 norm, summed in the order that format::kNormLanes states.
+/// The rotation of windows of a format.
+template <format::Way Direction, class Format>
+__device__ auto turn_of(const Format& block_format) {
+  if constexpr (format::Rotates<Format>)
+    return WindowTurn<Direction, decltype(block_format.rotation)>{block_format.rotation};
+  else
+    return NoTurn{};
+}
+
+/// A format that encodes a window with all of its blocks by a function of its own:
+///   Scale encode_window(four, largest, first, present, key, words)
+/// which has the contract of cuda::encode_window, gets the largest magnitude of the lane's block, and returns the
+/// scale.
 template <class Format>
-__device__ float block_measure(const Format& block_format, const float* x, std::size_t count, bool aligned) {
-  if (!format::uses_l2(block_format)) return format::float_of(largest_pattern(x, count, aligned));
+concept EncodesWindow = requires {
+  &Format::encode_window;
+};
+
+/// The value from which the scale of a block x[0 .. count), turned, follows, the same in all lanes of the warp: its
+/// largest magnitude, or its L2 norm, summed in the order that format::kNormLanes states.
+template <class Format, class Turn = NoTurn>
+__device__ float block_measure(const Format& block_format, const float* x, std::size_t count, bool aligned,
+                               const Turn& turn = {}) {
+  if (!format::uses_l2(block_format)) return format::float_of(largest_pattern(x, count, aligned, turn));
   static_assert(format::kNormLanes == kWarpSize);
   float squares = 0.0f;
   for (std::size_t i = lane_in_warp(); i < count; i += kWarpSize) squares += x[i] * x[i];
@@ -112,9 +133,9 @@ __device__ std::uint32_t measure_of_four(const Four<float>& four) {
 /// 32 blocks. Lane b finds the scale of block b, because a division takes as long for one lane as for 32. The first
 /// element has index `first` in the gradient.
 template <class Format, bool Stochastic>
-__device__ void encode_blocks_ahead(const HeldWindows<kAhead>& held, std::uint32_t shift, std::size_t first,
-                                    const format::DrawKey& key, typename Format::Scale* scales, std::uint32_t* room,
-                                    std::uint32_t* words) {
+__device__ void encode_blocks_ahead(const Format& block_format, const HeldWindows<kAhead>& held, std::uint32_t shift,
+                                    std::size_t first, const format::DrawKey& key, typename Format::Scale* scales,
+                                    std::uint32_t* room, std::uint32_t* words) {
   using Element = typename Format::Element;
   const std::uint32_t lane = lane_in_warp();
   const std::uint32_t lanes = 1u << (shift - 2);  // that hold a block
@@ -126,7 +147,7 @@ __device__ void encode_blocks_ahead(const HeldWindows<kAhead>& held, std::uint32
     const std::uint32_t of_block = __shfl_sync(kAllLanes, among, (lane & (in_window - 1)) * lanes);
     if (lane >= w * in_window) largest = of_block;
   }
-  const auto scaled = Format::scaled(format::measure_of<Format>(largest));
+  const auto scaled = block_format.scaled(format::measure_of<Format>(largest));
   if (lane < kAhead * in_window) scales[(first >> shift) + lane] = scaled.stored;
 #pragma unroll
   for (std::uint32_t w = 0; w < kAhead; ++w) {
@@ -138,30 +159,37 @@ __device__ void encode_blocks_ahead(const HeldWindows<kAhead>& held, std::uint32
 
 /// Scales and codes of a piece whose blocks lie in windows. `x` and `scales` are the whole gradient's, `words` the
 /// piece's.
-template <class Format, bool Stochastic>
-__device__ void encode_in_windows(const format::BlockLayout& layout, const BlockPiece& piece, const float* x,
-                                  bool aligned, const format::DrawKey& key, typename Format::Scale* scales,
-                                  std::uint32_t* room, std::uint32_t* words) {
+template <class Format, bool Stochastic, class Turn>
+__device__ void encode_in_windows(const Format& block_format, const Turn& turn, const format::BlockLayout& layout,
+                                  const BlockPiece& piece, const float* x, bool aligned, const format::DrawKey& key,
+                                  typename Format::Scale* scales, std::uint32_t* room, std::uint32_t* words) {
   using Element = typename Format::Element;
   const std::uint32_t lane = lane_in_warp();
   const std::uint32_t shift = log2_of(Format::kBlock != 0 ? Format::kBlock : layout.block);
   const std::uint32_t lanes = 1u << (shift - 2);
   std::size_t window = 0;
-  for (; aligned && shift >= 4 && window + kAheadElements <= piece.count; window += kAheadElements) {
+  constexpr bool kAheadToo = !EncodesWindow<Format>;
+  for (; kAheadToo && aligned && shift >= 4 && window + kAheadElements <= piece.count; window += kAheadElements) {
     const std::size_t first = piece.first + window;
-    encode_blocks_ahead<Format, Stochastic>(load_windows<kAhead>(x + first), shift, first, key, scales, room,
-                                            words + window / format::kPackGroup * Element::kBits);
+    encode_blocks_ahead<Format, Stochastic>(block_format, load_windows<kAhead>(x + first, turn), shift, first, key,
+                                            scales, room, words + window / format::kPackGroup * Element::kBits);
   }
   for (; window < piece.count; window += kWindow) {
     const std::size_t first = piece.first + window;
     const std::size_t left = piece.count - window;
     const auto present = static_cast<std::uint32_t>(left < kWindow ? left : kWindow);
-    const Four<float> four = four_at(x + first, 4 * lane, present, aligned);
-    const auto scaled =
-        Format::scaled(format::measure_of<Format>(warp_max_among(lanes, measure_of_four<Format>(four))));
-    if (lane % lanes == 0 && 4 * lane < present) scales[(first >> shift) + lane / lanes] = scaled.stored;
-    encode_window<Element, Stochastic>(four, scaled.factor, first, present, key, room,
-                                       words + window / format::kPackGroup * Element::kBits);
+    const Four<float> four = turn(four_at(x + first, 4 * lane, present, aligned), present);
+    const float measure = format::measure_of<Format>(warp_max_among(lanes, measure_of_four<Format>(four)));
+    std::uint32_t* codes = words + window / format::kPackGroup * Element::kBits;
+    typename Format::Scale stored;
+    if constexpr (EncodesWindow<Format>) {
+      stored = block_format.encode_window(four, measure, first, present, key, codes);
+    } else {
+      const auto scaled = block_format.scaled(measure);
+      stored = scaled.stored;
+      encode_window<Element, Stochastic>(four, scaled.factor, first, present, key, room, codes);
+    }
+    if (lane % lanes == 0 && 4 * lane < present) scales[(first >> shift) + lane / lanes] = stored;
   }
 }
 
@@ -172,28 +200,42 @@ template <class Format, bool Stochastic, std::uint32_t Windows = kAhead>
 struct EncodeBlocks {
   using Element = typename Format::Element;
   using Scale = typename Format::Scale;
-  static constexpr unsigned kResident = Stochastic || Windows == kMostHeld ? 2 : 3;
+  /// Rotations in kernels with a path for blocks of any size take more registers than three thread blocks have.
+  static constexpr bool kTurnsAny = format::Rotates<Format> && Format::kBlock == 0;
+  static constexpr unsigned kResident = Stochastic || Windows == kMostHeld || kTurnsAny ? 2 : 3;
 
   Format block_format;
   format::BlockLayout like;
   format::DrawKey key;
   bool measured;
 
-  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements(like, n)); }
+  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements<Format>(like, n)); }
   __device__ void run(const Unit& unit, std::uint32_t index, const Place& place) const {
     constexpr bool kNeedsRoom = 8 % Element::kBits != 0;
     __shared__ std::uint32_t rooms[kNeedsRoom ? kBlockWarps : 1][kWarpSize];
     std::uint32_t* room = rooms[kNeedsRoom ? threadIdx.x / kWarpSize : 0];
     const std::uint32_t lane = lane_in_warp();
-    const format::BlockLayout layout = with_elements(like, unit.n);
+    const format::BlockLayout layout = with_elements<Format>(like, unit.n);
     const auto* gradient = static_cast<const float*>(unit.from);
     auto* payload = static_cast<std::byte*>(unit.to);
-    auto* scales = reinterpret_cast<Scale*>(payload);
+    auto* scales = reinterpret_cast<Scale*>(payload + layout.scales_offset());
     auto* words = reinterpret_cast<std::uint32_t*>(payload + layout.codes_offset());
+    const auto* head = reinterpret_cast<const std::uint32_t*>(payload);
+    Format own = format::with_seed(block_format, head);
+    if constexpr (format::ScalesUnit<Format>) {
+      own.scale_unit(format::float_of(head[0]));
+      if (!format::is_finite(own.unit)) {
+        const std::size_t end = (layout.bytes() - layout.scales_offset()) / 4;
+        auto* zeros = reinterpret_cast<std::uint32_t*>(scales);
+        for (std::size_t i = place.thread(); i < end; i += place.threads()) zeros[i] = 0;
+        return;
+      }
+    }
+    const auto turn = turn_of<format::Way::forward>(own);
     format::DrawKey own_key = key;
     own_key.tensor += index;
     const bool aligned = aligned_to(gradient, 16);
-    const bool l2 = format::uses_l2(block_format);
+    const bool l2 = format::uses_l2(own);
     // The kernel's registers are those of its longest path, so the kernel for the longest held blocks has no other.
     const bool in_windows = Windows == kAhead && !l2 && (Format::kBlock != 0 || lies_in_window(layout.block));
     const std::size_t pieces = BlockPiece::pieces(layout);
@@ -202,10 +244,11 @@ struct EncodeBlocks {
       const float* x = gradient + piece.first;
       std::uint32_t* codes = words + piece.first_word;
       if (in_windows) {
-        encode_in_windows<Format, Stochastic>(layout, piece, gradient, aligned, own_key, scales, room, codes);
+        encode_in_windows<Format, Stochastic>(own, turn, layout, piece, gradient, aligned, own_key, scales, room,
+                                              codes);
       } else if (aligned && !l2 && layout.block == Windows * kWindow && piece.count == layout.block) {
-        const auto held = load_windows<Windows>(x);
-        const auto scaled = Format::scaled(format::float_of(largest_pattern(held)));
+        const auto held = load_windows<Windows>(x, turn);
+        const auto scaled = own.scaled(format::float_of(largest_pattern(held)));
         if (lane == 0) scales[piece.block] = scaled.stored;
         encode_held<Element, Stochastic>(held, piece.first, scaled.factor, own_key, room, codes);
       } else {
@@ -214,44 +257,55 @@ struct EncodeBlocks {
           const std::size_t left = piece.count - offset;
           const std::size_t count = left < layout.block ? left : layout.block;
           const std::size_t block = piece.block + offset / layout.block;
-          const float measure = measured ? format::float_of(reinterpret_cast<const std::uint32_t*>(payload)[block])
-                                         : block_measure(block_format, x + offset, count, aligned);
-          const auto scaled = Format::scaled(measure);
+          const float measure =
+              measured ? format::float_of(head[block]) : block_measure(own, x + offset, count, aligned, turn);
+          const auto scaled = own.scaled(measure);
           if (lane == 0 && !measured) scales[block] = scaled.stored;
           encode_elements<Element, Stochastic>(x + offset, piece.first + offset, count, aligned, scaled.factor, own_key,
-                                               room, codes + offset / format::kPackGroup * Element::kBits);
+                                               room, codes + offset / format::kPackGroup * Element::kBits, turn);
         }
       }
     }
-    const std::size_t padding = layout.blocks() * sizeof(Scale) + lane;
+    const std::size_t padding = layout.scales_end() + lane;
     if (place.warp() == 0 && padding < layout.codes_offset()) payload[padding] = std::byte{0};
   }
 };
 
-/// The place of each block's scale := the pattern of its measure, for blocks of several pieces. Places of largest
+/// The place of each block's scale := the pattern of its measure, for blocks of several pieces, and for a whole unit
+/// whose scale is the first word of the payload; the seed of its rotation is written behind that. Places of largest
 /// magnitudes were cleared before: pieces raise them, in any order.
 template <class Format>
 struct MeasureBlocks {
   Format block_format;
   format::BlockLayout like;
+  format::DrawKey key;
 
-  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements(like, n)); }
-  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
-    const format::BlockLayout layout = with_elements(like, unit.n);
+  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements<Format>(like, n)); }
+  __device__ void run(const Unit& unit, std::uint32_t index, const Place& place) const {
+    const format::BlockLayout layout = with_elements<Format>(like, unit.n);
     const auto* gradient = static_cast<const float*>(unit.from);
     auto* measures = static_cast<std::uint32_t*>(unit.to);
     const bool aligned = aligned_to(gradient, 16);
-    const bool l2 = format::uses_l2(block_format);  // The order of the norm's sum wants one warp for a whole block.
+    Format own = block_format;
+    if constexpr (format::DrawsRotation<Format>) {
+      format::DrawKey own_key = key;
+      own_key.tensor += index;
+      const std::uint32_t head[2] = {0, format::draw_of(own_key, unit.n)};
+      own = format::with_seed(own, head);
+      if (place.thread() == 0) measures[1] = head[1];
+    }
+    const auto turn = turn_of<format::Way::forward>(own);
+    const bool l2 = format::uses_l2(own);  // The order of the norm's sum wants one warp for a whole block.
     const std::size_t items = l2 ? layout.blocks() : BlockPiece::pieces(layout);
     for (std::size_t i = place.warp(); i < items; i += place.warps()) {
       if (l2) {
         const std::size_t first = i * layout.block;
         const std::size_t count = layout.n - first < layout.block ? layout.n - first : layout.block;
-        const float norm = block_measure(block_format, gradient + first, count, aligned);
+        const float norm = block_measure(own, gradient + first, count, aligned);
         if (lane_in_warp() == 0) measures[i] = format::bits_of(norm);
       } else {
         const BlockPiece piece{layout, i};
-        const std::uint32_t largest = largest_pattern(gradient + piece.first, piece.count, aligned);
+        const std::uint32_t largest = largest_pattern(gradient + piece.first, piece.count, aligned, turn);
         if (lane_in_warp() == 0) atomicMax(measures + piece.block, largest);
       }
     }
@@ -261,66 +315,89 @@ struct MeasureBlocks {
 /// Turns the values that MeasureBlocks stored into scales.
 template <class Format>
 struct StoreScales {
+  Format block_format;
   format::BlockLayout like;
 
-  std::size_t blocks(std::size_t n) const { return blocks_for(with_elements(like, n).blocks(), kThreads); }
+  std::size_t blocks(std::size_t n) const { return blocks_for(with_elements<Format>(like, n).blocks(), kThreads); }
   __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
     auto* scales = static_cast<std::uint32_t*>(unit.to);
-    for (std::size_t b = place.thread(); b < with_elements(like, unit.n).blocks(); b += place.threads())
-      scales[b] = format::bits_of(Format::scaled(format::float_of(scales[b])).stored);
+    for (std::size_t b = place.thread(); b < with_elements<Format>(like, unit.n).blocks(); b += place.threads()) {
+      if constexpr (format::ScalesUnit<Format>) {
+        Format own = block_format;
+        own.scale_unit(format::float_of(scales[b]));
+        scales[b] = format::bits_of(own.unit);
+      } else {
+        scales[b] = format::bits_of(block_format.scaled(format::float_of(scales[b])).stored);
+      }
+    }
   }
 };
 
-/// out += weight * decoded, for a piece; `words` are the piece's, `scales` and `out` the whole gradient's.
+/// Decodes pieces of a payload.
 template <class Format>
-__device__ void decode_piece(const format::BlockLayout& layout, const BlockPiece& piece, const std::uint32_t* words,
-                             const typename Format::Scale* scales, float weight, float* out, bool aligned) {
+struct BlockDecoder {
+  using Scale = typename Format::Scale;
   using Element = typename Format::Element;
-  if (Format::kBlock != 0 || lies_in_window(layout.block)) {
-    const std::uint32_t shift = log2_of(Format::kBlock != 0 ? Format::kBlock : layout.block);
-    const auto unit_of = [&](std::size_t at) { return Format::decode_factor(scales[(piece.first + at) >> shift]); };
-    decode_elements<Element>(words, piece.count, unit_of, weight, out + piece.first, aligned);
-  } else {
-    const float unit = Format::decode_factor(scales[piece.block]);
-    const auto unit_of = [unit](std::size_t) { return unit; };
-    decode_elements<Element>(words, piece.count, unit_of, weight, out + piece.first, aligned);
+
+  Format own;
+  decltype(turn_of<format::Way::inverse>(std::declval<const Format&>())) turn;
+  const Scale* scales;
+  const std::uint32_t* words;
+
+  __device__ BlockDecoder(const Format& block_format, const format::BlockLayout& layout, const std::byte* payload)
+      : own{format::with_head(block_format, reinterpret_cast<const std::uint32_t*>(payload))},
+        turn{turn_of<format::Way::inverse>(own)},
+        scales{reinterpret_cast<const Scale*>(payload + layout.scales_offset())},
+        words{reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset())} {}
+
+  /// out += weight * decoded, for a piece; `out` is the whole gradient's.
+  __device__ void add(const format::BlockLayout& layout, const BlockPiece& piece, float weight, float* out,
+                      bool aligned) const {
+    const auto decode = [&](const auto& unit_of) {
+      decode_elements<Element>(words + piece.first_word, piece.count, unit_of, weight, out + piece.first, aligned,
+                               turn);
+    };
+    if (Format::kBlock != 0 || lies_in_window(layout.block)) {
+      const std::uint32_t shift = log2_of(Format::kBlock != 0 ? Format::kBlock : layout.block);
+      decode([&](std::size_t at) { return own.decode_factor(scales[(piece.first + at) >> shift]); });
+    } else {
+      const float unit = own.decode_factor(scales[piece.block]);
+      decode([unit](std::size_t) { return unit; });
+    }
   }
-}
+};
 
 template <class Format>
 struct DecodeBlocks {
+  static constexpr unsigned kResident = format::Rotates<Format> ? 3 : 1;
+
+  Format block_format;
   format::BlockLayout like;
   float weight;
 
-  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements(like, n)); }
+  std::size_t blocks(std::size_t n) const { return thread_blocks_for(with_elements<Format>(like, n)); }
   __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
-    const format::BlockLayout layout = with_elements(like, unit.n);
-    const auto* payload = static_cast<const std::byte*>(unit.from);
+    const format::BlockLayout layout = with_elements<Format>(like, unit.n);
     auto* out = static_cast<float*>(unit.to);
-    const auto* scales = reinterpret_cast<const typename Format::Scale*>(payload);
-    const auto* words = reinterpret_cast<const std::uint32_t*>(payload + layout.codes_offset());
+    const BlockDecoder decoder{block_format, layout, static_cast<const std::byte*>(unit.from)};
     const std::size_t pieces = BlockPiece::pieces(layout);
-    for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
-      const BlockPiece piece{layout, p};
-      decode_piece<Format>(layout, piece, words + piece.first_word, scales, weight, out, aligned_to(out, 16));
-    }
+    for (std::size_t p = place.warp(); p < pieces; p += place.warps())
+      decoder.add(layout, BlockPiece{layout, p}, weight, out, aligned_to(out, 16));
   }
 };
 
 /// An element of `out` is its lane's for every payload, so no barrier stands between payloads.
 template <class Format>
-__global__ void decode_blocks_kernel(format::BlockLayout layout, const __grid_constant__ Payloads payloads,
-                                     float weight, float* out, bool aligned) {
+__global__ void decode_blocks_kernel(Format block_format, format::BlockLayout layout,
+                                     const __grid_constant__ Payloads payloads, float weight, float* out,
+                                     bool aligned) {
   const std::size_t pieces = BlockPiece::pieces(layout);
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
     BlockPiece part{layout, p};
     for (std::size_t left = part.count; left > 0; left -= part.count) {
       part.count = left < kAddedAtOnce ? left : kAddedAtOnce;
-      for (unsigned i = 0; i < payloads.count; ++i) {
-        const auto* scales = reinterpret_cast<const typename Format::Scale*>(payloads.at[i]);
-        const auto* words = reinterpret_cast<const std::uint32_t*>(payloads.at[i] + layout.codes_offset());
-        decode_piece<Format>(layout, part, words + part.first_word, scales, weight, out, aligned);
-      }
+      for (unsigned i = 0; i < payloads.count; ++i)
+        BlockDecoder{block_format, layout, payloads.at[i]}.add(layout, part, weight, out, aligned);
       part.first += part.count;
       part.first_word += part.count * Format::Element::kBits / 32;
     }
@@ -335,15 +412,22 @@ void encode_blocks(Queue<Space::cuda> queue, const Format& block_format, const f
                    std::span<const Unit> units, bool stochastic, const format::DrawKey& key) {
   using Element = typename Format::Element;
   bool measured = false;
-  if constexpr (Format::kBlock == 0) {
+  format::BlockLayout measured_like = like;
+  if constexpr (format::ScalesUnit<Format>) {
+    measured_like.block = format::kWholeUnit;
+    for (const Unit& unit : units) {
+      if (unit.n > 0) fill(queue, {static_cast<std::byte*>(unit.to), sizeof(std::uint32_t)}, 0);
+    }
+    launch_units(queue, "measure units", MeasureBlocks<Format>{block_format, measured_like, key}, units);
+  } else if constexpr (Format::kBlock == 0) {
     static_assert(sizeof(typename Format::Scale) == sizeof(std::uint32_t), "a measure takes the place of a scale");
     measured = like.block > kBlockPiece || like.block == format::kWholeUnit;
     if (measured) {
       for (const Unit& unit : units) {
-        const std::size_t bytes = sizeof(std::uint32_t) * with_elements(like, unit.n).blocks();
+        const std::size_t bytes = sizeof(std::uint32_t) * with_elements<Format>(like, unit.n).blocks();
         if (!format::uses_l2(block_format)) fill(queue, {static_cast<std::byte*>(unit.to), bytes}, 0);
       }
-      launch_units(queue, "measure blocks", MeasureBlocks<Format>{block_format, like}, units);
+      launch_units(queue, "measure blocks", MeasureBlocks<Format>{block_format, like, key}, units);
     }
   }
   if constexpr (format::RoundsStochastically<Element>) {
@@ -359,27 +443,28 @@ void encode_blocks(Queue<Space::cuda> queue, const Format& block_format, const f
     else if (nearest)
       launch_units(queue, "encode blocks", EncodeBlocks<Format, false>{block_format, like, key, measured}, units);
   }
-  if constexpr (Format::kBlock == 0) {
-    if (measured) launch_units(queue, "scales of blocks", StoreScales<Format>{like}, units);
+  if constexpr (Format::kBlock == 0 || format::ScalesUnit<Format>) {
+    if (measured || format::ScalesUnit<Format>)
+      launch_units(queue, "scales of blocks", StoreScales<Format>{block_format, measured_like}, units);
   }
 }
 
 /// to[i] += weight * decoded. Reads exactly the payloads' bytes, whatever they are.
 template <class Format>
-void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& like, std::span<const Unit> units,
-                       float weight) {
-  launch_units(queue, "decode blocks", DecodeBlocks<Format>{like, weight}, units);
+void decode_add_blocks(Queue<Space::cuda> queue, const Format& block_format, const format::BlockLayout& like,
+                       std::span<const Unit> units, float weight) {
+  launch_units(queue, "decode blocks", DecodeBlocks<Format>{block_format, like, weight}, units);
 }
 
 /// out[i] += weight * decoded for every payload in turn, in one pass over `out`. Reads exactly like.bytes() bytes of
 /// each payload, whatever they are.
 template <class Format>
-void decode_add_blocks(Queue<Space::cuda> queue, const format::BlockLayout& like, const Payloads& payloads,
-                       float weight, float* out) {
+void decode_add_blocks(Queue<Space::cuda> queue, const Format& block_format, const format::BlockLayout& like,
+                       const Payloads& payloads, float weight, float* out) {
   if (like.n == 0) return;
-  const format::BlockLayout layout = with_elements(like, like.n);
-  launch(queue, "decode blocks", decode_blocks_kernel<Format>, static_cast<unsigned>(thread_blocks_for(layout)), layout,
-         payloads, weight, out, aligned_to(out, 16));
+  const format::BlockLayout layout = with_elements<Format>(like, like.n);
+  launch(queue, "decode blocks", decode_blocks_kernel<Format>, static_cast<unsigned>(thread_blocks_for(layout)),
+         block_format, layout, payloads, weight, out, aligned_to(out, 16));
 }
 
 }  // namespace gradtool::cuda

@@ -8,6 +8,7 @@
 #include "kernels/cuda/warp.hpp"
 #include "kernels/draws.hpp"
 #include "kernels/float_bits.hpp"
+#include "kernels/rotation.hpp"
 
 /// Elements and their packed codes by one warp, in windows of 128 elements. Every lane has four neighbours of a window,
 /// because one memory access moves four floats and one Philox counter makes four draws. For .cu files; whole warps call
@@ -41,19 +42,74 @@ __device__ inline void add_four(const Four<float>& value, std::size_t at, std::s
   }
 }
 
+/// Rotates the groups of a window that are whole among its `present` elements; the others stay as they are. The window
+/// begins a group.
+template <format::Way Direction, class Rotation>
+class WindowTurn {
+ public:
+  __device__ explicit WindowTurn(const Rotation& rotation)
+      : signs_{format::draw_at(rotation.signs, first() / 32) >> first() % 32}, on_{rotation.on} {}
+
+  __device__ bool on() const { return on_; }
+  __device__ Four<float> operator()(const Four<float>& x, std::uint32_t present) const {
+    if (!on_) return x;
+    Four<float> y;
+    for (std::uint32_t i = 0; i < 4; ++i)
+      y.value[i] = x.value[i] * Rotation::template factor<Direction, true>((signs_ >> i & 1u) != 0);
+    for (std::uint32_t apart = 1; apart < 4; apart *= 2) {
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        if ((i & apart) != 0) continue;
+        const float sum = y.value[i] + y.value[i + apart];
+        y.value[i + apart] = y.value[i] - y.value[i + apart];
+        y.value[i] = sum;
+      }
+    }
+    const std::uint32_t lane = lane_in_warp();
+#pragma unroll
+    for (std::uint32_t lanes = 1; lanes < kSize / 4; lanes *= 2) {
+      for (float& own : y.value) {
+        const float other = __shfl_xor_sync(kAllLanes, own, static_cast<int>(lanes));
+        own = (lane & lanes) != 0 ? other - own : own + other;
+      }
+    }
+    for (std::uint32_t i = 0; i < 4; ++i)
+      y.value[i] = y.value[i] * Rotation::template factor<Direction, false>((signs_ >> i & 1u) != 0);
+    return (4 * lane / kSize + 1) * kSize <= present ? y : x;
+  }
+
+ private:
+  static constexpr std::uint32_t kSize = Rotation::kSize;
+  static_assert(kWindow % kSize == 0);
+  /// The place of the lane's elements in their group.
+  __device__ static std::uint32_t first() {
+    return 4 * lane_in_warp() % kSize;
+  }
+
+  std::uint32_t signs_;  ///< of the lane's elements, from bit 0 on
+  bool on_;
+};
+
+/// Has the place of WindowTurn where nothing is rotated.
+struct NoTurn {
+  __device__ static constexpr bool on() { return false; }
+  const __device__ Four<float>& operator()(const Four<float>& x, std::uint32_t /*present*/) const { return x; }
+};
+
 /// A lane's elements of several whole windows, one window behind the other, in registers.
 template <std::uint32_t Windows>
 struct HeldWindows {
   Four<float> window[Windows];
 };
 
-/// The first windows of x, which is 16-byte aligned.
-template <std::uint32_t Windows>
-__device__ HeldWindows<Windows> load_windows(const float* x) {
+/// The first windows of x, which is 16-byte aligned, turned.
+template <std::uint32_t Windows, class Turn = NoTurn>
+__device__ HeldWindows<Windows> load_windows(const float* x, const Turn& turn = {}) {
   HeldWindows<Windows> held;
 #pragma unroll
   for (std::uint32_t w = 0; w < Windows; ++w)
     held.window[w] = *reinterpret_cast<const Four<float>*>(x + w * kWindow + 4 * lane_in_warp());
+#pragma unroll
+  for (Four<float>& window : held.window) window = turn(window, kWindow);
   return held;
 }
 
@@ -91,35 +147,37 @@ __device__ inline std::uint32_t largest_of_four(const Four<float>& four) {
   return largest;
 }
 
-/// The largest magnitude of x[0 .. count) as a bit pattern, the same in all lanes.
-__device__ inline std::uint32_t largest_pattern(const float* x, std::size_t count, bool aligned) {
-  const std::size_t own = 4 * std::size_t{lane_in_warp()};
-  std::uint32_t largest = 0;
-  std::size_t at = own;
-  for (; aligned && at - own + kAheadElements <= count; at += kAheadElements) {
-    Four<float> ahead[kAhead];
-#pragma unroll
-    for (std::uint32_t w = 0; w < kAhead; ++w) ahead[w] = *reinterpret_cast<const Four<float>*>(x + at + w * kWindow);
-#pragma unroll
-    for (std::uint32_t w = 0; w < kAhead; ++w) {
-      const std::uint32_t of_four = largest_of_four(ahead[w]);
-      largest = of_four > largest ? of_four : largest;
-    }
-  }
-  for (; at < count; at += kWindow) {
-    const std::uint32_t of_four = largest_of_four(four_at(x, at, count, aligned));
-    largest = of_four > largest ? of_four : largest;
-  }
-  return __reduce_max_sync(kAllLanes, largest);
-}
-
-/// The largest pattern in windows that are held in registers.
+/// The largest pattern in windows that are held in registers, in all lanes.
 template <std::uint32_t Windows>
 __device__ std::uint32_t largest_pattern(const HeldWindows<Windows>& held) {
   std::uint32_t largest = 0;
 #pragma unroll
   for (std::uint32_t w = 0; w < Windows; ++w) {
     const std::uint32_t of_four = largest_of_four(held.window[w]);
+    largest = of_four > largest ? of_four : largest;
+  }
+  return __reduce_max_sync(kAllLanes, largest);
+}
+
+/// The largest magnitude of x[0 .. count), turned, as a bit pattern, the same in all lanes.
+template <class Turn = NoTurn>
+__device__ std::uint32_t largest_pattern(const float* x, std::size_t count, bool aligned, const Turn& turn = {}) {
+  const std::size_t own = 4 * std::size_t{lane_in_warp()};
+  std::uint32_t largest = 0;
+  std::size_t at = own;
+  for (; aligned && at - own + kAheadElements <= count; at += kAheadElements) {
+    const auto ahead = load_windows<kAhead>(x + (at - own), turn);
+#pragma unroll
+    for (const Four<float>& four : ahead.window) {
+      const std::uint32_t of_four = largest_of_four(four);
+      largest = of_four > largest ? of_four : largest;
+    }
+  }
+  // All lanes turn together, those without elements too.
+  for (; at - (std::is_same_v<Turn, NoTurn> ? 0 : own) < count; at += kWindow) {
+    const std::size_t left = count - (at - own);
+    const auto present = static_cast<std::uint32_t>(left < kWindow ? left : kWindow);
+    const std::uint32_t of_four = largest_of_four(turn(four_at(x, at, count, aligned), present));
     largest = of_four > largest ? of_four : largest;
   }
   return __reduce_max_sync(kAllLanes, largest);
@@ -210,36 +268,48 @@ __device__ void encode_held(const HeldWindows<Windows>& held, std::size_t first,
   }
 }
 
-/// Encodes x[0 .. count), all with one factor, into `words`. Element 0 has index `first` in the gradient, a multiple of
-/// 32.
-template <class Element, bool Stochastic>
+/// Encodes x[0 .. count), turned, all with one factor, into `words`. Element 0 has index `first` in the gradient, a
+/// multiple of 32.
+template <class Element, bool Stochastic, class Turn = NoTurn>
 __device__ void encode_elements(const float* x, std::size_t first, std::size_t count, bool aligned, float factor,
-                                const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
+                                const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words,
+                                const Turn& turn = {}) {
   std::size_t window = 0;
   for (; aligned && window + kAheadElements <= count; window += kAheadElements) {
-    encode_held<Element, Stochastic>(load_windows<kAhead>(x + window), first + window, factor, key, room,
+    encode_held<Element, Stochastic>(load_windows<kAhead>(x + window, turn), first + window, factor, key, room,
                                      words + window / format::kPackGroup * Element::kBits);
   }
   for (; window < count; window += kWindow) {
     const auto present = static_cast<std::uint32_t>(count - window < kWindow ? count - window : kWindow);
-    const Four<float> four = four_at(x + window, 4 * lane_in_warp(), present, aligned);
+    const Four<float> four = turn(four_at(x + window, 4 * lane_in_warp(), present, aligned), present);
     encode_window<Element, Stochastic>(four, factor, first + window, present, key, room,
                                        words + window / format::kPackGroup * Element::kBits);
   }
 }
 
-/// out[0 .. count) += weight * (decoded * unit_of(element)). `words` starts at a group of codes; the four elements of a
-/// lane share a unit; `aligned` says that out is 16-byte aligned.
-template <class Element, class UnitOf>
+/// out[0 .. count) += weight * (decoded * unit_of(element)), turned. `words` starts at a group of codes; the four
+/// elements of a lane share a unit; `aligned` says that out is 16-byte aligned.
+template <class Element, class UnitOf, class Turn = NoTurn>
 __device__ void decode_elements(const std::uint32_t* words, std::size_t count, const UnitOf& unit_of, float weight,
-                                float* out, bool aligned) {
-  add_values(count, out, aligned, [&](std::size_t at) {
+                                float* out, bool aligned, const Turn& turn = {}) {
+  const auto value_of = [&](std::size_t at, float factor) {
     const Four<std::uint32_t> code = load_codes<Element::kBits>(words, at, count);
     const float unit = unit_of(at);
     Four<float> value;
-    for (std::uint32_t i = 0; i < 4; ++i) value.value[i] = weight * (Element::decode(code.value[i]) * unit);
+    for (std::uint32_t i = 0; i < 4; ++i) value.value[i] = factor * (Element::decode(code.value[i]) * unit);
     return value;
-  });
+  };
+  if constexpr (!std::is_same_v<Turn, NoTurn>) {
+    for (std::size_t window = 0; turn.on() && window < count; window += kWindow) {  // by all lanes, which turn together
+      const std::size_t at = window + 4 * lane_in_warp();
+      const auto present = static_cast<std::uint32_t>(count - window < kWindow ? count - window : kWindow);
+      Four<float> four = turn(at < count ? value_of(at, 1.0f) : Four<float>{}, present);
+      for (float& value : four.value) value = weight * value;
+      add_four(four, at, count, out, aligned);
+    }
+    if (turn.on()) return;
+  }
+  add_values(count, out, aligned, [&](std::size_t at) { return value_of(at, weight); });
 }
 
 }  // namespace gradtool::cuda

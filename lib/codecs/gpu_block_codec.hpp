@@ -21,14 +21,12 @@ class GpuBlockCodec final : public BatchedGpuCodec {
     cuda::encode_blocks(queue, format_, layout(0), units, stochastic_, context.key);
   }
   void decode_units(Queue<Space::cuda> queue, std::span<const cuda::Unit> units, float weight) const override {
-    cuda::decode_add_blocks<Format>(queue, layout(0), units, weight);
+    cuda::decode_add_blocks(queue, format_, layout(0), units, weight);
   }
   void decode_all(Queue<Space::cuda> queue, const cuda::Payloads& batch, float weight, Floats out) const override {
-    cuda::decode_add_blocks<Format>(queue, layout(out.size()), batch, weight, out.data());
+    cuda::decode_add_blocks(queue, format_, layout(out.size()), batch, weight, out.data());
   }
-  [[nodiscard]] format::BlockLayout layout(std::size_t n) const {
-    return {n, block_, sizeof(typename Format::Scale), Format::Element::kBits};
-  }
+  [[nodiscard]] format::BlockLayout layout(std::size_t n) const { return format::block_layout<Format>(n, block_); }
 
   Format format_;
   std::size_t block_;
@@ -39,8 +37,8 @@ class GpuBlockCodec final : public BatchedGpuCodec {
 /// "rounding".
 template <class Format>
 [[nodiscard]] std::unique_ptr<Codec<Space::cuda>> make_gpu_block_codec(std::string_view name, const Params& params,
-                                                                       std::size_t block) {
-  return std::make_unique<GpuBlockCodec<Format>>(name, find_codec(name).make_host(params, {}), Format{}, block,
+                                                                       std::size_t block, Format format = {}) {
+  return std::make_unique<GpuBlockCodec<Format>>(name, find_codec(name).make_host(params, {}), format, block,
                                                  params.is("rounding", "stochastic"));
 }
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "lib/codecs/block_codec.hpp"
 #include "lib/core/error.hpp"
-#include "lib/methods/nvfp4/format.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
 
@@ -49,9 +49,10 @@ TEST(Nvfp4, WritesTheBytesOfTheFormat) {
 }
 
 TEST(Nvfp4, TakesFourAndAHalfBits) {
-  EXPECT_EQ(format::Nvfp4Layout{1 << 20}.bytes(), 4U + (1U << 20) / 2 + (1U << 20) / 16);
-  EXPECT_EQ(format::Nvfp4Layout{0}.bytes(), 0U);
-  EXPECT_EQ(format::Nvfp4Layout{1}.bytes(), 4U + 4U + 4U);
+  const auto bytes = [](std::size_t n) { return CodecRun("nvfp4", n).footprint().payload_bytes; };
+  EXPECT_EQ(bytes(1 << 20), 4U + (1U << 20) / 2 + (1U << 20) / 16);
+  EXPECT_EQ(bytes(0), 0U);
+  EXPECT_EQ(bytes(1), 4U + 4U + 4U);
 }
 
 /// A block far below the unit's largest keeps its own scale, down to 2^-9 of the scales' unit; below half of that it
@@ -189,12 +190,12 @@ void expect_hadamard(const Rotation& rotation) {
   for (std::size_t column = 0; column < kSize; ++column) {
     float x[kSize]{};
     x[column] = all;
-    rotation.forward(x);
+    detail::rotate(detail::RotationFactors<format::Way::forward, Rotation>{rotation}, x, kSize);
     signs[column] = x[0];  // the first row of a Hadamard matrix is ones
     ASSERT_NEAR(std::abs(x[0]), 1.0F, 1e-6);
     for (std::size_t row = 0; row < kSize; ++row)
       ASSERT_EQ(x[row], signs[column] * (__builtin_popcountll(row & column) % 2 == 0 ? 1.0F : -1.0F));
-    rotation.inverse(x);
+    detail::rotate(detail::RotationFactors<format::Way::inverse, Rotation>{rotation}, x, kSize);
     for (std::size_t i = 0; i < kSize; ++i) ASSERT_NEAR(x[i], i == column ? all : 0.0F, 1e-5);
   }
   EXPECT_GT(*std::max_element(signs.begin(), signs.end()), 0.0F) << "the signs are random";
@@ -202,8 +203,9 @@ void expect_hadamard(const Rotation& rotation) {
 }
 
 TEST(Nvfp4, RotatesByAHadamardMatrixAndSigns) {
-  expect_hadamard(format::Rotation16{7});
-  expect_hadamard(format::Rotation128{7});
+  expect_hadamard(format::Rotation<16, false>::of(7));
+  expect_hadamard(format::Rotation<32, true>::of(7));
+  expect_hadamard(format::Rotation<128, false>::of(7));
 }
 
 /// An outlier is spread over its block: rotated, its neighbours of 1/25 are not lost.
