@@ -93,7 +93,19 @@ Params::Params(std::string_view codec, std::span<const ParamInfo> infos, std::st
     }
     values_.find(key)->second = *known;
   }
+  for (const auto& info : infos) {
+    if (word(info.name) != info.default_value && !counts(info)) {
+      const auto other = info.condition.substr(0, info.condition.find('='));
+      throw Error{Fault::usage, fmt::format("codec {}: {} counts only with {}, and {} is {}", codec, info.name,
+                                            info.condition, other, word(other))};
+    }
+  }
   for (const auto& info : infos) text_ += fmt::format("{}{}={}", text_.empty() ? "" : ",", info.name, word(info.name));
+}
+
+bool Params::counts(const ParamInfo& info) const {
+  const auto equals = info.condition.find('=');
+  return info.condition.empty() || word(info.condition.substr(0, equals)) == info.condition.substr(equals + 1);
 }
 
 const std::string& Params::word(std::string_view name) const {

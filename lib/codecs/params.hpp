@@ -21,11 +21,18 @@ struct ParamInfo {
   /// "0.01|0.1|1": values that `gradtool tune` begins with, in ascending order; empty: it leaves the default.
   std::string_view search = {};
   std::string_view meaning = {};
+  std::string_view condition = {};  ///< "mode=rate": with another mode the parameter counts for nothing; empty: none
 
   /// A copy that has what `gradtool tune` begins with.
   [[nodiscard]] constexpr ParamInfo searched(std::string_view values) const {
     ParamInfo info = *this;
     info.search = values;
+    return info;
+  }
+  /// A copy that counts only where another parameter, a choice, has that value.
+  [[nodiscard]] constexpr ParamInfo only_with(std::string_view other) const {
+    ParamInfo info = *this;
+    info.condition = other;
     return info;
   }
   /// A copy for numbers that takes these words, too.
@@ -61,13 +68,16 @@ inline constexpr ParamInfo kIndexParam =
 /// The parameters of one codec, checked against its ParamInfo list, defaults filled in.
 class Params {
  public:
-  /// `text` is what stands behind the colon. Throws Fault::usage with one sentence naming codec, key and valid values.
+  /// `text` is what stands behind the colon. Throws Fault::usage with one sentence naming codec, key and valid values,
+  /// also for a value besides the default of a parameter that counts for nothing.
   Params(std::string_view codec, std::span<const ParamInfo> infos, std::string_view text);
 
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] const std::string& word(std::string_view name) const;
   [[nodiscard]] bool has(std::string_view name) const { return values_.contains(name); }
+  /// Whether the other parameter that `info` depends on has the value with which it counts.
+  [[nodiscard]] bool counts(const ParamInfo& info) const;
   /// True when the value is the word `word` ("auto") and not a number.
   [[nodiscard]] bool is(std::string_view name, std::string_view word) const { return this->word(name) == word; }
 

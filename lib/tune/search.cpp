@@ -139,7 +139,7 @@ SearchSpace::SearchSpace(const std::vector<std::string>& codecs) {
   for (const auto& text : codecs) {
     Codec codec{.spec = parse_codec(text), .axes = {}, .handed_out = {}, .points = {}};
     for (const auto& info : codec.spec.descriptor->params) {
-      if (info.search.empty() || is_given(codec.spec.given, info.name)) continue;
+      if (info.search.empty() || is_given(codec.spec.given, info.name) || !codec.spec.params.counts(info)) continue;
       Axis axis{.info = &info, .words = {}, .numbers = {}};
       for (std::string_view rest = info.search; !rest.empty();) {
         const std::size_t end = std::min(rest.find('|'), rest.size());

@@ -37,6 +37,16 @@ TEST(CodecSpec, HasOneTextWhateverDigitsANumberWasGivenIn) {
   EXPECT_NE(parse_codec("strom:tau=1e-06").params_text().find("tau=1e-6"), std::string::npos);
 }
 
+TEST(CodecSpec, RefusesWhatCountsForNothing) {
+  EXPECT_EQ(failure("dlcp:loss=0.1"), "codec dlcp: loss counts only with model=iid, and model is importance");
+  EXPECT_EQ(failure("dlcp:model=iid,burst=3"), "codec dlcp: burst counts only with model=gilbert, and model is iid");
+  EXPECT_NE(failure("zfp:tolerance=0.1").find("with mode=accuracy, and mode is rate"), std::string::npos);
+  for (const char* fine : {"dlcp:model=iid,loss=0.1", "dlcp:drain=0.5,queue=2", "dlcp:model=gilbert,bad=0.2"})
+    EXPECT_EQ(failure(fine), "taken") << fine;
+  // A record has all parameters, at their defaults where they count for nothing.
+  EXPECT_EQ(failure("dlcp:" + parse_codec("dlcp:model=iid,loss=0.1").params_text()), "taken");
+}
+
 TEST(CodecSpec, ErrorFeedbackIsForEveryCodec) {
   EXPECT_TRUE(parse_codec("topk").error_feedback);
   EXPECT_FALSE(parse_codec("topk:ef=off").error_feedback);

@@ -64,6 +64,8 @@ TEST(SearchSpace, HasTheRegistrysValuesAndKeepsWhatIsGiven) {
   EXPECT_THAT(specs[2], testing::ElementsAre("bf16"));
   EXPECT_THAT(specs[3], testing::Contains("qsgd:bits=5,norm=l2,bucket=128"));
   EXPECT_EQ(specs[3].size(), 3U);
+  SearchSpace by_tolerance{{"zfp:mode=accuracy"}};
+  EXPECT_EQ(by_tolerance.grid().size(), 1U) << "the rate counts for nothing";
   // The defaults come first, so that they are tried where time is short.
   EXPECT_THAT(grid.front().spec, testing::AnyOf("qsgd:bits=4,bucket=512", "topk:ratio=0.03", "bf16"));
 }

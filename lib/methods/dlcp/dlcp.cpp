@@ -247,14 +247,16 @@ constexpr ParamInfo kParams[] = {
     real_param("bound", "0.1", {0.0, 1.0},
                "share of a tensor's bytes that may stay lost; above it packets are sent again")
         .searched("0.02|0.1|0.3"),
-    real_param("loss", "0.01", {0.0, 1.0}, "iid: share of packets lost"),
-    real_param("bad", "0.02", {0.0, 1.0}, "gilbert: share of time in bursts"),
-    real_param("burst", "8", {1.0, 1e6}, "gilbert: packets in a burst, mean"),
-    real_param("loss_good", "0", {0.0, 1.0}, "gilbert: share lost outside of bursts"),
-    real_param("loss_bad", "0.5", {0.0, 1.0}, "gilbert: share lost in bursts"),
-    real_param("drain", "0.95", {0.0, 1.0}, "importance: bytes leaving the queue for each that arrives"),
+    real_param("loss", "0.01", {0.0, 1.0}, "iid: share of packets lost").only_with("model=iid"),
+    real_param("bad", "0.02", {0.0, 1.0}, "gilbert: share of time in bursts").only_with("model=gilbert"),
+    real_param("burst", "8", {1.0, 1e6}, "gilbert: packets in a burst, mean").only_with("model=gilbert"),
+    real_param("loss_good", "0", {0.0, 1.0}, "gilbert: share lost outside of bursts").only_with("model=gilbert"),
+    real_param("loss_bad", "0.5", {0.0, 1.0}, "gilbert: share lost in bursts").only_with("model=gilbert"),
+    real_param("drain", "0.95", {0.0, 1.0}, "importance: bytes leaving the queue for each that arrives")
+        .only_with("model=importance"),
     real_param("queue", "8", {1.0, 1e6},
-               "importance: K, full packets that wait before droppable ones are dropped; the buffer is three times it"),
+               "importance: K, full packets that wait before droppable ones are dropped; the buffer is three times it")
+        .only_with("model=importance"),
     integer_param("packet", "1436", {4, 65532}, "bytes of gradient in a packet, a multiple of 4"),
     real_param("decay", "0.9", {0.0, 1.0}, "of the running median that decides which packets are large")};
 

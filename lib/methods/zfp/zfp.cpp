@@ -267,8 +267,10 @@ constexpr ParamInfo kParams[] = {
     choice_param("mode", "rate", "rate|accuracy", "a fixed number of bits for each value, or a bound on the error"),
     real_param("rate", "8", {2.25, 32.0},
                "bits per value with mode=rate; a block of four values is rounded to whole bits")
-        .searched("4|6|8|12|16"),
-    real_param("tolerance", "0.001", {1e-7, 1.0}, "bound on the error over the largest magnitude, with mode=accuracy")};
+        .searched("4|6|8|12|16")
+        .only_with("mode=rate"),
+    real_param("tolerance", "0.001", {1e-7, 1.0}, "bound on the error over the largest magnitude, with mode=accuracy")
+        .only_with("mode=accuracy")};
 
 }  // namespace
 
