@@ -28,6 +28,10 @@ std::string percent(double share) {
   return value < 9.95 ? fmt::format("{:.2g} %", value) : fmt::format("{:.0f} %", value);
 }
 
+std::string too_small(double gain) {
+  return gain < 1.0 ? "" : "A gain of less than 5 % is not worth an error. ";
+}
+
 /// The less there is to it, the smaller: a cast that is added up, what is gathered, what keeps a memory, several
 /// collectives of its own.
 int complexity(const ResultRow& row) {
@@ -272,8 +276,8 @@ class Advice {
                                      : fmt::format("would be {:.2f} times slower than", 1.0 / speed);
       return fmt::format(
                  "{}, the fastest codec whose error is small enough ({:.2g}), {} the {} that {} takes uncompressed{}. "
-                 "A gain of less than 5 % is not worth an error. ",
-                 name, judged_error(best), change, uncompressed, what, unknown_noise(best)) +
+                 "{}",
+                 name, judged_error(best), change, uncompressed, what, unknown_noise(best), too_small(speed)) +
              needs_trial() + hopeless() + pays_below() + exposed();
     }
     const std::string compressed = human_seconds(judged_seconds(best));
@@ -331,7 +335,7 @@ class Advice {
                               : "is as simple as any with an error about as small");
     }
     text += needs_trial();
-    if (ratio < kWorthwhile) text += "A gain of less than 5 % is not worth an error. " + hopeless() + pays_below();
+    if (ratio < kWorthwhile) text += too_small(ratio) + hopeless() + pays_below();
     return text + exposed();
   }
 

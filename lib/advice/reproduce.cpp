@@ -97,9 +97,10 @@ std::string gain_remark(const ResultRow& row, const NetworkAdvice& advice) {
   const bool alike = there >= kMuchLess * modelled && kMuchLess * there <= modelled;
   if (alike && advice.in_ddp == advice.taken) return "";
   const bool rings = row.in_ddp->hook.starts_with("ddp_hook");
-  return fmt::format("{} {}, where {} is {:.2f} times as fast as uncompressed, and not {:.2f} times. ",
+  const std::string gain = fmt::format("{:.2f} times", there), expected = fmt::format("{:.2f} times", modelled);
+  return fmt::format("{} {}, where {} is {} as fast as uncompressed{}. ",
                      rings ? "ddp_hook sends by rings over" : "PyTorch leaves the sum to", none.hook, short_name(row),
-                     there, modelled);
+                     gain, gain == expected ? "" : ", and not " + expected);
 }
 
 }  // namespace

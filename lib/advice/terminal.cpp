@@ -383,9 +383,12 @@ std::string terminal_table(std::span<const ResultRow> all_rows, Style style,
          paragraph(
              fmt::format(
                  "ratio: {} bytes / payload bytes. sent: by one rank in a step, for {}. error: squared, of {}, "
-                 "relative; accum: of the sum over steps. enc, dec: GB/s of fp32 bytes, one rank at a time on {} "
+                 "relative; accum: of the sum over steps{}. enc, dec: GB/s of fp32 bytes, one rank at a time on {} "
                  "thread{}. pays: on links below so many Gbit/s, for {}{}. +-%: noise of enc + dec{}.{}{}",
                  baseline_words(lines), where, result_words(lines.empty() ? Collective::all_reduce : lines.front()->op),
+                 !lines.empty() && lines.front()->windows > 1
+                     ? "; both over all windows, the advice judges by the worst"
+                     : "",
                  lines.empty() ? 1 : lines.front()->threads, lines.empty() || lines.front()->threads == 1 ? "" : "s",
                  where, any_open ? " (! known to no better than 20 %)" : "",
                  any_noisy(lines) ? ", ! above 20: the machine is busy or there are few samples" : "",

@@ -33,10 +33,12 @@ void Progress::update(std::uint64_t done, std::string_view note, std::optional<d
   if (seconds_left && *seconds_left > 0.0) share = elapsed / (elapsed + *seconds_left);
   const std::string left = seconds_left ? human_seconds(*seconds_left) + " left" : "";
   if (!terminal_) {
-    std::fputs(fmt::format("{}: {} of {} done{}{}{}{}\n", label_, done, total_, left.empty() ? "" : ", ", left,
-                           note.empty() ? "" : ", ", note)
-                   .c_str(),
-               stderr);
+    // The last step has begun where time is left after all of them.
+    std::string said = done < total_ || left.empty() ? fmt::format("{} of {} done", done, total_) : "";
+    for (const std::string_view more : {std::string_view{left}, note}) {
+      if (!more.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", more);
+    }
+    std::fputs(fmt::format("{}: {}\n", label_, said).c_str(), stderr);
     return;
   }
   drawn_ = true;

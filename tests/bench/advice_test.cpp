@@ -453,6 +453,13 @@ TEST_F(Advice, StaysUncompressedWhereLittleIsGained) {
   EXPECT_FALSE(says(text, "sending nothing would gain")) << text;
 }
 
+TEST_F(Advice, CallsASlowerCodecNoGain) {
+  add({.codec = "fp16", .ms = 150.0, .error = 0.001});
+  const std::string text = advice();
+  EXPECT_TRUE(says(text, "would be 1.50 times slower than the 100 ms")) << text;
+  EXPECT_FALSE(says(text, "A gain of less than 5 %")) << text;
+}
+
 TEST_F(Advice, StaysUncompressedWhereEveryCodecIsSlower) {
   add({.codec = "fp16", .ms = 150.0, .error = 0.001});
   EXPECT_TRUE(says(advice(),
