@@ -252,7 +252,9 @@ std::string memory_floor_words(const CodecDescriptor& codec) {
     const bool number = info.kind != ParamInfo::Kind::choice;
     if (number) values.push_back(fmt::format("{:g}", info.min));
     for (const std::string& value : values) {
-      const auto other = memory_passes(codec, Params{codec.name, codec.params, fmt::format("{}={}", info.name, value)});
+      const std::string with = info.condition.empty() ? "" : fmt::format("{},", info.condition);
+      const auto other =
+          memory_passes(codec, Params{codec.name, codec.params, fmt::format("{}{}={}", with, info.name, value)});
       if (passes.again == ReadAgain::never && other.again != ReadAgain::never)
         encode += fmt::format("; with {}{}{} {}", info.name, number ? "" : "=", number ? "" : value, twice(other));
     }
