@@ -143,6 +143,16 @@ def test_statistics_of_given_runs():
     assert a["same_as_none"] == 1.0
 
 
+def test_a_value_with_fewer_seeds_stands_beside_that_of_none():
+    """A record grows: of a later codec the seeds that are easy may be there alone, and its mean would be above that of none."""
+    values = {"none": {1: 0.5, 2: 0.9}, "a": {1: 0.4, 2: 0.8}, "b": {2: 0.7}}
+    result = recorded({"codecs": list(values), "seeds": [1, 2], "judge": "accuracy", "higher_is_better": True},
+                      [{"codec": codec, "seed": seed, "metrics": {"accuracy": value}} for codec, seeds in values.items() for seed, value in seeds.items()])
+    none, a, b = result.arms
+    assert none["value"] == 0.7 and a["value"] == pytest.approx(0.6) and b["value"] == pytest.approx(0.5), result.arms
+    assert all(arm["worse_by"] == pytest.approx(none["value"] - arm["value"]) for arm in (a, b)), result.arms
+
+
 def test_a_trial_whose_none_learns_nothing_is_warned_of(tmp_path):
     """A loss within its noise is no training; one that falls slowly through as much noise is."""
     noise = np.random.default_rng(3).standard_normal(100)

@@ -122,7 +122,8 @@ class TrialResult:
     arms:  a dictionary for each codec, with all of its parameters (codec) and as it was given (name), with its way:
            verdict: baseline, learns (the interval's high end is within the tolerance), loses (its low end is beyond it, or the
                run diverged or was stopped), undecided, or failed
-           value: what is judged, mean over seeds;  worse_by, low, high: how much worse than none, and its 95 % interval
+           value: what is judged, mean over seeds; with fewer seeds than none has, none's mean and the difference over the seeds of both
+           worse_by, low, high: how much worse than none, and its 95 % interval
            same_as_none: share of the steps after which none had the same training loss; divides a speed-up in time for an iteration
            sent: bytes sent by those of none;  lr_factor: what was best of lr_factors;  reason: of the verdict
     """
@@ -265,7 +266,9 @@ class TrialResult:
         if sent and none_bytes:
             arm["sent"] = float(np.mean(sent)) / none_bytes
         if pairs:
-            arm["value"] = float(np.mean([self._value(run) for run, _ in pairs]))
+            # Seeds differ by more than codecs do: an arm with other seeds than none's would look better or worse than it is.
+            none = [float(np.mean([self._value(run) for _, run in both])) for both in (self._pairs("none"), pairs)]
+            arm["value"] = float(np.mean([self._value(run) for run, _ in pairs])) + (none[0] - none[1])
             arm["worse_by"] = float(worse.mean())
             arm["same_as_none"] = float(np.mean([self._progress(run, none) for run, none in pairs]))
             if spread is not None and codec != "none" and len(worse) > 1:
