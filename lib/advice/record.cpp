@@ -22,6 +22,16 @@ nlohmann::ordered_json choice_record(const ResultRow& row, const ResultRow& none
           {"confidence", confidence_of(row, acceptance)}};
 }
 
+/// The verdict of the advice on a modelled row, whatever it gains.
+std::string_view verdict_on(const ResultRow& row, const NetworkAdvice& advice, const Acceptance& acceptance) {
+  if (&row == advice.taken) return "taken";
+  if (replaces_mean(row.codec)) return "no mean of gradients";
+  if (!row.reached) return "not at work";
+  if (own_verdict(row, acceptance) == OwnTrial::Verdict::loses) return "lost in a trial";
+  if (is_accepted(row, acceptance)) return "accepted";
+  return judged_error(row) <= acceptance.max_nmse ? "needs a trial" : "error too large";
+}
+
 }  // namespace
 
 nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acceptance& acceptance) {
@@ -42,6 +52,13 @@ nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acce
       entry["after_trial"] = nlohmann::ordered_json::array();
       for (const ResultRow* row : one.after_trial)
         entry["after_trial"].push_back(choice_record(*row, *one.none, acceptance));
+      entry["codecs"] = nlohmann::ordered_json::array();
+      for (const ResultRow* row : one.group.rows) {
+        if (row->codec.name() == "none" || row->codec.name() == "noop") continue;
+        auto& codec = entry["codecs"].emplace_back(choice_record(*row, *one.none, acceptance));
+        codec["error_of_step"] = to_json(Cell{step_error(*row)});
+        codec["verdict"] = verdict_on(*row, one, acceptance);
+      }
     }
   };
   const bool iterations = std::any_of(rows.begin(), rows.end(), [](const ResultRow& row) { return row.iteration; });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lib/advice/advice.hpp"
@@ -308,6 +309,21 @@ TEST_F(Advice, IsRecordedForIterationsAndForGradientsAlone) {
   EXPECT_EQ(record[1]["after_trial"][0]["codec"], "qsgd:bits=4");
   EXPECT_EQ(record[1]["after_trial"][0]["reduce"], "alltoall");
   EXPECT_EQ(record[1]["after_trial"][0]["confidence"], "needs a trial");
+}
+
+TEST_F(Advice, RecordsAVerdictOnEveryRow) {
+  add({.codec = "fp16", .ms = 50.0, .error = 0.001});
+  add({.codec = "bf16", .ms = 300.0, .error = 0.002});
+  add({.codec = "qsgd:bits=4", .ms = 25.0, .error = 0.09});
+  add({.codec = "qsgd:bits=2", .ms = 20.0, .error = 0.4});
+  const auto record = advice_record(rows_, Acceptance{});
+  ASSERT_EQ(record.size(), 1U);
+  std::map<std::string, std::string> verdicts;
+  for (const auto& one : record[0]["codecs"]) verdicts[one["codec"]] = one["verdict"];
+  const std::map<std::string, std::string> expected{
+      {"fp16", "taken"}, {"bf16", "accepted"}, {"qsgd:bits=4", "needs a trial"}, {"qsgd:bits=2", "error too large"}};
+  EXPECT_EQ(verdicts, expected);
+  EXPECT_EQ(record[0]["codecs"][0]["error_of_step"], 0.001) << record[0];
 }
 
 TEST_F(Advice, TablesKeepTheWayThatIsTakenAndTheFasterOneThatNeedsATrial) {
