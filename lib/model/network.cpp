@@ -136,7 +136,8 @@ class NetworkFile {
     const Json fits = of(json_, "fits"), from = of(json_["link"], "from");
     for (const Json& fit : fits) {
       const Json misfit = of(fit, "misfit");
-      if (of(fit, "collective") == from && of(fit, "fits") == false && misfit.is_number() && misfit.get<double>() > 0.0)
+      if (from.is_string() && of(fit, "collective") == from && of(fit, "fits") == false && misfit.is_number() &&
+          misfit.get<double>() > 0.0)
         return fmt::format(",misfit={:.3g}", std::min(misfit.get<double>(), 1e6));
     }
     return {};

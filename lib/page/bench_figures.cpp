@@ -485,9 +485,9 @@ class BenchCharts {
     if (std::any_of(model_.advice.begin(), model_.advice.end(), [&row](auto& one) { return one.taken == &row; }))
       return true;
     const auto beats = [&](const ResultRow& other) {
-      if (other.network->name != row.network->name || other.ranks != row.ranks || !may_be_taken(other)) return false;
+      if (other.network->name != row.network->name || other.ranks != row.ranks) return false;
       const double error = judged_error(other) - judged_error(row), time = judged_seconds(other) - judged_seconds(row);
-      return error <= 0.0 && time <= 0.0 && (error < 0.0 || time < 0.0);
+      return error <= 0.0 && time <= 0.0 && (error < 0.0 || time < 0.0) && may_be_taken(other);
     };
     return may_be_taken(row) && std::none_of(model_.modelled.begin(), model_.modelled.end(), beats);
   }

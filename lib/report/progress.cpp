@@ -33,7 +33,7 @@ void Progress::update(std::uint64_t done, std::string_view note, std::optional<d
   if (seconds_left && *seconds_left > 0.0) share = elapsed / (elapsed + *seconds_left);
   const std::string left = seconds_left ? human_seconds(*seconds_left) + " left" : "";
   if (!terminal_) {
-    // The last step has begun where time is left after all of them.
+    // Steps count when they begin: while time is left, the last one still runs.
     std::string said = done < total_ || left.empty() ? fmt::format("{} of {} done", done, total_) : "";
     for (const std::string_view more : {std::string_view{left}, note}) {
       if (!more.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", more);
