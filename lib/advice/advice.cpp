@@ -346,13 +346,13 @@ class Advice {
     for (std::size_t i = 1; i < fit_.size(); ++i) {
       const ResultRow& row = *fit_[i];
       if (next.size() < 3 && gain(judged_seconds(row)) >= 1.0)
-        next.push_back(fmt::format("{} {} (error {:.2g})", name_of_row(row), human_seconds(judged_seconds(row)),
-                                   judged_error(row)));
+        next.push_back(fmt::format("{} {} ({} {:.2g})", name_of_row(row), human_seconds(judged_seconds(row)),
+                                   delays(row) ? "accumulated error" : "error of a step", judged_error(row)));
       else
         (gain(judged_seconds(row)) >= 1.0 ? faster : slower)
             .push_back(name_of_row(row) + (is_noisy(row) ? fmt::format(" (+-{:.0f} %)", *noise_percent(row)) : ""));
     }
-    const auto line = [&lines](const char* what, std::vector<std::string> names) {
+    const auto line = [&lines](std::string_view what, std::vector<std::string> names) {
       if (names.empty()) return;
       const std::size_t more = names.size() > kNamed + 1 ? names.size() - kNamed : 0;  // the table has all of them
       names.resize(names.size() - more);
@@ -385,7 +385,7 @@ class Advice {
                                    name_of_row(*row), gain(judged_seconds(*row)), 100.0 * steps_kept(*row)));
     }
     line("learned in the trial, but would gain less than 5 % to the same loss", longer);
-    line("error too large", names_of(wrong_));
+    line(fmt::format("error above {:g}", acceptance_.max_nmse), names_of(wrong_));
     line("not judged, because not at work (the table's remarks say why)", names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));
     const auto& alone = none_->tensorwise_seconds;

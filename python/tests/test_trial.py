@@ -559,7 +559,11 @@ def test_exact_codecs_say_nothing_about_noisy_ones():
         runs.append({"codec": "noisy", "seed": seed, "metrics": {"loss": 1.0 + off}, "losses": list(base + 0.1 * generator.standard_normal(100))})
     result = recorded({"codecs": ["none", "a", "b", "c", "noisy"], "seeds": [1, 2, 3], "tolerance": 0.04}, runs)
     assert [arm["verdict"] for arm in result.arms] == ["baseline", "learns", "learns", "learns", "undecided"]
-    assert result.arms[4]["high"] - result.arms[4]["worse_by"] == pytest.approx(4.303 * 0.02 / math.sqrt(3), rel=1e-3)
+    half = 4.303 * 0.02 / math.sqrt(3)  # Student's t, of two degrees of freedom
+    assert result.arms[4]["high"] - result.arms[4]["worse_by"] == pytest.approx(half, rel=1e-3)
+    assert result.arms[4]["reason"] == "more steps would tell, or another tolerance", "74 seeds are nobody's"
+    wider = recorded({"codecs": ["none", "a", "b", "c", "noisy"], "seeds": [1, 2, 3], "tolerance": 0.06}, runs)
+    assert wider.arms[4]["reason"] == f"some {math.ceil(3 * (half / 0.03) ** 2)} seeds in all, or more steps, would tell"
 
 
 def test_what_a_run_lacks_is_not_judged_by_something_else():

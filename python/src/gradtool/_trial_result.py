@@ -21,6 +21,7 @@ _FAR_BEHIND, _COUNTS = 1 / 3, 0.05
 #: is. The first look is lenient, because a codec with a memory starts late.
 #: Codecs shake a training alike whose deviations from none, step by step, differ by at most this factor.
 _ALIKE = 2.0
+_MANY_SEEDS = 50  # more than anybody runs
 _HOPELESS = ((0.25, 0.1), (0.5, _FAR_BEHIND), (0.75, _FAR_BEHIND))
 
 
@@ -112,6 +113,13 @@ def _spread(codec: str, worse: dict, noise: dict) -> tuple:
     alike = [worse[other] for other in noise if codec in noise and noise[codec] / _ALIKE <= noise[other] <= noise[codec] * _ALIKE]
     degrees = sum(len(differences) - 1 for differences in alike)
     return math.sqrt(sum(((d - d.mean()) ** 2).sum() for d in alike) / degrees) if degrees else None, degrees
+
+
+def _what_would_tell(arm: dict, tolerance: float) -> str:
+    """The number of seeds with which the interval would no longer hold the tolerance, if the mean stayed: it narrows with their root."""
+    gap = abs(arm["worse_by"] - tolerance)
+    seeds = arm["seeds"] * ((arm["high"] - arm["low"]) / 2 / gap) ** 2 if gap > 0.0 else math.inf
+    return f"some {math.ceil(seeds)} seeds in all, or more steps, would tell" if seeds <= _MANY_SEEDS else "more steps would tell, or another tolerance"
 
 
 class TrialResult:
@@ -319,7 +327,7 @@ class TrialResult:
         elif arm["low"] > self.tolerance:
             arm["verdict"] = "loses"
         else:
-            arm["reason"] = "more seeds or steps would tell"
+            arm["reason"] = _what_would_tell(arm, self.tolerance)
 
     def frame(self) -> Any:
         """The arms as a pandas DataFrame."""
@@ -367,7 +375,8 @@ class TrialResult:
         learning = [arm for arm in self.arms if arm["verdict"] == "learns" and arm["sent"] is not None and arm["sent"] < 1.0]
         if learning:
             least = min(learning, key=lambda arm: arm["sent"])
-            lines += ["", f"Of those that learn, {least['name']} sends least: {least['sent']:.3g} of the bytes of none."]
+            lines += ["", f"Of those that learn, {least['name']} sends least among {settings['workers']} workers: {least['sent']:.3g} of the bytes of none. "
+                      "gradtool bench --trained with this record says which is fastest on a network."]
         if self.warning:
             lines += ["", f"Warning: {self.warning}."]
         notes = sorted({f"{self.names[run['codec']]}: {run['note']}." for run in self.runs if run["note"]})
