@@ -23,7 +23,7 @@ from layout import between, data, epochs, gap_text, number, save, signed, span, 
 from replay_page import replay_page
 from results import NEAR, Results, interval, read_csv
 
-KEPT = ("codec", "params", "seed", "epoch", "step", "status", "learning_rate", "train_loss", "test_loss", "test_accuracy", "wire_bytes", "payload_bytes")
+KEPT = ("codec", "params", "seed", "lr_factor", "judged", "epoch", "step", "status", "learning_rate", "train_loss", "test_loss", "test_accuracy", "wire_bytes", "payload_bytes")
 LITTLE_POWER = 0.2  # a trial that holds less often for an arm that loses nothing is named as one that can hardly hold
 
 
@@ -50,8 +50,9 @@ ARMS = ["campaign", "arm", "accuracy %", "minus none, points", "95 % interval", 
 
 def arm_row(arm, results):
     gap = results.against_none(arm)
+    rate = "" if arm.rate == 1.0 else f", {arm.rate:g} times the rate"
     mean = 100 * interval(list(arm.accuracy.values()))[0] if arm.accuracy else math.nan
-    return [arm.campaign, f"`{arm.name}`", f"{mean:.2f}" if arm.accuracy else "diverged", gap_text(gap), span(gap) + ("" if not gap or gap.pooled or gap.error is None else " *"),
+    return [arm.campaign, f"`{arm.name}`{rate}", f"{mean:.2f}" if arm.accuracy else "diverged", gap_text(gap), span(gap) + ("" if not gap or gap.pooled or gap.error is None else " *"),
             number(results.ratio(arm, "payload")), number(results.ratio(arm, "wire"))]
 
 
@@ -240,7 +241,9 @@ def overview(judged, results, out, before):
     states = list(results.campaigns.values())
     weak = [o for _, outcomes, _ in judged for o in outcomes if o and o.word == claims.UNDECIDED and o.power is not None and o.power < LITTLE_POWER]
     parts = ["# Do the papers' claims about accuracy hold here?"]
-    parts += ["Each method was trained with its codec in the loop by `gradtool train`, beside uncompressed training from the same seeds. Each page "
+    trials = ", ".join(name for name, state in results.campaigns.items() if "trials.py" in state["command"])
+    parts += [f"Each method was trained with its codec in the loop by `gradtool train`{f' ({trials}: by `gradtool.trial`, in PyTorch)' if trials else ''}, "
+              "beside uncompressed training from the same seeds. Each page "
               "has the claim, the rule, the figures and what would change our mind. A trial *holds* where the low end of its interval reaches the limit, *fails* "
               "where the high end misses it or the bytes are too many, and is *undecided* else; a claim *holds* (all trials), *holds in part* (some), *fails in part* (none holds, some fail), "
               "*does not hold here* (all fail) or is *undecided* (none is decided). Intervals rest on a deviation pooled over the arms of a campaign, and are corrected "
@@ -259,6 +262,7 @@ def overview(judged, results, out, before):
                                      "These campaigns ran before hashes of the data and processor times were recorded; `run.py` records both now."])),
               "```sh\nscripts/verdicts/run.py --out FOLDER --cifar CIFAR10_FOLDER --text TEXT --hours 1    # again and again, until all is complete\n"
               "scripts/verdicts/predictors.py FOLDER --cifar CIFAR10_FOLDER --text TEXT\n"
+              "scripts/verdicts/trials.py --out FOLDER_OF_TRIALS --cifar CIFAR10_FOLDER --text TEXT   # in PyTorch\n"
               "scripts/verdicts/pages.py reports/verdicts/data FOLDER --out reports/verdicts --before reports/verdicts/verdicts.csv   # what is complete in FOLDER is new\n```",
               f"All campaigns with five seeds take about {hours():.0f} processor hours; `run.py --list` says what each costs."]
     write(os.path.join(out, "README.md"), parts, results.quick)
@@ -359,7 +363,8 @@ def combine(folders, target):
 
 def keep(source, target, columns):
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    write_csv(target, read_csv(source), columns)
+    rows = read_csv(source)
+    write_csv(target, rows, columns and [column for column in columns if rows and column in rows[0]])
 
 
 def write_csv(path, rows, columns=None):
