@@ -123,6 +123,7 @@ std::string full_name(const ResultRow& row, bool several_cuts) {
 }
 
 std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& acceptance) {
+  using enum ErrorKind;
   const std::string trained =
       acceptance.trained && !was_trained(any)
           ? fmt::format(
@@ -134,11 +135,13 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                     : "trainings of reports/verdicts compressed means of gradients, and not these values")
       : acceptance.trained ? fmt::format(
                                  " Without a trial, its error of a step must also be at most {:.2g}: in "
-                                 "reports/verdicts (LeNet-5, ResNet-20, a perceptron, an LSTM, a small GPT) {}. Of a "
-                                 "codec with a memory errors of several phases of the training have to be known.",
-                                 harmless_nmse(), evidence(harmless_nmse()))
-                           : " Trainings named here are those of reports/verdicts (LeNet-5, ResNet-20, a perceptron, "
-                             "an LSTM, a small GPT).";
+                                 "reports/verdicts (eight models, from a perceptron to a small GPT) {}. If it is "
+                                 "unbiased, so that errors of steps cancel, {:.2g} is enough: {}. Of a codec with a "
+                                 "memory errors of several phases of the training have to be known.",
+                                 harmless_nmse(other), evidence(harmless_nmse(other), other), harmless_nmse(unbiased),
+                                 evidence(harmless_nmse(unbiased), unbiased))
+                           : " Trainings named here are those of reports/verdicts (eight models, from a perceptron to "
+                             "a small GPT).";
   const std::string tried = acceptance.trials ? acceptance.trials->rules() : "";
   return {fmt::format(
               "A codec may be taken if its error is at most {:g} (--max-nmse); an exact one has 0, and sending nothing "

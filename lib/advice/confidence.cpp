@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/advice/trained_arms.hpp"
-
 namespace gradtool {
 namespace {
 
@@ -19,12 +17,16 @@ bool may_grow(const ResultRow& row) {
 /// Whether hardly any arm with an error as small has lost anything that counts; of what no training compressed, whether
 /// the error is a cast's.
 bool is_harmless(const ResultRow& row) {
-  return step_error(row) <= (was_trained(row) ? harmless_nmse() : kErrorOfCast) && !may_grow(row);
+  return step_error(row) <= (was_trained(row) ? harmless_nmse(error_kind(row)) : kErrorOfCast) && !may_grow(row);
+}
+
+std::string_view of_codecs(ErrorKind kind) {
+  return kind == ErrorKind::unbiased ? " with unbiased codecs" : "";
 }
 
 std::string_view confidence_by_error(const ResultRow& row) {
   if (!is_harmless(row)) return "needs a trial";
-  return !was_trained(row) || step_error(row) < first_loss() ? "sure" : "likely";
+  return !was_trained(row) || step_error(row) < first_loss(error_kind(row)) ? "sure" : "likely";
 }
 
 }  // namespace
@@ -32,6 +34,10 @@ std::string_view confidence_by_error(const ResultRow& row) {
 double step_error(const ResultRow& row) {
   if (row.errors) return worst_step_error(row);
   return delays(row) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
+}
+
+ErrorKind error_kind(const ResultRow& row) {
+  return row.codec.descriptor->unbiased && !delays(row) ? ErrorKind::unbiased : ErrorKind::other;
 }
 
 bool may_be_tried(const ResultRow& row) {
@@ -63,10 +69,11 @@ std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptanc
 }
 
 std::string ground_of(const ResultRow& row) {
-  const double error = step_error(row), lost = first_loss();
+  const ErrorKind kind = error_kind(row);
+  const double error = step_error(row), lost = first_loss(kind);
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
-  if (error <= harmless_nmse() && may_grow(row))
+  if (error <= harmless_nmse(kind) && may_grow(row))
     return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
   if (!was_trained(row)) {
     const std::string_view same = row.averaged ? "the capture has gradients that were averaged over the ranks" : "";
@@ -77,16 +84,17 @@ std::string ground_of(const ResultRow& row) {
                        row.averaged ? fmt::format("{}, so its error says nothing of means", same)
                                     : "the trainings behind this advice compressed means of gradients alone");
   }
-  if (error >= lost) return fmt::format("{}: {}", word, evidence(error));
-  return fmt::format("{}: none of {} trainings with an error of a step below {:.3g} lost more than a point of accuracy",
-                     word, trained_arms_up_to(std::nextafter(lost, 0.0)).arms, lost);
+  if (error >= lost) return fmt::format("{}: {}", word, evidence(error, kind));
+  return fmt::format(
+      "{}: none of {} trainings{} with an error of a step below {:.3g} lost more than a point of accuracy", word,
+      trained_arms_up_to(std::nextafter(lost, 0.0), kind).arms, of_codecs(kind), lost);
 }
 
-std::string evidence(double error) {
-  const TrainedArms found = trained_arms_up_to(error);
+std::string evidence(double error, ErrorKind kind) {
+  const TrainedArms found = trained_arms_up_to(error, kind);
   if (found.arms == 0) return "all trained codecs had larger errors";
   const std::string trained =
-      fmt::format("{} training{} at this error or less", found.arms, found.arms == 1 ? "" : "s");
+      fmt::format("{} training{}{} at this error or less", found.arms, found.arms == 1 ? "" : "s", of_codecs(kind));
   if (found.lost == 0) return fmt::format("none of {} lost more than a point of accuracy", trained);
   return fmt::format("{} of {} lost more than a point of accuracy ({} beyond doubt), at worst {:.1f} ({} on {})",
                      found.lost, trained, found.surely, found.worst->lost, found.worst->codec, found.worst->training);

@@ -6,6 +6,7 @@
 
 #include "lib/advice/acceptance.hpp"
 #include "lib/advice/own_trial.hpp"
+#include "lib/advice/trained_arms.hpp"
 #include "lib/bench/result.hpp"
 
 namespace gradtool {
@@ -19,6 +20,9 @@ namespace gradtool {
 
 /// The error of a cast to bfloat16, and room for the rounding of some sums.
 inline constexpr double kErrorOfCast = 2e-5;
+
+/// How the errors of the row's steps add up.
+[[nodiscard]] ErrorKind error_kind(const ResultRow& row);
 
 /// Whether a row is about what the trainings of reports/verdicts compressed, means of gradients. They say nothing of
 /// weights, activations or pseudo-gradients, nor of values that are gathered or exchanged, nor of gradients that are
@@ -39,7 +43,8 @@ inline constexpr double kErrorOfCast = 2e-5;
 [[nodiscard]] bool is_accepted(const ResultRow& row, const Acceptance& acceptance);
 
 /// "trained" where the user's own trial says that the model learns; else, also where that has not decided, by the error
-/// of a step: "sure" below the first with which a training lost more than a point, "likely" up to harmless_nmse(), and
+/// of a step: "sure" below the first with which a training of its kind of errors lost more than a point, "likely" up to
+/// harmless_nmse(), and
 /// "needs a trial" beyond, and where errors of other phases or of a step are not known. Of what no training compressed
 /// (was_trained) "sure" up to kErrorOfCast, else "needs a trial". Of a codec that has not lost.
 [[nodiscard]] std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance);
@@ -48,7 +53,7 @@ inline constexpr double kErrorOfCast = 2e-5;
 [[nodiscard]] std::string ground_of(const ResultRow& row);
 
 /// "25 of 60 trainings at this error or less lost more than a point of accuracy (17 beyond doubt), at worst 18.9 (topk
-/// on gpt-nano)".
-[[nodiscard]] std::string evidence(double error);
+/// on gpt-nano)"; of unbiased codecs "3 of 30 trainings with unbiased codecs at this error or less lost ...".
+[[nodiscard]] std::string evidence(double error, ErrorKind kind);
 
 }  // namespace gradtool

@@ -1,21 +1,23 @@
 #include "lib/advice/trained_arms.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace gradtool {
 namespace {
 
+using enum ErrorKind;
 constexpr TrainedArms::Arm kArms[] = {
 #include "lib/advice/trained_arms.inc"
 };
 
 }  // namespace
 
-TrainedArms trained_arms_up_to(double nmse) {
+TrainedArms trained_arms_up_to(double nmse, ErrorKind kind) {
   TrainedArms found;
   for (const TrainedArms::Arm& arm : kArms) {
-    if (!(arm.nmse <= nmse)) continue;
+    if (arm.kind != kind || !(arm.nmse <= nmse)) continue;
     ++found.arms;
     found.lost += arm.lost > kPointsThatCount ? 1 : 0;
     found.surely += arm.low > kPointsThatCount ? 1 : 0;
@@ -24,24 +26,25 @@ TrainedArms trained_arms_up_to(double nmse) {
   return found;
 }
 
-double harmless_nmse() {
-  // Every row of a table asks for it, and it takes the square of the arms.
-  static const double found = [] {
+double harmless_nmse(ErrorKind kind) {
+  const auto largest_of = [](ErrorKind of) {
     double largest = 0.0;
     for (const TrainedArms::Arm& arm : kArms) {
-      const TrainedArms below = trained_arms_up_to(arm.nmse);
-      if (arm.nmse > largest && kOneIn * below.lost <= below.arms && below.worst->lost <= kMostPoints)
-        largest = arm.nmse;
+      if (arm.kind != of || arm.nmse <= largest) continue;
+      const TrainedArms below = trained_arms_up_to(arm.nmse, of);
+      if (kOneIn * below.lost <= below.arms && below.worst->lost <= kMostPoints) largest = arm.nmse;
     }
     return largest;
-  }();
-  return found;
+  };
+  // Every row of a table asks for it, and it takes the square of the arms.
+  static const std::array found{largest_of(unbiased), largest_of(other)};
+  return found[kind == unbiased ? 0 : 1];
 }
 
-double first_loss() {
+double first_loss(ErrorKind kind) {
   double smallest = std::numeric_limits<double>::infinity();
   for (const TrainedArms::Arm& arm : kArms) {
-    if (arm.lost > kPointsThatCount) smallest = std::min(smallest, arm.nmse);
+    if (arm.kind == kind && arm.lost > kPointsThatCount) smallest = std::min(smallest, arm.nmse);
   }
   return smallest;
 }

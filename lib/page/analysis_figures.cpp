@@ -218,7 +218,7 @@ class AnalysisCharts {
     add("prediction", std::move(table),
         {{"prediction_codecs", codecs},
          {"prediction_height", height},
-         {"harmless", fmt::format("{:.2g}", harmless_nmse())}});
+         {"harmless", fmt::format("{:.2g}", harmless_nmse(ErrorKind::other))}});
   }
 
   void notes() {

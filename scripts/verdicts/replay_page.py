@@ -103,7 +103,8 @@ def replay_page(results, out):
               + f"\n\nNo error up to the default of {today:g} went with such a loss in: {', '.join(kept) or 'none of them'}. Smaller errors did in: "
               f"{', '.join(broken) or 'none of them'}. So that limit sorts out what is hopeless for the former, and is no promise. Without `--max-nmse` "
               "`bench --advise` takes a codec only where also its error of a step is no larger than one up to which at most one arm in twenty lost more than a "
-              "point and none more than three (`scripts/verdicts/trained_arms.py` gives it this table); what errs more needs a trial."]
+              "point and none more than three, of unbiased codecs or of the others (`scripts/verdicts/trained_arms.py` gives it this table); what errs more needs "
+              "a trial."]
     lines = [[row["campaign"], row["moment"], f"{row['first_step']} to {row['last_step']}", f"`{row['arm']}`", "yes" if row["delays"] == "1" else "no",
               number(float(row["nmse"])), number(float(row["cumulative_nmse"])), signed(row["lost"])]
              for row in sorted(used, key=lambda row: (row["campaign"], row["moment"], judged(row)))]
@@ -111,7 +112,7 @@ def replay_page(results, out):
               "correlations to 0. The same as CSV: "
               "[replay.csv](replay.csv).", table(["training", "captured", "steps", "arm", "memory", "nmse", "cumulative nmse", "points lost"], lines)]
     tried = [{**row, "lost": lost_points(row, results), "model": results.campaigns[row["campaign"]]["model"]} for row in results.predictors if row["campaign"] in results.arms]
-    parts[-1:-1] = predictor_page.section(tried)
+    parts[-1:-1] = predictor_page.section(tried, results.unbiased)
     write(os.path.join(out, "replay.md"), parts, results.quick)
     scatter(os.path.join(out, "replay.svg"), used, judged, today)
 

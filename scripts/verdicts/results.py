@@ -27,6 +27,7 @@ class Arm:
     payload: float  # bytes that the encoder of a rank wrote, of a run
     payload_at_end: float  # the same in the last epoch alone
     wire: float  # bytes that the rank that sent most sent
+    rate: float = 1.0  # factor of the learning rate: another seed has found it to do best
 
 
 @dataclasses.dataclass
@@ -149,6 +150,7 @@ class Results:
         self.replay = read_csv(os.path.join(folder, "replay.csv"))
         self.predictors = read_csv(os.path.join(folder, "predictors.csv"))
         self.losses = read_csv(os.path.join(folder, "losses.csv"))
+        self.unbiased = {row["name"] for row in read_csv(os.path.join(folder, "codecs.csv")) if row["unbiased"] == "true"}
 
     def arm(self, campaign, name):
         """The arm of this name, or the only one that has all these parameters; None where the campaign did not run."""
@@ -206,7 +208,7 @@ class Results:
 
 
 def arm_of(named, rows):
-    mine = [row for row in rows if (row["codec"], row["params"]) == (named["codec"], named["params"])]
+    mine = [row for row in rows if (row["codec"], row["params"]) == (named["codec"], named["params"]) and row.get("judged") != "false"]
     by_seed = {}
     for row in mine:
         by_seed.setdefault(row["seed"], []).append(row)
@@ -225,7 +227,7 @@ def arm_of(named, rows):
 
     return Arm(named["campaign"], named["arm"], named["codec"], {seed: float(e[-1]["test_accuracy"]) for seed, e in finished.items()},
                [seed for seed in ends if seed not in finished], per_step("payload_bytes"), per_step("payload_bytes", last_epoch=True),
-               per_step("wire_bytes"))
+               per_step("wire_bytes"), float(mine[0].get("lr_factor") or 1.0))
 
 
 def interval(values):

@@ -231,6 +231,12 @@ def bench(path, arms, result, options, extra=()):
         return json.load(file)["rows"]
 
 
+def delays(row, codec):
+    """Whether the codec of a row of bench keeps parts of the gradient for later. codec: what `gradtool list codecs --json` says of it."""
+    feedback = "ef=on" in row["params"] or "ef=ef21" in row["params"] or (codec["error_feedback"] and "ef=off" not in row["params"])
+    return feedback or (codec["memory"] and row["codec"] not in KEEP_NOTHING_BACK)
+
+
 def replay(found, options):
     os.makedirs(os.path.join(options.out, "replay"), exist_ok=True)
     with open(os.path.join(options.out, "codecs.csv"), "w") as file:
@@ -253,11 +259,8 @@ def replay(found, options):
                     sys.exit(f"run.py: {row['codec']}:{row['params']} is no arm of {campaign.name}, which other parameters were recorded of")
                 if arm in (None, "none") or row["status"] != "ok":
                     continue
-                codec = codecs[row["codec"]]
-                feedback = "ef=on" in row["params"] or "ef=ef21" in row["params"] or (codec["error_feedback"] and "ef=off" not in row["params"])
-                delays = feedback or (codec["memory"] and row["codec"] not in KEEP_NOTHING_BACK)
                 errors.append({"campaign": campaign.name, "moment": moment, "first_step": row["first_step"], "last_step": row["last_step"],
-                               "arm": arm, "codec": row["codec"], "params": row["params"], "delays": int(delays),
+                               "arm": arm, "codec": row["codec"], "params": row["params"], "delays": int(delays(row, codecs[row["codec"]])),
                                "reached": int(row["reached"]), "nmse": row["nmse"], "cumulative_nmse": row["cumulative_nmse"],
                                "payload_ratio": row["payload_ratio"], "wire_ratio": row["wire_ratio"]})
             lossy = next((c for c in found if c.name == campaign.name + "-dlcp"), None)

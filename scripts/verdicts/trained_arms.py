@@ -11,10 +11,11 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "lib/advice/trained_arms.inc"
+SOURCE, CODECS, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "reports/verdicts/data/codecs.csv", ROOT / "lib/advice/trained_arms.inc"
 
 
-def text_of(rows):
+def text_of(rows, unbiased):
+    """unbiased: names of codecs whose errors of several steps cancel, where they have no memory."""
     arms = {}
     for row in rows:
         if not row["nmse"] or not row["lost"]:
@@ -22,16 +23,19 @@ def text_of(rows):
         key = row["campaign"], row["arm"]
         nmse, lost = float(row["nmse"]), float(row["lost"])
         judged = max if row["delays"] == "1" else min
-        arms[key] = (judged(nmse, arms[key][0]) if key in arms else nmse, lost, float(row["lost_low"] or -100))  # nobody gains more than 100 points
-    lines = [f'{{"{campaign}", "{arm}", {nmse:.3g}, {lost:.2f}, {low:.2f}}},'
-             for (campaign, arm), (nmse, lost, low) in sorted(arms.items(), key=lambda one: (one[1][0], one[0]))]
-    return "\n".join(["// Made by scripts/verdicts/trained_arms.py of reports/verdicts/replay.csv: training, codec, error of a step, points lost, low end of their interval.",
+        kind = "unbiased" if row["arm"].partition(":")[0] in unbiased and row["delays"] == "0" else "other"
+        arms[key] = (judged(nmse, arms[key][0]) if key in arms else nmse, lost, float(row["lost_low"] or -100), kind)  # nobody gains more than 100 points
+    lines = [f'{{"{campaign}", "{arm}", {kind}, {nmse:.3g}, {lost:.2f}, {low:.2f}}},'
+             for (campaign, arm), (nmse, lost, low, kind) in sorted(arms.items(), key=lambda one: (one[1][0], one[0]))]
+    return "\n".join(["// Made by scripts/verdicts/trained_arms.py of reports/verdicts/replay.csv: training, codec, kind of errors, error of a step, points lost, low end of their interval.",
                       *lines, ""])
 
 
 def main():
     with open(SOURCE, newline="") as file:
-        text = text_of(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    with open(CODECS, newline="") as file:
+        text = text_of(rows, {row["name"] for row in csv.DictReader(file) if row["unbiased"] == "true"})
     if sys.argv[1:] == ["--check"]:
         if TARGET.read_text() != text:
             sys.exit(f"{TARGET.relative_to(ROOT)} is not what scripts/verdicts/trained_arms.py makes of {SOURCE.relative_to(ROOT)}: run it")

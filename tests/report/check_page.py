@@ -278,7 +278,7 @@ def check_looks(folder, page):
     best = {limit: {row["codec"].split(":")[0]: float(row["error"]) for row in one.table("pareto_time") if row["best"] == "true"}
             for limit, one in (("0.003", limited), ("", page), ("1", report(folder, folder / "bench.json", "--max-nmse", "1")))}
     assert {"none", "bf16"} <= set(best["0.003"]) and max(best["0.003"].values()) <= 0.003, best
-    assert {"none", "bf16"} <= set(best[""]) and not {"topk", "powersgd", "efsignsgd"} & set(best[""]) and max(best[""].values()) <= 0.057, best
+    assert {"none", "bf16"} <= set(best[""]) and not {"topk", "powersgd", "efsignsgd"} & set(best[""]) and max(best[""].values()) <= 0.1, best
     assert {"topk", "powersgd", "efsignsgd"} & set(best["1"]), best
     taken = {(verdict["network"], verdict["codec"]) for verdict in page.json["sections"][0]["verdicts"] if verdict["codec"]}
     ringed = {(row["network"].split(",")[0], row["codec"]) for row in page.table("pareto_time") if row["best"] == "true"}

@@ -143,6 +143,12 @@ def arithmetic():
     rows = {f"a{i}": [80 + (i * 7 + seed * 3) % 5 / 10 for seed in range(3)] for i in range(8)}
     pools, alone = results.pools_of(arms_of({**rows, "wild": (70, 85, 84), "guess": (10, 10, 10), "far": (70, 71, 70)}), 0.8)
     check([len(pool.arms) for pool in pools] == [8] and sorted(alone) == ["far", "guess", "wild"], f"{pools} {alone}")
+    # A seed that chose the learning rate does not judge.
+    named = {"campaign": "c", "arm": "a:b=1", "codec": "a", "params": "b=1"}
+    rows = [{"codec": "a", "params": "b=1", "seed": seed, "lr_factor": factor, "judged": judged, "step": 10, "status": "finished", "test_accuracy": accuracy,
+             "payload_bytes": 10, "wire_bytes": 20} for seed, factor, judged, accuracy in (("6", "1", "false", 0.9), ("6", "0.5", "false", 0.95), ("1", "0.5", "true", 0.8))]
+    arm = results.arm_of(named, rows)
+    check(arm.accuracy == {"1": 0.8} and arm.rate == 0.5, f"{arm}")
     gap = results.Difference(-0.5, 0.25, 20, 3)
     close(gap.bounds()[0], -0.5 - 2.0859634472658364 * 0.25)  # the quantile from a table
     close(gap.p_value(gap.bounds(0.99)[1]), 0.01)
@@ -160,7 +166,7 @@ def limits():
     check(predictor_page.share(0, 10) == "0 of 10 (0 to 31 %)" and predictor_page.share(5, 5) == "5 of 5 (48 to 100 %)", "the table of Clopper and Pearson")
 
     def row(campaign, arm, phase, error, lost):
-        return {"campaign": campaign, "model": campaign.removesuffix("-vgc"), "arm": arm, "codec": arm, "phase": phase, "steps": "24", "delays": "0", "lost": lost, "nmse": error,
+        return {"campaign": campaign, "model": campaign.removesuffix("-vgc"), "arm": arm, "codec": arm, "phase": phase, "steps": "24", "delays": "0", "unbiased": arm == "u", "lost": lost, "nmse": error,
                 "cumulative_nmse": error, "update_nmse": error, "cosine_by_layer": error}
     rows = [row(name, f"c{i}", phase, i / 100 + (phase == "middle") / 1000, 0.0 if i < 5 else 9.0) for name in ("lenet5", "lenet5-vgc", "gpt-nano")
             for i in range(1, 9) for phase in ("early", "middle")]
@@ -169,6 +175,10 @@ def limits():
     # LeNet-5 is left out with both of its campaigns: resnet20's second arm then allows no more than 0.011. Of ResNet-20 those up to 0.041 are taken.
     check("| nmse | lenet5 | 0.011 | 0 of 2 (0 to 84 %) | 6 of 8 (35 to 97 %) |" in text and "| nmse | resnet20 | 0.041 | 1 of 4 (1 to 81 %) | 4 of 7 (18 to 90 %) | +3.00 |" in text, text)
     check(sums["nmse"][0] == 1 and sums["nmse"][4] == 3.0, f"{sums}")
+    # An unbiased codec that loses nothing is refused for what a biased one with less error has lost, unless each kind has its own limit.
+    rows = [row(name, arm, "early", error, lost) for name in ("lenet5", "mlp") for arm, error, lost in (("b", 0.1, 9.0), ("u", 0.3, 0.0))]
+    sums = predictor_page.left_out(rows, "24")[1]
+    check(sums["nmse"] == (0, 0, 2, 2, 0) and sums[predictor_page.APART] == (0, 2, 0, 2, 0.0), f"{sums}")
 
 
 class MadeUp(results.Results):
