@@ -102,9 +102,14 @@ ROWS = ("arctopk:ratio=0.2", "topk:ratio=0.2", "randomk:ratio=0.2")
 # One codec of each kind and size of error, for what a replay says about a training of another model, optimizer or data. No claim rests on them.
 SETTING = ("dlcp:model=iid,loss=0.03,bound=1", "efsignsgd", "fft:theta=0.85,bits=10", "fp8", "mx:format=e2m1", "natural", "onebit", "powersgd:rank=2",
            "powersgd:rank=4", "qsgd:bits=2,bucket=128", "qsgd:bits=4,bucket=512", "terngrad", "thc:bits=4", "topk:ratio=0.01", "topk:ratio=0.1")
-# Codecs that lose at the rate that was tuned for none. The first seed tries rates and does not judge.
-OWN_RATES = ("efsignsgd", "fft:theta=0.85,bits=10", "oktopk:ratio=0.01", "onebit", "powersgd:rank=1", "topk:ratio=0.01")
 RATES = ("2", "1", "0.5", "0.2")  # times none's
+
+
+def own_rates(steps):
+    """Codecs that lose at the rate that was tuned for none, with their authors' beginnings. The first seed tries rates and does not judge."""
+    return ("efsignsgd", "fft:theta=0.85,bits=10", f"oktopk:ratio=0.01,warmup={warm_up(steps)}", "onebit",
+            f"powersgd:rank=1,warm_start=on,start_iteration={warm_up(steps)}", "topk:ratio=0.01")
+
 
 NEAR = ("dlcp:model=iid,loss=0.03,bound=1", "mx:format=e2m1", "natural", "qsgd:bits=4,bucket=512")
 
@@ -126,7 +131,7 @@ def all_campaigns(options):
                  ("--micro-batches", str(MICRO_BATCHES)), fashion, replay=True),
         Campaign("lenet5-vgc-adam", "lenet5", steps, (*VGC, *HYBRIDS, "strom:tau=0.01", "strom:tau=0.1", "qsgd:bits=4,bucket=512"),
                  ("--micro-batches", str(MICRO_BATCHES), "--optimizer", "adam"), fashion),
-        Campaign("lenet5-rates", "lenet5", steps, OWN_RATES, ("--lr-factors", ",".join(RATES)), fashion, seeds=(6, *SEEDS)),
+        Campaign("lenet5-rates", "lenet5", steps, own_rates(steps), ("--lr-factors", ",".join(RATES)), fashion, seeds=(6, *SEEDS)),
         # The paper's signs of size 1 want a rate of their own; two are tried.
         *(Campaign(f"lenet5-sign-{rate}", "lenet5", steps, ("signsgd:scale=none", "signsgd:momentum=0.9,scale=none"),
                    ("--momentum", "0", "--lr", rate), fashion, compared_with="lenet5") for rate in ("0.001", "0.0001")),

@@ -27,6 +27,7 @@ class Arm:
     payload: float  # bytes that the encoder of a rank wrote, of a run
     payload_at_end: float  # the same in the last epoch alone
     wire: float  # bytes that the rank that sent most sent
+    wire_at_end: float = math.nan
     rate: float = 1.0  # factor of the learning rate: another seed has found it to do best
 
 
@@ -201,9 +202,10 @@ class Results:
         return [(statistics.variance(values) / len(values), len(values) - 1)] if len(values) > 1 else [(None, 0)]
 
     def ratio(self, arm, kind):
-        """Uncompressed bytes of none over those of the arm. kind: payload, payload at the end, or wire."""
+        """Uncompressed bytes of none over those of the arm. kind: payload or wire, of all steps or at the end."""
         none = self.arm(arm.campaign, "none")
-        value = {"payload": lambda a: a.payload, "payload at the end": lambda a: a.payload_at_end, "wire": lambda a: a.wire}[kind]
+        value = {"payload": lambda a: a.payload, "payload at the end": lambda a: a.payload_at_end, "wire": lambda a: a.wire,
+                 "wire at the end": lambda a: a.wire_at_end}[kind]
         return value(none) / value(arm) if value(arm) else math.inf
 
 
@@ -227,7 +229,7 @@ def arm_of(named, rows):
 
     return Arm(named["campaign"], named["arm"], named["codec"], {seed: float(e[-1]["test_accuracy"]) for seed, e in finished.items()},
                [seed for seed in ends if seed not in finished], per_step("payload_bytes"), per_step("payload_bytes", last_epoch=True),
-               per_step("wire_bytes"), float(mine[0].get("lr_factor") or 1.0))
+               per_step("wire_bytes"), per_step("wire_bytes", last_epoch=True), float(mine[0].get("lr_factor") or 1.0))
 
 
 def interval(values):
