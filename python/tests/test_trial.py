@@ -230,6 +230,7 @@ def test_an_interrupted_trial_goes_on(tmp_path, capfd):
     record = json.loads(out.read_text())
     assert (record["format"], record["schema_version"], record["elements"]) == ("gradtool.trial", 1, 12 * 24 + 24 + 24 * 4 + 4)
     assert record["arms"] == resumed.arms
+    assert all(run["producer"].startswith(f"gradtool {gradtool.__version__} (") and torch.__version__ in run["producer"] for run in record["runs"])
     with pytest.raises(gradtool.UsageError, match="it differs in steps"):
         attempt(["bf16"], interrupted, out=out, steps=61)
     with pytest.raises(gradtool.UsageError, match="train_sha256"):

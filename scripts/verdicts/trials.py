@@ -250,7 +250,7 @@ def errors_of(training, path, options):
 
 
 def write_training(training, result, arms, folder):
-    """train.csv, as that of `gradtool train`, with one row for a run."""
+    """train.csv, as that of `gradtool train`, with one row for a run. Returns the elements of a gradient, and what the runs were made with."""
     names = dict(zip(("none", *(f"{codec}:{params}".removesuffix(":default") for codec, params, _ in arms.values())), ("none", *ARMS)))
     rows = []
     with open(result) as file:
@@ -263,7 +263,7 @@ def write_training(training, result, arms, folder):
                      "test_accuracy": run["metrics"].get("accuracy", ""), "wire_bytes": run["bytes_sent_per_step"] * run["steps"],
                      "payload_bytes": 4 * record["elements"] * run["steps"] / ratio})
     write_csv(os.path.join(folder, training.name, "train.csv"), rows)
-    return record["elements"]
+    return record["elements"], sorted({run.get("producer", "not recorded") for run in record["runs"]})
 
 
 def sha256(path):
@@ -284,12 +284,11 @@ def run(name, make, options):
         file.write(f"{time.process_time() - before:.1f}\n")
     with open(os.path.join(folder, "seconds")) as file:
         hours = sum(map(float, file)) / 3600
-    elements = write_training(training, result, arms, options.out)
-    build = subprocess.run([options.gradtool, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    elements, builds = write_training(training, result, arms, options.out)
     batch = training.data.batch * training.data.micro_batches
     state = {"campaign": name, "status": "complete", "reason": "", "model": name, "dataset": training.dataset, "workers": WORKERS, "batch": batch,
              "steps": training.steps, "seeds": " ".join(map(str, training.seeds)), "elements": elements,
-             "steps_per_epoch": max(1, training.data.examples() // (WORKERS * batch)), "compared_with": name, "gradtool": build,
+             "steps_per_epoch": max(1, training.data.examples() // (WORKERS * batch)), "compared_with": name, "gradtool": ", ".join(builds),
              "data_sha256": " ".join(f"{os.path.basename(file)}:{sha256(file)}" for file in training.data.files),
              "processor_hours": f"{hours:.3g}", "quick": 0, "command": f"scripts/verdicts/trials.py --out FOLDER --cifar CIFAR10_FOLDER --text TEXT --only {name}"}
     named = [{"campaign": name, "arm": "none", "codec": "none", "params": "default"}]

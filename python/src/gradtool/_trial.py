@@ -23,6 +23,7 @@ from ._modules import describe_tensor, inner_module
 from ._places import as_text
 from ._trial_result import TrialResult, _end_of, has_no_effect, is_hopeless
 from ._trial_settings import BASELINE, RecordFile, checked_settings, of_ranks, resumed
+from ._writer import producer
 
 
 class EndOfTrial(Exception):
@@ -127,7 +128,7 @@ class Trial:
                 "message": message, "note": "; ".join(filter(None, [self._averaging.note if self._averaging else "", _of_optimizers(self.codec)])),
                 "reached": self._averaging is not None and self._averaging.reached,
                 "bytes_sent_per_step": self._averaging.bytes_sent / made if made else None,
-                "elements": None if self._averaging is None else self._averaging.elements,
+                "elements": None if self._averaging is None else self._averaging.elements, "producer": producer(f"Python, torch {torch.__version__}"),
                 "metrics": {key: _finite(value) for key, value in metrics.items()}, "losses": [_finite(value) for value in self._losses]}
 
 

@@ -37,7 +37,7 @@ VALID_NAMES = "valid are names of 1 to 1024 bytes of UTF-8 without control chara
 
 
 def producer(what: str) -> str:
-    """The producer of a gradient file: version, commit and the part of the package; the commit is unknown of sources that were not built."""
+    """The maker of a gradient file or of a run of a trial: version, commit and the part of the package; the commit is unknown of sources that were not built."""
     from . import __version__
     try:
         from ._commit import COMMIT
