@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -101,6 +102,15 @@ class ControlLine {
 template <class T>
 [[nodiscard]] std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span{&value, 1});
+}
+
+/// The value at the beginning of a frame's body; nothing where the body is shorter.
+template <class T>
+[[nodiscard]] std::optional<T> value_in(std::span<const std::byte> body) {
+  if (body.size() < sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, body.data(), sizeof(T));
+  return value;
 }
 
 }  // namespace gradtool::udp

@@ -24,18 +24,7 @@ constexpr double kSilence = 10e-3;
 constexpr double kBatchSeconds = 0.5e-3;
 /// How far behind its rate a sender may catch up, when it was not scheduled.
 constexpr double kCatchUp = 1e-3;
-/// A rank that waits says so once a second; one that has said so within this time is alive.
-constexpr double kTell = 1.0;
-constexpr double kAlive = 3.0;
 constexpr std::size_t kHeadersOnWire = 28 + sizeof(PacketHeader);  // IP, UDP and ours
-
-template <class T>
-std::optional<T> value_in(std::span<const std::byte> body) {
-  if (body.size() < sizeof(T)) return std::nullopt;
-  T value;
-  std::memcpy(&value, body.data(), sizeof(T));
-  return value;
-}
 
 /// Bits that a frame carries for a plan's packets; nothing when it does not carry so many.
 std::optional<Bits> bits_in(std::span<const std::byte> body, const Plan& plan) {
@@ -61,9 +50,6 @@ struct Engine::Peer {
   /// last ten seconds, so that a drift of the clocks is followed.
   std::uint32_t fastest = 0, fastest_before = 0;
   double fastest_since = -1.0;
-  double told_waiting = -1e9;  ///< when it last said that it waits, and for which rank
-  int waits_for = -1;
-  bool left = false;
 };
 
 struct Engine::Sender {
@@ -95,12 +81,14 @@ struct Engine::Receiver {
 };
 
 Engine::Engine(Mesh mesh, const Options& options)
-    : mesh_{std::move(mesh)}, options_{options}, datagrams_{std::make_unique<Datagrams>(mesh_.datagrams.fd())} {
+    : mesh_{std::move(mesh)},
+      options_{options},
+      liveness_{mesh_, options.timeout_seconds},
+      datagrams_{std::make_unique<Datagrams>(mesh_.datagrams.fd())} {
   Peer peer;
   peer.next_out = peer.next_in = options.first_message + 1;
   peer.rate = RateControl{options.rate};
   peers_.assign(static_cast<std::size_t>(mesh_.size), peer);
-  last_look_ = now();
 }
 
 Engine::~Engine() {
@@ -118,15 +106,11 @@ const Engine::Peer& Engine::peer(int rank) const {
   return peers_[static_cast<std::size_t>(rank)];
 }
 
-Engine::Seconds Engine::now() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 void Engine::exchange(std::span<const Sending> out, std::span<const Receiving> in) {
   begin(out, in);
   while (!done()) {
-    const bool busy = moved_;
-    note_waiting();
+    const bool busy = liveness_.moved();
+    liveness_.check(awaited());
     wait_for_events(busy ? 0.0 : patience());
     take_datagrams();
     for (Sender& sender : senders_) send_data(sender);
@@ -137,9 +121,7 @@ void Engine::exchange(std::span<const Sending> out, std::span<const Receiving> i
 }
 
 void Engine::begin(std::span<const Sending> out, std::span<const Receiving> in) {
-  waited_ = 0.0;
-  last_look_ = now();
-  moved_ = true;
+  const double begun = liveness_.begin();
   std::size_t incoming = 0;
   for (const Receiving& one : in) incoming += one.data.empty() ? 0 : 1;
   for (const Receiving& one : in) {
@@ -148,7 +130,7 @@ void Engine::begin(std::span<const Sending> out, std::span<const Receiving> in) 
     Peer& from = peer(one.from);
     receivers_.push_back(
         {.in = Inbound{Plan{one.tensors, options_.packet_bytes}, one.data, one.from, rank(), from.next_in++}});
-    receivers_.back().last_arrival = receivers_.back().last_feedback = last_look_;
+    receivers_.back().last_arrival = receivers_.back().last_feedback = begun;
     const ReadyBody ready{one.data.size(),
                           std::max<std::uint64_t>(datagrams_->room() / (2 * std::max<std::size_t>(1, incoming)),
                                                   2 * options_.packet_bytes)};
@@ -160,7 +142,7 @@ void Engine::begin(std::span<const Sending> out, std::span<const Receiving> in) 
     expects(one.to >= 0 && one.to < size() && one.to != rank(), "a message goes to another rank");
     senders_.push_back({.out = Outbound{Plan{one.tensors, options_.packet_bytes}, one.data, rank(), one.to,
                                         peer(one.to).next_out++, one.important}});
-    senders_.back().last_report = last_look_;
+    senders_.back().last_report = begun;
   }
 }
 
@@ -209,7 +191,7 @@ void Engine::take_datagram(std::span<const std::byte> bytes, bool marked, std::u
     case Arrival::placed:
       break;
   }
-  moved_ = true;
+  liveness_.note_progress();
   Peer& from = peer(header.from);
   const double time = now();
   receiver->last_arrival = time;
@@ -233,7 +215,7 @@ void Engine::take_datagram(std::span<const std::byte> bytes, bool marked, std::u
   counts_.marked += marked ? 1 : 0;
 }
 
-void Engine::wait_for_events(Seconds patience) {
+void Engine::wait_for_events(double patience) {
   std::vector<pollfd> fds;
   fds.reserve(mesh_.lines.size() + 1);
   const bool blocked = std::any_of(senders_.begin(), senders_.end(), [](const Sender& s) { return s.blocked; });
@@ -258,9 +240,7 @@ void Engine::read_line(int other) {
   ControlLine& line = mesh_.lines[static_cast<std::size_t>(other)];
   line.read();
   while (const auto frame = line.next()) take_frame(other, *frame);
-  if (!line.open() && !peer(other).left) {
-    throw Error{Fault::backend, fmt::format("rank {} is gone: its connection to rank {} has closed", other, rank())};
-  }
+  if (!line.open()) liveness_.expect_left(other);
 }
 
 void Engine::take_frame(int from, const Frame& frame) {
@@ -276,7 +256,7 @@ void Engine::take_frame(int from, const Frame& frame) {
       if (const auto body = value_in<ReadyBody>(frame.body)) {
         peer(from).ready = frame.message;
         peer(from).ready_body = *body;
-        moved_ = true;
+        liveness_.note_progress();
       }
       break;
     case FrameType::feedback:
@@ -288,7 +268,7 @@ void Engine::take_frame(int from, const Frame& frame) {
     case FrameType::stop:
       if (sending) {
         sender->stopped = true;
-        moved_ = true;
+        liveness_.note_progress();
       }
       break;
     case FrameType::probe:
@@ -300,27 +280,19 @@ void Engine::take_frame(int from, const Frame& frame) {
         receiver->quiet = std::clamp(0.25e-6 * body->round_trip_us, 0.2e-3, 10e-3);
         if (const auto bits = bits_in(frame.body.subspan(sizeof(ProbeBody)), receiver->in.plan()))
           receiver->in.set_important(*bits);
-        moved_ = true;
-      }
-      break;
-    case FrameType::waiting:
-      if (const auto other = value_in<std::int32_t>(frame.body)) {
-        peer(from).told_waiting = now();
-        peer(from).waits_for = *other;
+        liveness_.note_progress();
       }
       break;
     case FrameType::values:
     case FrameType::result:
       take_values(from, frame);
       break;
+    case FrameType::waiting:
     case FrameType::failed:
-      failed_rank_ = static_cast<int>(frame.message);
-      failure_.assign(reinterpret_cast<const char*>(frame.body.data()), frame.body.size());
-      throw Error{Fault::backend, fmt::format("rank {} failed: {}", failed_rank_, failure_)};
-    case FrameType::nothing:
-      break;
     case FrameType::leaving:
-      peer(from).left = true;
+      liveness_.take(from, frame);
+      break;
+    case FrameType::nothing:
       break;
   }
 }
@@ -356,7 +328,7 @@ void Engine::take_bitmap(Sender& sender, const Frame& frame) {
   sender.last_report = now();
   sender.out.repeat_missing(*bits);
   sender.nothing_missing = sender.out.pass_ended();
-  moved_ = true;
+  liveness_.note_progress();
 }
 
 std::uint32_t Engine::clock_us() const {
@@ -443,7 +415,7 @@ void Engine::advance(Receiver& receiver) {
     const ProbeBody head{0, receiver.pass};
     mesh_.lines[static_cast<std::size_t>(receiver.in.from())].send(
         FrameType::bitmap, receiver.in.message(), bytes_of(head), std::as_bytes(receiver.in.arrived()));
-    moved_ = true;
+    liveness_.note_progress();
   } else if (!receiver.probed && time - receiver.last_arrival >= kSilence && receiver.in.satisfied()) {
     finish(receiver);
   }
@@ -458,7 +430,7 @@ void Engine::send_feedback(Receiver& receiver) {
 
 void Engine::finish(Receiver& receiver) {
   receiver.stopped = true;
-  moved_ = true;
+  liveness_.note_progress();
   mesh_.lines[static_cast<std::size_t>(receiver.in.from())].send(FrameType::stop, receiver.in.message());
   count_losses(receiver);
   const Plan& plan = receiver.in.plan();
@@ -489,7 +461,7 @@ void Engine::count_losses(Receiver& receiver) {
 }
 
 /// How long nothing needs to be done unless something comes.
-Engine::Seconds Engine::patience() const {
+double Engine::patience() const {
   const double time = now();
   double until = time + 0.5;
   for (const Sender& sender : senders_) {
@@ -509,24 +481,6 @@ Engine::Seconds Engine::patience() const {
   return std::max(0.0, until - time);
 }
 
-void Engine::note_waiting() {
-  const double time = now();
-  // Time counts only while this process runs: one that was stopped and continued has not waited.
-  waited_ = moved_ ? 0.0 : waited_ + std::min(time - last_look_, 1.0);
-  last_look_ = time;
-  moved_ = false;
-  const int other = awaited();
-  if (other < 0) return;
-  if (peer(other).left)
-    throw Error{Fault::backend, fmt::format("rank {} has ended, but rank {} waits for it", other, rank())};
-  if (waited_ > kTell && time - last_told_ > kTell) {
-    last_told_ = time;
-    const std::int32_t number = other;
-    for (ControlLine& line : mesh_.lines) line.send(FrameType::waiting, 0, bytes_of(number));
-  }
-  if (waited_ > options_.timeout_seconds) blame(other);
-}
-
 /// The first rank without which this one cannot go on, or -1.
 int Engine::awaited() const {
   for (const Receiver& one : receivers_) {
@@ -543,33 +497,15 @@ int Engine::awaited() const {
   return -1;
 }
 
-/// A rank that waits itself is not to blame, but the one that it waits for.
-void Engine::blame(int other) {
-  int culprit = other;
-  for (int step = 0; step < size(); ++step) {
-    const Peer& one = peer(culprit);
-    if (now() - one.told_waiting > kAlive || one.waits_for < 0 || one.waits_for >= size()) break;
-    if (one.waits_for == rank()) {
-      throw Error{Fault::backend,
-                  fmt::format("ranks {} and {} wait for each other: the ranks' calls do not match", rank(), culprit)};
-    }
-    culprit = one.waits_for;
-  }
-  throw Error{Fault::backend,
-              fmt::format("rank {} has waited {:g} s for rank {}", rank(), options_.timeout_seconds, culprit)};
-}
-
 void Engine::meet(std::span<double> values) {
   if (size() == 1) return;
-  waited_ = 0.0;
-  last_look_ = now();
-  moved_ = true;
+  liveness_.begin();
   in_meeting_ = true;
   const std::uint64_t number = ++meeting_;
   if (rank() != 0) mesh_.lines[0].send(FrameType::values, number, std::as_bytes(values));
   while (rank() == 0 ? met_.size() + 1 < mesh_.lines.size() : answered_ < number) {
-    const bool busy = moved_;
-    note_waiting();
+    const bool busy = liveness_.moved();
+    liveness_.check(awaited());
     wait_for_events(busy ? 0.0 : 0.5);
     take_datagrams();  // of messages that are over
   }
@@ -591,7 +527,7 @@ void Engine::meet(std::span<double> values) {
 void Engine::take_values(int from, const Frame& frame) {
   std::vector<double> theirs(frame.body.size() / sizeof(double));
   if (!theirs.empty()) std::memcpy(theirs.data(), frame.body.data(), theirs.size() * sizeof(double));
-  moved_ = true;
+  liveness_.note_progress();
   if (frame.type == FrameType::result) {
     answered_ = frame.message;
     gathered_ = std::move(theirs);
@@ -607,14 +543,7 @@ void Engine::take_values(int from, const Frame& frame) {
 }
 
 void Engine::fail(const std::string& what) noexcept {
-  try {
-    // Who ends because another rank has failed names that one.
-    const int origin = failed_rank_ >= 0 ? failed_rank_ : rank();
-    const std::string& text = failed_rank_ >= 0 ? failure_ : what;
-    for (ControlLine& line : mesh_.lines)
-      line.send(FrameType::failed, static_cast<std::uint64_t>(origin), std::as_bytes(std::span{text}));
-  } catch (...) {  // without memory the connections just close, which ends the others too
-  }
+  liveness_.fail(what);
 }
 
 }  // namespace gradtool::udp

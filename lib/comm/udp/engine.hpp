@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/comm/transport_counts.hpp"
+#include "lib/comm/udp/liveness.hpp"
 #include "lib/comm/udp/mesh.hpp"
 #include "lib/comm/udp/message.hpp"
 #include "lib/comm/udp/rate.hpp"
@@ -62,7 +63,7 @@ class Engine {
   /// Tells all ranks that this one ends because of `what`, so that none waits for it.
   void fail(const std::string& what) noexcept;
   /// From now on this rank waits so long for others.
-  void set_timeout(double seconds) { options_.timeout_seconds = seconds; }
+  void set_timeout(double seconds) { liveness_.set_timeout(seconds); }
 
   [[nodiscard]] const TransportCounts& counts() const { return counts_; }
   void reset_counts() noexcept { counts_ = {}; }
@@ -73,14 +74,12 @@ class Engine {
   struct Receiver;
   class Datagrams;
 
-  using Seconds = double;
-  [[nodiscard]] Seconds now() const;
   [[nodiscard]] std::uint32_t clock_us() const;
 
   void begin(std::span<const Sending> out, std::span<const Receiving> in);
   [[nodiscard]] bool done() const;
-  void wait_for_events(Seconds patience);
-  [[nodiscard]] Seconds patience() const;
+  void wait_for_events(double patience);
+  [[nodiscard]] double patience() const;
 
   void take_datagrams();
   void take_datagram(std::span<const std::byte> bytes, bool marked, std::uint32_t arrived_us);
@@ -97,28 +96,19 @@ class Engine {
   void finish(Receiver& receiver);
   void count_losses(Receiver& receiver);
 
-  /// Counts the time that this rank waits, tells the others for whom, and throws when it was too long.
-  void note_waiting();
   [[nodiscard]] int awaited() const;
-  [[noreturn]] void blame(int other);
   [[nodiscard]] Peer& peer(int rank);
   [[nodiscard]] const Peer& peer(int rank) const;
 
   Mesh mesh_;
   Options options_;
+  Liveness liveness_;
   std::vector<Peer> peers_;
   std::deque<Sender> senders_;
   std::deque<Receiver> receivers_;
   std::unique_ptr<Datagrams> datagrams_;
   TransportCounts counts_;
 
-  Seconds last_look_ = 0.0;  ///< when note_waiting was called last
-  Seconds waited_ = 0.0;     ///< without anything having happened
-  Seconds last_told_ = 0.0;  ///< when the others were told last
-  bool moved_ = false;       ///< whether anything has happened since note_waiting
-
-  int failed_rank_ = -1;  ///< the rank that was the first to fail, as far as this one was told, and why
-  std::string failure_;
   bool in_meeting_ = false;
   std::uint64_t meeting_ = 0;     ///< number of this rank's last meeting
   std::uint64_t answered_ = 0;    ///< number of the last meeting whose result has come; not of rank 0
