@@ -131,6 +131,11 @@ struct SparseShape {
   std::uint32_t value_bits = 32;  ///< 32 for float32 values; 1 for signs, set for negative values, 32 to a word
   /// Whether words of position and sign may take the place of both sections, where values are signs.
   enum class Words : std::uint32_t { never, smallest, always } words = Words::never;
+
+  /// Bytes that k values take.
+  [[nodiscard]] GT_HD constexpr std::size_t value_bytes(std::size_t k) const {
+    return 4 * format::words_of_bits(k * value_bits);
+  }
 };
 
 /// The source of a payload of signs; unused for float32 values.
@@ -139,8 +144,14 @@ struct SparseSigns {
   const std::uint32_t* not_finite = nullptr;  ///< on the GPU; where it is not 0, all values decode to NaN
 };
 
-/// Scratch of write_sparse, add_sparse and mark_sparse. Asks the current GPU, so call it before the clock starts.
-[[nodiscard]] std::size_t sparse_scratch_bytes(const SparseShape& shape);
+/// Scratch of write_sparse, and that of add_sparse and mark_sparse. Asks the current GPU, so call it before the clock
+/// starts.
+[[nodiscard]] std::size_t write_sparse_scratch_bytes(const SparseShape& shape);
+[[nodiscard]] std::size_t read_sparse_scratch_bytes(const SparseShape& shape);
+/// Scratch for whichever of them.
+[[nodiscard]] inline std::size_t sparse_scratch_bytes(const SparseShape& shape) {
+  return std::max(write_sparse_scratch_bytes(shape), read_sparse_scratch_bytes(shape));
+}
 
 /// Writes header and index section of `payload`, which is 4-byte aligned and large enough for any choice, for *count
 /// ascending positions. float32 values are written by whoever chose them (sparse_values). Where the payload is the end

@@ -1,5 +1,3 @@
-#include "kernels/sparse.hpp"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,182 +8,12 @@
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
-#include "kernels/cuda/tile_scan.hpp"
 #include "kernels/float_bits.hpp"
+#include "kernels/sparse.hpp"
 #include "lib/core/scratch.hpp"
 
 namespace gradtool::cuda {
 namespace {
-
-/// Bytes that k values take.
-GT_HD constexpr std::size_t sparse_value_bytes(const SparseShape& shape, std::size_t k) {
-  return 4 * format::words_of_bits(k * shape.value_bits);
-}
-
-// Writing. Positions are coded in runs by blocks. A block writes the words that begin with one of its bits, and so
-// codes some positions of the next run too, whose bits the last of its words may have: at most 32, as a code has a bit
-// or more.
-
-constexpr std::uint32_t kEach = 4;   // positions that a thread codes
-constexpr std::uint32_t kHalo = 32;  // positions of the next run that a block codes too
-constexpr std::uint32_t kRun = kEach * kThreads - kHalo;
-constexpr std::uint32_t kRunWords = (kEach * kThreads * format::kEliasLongest + 31) / 32 + 3;
-
-// A payload that is the end of a larger one is aligned to 4 bytes only.
-__device__ void write_size(std::byte* to, std::uint64_t bytes) {
-  auto* words = reinterpret_cast<std::uint32_t*>(to);
-  words[0] = static_cast<std::uint32_t>(bytes);
-  words[1] = static_cast<std::uint32_t>(bytes >> 32);
-}
-__device__ void write_header(std::byte* to, const SparseHeader& header) {
-  write_size(to, header.bytes);
-  auto* words = reinterpret_cast<std::uint32_t*>(to);
-  words[2] = header.count;
-  words[3] = header.code;
-}
-
-__device__ std::uint32_t gap_at(const std::uint32_t* positions, std::size_t i) {
-  return i == 0 ? positions[0] + 1 : positions[i] - positions[i - 1];
-}
-
-/// bits[run] := the bits that the codes of a run take; bits[runs] := 0. A scan makes starts of them.
-__global__ void elias_bits_kernel(const std::uint32_t* positions, const std::uint32_t* count, std::size_t runs,
-                                  std::uint64_t* bits) {
-  const std::size_t k = *count;
-  for (std::size_t run = blockIdx.x; run < runs; run += gridDim.x) {
-    std::uint32_t own = 0;
-    for (std::size_t i = run * kRun + threadIdx.x; i < run * kRun + kRun && i < k; i += kThreads)
-      own += format::elias_delta_bits(gap_at(positions, i));
-    std::uint32_t total = 0;
-    block_sum_through(own, total);
-    if (threadIdx.x == 0) bits[run] = total;
-  }
-  if (thread_in_grid() == 0) bits[runs] = 0;
-}
-
-/// Each warp writes 32 words of a bitmap at a time. It searches for the first position that lies in them, with 32
-/// probes in each step of the search. `shared` is shared memory of 32 words for the warp.
-__device__ void write_bitmap(const std::uint32_t* positions, std::size_t k, std::size_t n, std::uint32_t* shared,
-                             std::uint32_t* words) {
-  const unsigned lane = threadIdx.x % kWarpSize;
-  const std::size_t count = format::words_of_bits(n);
-  for (std::size_t word = kWarpSize * warp_in_grid(); word < count; word += kWarpSize * warps_in_grid()) {
-    std::size_t first = 0;  // positions before this one lie in earlier words
-    std::size_t left = k;   // from there on, how many may still do so
-    while (left > 0) {
-      const std::size_t step = (left + kWarpSize - 1) / kWarpSize;
-      const std::size_t probe = first + step * lane;
-      const bool is_below = step * lane < left && positions[probe] < 32 * word;
-      const auto below = static_cast<std::uint32_t>(__popc(__ballot_sync(kAllLanes, is_below)));
-      if (below == 0) break;
-      const std::size_t known = step * (below - 1) + 1;  // so many positions from `first` on lie in earlier words
-      const std::size_t end = step * below < left ? step * below : left;
-      first += known;
-      left = end - known;
-    }
-    shared[lane] = 0;
-    __syncwarp();
-    for (std::size_t i = first + lane; i < k; i += kWarpSize) {
-      const std::size_t bit = positions[i] - 32 * word;
-      if (bit >= 32 * kWarpSize) break;
-      atomicOr(&shared[bit / 32], 1u << bit % 32);
-    }
-    __syncwarp();
-    if (word + lane < count) words[word + lane] = shared[lane];
-    __syncwarp();
-  }
-}
-
-/// Each block writes the codes of a run at a time. `shared` is shared memory of kRunWords.
-__device__ void write_elias(const std::uint32_t* positions, std::size_t k, const std::uint64_t* starts,
-                            std::uint32_t* shared, std::uint32_t* words) {
-  for (std::size_t run = blockIdx.x; run * kRun < k; run += gridDim.x) {
-    const std::uint64_t start = starts[run];
-    const std::uint64_t end = starts[run + 1];
-    const std::size_t first_word = static_cast<std::size_t>(start / 32);
-    for (std::uint32_t i = threadIdx.x; i < kRunWords; i += kThreads) shared[i] = 0;
-    format::EliasCode codes[kEach];
-    std::uint32_t own = 0;
-    for (std::uint32_t j = 0; j < kEach; ++j) {
-      const std::size_t i = run * kRun + threadIdx.x * kEach + j;
-      codes[j] = i < k ? format::elias_delta(gap_at(positions, i)) : format::EliasCode{};
-      own += codes[j].count;
-    }
-    std::uint32_t total = 0;
-    std::uint32_t bit = block_sum_through(own, total) - own + static_cast<std::uint32_t>(start % 32);
-    for (std::uint32_t j = 0; j < kEach; bit += codes[j].count, ++j) {
-      if (codes[j].count != 0) put_code(shared, bit, codes[j]);
-    }
-    __syncthreads();
-    const std::size_t owned = format::words_of_bits(start);  // the first word that begins with a bit of this run
-    for (std::size_t word = owned + threadIdx.x; word < format::words_of_bits(end); word += kThreads)
-      words[word] = shared[word - first_word];
-    __syncthreads();
-  }
-}
-
-/// A bit for each value, set where it is negative.
-__device__ void write_signs(const float* values, std::size_t k, std::byte* to) {
-  for (std::size_t word = warp_in_grid(); 32 * word < k; word += warps_in_grid()) {
-    const std::size_t i = 32 * word + threadIdx.x % kWarpSize;
-    const std::uint32_t signs = __ballot_sync(kAllLanes, i < k && __float_as_uint(values[i]) >> 31 != 0);
-    if (threadIdx.x % kWarpSize == 0) reinterpret_cast<std::uint32_t*>(to)[word] = signs;
-  }
-}
-
-__global__ void write_kernel(SparseShape shape, const std::uint32_t* positions, const std::uint32_t* count,
-                             const std::uint64_t* starts, std::size_t runs, std::byte* payload, std::size_t front,
-                             SparseSigns signs) {
-  __shared__ std::uint32_t shared[kRunWords];
-  static_assert(kRunWords >= kBlockWarpCount * kWarpSize);
-  const std::size_t k = *count;
-  const std::size_t bits = starts == nullptr ? 0 : static_cast<std::size_t>(starts[runs]);
-  const format::IndexChoice choice =
-      shape.automatic ? format::smallest_index(k, shape.n, bits)
-                      : format::IndexChoice{shape.fixed, format::index_bytes(shape.fixed, k, shape.n, bits)};
-  const std::size_t signed_bytes = choice.bytes + sparse_value_bytes(shape, k);
-  const bool as_words = shape.words == SparseShape::Words::always ||
-                        (shape.words == SparseShape::Words::smallest && 4 * k <= signed_bytes);
-  const std::size_t values = as_words ? 0 : sparse_value_bytes(shape, k);
-  if (thread_in_grid() == 0) {
-    const std::size_t bytes = sizeof(SparseHeader) + (as_words ? 4 * k : values + choice.bytes);
-    std::uint32_t code = as_words ? format::kSignedWords : static_cast<std::uint32_t>(choice.code);
-    if (signs.values != nullptr && *signs.not_finite != 0) code += format::kNotFinite;
-    write_header(payload, {bytes, static_cast<std::uint32_t>(k), code});
-    if (front > 0) write_size(payload - front, front + bytes);
-  }
-  auto* words = reinterpret_cast<std::uint32_t*>(payload + sizeof(SparseHeader) + values);
-  if (as_words) {
-    for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid())
-      words[i] = positions[i] | (__float_as_uint(signs.values[i]) & ~format::kWordIndex);
-    return;
-  }
-  if (signs.values != nullptr) write_signs(signs.values, k, payload + sizeof(SparseHeader));
-  if (choice.code == IndexCode::u32) {
-    for (std::size_t i = thread_in_grid(); i < k; i += threads_in_grid()) words[i] = positions[i];
-  } else if (choice.code == IndexCode::bitmap) {
-    write_bitmap(positions, k, shape.n, shared + threadIdx.x / kWarpSize * kWarpSize, words);
-  } else {
-    write_elias(positions, k, starts, shared, words);
-  }
-}
-
-__global__ void empty_kernel(std::uint32_t code, std::byte* payload) {
-  if (thread_in_grid() == 0) write_header(payload, {sizeof(SparseHeader), 0, code});
-}
-
-std::size_t runs_of(std::size_t k) {
-  return (k + kRun - 1) / kRun;
-}
-
-/// Arrays of write_sparse in its scratch.
-struct WriteWorkspace {
-  WriteWorkspace(const SparseShape& shape, Scratch<Space::cuda> scratch)
-      : bits{scratch.take<std::uint64_t>(runs_of(shape.most) + 1)},
-        scan{scratch.take_bytes(scan_bytes<std::uint64_t>(bits.size()))} {}
-  View<std::uint64_t, Space::cuda> bits;  ///< where the codes of each run start
-  View<std::byte, Space::cuda> scan;
-};
 
 // Reading: how kernels find positions in the index section of a sparse payload.
 //
@@ -255,7 +83,7 @@ __device__ Sections sections_of(const SparseShape& shape, const std::byte* paylo
   const bool has_signs = shape.value_bits == 1;
   const std::uint32_t form = has_signs ? header.code & ~format::kNotFinite : header.code;
   const bool as_words = has_signs && form == format::kSignedWords;
-  const std::size_t at = sizeof header + (as_words ? 0 : sparse_value_bytes(shape, k));
+  const std::size_t at = sizeof header + (as_words ? 0 : shape.value_bytes(k));
   if (k > shape.n || k > shape.most || (form > 2 && !as_words) || header.bytes > size || header.bytes < at ||
       (k == 0 && form != header.code))
     return {};
@@ -576,31 +404,8 @@ Grid blocks_of(const SparseShape& shape, const Units& units) {
 
 }  // namespace
 
-std::size_t sparse_scratch_bytes(const SparseShape& shape) {
-  return std::max(planned<WriteWorkspace>(shape), planned<ReadWorkspace>(shape));
-}
-
-void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std::uint32_t* positions,
-                  const std::uint32_t* count, std::byte* payload, View<std::byte, Space::cuda> scratch,
-                  std::size_t front, const SparseSigns& signs) {
-  const WriteWorkspace workspace{shape, Scratch<Space::cuda>{scratch}};
-  const std::size_t runs = runs_of(shape.most);
-  std::uint64_t* bits = nullptr;
-  if (shape.automatic || shape.fixed == IndexCode::elias) {
-    bits = workspace.bits.data();
-    launch(queue, "elias bits", elias_bits_kernel, blocks_for(runs, 1, 2048), positions, count, runs, bits);
-    scan_tiles(queue, bits, runs + 1, workspace.scan);
-  }
-  const bool bitmap = shape.automatic || shape.fixed == IndexCode::bitmap;
-  const std::size_t blocks = bitmap ? (format::words_of_bits(shape.n) + kThreads - 1) / kThreads : 0;
-  launch(queue, "sparse index", write_kernel, blocks_for(runs > blocks ? runs : blocks, 1, 2048), shape, positions,
-         count, bits, runs, payload, front, signs);
-}
-
-void write_empty_sparse(Queue<Space::cuda> queue, const SparseShape& shape, std::byte* payload) {
-  const auto index = static_cast<std::uint32_t>(shape.automatic ? IndexCode::u32 : shape.fixed);
-  const std::uint32_t code = shape.words == SparseShape::Words::never ? index : format::kSignedWords;
-  launch(queue, "sparse header", empty_kernel, {1, kWarpSize}, code, payload);
+std::size_t read_sparse_scratch_bytes(const SparseShape& shape) {
+  return planned<ReadWorkspace>(shape);
 }
 
 void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
