@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace gradtool {
 namespace {
@@ -30,16 +31,6 @@ std::vector<Column> Analysis::leading_columns() {
           {"last_step", "position of the last one, included"},
           {"status", "`ok`, `skipped` (non-finite values) or `unavailable` (a part is not built in)"},
           {"message", "why the status is not `ok`, or what else to know; empty otherwise"}};
-}
-
-std::vector<Column> Analysis::long_columns(std::vector<Column> more) {
-  std::vector<Column> columns{
-      {"schema_version", "version of this table's columns"},
-      {"file", "the gradient file as named on the command line"},
-      {"tensor", "name of the parameter tensor, or `all`; tensors that were skipped have no rows"},
-      {"kind", "its kind; of a row `all`, the kind of the tensors that it pools, empty where it pools all"}};
-  columns.insert(columns.end(), more.begin(), more.end());
-  return columns;
 }
 
 std::vector<Cell> Analysis::long_cells(const TensorInfo* tensor, std::string_view kind) const {
@@ -83,12 +74,36 @@ Cell Analysis::iteration_at(std::size_t position) const {
   return scope_.iterations.at(position);
 }
 
-void Analysis::add_skipped(Table& table, std::size_t tensor, std::uint64_t non_finite) {
+Table& Analysis::make_table(std::string name, std::vector<Column> columns) {
+  return tables_.emplace_back(std::move(name), std::move(columns));
+}
+
+Table& Analysis::make_long_table(std::string name, std::vector<Column> more) {
+  std::vector<Column> columns{
+      {"schema_version", "version of this table's columns"},
+      {"file", "the gradient file as named on the command line"},
+      {"tensor", "name of the parameter tensor, or `all`; tensors that were skipped have no rows"},
+      {"kind", "its kind; of a row `all`, the kind of the tensors that it pools, empty where it pools all"}};
+  columns.insert(columns.end(), more.begin(), more.end());
+  return make_table(std::move(name), std::move(columns));
+}
+
+void Analysis::finish(std::size_t tensor, const Accumulator& whole) {
+  if (whole.non_finite() > 0) return skip(tensor, whole.non_finite());
+  add(tensor, whole);
+}
+
+void Analysis::skip(std::size_t tensor, std::uint64_t non_finite) {
   const auto& info = scope_.tensors.at(tensor);
   const std::uint64_t values = info.elements * scope_.steps() * scope_.workers;
   auto row = leading_cells(&info, "skipped", fmt::format("{} of {} values are not finite", non_finite, values));
-  row.resize(table.columns().size());
-  table.add(std::move(row));
+  row.resize(tables_.front().columns().size());
+  tables_.front().add(std::move(row));
+}
+
+std::vector<Table> Analysis::tables() {
+  add_all();
+  return {std::make_move_iterator(tables_.begin()), std::make_move_iterator(tables_.end())};
 }
 
 std::vector<std::size_t> evenly_spaced(std::size_t most, std::size_t count) {

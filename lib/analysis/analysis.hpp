@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,11 +111,10 @@ class Analysis {
   /// The kind of a part. elements: any range of elements, at all steps. slices: all elements, at one step.
   enum class Unit : std::uint8_t { elements, slices };
 
-  explicit Analysis(Scope scope) : scope_{std::move(scope)} {}
+  Analysis(Scope scope, Unit unit) : scope_{std::move(scope)}, unit_{unit} {}
   virtual ~Analysis() = default;
 
-  [[nodiscard]] virtual std::string_view name() const = 0;
-  [[nodiscard]] virtual Unit unit() const = 0;
+  [[nodiscard]] Unit unit() const { return unit_; }
   /// Working memory of one open accumulator for each element of its part.
   [[nodiscard]] virtual std::size_t bytes_per_element() const = 0;
   [[nodiscard]] virtual bool needs_second_moment(std::size_t /*tensor*/) const { return false; }
@@ -122,31 +122,60 @@ class Analysis {
 
   [[nodiscard]] virtual std::unique_ptr<Accumulator> start(const Part& part) = 0;
   /// Adds the rows of `tensor`. `whole` has gathered all its parts.
-  virtual void finish(std::size_t tensor, const Accumulator& whole) = 0;
+  void finish(std::size_t tensor, const Accumulator& whole);
   /// The finished tables, the row `all` included. The first has one row for each tensor. Call once.
-  [[nodiscard]] virtual std::vector<Table> tables() = 0;
+  [[nodiscard]] std::vector<Table> tables();
 
   [[nodiscard]] const Scope& scope() const { return scope_; }
 
  protected:
+  /// An empty table of the result, which stays here. The first one that is made has one row for each tensor.
+  [[nodiscard]] Table& make_table(std::string name, std::vector<Column> columns);
+  /// One that starts with the columns that all but the first start with, whose cells are long_cells().
+  [[nodiscard]] Table& make_long_table(std::string name, std::vector<Column> more);
+  /// Adds the rows of a tensor whose values are all finite.
+  virtual void add(std::size_t tensor, const Accumulator& whole) = 0;
+  /// Adds the rows `all`.
+  virtual void add_all() = 0;
+  /// Adds the row of a tensor with `non_finite` values that are not finite: the leading cells with the status
+  /// `skipped`; all other cells are empty.
+  virtual void skip(std::size_t tensor, std::uint64_t non_finite);
+
   /// The columns with which every per-tensor table starts, and their cells. A null `tensor` means the row `all`.
   [[nodiscard]] static std::vector<Column> leading_columns();
-  /// The columns with which all other tables start, and their cells: those of a tensor, of all tensors of a kind
-  /// (`tensor` null, its name `all`), or of all (`tensor` null and `kind` empty).
-  [[nodiscard]] static std::vector<Column> long_columns(std::vector<Column> more);
+  /// The leading cells of the other tables: those of a tensor, of all tensors of a kind (`tensor` null, its name
+  /// `all`), or of all (`tensor` null and `kind` empty).
   [[nodiscard]] std::vector<Cell> long_cells(const TensorInfo* tensor, std::string_view kind = {}) const;
   [[nodiscard]] std::vector<Cell> leading_cells(const TensorInfo* tensor, std::string_view status,
                                                 std::string_view message);
   /// The training iteration of the captured step at a position, or an empty cell.
   [[nodiscard]] Cell iteration_at(std::size_t position) const;
-  /// Adds the row of a tensor with `non_finite` values that are not finite: the leading cells with the status
-  /// `skipped`; all other cells are empty.
-  void add_skipped(Table& table, std::size_t tensor, std::uint64_t non_finite);
 
  private:
   Scope scope_;
+  Unit unit_;
+  std::deque<Table> tables_;
   std::uint64_t finished_elements_ = 0;
   std::size_t skipped_ = 0;
+};
+
+/// An analysis whose rows follow from one struct of sums, that of a tensor and in the end that of all.
+template <class Sums>
+class SummingAnalysis : public Analysis {
+ public:
+  using Analysis::Analysis;
+
+ protected:
+  /// A null `tensor` means the rows `all`.
+  virtual void add_rows(const TensorInfo* tensor, const Sums& sums) = 0;
+  void add(std::size_t tensor, const Accumulator& whole) override {
+    const auto& sums = dynamic_cast<const Summing<Sums>&>(whole).sums();
+    add_rows(&scope().tensors.at(tensor), sums);
+    all_ += sums;
+  }
+  void add_all() override { add_rows(nullptr, all_); }
+
+  Sums all_;
 };
 
 /// At most `most` of the positions 0 .. count - 1, evenly spaced and ascending; with two or more the ends are among

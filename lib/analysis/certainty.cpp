@@ -163,24 +163,21 @@ class CertaintyAccumulator final : public Summing<CertaintySums> {
   std::vector<std::vector<Wait>> waits_;            ///< [stream][alpha]
 };
 
-class CertaintyAnalysis final : public Analysis {
+class CertaintyAnalysis final : public SummingAnalysis<CertaintySums> {
  public:
   explicit CertaintyAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
-        table_{"certainty", columns(leading_columns())},
-        alphas_{"unambiguous",
-                long_columns(
-                    {{"alpha", "threshold of variance-based compression"},
-                     {"pass_share",
-                      "share of the elements with squared gradient above alpha times its variance, in one step"},
-                     {"sent_share",
-                      "the same of elements whose gradients and variances are summed until they pass, as the method "
-                      "does (zeta = 0.999): the share that is sent in a step; empty where it was not simulated"},
-                     {"wait_steps", "captured steps for which an element that is sent was summed, mean"},
-                     {"never_share", "share of the elements that were not sent in any of the steps"}})} {}
+      : SummingAnalysis{std::move(studied), Unit::elements},
+        table_{make_table("certainty", columns(leading_columns()))},
+        alphas_{make_long_table(
+            "unambiguous",
+            {{"alpha", "threshold of variance-based compression"},
+             {"pass_share", "share of the elements with squared gradient above alpha times its variance, in one step"},
+             {"sent_share",
+              "the same of elements whose gradients and variances are summed until they pass, as the method "
+              "does (zeta = 0.999): the share that is sent in a step; empty where it was not simulated"},
+             {"wait_steps", "captured steps for which an element that is sent was summed, mean"},
+             {"never_share", "share of the elements that were not sent in any of the steps"}})} {}
 
-  [[nodiscard]] std::string_view name() const override { return "certainty"; }
-  [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override {
     // Each worker keeps its own waiting elements if there are second moments.
     const bool moments = scope().micro_batches >= 2;
@@ -191,19 +188,6 @@ class CertaintyAnalysis final : public Analysis {
   }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<CertaintyAccumulator>(scope(), part);
-  }
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    const auto& sums = dynamic_cast<const CertaintyAccumulator&>(whole).sums();
-    add_rows(&scope().tensors.at(tensor), sums);
-    all_ += sums;
-  }
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> tables;
-    tables.push_back(std::move(table_));
-    tables.push_back(std::move(alphas_));
-    return tables;
   }
 
  private:
@@ -222,7 +206,7 @@ class CertaintyAnalysis final : public Analysis {
     return columns;
   }
 
-  void add_rows(const TensorInfo* tensor, const CertaintySums& sums) {
+  void add_rows(const TensorInfo* tensor, const CertaintySums& sums) override {
     auto row = leading_cells(tensor, "ok", "");
     const auto workers = static_cast<double>(scope().workers);
     const bool several = scope().workers >= 2;
@@ -250,8 +234,7 @@ class CertaintyAnalysis final : public Analysis {
     return ratio_cell(sums.waiting[alpha].sends, sums.tested);
   }
 
-  Table table_, alphas_;
-  CertaintySums all_;
+  Table &table_, &alphas_;
 };
 
 }  // namespace

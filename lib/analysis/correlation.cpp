@@ -330,18 +330,16 @@ std::vector<Column> eigenvalue_columns() {
 class Correlation final : public Analysis {
  public:
   Correlation(Scope studied, std::size_t samples, std::size_t taps, std::shared_ptr<AnalysisGpu> gpu)
-      : Analysis{std::move(studied)},
+      : Analysis{std::move(studied), Unit::elements},
         gpu_{std::move(gpu)},
         eigensolver_{gpu_ ? gpu_eigensolver(gpu_) : host::lapack_eigenvalues},
         samples_{std::min(samples, scope().steps())},
         taps_{taps},
         compared_{ComparedWorkers::choose(scope().workers, scope().steps())},
-        table_{"correlation", correlation_columns(leading_columns())},
-        eigenvalues_{"eigenvalues", eigenvalue_columns()},
+        table_{make_table("correlation", correlation_columns(leading_columns()))},
+        eigenvalues_{make_table("eigenvalues", eigenvalue_columns())},
         total_pearson_{compared_.count, scope().steps()} {}
 
-  [[nodiscard]] std::string_view name() const override { return "correlation"; }
-  [[nodiscard]] Unit unit() const override { return Unit::elements; }
   // Samples, the columns they go to and their mean; this step's rows and those of the step before. A GPU holds the
   // gradients of all workers, too.
   [[nodiscard]] std::size_t bytes_per_element() const override {
@@ -355,8 +353,7 @@ class Correlation final : public Analysis {
     return std::make_unique<HostCorrelation>(compared_, part, slicing, samples_);
   }
 
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
+  void add(std::size_t tensor, const Accumulator& whole) override {
     const auto& seen = dynamic_cast<const CorrelationAccumulator&>(whole);
     const auto& info = scope().tensors.at(tensor);
     const Slicing slicing{info, taps_};
@@ -372,10 +369,7 @@ class Correlation final : public Analysis {
     total_slices_ += totals;
   }
 
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_row(nullptr, nullptr, total_pearson_, total_slices_);
-    return {std::move(table_), std::move(eigenvalues_)};
-  }
+  void add_all() override { add_row(nullptr, nullptr, total_pearson_, total_slices_); }
 
  private:
   void add_row(const TensorInfo* tensor, const Slicing* slicing, const PearsonSums& pearson,
@@ -424,7 +418,7 @@ class Correlation final : public Analysis {
   std::size_t samples_, taps_;
   ComparedWorkers compared_;
   std::vector<std::size_t> windows_{scope().windows()};
-  Table table_, eigenvalues_;
+  Table &table_, &eigenvalues_;
   PearsonSums total_pearson_;
   SliceTotals total_slices_;
 };

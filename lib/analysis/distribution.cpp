@@ -402,53 +402,39 @@ std::vector<Column> distribution_columns(std::vector<Column> columns) {
   return columns;
 }
 
-class DistributionAnalysis final : public Analysis {
+class DistributionAnalysis final : public SummingAnalysis<DistributionSums> {
  public:
   explicit DistributionAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
+      : SummingAnalysis{std::move(studied), Unit::slices},
         steps_{evenly_spaced(kMostSteps, scope().steps())},
-        table_{"distribution", distribution_columns(leading_columns())},
-        fits_{"fits",
-              long_columns({{"fit", "normal, laplace, generalised normal or student t"},
-                            {"shape",
-                             "exponent of the generalised normal (2 normal, 1 Laplace), degrees of freedom of "
-                             "Student's t (1 over the mean of 1 / nu); empty for the others"},
-                            {"scale_over_rms",
-                             "scale of the distribution over the gradient's root mean square, mean over gradients"},
-                            {"distance",
-                             "Kolmogorov's: the largest difference between the cumulative shares of the values and of "
-                             "the distribution, over at most 1024 evenly spaced ranks; mean over gradients"}})},
-        formats_{"formats",
-                 long_columns(
-                     {{"format",
-                       "type that values are rounded to, to nearest; scaled: so that a gradient's largest magnitude is "
-                       "the largest number; nvfp4: blocks of 16 with a scale in e4m3; drawn: blocks of 512, at random "
-                       "to one of the two neighbours, as qsgd does, of which the expected values are given"},
-                      {"vanish_share", "share of the values that are not 0 but become it"},
-                      {"clip_share", "share of the values beyond the largest number"},
-                      {"nmse", "squared error of rounding over squared norm"}})} {}
+        table_{make_table("distribution", distribution_columns(leading_columns()))},
+        fits_{make_long_table(
+            "fits",
+            {{"fit", "normal, laplace, generalised normal or student t"},
+             {"shape",
+              "exponent of the generalised normal (2 normal, 1 Laplace), degrees of freedom of "
+              "Student's t (1 over the mean of 1 / nu); empty for the others"},
+             {"scale_over_rms", "scale of the distribution over the gradient's root mean square, mean over gradients"},
+             {"distance",
+              "Kolmogorov's: the largest difference between the cumulative shares of the values and of "
+              "the distribution, over at most 1024 evenly spaced ranks; mean over gradients"}})},
+        formats_{make_long_table(
+            "formats",
+            {{"format",
+              "type that values are rounded to, to nearest; scaled: so that a gradient's largest magnitude is "
+              "the largest number; nvfp4: blocks of 16 with a scale in e4m3; drawn: blocks of 512, at random "
+              "to one of the two neighbours, as qsgd does, of which the expected values are given"},
+             {"vanish_share", "share of the values that are not 0 but become it"},
+             {"clip_share", "share of the values beyond the largest number"},
+             {"nmse", "squared error of rounding over squared norm"}})} {}
 
-  [[nodiscard]] std::string_view name() const override { return "distribution"; }
-  [[nodiscard]] Unit unit() const override { return Unit::slices; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return 8; }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<DistributionOfGradient>(std::binary_search(steps_.begin(), steps_.end(), part.first_step));
   }
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    const auto& sums = dynamic_cast<const DistributionOfGradient&>(whole).sums();
-    add_rows(&scope().tensors.at(tensor), sums);
-    all_ += sums;
-  }
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> tables;
-    for (Table* table : {&table_, &fits_, &formats_}) tables.push_back(std::move(*table));
-    return tables;
-  }
 
  private:
-  void add_rows(const TensorInfo* tensor, const DistributionSums& sums) {
+  void add_rows(const TensorInfo* tensor, const DistributionSums& sums) override {
     const auto begin = long_cells(tensor);
     std::string best;
     double least = kInfinity;
@@ -490,8 +476,7 @@ class DistributionAnalysis final : public Analysis {
   }
 
   std::vector<std::size_t> steps_;  ///< those that are looked at
-  Table table_, fits_, formats_;
-  DistributionSums all_;
+  Table &table_, &fits_, &formats_;
 };
 
 }  // namespace

@@ -255,26 +255,25 @@ BasisSums sums_of(const std::vector<SliceValues::Samples>& slices, std::size_t s
 class BasisAnalysis final : public Analysis {
  public:
   BasisAnalysis(Scope studied, std::size_t samples, std::size_t taps)
-      : Analysis{std::move(studied)},
+      : Analysis{std::move(studied), Unit::elements},
         samples_{std::min(samples, scope().steps())},
         taps_{taps},
-        table_{"gradiveq", columns(leading_columns())},
-        lambdas_{"gradiveq_lambda",
-                 long_columns({{"lambda", "share of the variance over the samples that may be lost"},
-                               {"components", "d: components that this takes, mean over slices"},
-                               {"ratio", "sum of K over sum of d: the compression, of samples that the basis knows"}})},
-        losses_{"gradiveq_loss",
-                long_columns({{"basis", "own, or other: that of the next compared slice, with as many components"},
-                              {"age", "captured steps since the basis was learned; 0: the steps it was learned on"},
-                              {"nmse", "squared error of the projection over squared norm"}})},
-        curve_{"gradiveq_curve",
-               long_columns({{"components", "components that are kept"},
-                             {"kept", "the same as a share of the elements of a slice"},
-                             {"window_share", "share of the energy kept in the steps that the basis was learned on"},
-                             {"later_share", "the same in the steps after them"}})} {}
+        table_{make_table("gradiveq", columns(leading_columns()))},
+        lambdas_{
+            make_long_table("gradiveq_lambda",
+                            {{"lambda", "share of the variance over the samples that may be lost"},
+                             {"components", "d: components that this takes, mean over slices"},
+                             {"ratio", "sum of K over sum of d: the compression, of samples that the basis knows"}})},
+        losses_{make_long_table("gradiveq_loss",
+                                {{"basis", "own, or other: that of the next compared slice, with as many components"},
+                                 {"age", "captured steps since the basis was learned; 0: the steps it was learned on"},
+                                 {"nmse", "squared error of the projection over squared norm"}})},
+        curve_{make_long_table("gradiveq_curve",
+                               {{"components", "components that are kept"},
+                                {"kept", "the same as a share of the elements of a slice"},
+                                {"window_share", "share of the energy kept in the steps that the basis was learned on"},
+                                {"later_share", "the same in the steps after them"}})} {}
 
-  [[nodiscard]] std::string_view name() const override { return "gradiveq"; }
-  [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override {
     return sizeof(double) + sizeof(std::size_t) + sizeof(float) * samples_;
   }
@@ -282,20 +281,14 @@ class BasisAnalysis final : public Analysis {
     return std::make_unique<SliceValues>(Slicing{scope().tensors.at(part.tensor), taps_}, scope().workers, samples_,
                                          part);
   }
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
+  void add(std::size_t tensor, const Accumulator& whole) override {
     auto sums = sums_of(dynamic_cast<const SliceValues&>(whole).slices(), samples_);
     const Slicing slicing{scope().tensors.at(tensor), taps_};
     sums.whole_elements = static_cast<double>(sums.slices) * static_cast<double>(slicing.slice_elements());
     add_rows(&scope().tensors.at(tensor), sums);
     all_ += sums;
   }
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> tables;
-    for (Table* table : {&table_, &lambdas_, &losses_, &curve_}) tables.push_back(std::move(*table));
-    return tables;
-  }
+  void add_all() override { add_rows(nullptr, all_); }
 
  private:
   static std::vector<Column> columns(std::vector<Column> columns) {
@@ -350,7 +343,7 @@ class BasisAnalysis final : public Analysis {
   }
 
   std::size_t samples_, taps_;
-  Table table_, lambdas_, losses_, curve_;
+  Table &table_, &lambdas_, &losses_, &curve_;
   BasisSums all_;
 };
 

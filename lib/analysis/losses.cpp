@@ -150,36 +150,22 @@ std::vector<Column> importance_columns() {
   return columns;
 }
 
-class LossAnalysis final : public Analysis {
+class LossAnalysis final : public SummingAnalysis<LossSums> {
  public:
   explicit LossAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
+      : SummingAnalysis{std::move(studied), Unit::slices},
         steps_{evenly_spaced(kLossSteps, scope().steps())},
-        table_{"losses", columns(leading_columns())},
-        packets_{"packets",
-                 long_columns({{"lost", "share of the packets that is lost, of 360 float32 values (1440 bytes) each"},
-                               {"which", "smallest (by norm), random (expected value) or largest"},
-                               {"nmse", "energy that is lost with them, as a share"}})},
-        importance_{"importance", long_columns(with_step())} {}
+        table_{make_table("losses", columns(leading_columns()))},
+        packets_{make_long_table(
+            "packets", {{"lost", "share of the packets that is lost, of 360 float32 values (1440 bytes) each"},
+                        {"which", "smallest (by norm), random (expected value) or largest"},
+                        {"nmse", "energy that is lost with them, as a share"}})},
+        importance_{make_long_table("importance", with_step())} {}
 
-  [[nodiscard]] std::string_view name() const override { return "losses"; }
-  [[nodiscard]] Unit unit() const override { return Unit::slices; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(double); }
   [[nodiscard]] bool needs_weight(std::size_t tensor) const override { return scope().tensors.at(tensor).has_weight; }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<LossesOfGradient>(std::binary_search(steps_.begin(), steps_.end(), part.first_step));
-  }
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    const auto& sums = dynamic_cast<const LossesOfGradient&>(whole).sums();
-    add_rows(&scope().tensors.at(tensor), sums);
-    all_ += sums;
-  }
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> tables;
-    for (Table* table : {&table_, &packets_, &importance_}) tables.push_back(std::move(*table));
-    return tables;
   }
 
  private:
@@ -208,7 +194,7 @@ class LossAnalysis final : public Analysis {
     for (const double above : importance.above) row.push_back(ratio_cell(above, importance.weight));
   }
 
-  void add_rows(const TensorInfo* tensor, const LossSums& sums) {
+  void add_rows(const TensorInfo* tensor, const LossSums& sums) override {
     auto row = leading_cells(tensor, "ok", "");
     append(row, static_cast<std::int64_t>(steps_.size()), ratio_cell(sums.lost[0][kTen], sums.energy),
            ratio_cell(sums.lost[2][kTen], sums.energy));
@@ -232,8 +218,7 @@ class LossAnalysis final : public Analysis {
   }
 
   std::vector<std::size_t> steps_;  ///< those that are looked at
-  Table table_, packets_, importance_;
-  LossSums all_;
+  Table &table_, &packets_, &importance_;
 };
 
 }  // namespace

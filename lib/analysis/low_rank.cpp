@@ -297,55 +297,41 @@ std::vector<Column> low_rank_columns(std::vector<Column> columns) {
   return columns;
 }
 
-class LowRankAnalysis final : public Analysis {
+class LowRankAnalysis final : public SummingAnalysis<LowRankSums> {
  public:
   explicit LowRankAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
+      : SummingAnalysis{std::move(studied), Unit::slices},
         windows_{scope().windows()},
         steps_{studied_steps(windows_)},
-        table_{"low_rank", low_rank_columns(leading_columns())},
-        subspaces_{
-            "subspaces",
-            long_columns({{"rank", "r: number of singular directions along the shorter side, the strongest ones"},
+        table_{make_table("low_rank", low_rank_columns(leading_columns()))},
+        subspaces_{make_long_table(
+            "subspaces", {{"rank", "r: number of singular directions along the shorter side, the strongest ones"},
                           {"energy_share", "share of the energy in them"},
                           {"overlap",
                            "share of the r directions that the next captured step's span has too: mean squared cosine "
                            "of the principal angles; chance is r over the shorter side"},
                           {"largest_angle", "largest principal angle between the two spans, in degrees"}})},
-        spectra_{"singular_values",
-                 long_columns({{"component", "position of the singular value, from 1, the largest first"},
-                               {"energy_share",
-                                "its square over the sum of all squares, mean over steps; of a matrix with more than "
-                                "256 rows and columns, those of 256 evenly spaced ones of its shorter side"},
-                               {"cumulative_share", "the same of this and all larger ones"}})} {}
+        spectra_{make_long_table(
+            "singular_values", {{"component", "position of the singular value, from 1, the largest first"},
+                                {"energy_share",
+                                 "its square over the sum of all squares, mean over steps; of a matrix with more than "
+                                 "256 rows and columns, those of 256 evenly spaced ones of its shorter side"},
+                                {"cumulative_share", "the same of this and all larger ones"}})} {}
 
-  [[nodiscard]] std::string_view name() const override { return "low_rank"; }
-  [[nodiscard]] Unit unit() const override { return Unit::slices; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(float); }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<MatrixOfStep>(shape_of(scope().tensors.at(part.tensor)), scope().workers,
                                           windows_[part.first_step],
                                           std::binary_search(steps_.begin(), steps_.end(), part.first_step));
   }
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    LowRankSums sums = dynamic_cast<const MatrixOfStep&>(whole).sums();
-    add_rows(&scope().tensors.at(tensor), sums);
-    sums.directions.clear();
-    sums.spectrum.clear();  // matrices of different sizes have no common one
-    all_ += sums;
-  }
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> tables;
-    tables.push_back(std::move(table_));
-    tables.push_back(std::move(subspaces_));
-    tables.push_back(std::move(spectra_));
-    return tables;
-  }
 
  private:
-  void add_rows(const TensorInfo* tensor, const LowRankSums& sums) {
+  void add(std::size_t tensor, const Accumulator& whole) override {
+    SummingAnalysis::add(tensor, whole);
+    all_.directions.clear();
+    all_.spectrum.clear();  // matrices of different sizes have no common one
+  }
+  void add_rows(const TensorInfo* tensor, const LowRankSums& sums) override {
     const MatrixShape shape = tensor != nullptr ? shape_of(*tensor) : MatrixShape{};
     const bool matrix = tensor == nullptr || shape.any();
     auto row = leading_cells(tensor, "ok", matrix ? "" : "not a matrix");
@@ -383,8 +369,7 @@ class LowRankAnalysis final : public Analysis {
 
   std::vector<std::size_t> windows_;  ///< of each step
   std::vector<std::size_t> steps_;    ///< those that are looked at
-  Table table_, subspaces_, spectra_;
-  LowRankSums all_;
+  Table &table_, &subspaces_, &spectra_;
 };
 
 }  // namespace

@@ -75,27 +75,21 @@ std::vector<Column> with_interval(std::vector<Column> columns) {
 class NoiseAnalysis final : public Analysis {
  public:
   explicit NoiseAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
-        table_{"noise", with_interval(with_scale(leading_columns()))},
-        by_step_{"noise_steps", with_scale({{"schema_version", "version of this table's columns"},
-                                            {"file", "the gradient file as named on the command line"},
-                                            {"tensor", "name of the parameter tensor, or `all`"},
-                                            {"step", "position of the captured step, from 0"},
-                                            {"iteration", "training iteration of that step"}})},
+      : Analysis{std::move(studied), Unit::elements},
+        table_{make_table("noise", with_interval(with_scale(leading_columns())))},
+        by_step_{make_table("noise_steps", with_scale({{"schema_version", "version of this table's columns"},
+                                                       {"file", "the gradient file as named on the command line"},
+                                                       {"tensor", "name of the parameter tensor, or `all`"},
+                                                       {"step", "position of the captured step, from 0"},
+                                                       {"iteration", "training iteration of that step"}}))},
         all_(scope().steps()) {}
 
-  [[nodiscard]] std::string_view name() const override { return "noise"; }
-  [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(double); }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<NoiseSums>(scope(), part);
   }
 
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) {
-      add_skipped(table_, tensor, whole.non_finite());
-      return;
-    }
+  void add(std::size_t tensor, const Accumulator& whole) override {
     const auto& seen = dynamic_cast<const NoiseSums&>(whole);
     const TensorInfo& info = scope().tensors.at(tensor);
     std::vector<NoiseScale> steps(scope().steps());
@@ -106,13 +100,7 @@ class NoiseAnalysis final : public Analysis {
     add_rows(&info, steps);
   }
 
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> both;
-    both.push_back(std::move(table_));
-    both.push_back(std::move(by_step_));
-    return both;
-  }
+  void add_all() override { add_rows(nullptr, all_); }
 
  private:
   /// One row for all steps, whose signal and noise are added before they are divided, and one for each.
@@ -158,7 +146,7 @@ class NoiseAnalysis final : public Analysis {
     for (const double end : {interval.low, interval.high}) row.push_back(std::isfinite(end) ? Cell{end} : Cell{});
   }
 
-  Table table_, by_step_;
+  Table &table_, &by_step_;
   std::vector<NoiseScale> all_;  ///< of each step, added over tensors
 };
 

@@ -205,16 +205,14 @@ std::vector<Column> band_columns() {
           {"energy_share", "share of the energy at the frequencies of the band, conjugate bins included"}};
 }
 
-class Spectrum final : public Analysis {
+class Spectrum final : public SummingAnalysis<SpectrumSums> {
  public:
   Spectrum(Scope studied, std::shared_ptr<AnalysisGpu> gpu)
-      : Analysis{std::move(studied)},
+      : SummingAnalysis{std::move(studied), Unit::slices},
         gpu_{std::move(gpu)},
-        table_{"spectrum", spectrum_columns(leading_columns())},
-        bands_{"spectrum_bands", band_columns()} {}
+        table_{make_table("spectrum", spectrum_columns(leading_columns()))},
+        bands_{make_table("spectrum_bands", band_columns())} {}
 
-  [[nodiscard]] std::string_view name() const override { return "spectrum"; }
-  [[nodiscard]] Unit unit() const override { return Unit::slices; }
   // 8 bytes for the transform in place, 4 for the power of half as many bins, and 4 for the magnitudes.
   [[nodiscard]] std::size_t bytes_per_element() const override { return 8 + 4 + 4; }
 
@@ -228,20 +226,8 @@ class Spectrum final : public Analysis {
     return std::make_unique<HostSpectrum>(transform_);
   }
 
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    const auto& sums = dynamic_cast<const SpectrumAccumulator&>(whole).sums();
-    add_row(&scope().tensors.at(tensor), sums);
-    total_ += sums;
-  }
-
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_row(nullptr, total_);
-    return {std::move(table_), std::move(bands_)};
-  }
-
  private:
-  void add_row(const TensorInfo* tensor, const SpectrumSums& sums) {
+  void add_rows(const TensorInfo* tensor, const SpectrumSums& sums) override {
     const bool available = gpu_ || RealTransform::available();
     auto row = leading_cells(tensor, available ? "ok" : "unavailable",
                              available ? "" : "built without FFTW: no frequencies, the values only");
@@ -272,19 +258,12 @@ class Spectrum final : public Analysis {
   }
 
   std::shared_ptr<AnalysisGpu> gpu_;
-  Table table_, bands_;
-  SpectrumSums total_;
+  Table &table_, &bands_;
   std::shared_ptr<const RealTransform> transform_;
   std::size_t planned_ = 0;
 };
 
 }  // namespace
-
-void SpectrumAccumulator::merge(const Accumulator& other) {
-  const auto& theirs = dynamic_cast<const SpectrumAccumulator&>(other);
-  non_finite_ += theirs.non_finite_;
-  sums_ += theirs.sums_;
-}
 
 std::unique_ptr<Analysis> make_spectrum(Scope scope, std::shared_ptr<AnalysisGpu> gpu) {
   return std::make_unique<Spectrum>(std::move(scope), std::move(gpu));

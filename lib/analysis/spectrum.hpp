@@ -61,13 +61,6 @@ void add_tops(std::span<double> squares, std::array<double, kTopFractions.size()
 }
 
 /// The sums of the spectrum analysis, on the CPU or on a GPU.
-class SpectrumAccumulator : public Accumulator {
- public:
-  void merge(const Accumulator& other) override;
-  [[nodiscard]] const SpectrumSums& sums() const { return sums_; }
-
- protected:
-  SpectrumSums sums_;
-};
+using SpectrumAccumulator = Summing<SpectrumSums>;
 
 }  // namespace gradtool

@@ -116,38 +116,23 @@ std::vector<Column> step_columns(std::vector<Column> columns) {
   return columns;
 }
 
-class StepAnalysis final : public Analysis {
+class StepAnalysis final : public SummingAnalysis<LagSums> {
  public:
   explicit StepAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
-        table_{"steps", step_columns(leading_columns())},
-        lags_{"step_lags",
-              long_columns({{"lag", "captured steps between the two gradients, 1 to 16"},
-                            {"pearson", "correlation of the mean gradients over the workers, averaged over pairs"},
-                            {"pairs", "pairs of steps so far apart of which neither gradient is constant"}})} {}
+      : SummingAnalysis{std::move(studied), Unit::elements},
+        table_{make_table("steps", step_columns(leading_columns()))},
+        lags_{make_long_table("step_lags",
+                              {{"lag", "captured steps between the two gradients, 1 to 16"},
+                               {"pearson", "correlation of the mean gradients over the workers, averaged over pairs"},
+                               {"pairs", "pairs of steps so far apart of which neither gradient is constant"}})} {}
 
-  [[nodiscard]] std::string_view name() const override { return "steps"; }
-  [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(double) + kLags * sizeof(float); }
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
     return std::make_unique<StepAccumulator>(scope().workers, part);
   }
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
-    const auto& sums = dynamic_cast<const StepAccumulator&>(whole).sums();
-    add_rows(&scope().tensors.at(tensor), sums);
-    all_ += sums;
-  }
-  [[nodiscard]] std::vector<Table> tables() override {
-    add_rows(nullptr, all_);
-    std::vector<Table> tables;
-    tables.push_back(std::move(table_));
-    tables.push_back(std::move(lags_));
-    return tables;
-  }
 
  private:
-  void add_rows(const TensorInfo* tensor, const LagSums& sums) {
+  void add_rows(const TensorInfo* tensor, const LagSums& sums) override {
     auto row = leading_cells(tensor, "ok", "");
     for (const std::size_t lag : kShownLags) {
       row.push_back(optional_cell(sums.at(lag, windows_).first));
@@ -163,8 +148,7 @@ class StepAnalysis final : public Analysis {
   }
 
   std::vector<std::size_t> windows_{scope().windows()};
-  Table table_, lags_;
-  LagSums all_;
+  Table &table_, &lags_;
 };
 
 }  // namespace

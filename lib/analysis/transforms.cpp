@@ -343,38 +343,39 @@ std::vector<Column> transform_columns(std::vector<Column> columns) {
 class TransformAnalysis final : public Analysis {
  public:
   explicit TransformAnalysis(Scope studied)
-      : Analysis{std::move(studied)},
+      : Analysis{std::move(studied), Unit::slices},
         steps_{evenly_spaced(kTransformSteps, scope().steps())},
-        table_{"transforms", transform_columns(leading_columns())},
-        compaction_{"compaction", long_columns({{"order",
-                                                 "order of the elements: native (as stored), HWIO (convolutions: taps, "
-                                                 "input, output channels) or sorted (by value)"},
-                                                {"basis", "identity, dft, dct, hadamard or haar, all orthonormal"},
-                                                {"kept", "share of the coefficients that is kept, the strongest ones"},
-                                                {"energy_share", "share of the energy in them"}})},
-        spectra_{"spectra", long_columns({{"order", "as in compaction.csv"},
-                                          {"estimate", "periodogram (energies in 16 bands) or welch (segments of 64)"},
-                                          {"frequency", "in cycles per element, 0 to 0.5; the middle of a band"},
-                                          {"share", "share of the power; shares of one spectrum add up to 1"}})},
-        lags_{"autocorrelation", long_columns({{"order", "as in compaction.csv"},
-                                               {"lag", "distance of two elements in that order"},
-                                               {"autocorrelation", "correlation of elements so far apart, -1 to 1"}})},
-        errors_{"fft_errors",
-                long_columns({{"method", "fft (frequencies are dropped) or topk (values are)"},
-                              {"theta", "share of the frequencies, or of the values, that is dropped"},
-                              {"nmse", "squared error over squared norm"},
-                              {"quantile", "of the absolute errors of a gradient's elements"},
-                              {"error", "that quantile over the gradient's root mean square, mean over gradients"}})},
-        by_step_{"spectrum_steps",
-                 long_columns({{"step", "position of the captured step, from 0"},
-                               {"iteration", "training iteration of that step"},
-                               {"low_share", "share of the energy in the lowest quarter of the frequencies"},
-                               {"spectral_entropy", "as in transforms.csv"},
-                               {"fft_share_15", "share of the energy in the strongest 15 % of the frequencies"},
-                               {"raw_share_15", "share of the energy in the largest 15 % of the values"}})} {}
+        table_{make_table("transforms", transform_columns(leading_columns()))},
+        compaction_{
+            make_long_table("compaction", {{"order",
+                                            "order of the elements: native (as stored), HWIO (convolutions: taps, "
+                                            "input, output channels) or sorted (by value)"},
+                                           {"basis", "identity, dft, dct, hadamard or haar, all orthonormal"},
+                                           {"kept", "share of the coefficients that is kept, the strongest ones"},
+                                           {"energy_share", "share of the energy in them"}})},
+        spectra_{
+            make_long_table("spectra", {{"order", "as in compaction.csv"},
+                                        {"estimate", "periodogram (energies in 16 bands) or welch (segments of 64)"},
+                                        {"frequency", "in cycles per element, 0 to 0.5; the middle of a band"},
+                                        {"share", "share of the power; shares of one spectrum add up to 1"}})},
+        lags_{
+            make_long_table("autocorrelation", {{"order", "as in compaction.csv"},
+                                                {"lag", "distance of two elements in that order"},
+                                                {"autocorrelation", "correlation of elements so far apart, -1 to 1"}})},
+        errors_{make_long_table(
+            "fft_errors", {{"method", "fft (frequencies are dropped) or topk (values are)"},
+                           {"theta", "share of the frequencies, or of the values, that is dropped"},
+                           {"nmse", "squared error over squared norm"},
+                           {"quantile", "of the absolute errors of a gradient's elements"},
+                           {"error", "that quantile over the gradient's root mean square, mean over gradients"}})},
+        by_step_{make_long_table("spectrum_steps",
+                                 {{"step", "position of the captured step, from 0"},
+                                  {"iteration", "training iteration of that step"},
+                                  {"low_share", "share of the energy in the lowest quarter of the frequencies"},
+                                  {"spectral_entropy", "as in transforms.csv"},
+                                  {"fft_share_15", "share of the energy in the strongest 15 % of the frequencies"},
+                                  {"raw_share_15", "share of the energy in the largest 15 % of the values"}})} {}
 
-  [[nodiscard]] std::string_view name() const override { return "transforms"; }
-  [[nodiscard]] Unit unit() const override { return Unit::slices; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return 4 + 8; }
 
   [[nodiscard]] std::unique_ptr<Accumulator> start(const Part& part) override {
@@ -389,8 +390,7 @@ class TransformAnalysis final : public Analysis {
     return std::make_unique<TransformsOfGradient>(tensor, studied, plans_, welch_);
   }
 
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) return add_skipped(table_, tensor, whole.non_finite());
+  void add(std::size_t tensor, const Accumulator& whole) override {
     const auto& sums = dynamic_cast<const TransformsOfGradient&>(whole).sums();
     const TensorInfo& info = scope().tensors.at(tensor);
     add_rows(&info, info.kind, sums);
@@ -398,13 +398,9 @@ class TransformAnalysis final : public Analysis {
     all_ += sums;
   }
 
-  [[nodiscard]] std::vector<Table> tables() override {
+  void add_all() override {
     for (const auto& [kind, sums] : kinds_) add_rows(nullptr, kind, sums);
     add_rows(nullptr, "", all_);
-    std::vector<Table> tables;
-    for (Table* table : {&table_, &compaction_, &spectra_, &lags_, &errors_, &by_step_})
-      tables.push_back(std::move(*table));
-    return tables;
   }
 
  private:
@@ -482,7 +478,7 @@ class TransformAnalysis final : public Analysis {
   }
 
   std::vector<std::size_t> steps_;  ///< those that are transformed
-  Table table_, compaction_, spectra_, lags_, errors_, by_step_;
+  Table &table_, &compaction_, &spectra_, &lags_, &errors_, &by_step_;
   std::map<std::string, TransformSums> kinds_;
   TransformSums all_;
   PlansByLength plans_;

@@ -271,10 +271,10 @@ std::vector<Column> variance_columns(std::vector<Column> columns) {
 class Variance final : public Analysis {
  public:
   Variance(Scope studied, std::shared_ptr<AnalysisGpu> gpu)
-      : Analysis{std::move(studied)}, gpu_{std::move(gpu)}, table_{"variance", variance_columns(leading_columns())} {}
+      : Analysis{std::move(studied), Unit::elements},
+        gpu_{std::move(gpu)},
+        table_{make_table("variance", variance_columns(leading_columns()))} {}
 
-  [[nodiscard]] std::string_view name() const override { return "variance"; }
-  [[nodiscard]] Unit unit() const override { return Unit::elements; }
   [[nodiscard]] std::size_t bytes_per_element() const override { return sizeof(float) * (scope().workers + 1); }
   [[nodiscard]] bool needs_second_moment(std::size_t tensor) const override {
     return source_of(scope(), scope().tensors.at(tensor)) == VarianceSource::second_moment;
@@ -285,13 +285,7 @@ class Variance final : public Analysis {
     return std::make_unique<HostVariance>(scope(), part.tensor);
   }
 
-  void finish(std::size_t tensor, const Accumulator& whole) override {
-    if (whole.non_finite() > 0) {
-      add_skipped(table_, tensor, whole.non_finite());
-      table_.set(table_.rows().size() - 1, "non_finite_count", static_cast<std::int64_t>(whole.non_finite()));
-      total_non_finite_ += whole.non_finite();
-      return;
-    }
+  void add(std::size_t tensor, const Accumulator& whole) override {
     const auto& seen = dynamic_cast<const VarianceAccumulator&>(whole);
     const std::string source{name_of(seen.source())};
     add_row(&scope().tensors.at(tensor), source, seen.moments(), seen.ratio(), 0);
@@ -300,9 +294,13 @@ class Variance final : public Analysis {
     total_ratio_.merge(seen.ratio());
   }
 
-  [[nodiscard]] std::vector<Table> tables() override {
+  void add_all() override {
     add_row(nullptr, total_source_.empty() ? "none" : total_source_, total_moments_, total_ratio_, total_non_finite_);
-    return {std::move(table_)};
+  }
+  void skip(std::size_t tensor, std::uint64_t non_finite) override {
+    Analysis::skip(tensor, non_finite);
+    table_.set(table_.rows().size() - 1, "non_finite_count", static_cast<std::int64_t>(non_finite));
+    total_non_finite_ += non_finite;
   }
 
  private:
@@ -338,7 +336,7 @@ class Variance final : public Analysis {
   }
 
   std::shared_ptr<AnalysisGpu> gpu_;
-  Table table_;
+  Table& table_;
   std::string total_source_;
   DistributionMoments total_moments_;
   SignalRatio total_ratio_;
