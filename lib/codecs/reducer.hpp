@@ -148,6 +148,22 @@ class CountingReducer : public Reducer<S> {
 
   static constexpr std::size_t padded(std::size_t bytes) { return Arena<S>::padded_size(bytes); }
 
+  /// values := their sum over ranks, in a phase of its own. `segment` is the all-reduce's workspace, as long as they.
+  static void sum(Communicator<S>& comm, Queue<S> queue, PhaseClock<S>& clock, View<float, S> values,
+                  View<std::byte, S> segment) {
+    in_phase(clock, Phase::communicate, queue, [&] {
+      if (!values.empty()) comm.all_reduce_sum(queue, as_writable_bytes(values), Dtype::f32, segment);
+    });
+  }
+  /// gradient := its mean over ranks, uncompressed, which a method does in steps that are not its own.
+  void reduce_plain(Communicator<S>& comm, Queue<S> queue, PhaseClock<S>& clock, View<float, S> gradient,
+                    View<std::byte, S> segment) {
+    sum(comm, queue, clock, gradient, segment);
+    in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(ranks_)); });
+    payload_bytes_ = 4 * gradient.size();
+    values_sent_ = gradient.size();
+  }
+
   std::size_t n_;
   std::size_t ranks_;
   std::uint64_t payload_bytes_ = 0;

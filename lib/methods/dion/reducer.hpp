@@ -4,10 +4,7 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/vector.hpp"
-#include "lib/codecs/low_rank_steps.hpp"
-#include "lib/codecs/reducer.hpp"
-#include "lib/core/scratch.hpp"
+#include "lib/codecs/low_rank_reducer.hpp"
 
 namespace gradtool {
 
@@ -20,18 +17,16 @@ namespace gradtool {
 ///   before
 ///                         `normalise`, and by the one that it has now
 template <Space S, class Steps>
-class DionReducer final : public CountingReducer<S> {
+class DionReducer final : public LowRankReducer<S, Steps> {
+  using Base = LowRankReducer<S, Steps>;
+  using Base::plan_, Base::state_, Base::steps_;
+
  public:
   explicit DionReducer(const ReducerSetup<S>& setup)
-      : CountingReducer<S>{setup.layout.elements, setup.ranks},
+      : Base{setup, plan_of(setup), setup.layout.elements, 0},
         keep_{1.0 - setup.spec.params.real("mu")},
         scaled_{setup.spec.params.is("scale", "shape")},
-        plan_{plan_of(setup)},
-        steps_{plan_, setup.queue},
-        arena_{this->padded(4 * this->n_) + this->padded(4 * plan_.p_size) + 2 * this->padded(4 * plan_.q_size) +
-               this->padded(8 * plan_.ranks)},
-        state_{arena_.template take<float>(this->n_), arena_.template take<float>(plan_.p_size),
-               arena_.template take<float>(plan_.q_size)},
+        arena_{this->padded(4 * plan_.q_size) + this->padded(8 * plan_.ranks)},
         lost_{arena_.template take<float>(plan_.q_size)},
         lengths_{arena_.template take<double>(plan_.ranks)} {
     DionReducer::reset(setup.queue);
@@ -42,20 +37,15 @@ class DionReducer final : public CountingReducer<S> {
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     const Workspace work{*this, Scratch<S>{workspace}};
-    const auto sum = [&](View<float, S> values) {
-      in_phase(clock, Phase::communicate, queue, [&] {
-        if (!values.empty()) comm.all_reduce_sum(queue, as_writable_bytes(values), Dtype::f32, work.segment);
-      });
-    };
     in_phase(clock, Phase::encode, queue, [&] {
       steps_.first_product(work.steps, queue, state_, gradient, format::shared_by_ranks(context.key), false);
     });
-    sum(state_.p);
+    this->sum(comm, queue, clock, state_.p, work.segment);
     in_phase(clock, Phase::encode, queue, [&] { steps_.second_product(work.steps, queue, state_, gradient); });
-    sum(state_.q);
+    this->sum(comm, queue, clock, state_.q, work.segment);
     in_phase(clock, Phase::decode, queue, [&] {
-      scale(queue, state_.q, share());
-      steps_.scatter(queue, state_.p, share(), gradient);
+      scale(queue, state_.q, this->share());
+      steps_.scatter(queue, state_.p, this->share(), gradient);
       steps_.normalise(queue, state_.q, keep_, scaled_, lengths_, lost_);
       steps_.rebuild(queue, state_, gradient, lost_);
     });
@@ -87,15 +77,11 @@ class DionReducer final : public CountingReducer<S> {
     steps_.project(aim.steps, queue, aim.result, state_.q, aim.p);
     steps_.divide(queue, lengths_, scaled_, aim.p);
     steps_.product(queue, aim.p, state_.q, aim.result);
-    steps_.scatter(queue, state_.p, share(), aim.result);
+    steps_.scatter(queue, state_.p, this->share(), aim.result);
     return aim.result;
   }
   [[nodiscard]] bool reached() const override { return !plan_.matrices.empty(); }
-  [[nodiscard]] std::vector<Tally> tallies() const override {
-    double factored = 0.0;
-    for (const LowRankMatrix& matrix : plan_.matrices) factored += static_cast<double>(matrix.rows * matrix.columns);
-    return {{"elements in factors", factored, static_cast<double>(this->n_)}};
-  }
+  [[nodiscard]] std::vector<Tally> tallies() const override { return this->tally_of_matrices("elements in factors"); }
 
  private:
   struct Workspace {
@@ -116,8 +102,6 @@ class DionReducer final : public CountingReducer<S> {
     typename Steps::Workspace steps;
   };
 
-  [[nodiscard]] float share() const { return 1.0F / static_cast<float>(this->ranks_); }
-
   /// Every tensor with rows and columns is a matrix of the method, whether that saves bytes or not: it is an update
   /// rule.
   static LowRankPlan plan_of(const ReducerSetup<S>& setup) {
@@ -133,10 +117,7 @@ class DionReducer final : public CountingReducer<S> {
 
   double keep_;  ///< 1 - mu: the share of P Rᵀ that leaves the momentum
   bool scaled_;
-  LowRankPlan plan_;
-  Steps steps_;
   Arena<S> arena_;
-  LowRankState<S> state_;
   View<float, S> lost_;                   ///< (1 - mu) R of the last step
   View<double, S> lengths_;               ///< of the columns of that R
   std::unique_ptr<Arena<S>> aim_memory_;  ///< of target(), once it was called

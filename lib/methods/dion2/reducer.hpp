@@ -48,11 +48,6 @@ class Dion2Reducer final : public CountingReducer<S> {
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& context, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     const Workspace work{*this, Scratch<S>{workspace}};
-    const auto sum = [&](View<float, S> values) {
-      in_phase(clock, Phase::communicate, queue, [&] {
-        if (!values.empty()) comm.all_reduce_sum(queue, as_writable_bytes(values), Dtype::f32, work.segment);
-      });
-    };
     in_phase(clock, Phase::encode, queue, [&] {
       fade(queue);
       add(queue, gradient, momentum_);
@@ -62,14 +57,14 @@ class Dion2Reducer final : public CountingReducer<S> {
         row_keys(queue, format::shared_by_ranks(context.key), work.rows.keys);
       }
     });
-    if (by_norm_) sum(work.norms);
+    if (by_norm_) this->sum(comm, queue, clock, work.norms, work.segment);
     in_phase(clock, Phase::encode, queue, [&] {
       if (by_norm_) row_keys(queue, work.norms, work.rows.keys);
       rows_.choose(work.rows, queue, chosen_);
       rows_.gather(queue, chosen_, momentum_, work.message);
     });
     fades_ = true;
-    sum(work.message);
+    this->sum(comm, queue, clock, work.message, work.segment);
     in_phase(clock, Phase::decode, queue,
              [&] { rows_.place(queue, chosen_, work.message, 1.0F / static_cast<float>(this->ranks_), gradient); });
     this->values_sent_ = work.norms.size() + rows_.plan().message;

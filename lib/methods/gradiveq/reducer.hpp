@@ -39,7 +39,7 @@ class GradiVeqReducer final : public CountingReducer<S> {
     const Workspace workspace{*this, Scratch<S>{memory}};
     const bool warm = context.iteration >= warmup_;
     if (compressor_.layers().empty() || !warm) {
-      send_plain(comm, queue, gradient, workspace, clock);
+      this->reduce_plain(comm, queue, clock, gradient, workspace.segment);
       if (!warm) ++warmup_steps_;
       return;
     }
@@ -47,7 +47,7 @@ class GradiVeqReducer final : public CountingReducer<S> {
       if (quantised_) {
         send_quantised(comm, queue, gradient, context, workspace, clock);
       } else {
-        send_plain(comm, queue, gradient, workspace, clock);
+        this->reduce_plain(comm, queue, clock, gradient, workspace.segment);
       }
       in_phase(clock, Phase::decode, queue, [&] { take_sample(queue, gradient, workspace); });
       ++sample_steps_;
@@ -147,19 +147,9 @@ class GradiVeqReducer final : public CountingReducer<S> {
 
   void all_reduce(Communicator<S>& comm, Queue<S> queue, float* values, std::size_t count, const Workspace& workspace,
                   PhaseClock<S>& clock) {
-    in_phase(clock, Phase::communicate, queue, [&] {
-      if (count > 0)
-        comm.all_reduce_sum(queue, as_writable_bytes(View<float, S>{values, count}), Dtype::f32, workspace.segment);
-    });
+    this->sum(comm, queue, clock, {values, count}, workspace.segment);
     this->payload_bytes_ += 4 * count;
     this->values_sent_ += count;
-  }
-
-  void send_plain(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const Workspace& workspace,
-                  PhaseClock<S>& clock) {
-    this->payload_bytes_ = this->values_sent_ = 0;
-    all_reduce(comm, queue, gradient.data(), gradient.size(), workspace, clock);
-    in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(comm.size())); });
   }
 
   /// A sampling step: the slices travel by 4-bit QSGD with decode, add and encode at every hop, everything else in a

@@ -117,8 +117,7 @@ class LhcReducer final : public CountingReducer<S> {
       });
     }
     const auto sent = work.cells.first(whole_ ? n_ : steps_.cells());
-    in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_reduce_sum(queue, as_writable_bytes(sent), Dtype::f32, work.segment); });
+    this->sum(comm, queue, clock, sent, work.segment);
     in_phase(clock, Phase::decode, queue, [&] {
       const float share = 1.0F / static_cast<float>(comm.size());
       if (whole_) {

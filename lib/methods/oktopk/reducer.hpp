@@ -137,7 +137,7 @@ class OkTopkReducer final : public CountingReducer<S> {
               const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
     const Workspace work{shape_, Scratch<S>{workspace}};
     const std::int64_t step = step_++;
-    if (step < warmup_) return reduce_dense(comm, queue, gradient, work, clock);
+    if (step < warmup_) return this->reduce_plain(comm, queue, clock, gradient, as_writable_bytes(work.all_sums));
     const std::int64_t compressed_step = step - warmup_;
     const bool exact_thresholds = compressed_step % period_ == 0;
     payload_bytes_ = 0;
@@ -198,17 +198,6 @@ class OkTopkReducer final : public CountingReducer<S> {
   static std::size_t parts_bound(const OkTopkShape& shape) { return 8 * shape.n + 512 * shape.ranks; }
 
   [[nodiscard]] Segment region(std::size_t r) const { return {borders_[r], borders_[r + 1] - borders_[r]}; }
-
-  /// A step of the warm-up.
-  void reduce_dense(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const Workspace& work,
-                    PhaseClock<S>& clock) {
-    in_phase(clock, Phase::communicate, queue, [&] {
-      comm.all_reduce_sum(queue, as_writable_bytes(gradient), Dtype::f32, as_writable_bytes(work.all_sums));
-    });
-    in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(ranks_)); });
-    payload_bytes_ = sizeof(float) * n_;
-    values_sent_ = n_;
-  }
 
   /// The k-th largest magnitude, 0 where there are fewer than k values.
   [[nodiscard]] float kth(Queue<S> queue, View<const float, S> values, const Workspace& work) {

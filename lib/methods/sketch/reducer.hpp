@@ -77,7 +77,10 @@ class SketchReducer final : public CountingReducer<S> {
 
   void reduce(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, const SideInputs<S>& /*side*/,
               const EncodeContext& /*context*/, View<std::byte, S> workspace, PhaseClock<S>& clock) override {
-    if (!steps_) return reduce_whole(comm, queue, gradient, workspace, clock);
+    if (!steps_) {  // Everything is sent, so that nothing remains, neither a residual nor, with masking, momentum.
+      in_phase(clock, Phase::encode, queue, [] {});  // every row of a report has this phase
+      return this->reduce_plain(comm, queue, clock, gradient, workspace);
+    }
     const Workspace work{*this, Scratch<S>{workspace}};
     View<const float, S> u = gradient;
     in_phase(clock, Phase::encode, queue, [&] {
@@ -88,12 +91,10 @@ class SketchReducer final : public CountingReducer<S> {
       }
       steps_->sketch(queue, u, work.cells, work.steps);
     });
-    in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_reduce_sum(queue, as_writable_bytes(work.cells), Dtype::f32, work.segment); });
+    this->sum(comm, queue, clock, work.cells, work.segment);
     in_phase(clock, Phase::encode, queue,
              [&] { steps_->find(queue, work.cells, u, work.positions, work.values, work.steps); });
-    in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_reduce_sum(queue, as_writable_bytes(work.values), Dtype::f32, work.segment); });
+    this->sum(comm, queue, clock, work.values, work.segment);
     in_phase(clock, Phase::decode, queue, [&] {
       fill_zero(queue, gradient);
       const float share = 1.0F / static_cast<float>(comm.size());
@@ -131,18 +132,6 @@ class SketchReducer final : public CountingReducer<S> {
         n_, static_cast<std::size_t>(std::llround(params.real("candidates") * static_cast<double>(plan.kept))));
     plan.seed = static_cast<std::uint64_t>(params.integer("seed"));
     return plan;
-  }
-
-  /// The plain mean of a bucket that is too small for a sketch. Everything is sent, so that nothing remains, neither a
-  /// residual nor, with masking, momentum.
-  void reduce_whole(Communicator<S>& comm, Queue<S> queue, View<float, S> gradient, View<std::byte, S> workspace,
-                    PhaseClock<S>& clock) {
-    in_phase(clock, Phase::encode, queue, [] {});  // every row of a report has this phase
-    in_phase(clock, Phase::communicate, queue,
-             [&] { comm.all_reduce_sum(queue, as_writable_bytes(gradient), Dtype::f32, workspace); });
-    in_phase(clock, Phase::decode, queue, [&] { scale(queue, gradient, 1.0F / static_cast<float>(comm.size())); });
-    this->payload_bytes_ = 4 * n_;
-    this->values_sent_ = n_;
   }
 
   float mu_;
