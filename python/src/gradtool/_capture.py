@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import warnings
-import zlib
 from typing import Any, Iterable, NoReturn, Optional, Union
 
 import numpy as np
@@ -18,13 +17,15 @@ from torch import nn
 
 from . import _readiness
 from ._ddp import ClearedGradients, LateGradients, watch_buckets
+from ._doubts import Doubts
 from ._errors import Error, UnavailableError, UsageError, list_names
+from ._facts import BatchWeights, ReduceDtype, number_of
 from ._fsdp import expect_all_reduced, is_fsdp2, watch_reduce_scatter
 from ._modules import (ForwardEndHook, ForwardHook, TrainedParameters, describe_parameters, expect_no_zero, full_tensor, gradient_of,
                        inner_module, is_a_training_pass, uncompiled)
 from ._options import check_options, checked_iterations
 from ._places import as_text
-from ._ranks import agree, gather, library_of, meet, merge_ranks, rank_path
+from ._ranks import agree, library_of, meet, merge_ranks, rank_path
 from ._readiness import CudaClock, IterationTimer, Readiness
 from ._step import StepGradients, optimizer_text
 from ._writer import BackgroundWriter, GradientWriter, StepRecord, existing, producer
@@ -124,8 +125,9 @@ class Capture:
             group = uncompiled(model).process_group
         #: The process group of the ranks; None is the default one.
         self.group = group
-        self._rank = dist.get_rank(group) if distributed else 0
-        self._ranks = dist.get_world_size(group) if distributed else 1
+        #: This process among them, and how many there are.
+        self.rank = dist.get_rank(group) if distributed else 0
+        self.ranks = dist.get_world_size(group) if distributed else 1
         self._process = os.getpid()
         described: list = []
 
@@ -142,13 +144,13 @@ class Capture:
                 raise UsageError("second_moment='adam' needs the optimizer of this model; the one that was given has none of its parameters")
             named = ["merge", "micro_batches", "micro_batches_as_workers", "second_moment", "quantity", "inner_steps", "averaged"]
             return {name: given[name] for name in named + (["every", "first", "last", "iterations"] if merge != "no" else [])}
-        if self._ranks > 1:
+        if self.ranks > 1:
             agree(group, describe, f"made the capture to {path}")
         else:
             describe()
         iterations = given["iterations"]
         self._parameters, specs, left_out = described
-        if micro_batches_as_workers and (self._ranks > 1 or micro_batches < 2):
+        if micro_batches_as_workers and (self.ranks > 1 or micro_batches < 2):
             raise UsageError("micro_batches_as_workers is for one process, with micro_batches of 2 or more")
 
         self._every, self._first, self._last = every, first, last
@@ -164,9 +166,7 @@ class Capture:
         self._place = os.path.abspath(self.path)  # the training may change the folder that it is in
         self._workers = micro_batches if micro_batches_as_workers else 1
 
-        self._may_be_averaged = self._ranks > 1 and not averaged and quantity == "gradient"
-
-        for sentence in left_out if self._rank == 0 else []:
+        for sentence in left_out if self.rank == 0 else []:
             warnings.warn(f"{self.path}: {sentence}")
         self._specs, self._fsdp2 = specs, is_fsdp2(model)
         self._model: Any = model  # until the capture ends
@@ -176,11 +176,10 @@ class Capture:
         self._micro_seen = 0
         #: What backward passes add between a reduction and `step`; for DDP's hook.
         self.late = LateGradients(self._parameters)
-        self._may_be_zero = self._may_be_cleared = True  # until that was said
+        self._doubts = Doubts(self, may_be_averaged=self.ranks > 1 and not averaged and quantity == "gradient")
         self._cleared = ClearedGradients(self._parameters)
-        self._weighted: Optional[bool] = None  # whether steps have weights, once that is known
-        self._reduce_dtype = reduce_dtype
-        self._reduced_in: set = set()  # types that were seen
+        self._batch_weights = BatchWeights(self._workers)
+        self._reduce_dtype = ReduceDtype(reduce_dtype, specs)
         self._began: Optional[float] = None
         self._compute: Optional[float] = None
         self._copying = 0.0
@@ -203,19 +202,19 @@ class Capture:
             "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
             "quantity": None if quantity == "gradient" else quantity, "inner_steps": inner_steps,
             "averaged": 1 if averaged else None,
-            "reduce_dtype": None if reduce_dtype is None or not self._differs_from_stored(_name(reduce_dtype)) else _name(reduce_dtype),
+            "reduce_dtype": self._reduce_dtype.given,
         }
-        if self._ranks > 1:
-            attributes.update(rank=self._rank, ranks=self._ranks, library=library_of(group, self._parameters[0].device.type))
+        if self.ranks > 1:
+            attributes.update(rank=self.rank, ranks=self.ranks, library=library_of(group, self._parameters[0].device.type))
         failure: Optional[Exception] = None
         try:
-            if self._ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:
+            if self.ranks > 1 and merge != "no" and os.path.lexists(self.path) and not replace:
                 raise existing(self.path)
-            self._file = GradientWriter(self._rank_path(self._rank), specs, self._workers, attributes, columns, replace,
+            self._file = GradientWriter(self._rank_path(self.rank), specs, self._workers, attributes, columns, replace,
                                       readiness=not self._delta)
         except Exception as error:  # pylint: disable=broad-except
             failure = error
-        if self._ranks > 1:
+        if self.ranks > 1:
             # One rank that cannot write would leave the others waiting for it at the next collective.
             elsewhere = meet(self.group, None if failure is None else str(failure))
             if elsewhere is not None and failure is None:
@@ -279,7 +278,7 @@ class Capture:
                              f"round of local steps begins, and step() once where it ends")
         captured = self.capturing
         if captured:
-            self._capture(loss, epoch, learning_rate, self._checked_weight(weight))
+            self._capture(loss, epoch, learning_rate, self._batch_weights.checked(self.iteration, weight))
         elif self._timer is not None and not self._by_hook:
             self._timer.end()
         if self._timer is not None:
@@ -320,7 +319,7 @@ class Capture:
         if not complete or os.getpid() != self._process:
             self._close_alone(complete)
             return
-        if self._ranks == 1 or self._merge == "no":
+        if self.ranks == 1 or self._merge == "no":
             self._finish(complete)
             return
         failure = None
@@ -349,12 +348,12 @@ class Capture:
                 self._file.close(complete=False)
             raise
         if not self._writer.failed:
-            self._put_reduce_dtype()
+            self._reduce_dtype.put(self._file, self.path, speaks=self.rank == 0)
         medians = self.readiness.medians(self._workers)
         if medians is not None and not self._writer.failed:
             self._file.put_readiness(*medians)
         self._file.close(complete and not self._writer.failed)
-        if complete and self.written == 0 and self._rank == 0:
+        if complete and self.written == 0 and self.rank == 0:
             which = f"first={self._first}, every={self._every}, last={self._last}" if self._iterations is None else \
                 f"iterations from {min(self._iterations)} to {max(self._iterations)}"
             warnings.warn(f"{self.path} was not written, because no step was captured: step() was called {self.iteration} times, and "
@@ -363,10 +362,10 @@ class Capture:
     def _close_alone(self, complete: bool) -> None:
         """Does what close() does, but without the other ranks."""
         self._finish(complete)
-        if os.getpid() == self._process and self.written > 0 and self._ranks > 1 and self._merge != "no" and (self._rank == 0 or not complete):
+        if os.getpid() == self._process and self.written > 0 and self.ranks > 1 and self._merge != "no" and (self.rank == 0 or not complete):
             why = "was not closed before the program ended" if complete else "was interrupted"
-            files = " ".join(self._rank_path(rank) for rank in range(self._ranks))
-            warnings.warn(f"the capture {why}: {self._rank_path(self._rank)} holds {self.written} steps; merge the ranks' "
+            files = " ".join(self._rank_path(rank) for rank in range(self.ranks))
+            warnings.warn(f"the capture {why}: {self._rank_path(self.rank)} holds {self.written} steps; merge the ranks' "
                           f"files with: gradtool merge --out {self.path} {files}")
 
     def __enter__(self) -> "Capture":
@@ -379,17 +378,6 @@ class Capture:
             if kind is None:
                 raise
             warnings.warn(str(error))  # the exception that leaves the block is the one to know
-
-    def _differs_from_stored(self, dtype: str) -> bool:
-        return {spec.dtype for spec in self._specs} != {dtype}
-
-    def _put_reduce_dtype(self) -> None:
-        names = sorted(_name(dtype) for dtype in self._reduced_in)
-        if len(names) == 1 and self._reduce_dtype is None and self._differs_from_stored(names[0]):
-            self._file.put_reduce_dtype(*names)
-        elif len(names) > 1 and self._rank == 0:
-            warnings.warn(f"{self.path}: the job reduces gradients in several types ({', '.join(names)}), which the file cannot say; "
-                          f"bench takes the types of the file, unless --baseline-dtype says otherwise")
 
     # ---- how gradients are found ----
 
@@ -441,7 +429,7 @@ class Capture:
         if index is None:
             return
         if index in self._gradients.seen and self._cleared.forget(index):
-            self._warn_of_cleared()
+            self._doubts.warn_of_cleared()
         elif index in self._gradients.seen:
             raise UsageError(f"iteration {self.iteration}: the gradient of {self._specs[index].name} was reduced twice since the last "
                              f"step(); call step() after each backward pass, or let only the last micro-batch of a step synchronise "
@@ -450,8 +438,7 @@ class Capture:
 
     def note_reduced_in(self, dtype: torch.dtype) -> None:
         """Gradients are reduced in this type; for hooks. What the user said goes first."""
-        if self._reduce_dtype is None:
-            self._reduced_in.add(torch.float32 if dtype == torch.float64 else dtype)  # stored so, as float64 parameters are
+        self._reduce_dtype.note(dtype)
 
     def mark(self) -> Any:
         """This moment on the device's clock, where iterations that are not captured are timed; for hooks."""
@@ -500,30 +487,6 @@ class Capture:
 
     # ---- a captured step ----
 
-    def _number(self, what: str, value: Any) -> float:
-        """NaN for None."""
-        try:
-            return float("nan") if value is None else float(value)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise UsageError(f"iteration {self.iteration}: {what} is {value!r:.80}; valid is a number") from error
-
-    def _checked_weight(self, weight: Any) -> Optional[np.ndarray]:
-        """[W] numbers; nothing where all ranks count alike."""
-        if self._weighted is not None and self._weighted != (weight is not None):
-            raise UsageError(f"iteration {self.iteration}: step() has {'no weight' if weight is None else 'a weight'}, unlike before; all "
-                             f"captured steps have one, or none")
-        self._weighted = weight is not None
-        if weight is None:
-            return None
-        try:
-            values = np.array(weight.tolist() if isinstance(weight, torch.Tensor) else weight, "f8").reshape(-1)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"iteration {self.iteration}: weight is {weight!r:.80}; valid is a number") from error
-        if len(values) != self._workers or not np.isfinite(values).all() or (values < 0).any():
-            valid = "a finite number of at least 0" if self._workers == 1 else f"{self._workers} finite numbers of at least 0"
-            raise UsageError(f"iteration {self.iteration}: weight is {weight!r}; valid is {valid}")
-        return values
-
     def _capture(self, loss: Any, epoch: Optional[float], learning_rate: Optional[float], weight: Optional[np.ndarray]) -> None:
         if self._micro_seen != self._micro_batches - 1:
             raise UsageError(f"iteration {self.iteration}: step() came after {self._micro_seen} calls of micro_batch(); a "
@@ -553,8 +516,8 @@ class Capture:
             if self._second_moment == "micro_batches":
                 self._gradients.add_last_micro_batch()
             gradients = self._gradients.gradients()
-            if self._may_be_averaged and not self._by_hook:
-                self._warn_of_averages(gradients)
+            if not self._by_hook:
+                self._doubts.warn_of_averages(gradients)
         self._warn_of_zeros(gradients)
         if isinstance(loss, torch.Tensor):
             loss = loss.detach()
@@ -574,8 +537,8 @@ class Capture:
         weights = self._gradients.weights() if self._specs[0].weight else None
         self._writer.put(StepRecord(
             self.iteration, gradients, moments, weights,
-            epoch=self._number("epoch", epoch), learning_rate=self._number("learning_rate", learning_rate),
-            loss=np.full(self._workers, self._number("loss", loss), "f4"),
+            epoch=number_of(self.iteration, "epoch", epoch), learning_rate=number_of(self.iteration, "learning_rate", learning_rate),
+            loss=np.full(self._workers, number_of(self.iteration, "loss", loss), "f4"),
             compute_seconds=np.full(self._workers, float("nan") if self._compute is None else
                                     self._compute / self._workers),
             overflow=overflow, batch_weight=weight))
@@ -596,7 +559,7 @@ class Capture:
             # The loss of another model may have reached a module that the last backward pass did not use.
             for index in [index for index in self._gradients.seen if self._cleared.watching and self._parameters[index].grad is None]:
                 del self._gradients.seen[index]
-                self._warn_of_cleared()
+                self._doubts.warn_of_cleared()
             return
         self.late.expect_none(self.iteration)
         unseen = [spec.name for index, spec in enumerate(self._specs) if index not in self._gradients.seen]
@@ -605,39 +568,13 @@ class Capture:
                              f"all that is to be trained needs gradients, with find_unused_parameters=True where some is not used in each step")
 
     def _warn_of_zeros(self, gradients: list) -> None:
-        """Once: gradients that are zero everywhere are rarely what a training computes."""
-        zero = [worker for worker in range(self._workers) if not any(values[worker].any() for values in gradients)]
-        if not zero or not self._may_be_zero:
-            return
-        self._may_be_zero = False
-        whose = f" of micro-batch {zero[0]}" if self._as_workers else f" of rank {self._rank}" if self._ranks > 1 else ""
         if self._delta:
             cause = "did the optimizer change the weights between start() and step()?"
         elif self._by_hook or self._as_workers:
             cause = "does its loss depend on the parameters?"
         else:
             cause = "was zero_grad(set_to_none=False) called before step()? step() goes between backward() and zero_grad()"
-        warnings.warn(f"iteration {self.iteration}: all gradients{whose} are zero; {cause}")
-
-    def _warn_of_cleared(self) -> None:
-        """Once: right for a discriminator, but a training that calls step() too rarely looks the same."""
-        if self._may_be_cleared and self._rank == 0:
-            warnings.warn(f"iteration {self.iteration}: gradients that were reduced and cleared by zero_grad() since the last step() are not "
-                          f"captured, only those of the last backward pass are; that is right where the loss of another model has reached "
-                          f"this one, as in a GAN, and else step() is missing behind a backward pass")
-        self._may_be_cleared = False
-
-    def _warn_of_averages(self, gradients: list) -> None:
-        """At the first captured step: gradients that are the same on all ranks were averaged before anybody saw them."""
-        self._may_be_averaged = False
-        checksum = 0
-        for values in gradients:
-            checksum = zlib.crc32(values, checksum)
-        checksums = gather(self.group, checksum, f"called step() in iteration {self.iteration} of the capture to {self.path}")
-        if len(set(checksums)) == 1 and any(values.any() for values in gradients):
-            warnings.warn(f"iteration {self.iteration}: the gradients of all ranks are equal, so they were averaged before step() saw "
-                          f"them; give Capture the model that DistributedDataParallel or fully_shard returned, call step() before "
-                          f"you average, or say averaged=True")
+        self._doubts.warn_of_zeros(gradients, self._workers, self._as_workers, cause)
 
     def _grads(self, caller: str = "step()") -> dict:
         grads = {i: full_tensor(grad) for i, p in enumerate(self._parameters) if (grad := gradient_of(p)) is not None}
@@ -656,8 +593,4 @@ class Capture:
         self.written += 1
 
     def _rank_path(self, rank: int) -> str:
-        return self.path if self._ranks == 1 else rank_path(self.path, rank)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+        return self.path if self.ranks == 1 else rank_path(self.path, rank)
