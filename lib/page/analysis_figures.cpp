@@ -32,7 +32,8 @@ class AnalysisCharts {
     prediction();
     compaction();
     bases();
-    spectrum();
+    lines("spectrum", "spectrum_bands", {"tensor", "band", "from_nyquist", "to_nyquist", "energy_share"},
+          "tensors_or_all", [](const Table&, std::size_t) { return true; });
     lines("welch", "spectra", {"tensor", "order", "frequency", "share"}, "welch_tensors",
           [](const Table& table, std::size_t row) {
             return of_tensor_or_all(table, row) && text_at(table, row, "estimate") == "welch";
@@ -51,7 +52,11 @@ class AnalysisCharts {
     variance();
     lines("unambiguous", "unambiguous", {"tensor", "alpha", "pass_share", "sent_share", "wait_steps", "never_share"},
           "certain_tensors", of_tensor_or_all);
-    noise();
+    lines("noise_scale", "noise_steps",
+          {"tensor", "step", "iteration", "signal", "noise", "noise_scale", "noise_scale_samples"}, "noise_tensors",
+          [](const Table& table, std::size_t row) {
+            return !text_at(table, row, "noise_scale").empty() && !text_at(table, row, "iteration").empty();
+          });
     lines("packets", "packets", {"tensor", "lost", "which", "nmse"}, "packet_tensors", of_tensor_or_all);
     lines("formats", "formats", {"tensor", "format", "vanish_share", "clip_share", "nmse"}, "format_tensors",
           of_tensor_or_all);
@@ -77,24 +82,31 @@ class AnalysisCharts {
     out_.charts.push_back(make_chart(chart, suffix_, origin_, std::move(table), blanks));
   }
 
+  /// A chart with a field in which a tensor is chosen, whose names are the blank `tensors`.
+  void add_of_tensors(const std::string& chart, Table table, const std::string& tensors) {
+    const auto names = all_first(tensors_of(table));
+    add(chart, std::move(table), {{tensors, names}});
+  }
+
+  using Keeps = std::function<bool(const Table&, std::size_t)>;
+  static std::vector<std::size_t> rows_where(const Table& table, const Keeps& keeps) {
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < table.rows().size(); ++i) {
+      if (keeps(table, i)) rows.push_back(i);
+    }
+    return rows;
+  }
+
   /// Not of the rows that pool the tensors of a kind.
   static bool of_tensor_or_all(const Table& table, std::size_t row) {
     return text_at(table, row, "tensor") != "all" || text_at(table, row, "kind").empty();
   }
 
-  /// A chart of some columns of a table with a field in which a tensor is chosen, whose names are the blank `tensors`.
+  /// A chart of some columns of a table.
   void lines(const std::string& chart, const std::string& from, const std::vector<std::string>& columns,
-             const std::string& tensors, const std::function<bool(const Table&, std::size_t)>& keep,
-             Blanks blanks = {}) {
-    const Table* all = table_for(from, chart);
-    if (all == nullptr) return;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < all->rows().size(); ++i) {
-      if (keep(*all, i)) rows.push_back(i);
-    }
-    Table table = selected(*all, columns, rows);
-    blanks[tensors] = all_first(tensors_of(table));
-    add(chart, std::move(table), blanks);
+             const std::string& tensors, const Keeps& keeps) {
+    if (const Table* all = table_for(from, chart))
+      add_of_tensors(chart, selected(*all, columns, rows_where(*all, keeps)), tensors);
   }
 
   /// The curves of compaction.csv, and beside them that of PCA, whose basis is learned on other steps
@@ -102,11 +114,8 @@ class AnalysisCharts {
   void bases() {
     const Table* all = table_for("compaction", "bases");
     if (all == nullptr) return;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < all->rows().size(); ++i) {
-      if (of_tensor_or_all(*all, i)) rows.push_back(i);
-    }
-    Table table = selected(*all, {"tensor", "order", "basis", "kept", "energy_share"}, rows);
+    Table table =
+        selected(*all, {"tensor", "order", "basis", "kept", "energy_share"}, rows_where(*all, of_tensor_or_all));
     const auto pca = source_.tables.find("gradiveq_curve");
     for (std::size_t i = 0; pca != source_.tables.end() && i < pca->second.second.rows().size(); ++i) {
       const Table& curve = pca->second.second;
@@ -134,20 +143,18 @@ class AnalysisCharts {
         table.add({text_at(*all, i, "tensor"), std::int64_t{rank}, all->at(i, column)});
       }
     }
-    const auto tensors = all_first(tensors_of(table));
-    add("ranks", std::move(table), {{"rank_tensors", tensors}});
+    add_of_tensors("ranks", std::move(table), "rank_tensors");
   }
 
   void singular_values() {
     const Table* all = table_for("singular_values", "singular_values");
     if (all == nullptr) return;
     const bool too_many = all->rows().size() > kMostEigenvalues;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < all->rows().size(); ++i) {
-      const auto component = static_cast<std::size_t>(number_at(*all, i, "component").value_or(1.0));
+    const auto rows = rows_where(*all, [&](const Table& table, std::size_t i) {
+      const auto component = static_cast<std::size_t>(number_at(table, i, "component").value_or(1.0));
       const bool on_grid = std::has_single_bit(component) || (component % 3 == 0 && std::has_single_bit(component / 3));
-      if (!too_many || on_grid) rows.push_back(i);
-    }
+      return !too_many || on_grid;
+    });
     if (too_many) out_.notes.emplace_back("of the singular values those at 1, 2, 3, 4, 6, 8, 12, ... are drawn");
     Table table = selected(*all, {"tensor", "component", "energy_share", "cumulative_share"}, rows);
     const auto tensors = tensors_of(table);
@@ -171,8 +178,7 @@ class AnalysisCharts {
         table.add({text_at(*all, i, "tensor"), share, all->at(i, column), all->at(i, "tail_index")});
       }
     }
-    const auto tensors = all_first(tensors_of(table));
-    add("tails", std::move(table), {{"tail_tensors", tensors}});
+    add_of_tensors("tails", std::move(table), "tail_tensors");
   }
 
   /// `columns` of a table with a row for each tensor, over the tensors' positions in the model; rows without the first
@@ -263,27 +269,15 @@ class AnalysisCharts {
         }
       }
     }
-    add("compaction", table, {{"tensors_or_all", all_first(tensors_of(table))}});
-  }
-
-  void spectrum() {
-    const Table* bands = table_for("spectrum_bands", "spectrum");
-    if (bands == nullptr) return;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < bands->rows().size(); ++i) rows.push_back(i);
-    Table table = selected(*bands, {"tensor", "band", "from_nyquist", "to_nyquist", "energy_share"}, rows);
-    const auto tensors = all_first(tensors_of(table));
-    add("spectrum", std::move(table), {{"tensors_or_all", tensors}});
+    add_of_tensors("compaction", std::move(table), "tensors_or_all");
   }
 
   void eigenvalues() {
     const Table* all = table_for("eigenvalues", "eigenvalues");
     if (all == nullptr) return;
     const bool too_many = all->rows().size() > kMostEigenvalues;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < all->rows().size(); ++i) {
-      if (!too_many || text_at(*all, i, "slice") == "0") rows.push_back(i);
-    }
+    const auto rows = rows_where(
+        *all, [&](const Table& table, std::size_t i) { return !too_many || text_at(table, i, "slice") == "0"; });
     if (too_many) {
       out_.notes.push_back(fmt::format("of {} eigenvalues the {} of each tensor's first slice are drawn",
                                        all->rows().size(), rows.size()));
@@ -307,10 +301,8 @@ class AnalysisCharts {
   void variance() {
     const Table* all = table_for("variance", "variance");
     if (all == nullptr) return;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < all->rows().size(); ++i) {
-      if (!text_at(*all, i, "ratio_q50").empty()) rows.push_back(i);
-    }
+    const auto rows =
+        rows_where(*all, [](const Table& table, std::size_t row) { return !text_at(table, row, "ratio_q50").empty(); });
     const Table known = selected(*all,
                                  {"tensor", "kind", "elements", "source", "ratio_q05", "ratio_q25", "ratio_q50",
                                   "ratio_q75", "ratio_q95", "pass_share_1", "noise_pass_share_1"},
@@ -337,19 +329,6 @@ class AnalysisCharts {
     const auto tensors = all_first(tensors_of(table));
     add("variance", std::move(table),
         {{"variance_tensors", tensors}, {"variance_height", 17 * std::max<std::size_t>(2, tensors.size())}});
-  }
-
-  void noise() {
-    const Table* all = table_for("noise_steps", "noise_scale");
-    if (all == nullptr) return;
-    std::vector<std::size_t> rows;
-    for (std::size_t i = 0; i < all->rows().size(); ++i) {
-      if (!text_at(*all, i, "noise_scale").empty() && !text_at(*all, i, "iteration").empty()) rows.push_back(i);
-    }
-    Table table =
-        selected(*all, {"tensor", "step", "iteration", "signal", "noise", "noise_scale", "noise_scale_samples"}, rows);
-    const auto tensors = all_first(tensors_of(table));
-    add("noise_scale", std::move(table), {{"noise_tensors", tensors}});
   }
 
   const AnalysisSource& source_;
