@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -61,48 +62,52 @@ bool on_or_off(std::string_view key, std::string_view value) {
   return value == "on";
 }
 
+/// The keys, and what each sets.
+struct Key {
+  std::string_view name;
+  void (*set)(UdpOptions& options, std::string_view key, std::string_view value);
+};
+constexpr Key kKeys[] = {
+    {"loss", [](auto& options, auto key, auto value) { options.loss = share(key, value); }},
+    {"back", [](auto& options, auto key, auto value) { options.loss_back = share(key, value); }},
+    {"important", [](auto& options, auto key, auto value) { options.loss_important = share(key, value); }},
+    {"sums", [](auto& options, auto key, auto value) { options.loss_sums = share(key, value); }},
+    {"mark",
+     [](auto& options, auto key, auto value) { options.mark = on_or_off(key, value), options.mark_given = true; }},
+    {"packet", [](auto& options, auto key, auto value) { options.packet = packet(key, value); }},
+    {"rate", [](auto& options, auto key, auto value) { options.rate = rate(key, value); }},
+    {"first", [](auto& options, auto key, auto value) { options.first_rate = rate(key, value); }},
+    {"delay", [](auto& options, auto key, auto value) { options.delay = seconds(key, value); }},
+};
+
+[[noreturn]] void throw_unknown(std::string_view key) {
+  std::vector<std::string> keys;
+  for (const Key& one : kKeys) keys.emplace_back(one.name);
+  const std::string meant = nearest(key, keys);
+  throw Error{Fault::usage,
+              fmt::format("--comm udp has no {}{}; it has {}", key,
+                          meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), joined(keys, ", "))};
+}
+
 }  // namespace
 
 UdpOptions parse_udp_options(std::string_view text) {
   UdpOptions options;
   options.text = text;
-  const std::vector<std::string> keys{"loss", "back", "important", "sums", "mark", "packet", "rate", "first", "delay"};
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
     const std::string_view pair = text.substr(0, comma);
     text.remove_prefix(std::min(comma + 1, text.size()));
     const std::size_t equals = pair.find('=');
-    const std::string_view key = pair.substr(0, equals);
     if (equals == std::string_view::npos) {
       throw Error{Fault::usage,
                   fmt::format("--comm udp:{} is not valid; write key=value,..., such as loss=0.01", pair)};
     }
-    const std::string_view value = pair.substr(equals + 1);
-    if (key == "loss") {
-      options.loss = share(key, value);
-    } else if (key == "back") {
-      options.loss_back = share(key, value);
-    } else if (key == "important") {
-      options.loss_important = share(key, value);
-    } else if (key == "sums") {
-      options.loss_sums = share(key, value);
-    } else if (key == "mark") {
-      options.mark = on_or_off(key, value);
-      options.mark_given = true;
-    } else if (key == "packet") {
-      options.packet = packet(key, value);
-    } else if (key == "rate") {
-      options.rate = rate(key, value);
-    } else if (key == "first") {
-      options.first_rate = rate(key, value);
-    } else if (key == "delay") {
-      options.delay = seconds(key, value);
-    } else {
-      const std::string meant = nearest(key, keys);
-      throw Error{Fault::usage,
-                  fmt::format("--comm udp has no {}{}; it has {}", key,
-                              meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), joined(keys, ", "))};
-    }
+    const std::string_view name = pair.substr(0, equals);
+    const auto* const found =
+        std::find_if(std::begin(kKeys), std::end(kKeys), [&](const Key& key) { return key.name == name; });
+    if (found == std::end(kKeys)) throw_unknown(name);
+    found->set(options, name, pair.substr(equals + 1));
   }
   return options;
 }
