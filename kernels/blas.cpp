@@ -28,6 +28,19 @@ int as_int(std::size_t value) {
   return static_cast<int>(value);
 }
 
+/// out[outputs, length] := weights[outputs, count] rows[count, length], all by rows; where `transposed`, `rows` is
+/// [length, count]. By `gemm`, to which a matrix by rows is a transposed one.
+template <class Value, class Gemm>
+void multiply_by(const Gemm& gemm, const Value* weights, const Value* rows, std::size_t outputs, std::size_t count,
+                 std::size_t length, bool transposed, Value* out) {
+  use_one_blas_thread();
+  const int m = as_int(length);
+  const int n = as_int(outputs);
+  const int k = as_int(count);
+  const Value one = 1, zero = 0;
+  gemm(transposed ? "T" : "N", "N", &m, &n, &k, &one, rows, transposed ? &k : &m, weights, &k, &zero, out, &m);
+}
+
 }  // namespace
 
 void use_one_blas_thread() {
@@ -47,35 +60,15 @@ void add_gram(const double* rows, std::size_t count, std::size_t length, double*
 
 void multiply(const double* weights, const double* rows, std::size_t outputs, std::size_t count, std::size_t length,
               double* out) {
-  use_one_blas_thread();
-  const int m = as_int(length);
-  const int n = as_int(outputs);
-  const int k = as_int(count);
-  const double one = 1.0;
-  const double zero = 0.0;
-  dgemm_("N", "N", &m, &n, &k, &one, rows, &m, weights, &k, &zero, out, &m);
+  multiply_by(dgemm_, weights, rows, outputs, count, length, false, out);
 }
-
 void multiply(const float* weights, const float* rows, std::size_t outputs, std::size_t count, std::size_t length,
               float* out) {
-  use_one_blas_thread();
-  const int m = as_int(length);
-  const int n = as_int(outputs);
-  const int k = as_int(count);
-  const float one = 1.0F;
-  const float zero = 0.0F;
-  sgemm_("N", "N", &m, &n, &k, &one, rows, &m, weights, &k, &zero, out, &m);
+  multiply_by(sgemm_, weights, rows, outputs, count, length, false, out);
 }
-
 void multiply_transposed(const float* weights, const float* rows, std::size_t outputs, std::size_t length,
                          std::size_t count, float* out) {
-  use_one_blas_thread();
-  const int m = as_int(count);
-  const int n = as_int(outputs);
-  const int k = as_int(length);
-  const float one = 1.0F;
-  const float zero = 0.0F;
-  sgemm_("T", "N", &m, &n, &k, &one, rows, &k, weights, &k, &zero, out, &m);
+  multiply_by(sgemm_, weights, rows, outputs, length, count, true, out);
 }
 
 }  // namespace gradtool::host
