@@ -65,16 +65,22 @@ class ArrayFile {
   ArrayFile(const ArrayFile&) = delete;
   ArrayFile& operator=(const ArrayFile&) = delete;
 
-  [[nodiscard]] virtual const std::string& path() const = 0;
+  [[nodiscard]] const std::string& path() const { return file_.path(); }
   /// In the order of the file. Names are unique.
-  [[nodiscard]] virtual const std::vector<ArrayInfo>& arrays() const = 0;
+  [[nodiscard]] const std::vector<ArrayInfo>& arrays() const { return arrays_; }
   /// The values from `first` on, in C order and the machine's byte order: out.size() is a multiple of the element's
   /// size. Cheap from front to back; compressed arrays start again for any other place. Throws Fault::data when the
   /// bytes are damaged.
-  virtual void read(std::size_t array, std::uint64_t first, std::span<std::byte> out) = 0;
+  virtual void read(std::size_t array, std::uint64_t first, std::span<std::byte> out) {
+    file_.read(offsets_.at(array) + first * size_of(arrays_.at(array).element), out);
+  }
 
  protected:
-  ArrayFile() = default;
+  explicit ArrayFile(const std::string& path) : file_{path} {}
+
+  InputFile file_;
+  std::vector<ArrayInfo> arrays_;
+  std::vector<std::uint64_t> offsets_;  ///< of the arrays' values in the file, where they lie there as they are read
 };
 
 /// Hugging Face's safetensors: its own format, 8 bytes of length, a JSON header and the values.

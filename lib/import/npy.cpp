@@ -101,7 +101,7 @@ class DictReader {
 
 class Npy final : public ArrayFile {
  public:
-  Npy(const std::string& path, const std::string& name) : file_{path} {
+  Npy(const std::string& path, const std::string& name) : ArrayFile{path} {
     std::vector<std::byte> start(std::min<std::uint64_t>(kMostNpyHeader, file_.size()));
     file_.read(0, start);
     header_ = parse_npy_header(start, file_.size(), path);
@@ -109,8 +109,6 @@ class Npy final : public ArrayFile {
     arrays_.push_back(header_.info);
   }
 
-  [[nodiscard]] const std::string& path() const override { return file_.path(); }
-  [[nodiscard]] const std::vector<ArrayInfo>& arrays() const override { return arrays_; }
   void read(std::size_t, std::uint64_t first, std::span<std::byte> out) override {
     const std::size_t size = size_of(header_.info.element);
     if (!header_.fortran) {
@@ -127,9 +125,7 @@ class Npy final : public ArrayFile {
   }
 
  private:
-  InputFile file_;
   NpyHeader header_;
-  std::vector<ArrayInfo> arrays_;
   std::vector<std::byte> turned_;  ///< the whole array in C order, where the file has it in Fortran order
 };
 

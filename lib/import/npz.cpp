@@ -210,7 +210,7 @@ std::vector<Member> read_members(const InputFile& file) {
 
 class Npz final : public ArrayFile {
  public:
-  explicit Npz(const std::string& path) : file_{path}, members_{read_members(file_)} {
+  explicit Npz(const std::string& path) : ArrayFile{path}, members_{read_members(file_)} {
     std::set<std::string> names;
     for (const Member& member : members_) {
       const std::string what = fmt::format("{}: the member '{}'", path, printable(member.name));
@@ -233,8 +233,6 @@ class Npz final : public ArrayFile {
     }
   }
 
-  [[nodiscard]] const std::string& path() const override { return file_.path(); }
-  [[nodiscard]] const std::vector<ArrayInfo>& arrays() const override { return arrays_; }
   void read(std::size_t array, std::uint64_t first, std::span<std::byte> out) override {
     const NpyHeader& header = headers_.at(array);
     const std::size_t size = size_of(header.info.element);
@@ -270,10 +268,8 @@ class Npz final : public ArrayFile {
     stream_->read(out);
   }
 
-  InputFile file_;
   std::vector<Member> members_;
   std::vector<NpyHeader> headers_;
-  std::vector<ArrayInfo> arrays_;
   std::optional<MemberStream> stream_;  ///< of the member that is being read
   std::size_t stream_of_ = kNone, turned_of_ = kNone;
   std::vector<std::byte> turned_;

@@ -30,7 +30,8 @@ bool parse_shape(std::string_view text, std::vector<std::int64_t>& shape) {
 
 class Raw final : public ArrayFile {
  public:
-  Raw(const std::string& path, const std::vector<ArrayInfo>& arrays) : file_{path}, arrays_{arrays} {
+  Raw(const std::string& path, const std::vector<ArrayInfo>& arrays) : ArrayFile{path} {
+    arrays_ = arrays;
     std::uint64_t bytes = 0;
     for (const auto& info : arrays_) {
       offsets_.push_back(bytes);
@@ -42,17 +43,6 @@ class Raw final : public ArrayFile {
       file_.fail(fmt::format("has {} bytes, but the list of shapes says {}", file_.size(), bytes));
     }
   }
-
-  [[nodiscard]] const std::string& path() const override { return file_.path(); }
-  [[nodiscard]] const std::vector<ArrayInfo>& arrays() const override { return arrays_; }
-  void read(std::size_t array, std::uint64_t first, std::span<std::byte> out) override {
-    file_.read(offsets_.at(array) + first * size_of(arrays_.at(array).element), out);
-  }
-
- private:
-  InputFile file_;
-  std::vector<ArrayInfo> arrays_;
-  std::vector<std::uint64_t> offsets_;
 };
 
 }  // namespace

@@ -106,7 +106,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
 class Safetensors final : public ArrayFile {
  public:
-  explicit Safetensors(const std::string& path) : file_{path} {
+  explicit Safetensors(const std::string& path) : ArrayFile{path} {
     std::array<std::byte, 8> prefix{};
     if (file_.size() < prefix.size()) file_.fail("is not a safetensors file: it has fewer than 8 bytes");
     file_.read(0, prefix);
@@ -129,12 +129,6 @@ class Safetensors final : public ArrayFile {
     for (const Entry& entry : reader.entries) add(entry);
     sort();
     expect_side_by_side();
-  }
-
-  [[nodiscard]] const std::string& path() const override { return file_.path(); }
-  [[nodiscard]] const std::vector<ArrayInfo>& arrays() const override { return arrays_; }
-  void read(std::size_t array, std::uint64_t first, std::span<std::byte> out) override {
-    file_.read(offsets_.at(array) + first * size_of(arrays_.at(array).element), out);
   }
 
  private:
@@ -201,10 +195,8 @@ class Safetensors final : public ArrayFile {
     arrays_ = std::move(arrays), offsets_ = std::move(offsets), ends_ = std::move(ends);
   }
 
-  InputFile file_;
-  std::uint64_t data_ = 0;  ///< where the values begin
-  std::vector<ArrayInfo> arrays_;
-  std::vector<std::uint64_t> offsets_, ends_;  ///< of the arrays' values in the file
+  std::uint64_t data_ = 0;           ///< where the values begin
+  std::vector<std::uint64_t> ends_;  ///< of the arrays' values in the file
 };
 
 }  // namespace
