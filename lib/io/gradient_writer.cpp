@@ -244,28 +244,16 @@ void GradientWriter::Impl::append_columns() {
   };
   append(columns->epoch, current->epoch.value_or(kUnknown));
   append(columns->learning_rate, current->learning_rate.value_or(kUnknown));
-  if (columns->loss) {
-    std::vector<float> values = current->loss;
-    values.resize(workers, std::numeric_limits<float>::quiet_NaN());
-    columns->loss->grow_to(steps + 1);
-    columns->loss->write({steps, 0}, {1, workers}, H5T_NATIVE_FLOAT, values.data());
-  }
-  if (columns->compute_seconds) {
-    std::vector<double> values = current->compute_seconds;
-    values.resize(workers, kUnknown);
-    columns->compute_seconds->grow_to(steps + 1);
-    columns->compute_seconds->write({steps, 0}, {1, workers}, H5T_NATIVE_DOUBLE, values.data());
-  }
-  if (columns->overflow) {
-    columns->overflow->grow_to(steps + 1);
-    columns->overflow->write({steps, 0}, {1, workers}, H5T_NATIVE_UINT8, current->overflow.data());
-  }
-  if (columns->batch_weight) {
-    std::vector<double> values = current->batch_weight;
-    values.resize(workers, kUnknown);
-    columns->batch_weight->grow_to(steps + 1);
-    columns->batch_weight->write({steps, 0}, {1, workers}, H5T_NATIVE_DOUBLE, values.data());
-  }
+  const auto append_row = [&](std::optional<hdf5::GrowingSet>& column, hid_t type, auto values, auto unknown) {
+    if (!column) return;
+    values.resize(workers, unknown);
+    column->grow_to(steps + 1);
+    column->write({steps, 0}, {1, workers}, type, values.data());
+  };
+  append_row(columns->loss, H5T_NATIVE_FLOAT, current->loss, std::numeric_limits<float>::quiet_NaN());
+  append_row(columns->compute_seconds, H5T_NATIVE_DOUBLE, current->compute_seconds, kUnknown);
+  append_row(columns->overflow, H5T_NATIVE_UINT8, current->overflow, std::uint8_t{0});
+  append_row(columns->batch_weight, H5T_NATIVE_DOUBLE, current->batch_weight, kUnknown);
 }
 
 /// Sets the attribute `mark` to 1 and closes the file.
