@@ -41,70 +41,44 @@ class Sgd final : public Optimizer {
   torch::Tensor velocity_;
 };
 
-/// The moments, and the step that Adam and AdamW have in common.
-class Moments final {
+/// Adam (Kingma and Ba 2015), and AdamW (Loshchilov and Hutter 2019), whose decay is none of the gradient's.
+class Adam final : public Optimizer {
  public:
-  Moments(const TrainerOptions& options, const torch::Tensor& values)
-      : beta1_{options.beta1},
+  Adam(const TrainerOptions& options, const torch::Tensor& values, bool decoupled)
+      : decoupled_{decoupled},
+        decay_{options.weight_decay},
+        beta1_{options.beta1},
         beta2_{options.beta2},
         epsilon_{options.epsilon},
         first_{torch::zeros_like(values)},
         second_{torch::zeros_like(values)} {}
 
-  [[nodiscard]] std::vector<Optimizer::State> state() const { return {{"exp_avg", first_}, {"exp_avg_sq", second_}}; }
+  [[nodiscard]] std::vector<State> state() const override { return {{"exp_avg", first_}, {"exp_avg_sq", second_}}; }
 
-  void apply(torch::Tensor& values, const torch::Tensor& gradient, double learning_rate, std::int64_t step) {
-    first_.mul_(beta1_).add_(gradient, 1.0 - beta1_);
-    second_.mul_(beta2_).addcmul_(gradient, gradient, 1.0 - beta2_);
-    const double correction1 = 1.0 - std::pow(beta1_, static_cast<double>(step));
-    const double correction2 = 1.0 - std::pow(beta2_, static_cast<double>(step));
+ private:
+  void apply(torch::Tensor& values, const torch::Tensor& gradient, double learning_rate) override {
+    if (decoupled_ && decay_ != 0.0) values.mul_(1.0 - learning_rate * decay_);
+    const torch::Tensor added = decoupled_ ? gradient : with_decay(gradient, values, decay_);
+    first_.mul_(beta1_).add_(added, 1.0 - beta1_);
+    second_.mul_(beta2_).addcmul_(added, added, 1.0 - beta2_);
+    const double correction1 = 1.0 - std::pow(beta1_, static_cast<double>(steps()));
+    const double correction2 = 1.0 - std::pow(beta2_, static_cast<double>(steps()));
     const torch::Tensor denominator = second_.sqrt().div_(std::sqrt(correction2)).add_(epsilon_);
     values.addcdiv_(first_, denominator, -learning_rate / correction1);
   }
 
- private:
-  double beta1_, beta2_, epsilon_;
+  bool decoupled_;
+  double decay_, beta1_, beta2_, epsilon_;
   torch::Tensor first_, second_;
-};
-
-class Adam final : public Optimizer {
- public:
-  Adam(const TrainerOptions& options, const torch::Tensor& values)
-      : decay_{options.weight_decay}, moments_{options, values} {}
-  [[nodiscard]] std::vector<State> state() const override { return moments_.state(); }
-
- private:
-  void apply(torch::Tensor& values, const torch::Tensor& gradient, double learning_rate) override {
-    moments_.apply(values, with_decay(gradient, values, decay_), learning_rate, steps());
-  }
-
-  double decay_;
-  Moments moments_;
-};
-
-class AdamW final : public Optimizer {
- public:
-  AdamW(const TrainerOptions& options, const torch::Tensor& values)
-      : decay_{options.weight_decay}, moments_{options, values} {}
-  [[nodiscard]] std::vector<State> state() const override { return moments_.state(); }
-
- private:
-  void apply(torch::Tensor& values, const torch::Tensor& gradient, double learning_rate) override {
-    if (decay_ != 0.0) values.mul_(1.0 - learning_rate * decay_);
-    moments_.apply(values, gradient, learning_rate, steps());
-  }
-
-  double decay_;
-  Moments moments_;
 };
 
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainerOptions& options, const torch::Tensor& values) {
   if (options.optimizer == "sgd") return std::make_unique<Sgd>(options, values);
-  if (options.optimizer == "adam") return std::make_unique<Adam>(options, values);
+  if (options.optimizer == "adam") return std::make_unique<Adam>(options, values, false);
   expects(options.optimizer == "adamw", "make_optimizer was given a name that optimizer_names() does not have");
-  return std::make_unique<AdamW>(options, values);
+  return std::make_unique<Adam>(options, values, true);
 }
 
 }  // namespace gradtool
