@@ -21,11 +21,11 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/compare/compare.hpp"
 #include "lib/core/device.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/usable_steps.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/page/records.hpp"
@@ -92,9 +92,8 @@ std::vector<std::size_t> select_tensors(const GradientSource& reader, const std:
     scope.tensors.push_back(reader.tensors()[t]);
   }
   if (chosen.empty()) {
-    throw Error{Fault::usage,
-                fmt::format("--layers '{}' matches none of the {} tensors in {}; the first is '{}'", layers,
-                            reader.tensors().size(), reader.path(), reader.tensors().front().name)};
+    throw_error(Fault::usage, "--layers '{}' matches none of the {} tensors in {}; the first is '{}'", layers,
+                reader.tensors().size(), reader.path(), reader.tensors().front().name);
   }
   return chosen;
 }

@@ -15,8 +15,8 @@
 
 #include "apps/subcommands.hpp"
 #include "lib/compare/compare.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 
@@ -31,7 +31,7 @@ class TemporaryFolder {
   TemporaryFolder() {
     std::string name = (fs::temp_directory_path() / "gradtool-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr)
-      throw Error{Fault::backend, fmt::format("no folder can be made in {}", fs::temp_directory_path().string())};
+      throw_error(Fault::backend, "no folder can be made in {}", fs::temp_directory_path().string());
     path_ = name;
   }
   ~TemporaryFolder() {
@@ -86,8 +86,8 @@ void run_program(const std::string& program, const std::vector<std::string>& arg
   const int failed = posix_spawnp(&child, program.c_str(), &files, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   if (failed != 0) {
-    throw Error{Fault::usage, fmt::format("--baseline '{}' cannot be run: {}; give another gradtool program", program,
-                                          std::error_code{failed, std::generic_category()}.message())};
+    throw_error(Fault::usage, "--baseline '{}' cannot be run: {}; give another gradtool program", program,
+                std::error_code{failed, std::generic_category()}.message());
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -98,9 +98,8 @@ void run_program(const std::string& program, const std::vector<std::string>& arg
   while (std::getline(in, line)) {
     if (!line.empty() && !line.starts_with("Try ")) last = line;
   }
-  throw Error{Fault::backend, fmt::format("{} ended with status {}{}{}", program,
-                                          WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-                                          last.empty() ? "" : ": ", last)};
+  throw_error(Fault::backend, "{} ended with status {}{}{}", program,
+              WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), last.empty() ? "" : ": ", last);
 }
 
 /// The samples of `more` behind those of `run`, which is empty before its first turn, as rounds of their own.
@@ -111,7 +110,7 @@ void append(BenchRun& run, BenchRun more) {
     run.samples.resize(more.samples.size());
   }
   if (run.samples.size() != more.samples.size())
-    throw Error{Fault::backend, fmt::format("{}: two turns of one program wrote other rows", run.path)};
+    throw_error(Fault::backend, "{}: two turns of one program wrote other rows", run.path);
   for (std::size_t row = 0; row < run.samples.size(); ++row) {
     for (std::size_t phase = 0; phase < run.samples[row].size(); ++phase) {
       auto& to = run.samples[row][phase];
@@ -140,10 +139,8 @@ int bench_against(const std::string& baseline, int cycles, const std::string& js
     fs::remove(folder.file("run.json"), none);  // or a program that writes nothing would be given the other's run
     run_program(programs[which], arguments, folder.file("messages"));
     if (interrupted()) return kInterrupted;
-    if (!fs::exists(folder.file("run.json"))) {
-      throw Error{Fault::usage,
-                  fmt::format("--baseline '{}' wrote no record; give another gradtool program", programs[which])};
-    }
+    if (!fs::exists(folder.file("run.json")))
+      throw_error(Fault::usage, "--baseline '{}' wrote no record; give another gradtool program", programs[which]);
     append(runs[which], read_bench_run(folder.file("run.json")));
   }
   const CompareOptions options;

@@ -22,9 +22,9 @@
 #include "lib/bench/job_trace.hpp"
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/usable_steps.hpp"
 #include "lib/report/color.hpp"
@@ -70,8 +70,7 @@ int parse_levels(const std::string& text) {
   const auto result = std::from_chars(number.data(), number.data() + number.size(), node);
   if (!text.starts_with("node=") || result.ec != std::errc{} || result.ptr != number.data() + number.size() ||
       node < 2 || node > 65536) {
-    throw Error{Fault::usage,
-                fmt::format("--levels '{}' is not valid; write the ranks of a machine, 2 at least, as node=8", text)};
+    throw_error(Fault::usage, "--levels '{}' is not valid; write the ranks of a machine, 2 at least, as node=8", text);
   }
   return node;
 }
@@ -84,8 +83,8 @@ int parse_pipeline(const std::string& text) {
     if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) chunks = 0;
   }
   if (chunks < 1 || chunks > kMost) {
-    throw Error{Fault::usage, fmt::format("--pipeline '{}' is not valid; write off, or a number of chunks from 1 to {}",
-                                          text, kMost)};
+    throw_error(Fault::usage, "--pipeline '{}' is not valid; write off, or a number of chunks from 1 to {}", text,
+                kMost);
   }
   return chunks;
 }
@@ -95,9 +94,10 @@ UpdateRule parse_update_rule(const std::string& text, const std::string& file) {
     const std::regex valid{R"(adamw?(:|$)((beta1|beta2|epsilon)=[^,]+(,|$))*|sgd:((momentum|nesterov)=[^,]+(,|$))+)"};
     const auto rule = std::regex_match(text, valid) ? UpdateRule::parse(text) : std::nullopt;
     if (rule) return *rule;
-    throw Error{Fault::usage, fmt::format("--update-error '{}' is not valid; write file, adam:beta1=0.9,beta2=0.999 or "
-                                          "sgd:momentum=0.9,nesterov=1, with momentum and betas below 1",
-                                          text)};
+    throw_error(Fault::usage,
+                "--update-error '{}' is not valid; write file, adam:beta1=0.9,beta2=0.999 or "
+                "sgd:momentum=0.9,nesterov=1, with momentum and betas below 1",
+                text);
   }
   if (file.empty()) {
     throw Error{
@@ -107,15 +107,16 @@ UpdateRule parse_update_rule(const std::string& text, const std::string& file) {
   const FileInfo info = GradientReader{file}.info();
   const std::string& recorded = info.optimizer;
   if (info.quantity != "gradient" && recorded.find("diloco") == std::string::npos) {
-    throw Error{Fault::usage,
-                fmt::format("{} holds {}s, and the optimizer that it records, '{}', is the one that made them: write "
-                            "the rule of the outer optimizer, --update-error sgd:momentum=0.9,nesterov=1",
-                            file, info.quantity, recorded)};
+    throw_error(Fault::usage,
+                "{} holds {}s, and the optimizer that it records, '{}', is the one that made them: write "
+                "the rule of the outer optimizer, --update-error sgd:momentum=0.9,nesterov=1",
+                file, info.quantity, recorded);
   }
   if (const auto rule = UpdateRule::parse(recorded)) return *rule;
-  throw Error{Fault::usage, fmt::format("{} records '{}' as its optimizer, which is neither Adam nor SGD with its "
-                                        "momentum: write --update-error adam or --update-error sgd:momentum=0.9",
-                                        file, recorded)};
+  throw_error(Fault::usage,
+              "{} records '{}' as its optimizer, which is neither Adam nor SGD with its "
+              "momentum: write --update-error adam or --update-error sgd:momentum=0.9",
+              file, recorded);
 }
 
 /// Checks that --comm and --gpus fit the processes that were started; also sets the ranks that --gpus stands for.
@@ -123,20 +124,18 @@ void check_place(BenchArguments& o) {
   const int processes = mpi_place().size;
   BenchOptions& bench = o.bench;
   if (processes > 1 && (bench.comm == "threads" || bench.comm == "loopback")) {
-    throw Error{Fault::usage, fmt::format("started as {} processes: add --comm {}", processes,
-                                          bench.comm == "threads" ? "mpi or udp" : "nccl")};
+    throw_error(Fault::usage, "started as {} processes: add --comm {}", processes,
+                bench.comm == "threads" ? "mpi or udp" : "nccl");
   }
   if (!o.gpus) return;
   if (bench.comm != "nccl") throw Error{Fault::usage, "--gpus is the ranks of --comm nccl: add that"};
   if (processes > 1) {
     if (*o.gpus == 1) return;
-    throw Error{Fault::usage, fmt::format("--gpus {}, but each of the {} processes of mpirun has one GPU; leave it out",
-                                          *o.gpus, processes)};
+    throw_error(Fault::usage, "--gpus {}, but each of the {} processes of mpirun has one GPU; leave it out", *o.gpus,
+                processes);
   }
-  if (bench.ranks > 0 && bench.ranks != *o.gpus) {
-    throw Error{Fault::usage,
-                fmt::format("--gpus {} and --ranks {}: each GPU is one rank; give one of them", *o.gpus, bench.ranks)};
-  }
+  if (bench.ranks > 0 && bench.ranks != *o.gpus)
+    throw_error(Fault::usage, "--gpus {} and --ranks {}: each GPU is one rank; give one of them", *o.gpus, bench.ranks);
   bench.ranks = *o.gpus;
 }
 
@@ -166,9 +165,7 @@ std::vector<std::uint64_t> chosen_sizes(const BenchArguments& o) {
     }
     return {};
   }
-  if (!o.bench.file.empty()) {
-    throw Error{Fault::usage, fmt::format("{} and synthetic sizes: give one of them", o.bench.file)};
-  }
+  if (!o.bench.file.empty()) throw_error(Fault::usage, "{} and synthetic sizes: give one of them", o.bench.file);
   if (o.max_nmse) {
     throw Error{Fault::usage,
                 "--max-nmse needs a capture: what errors a codec makes of your gradients, synthetic ones do not tell"};
@@ -211,8 +208,8 @@ void check_paths(const BenchArguments& o) {
 std::vector<ReceivedFile> received_files(const BenchArguments& o) {
   const auto& bytes = o.received_bytes;
   if (!bytes.empty() && bytes.size() != o.received.size()) {
-    throw Error{Fault::usage, fmt::format("{} --received and {} --received-bytes: give one of these for each file",
-                                          o.received.size(), bytes.size())};
+    throw_error(Fault::usage, "{} --received and {} --received-bytes: give one of these for each file",
+                o.received.size(), bytes.size());
   }
   std::vector<ReceivedFile> files;
   for (std::size_t i = 0; i < o.received.size(); ++i)
@@ -258,13 +255,10 @@ int run(BenchArguments& o) {
   bench.scheme = named<Scheme>(o.scheme).value();
   bench.isolated = o.timing != "concurrent";
   bench.concurrent = o.timing != "isolated";
-  if (!(bench.stop.timeout_seconds >= 0.0 && std::isfinite(bench.stop.timeout_seconds))) {
-    throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds", bench.stop.timeout_seconds)};
-  }
-  if (!(bench.comm_timeout >= 0.1 && bench.comm_timeout <= 1e6)) {
-    throw Error{Fault::usage,
-                fmt::format("--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", bench.comm_timeout)};
-  }
+  if (!(bench.stop.timeout_seconds >= 0.0 && std::isfinite(bench.stop.timeout_seconds)))
+    throw_error(Fault::usage, "--timeout {} is not valid; write seconds", bench.stop.timeout_seconds);
+  if (!(bench.comm_timeout >= 0.1 && bench.comm_timeout <= 1e6))
+    throw_error(Fault::usage, "--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", bench.comm_timeout);
   if (bench.iterations > 0) {
     bench.stop.min_samples = bench.iterations;
     bench.stop.max_noise = 1e150;
@@ -272,9 +266,8 @@ int run(BenchArguments& o) {
     bench.stop.timeout_seconds = 1e9;
   }
   bench.networks = parse_networks(o.networks);
-  if (o.max_nmse && !(*o.max_nmse >= 0.0 && std::isfinite(*o.max_nmse))) {
-    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse)};
-  }
+  if (o.max_nmse && !(*o.max_nmse >= 0.0 && std::isfinite(*o.max_nmse)))
+    throw_error(Fault::usage, "--max-nmse {} is not valid; an error is 0 or more", *o.max_nmse);
   bench.seed = parse_seed(o.seed);
   if (o.seeds) {
     if (o.csv.empty() && o.json.empty() && o.steps_csv.empty()) {

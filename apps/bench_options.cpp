@@ -14,8 +14,8 @@
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/model/library.hpp"
 
 namespace gradtool::app {
@@ -23,9 +23,8 @@ namespace gradtool::app {
 std::uint64_t parse_seed(const std::string& text) {
   std::uint64_t seed = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size()) {
-    throw Error{Fault::usage, fmt::format("--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text)};
-  }
+  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size())
+    throw_error(Fault::usage, "--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text);
   return seed;
 }
 
@@ -36,10 +35,9 @@ IterationRange parse_iterations(const std::string& text) {
   const bool colon = first.ec == std::errc{} && first.ptr != end && *first.ptr == ':';
   const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
   if (colon && last.ec == std::errc{} && last.ptr == end && range.first <= range.last) return range;
-  throw Error{
-      Fault::usage,
-      fmt::format("--steps '{}' is not valid; write the first and the last training iteration, both included, as 10:60",
-                  text)};
+  throw_error(Fault::usage,
+              "--steps '{}' is not valid; write the first and the last training iteration, both included, as 10:60",
+              text);
 }
 
 std::vector<std::uint64_t> parse_seeds(const std::string& text) {
@@ -51,9 +49,8 @@ std::vector<std::uint64_t> parse_seeds(const std::string& text) {
     const auto result = std::from_chars(one.data(), one.data() + one.size(), seed);
     const bool number = !one.empty() && result.ec == std::errc{} && result.ptr == one.data() + one.size();
     if (!number || std::find(seeds.begin(), seeds.end(), seed) != seeds.end()) {
-      throw Error{
-          Fault::usage,
-          fmt::format("--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each once, as 1,2,3", text)};
+      throw_error(Fault::usage,
+                  "--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each once, as 1,2,3", text);
     }
     seeds.push_back(seed);
     at = end + 1;
@@ -180,9 +177,10 @@ void set_iteration(const std::optional<std::string>& compute, const std::string&
   const char* const end = compute->data() + compute->size();
   const auto result = std::from_chars(compute->data(), end, milliseconds);
   if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
-    throw Error{Fault::usage, fmt::format("--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, "
-                                          "traces of torch.profiler (trace.json, trace.json.gz), captured or none",
-                                          *compute)};
+    throw_error(Fault::usage,
+                "--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, "
+                "traces of torch.profiler (trace.json, trace.json.gz), captured or none",
+                *compute);
   }
   bench.computation = Computation::given;
   bench.compute_seconds = milliseconds * 1e-3;

@@ -8,8 +8,8 @@
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 
@@ -26,19 +26,16 @@ int run(CompareArguments& o) {
   expect_separate_files(std::vector<NamedPath>{{"A", o.a}, {"B", o.b}},
                         std::vector<NamedPath>{{"--json", o.json}, {"--markdown", o.markdown}});
   if (!(o.compare.margin > 0.0 && o.compare.margin <= 1.0))
-    throw Error{Fault::usage, fmt::format("--margin {} is not valid; write a share above 0 up to 1", o.compare.margin)};
-  if (!(o.compare.tolerance >= 0.0 && o.compare.tolerance < 1.0)) {
-    throw Error{Fault::usage,
-                fmt::format("--tolerance {} is not valid; write a share from 0, such as 1e-6", o.compare.tolerance)};
-  }
+    throw_error(Fault::usage, "--margin {} is not valid; write a share above 0 up to 1", o.compare.margin);
+  if (!(o.compare.tolerance >= 0.0 && o.compare.tolerance < 1.0))
+    throw_error(Fault::usage, "--tolerance {} is not valid; write a share from 0, such as 1e-6", o.compare.tolerance);
   o.compare.times = !o.no_times;
   const BenchRun a = read_bench_run(o.a), b = read_bench_run(o.b);
   const Comparison comparison = compare_runs(a, b, o.compare);
   if (comparison.rows == 0) {
     const std::string& other = comparison.other_capture;
-    throw Error{Fault::usage,
-                fmt::format("{} and {} have no row in common: they are of {}", o.a, o.b,
-                            other.empty() ? "other codecs, parameters, granularities, ranks or captures" : other)};
+    throw_error(Fault::usage, "{} and {} have no row in common: they are of {}", o.a, o.b,
+                other.empty() ? "other codecs, parameters, granularities, ranks or captures" : other);
   }
   if (!o.json.empty()) save_text(o.json, json_text(to_json(comparison, o.compare), 1) + "\n");
   if (!o.markdown.empty()) save_text(o.markdown, to_markdown(comparison, o.all));

@@ -9,9 +9,9 @@
 #include "lib/capture/capture.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/model/network.hpp"
 #include "lib/report/color.hpp"
@@ -42,7 +42,7 @@ void set_from_file(CLI::Option& option, const CLI::ConfigItem& item, const std::
     }
     option.run_callback();
   } catch (const CLI::ParseError& error) {
-    throw Error{Fault::usage, fmt::format("{}: {}", path, error.what())};
+    throw_error(Fault::usage, "{}: {}", path, error.what());
   }
 }
 
@@ -62,9 +62,8 @@ void expect_readable(std::istringstream& text, const std::string& path) {
     const bool nested = word.front() == '[' && std::count(word.begin(), word.end(), '.') > 1;
     const bool says_something = word.size() > 2 || std::none_of(word.begin(), word.end(), is_word_character);
     if (says_something && !nested) continue;  // "]" alone ends an array
-    throw Error{Fault::usage,
-                fmt::format("{}: line {} is '{}'; valid are 'option = value', '[command]' and '# comment'", path,
-                            number, printable(word.substr(0, 40)))};
+    throw_error(Fault::usage, "{}: line {} is '{}'; valid are 'option = value', '[command]' and '# comment'", path,
+                number, printable(word.substr(0, 40)));
   }
   text.clear();
   text.seekg(0);
@@ -85,16 +84,15 @@ void read_config(CLI::App& command, const std::string& path) {
     if (item.name == "++" || item.name == "--") continue;  // a section begins or ends
     const std::string section = item.parents.empty() ? command.get_name() : item.parents.front();
     if (item.parents.size() > 1 || !has(sections, section)) {
-      throw Error{Fault::usage, fmt::format("{}: there is no section [{}]; sections are commands: {}", path,
-                                            joined(item.parents, "."), joined(sections, ", "))};
+      throw_error(Fault::usage, "{}: there is no section [{}]; sections are commands: {}", path,
+                  joined(item.parents, "."), joined(sections, ", "));
     }
     if (section != command.get_name()) continue;  // of another command, for which the file is as well
     if (!has(keys, item.name)) {
       const std::string near = nearest(item.name, keys);
-      throw Error{Fault::usage,
-                  fmt::format("{}: there is no option '{}' of gradtool {}; {}", path, item.name, command.get_name(),
-                              near.empty() ? fmt::format("there are {}", joined(keys, ", "))
-                                           : fmt::format("did you mean '{}'?", near))};
+      throw_error(
+          Fault::usage, "{}: there is no option '{}' of gradtool {}; {}", path, item.name, command.get_name(),
+          near.empty() ? fmt::format("there are {}", joined(keys, ", ")) : fmt::format("did you mean '{}'?", near));
     }
     CLI::Option* option = command.get_option_no_throw("--" + item.name);
     set_from_file(option != nullptr ? *option : *command.get_option(item.name), item, path);

@@ -18,9 +18,9 @@
 #include "lib/codecs/prototype.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/table.hpp"
@@ -282,7 +282,7 @@ int run(const ListArguments& o) {
   }
   if (o.what == "codecs") chosen.assign(codecs().begin(), codecs().end());
   if (o.markdown) {
-    if (chosen.empty()) throw Error{Fault::usage, fmt::format("--markdown is for codecs, not for {}", o.what)};
+    if (chosen.empty()) throw_error(Fault::usage, "--markdown is for codecs, not for {}", o.what);
     fmt::print("# Codecs\n\nPrinted by `gradtool list {} --markdown`; do not edit.\n", o.what);
     for (const auto* codec : chosen) fmt::print("{}", markdown_page(*codec));
     return 0;

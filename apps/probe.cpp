@@ -11,9 +11,9 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/model/network.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
@@ -38,9 +38,8 @@ Pattern parse_pattern(const std::string& text) {
     names.emplace_back(info.name);
   }
   const std::string near = nearest(text, names);
-  throw Error{Fault::usage,
-              fmt::format("--collective '{}' is not valid; {}there are {}", text,
-                          near.empty() ? "" : fmt::format("did you mean '{}'? ", near), joined(names, ", "))};
+  throw_error(Fault::usage, "--collective '{}' is not valid; {}there are {}", text,
+              near.empty() ? "" : fmt::format("did you mean '{}'? ", near), joined(names, ", "));
 }
 
 std::vector<Pattern> chosen_collectives(const ProbeArguments& o) {
@@ -70,19 +69,18 @@ std::vector<std::uint64_t> chosen_sizes(const ProbeArguments& o) {
   constexpr std::size_t kMostSizes = 1000;
   const std::uint64_t first = parse_bytes(o.first, "-b");
   const std::uint64_t last = o.last.empty() ? kLast : parse_bytes(o.last, "-e");
-  if (last > kMost) throw Error{Fault::usage, fmt::format("-e {} is not valid; write 16G at most", o.last)};
+  if (last > kMost) throw_error(Fault::usage, "-e {} is not valid; write 16G at most", o.last);
   if (first > last) {
-    throw Error{Fault::usage, fmt::format("-b {} is larger than the last size, {}", o.first,
-                                          o.last.empty() ? "64M unless -e says otherwise" : "-e " + o.last)};
+    throw_error(Fault::usage, "-b {} is larger than the last size, {}", o.first,
+                o.last.empty() ? "64M unless -e says otherwise" : "-e " + o.last);
   }
   if (!(o.factor > 1.0 && std::isfinite(o.factor)))
-    throw Error{Fault::usage, fmt::format("-f {} is not valid; write a number above 1", o.factor)};
+    throw_error(Fault::usage, "-f {} is not valid; write a number above 1", o.factor);
   std::vector<std::uint64_t> sizes;
   double size = static_cast<double>(first);
   std::size_t steps = 0;
   while (size <= static_cast<double>(last)) {
-    if (steps++ == kMostSizes)
-      throw Error{Fault::usage, fmt::format("-f {} makes more than {} sizes", o.factor, kMostSizes)};
+    if (steps++ == kMostSizes) throw_error(Fault::usage, "-f {} makes more than {} sizes", o.factor, kMostSizes);
     const auto bytes = static_cast<std::uint64_t>(size);
     if (sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
     size *= o.factor;
@@ -94,10 +92,8 @@ std::vector<std::uint64_t> chosen_sizes(const ProbeArguments& o) {
 std::string chosen_name(const ProbeArguments& o) {
   if (o.name) {
     if (valid_network_name(*o.name)) return *o.name;
-    throw Error{
-        Fault::usage,
-        fmt::format("--name '{}' is not valid; write letters, digits, dots, hyphens and underscores, 64 at most",
-                    *o.name)};
+    throw_error(Fault::usage,
+                "--name '{}' is not valid; write letters, digits, dots, hyphens and underscores, 64 at most", *o.name);
   }
   const std::string stem = std::filesystem::path{o.out}.stem().string();
   return o.out != "-" && valid_network_name(stem) ? stem : "probe";
@@ -106,7 +102,7 @@ std::string chosen_name(const ProbeArguments& o) {
 void check_place(const ProbeArguments& o) {
   const int processes = mpi_place().size;
   if (processes > 1 && o.probe.comm == "threads")
-    throw Error{Fault::usage, fmt::format("started as {} processes: add --comm mpi or udp", processes)};
+    throw_error(Fault::usage, "started as {} processes: add --comm mpi or udp", processes);
   if (o.probe.ranks > 0 && (o.probe.comm == "mpi" || o.probe.comm == "udp" || processes > 1))
     throw Error{Fault::usage, "the launcher says how many ranks there are: leave --ranks out"};
 }
@@ -122,12 +118,10 @@ int run(ProbeArguments& o) {
   probe.collectives = chosen_collectives(o);
   probe.largest_by_time = o.last.empty();
   probe.sizes = chosen_sizes(o);
-  if (!(probe.comm_timeout >= 0.1 && probe.comm_timeout <= 1e6)) {
-    throw Error{Fault::usage,
-                fmt::format("--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", probe.comm_timeout)};
-  }
+  if (!(probe.comm_timeout >= 0.1 && probe.comm_timeout <= 1e6))
+    throw_error(Fault::usage, "--comm-timeout {} is not valid; write seconds, 0.1 to 1000000", probe.comm_timeout);
   if (!(probe.row_seconds > 0.0 && std::isfinite(probe.row_seconds)))
-    throw Error{Fault::usage, fmt::format("--timeout {} is not valid; write seconds above 0", probe.row_seconds)};
+    throw_error(Fault::usage, "--timeout {} is not valid; write seconds above 0", probe.row_seconds);
   const std::string name = chosen_name(o);
   for (const auto& path : {o.out, o.csv}) {
     if (!path.empty() && mpi_place().rank == 0) expect_writable(path);  // now, not after minutes of measuring

@@ -18,8 +18,8 @@
 #include "apps/subcommands.hpp"
 #include "gradtool_version.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/report/color.hpp"
 
@@ -57,8 +57,8 @@ void print_error(const std::string& line) {
 int checked_streams(int status) {
   errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    throw Error{Fault::backend, fmt::format("output is lost: standard output cannot be written{}{}",
-                                            errno != 0 ? ": " : "", errno != 0 ? std::strerror(errno) : "")};
+    throw_error(Fault::backend, "output is lost: standard output cannot be written{}{}", errno != 0 ? ": " : "",
+                errno != 0 ? std::strerror(errno) : "");
   }
   return status == 0 && std::ferror(stderr) != 0 ? static_cast<int>(Fault::backend) : status;
 }

@@ -6,9 +6,9 @@
 
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/page/assets.hpp"
 #include "lib/page/page.hpp"
 #include "lib/page/render.hpp"
@@ -53,9 +53,8 @@ int run(const ReportArguments& options) {
   const bool html = options.format == "html", words = options.format == "text";
   const std::string out = !options.out.empty() ? options.out : html ? "report.html" : words ? "-" : "charts";
   if (html || words) expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
-  if (options.max_nmse && !(*options.max_nmse >= 0.0 && *options.max_nmse <= 1e300)) {
-    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", *options.max_nmse)};
-  }
+  if (options.max_nmse && !(*options.max_nmse >= 0.0 && *options.max_nmse <= 1e300))
+    throw_error(Fault::usage, "--max-nmse {} is not valid; an error is 0 or more", *options.max_nmse);
   FigureOptions figures{.acceptance = parse_acceptance(options.max_nmse, options.trained), .networks = {}, .nodes = {}};
   for (const auto& text : options.networks) figures.networks.push_back(Network::from_option(text));
   if (options.nodes) figures.nodes = parse_node_counts(*options.nodes);
@@ -76,10 +75,9 @@ int run(const ReportArguments& options) {
   expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
   if (options.out.empty() && std::filesystem::exists(out) &&
       !shows_same_files(read_file(out, kMostRecordBytes), page)) {
-    throw Error{
-        Fault::usage,
-        fmt::format("'{}' is there, and no page of these files; give the page a name with --out (--out {} replaces it)",
-                    out, out)};
+    throw_error(Fault::usage,
+                "'{}' is there, and no page of these files; give the page a name with --out (--out {} replaces it)",
+                out, out);
   }
   save_text(out, html_of(page));
   std::size_t charts = 0, missing = 0;

@@ -10,7 +10,7 @@
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 
 namespace gradtool::app {
@@ -27,12 +27,12 @@ struct TrainArguments {
 int processes_of(const TrainOptions& train) {
   if (train.comm == "threads") {
     if (const int size = mpi_place().size; size > 1)
-      throw Error{Fault::usage, fmt::format("started as {} processes: add --comm mpi or udp", size)};
+      throw_error(Fault::usage, "started as {} processes: add --comm mpi or udp", size);
     return 0;
   }
   for (const auto& backend : comm_backends()) {
     if (backend.name == train.comm && !backend.available)
-      throw Error{Fault::unavailable, fmt::format("--comm {}: {}", train.comm, backend.detail)};
+      throw_error(Fault::unavailable, "--comm {}: {}", train.comm, backend.detail);
   }
   return processes_world(train.processes(), train.comm_timeout).size;
 }

@@ -16,8 +16,8 @@
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
@@ -72,17 +72,16 @@ int run(TuneArguments& o) {
   expect_separate_files(inputs, outputs);
   expect_outputs_spare_sources(sources_of_view(bench.file), outputs);
   if (!(o.tune.max_error >= 0.0 && std::isfinite(o.tune.max_error)))
-    throw Error{Fault::usage, fmt::format("--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error)};
+    throw_error(Fault::usage, "--max-nmse {} is not valid; an error is 0 or more", o.tune.max_error);
   o.tune.limit_given = o.limit->count() > 0;
   if (!(o.tune.budget_seconds >= 1.0 && o.tune.budget_seconds <= 1e6))
-    throw Error{Fault::usage,
-                fmt::format("--budget {} is not valid; write seconds, 1 to 1000000", o.tune.budget_seconds)};
+    throw_error(Fault::usage, "--budget {} is not valid; write seconds, 1 to 1000000", o.tune.budget_seconds);
   o.tune.codecs = chosen_codecs(o.codecs);
   o.tune.trials = parse_acceptance({}, o.trained).trials;
   bench.networks = {Network::from_option(o.network)};
   if (o.nodes) bench.nodes = parse_node_counts(*o.nodes);
   if (bench.nodes.size() > 1)
-    throw Error{Fault::usage, fmt::format("--nodes {}: what is best depends on it; give one number", *o.nodes)};
+    throw_error(Fault::usage, "--nodes {}: what is best depends on it; give one number", *o.nodes);
   bench.granularities = {Granularity::parse(o.granularity)};
   bench.scheme = named<Scheme>(o.scheme).value();
   bench.baseline = parse_baseline_dtype(o.baseline_dtype);

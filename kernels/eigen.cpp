@@ -1,12 +1,10 @@
 #include "kernels/eigen.hpp"
 
-#include <fmt/format.h>
-
 #include <vector>
 
 #include "kernels/blas.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/scratch.hpp"
+#include "lib/core/throw_error.hpp"
 
 // LAPACK's own calling convention: column-major, 32-bit integers, everything by address.
 // NOLINTBEGIN(readability-identifier-naming)
@@ -69,8 +67,7 @@ void lapack_eigenvalues(std::span<double> matrix, std::span<double> values, bool
   const int size = static_cast<int>(wanted);
   std::vector<double> work(static_cast<std::size_t>(size));
   dsyev_(jobz, "L", &order, matrix.data(), &order, values.data(), work.data(), &size, &info);
-  if (info != 0)
-    throw Error{Fault::backend, fmt::format("LAPACK dsyev failed on a {} x {} matrix (info {})", n, n, info)};
+  if (info != 0) throw_error(Fault::backend, "LAPACK dsyev failed on a {} x {} matrix (info {})", n, n, info);
 }
 
 }  // namespace gradtool::host

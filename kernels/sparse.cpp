@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "kernels/bit_stream.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -27,7 +27,7 @@ std::size_t elias_bits(HostView<const std::uint32_t> positions) {
 }
 
 [[noreturn]] void bad(std::string_view codec, std::string_view what) {
-  throw Error{Fault::data, fmt::format("{} payload: {}", codec, what)};
+  throw_error(Fault::data, "{} payload: {}", codec, what);
 }
 
 void expect_section(std::string_view codec, std::size_t bytes, std::size_t expected) {

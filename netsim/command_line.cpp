@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 
 namespace gradtool::netsim {
@@ -15,14 +15,14 @@ namespace {
 
 void expect_within(double value, double least, double most, const char* option, const char* unit) {
   if (value >= least && value <= most) return;
-  throw Error{Fault::usage, fmt::format("{} {} is not valid; write {} to {}{}", option, value, least, most, unit)};
+  throw_error(Fault::usage, "{} {} is not valid; write {} to {}{}", option, value, least, most, unit);
 }
 
 Protocol parse_protocol(const std::string& text) {
   for (const Protocol protocol : {Protocol::dlcp, Protocol::dctcp, Protocol::tcp, Protocol::pfabric}) {
     if (text == name_of(protocol)) return protocol;
   }
-  throw Error{Fault::usage, fmt::format("--transport '{}' is not valid; there are dlcp, dctcp, tcp, pfabric", text)};
+  throw_error(Fault::usage, "--transport '{}' is not valid; there are dlcp, dctcp, tcp, pfabric", text);
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ std::uint64_t checked_seed(const std::string& text) {
   std::uint64_t seed = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), seed);
   if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size())
-    throw Error{Fault::usage, fmt::format("--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text)};
+    throw_error(Fault::usage, "--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text);
   return seed;
 }
 
@@ -107,7 +107,7 @@ FabricOptions checked_fabric(const SettingOptions& o) {
   if (fabric.leaves * fabric.hosts_per_leaf < 2)
     throw Error{Fault::usage, "one leaf with one host makes no network; enlarge --leaves or --hosts-per-leaf"};
   if (fabric.payload % 4 != 0)
-    throw Error{Fault::usage, fmt::format("--payload {} is not valid; write a multiple of 4", fabric.payload)};
+    throw_error(Fault::usage, "--payload {} is not valid; write a multiple of 4", fabric.payload);
   fabric.rate = 1e9 * o.rate_gbit;
   fabric.uplink = 1e9 * o.uplink_gbit;
   fabric.delay = 1e-6 * o.delay_us;
@@ -115,17 +115,14 @@ FabricOptions checked_fabric(const SettingOptions& o) {
     const auto value = static_cast<double>(parse_bytes(text, option));
     const double least = 4.0 * (fabric.payload + kPacketOverhead);
     if (!(value >= least && value <= 4e9))
-      throw Error{Fault::usage,
-                  fmt::format("{} {} is not valid; write {} bytes (four packets) to 4GB", option, text, least)};
+      throw_error(Fault::usage, "{} {} is not valid; write {} bytes (four packets) to 4GB", option, text, least);
     return value;
   };
   fabric.buffer = bytes(o.buffer, "--buffer");
   fabric.threshold = bytes(o.threshold, "--threshold");
   fabric.pfabric_buffer = bytes(o.pfabric_buffer, "--pfabric-buffer");
-  if (fabric.threshold > fabric.buffer) {
-    throw Error{Fault::usage,
-                fmt::format("--threshold {} is beyond the buffer of a port, {}; write less", o.threshold, o.buffer)};
-  }
+  if (fabric.threshold > fabric.buffer)
+    throw_error(Fault::usage, "--threshold {} is beyond the buffer of a port, {}; write less", o.threshold, o.buffer);
   return fabric;
 }
 

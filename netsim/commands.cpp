@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "netsim/command_line.hpp"
 #include "netsim/iterations.hpp"
@@ -62,7 +62,7 @@ Pattern parse_pattern(const std::string& text) {
   for (const Pattern pattern : {Pattern::server, Pattern::ring}) {
     if (text == name_of(pattern)) return pattern;
   }
-  throw Error{Fault::usage, fmt::format("--pattern '{}' is not valid; there are ps and ring", text)};
+  throw_error(Fault::usage, "--pattern '{}' is not valid; there are ps and ring", text);
 }
 
 /// Throws Fault::usage unless the fabric has hosts for all.
@@ -74,9 +74,8 @@ IterationOptions checked_iteration(const Iterating& o, Pattern pattern, const Fa
   const int servers = pattern == Pattern::server ? options.servers : 0;
   options.workers = o.workers > 0 ? o.workers : hosts - servers;
   if (options.workers + servers > hosts || options.workers < (pattern == Pattern::server ? 1 : 2)) {
-    throw Error{Fault::usage,
-                fmt::format("{} workers and {} servers do not fit on {} hosts; {} needs at least {} workers",
-                            options.workers, servers, hosts, name_of(pattern), pattern == Pattern::server ? 1 : 2)};
+    throw_error(Fault::usage, "{} workers and {} servers do not fit on {} hosts; {} needs at least {} workers",
+                options.workers, servers, hosts, name_of(pattern), pattern == Pattern::server ? 1 : 2);
   }
   return options;
 }
@@ -85,14 +84,14 @@ int run_iterating(const Iterating& o) {
   const std::vector<Setting> settings = checked_settings(o.setting);
   const auto share = [](double value, const char* option) {
     if (!(value >= 0.0 && value <= 1.0))
-      throw Error{Fault::usage, fmt::format("{} {} is not valid; write a share from 0 to 1", option, value)};
+      throw_error(Fault::usage, "{} {} is not valid; write a share from 0 to 1", option, value);
   };
   share(o.options.bound, "--bound");
   share(o.options.pull_bound, "--pull-bound");
   if (!(o.scale > 0.0 && o.scale <= 1e6))
-    throw Error{Fault::usage, fmt::format("--scale {} is not valid; write a factor above 0, 1e6 at most", o.scale)};
+    throw_error(Fault::usage, "--scale {} is not valid; write a factor above 0, 1e6 at most", o.scale);
   if (!(o.compute_us >= 0.0 && o.compute_us <= 1e7))
-    throw Error{Fault::usage, fmt::format("--compute-us {} is not valid; write 0 to 1e7", o.compute_us)};
+    throw_error(Fault::usage, "--compute-us {} is not valid; write 0 to 1e7", o.compute_us);
   std::vector<IterationOptions> patterns;
   patterns.reserve(o.patterns.size());
   for (const auto& name : o.patterns)
@@ -163,13 +162,11 @@ struct Replaying {
 int run_replaying(const Replaying& o) {
   const std::vector<Setting> settings = checked_settings(o.setting);
   if (!(o.options.scale > 0.0 && o.options.scale <= 1e6))
-    throw Error{Fault::usage,
-                fmt::format("--scale {} is not valid; write a factor above 0, 1e6 at most", o.options.scale)};
+    throw_error(Fault::usage, "--scale {} is not valid; write a factor above 0, 1e6 at most", o.options.scale);
   std::optional<Network> given;
   if (o.network) given = Network::from_option(*o.network);
   if (given && given->node > 1)
-    throw Error{Fault::usage,
-                fmt::format("--network '{}': hosts of the fabric have one rank each; leave node out", *o.network)};
+    throw_error(Fault::usage, "--network '{}': hosts of the fabric have one rank each; leave node out", *o.network);
   if (!o.csv.empty()) expect_writable(o.csv);
   std::vector<PayloadLog> logs;
   logs.reserve(o.folders.size());
@@ -229,7 +226,7 @@ int run_queueing(const Queueing& o) {
   const std::uint64_t seed = checked_seed(o.setting.seed);
   for (const double load : o.loads) {
     if (!(load > 0.0 && load <= 0.95))
-      throw Error{Fault::usage, fmt::format("--load {} is not valid; write a share above 0, 0.95 at most", load)};
+      throw_error(Fault::usage, "--load {} is not valid; write a share above 0, 0.95 at most", load);
   }
   if (!o.csv.empty()) expect_writable(o.csv);
   Table table{"queue",

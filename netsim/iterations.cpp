@@ -1,6 +1,5 @@
 #include "netsim/iterations.hpp"
 
-#include <fmt/format.h>
 #include <ns3/simulator.h>
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 #include <numeric>
 #include <optional>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/model/cost_model.hpp"
 #include "netsim/background.hpp"
 #include "netsim/exchanges.hpp"
@@ -160,10 +159,9 @@ class Iterations {
     Simulator::Stop(Seconds(kLongest));
     Simulator::Run();
     if (static_cast<int>(training_.seconds().size()) < options_.iterations) {
-      throw Error{Fault::check, fmt::format("{} over {} had not ended {} of {} iterations after {} simulated seconds",
-                                            name_of(options_.pattern), name_of(setting_.protocol),
-                                            options_.iterations - static_cast<int>(training_.seconds().size()),
-                                            options_.iterations, kLongest)};
+      throw_error(Fault::check, "{} over {} had not ended {} of {} iterations after {} simulated seconds",
+                  name_of(options_.pattern), name_of(setting_.protocol),
+                  options_.iterations - static_cast<int>(training_.seconds().size()), options_.iterations, kLongest);
     }
     return {.seconds = training_.seconds(),
             .least_seconds = least_seconds(),

@@ -10,7 +10,7 @@
 #include <map>
 #include <numeric>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool::netsim {
 namespace {
@@ -88,7 +88,7 @@ class RankFile {
     if (rows.empty()) fail("has no messages");
   }
 
-  [[noreturn]] void fail(const std::string& why) const { throw Error{Fault::data, fmt::format("{}: {}", path_, why)}; }
+  [[noreturn]] void fail(const std::string& why) const { throw_error(Fault::data, "{}: {}", path_, why); }
 
   std::vector<Row> rows;
   std::string codec, params;
@@ -116,9 +116,8 @@ PayloadLog read_payload_log(const std::string& folder) {
   for (int r = 0; fs::is_regular_file(fs::path{folder} / fmt::format("rank{}.csv", r)); ++r)
     files.emplace_back((fs::path{folder} / fmt::format("rank{}.csv", r)).string());
   if (files.size() < 2) {
-    throw Error{
-        Fault::usage,
-        fmt::format("'{}' has no rank0.csv and rank1.csv; write the folder of gradtool bench --payloads", folder)};
+    throw_error(Fault::usage, "'{}' has no rank0.csv and rank1.csv; write the folder of gradtool bench --payloads",
+                folder);
   }
   PayloadLog log{.codec = files.front().codec,
                  .params = files.front().params,

@@ -1,11 +1,10 @@
 #include "netsim/replay.hpp"
 
-#include <fmt/format.h>
 #include <ns3/simulator.h>
 
 #include <algorithm>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "netsim/background.hpp"
 
 namespace gradtool::netsim {
@@ -20,9 +19,8 @@ ReplayResult replay(const Setting& setting, const PayloadLog& log, const ReplayO
                     const Network& network) {
   Fabric fabric{setting.fabric, ports_of(setting.protocol), setting.routing, setting.seed};
   if (log.ranks > fabric.hosts()) {
-    throw Error{Fault::usage,
-                fmt::format("the log has {} ranks and the fabric {} hosts; enlarge --leaves or --hosts-per-leaf",
-                            log.ranks, fabric.hosts())};
+    throw_error(Fault::usage, "the log has {} ranks and the fabric {} hosts; enlarge --leaves or --hosts-per-leaf",
+                log.ranks, fabric.hosts());
   }
   const auto transport = make_transport(setting.protocol, fabric, setting.dlcp, setting.tcp);
   const std::size_t steps = options.steps == 0 ? log.steps.size() : std::min(options.steps, log.steps.size());
@@ -81,8 +79,8 @@ ReplayResult replay(const Setting& setting, const PayloadLog& log, const ReplayO
   Simulator::Stop(Seconds(kLongest));
   Simulator::Run();
   if (step < steps) {
-    throw Error{Fault::check, fmt::format("{} over {} had not ended step {} after {} simulated seconds", log.codec,
-                                          name_of(setting.protocol), step, kLongest)};
+    throw_error(Fault::check, "{} over {} had not ended step {} after {} simulated seconds", log.codec,
+                name_of(setting.protocol), step, kLongest);
   }
   result.counts = fabric.counts();
   result.modelled.reserve(steps);

@@ -1,12 +1,10 @@
 #include "netsim/workload.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/model/cost_model.hpp"
 #include "netsim/transport.hpp"
 
@@ -36,8 +34,8 @@ std::vector<std::uint8_t> important_packets(std::span<const float> gradient, std
 
 Workload read_workload(const GradientSource& source, const WorkloadOptions& options) {
   if (options.step >= source.steps().size()) {
-    throw Error{Fault::usage, fmt::format("--step {} is not in {}, which has the steps 0 to {}", options.step,
-                                          source.path(), source.steps().size() - 1)};
+    throw_error(Fault::usage, "--step {} is not in {}, which has the steps 0 to {}", options.step, source.path(),
+                source.steps().size() - 1);
   }
   const auto& tensors = source.tensors();
   std::vector<std::size_t> chosen(tensors.size());

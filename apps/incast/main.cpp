@@ -16,8 +16,8 @@
 #include "lib/comm/launch.hpp"
 #include "lib/comm/udp/job.hpp"
 #include "lib/comm/udp/marking.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/report/csv.hpp"
 
@@ -67,8 +67,8 @@ std::vector<Message> messages_of(const Options& options, int rank) {
     before += static_cast<double>(tensor.elements);
   }
   if (messages.empty()) {
-    throw Error{Fault::usage, fmt::format("{} has no tensor of {} or more; give a smaller --bytes", options.capture,
-                                          human_bytes(static_cast<double>(least)))};
+    throw_error(Fault::usage, "{} has no tensor of {} or more; give a smaller --bytes", options.capture,
+                human_bytes(static_cast<double>(least)));
   }
   return messages;
 }
@@ -296,7 +296,7 @@ int run(int argc, char** argv) {
   const std::size_t colon = options.comm.find(':');
   const std::string name = options.comm.substr(0, colon);
   if (name != "udp" && options.comm != "mpi")
-    throw Error{Fault::usage, fmt::format("--comm {} is not valid; write mpi, or udp with its options", options.comm)};
+    throw_error(Fault::usage, "--comm {} is not valid; write mpi, or udp with its options", options.comm);
   Run run;
   if (name == "udp") {
     measure_udp(options,

@@ -1,6 +1,5 @@
 #include "lib/capture/byte_file.hpp"
 
-#include <fmt/format.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -26,11 +25,10 @@ void ByteFile::Close::operator()(void* file) const noexcept {
 }
 
 ByteFile::ByteFile(std::string path) : path_{std::move(path)} {
-  if (std::filesystem::is_directory(path_))
-    throw Error{Fault::data, fmt::format("'{}' is a folder, not a file", path_)};
+  if (std::filesystem::is_directory(path_)) throw_error(Fault::data, "'{}' is a folder, not a file", path_);
   errno = 0;
   file_.reset(gzopen(path_.c_str(), "rb"));
-  if (!file_) throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path_, std::strerror(errno))};
+  if (!file_) throw_error(Fault::data, "'{}' cannot be read: {}", path_, std::strerror(errno));
   gzbuffer(handle(file_.get()), 256 * 1024);
 }
 
@@ -43,8 +41,8 @@ std::size_t ByteFile::read_some(std::span<std::uint8_t> out) {
     const char* message = gzerror(handle(file_.get()), &status);
     // A compressed stream that is cut short returns its last good bytes and then Z_BUF_ERROR.
     if (count < 0 || (status != Z_OK && status != Z_STREAM_END)) {
-      throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path_,
-                                           status == Z_BUF_ERROR ? "the compressed data are cut short" : message)};
+      throw_error(Fault::data, "'{}' cannot be read: {}", path_,
+                  status == Z_BUF_ERROR ? "the compressed data are cut short" : message);
     }
     if (count == 0) break;
     got += static_cast<std::size_t>(count);
@@ -55,8 +53,7 @@ std::size_t ByteFile::read_some(std::span<std::uint8_t> out) {
 void ByteFile::read(std::span<std::uint8_t> out, const char* what) {
   const std::size_t got = read_some(out);
   if (got == out.size()) return;
-  throw Error{Fault::data,
-              fmt::format("'{}' is truncated: {} of the {} bytes of its {}", path_, got, out.size(), what)};
+  throw_error(Fault::data, "'{}' is truncated: {} of the {} bytes of its {}", path_, got, out.size(), what);
 }
 
 std::vector<std::uint8_t> ByteFile::read_many(std::uint64_t count, const char* what) {
@@ -66,8 +63,7 @@ std::vector<std::uint8_t> ByteFile::read_many(std::uint64_t count, const char* w
     bytes.resize(old + static_cast<std::size_t>(std::min(kChunk, count - old)));
     const std::size_t got = read_some(std::span{bytes}.subspan(old));
     if (old + got == bytes.size()) continue;
-    throw Error{Fault::data,
-                fmt::format("'{}' is truncated: {} of the {} bytes of its {}", path_, old + got, count, what)};
+    throw_error(Fault::data, "'{}' is truncated: {} of the {} bytes of its {}", path_, old + got, count, what);
   }
   return bytes;
 }
@@ -85,9 +81,7 @@ std::vector<std::uint8_t> ByteFile::read_all() {
 
 void ByteFile::expect_end() {
   std::uint8_t extra = 0;
-  if (read_some({&extra, 1}) != 0) {
-    throw Error{Fault::data, fmt::format("'{}' is longer than its header says", path_)};
-  }
+  if (read_some({&extra, 1}) != 0) throw_error(Fault::data, "'{}' is longer than its header says", path_);
 }
 
 }  // namespace gradtool

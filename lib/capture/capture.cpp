@@ -18,10 +18,10 @@
 #include "lib/capture/sampler.hpp"
 #include "lib/capture/schedule.hpp"
 #include "lib/capture/trainer.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/report/progress.hpp"
 
@@ -76,7 +76,7 @@ void Monitor::captured(const StepInfo& step) const {
 TrainLog::TrainLog(const std::string& path) : path_{path} {
   if (path.empty()) return;
   file_.open(path);
-  if (!file_) throw Error{Fault::backend, fmt::format("--train-log '{}' cannot be written", path)};
+  if (!file_) throw_error(Fault::backend, "--train-log '{}' cannot be written", path);
 }
 
 TrainLog::~TrainLog() {
@@ -88,7 +88,7 @@ void TrainLog::add(std::int64_t iteration, double epoch, double learning_rate, d
   if (!has_rows_) file_ << "iteration,epoch,learning_rate,loss,captured\n";
   file_ << fmt::format("{},{},{},{},{}\n", iteration, epoch, learning_rate, loss, captured ? 1 : 0);
   file_.flush();
-  if (!file_) throw Error{Fault::backend, fmt::format("--train-log '{}' cannot be written: is the disk full?", path_)};
+  if (!file_) throw_error(Fault::backend, "--train-log '{}' cannot be written: is the disk full?", path_);
   has_rows_ = true;
 }
 

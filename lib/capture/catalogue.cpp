@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -220,7 +220,7 @@ const ModelDescription& find_model(const std::string& name) {
 ModelInput model_input(const std::string& name, const Dataset& dataset, std::int64_t image_size) {
   const ModelDescription& model = find_model(name);
   const auto refuse = [&](const std::string& what) {
-    throw Error{Fault::usage, fmt::format("{} takes {}; {}", model.name, model.takes, what)};
+    throw_error(Fault::usage, "{} takes {}; {}", model.name, model.takes, what);
   };
   ModelInput input{.channels = dataset.channels,
                    .height = image_size > 0 ? image_size : dataset.height,
@@ -236,9 +236,8 @@ ModelInput model_input(const std::string& name, const Dataset& dataset, std::int
   }
   if (model.is_text()) refuse("the data set has images");
   if (image_size > 0 && image_size < std::max(dataset.height, dataset.width)) {
-    throw Error{Fault::usage,
-                fmt::format("--image-size {} is below the {} x {} pixels of the images, which are only ever enlarged",
-                            image_size, dataset.height, dataset.width)};
+    throw_error(Fault::usage, "--image-size {} is below the {} x {} pixels of the images, which are only ever enlarged",
+                image_size, dataset.height, dataset.width);
   }
   const bool any = model.takes_side == any_side;
   if (!any && (input.height != input.width || !model.takes_side(input.height))) {

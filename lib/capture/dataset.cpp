@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lib/capture/byte_file.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -39,8 +39,8 @@ std::uint32_t read_u32(ByteFile& file) {
 void expect_magic(ByteFile& file, std::uint32_t magic, const char* what) {
   const std::uint32_t found = read_u32(file);
   if (found == magic) return;
-  throw Error{Fault::data, fmt::format("'{}' is no IDX file of {}: its magic number is 0x{:08x}, not 0x{:08x}",
-                                       file.path(), what, found, magic)};
+  throw_error(Fault::data, "'{}' is no IDX file of {}: its magic number is 0x{:08x}, not 0x{:08x}", file.path(), what,
+              found, magic);
 }
 
 }  // namespace
@@ -57,17 +57,16 @@ Dataset read_idx_pair(const std::string& folder, const std::string& prefix) {
   const std::uint32_t height = read_u32(images);
   const std::uint32_t width = read_u32(images);
   if (count == 0 || height == 0 || width == 0 || height > kLargestSide || width > kLargestSide) {
-    throw Error{
-        Fault::data,
-        fmt::format("'{}' claims {} images of {} x {} pixels; at least one image of 1 to {} pixels a side was expected",
-                    images.path(), count, height, width, kLargestSide)};
+    throw_error(Fault::data,
+                "'{}' claims {} images of {} x {} pixels; at least one image of 1 to {} pixels a side was expected",
+                images.path(), count, height, width, kLargestSide);
   }
   ByteFile labels{part(folder, prefix, "-labels-idx1-ubyte")};
   expect_magic(labels, kLabelsMagic, "labels");
   const std::uint32_t label_count = read_u32(labels);
   if (label_count != count) {
-    throw Error{Fault::data, fmt::format("'{}' has {} labels for the {} images of '{}'", labels.path(), label_count,
-                                         count, images.path())};
+    throw_error(Fault::data, "'{}' has {} labels for the {} images of '{}'", labels.path(), label_count, count,
+                images.path());
   }
   Dataset dataset;
   dataset.channels = 1;
@@ -81,8 +80,8 @@ Dataset read_idx_pair(const std::string& folder, const std::string& prefix) {
   const auto bad =
       std::find_if(dataset.labels.begin(), dataset.labels.end(), [](auto label) { return label >= kClasses; });
   if (bad != dataset.labels.end()) {
-    throw Error{Fault::data, fmt::format("'{}' has label {} at position {}; labels are 0 to {}", labels.path(), *bad,
-                                         bad - dataset.labels.begin(), kClasses - 1)};
+    throw_error(Fault::data, "'{}' has label {} at position {}; labels are 0 to {}", labels.path(), *bad,
+                bad - dataset.labels.begin(), kClasses - 1);
   }
   return dataset;
 }
@@ -95,13 +94,12 @@ constexpr std::uint64_t kPixels = 3 * 32 * 32;
 void append(Dataset& dataset, const std::string& path, const CifarFormat& format) {
   std::error_code status;
   const std::uint64_t bytes = std::filesystem::file_size(path, status);
-  if (status) throw Error{Fault::data, fmt::format("'{}' cannot be read: {}", path, status.message())};
+  if (status) throw_error(Fault::data, "'{}' cannot be read: {}", path, status.message());
   const std::uint64_t record = format.label_bytes + kPixels;
   if (bytes % record != 0) {
-    throw Error{
-        Fault::data,
-        fmt::format("'{}' has {} bytes, no whole number of {} records of {} bytes: truncated, or another format", path,
-                    bytes, format.name, record)};
+    throw_error(Fault::data,
+                "'{}' has {} bytes, no whole number of {} records of {} bytes: truncated, or another format", path,
+                bytes, format.name, record);
   }
   ByteFile file{path};
   const std::vector<std::uint8_t> records = file.read_many(bytes, "records");
@@ -109,8 +107,8 @@ void append(Dataset& dataset, const std::string& path, const CifarFormat& format
     const auto* pixels = records.data() + first + format.label_bytes;
     const std::uint8_t label = pixels[-1];
     if (label >= format.classes) {
-      throw Error{Fault::data, fmt::format("'{}' has label {} in record {}; labels are 0 to {}", path, label,
-                                           first / record, format.classes - 1)};
+      throw_error(Fault::data, "'{}' has label {} in record {}; labels are 0 to {}", path, label, first / record,
+                  format.classes - 1);
     }
     dataset.labels.push_back(label);
     dataset.pixels.insert(dataset.pixels.end(), pixels, pixels + kPixels);
@@ -205,21 +203,20 @@ Dataset read_cifar(const std::vector<std::string>& files, const CifarFormat& for
   dataset.height = dataset.width = 32;
   dataset.classes = format.classes;
   for (const auto& file : files) append(dataset, file, format);
-  if (dataset.size() == 0) {
-    throw Error{Fault::data, fmt::format("'{}' holds no {} record", files.empty() ? "" : files.front(), format.name)};
-  }
+  if (dataset.size() == 0)
+    throw_error(Fault::data, "'{}' holds no {} record", files.empty() ? "" : files.front(), format.name);
   return dataset;
 }
 
 std::vector<std::uint8_t> read_text(const std::string& path) {
-  if (!std::filesystem::exists(path)) throw Error{Fault::data, fmt::format("--data-dir '{}' does not exist", path)};
+  if (!std::filesystem::exists(path)) throw_error(Fault::data, "--data-dir '{}' does not exist", path);
   std::vector<std::uint8_t> bytes;
   for (const auto& file : text_files(path)) {
-    if (!std::filesystem::is_regular_file(file)) throw Error{Fault::data, fmt::format("'{}' is no file", file)};
+    if (!std::filesystem::is_regular_file(file)) throw_error(Fault::data, "'{}' is no file", file);
     const auto more = ByteFile{file}.read_all();
     bytes.insert(bytes.end(), more.begin(), more.end());
   }
-  if (bytes.empty()) throw Error{Fault::data, fmt::format("'{}' holds no text", path)};
+  if (bytes.empty()) throw_error(Fault::data, "'{}' holds no text", path);
   return bytes;
 }
 
@@ -263,11 +260,9 @@ Dataset load_training_set(const std::string& name, const std::string& folder, st
     tokens.resize(bytes - bytes / 10);
     Dataset dataset = text_dataset(std::move(tokens), sequence_length);
     if (dataset.size() > 0) return dataset;
-    throw Error{
-        Fault::data,
-        fmt::format(
-            "'{}' has {} bytes, too few for a sequence of {} tokens and the one behind it in its first nine tenths",
-            folder, bytes, sequence_length)};
+    throw_error(Fault::data,
+                "'{}' has {} bytes, too few for a sequence of {} tokens and the one behind it in its first nine tenths",
+                folder, bytes, sequence_length);
   }
   const bool there = has_training_set(name, folder);
   const DatasetDescription& set = find_dataset(name);

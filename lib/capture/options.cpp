@@ -10,9 +10,9 @@
 #include "lib/capture/dataset.hpp"
 #include "lib/capture/schedule.hpp"
 #include "lib/core/device.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -266,8 +266,8 @@ Selection select_tensors(const std::vector<TensorInfo>& all, const std::string& 
     first += count;
   }
   if (selection.tensors.empty()) {
-    throw Error{Fault::usage, fmt::format("--layers '{}' matches none of the {} tensors, which are called '{}' to '{}'",
-                                          layers, all.size(), all.front().name, all.back().name)};
+    throw_error(Fault::usage, "--layers '{}' matches none of the {} tensors, which are called '{}' to '{}'", layers,
+                all.size(), all.front().name, all.back().name);
   }
   return selection;
 }

@@ -1,13 +1,11 @@
 #include "lib/capture/sampler.hpp"
 
-#include <fmt/format.h>
-
 #include <limits>
 #include <numeric>
 #include <random>
 #include <utility>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -28,9 +26,8 @@ Sampler::Sampler(std::size_t samples, std::size_t workers, std::size_t batch_siz
   expect_valid(workers >= 1 && batch_size >= 1, "a sampler needs at least one worker and one sample a batch");
   expect_valid(samples <= std::numeric_limits<std::uint32_t>::max(), "a sampler takes at most 2^32 - 1 samples");
   if (samples / workers < batch_size) {
-    throw Error{Fault::usage,
-                fmt::format("{} workers with batches of {} need at least {} training samples; the data set has {}",
-                            workers, batch_size, workers * batch_size, samples)};
+    throw_error(Fault::usage, "{} workers with batches of {} need at least {} training samples; the data set has {}",
+                workers, batch_size, workers * batch_size, samples);
   }
   iterations_per_epoch_ = static_cast<std::int64_t>(samples / workers / batch_size);
   order_.resize(samples);

@@ -1,14 +1,12 @@
 #include "lib/capture/schedule.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <numbers>
 #include <string_view>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -64,16 +62,16 @@ LearningRate::LearningRate(double base, const std::string& schedule, std::int64_
     text.remove_prefix(std::min(colon + 1, text.size()));
   }
   if (!valid || !parse(text)) {
-    throw Error{Fault::usage, fmt::format("--lr-schedule '{}' is none of constant, cosine, step:ITERATIONS:FACTOR and "
-                                          "milestones:ITERATION,...:FACTOR, with or without warmup:ITERATIONS: before "
-                                          "it, for example step:1000:0.1 or warmup:100:milestones:8000,12000:0.1",
-                                          schedule)};
+    throw_error(Fault::usage,
+                "--lr-schedule '{}' is none of constant, cosine, step:ITERATIONS:FACTOR and "
+                "milestones:ITERATION,...:FACTOR, with or without warmup:ITERATIONS: before "
+                "it, for example step:1000:0.1 or warmup:100:milestones:8000,12000:0.1",
+                schedule);
   }
   // A factor above 1 makes the last rate the highest.
   if (const double last = at(total - 1); !(last < kHighestRate)) {
-    throw Error{Fault::usage,
-                fmt::format("--lr-schedule '{}' makes the learning rate {} at iteration {}; it must stay below {}",
-                            schedule, last, total - 1, kHighestRate)};
+    throw_error(Fault::usage, "--lr-schedule '{}' makes the learning rate {} at iteration {}; it must stay below {}",
+                schedule, last, total - 1, kHighestRate);
   }
 }
 

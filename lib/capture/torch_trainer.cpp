@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -34,8 +33,8 @@
 #include "lib/capture/torch_module.hpp"
 #include "lib/capture/trainer.hpp"
 #include "lib/core/device.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
 
 namespace gradtool {
@@ -88,15 +87,11 @@ torch::Device open_device(const std::string& name, int operator_threads) {
   }
   const DeviceChoice wanted = parse_device(name);
   if (!wanted.cuda) return torch::kCPU;
-  if (!torch::cuda::is_available()) {
-    throw Error{Fault::unavailable,
-                fmt::format("--device {}: LibTorch finds no CUDA device here, or was built without CUDA", name)};
-  }
+  if (!torch::cuda::is_available())
+    throw_error(Fault::unavailable, "--device {}: LibTorch finds no CUDA device here, or was built without CUDA", name);
   const auto count = static_cast<int>(torch::cuda::device_count());
-  if (wanted.index >= count) {
-    throw Error{Fault::unavailable,
-                fmt::format("--device {}: LibTorch sees GPUs 0 to {} on this machine", name, count - 1)};
-  }
+  if (wanted.index >= count)
+    throw_error(Fault::unavailable, "--device {}: LibTorch sees GPUs 0 to {} on this machine", name, count - 1);
   repeatable_float32();
   return {torch::kCUDA, static_cast<c10::DeviceIndex>(wanted.index)};
 }

@@ -1,7 +1,6 @@
 #include "lib/capture/trainer.hpp"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,7 +10,7 @@
 #include "gradtool_version.hpp"
 #include "lib/capture/catalogue.hpp"
 #include "lib/capture/torch_module.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -35,13 +34,12 @@ bool has_our_version(const std::filesystem::path& module) {
 std::filesystem::path our_module() {
   auto path = module_path();
   if (std::error_code ignored; !std::filesystem::exists(path, ignored)) {
-    throw Error{
-        Fault::unavailable,
-        fmt::format("capture and train need '{}', which is not there; install it with the program", path.string())};
+    throw_error(Fault::unavailable, "capture and train need '{}', which is not there; install it with the program",
+                path.string());
   }
   if (!has_our_version(path)) {
-    throw Error{Fault::backend, fmt::format("'{}' belongs to another version than this gradtool {}; install both anew",
-                                            path.string(), GRADTOOL_VERSION)};
+    throw_error(Fault::backend, "'{}' belongs to another version than this gradtool {}; install both anew",
+                path.string(), GRADTOOL_VERSION);
   }
   return path;
 }
@@ -51,14 +49,11 @@ const TorchModule& torch_module() {
   static const TorchModule* const loaded = [] {
     const auto path = our_module();
     void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (module == nullptr) {
-      throw Error{Fault::unavailable,
-                  fmt::format("capture and train need LibTorch, which cannot be loaded: {}", dlerror())};
-    }
+    if (module == nullptr)
+      throw_error(Fault::unavailable, "capture and train need LibTorch, which cannot be loaded: {}", dlerror());
     void* const entry = dlsym(module, kTorchModuleEntry);
-    if (entry == nullptr) {
-      throw Error{Fault::backend, fmt::format("'{}' has no {}; install it anew", path.string(), kTorchModuleEntry)};
-    }
+    if (entry == nullptr)
+      throw_error(Fault::backend, "'{}' has no {}; install it anew", path.string(), kTorchModuleEntry);
     return reinterpret_cast<const TorchModule* (*)()>(entry)();
   }();
   return *loaded;

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/throw_error.hpp"
 #include "prototype_server.hpp"
 
 namespace gradtool {
@@ -32,7 +32,7 @@ constexpr int kControlOfChild = 3;  ///< prototype.py finds the socket there,
 constexpr int kMemoryOfChild = 4;   ///< and the memory here
 
 [[noreturn]] void throw_system(const std::string& what) {
-  throw Error{Fault::backend, fmt::format("{}: {}", what, std::strerror(errno))};
+  throw_error(Fault::backend, "{}: {}", what, std::strerror(errno));
 }
 
 /// The environment of an interpreter: one thread for linear algebra, unless the user says otherwise, because every rank
@@ -112,9 +112,10 @@ void Interpreter::start(const std::string& program) {
   if (failed != 0) {
     close(std::exchange(control_, -1));
     close(shared_);
-    throw Error{Fault::unavailable, fmt::format("python:{} needs a Python interpreter with NumPy, and '{}' cannot be "
-                                                "started: {}; name one in GRADTOOL_PYTHON",
-                                                source_, program, std::strerror(failed))};
+    throw_error(Fault::unavailable,
+                "python:{} needs a Python interpreter with NumPy, and '{}' cannot be "
+                "started: {}; name one in GRADTOOL_PYTHON",
+                source_, program, std::strerror(failed));
   }
 }
 
@@ -132,7 +133,7 @@ void Interpreter::connect(const std::string& path) {
   if (!connected || send(control_, memory.data(), memory.size(), MSG_NOSIGNAL) < 0) {
     if (control_ >= 0) close(std::exchange(control_, -1));
     close(shared_);
-    throw Error{Fault::unavailable, fmt::format("python:{}: nobody serves a prototype there", source_)};
+    throw_error(Fault::unavailable, "python:{}: nobody serves a prototype there", source_);
   }
 }
 
@@ -191,8 +192,8 @@ nlohmann::json Interpreter::Turn::ask(nlohmann::json request) {
       interpreter_->answer_to(request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (answer.empty()) {
     interpreter_->ended_ = true;
-    throw Error{Fault::data, fmt::format("python:{}: {} while it was asked to {}", interpreter_->source_,
-                                         interpreter_->how_it_ended(), request["do"].get<std::string>())};
+    throw_error(Fault::data, "python:{}: {} while it was asked to {}", interpreter_->source_,
+                interpreter_->how_it_ended(), request["do"].get<std::string>());
   }
   nlohmann::json said = nlohmann::json::parse(answer);
   if (said.contains("error")) {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -84,20 +84,18 @@ Params::Params(std::string_view codec, std::span<const ParamInfo> infos, std::st
       throw Error{Fault::usage, message};
     }
     const std::string_view value = part.substr(equals + 1);
-    if (given[key]) throw Error{Fault::usage, fmt::format("codec {}: parameter '{}' is given twice", codec, key)};
+    if (given[key]) throw_error(Fault::usage, "codec {}: parameter '{}' is given twice", codec, key);
     given[key] = true;
     const auto known = value_text(*found, value);
-    if (!known) {
-      throw Error{Fault::usage,
-                  fmt::format("codec {}: {}={} is not valid; {} is {}", codec, key, value, key, valid_values(*found))};
-    }
+    if (!known)
+      throw_error(Fault::usage, "codec {}: {}={} is not valid; {} is {}", codec, key, value, key, valid_values(*found));
     values_.find(key)->second = *known;
   }
   for (const auto& info : infos) {
     if (word(info.name) != info.default_value && !counts(info)) {
       const auto other = info.condition.substr(0, info.condition.find('='));
-      throw Error{Fault::usage, fmt::format("codec {}: {} counts only with {}, and {} is {}", codec, info.name,
-                                            info.condition, other, word(other))};
+      throw_error(Fault::usage, "codec {}: {} counts only with {}, and {} is {}", codec, info.name, info.condition,
+                  other, word(other));
     }
   }
   for (const auto& info : infos) text_ += fmt::format("{}{}={}", text_.empty() ? "" : ",", info.name, word(info.name));
@@ -110,7 +108,7 @@ bool Params::counts(const ParamInfo& info) const {
 
 const std::string& Params::word(std::string_view name) const {
   const auto found = values_.find(name);
-  if (found == values_.end()) throw Error{Fault::usage, fmt::format("no parameter '{}' was declared", name)};
+  if (found == values_.end()) throw_error(Fault::usage, "no parameter '{}' was declared", name);
   return found->second;
 }
 

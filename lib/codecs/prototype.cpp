@@ -16,9 +16,9 @@
 #include "kernels/vector.hpp"
 #include "lib/codecs/interpreter.hpp"
 #include "lib/codecs/reducer.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -411,9 +411,10 @@ class PrototypeReducer final : public CountingReducer<Space::host> {
       payload_bytes_ = said["bytes"];
       values_sent_ = n_;
       if (const std::size_t most = 64 * (known_.size() * sizeof(float) + 1024); payload_bytes_ > most) {
-        throw Error{Fault::data, fmt::format("codec python: reduce says that a rank sends {} bytes, more than 64 times "
-                                             "what the gradients of all ranks have",
-                                             payload_bytes_)};
+        throw_error(Fault::data,
+                    "codec python: reduce says that a rank sends {} bytes, more than 64 times "
+                    "what the gradients of all ranks have",
+                    payload_bytes_);
       }
     });
     in_phase(clock, Phase::communicate, queue, [&] {
@@ -537,9 +538,10 @@ PrototypeText read_prototype(std::string_view text) {
       others += fmt::format(",{}", part);
   }
   if (file.empty() || file.find_first_of("|[]") != std::string::npos)
-    throw Error{Fault::usage, fmt::format("codec python: '{}' names no file; write python:mine.py or "
-                                          "python:mine.py,key=value,... with a path without any of |[],",
-                                          text)};
+    throw_error(Fault::usage,
+                "codec python: '{}' names no file; write python:mine.py or "
+                "python:mine.py,key=value,... with a path without any of |[],",
+                text);
   // A socket lies in a folder of its own, which tells nobody anything.
   const std::string shown = file.starts_with('@') ? "@" + file.substr(file.rfind('/') + 1) : file;
   const Prototype& prototype = Prototype::read(shown, file, cls);

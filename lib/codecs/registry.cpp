@@ -6,8 +6,8 @@
 
 #include "lib/codecs/prototype.hpp"
 #include "lib/codecs/reducer.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -36,18 +36,20 @@ bool is_general(std::string_view word, std::span<const ParamInfo> own) {
 /// (promises are rounded up a little); with an unbiased one the differences would grow.
 void expect_contractive(const CodecDescriptor& codec, const Params& params) {
   if (codec.aggregation == Aggregation::own) {
-    throw Error{Fault::usage, fmt::format("codec {} is a reducer of its own, which decides what it sends; ef=ef21 and "
-                                          "ef21m do not apply, use ef=on or ef=off",
-                                          codec.name)};
+    throw_error(Fault::usage,
+                "codec {} is a reducer of its own, which decides what it sends; ef=ef21 and "
+                "ef21m do not apply, use ef=on or ef=off",
+                codec.name);
   }
   constexpr double kRounding = 1e-5;
   const ErrorBound bound = codec.make_host(params, Layout::matrix(1024, 1024))->bound(1024 * 1024);
   const bool contractive =
       bound.nmse < 1.0 || bound.of_largest < 1.0 || (!codec.unbiased && bound.nmse <= 1.0 + kRounding);
   if (codec.aggregation == Aggregation::none || !contractive) {
-    throw Error{Fault::usage, fmt::format("codec {} does not promise an error smaller than its gradient, without which "
-                                          "ef21 need not converge; use ef=on, ef=off or other parameters",
-                                          codec.name)};
+    throw_error(Fault::usage,
+                "codec {} does not promise an error smaller than its gradient, without which "
+                "ef21 need not converge; use ef=on, ef=off or other parameters",
+                codec.name);
   }
 }
 
@@ -104,8 +106,8 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   std::string of_any;  // those that every codec takes
   if (colon != std::string_view::npos &&
       (rest.empty() || rest.starts_with(',') || rest.ends_with(',') || rest.find(",,") != std::string_view::npos)) {
-    throw Error{Fault::usage, fmt::format("codec '{}' has an empty parameter; write {} or {}:key=value,...", text,
-                                          descriptor.name, descriptor.name)};
+    throw_error(Fault::usage, "codec '{}' has an empty parameter; write {} or {}:key=value,...", text, descriptor.name,
+                descriptor.name);
   }
   while (!rest.empty()) {
     const auto end = std::min(rest.find(','), rest.size());
@@ -116,22 +118,20 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   const Params general{descriptor.name, kGeneral, of_any};
   const bool averages = general.is("ef", "ef21m");
   if (!averages && fmt::format(",{}", of_any).find(",eta=") != std::string::npos) {
-    throw Error{Fault::usage, fmt::format("codec {}: eta is the momentum of ef=ef21m; add ef=ef21m or leave eta out",
-                                          descriptor.name)};
+    throw_error(Fault::usage, "codec {}: eta is the momentum of ef=ef21m; add ef=ef21m or leave eta out",
+                descriptor.name);
   }
   if (descriptor.memory && !general.is("ef", "default")) {
-    throw Error{Fault::usage,
-                fmt::format("codec {} decides itself what is kept from step to step; ef does not apply, leave it out",
-                            descriptor.name)};
+    throw_error(Fault::usage, "codec {} decides itself what is kept from step to step; ef does not apply, leave it out",
+                descriptor.name);
   }
   Params params{descriptor.name, descriptor.params, own};
   const bool amplified = !descriptor.amplifier.empty() && params.is(descriptor.amplifier, "on");
   if (amplified && general.is("ef", "on")) {
-    throw Error{
+    throw_error(
         Fault::usage,
-        fmt::format(
-            "codec {} sends more than there is with {}=on, with which error feedback diverges; use {}=off or ef=off",
-            descriptor.name, descriptor.amplifier, descriptor.amplifier)};
+        "codec {} sends more than there is with {}=on, with which error feedback diverges; use {}=off or ef=off",
+        descriptor.name, descriptor.amplifier, descriptor.amplifier);
   }
   CodecSpec spec{&descriptor,
                  std::move(params),
@@ -146,25 +146,24 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
   if (spec.ef21) expect_contractive(descriptor, spec.params);
   if (spec.way != Scheme::automatic) static_cast<void>(resolve(Scheme::automatic, spec));
   if ((spec.way != Scheme::automatic || spec.gate > 0) && (descriptor.name == "none" || descriptor.name == "noop"))
-    throw Error{Fault::usage, fmt::format("codec {} is a baseline, which has no other way; leave reduce= and gate= out",
-                                          descriptor.name)};
+    throw_error(Fault::usage, "codec {} is a baseline, which has no other way; leave reduce= and gate= out",
+                descriptor.name);
   if (spec.gate > 0 && (spec.own_momentum() || !descriptor.target.empty())) {
-    throw Error{
-        Fault::usage,
-        fmt::format("codec {} has a momentum or an update of its own, which units below a gate would go without; leave "
-                    "gate= out{}",
-                    descriptor.name, spec.own_momentum() ? fmt::format(", or set {}=0", descriptor.momentum) : "")};
+    throw_error(Fault::usage,
+                "codec {} has a momentum or an update of its own, which units below a gate would go without; leave "
+                "gate= out{}",
+                descriptor.name, spec.own_momentum() ? fmt::format(", or set {}=0", descriptor.momentum) : "");
   }
   if (spec.segment > 1 && spec.way != Scheme::alltoall) {
-    throw Error{
-        Fault::usage,
-        fmt::format("codec {}: segment= is for the shards of reduce=alltoall; add reduce=alltoall, or leave it out",
-                    descriptor.name)};
+    throw_error(Fault::usage,
+                "codec {}: segment= is for the shards of reduce=alltoall; add reduce=alltoall, or leave it out",
+                descriptor.name);
   }
   if (spec.own_exact && (spec.way != Scheme::alltoall || spec.error_feedback)) {
-    throw Error{Fault::usage, fmt::format("codec {}: own=exact is for the owners of reduce=alltoall, whose own shards "
-                                          "have no residual; add reduce=alltoall and ef=off, or leave it out",
-                                          descriptor.name)};
+    throw_error(Fault::usage,
+                "codec {}: own=exact is for the owners of reduce=alltoall, whose own shards "
+                "have no residual; add reduce=alltoall and ef=off, or leave it out",
+                descriptor.name);
   }
   return spec;
 }
@@ -184,10 +183,8 @@ std::vector<std::string> cut_at_commas(std::string_view text, std::string_view l
     else
       parts.back() += c;
   }
-  if (inside) {
-    throw Error{Fault::usage,
-                fmt::format("--codec '{}': the brackets do not match; write values as ratio=[0.001,0.01]", list)};
-  }
+  if (inside)
+    throw_error(Fault::usage, "--codec '{}': the brackets do not match; write values as ratio=[0.001,0.01]", list);
   return parts;
 }
 
@@ -253,9 +250,8 @@ std::vector<std::string> expand_codec_list(std::string_view text) {
       each.push_back(codec.substr(0, open) + value + codec.substr(close + 1));
     codecs.erase(codecs.begin() + static_cast<std::ptrdiff_t>(i));
     codecs.insert(codecs.begin() + static_cast<std::ptrdiff_t>(i), each.begin(), each.end());
-    if (codecs.size() > kMost) {
-      throw Error{Fault::usage, fmt::format("--codec '{}' names more than {} codecs; name fewer values", text, kMost)};
-    }
+    if (codecs.size() > kMost)
+      throw_error(Fault::usage, "--codec '{}' names more than {} codecs; name fewer values", text, kMost);
   }
   return codecs;
 }

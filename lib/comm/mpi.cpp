@@ -15,7 +15,7 @@
 #include "lib/comm/host_sum.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/comm/mpi_check.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -67,10 +67,10 @@ void finalize_at_exit(int status, void* /*unused*/) {
 void compare_with_launcher(const MpiPlace& mpi) {
   const MpiPlace launcher = mpi_place();
   if (launcher.size == 1 || launcher.size == mpi.size) return;
-  throw Error{Fault::backend,
-              fmt::format("the launcher started {} processes, but {} sees {}: it does not speak that launcher's "
-                          "protocol; use the mpirun of that MPI, or with Slurm srun --mpi=pmix (srun --mpi=list)",
-                          launcher.size, mpi_library_version(), mpi.size)};
+  throw_error(Fault::backend,
+              "the launcher started {} processes, but {} sees {}: it does not speak that launcher's "
+              "protocol; use the mpirun of that MPI, or with Slurm srun --mpi=pmix (srun --mpi=list)",
+              launcher.size, mpi_library_version(), mpi.size);
 }
 
 MpiPlace world() {
@@ -103,10 +103,9 @@ MpiPlace start_mpi_job(const WatchLimits& limits) {
   GT_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
   on_exit(finalize_at_exit, nullptr);
   if (provided < MPI_THREAD_SERIALIZED) {
-    throw Error{
-        Fault::backend,
-        fmt::format("{} cannot be called from more than one thread (MPI_THREAD_SERIALIZED), which gradtool needs",
-                    mpi_library_version())};
+    throw_error(Fault::backend,
+                "{} cannot be called from more than one thread (MPI_THREAD_SERIALIZED), which gradtool needs",
+                mpi_library_version());
   }
   GT_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   const MpiPlace place = world();
@@ -219,9 +218,8 @@ void MpiCommunicator::transfer(Queue<Space::host> /*queue*/, int to, ConstBytes 
     int arrived = 0;
     GT_MPI(MPI_Get_count(&status, MPI_BYTE, &arrived));
     if (static_cast<std::size_t>(arrived) != receive) {
-      throw Error{Fault::usage,
-                  fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match",
-                              from, arrived, rank(), receive)};
+      throw_error(Fault::usage, "rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match",
+                  from, arrived, rank(), receive);
     }
     sent += send;
     received += receive;

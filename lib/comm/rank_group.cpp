@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 RankGroup::RankGroup(int size, double timeout_seconds) : size_{size}, timeout_seconds_{timeout_seconds} {
@@ -55,9 +55,8 @@ void RankGroup::receive(int rank, int from, std::size_t size, Take take) {
     explain_wait(rank, from);
   }
   if (box.size != size) {
-    throw Error{Fault::usage,
-                fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match", from,
-                            box.size, rank, size)};
+    throw_error(Fault::usage, "rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match",
+                from, box.size, rank, size);
   }
   mark_waiting(rank, false);
   box.state = State::taking;
@@ -170,15 +169,12 @@ int RankGroup::held_up_by(int rank, int awaited) const noexcept {
 void RankGroup::explain_wait(int rank, int awaited) const {
   check();
   if (has_left(awaited)) {
-    throw Error{Fault::backend,
-                fmt::format("rank {} waits for rank {}, which has already finished: the ranks' calls do not match",
-                            rank, awaited)};
+    throw_error(Fault::backend, "rank {} waits for rank {}, which has already finished: the ranks' calls do not match",
+                rank, awaited);
   }
-  throw Error{
-      Fault::backend,
-      fmt::format(
-          "rank {} waited {:g} s for rank {}, which did not come: it is stalled, or the ranks' calls do not match",
-          rank, timeout_seconds_, held_up_by(rank, awaited))};
+  throw_error(Fault::backend,
+              "rank {} waited {:g} s for rank {}, which did not come: it is stalled, or the ranks' calls do not match",
+              rank, timeout_seconds_, held_up_by(rank, awaited));
 }
 
 void RankGroup::check_wait(int rank, double seconds) {

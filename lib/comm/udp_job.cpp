@@ -1,5 +1,4 @@
 // Starts jobs whose ranks are processes, over MPI or over the bounded-loss transport.
-#include <fmt/format.h>
 
 #include <array>
 #include <charconv>
@@ -11,7 +10,7 @@
 #include "lib/comm/launch.hpp"
 #include "lib/comm/udp/job.hpp"
 #include "lib/comm/udp/udp.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 #ifdef GT_WITH_MPI
 #include "lib/comm/mpi.hpp"
@@ -54,10 +53,9 @@ Mesh join_by_environment(const MpiPlace& place, double timeout_seconds) {
   const std::string_view digits = port_text == nullptr ? "" : port_text;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc{} || end != digits.data() + digits.size() || port == 0 || port > 65535) {
-    throw Error{
-        Fault::usage,
-        fmt::format("--comm udp: MASTER_PORT is '{}'; set it to the port, 1 to 65535, on which rank 0 is to listen",
-                    digits)};
+    throw_error(Fault::usage,
+                "--comm udp: MASTER_PORT is '{}'; set it to the port, 1 to 65535, on which rank 0 is to listen",
+                digits);
   }
   if (secret == nullptr) {
     throw Error{Fault::usage,

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/compare/compare.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/utf8.hpp"
 #include "lib/page/records.hpp"
 #include "lib/report/json.hpp"
@@ -176,12 +176,12 @@ BenchRun read_bench_run(const std::string& path) {
   } else {
     const Json json = parse_json(text);
     if (json.is_discarded()) {
-      throw Error{Fault::data,
-                  fmt::format("{}: no valid JSON, which it has to be, at most {} levels deep; it may have been cut off",
-                              path, kMostJsonDepth)};
+      throw_error(Fault::data,
+                  "{}: no valid JSON, which it has to be, at most {} levels deep; it may have been cut off", path,
+                  kMostJsonDepth);
     }
     if (!json.is_object() || json.value("format", Json{}) != "gradtool.bench" || !json.contains("rows"))
-      throw Error{Fault::data, fmt::format("{}: not a record of gradtool bench --json", path)};
+      throw_error(Fault::data, "{}: not a record of gradtool bench --json", path);
     const Json& rows = json.at("rows");
     run.table = table_from_json("bench", rows, path);
     if (const Json file = json.value("file", Json::object());
@@ -203,14 +203,14 @@ BenchRun read_bench_run(const std::string& path) {
           if (sum == of_phase.seconds.size()) of_phase.rounds = rounds;
         }
       } catch (const Json::exception&) {
-        throw Error{Fault::data, fmt::format("{}: samples_us of a row are not lists of numbers", path)};
+        throw_error(Fault::data, "{}: samples_us of a row are not lists of numbers", path);
       }
     }
   }
   expect_known_schema(run.table, path);
   for (const char* column : {"codec", "timing", "time_source", "nmse"}) {
     if (has_column(run.table, column)) continue;
-    throw Error{Fault::data, fmt::format("{}: has no column {}: not written by gradtool bench", path, column)};
+    throw_error(Fault::data, "{}: has no column {}: not written by gradtool bench", path, column);
   }
   return run;
 }

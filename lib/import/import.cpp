@@ -13,6 +13,7 @@
 #include "kernels/float_bits.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/import/path_pattern.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/schema.hpp"
@@ -50,21 +51,22 @@ class Opener {
     if (std::error_code error; fs::is_regular_file(path, error))
       static_cast<void>(InputFile{path});  // says of an LFS pointer that it is one
     if (std::error_code error; extension == ".distcp" || fs::exists(fs::path{path} / ".metadata", error)) {
-      throw Error{Fault::usage,
-                  fmt::format("{}: belongs to a checkpoint of torch.distributed.checkpoint; make one file of its "
-                              "folder with 'python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
-                              "FILE.pt', and use the Python package's gradtool.import_checkpoint()",
-                              path)};
+      throw_error(Fault::usage,
+                  "{}: belongs to a checkpoint of torch.distributed.checkpoint; make one file of its "
+                  "folder with 'python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
+                  "FILE.pt', and use the Python package's gradtool.import_checkpoint()",
+                  path);
     }
     if (extension == ".pt" || extension == ".pth" || extension == ".bin" || extension == ".ckpt") {
-      throw Error{Fault::usage,
-                  fmt::format("{}: is a checkpoint of PyTorch by its name, which is a pickle, and reading a pickle "
-                              "runs the code in it; use the Python package's gradtool.import_checkpoint(), or --raw",
-                              path)};
+      throw_error(Fault::usage,
+                  "{}: is a checkpoint of PyTorch by its name, which is a pickle, and reading a pickle "
+                  "runs the code in it; use the Python package's gradtool.import_checkpoint(), or --raw",
+                  path);
     }
-    throw Error{Fault::usage, fmt::format("{}: has a name of no known kind; must end with .safetensors, .npz or .npy, "
-                                          "or be read with --raw and --shapes",
-                                          path)};
+    throw_error(Fault::usage,
+                "{}: has a name of no known kind; must end with .safetensors, .npz or .npy, "
+                "or be read with --raw and --shapes",
+                path);
   }
 
  private:
@@ -95,13 +97,12 @@ std::vector<Taken> choose(const ArrayFile& file, const ImportOptions& options, s
     const std::string what = fmt::format("{}: the array '{}'", file.path(), printable(info.name.substr(0, 100)));
     if (!info.foreign_type.empty()) {
       // NumPy forgets the name of ml_dtypes' bfloat16 on writing, and of other types of two bytes as well.
-      throw Error{
-          Fault::data,
-          fmt::format("{} is of type {}; must be float32, float16, bfloat16 or float64; leave it out with --skip{}",
-                      what, info.foreign_type,
-                      info.foreign_type.ends_with("V2")
-                          ? ", or, if it is bfloat16, write array.astype('float32') or a safetensors file"
-                          : "")};
+      throw_error(Fault::data,
+                  "{} is of type {}; must be float32, float16, bfloat16 or float64; leave it out with --skip{}", what,
+                  info.foreign_type,
+                  info.foreign_type.ends_with("V2")
+                      ? ", or, if it is bfloat16, write array.astype('float32') or a safetensors file"
+                      : "");
     }
     if (info.name.empty() || info.name.size() > schema::kMaxName || !is_utf8(info.name) || has_control(info.name)) {
       throw Error{Fault::data, what + " has a name that is not 1 to 1024 bytes of UTF-8 without control characters"};
@@ -119,10 +120,8 @@ std::vector<Taken> choose(const ArrayFile& file, const ImportOptions& options, s
     chosen.push_back({info, {.name = info.name, .shape = info.shape, .kind = kind, .layout = layout, .dtype = dtype}});
   }
   if (chosen.empty()) {
-    throw Error{Fault::data, fmt::format("{}: has no array of values{}", file.path(),
-                                         options.layers.empty() && options.skip.empty()
-                                             ? ""
-                                             : " whose name --layers and --skip let through")};
+    throw_error(Fault::data, "{}: has no array of values{}", file.path(),
+                options.layers.empty() && options.skip.empty() ? "" : " whose name --layers and --skip let through");
   }
   if (chosen.size() > schema::kMaxTensors) throw Error{Fault::data, file.path() + ": has more than 1048576 arrays"};
   if (!empty.empty()) {
@@ -145,15 +144,13 @@ std::vector<std::size_t> places_in(const ArrayFile& file, const std::vector<Take
   for (const Taken& taken : chosen) {
     const auto found = by_name.find(taken.info.name);
     if (found == by_name.end()) {
-      throw Error{Fault::data,
-                  fmt::format("{}: lacks the array '{}', which {} has; all files must have the same arrays",
-                              file.path(), taken.info.name, first)};
+      throw_error(Fault::data, "{}: lacks the array '{}', which {} has; all files must have the same arrays",
+                  file.path(), taken.info.name, first);
     }
     const ArrayInfo& info = file.arrays()[found->second];
     if (text_of(info) != text_of(taken.info)) {
-      throw Error{Fault::data,
-                  fmt::format("{}: the array '{}' is {}, but in {} it is {}; all files must have the same arrays",
-                              file.path(), taken.info.name, text_of(info), first, text_of(taken.info))};
+      throw_error(Fault::data, "{}: the array '{}' is {}, but in {} it is {}; all files must have the same arrays",
+                  file.path(), taken.info.name, text_of(info), first, text_of(taken.info));
     }
     places.push_back(found->second);
   }
@@ -198,10 +195,9 @@ class Import {
   Import(const ImportOptions& options, const std::function<void(std::uint64_t, std::uint64_t)>& progress)
       : options_{options}, progress_{progress}, opener_{options}, files_{match_files(options.pattern)} {
     if (options.difference && files_.steps.size() < 2) {
-      throw Error{
-          Fault::usage,
-          fmt::format("--difference needs two steps at least; '{}' names {}: write {{step}} where their numbers stand",
-                      options.pattern, files_.steps.size())};
+      throw_error(Fault::usage,
+                  "--difference needs two steps at least; '{}' names {}: write {{step}} where their numbers stand",
+                  options.pattern, files_.steps.size());
     }
     const std::string& first = files_.by_worker.front().front();
     chosen_ = choose(*opener_.open(first), options, report_.notes);
@@ -345,9 +341,8 @@ ImportReport import_arrays(const ImportOptions& options,
   Import import{options, progress};
   for (const auto& paths : import.files().by_worker) {
     for (const auto& path : paths) {
-      if (fs::equivalent(path, options.out, error)) {
-        throw Error{Fault::usage, fmt::format("--out {}: is the same file as {}, which is read", options.out, path)};
-      }
+      if (fs::equivalent(path, options.out, error))
+        throw_error(Fault::usage, "--out {}: is the same file as {}, which is read", options.out, path);
     }
   }
   ReplacingFile file{options.out, options.force};

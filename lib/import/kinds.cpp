@@ -1,13 +1,11 @@
 #include "lib/import/kinds.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <string_view>
 
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/utf8.hpp"
 
@@ -73,8 +71,8 @@ KindRule parse_kind_rule(const std::string& text) {
   KindRule rule{text.substr(0, at), at == std::string::npos ? "" : text.substr(at + 1)};
   if (at == std::string::npos || rule.pattern.empty() ||
       std::find(schema::kKinds.begin(), schema::kKinds.end(), rule.kind) == schema::kKinds.end()) {
-    throw Error{Fault::usage, fmt::format("--kind '{}' is not valid; write PATTERN=KIND, where KIND is one of {}",
-                                          printable(text), joined(schema::kKinds, ", "))};
+    throw_error(Fault::usage, "--kind '{}' is not valid; write PATTERN=KIND, where KIND is one of {}", printable(text),
+                joined(schema::kKinds, ", "));
   }
   static_cast<void>(matches(rule.pattern, ""));
   return rule;

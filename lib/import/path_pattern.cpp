@@ -12,7 +12,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/utf8.hpp"
 
 namespace gradtool {
@@ -112,15 +112,12 @@ void check_braces(const std::string& pattern) {
   for (std::size_t at = pattern.find_first_of("{}"); at != std::string::npos; at = pattern.find_first_of("{}", at)) {
     const std::string_view rest = std::string_view{pattern}.substr(at);
     const bool step = rest.starts_with(kStep), worker = rest.starts_with(kWorker);
-    if (!step && !worker) {
-      throw Error{Fault::usage,
-                  fmt::format("'{}' is not valid; in braces stand {{step}} and {{worker}} alone", printable(pattern))};
-    }
+    if (!step && !worker)
+      throw_error(Fault::usage, "'{}' is not valid; in braces stand {{step}} and {{worker}} alone", printable(pattern));
     at += step ? kStep.size() : kWorker.size();
     if (pattern.compare(at, 1, "{") == 0) {
-      throw Error{Fault::usage,
-                  fmt::format("'{}' is not valid; two numbers need something between them that is no digit",
-                              printable(pattern))};
+      throw_error(Fault::usage, "'{}' is not valid; two numbers need something between them that is no digit",
+                  printable(pattern));
     }
   }
 }
@@ -133,9 +130,9 @@ MatchedFiles match_files(const std::string& pattern) {
   const fs::path path{pattern};
   std::vector<std::string> components;
   for (const auto& component : path.relative_path()) components.push_back(component.string());
-  if (components.back().empty()) throw Error{Fault::usage, fmt::format("'{}' names a folder, not files", pattern)};
+  if (components.back().empty()) throw_error(Fault::usage, "'{}' names a folder, not files", pattern);
   const auto found = Search{components}.run(path.root_path());
-  if (found.empty()) throw Error{Fault::data, fmt::format("{}: there is no such file", printable(pattern))};
+  if (found.empty()) throw_error(Fault::data, "{}: there is no such file", printable(pattern));
 
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> files;
   std::map<std::int64_t, std::string> steps, workers;  // the numbers, and how they are written
@@ -143,15 +140,15 @@ MatchedFiles match_files(const std::string& pattern) {
     const std::int64_t step = value_of(file.digits.step), worker = value_of(file.digits.worker);
     const auto [place, inserted] = files.emplace(std::pair{step, worker}, file.path);
     if (!inserted) {
-      throw Error{Fault::data, fmt::format("{} and {} are both of step {} and worker {}", printable(place->second),
-                                           printable(file.path), step, worker)};
+      throw_error(Fault::data, "{} and {} are both of step {} and worker {}", printable(place->second),
+                  printable(file.path), step, worker);
     }
     steps.emplace(step, file.digits.step.value_or(""));
     workers.emplace(worker, file.digits.worker.value_or(""));
   }
   MatchedFiles matched;
   const auto missing = [&](const std::string& step, const std::string& worker, const std::string& why) {
-    throw Error{Fault::data, fmt::format("{} is missing: {}", printable(with_digits(pattern, step, worker)), why)};
+    throw_error(Fault::data, "{} is missing: {}", printable(with_digits(pattern, step, worker)), why);
   };
   std::int64_t last = workers.begin()->first - 1;
   for (const auto& [worker, digits] : workers) {

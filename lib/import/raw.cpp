@@ -4,6 +4,7 @@
 #include <set>
 #include <string_view>
 
+#include "lib/core/throw_error.hpp"
 #include "lib/import/array_file.hpp"
 #include "lib/io/utf8.hpp"
 
@@ -74,13 +75,12 @@ std::vector<ArrayInfo> read_shapes(const std::string& path, Element element) {
     std::string_view shape = gap == std::string_view::npos ? std::string_view{} : line.substr(gap);
     shape.remove_prefix(std::min(shape.find_first_not_of(kSpace), shape.size()));
     if (!parse_shape(shape, info.shape)) {
-      throw Error{Fault::data, fmt::format("{} is '{}'; must be a name and a shape, such as: conv1.weight 64,3,7,7",
-                                           where, printable(line.substr(0, 100)))};
+      throw_error(Fault::data, "{} is '{}'; must be a name and a shape, such as: conv1.weight 64,3,7,7", where,
+                  printable(line.substr(0, 100)));
     }
     info.elements = count_elements(info.shape, size_of(element), where);
-    if (!names.insert(info.name).second) {
-      throw Error{Fault::data, fmt::format("{} has the name '{}' again", where, printable(info.name))};
-    }
+    if (!names.insert(info.name).second)
+      throw_error(Fault::data, "{} has the name '{}' again", where, printable(info.name));
     arrays.push_back(std::move(info));
   }
   if (arrays.empty()) file.fail("names no array; must have a line for each, such as: conv1.weight 64,3,7,7");

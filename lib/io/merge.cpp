@@ -10,6 +10,7 @@
 
 #include "lib/core/files.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/layout.hpp"
 #include "lib/io/mapping.hpp"
@@ -240,14 +241,14 @@ void expect_viewable(const MergePlan& plan, const std::string& out) {
   for (const MergePart& part : plan.parts) {
     const fs::path path = fs::absolute(part.path());
     if (fs::canonical(path.parent_path()) != folder) {
-      throw Error{Fault::usage, fmt::format("'{}' would refer to {}, which lies in another folder; write it beside its "
-                                            "files, or make it whole with --copy",
-                                            out, part.path())};
+      throw_error(Fault::usage,
+                  "'{}' would refer to {}, which lies in another folder; write it beside its "
+                  "files, or make it whole with --copy",
+                  out, part.path());
     }
     if (!hdf5::is_plain_name(path.filename().string())) {
-      throw Error{Fault::usage,
-                  fmt::format("{}: a view cannot refer to a file of this name; rename it (without %), or use --copy",
-                              part.path())};
+      throw_error(Fault::usage, "{}: a view cannot refer to a file of this name; rename it (without %), or use --copy",
+                  part.path());
     }
     if (!part.reader->sources().empty()) {
       throw Error{Fault::usage, part.path() + ": is a merged view itself; give the files of its ranks, or use --copy"};
@@ -301,10 +302,8 @@ MergeReport merge_gradient_files(const MergeOptions& options, const ReadProgress
   if (!options.copy) expect_viewable(plan, options.out);
   for (const MergePart& part : plan.parts) {
     for (const std::string& source : part.reader->sources()) {
-      if (fs::equivalent(source, options.out, error)) {
-        throw Error{Fault::usage,
-                    fmt::format("--out {}: {} refers to this file; choose another name", options.out, part.path())};
-      }
+      if (fs::equivalent(source, options.out, error))
+        throw_error(Fault::usage, "--out {}: {} refers to this file; choose another name", options.out, part.path());
     }
   }
   ReplacingFile file{options.out, options.force};

@@ -1,13 +1,11 @@
 #include "lib/io/weighted_gradients.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -29,9 +27,10 @@ WeightedGradients::WeightedGradients(std::unique_ptr<GradientSource> source, std
     if (weights.empty()) continue;
     const double sum = std::accumulate(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(workers), 0.0);
     if (sum <= 0.0 || !std::isfinite(sum))
-      throw Error{Fault::data, fmt::format("{}: /steps/batch_weight: the {} workers that are replayed count {} "
-                                           "together in iteration {}; must be finite and above 0",
-                                           path(), workers, sum, steps()[s].iteration)};
+      throw_error(Fault::data,
+                  "{}: /steps/batch_weight: the {} workers that are replayed count {} "
+                  "together in iteration {}; must be finite and above 0",
+                  path(), workers, sum, steps()[s].iteration);
     for (std::size_t r = 0; r < workers; ++r)
       factors_[s * workers + r] = weights[r] * static_cast<double>(workers) / sum;
   }

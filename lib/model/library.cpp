@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "lib/comm/communicator.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/model/network.hpp"
 
 namespace gradtool {
@@ -87,10 +87,9 @@ void set_library(Network& network, std::string_view text) {
   const auto library = named<Library>(hook ? text.substr(kOver.size()) : text);
   const bool carries_hook = library == Library::gloo || library == Library::nccl;
   if (!library || (hook ? !carries_hook : library == Library::hook)) {
-    throw Error{
-        Fault::data,
-        fmt::format("the library '{}' is not valid; valid are best, nccl, gloo, mpi, hook over gloo and hook over nccl",
-                    text)};
+    throw_error(Fault::data,
+                "the library '{}' is not valid; valid are best, nccl, gloo, mpi, hook over gloo and hook over nccl",
+                text);
   }
   network.library = hook ? Library::hook : *library;
   if (hook) network.under_hook = *library;

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
@@ -39,9 +39,10 @@ constexpr std::array<NetworkProfile, 9> kProfiles{
 [[noreturn]] void bad(const std::string& text, const std::string& why) {
   std::string names;
   for (const auto& profile : kProfiles) names += fmt::format("{}{}", names.empty() ? "" : ", ", profile.name);
-  throw Error{Fault::usage, fmt::format("--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps, or the "
-                                        "file of gradtool probe; give --network once for each",
-                                        text, why, names)};
+  throw_error(Fault::usage,
+              "--network '{}': {}; write one of {}, or NAME:alpha=5us,beta=12.5GBps, or the "
+              "file of gradtool probe; give --network once for each",
+              text, why, names);
 }
 
 /// In any case: people write 10GbE and NVLink.
@@ -125,9 +126,7 @@ class NetworkFile {
  private:
   using Json = nlohmann::ordered_json;
 
-  [[noreturn]] void fail(const std::string& why) const {
-    throw Error{Fault::data, fmt::format("--network {}: {}", path_, why)};
-  }
+  [[noreturn]] void fail(const std::string& why) const { throw_error(Fault::data, "--network {}: {}", path_, why); }
   /// ",misfit=..." where the fit that the link is from is there and does not fit.
   [[nodiscard]] std::string misfit() const {
     const auto of = [](const Json& object, const char* key) {
@@ -251,7 +250,7 @@ Network Network::parse(const std::string& text) {
 
 std::vector<int> parse_node_counts(const std::string& text) {
   const auto fail = [&](std::string_view why) {
-    throw Error{Fault::usage, fmt::format("--nodes '{}': {}; write 2,4,8 or 2,4,...,4096", text, why)};
+    throw_error(Fault::usage, "--nodes '{}': {}; write 2,4,8 or 2,4,...,4096", text, why);
   };
   std::vector<int> counts;
   bool doubling = false;

@@ -1,13 +1,11 @@
 #include "lib/model/units.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 
@@ -20,13 +18,11 @@ Granularity Granularity::parse(const std::string& text) {
     granularity.kind = Kind::model;
   } else if (text.starts_with("bucket:")) {
     granularity.kind = Kind::bucket;
-    if (text.find_first_not_of("0123456789.", 7) == std::string::npos) {
-      throw Error{Fault::usage,
-                  fmt::format("--granularity '{}' is not valid: the size lacks a unit; write bucket:25MB", text)};
-    }
+    if (text.find_first_not_of("0123456789.", 7) == std::string::npos)
+      throw_error(Fault::usage, "--granularity '{}' is not valid: the size lacks a unit; write bucket:25MB", text);
     granularity.bucket_bytes = parse_bytes(text.substr(7), "--granularity bucket");
   } else {
-    throw Error{Fault::usage, fmt::format("--granularity '{}' is not valid; write tensor, model or bucket:25MB", text)};
+    throw_error(Fault::usage, "--granularity '{}' is not valid; write tensor, model or bucket:25MB", text);
   }
   return granularity;
 }

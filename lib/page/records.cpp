@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/codecs/prototype.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void bad(const std::string& where, const std::string& why) {
-  throw Error{Fault::data, fmt::format("{}: {}", where, why)};
+  throw_error(Fault::data, "{}: {}", where, why);
 }
 
 std::optional<double> special_number(std::string_view text) {

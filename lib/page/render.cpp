@@ -1,6 +1,5 @@
 #include "lib/page/render.hpp"
 
-#include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/page/assets.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
@@ -43,11 +42,10 @@ std::string find_python() {
   for (const auto& candidate : candidates) {
     if (run({candidate, "-c", std::string{asset("render.py")}, "svg", ".", "{}"}) == 0) return candidate;
   }
-  throw Error{
-      Fault::unavailable,
-      fmt::format("--format svg and png need a Python with vl-convert-python, and {} has it not; install it with pip, "
-                  "or name another one in GRADTOOL_CHARTS_PYTHON; the page (--format html) needs no Python",
-                  candidates.front())};
+  throw_error(Fault::unavailable,
+              "--format svg and png need a Python with vl-convert-python, and {} has it not; install it with pip, "
+              "or name another one in GRADTOOL_CHARTS_PYTHON; the page (--format html) needs no Python",
+              candidates.front());
 }
 
 }  // namespace
@@ -66,10 +64,8 @@ std::size_t render_charts(const Page& page, const std::string& format, const std
     }
   }
   const std::size_t charts = words.size() - first;
-  if (charts > 0 && run(std::move(words)) != 0) {
-    throw Error{Fault::backend,
-                fmt::format("{} could not draw the charts in {}; what it said stands above", python, folder)};
-  }
+  if (charts > 0 && run(std::move(words)) != 0)
+    throw_error(Fault::backend, "{} could not draw the charts in {}; what it said stands above", python, folder);
   return charts;
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/sha256.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/json.hpp"
 
 namespace gradtool {
@@ -60,7 +60,7 @@ std::vector<Candidate> candidates(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
     std::error_code error;
     const auto status = fs::status(path, error);
-    if (!fs::exists(status)) throw Error{Fault::usage, fmt::format("'{}' is not there", path)};
+    if (!fs::exists(status)) throw_error(Fault::usage, "'{}' is not there", path);
     if (!fs::is_directory(status)) {
       found.push_back({path, true});
       continue;
@@ -73,7 +73,7 @@ std::vector<Candidate> candidates(std::span<const std::string> paths) {
       if (entry->is_regular_file(gone) && (extension == ".json" || extension == ".csv"))
         inside.push_back({entry->path()});
     }
-    if (error) throw Error{Fault::data, fmt::format("{}: cannot be read ({})", path, error.message())};
+    if (error) throw_error(Fault::data, "{}: cannot be read ({})", path, error.message());
     std::sort(inside.begin(), inside.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
     found.insert(found.end(), inside.begin(), inside.end());
   }
@@ -141,14 +141,13 @@ class Reader {
       known = candidate.path.extension() == ".csv" ? read_csv(text) : read_json(text, candidate.named);
     } catch (const Json::exception& error) {
       // A member that is there, but of another kind: only somebody else's hand or a damaged disk writes it.
-      throw Error{Fault::data, fmt::format("{}: is no record as this gradtool writes it ({})", path, error.what())};
+      throw_error(Fault::data, "{}: is no record as this gradtool writes it ({})", path, error.what());
     }
     if (known) {
       if (!file_.kind.empty()) out_.files.push_back(std::move(file_));
     } else if (candidate.named) {
-      throw Error{
-          Fault::data,
-          fmt::format("{}: neither a record nor a table of gradtool's capture, info, analyze, bench or train", path)};
+      throw_error(Fault::data, "{}: neither a record nor a table of gradtool's capture, info, analyze, bench or train",
+                  path);
     } else {
       out_.ignored.push_back(path + " was not written by capture, info, analyze, bench or train");
     }
@@ -168,9 +167,9 @@ class Reader {
     Json json = parse_json(text);
     if (json.is_discarded()) {
       if (!named) return false;
-      throw Error{Fault::data,
-                  fmt::format("{}: no valid JSON, which it has to be, at most {} levels deep; it may have been cut off",
-                              file_.path, kMostJsonDepth)};
+      throw_error(Fault::data,
+                  "{}: no valid JSON, which it has to be, at most {} levels deep; it may have been cut off", file_.path,
+                  kMostJsonDepth);
     }
     if (!json.is_object()) return false;
     if (string_at(json, "format") == "gradtool.bench") return read_bench_record(std::move(json));
@@ -190,7 +189,7 @@ class Reader {
       file_.facts.emplace_back("SHA-256 of the capture", string_at(json.at("file"), "sha256"));
     }
     add_machine(json, file_);
-    if (!json.contains("rows")) throw Error{Fault::data, fmt::format("{}: a bench record without rows", file_.path)};
+    if (!json.contains("rows")) throw_error(Fault::data, "{}: a bench record without rows", file_.path);
     BenchSource source{.origin = {file_.path, string_at(json, "command")}, .record = {}, .json = {}, .steps = {}};
     source.record = read_bench(table_from_json("bench", json.at("rows"), file_.path), &json.at("rows"), file_.path);
     if (json.contains("job_trace")) source.trace = job_trace_of(json.at("job_trace"));
@@ -208,11 +207,11 @@ class Reader {
     }
     add_machine(json, file_);
     if (!json.contains("rows") || !json.contains("summary"))
-      throw Error{Fault::data, fmt::format("{}: a training record without rows or without a summary", file_.path)};
+      throw_error(Fault::data, "{}: a training record without rows or without a summary", file_.path);
     constexpr int kSchema = 1;
     if (const Json& version = json.value("schema_version", Json{}); version != kSchema) {
-      throw Error{Fault::data, fmt::format("{}: a training record of schema version {}; this gradtool reads version {}",
-                                           file_.path, json_text(version), kSchema)};
+      throw_error(Fault::data, "{}: a training record of schema version {}; this gradtool reads version {}", file_.path,
+                  json_text(version), kSchema);
     }
     TrainingSource source{.origin = {file_.path, string_at(json, "command")}};
     source.title = fmt::format("{} on {}, {} workers", string_at(settings, "--model"), string_at(settings, "--dataset"),
@@ -350,9 +349,10 @@ Sources read_sources(std::span<const std::string> paths) {
   for (const auto& candidate : candidates(paths)) reader.read(candidate);
   Sources sources = reader.take();
   if (sources.files.empty()) {
-    throw Error{Fault::usage, fmt::format("nothing to report in '{}': no JSON or CSV of capture, info, analyze, bench "
-                                          "or train; gradtool bench CAPTURE --json bench.json writes one",
-                                          paths.empty() ? "" : paths.front())};
+    throw_error(Fault::usage,
+                "nothing to report in '{}': no JSON or CSV of capture, info, analyze, bench "
+                "or train; gradtool bench CAPTURE --json bench.json writes one",
+                paths.empty() ? "" : paths.front());
   }
   return sources;
 }

@@ -9,8 +9,8 @@
 #include "gradtool_version.hpp"
 #include "lib/bench/agreement.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/probe/rank_probe.hpp"
 #if GT_HAS_CUDA
 #include "kernels/cuda/runtime.hpp"
@@ -102,9 +102,10 @@ int hosts_of(Communicator<Space::host>& comm, int on_machine) {
 MpiPlace join_job(const ProbeOptions& options, ProbeReport& report) {
   const MpiPlace place = processes_world(options.processes(), options.comm_timeout);
   if (place.size < 2) {
-    throw Error{Fault::usage, fmt::format("a network has two ranks at least: start them, such as mpirun -n 4 gradtool "
-                                          "probe --comm {}",
-                                          options.comm)};
+    throw_error(Fault::usage,
+                "a network has two ranks at least: start them, such as mpirun -n 4 gradtool "
+                "probe --comm {}",
+                options.comm);
   }
   std::optional<Error> different;
   run_processes(
@@ -130,7 +131,7 @@ void check(const ProbeOptions& options) {
   expect_valid(!options.collectives.empty(), "probe: no collective given");
   for (const auto& backend : comm_backends()) {
     if (backend.name == options.comm && !backend.available)
-      throw Error{Fault::unavailable, fmt::format("--comm {}: {}", options.comm, backend.detail)};
+      throw_error(Fault::unavailable, "--comm {}: {}", options.comm, backend.detail);
   }
 }
 
@@ -162,8 +163,8 @@ void add_fits(const ProbeOptions& options, ProbeReport& report) {
     std::vector<SizeTimes> sizes;
     for (const ProbeRow* row : rows_of(report, pattern)) sizes.push_back(row->times);
     if (sizes.size() < 2) {
-      throw Error{Fault::usage, fmt::format("all sizes are the same for {} among {} ranks: give a larger -e",
-                                            name_of(pattern), report.ranks)};
+      throw_error(Fault::usage, "all sizes are the same for {} among {} ranks: give a larger -e", name_of(pattern),
+                  report.ranks);
     }
     report.patterns.push_back(pattern);
     report.fits.push_back(fit_link(pattern, sizes, report.ranks));

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 
@@ -21,7 +21,7 @@ std::size_t Table::index_of(std::string_view column) const {
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     if (columns_[i].name == column) return i;
   }
-  throw Error{Fault::internal, fmt::format("table {} has no column {}", name_, column)};
+  throw_error(Fault::internal, "table {} has no column {}", name_, column);
 }
 
 const std::string* Text::shared(std::string_view text) {

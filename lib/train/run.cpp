@@ -22,11 +22,11 @@
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/recording.hpp"
 #include "lib/core/arena.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/state.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/model/units.hpp"
 #include "lib/train/checkpoint.hpp"
 
@@ -378,8 +378,8 @@ class RankTraining {
     comm_.agree_max(both);
     for (std::size_t i = 0; i < 4; ++i) {
       if (both[i] == -both[4 + i]) continue;
-      throw Error{Fault::check, fmt::format("codec {}: ranks have different {} at step {}", plan_.spec().name(),
-                                            i < 2 ? "results" : "weights", step_)};
+      throw_error(Fault::check, "codec {}: ranks have different {} at step {}", plan_.spec().name(),
+                  i < 2 ? "results" : "weights", step_);
     }
   }
 
@@ -537,7 +537,7 @@ class RankTraining {
   }
 
   [[noreturn]] void throw_foreign() const {
-    throw Error{Fault::data, fmt::format("{}: is the checkpoint of another run", plan_.checkpoint)};
+    throw_error(Fault::data, "{}: is the checkpoint of another run", plan_.checkpoint);
   }
 
   static constexpr double kMinute = 60.0;

@@ -12,8 +12,8 @@
 #include "lib/capture/schedule.hpp"
 #include "lib/capture/trainer.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/progress.hpp"
@@ -39,7 +39,7 @@ void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts
   const auto saved = parse_json(read_file(path.string(), kMostRecordBytes));
   const auto settings = saved.is_object() ? saved.find("settings") : saved.end();
   if (!saved.is_object() || settings == saved.end() || !settings->is_object())
-    throw Error{Fault::data, fmt::format("{}: is damaged", path.string())};
+    throw_error(Fault::data, "{}: is damaged", path.string());
   for (const auto& fact : facts) {
     const auto found = settings->find(fact.what);
     const std::string value = found != settings->end() && found->is_string() ? found->get<std::string>() : "not there";
@@ -74,7 +74,7 @@ bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts)
     }
     fs::create_directories(folder / kCheckpoints);
   } catch (const fs::filesystem_error& error) {
-    throw Error{Fault::backend, fmt::format("--out '{}' cannot be written: {}", options.out, error.code().message())};
+    throw_error(Fault::backend, "--out '{}' cannot be written: {}", options.out, error.code().message());
   }
   nlohmann::ordered_json settings{{"format", "gradtool.train.settings"}, {"command", options.command}};
   for (const auto& fact : facts) settings["settings"][fact.what] = fact.value;
@@ -92,9 +92,8 @@ class Training {
                                         options.training.sequence_length.value_or(0))},
         test_set_{load_test_set(options.training.dataset, options.training.data_dir,
                                 options.training.sequence_length.value_or(0))} {
-    if (options.target_accuracy && !test_set_) {
-      throw Error{Fault::data, fmt::format("--target-accuracy: '{}' has no test images", options.training.data_dir)};
-    }
+    if (options.target_accuracy && !test_set_)
+      throw_error(Fault::data, "--target-accuracy: '{}' has no test images", options.training.data_dir);
     const Sampler sampler{training_set_.size(), static_cast<std::size_t>(options.training.workers),
                           static_cast<std::size_t>(options.training.batch_size), 0};
     report_.steps_per_epoch = sampler.iterations_per_epoch();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lib/core/device.hpp"
+#include "lib/core/throw_error.hpp"
 #include "tests/core/fault.hpp"
 
 namespace gradtool::test {
@@ -49,6 +50,20 @@ TEST(Error, KnowsWhereItWasThrown) {
   EXPECT_STREQ(error.what(), "a file is short");
   EXPECT_NE(std::string{error.file()}.find("error_test.cpp"), std::string::npos);
   EXPECT_EQ(error.line(), line);
+}
+
+TEST(ThrowError, FormatsTheSentenceAndKeepsThePlace) {
+  int line = 0;
+  try {
+    line = __LINE__ + 1;
+    throw_error(Fault::usage, "{} is not one of {}", 3, "1, 2");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::usage);
+    EXPECT_STREQ(error.what(), "3 is not one of 1, 2");
+    EXPECT_NE(std::string{error.file()}.find("error_test.cpp"), std::string::npos);
+    EXPECT_EQ(error.line(), line);
+  }
+  EXPECT_NE(line, 0);
 }
 
 TEST(ParseDevice, TakesCpuAndGpus) {

@@ -1,6 +1,5 @@
 #include "lib/comm/udp/datagrams.hpp"
 
-#include <fmt/format.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
@@ -9,7 +8,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 // glibc 2.36 has them; older headers may not.
 #ifndef UDP_SEGMENT
@@ -47,11 +46,12 @@ void point_at(iovec* two, const DatagramSocket::Outgoing& datagram) {
 
 [[noreturn]] void refuse(int error, std::size_t bytes) {
   if (error == EMSGSIZE) {
-    throw Error{Fault::usage, fmt::format("--comm udp: datagrams of {} bytes are larger than the path carries; give a "
-                                          "smaller packet=, such as 1424 for Ethernet's 1500",
-                                          bytes)};
+    throw_error(Fault::usage,
+                "--comm udp: datagrams of {} bytes are larger than the path carries; give a "
+                "smaller packet=, such as 1424 for Ethernet's 1500",
+                bytes);
   }
-  throw Error{Fault::backend, fmt::format("--comm udp: datagrams cannot be sent: {}", std::strerror(error))};
+  throw_error(Fault::backend, "--comm udp: datagrams cannot be sent: {}", std::strerror(error));
 }
 
 /// Errors that pass by themselves: a full buffer, an interrupted call, a reply to an earlier datagram that nobody took.
@@ -146,9 +146,8 @@ bool DatagramSocket::receive(const Sink& sink, int most) {
       messages[i].msg_hdr.msg_controllen = kControlBytes;
     }
     const int count = ::recvmmsg(fd_, messages.data(), kPieces, MSG_DONTWAIT, nullptr);
-    if (count < 0 && !passes(errno)) {
-      throw Error{Fault::backend, fmt::format("--comm udp: datagrams cannot be taken: {}", std::strerror(errno))};
-    }
+    if (count < 0 && !passes(errno))
+      throw_error(Fault::backend, "--comm udp: datagrams cannot be taken: {}", std::strerror(errno));
     for (int i = 0; i < count; ++i) {
       msghdr& message = messages[static_cast<std::size_t>(i)].msg_hdr;
       std::size_t bytes = messages[static_cast<std::size_t>(i)].msg_len;

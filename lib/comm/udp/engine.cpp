@@ -1,6 +1,5 @@
 #include "lib/comm/udp/engine.hpp"
 
-#include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 #include <cstring>
 
 #include "lib/comm/udp/datagrams.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool::udp {
 namespace {
@@ -224,7 +223,7 @@ void Engine::wait_for_events(double patience) {
     fds.push_back({line.open() ? line.fd() : -1, static_cast<short>(POLLIN | (line.has_unsent() ? POLLOUT : 0)), 0});
   const timespec time{static_cast<time_t>(patience), static_cast<long>((patience - std::floor(patience)) * 1e9)};
   if (::ppoll(fds.data(), fds.size(), &time, nullptr) < 0 && errno != EINTR)
-    throw Error{Fault::backend, fmt::format("--comm udp: ppoll: {}", std::strerror(errno))};
+    throw_error(Fault::backend, "--comm udp: ppoll: {}", std::strerror(errno));
   if ((fds[0].revents & POLLOUT) != 0) {
     for (Sender& sender : senders_) sender.blocked = false;
   }
@@ -343,9 +342,8 @@ void Engine::send_data(Sender& sender) {
     return;
   Outbound& out = sender.out;
   if (to.ready_body.bytes != out.plan().bytes()) {
-    throw Error{Fault::usage,
-                fmt::format("rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match",
-                            rank(), out.plan().bytes(), out.to(), to.ready_body.bytes)};
+    throw_error(Fault::usage, "rank {} sent {} bytes to rank {}, which expected {}: the ranks' calls do not match",
+                rank(), out.plan().bytes(), out.to(), to.ready_body.bytes);
   }
   const double time = now();
   sender.next_send = std::max(sender.next_send, time - kCatchUp);

@@ -1,11 +1,9 @@
 #include "lib/comm/udp/liveness.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool::udp {
 namespace {
@@ -36,7 +34,7 @@ void Liveness::check(int awaited) {
   moved_ = false;
   if (awaited < 0) return;
   if (peer(awaited).left)
-    throw Error{Fault::backend, fmt::format("rank {} has ended, but rank {} waits for it", awaited, mesh_.rank)};
+    throw_error(Fault::backend, "rank {} has ended, but rank {} waits for it", awaited, mesh_.rank);
   if (waited_ > kTell && time - last_told_ > kTell) {
     last_told_ = time;
     const std::int32_t number = awaited;
@@ -57,13 +55,13 @@ void Liveness::take(int from, const Frame& frame) {
   if (frame.type == FrameType::failed) {
     failed_rank_ = static_cast<int>(frame.message);
     failure_.assign(reinterpret_cast<const char*>(frame.body.data()), frame.body.size());
-    throw Error{Fault::backend, fmt::format("rank {} failed: {}", failed_rank_, failure_)};
+    throw_error(Fault::backend, "rank {} failed: {}", failed_rank_, failure_);
   }
 }
 
 void Liveness::expect_left(int other) const {
   if (peer(other).left) return;
-  throw Error{Fault::backend, fmt::format("rank {} is gone: its connection to rank {} has closed", other, mesh_.rank)};
+  throw_error(Fault::backend, "rank {} is gone: its connection to rank {} has closed", other, mesh_.rank);
 }
 
 /// A rank that waits itself is not to blame, but the one that it waits for.
@@ -73,13 +71,12 @@ void Liveness::blame(int other) const {
     const Peer& one = peer(culprit);
     if (now() - one.told_waiting > kAlive || one.waits_for < 0 || one.waits_for >= mesh_.size) break;
     if (one.waits_for == mesh_.rank) {
-      throw Error{Fault::backend, fmt::format("ranks {} and {} wait for each other: the ranks' calls do not match",
-                                              mesh_.rank, culprit)};
+      throw_error(Fault::backend, "ranks {} and {} wait for each other: the ranks' calls do not match", mesh_.rank,
+                  culprit);
     }
     culprit = one.waits_for;
   }
-  throw Error{Fault::backend,
-              fmt::format("rank {} has waited {:g} s for rank {}", mesh_.rank, timeout_seconds_, culprit)};
+  throw_error(Fault::backend, "rank {} has waited {:g} s for rank {}", mesh_.rank, timeout_seconds_, culprit);
 }
 
 void Liveness::fail(const std::string& what) noexcept {

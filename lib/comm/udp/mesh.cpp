@@ -18,8 +18,8 @@
 #include <optional>
 #include <thread>
 
-#include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool::udp {
 namespace {
@@ -55,7 +55,7 @@ struct Place {
 };
 
 [[noreturn]] void fail(const std::string& what) {
-  throw Error{Fault::backend, fmt::format("--comm udp: {}: {}", what, std::strerror(errno))};
+  throw_error(Fault::backend, "--comm udp: {}: {}", what, std::strerror(errno));
 }
 
 Nonce random_words() {
@@ -166,9 +166,8 @@ class Doorkeeper {
   void admit_all(Clock::time_point deadline, double seconds) {
     while (const int missing = count_missing()) {
       if (Clock::now() > deadline) {
-        throw Error{Fault::backend,
-                    fmt::format("--comm udp: rank {} has waited {:g} s for {} of {} ranks to connect: {} missing",
-                                mesh_.rank, seconds, missing, mesh_.size, names_of_missing())};
+        throw_error(Fault::backend, "--comm udp: rank {} has waited {:g} s for {} of {} ranks to connect: {} missing",
+                    mesh_.rank, seconds, missing, mesh_.size, names_of_missing());
       }
       std::vector<pollfd> fds{{listener_.fd(), POLLIN, 0}};
       fds.reserve(1 + pending_.size());
@@ -262,11 +261,10 @@ Socket reach(const MeetingPoint& point, const JobKey& key, const Hello& hello, i
   std::string tried;
   for (const in_addr address : point.addresses)
     tried += fmt::format("{}{}", tried.empty() ? "" : ", ", text_of(address));
-  throw Error{
+  throw_error(
       Fault::backend,
-      fmt::format(
-          "--comm udp: rank {} could not reach rank {} at {} port {} within {:g} s, or it does not have this job's key",
-          hello.rank, other, tried, point.port, seconds)};
+      "--comm udp: rank {} could not reach rank {} at {} port {} within {:g} s, or it does not have this job's key",
+      hello.rank, other, tried, point.port, seconds);
 }
 
 Socket open_datagrams() {
@@ -308,8 +306,8 @@ std::vector<in_addr> addresses_of(const std::string& host) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
-    throw Error{Fault::usage, fmt::format("MASTER_ADDR {}: {}; write the IPv4 address or the name of rank 0's host",
-                                          host, ::gai_strerror(error))};
+    throw_error(Fault::usage, "MASTER_ADDR {}: {}; write the IPv4 address or the name of rank 0's host", host,
+                ::gai_strerror(error));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner{found, ::freeaddrinfo};
   std::vector<in_addr> addresses;
@@ -395,14 +393,13 @@ Mesh join_mesh(int rank, int size, const JobKey& key, const MeetingPoint& point,
     for (std::size_t r = 1; r < ranks; ++r) {
       if (!write_all(mesh.lines[r].fd(), bytes_of(drawn), deadline) ||
           !write_all(mesh.lines[r].fd(), std::as_bytes(std::span{table}), deadline))
-        throw Error{Fault::backend, fmt::format("--comm udp: rank {} left while the ranks were connecting", r)};
+        throw_error(Fault::backend, "--comm udp: rank {} left while the ranks were connecting", r);
     }
   } else {
     Socket socket = reach(point, key, hello, 0, deadline, timeout_seconds);
     if (!read_value(socket.fd(), drawn, deadline) ||
         !read_all(socket.fd(), std::as_writable_bytes(std::span{table}), deadline)) {
-      throw Error{Fault::backend,
-                  fmt::format("--comm udp: rank {} reached rank 0, which left or waits for others", rank)};
+      throw_error(Fault::backend, "--comm udp: rank {} reached rank 0, which left or waits for others", rank);
     }
     mesh.lines[0] = ControlLine{std::move(socket)};
     table[0].address = other_end(mesh.lines[0]).sin_addr.s_addr;

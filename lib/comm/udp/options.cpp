@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
 
 [[noreturn]] void refuse(std::string_view key, std::string_view value, const char* valid) {
-  throw Error{Fault::usage, fmt::format("--comm udp:{}={} is not valid; write {}", key, value, valid)};
+  throw_error(Fault::usage, "--comm udp:{}={} is not valid; write {}", key, value, valid);
 }
 
 /// The number at the beginning of `text` and what follows it. No number: NaN.
@@ -84,9 +84,8 @@ constexpr Key kKeys[] = {
   std::vector<std::string> keys;
   for (const Key& one : kKeys) keys.emplace_back(one.name);
   const std::string meant = nearest(key, keys);
-  throw Error{Fault::usage,
-              fmt::format("--comm udp has no {}{}; it has {}", key,
-                          meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), joined(keys, ", "))};
+  throw_error(Fault::usage, "--comm udp has no {}{}; it has {}", key,
+              meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant), joined(keys, ", "));
 }
 
 }  // namespace
@@ -99,10 +98,8 @@ UdpOptions parse_udp_options(std::string_view text) {
     const std::string_view pair = text.substr(0, comma);
     text.remove_prefix(std::min(comma + 1, text.size()));
     const std::size_t equals = pair.find('=');
-    if (equals == std::string_view::npos) {
-      throw Error{Fault::usage,
-                  fmt::format("--comm udp:{} is not valid; write key=value,..., such as loss=0.01", pair)};
-    }
+    if (equals == std::string_view::npos)
+      throw_error(Fault::usage, "--comm udp:{} is not valid; write key=value,..., such as loss=0.01", pair);
     const std::string_view name = pair.substr(0, equals);
     const auto* const found =
         std::find_if(std::begin(kKeys), std::end(kKeys), [&](const Key& key) { return key.name == name; });

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/adacomp/codec.hpp"
 
 namespace gradtool {
@@ -63,7 +63,7 @@ GT_SIMD_CLONES PieceResult mark_bins(const float* gradient, float* sums, std::si
 }
 
 [[noreturn]] void bad_payload(const char* what) {
-  throw Error{Fault::data, fmt::format("adacomp payload: {}", what)};
+  throw_error(Fault::data, "adacomp payload: {}", what);
 }
 
 /// Calls visit(Entry{}) with the type of a tensor's entries and counts.

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/atomo/format.hpp"
 #include "lib/methods/atomo/singular.hpp"
 
@@ -187,10 +187,8 @@ class Atomo final : public Codec<Space::host> {
           continue;
         }
         const std::size_t count = section<std::uint32_t>(payload, 8)[tensor.matrix];
-        if (count > tensor.order()) {
-          throw Error{Fault::data,
-                      fmt::format("atomo payload: {} triplets of a matrix of rank {} at most", count, tensor.order())};
-        }
+        if (count > tensor.order())
+          throw_error(Fault::data, "atomo payload: {} triplets of a matrix of rank {} at most", count, tensor.order());
         expected += 4 * count * tensor.triplet();
       }
     }

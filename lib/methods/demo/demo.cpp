@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/tensor_chunks.hpp"
 #include "lib/core/scratch.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/demo/cosine.hpp"
 #include "lib/methods/demo/format.hpp"
 #include "lib/methods/demo/reducer.hpp"
@@ -194,7 +194,7 @@ class Demo final : public Codec<Space::host> {
     for (std::size_t i = chunk.sent; i < chunk.sent + chunk.kept; ++i) {
       const std::size_t position = positions[i];
       if (position < next || position >= chunk.size())
-        throw Error{Fault::data, fmt::format("demo payload: position {} in a chunk of {}", position, chunk.size())};
+        throw_error(Fault::data, "demo payload: position {} in a chunk of {}", position, chunk.size());
       next = position + 1;
       visit(position, !options_.signs ? values[i] : (signs[i / 32] >> i % 32 & 1U) != 0 ? -scale : scale);
     }

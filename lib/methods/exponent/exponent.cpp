@@ -1,5 +1,4 @@
 
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/exponent/format.hpp"
 
 namespace gradtool {
@@ -137,7 +137,7 @@ GT_SIMD_CLONES const std::uint16_t* pop_rows(const std::uint32_t* slots, std::ui
 }
 
 [[noreturn]] void fail(std::string_view what) {
-  throw Error{Fault::data, fmt::format("exponent payload: {}", what)};
+  throw_error(Fault::data, "exponent payload: {}", what);
 }
 
 /// Reads the exponents of one chunk, some at a time.

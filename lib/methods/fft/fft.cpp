@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -6,6 +5,7 @@
 
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/fft/calibration.hpp"
 #include "lib/methods/fft/options.hpp"
 #include "lib/methods/fft/spectrum.hpp"
@@ -116,7 +116,7 @@ class Fft final : public Codec<Space::host> {
     if (!options_.mantissa_varies() || payload.size() < sizeof(format::FftHeader)) return options_.mantissa();
     const std::uint32_t mantissa = section<format::FftHeader>(payload)->mantissa;
     if (!options_.formats().has(mantissa))
-      throw Error{Fault::data, fmt::format("fft payload: no format has {} mantissa bits", mantissa)};
+      throw_error(Fault::data, "fft payload: no format has {} mantissa bits", mantissa);
     return mantissa;
   }
 

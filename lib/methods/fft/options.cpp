@@ -1,11 +1,9 @@
 #include "lib/methods/fft/options.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 
@@ -36,8 +34,7 @@ FftOptions::FftOptions(const Params& params)
     return;
   }
   if (bits_ > 16)
-    throw Error{Fault::usage,
-                fmt::format("codec fft: bits={} is not valid; bits is 4 to 16, or 32 for no quantiser", bits_)};
+    throw_error(Fault::usage, "codec fft: bits={} is not valid; bits is 4 to 16, or 32 for no quantiser", bits_);
   mantissa_ = best_mantissa_ ? bits_ - 4 : static_cast<std::uint32_t>(params.integer("mantissa"));
   const auto range = static_cast<float>(range_ == Range::fixed ? params.real("range") : 1.0);
   for (std::uint32_t m = 0; m < format::RangeFormats::kMantissas; ++m) {
@@ -46,10 +43,9 @@ FftOptions::FftOptions(const Params& params)
     if (made) formats_.add(m, *made);
   }
   if (!formats_.has(mantissa_)) {
-    throw Error{
-        Fault::usage,
-        fmt::format("codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near bits-4 fits",
-                    bits_, mantissa_, range)};
+    throw_error(Fault::usage,
+                "codec fft: bits={} with mantissa={} has no room in the range +-{}; a mantissa near bits-4 fits", bits_,
+                mantissa_, range);
   }
 }
 

@@ -1,7 +1,5 @@
 #include "lib/methods/fft/spectrum.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -11,8 +9,8 @@
 #include "kernels/bitpack.hpp"
 #include "kernels/float_bits.hpp"
 #include "kernels/select.hpp"
-#include "lib/core/error.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace host {
@@ -152,19 +150,17 @@ PackedSpectrum open_spectrum(HostView<const std::byte> payload, const format::Ff
                              std::span<std::uint32_t> offsets) {
   format::FftHeader header;
   if (payload.size() < sizeof header)
-    throw Error{Fault::data, fmt::format("fft payload: {} bytes are less than its header", payload.size())};
+    throw_error(Fault::data, "fft payload: {} bytes are less than its header", payload.size());
   std::memcpy(&header, payload.data(), sizeof header);
   const auto differs = [](const char* field, auto actual, auto wanted) {
-    if (actual != wanted)
-      throw Error{Fault::data, fmt::format("fft payload: {} is {}, expected {}", field, actual, wanted)};
+    if (actual != wanted) throw_error(Fault::data, "fft payload: {} is {}, expected {}", field, actual, wanted);
   };
   differs("bits", header.bits, expected.bits);
   differs("mantissa", header.mantissa, expected.mantissa);
   differs("pbase", header.pbase, expected.pbase);
   differs("positives", header.positives, expected.positives);
   differs("bins", header.bins, expected.bins);
-  if (header.kept > header.bins)
-    throw Error{Fault::data, fmt::format("fft payload: {} of {} bins kept", header.kept, header.bins)};
+  if (header.kept > header.bins) throw_error(Fault::data, "fft payload: {} of {} bins kept", header.kept, header.bins);
   PackedSpectrum spectrum;
   spectrum.layout = {header.bins, header.kept, header.bits};
   differs("size", header.bytes, static_cast<std::uint64_t>(payload.size()));

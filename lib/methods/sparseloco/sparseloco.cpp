@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/tensor_chunks.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/sparseloco/format.hpp"
 #include "lib/methods/sparseloco/reducer.hpp"
 
@@ -178,7 +178,7 @@ class SparseLoco final : public Codec<Space::host> {
     for (std::uint32_t i = 0; i < chunk.kept; ++i) {
       const std::uint64_t position = positions.take(kLocoPositionBits);
       if (position < next || position >= chunk.size())
-        throw Error{Fault::data, fmt::format("sparseloco payload: position {} of chunk of {}", position, chunk.size())};
+        throw_error(Fault::data, "sparseloco payload: position {} of chunk of {}", position, chunk.size());
       next = position + 1;
       visit(static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(codes.take(kLocoCodeBits)));
     }

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +12,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/strom/format.hpp"
 
 namespace gradtool {
@@ -138,7 +138,7 @@ class SparseStrom final : public Codec<Space::host> {
 
   void decode_add(Queue<Space::host> queue, HostView<const std::byte> payload, float weight, HostView<float> out,
                   HostView<std::byte> scratch) const override {
-    const auto bad = [](const char* what) { throw Error{Fault::data, fmt::format("strom payload: {}", what)}; };
+    const auto bad = [](const char* what) { throw_error(Fault::data, "strom payload: {}", what); };
     const std::size_t n = out.size();
     SparseHeader header;
     if (payload.size() < sizeof header) bad("too short for its header");

@@ -1,9 +1,8 @@
-#include <fmt/format.h>
 
 #include "kernels/select.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/codecs/sparse_codec.hpp"
-#include "lib/core/error.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -25,7 +24,7 @@ class TopK final : public SparseCodec {
                   HostView<std::byte> scratch) const override {
     const std::size_t k = values_sent(out.size());
     if (values_in(payload, out.size()) != k)
-      throw Error{Fault::data, fmt::format("topk payload: it does not have the {} values of its ratio", k)};
+      throw_error(Fault::data, "topk payload: it does not have the {} values of its ratio", k);
     SparseCodec::decode_add(queue, payload, weight, out, scratch);
   }
 

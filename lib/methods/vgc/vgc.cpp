@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
+#include "lib/core/throw_error.hpp"
 #include "lib/methods/vgc/codec.hpp"
 
 namespace gradtool {
@@ -137,7 +137,7 @@ GT_SIMD_CLONES bool are_words(const std::uint32_t* words, std::size_t count, std
 }
 
 [[noreturn]] void bad_payload(const char* what) {
-  throw Error{Fault::data, fmt::format("vgc payload: {}", what)};
+  throw_error(Fault::data, "vgc payload: {}", what);
 }
 
 /// out[index] += weight * value for the words of a group of `elements`.

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 #include <zfp.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -46,7 +46,7 @@ GT_SIMD_CLONES std::uint32_t largest_pattern(const float* x, std::size_t count) 
 }
 
 [[noreturn]] void fail(std::string_view what) {
-  throw Error{Fault::data, fmt::format("zfp payload: {}", what)};
+  throw_error(Fault::data, "zfp payload: {}", what);
 }
 
 /// A pool of zfp's bit streams. The library allocates when one is opened, which the timed region must not do, so all

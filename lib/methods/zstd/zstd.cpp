@@ -1,7 +1,6 @@
 // The header declares the functions that work in the caller's memory only under this macro; the shared library exports
 // them all the same.
 #define ZSTD_STATIC_LINKING_ONLY
-#include <fmt/format.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "lib/codecs/registry.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/task_pool.hpp"
+#include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
@@ -68,8 +68,8 @@ class Zstd final : public Codec<Space::host> {
                                     : ZSTD_compressCCtx(context, work.frames.data() + block * frame_bytes(),
                                                         frame_bytes(), planes.data(), 4 * count, level_);
       if (context == nullptr || ZSTD_isError(bytes) != 0)
-        throw Error{Fault::backend,
-                    fmt::format("zstd: {}", context == nullptr ? "its memory is too small" : ZSTD_getErrorName(bytes))};
+        throw_error(Fault::backend, "zstd: {}",
+                    context == nullptr ? "its memory is too small" : ZSTD_getErrorName(bytes));
       sizes[block] = static_cast<std::uint32_t>(bytes);
     });
     std::size_t end = header_bytes(n);
@@ -104,9 +104,7 @@ class Zstd final : public Codec<Space::host> {
   [[nodiscard]] ErrorBound bound(std::size_t /*n*/) const override { return {.nmse = 0.0, .of_largest = 0.0}; }
 
  private:
-  [[noreturn]] static void fail(std::string_view what) {
-    throw Error{Fault::data, fmt::format("zstd payload: {}", what)};
-  }
+  [[noreturn]] static void fail(std::string_view what) { throw_error(Fault::data, "zstd payload: {}", what); }
 
   static std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }
   static std::size_t header_bytes(std::size_t n) { return 8 + 4 * blocks(n); }
