@@ -72,8 +72,8 @@ class RankReplay {
       units_.emplace(plan_, range, comm_, processor_, loader_, shared_loader_);
       agreement_.emplace(plan_, range, comm_);
       row_.assign(UnitTimes::kKinds * range.size() + kThrottleReasons.size(), 0.0);
-      if (plan_.errors) compare_with_mean();
-      sample();
+      const bool sampled = plan_.errors && compare_with_mean();
+      if (!sampled) sample();
       units_.reset();  // before the next range takes memory
     }
     if (log_) log_->close();
@@ -108,19 +108,27 @@ class RankReplay {
   [[nodiscard]] std::span<double> clock_seen() { return std::span{row_}.subspan(UnitTimes::kKinds * range_.size()); }
   [[nodiscard]] bool leads() const { return comm_.rank() == 0; }
 
+  using Clock = std::chrono::steady_clock;
+  static double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
   /// The pass for the errors over the range. Every step once, untimed: errors, bytes, residuals, the same bits on every
   /// rank. Rank 0 judges, and the others decode no more than what they go on with; on processors of their own, though,
   /// they decode all of the first step, because the same code may round differently there.
-  void compare_with_mean() {
+  ///
+  /// Where sampling would end with its first sample, because a step takes all the time that there is, the last step is
+  /// timed and is that sample: another would say as much for as much work again. Returns whether there is a sample.
+  bool compare_with_mean() {
     std::optional<ErrorTotals> totals;
     if (leads()) {
       totals.emplace(range_.of(plan_.units), plan_.options.update_rule, plan_.codec.own_momentum(), result_);
     }
     const std::size_t steps = plan_.steps();
-    // In a step, for each unit: of all, inside machines, between them.
+    // In a step, for each unit: of all, inside machines, between them. Last, 1 where rank 0 found such a step too long.
     const std::size_t count = range_.size();
-    std::vector<double> sent(3 * count);
+    std::vector<double> sent(3 * count + 1);
     std::size_t window = 0;
+    bool timed = false;
+    double prepared = 0.0, reduced = 0.0;  // seconds of a step
     for (std::size_t step = 0; step < steps; ++step) {
       if (step == result_.windows[window].end) {
         if (leads()) {
@@ -132,8 +140,13 @@ class RankReplay {
       }
       comm_.reset_traffic();
       units_->spare_results(step > 0 || (shared_loader_ && S == Space::host));
+      timed = step + 1 == steps && plan_.timing == Timing::isolated && !log_ && sent.back() != 0.0;
+      prepared = reduced = 0.0;
+      if (timed) processor_.throttle().look();
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
+        const auto begun = Clock::now();
         const auto buffer = units_->prepare(step, unit, true);
+        prepared += since(begun);
         // Now, because on the host the reduction overwrites what was loaded.
         if (leads()) {
           const double encoded = energy(comparison_.encoded_by_first(loader_.gradient(0)));
@@ -142,7 +155,9 @@ class RankReplay {
         }
         comparison_.before(buffer);
         comm_.reset_traffic();
-        reduce_recorded(step, unit, buffer);
+        const auto ready = Clock::now();
+        reduce_recorded(step, unit, buffer, timed);
+        reduced += since(ready);
         Reducer<S>& reducer = (*units_)[unit];
         counts_.add(step, unit, reducer.payload_bytes(), reducer.values_sent(processor_.queue()));
         sent[unit - range_.first] = static_cast<double>(comm_.traffic().bytes_sent);
@@ -173,6 +188,7 @@ class RankReplay {
         result_.step_errors[step].residual_energy += kept;
       }
       agreement_->compare(step);
+      sent.back() = leads() && reduced >= limit_of(reduced) ? 1.0 : 0.0;
       comm_.agree_max(sent);
       for (std::size_t u = 0; u < count; ++u) {
         StepBytes& bytes = result_.units[range_.first + u].bytes;
@@ -182,9 +198,27 @@ class RankReplay {
       }
       if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
     }
-    if (!leads()) return;
-    totals->finish(window);
-    collect_notes();
+    if (leads()) {
+      totals->finish(window);
+      collect_notes();
+    }
+    if (!timed) return false;
+    const PhaseTimes sample = finish_sample();
+    if (discarded_.count(clock_seen())) return false;
+    if (leads()) unit_times_.keep(range_.first, unit_row());
+    add_samples({sample}, prepared + reduced, leads() ? limit_of(prepared + reduced) : 0.0);
+    return true;
+  }
+
+  /// The rule for the range, which gets its share of the time.
+  [[nodiscard]] StopRule range_stop() const {
+    StopRule stop = plan_.stop;
+    stop.part *= range_.share_of(plan_.units);
+    return stop;
+  }
+  /// The seconds for sampling the range, given those of the first sample.
+  [[nodiscard]] double limit_of(double first_sample) const {
+    return range_stop().limit(first_sample / range_.share_of(plan_.units));
   }
 
   /// Keeps for the comparison of ranks what the last reduction of a unit came to on this one, or would have.
@@ -247,8 +281,8 @@ class RankReplay {
     result_.note = joined(notes_, "; ");
   }
 
-  /// Counts the collectives, and writes payloads down when asked to.
-  void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer) {
+  /// Counts the collectives, and writes payloads down when asked to. `timed`: as in a sample.
+  void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer, bool timed) {
     RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
                                          const auto pattern = (*units_)[unit].pattern(call.level);
                                          add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
@@ -257,6 +291,11 @@ class RankReplay {
                                          log_->put(step, unit, call.name, call.level, processor_.look(call.bytes),
                                                    call.parts);
                                        }};
+    if (timed) {
+      reduce_timed(recording, step, unit, buffer);
+      comm_.barrier(processor_.queue());  // so that what follows disturbs no rank whose clock still runs
+      return;
+    }
     NoClock<S> clock;
     if (log_)
       units_->reduce_unwatched(recording, step, unit, buffer, clock);  // writing payloads down allocates
@@ -288,11 +327,9 @@ class RankReplay {
   /// Where ranks take turns, what all decode alike is timed on rank 0 alone: p times the same work says nothing more.
   void sample() {
     units_->spare_results(plan_.timing == Timing::isolated);
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const std::size_t steps = plan_.steps();
-    const double share = range_.share_of(plan_.units);
-    StopRule stop = plan_.stop;
-    stop.part *= share;
+    const StopRule stop = range_stop();
     double limit = 0.0;
     std::vector<PhaseTimes> samples;
     std::vector<double> watched;
@@ -303,8 +340,8 @@ class RankReplay {
       const PhaseTimes sample = timed_step(i % steps);
       bool done = interrupted();
       if (leads()) {
-        const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        if (i == 0) limit = stop.limit(elapsed / share);
+        const double elapsed = since(start);
+        if (i == 0) limit = limit_of(elapsed);
         // Warm-up steps are left out, unless the time is over before they are.
         if (i >= warmup || elapsed >= limit) {
           const bool throttled = discarded_.count(clock_seen());
@@ -322,7 +359,12 @@ class RankReplay {
       comm_.agree_max(verdict);
       if (verdict[0] != 0.0) break;
     }
-    result_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    add_samples(std::move(samples), since(start), limit);
+  }
+
+  /// Adds samples of the range, with the seconds that they took and that they had.
+  void add_samples(std::vector<PhaseTimes> samples, double seconds, double limit) {
+    result_.seconds += seconds;
     result_.limit += limit;
     if (range_.first == 0) {
       result_.samples = std::move(samples);
@@ -332,32 +374,42 @@ class RankReplay {
     for (std::size_t i = 0; i < result_.samples.size(); ++i) result_.samples[i] += samples[i];
   }
 
-  /// One sample: all units of the range in a step, each as slow as its slowest rank.
+  /// One sample: all units of the range in a step.
   PhaseTimes timed_step(std::size_t step) {
-    ThrottleWatch& throttle = processor_.throttle();
-    throttle.look();
+    processor_.throttle().look();
     for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
       const auto buffer = units_->prepare(step, unit, false);
-      if (plan_.options.hot)
-        processor_.warm(units_->input(unit, buffer));
-      else
-        processor_.evict(units_->input(unit, buffer));
-      processor_.clock().start();
-      units_->reduce(comm_, step, unit, buffer, processor_.clock());
-      const PhaseTimes times = processor_.clock().stop();
-      throttle.look();
-      double* const row = &row_[UnitTimes::kKinds * (unit - range_.first)];
-      std::copy(times.phase.begin(), times.phase.end(), row);
-      row[3] = times.total;
-      row[4] = times.decode_across;
+      reduce_timed(comm_, step, unit, buffer);
       if (!plan_.options.check) continue;
       comm_.barrier(processor_.queue());  // after every rank's clock has stopped
       remember(unit, processor_.download(units_->result(unit, buffer)));
     }
-    const auto seen = throttle.take();
+    const PhaseTimes sample = finish_sample();
+    agreement_->compare(step);
+    return sample;
+  }
+
+  /// Reduces a unit while the clock runs, and puts into row_ what it took.
+  void reduce_timed(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer) {
+    if (plan_.options.hot)
+      processor_.warm(units_->input(unit, buffer));
+    else
+      processor_.evict(units_->input(unit, buffer));
+    processor_.clock().start();
+    units_->reduce(comm, step, unit, buffer, processor_.clock());
+    const PhaseTimes times = processor_.clock().stop();
+    processor_.throttle().look();
+    double* const row = &row_[UnitTimes::kKinds * (unit - range_.first)];
+    std::copy(times.phase.begin(), times.phase.end(), row);
+    row[3] = times.total;
+    row[4] = times.decode_across;
+  }
+
+  /// The sample that row_ adds up to, after all units of a step, each as slow as its slowest rank.
+  PhaseTimes finish_sample() {
+    const auto seen = processor_.throttle().take();
     std::copy(seen.begin(), seen.end(), clock_seen().begin());
     comm_.agree_max(row_);
-    agreement_->compare(step);
     PhaseTimes sample;
     for (std::size_t i = 0; i < UnitTimes::kKinds * range_.size(); i += UnitTimes::kKinds) {
       sample += {.phase = {row_[i], row_[i + 1], row_[i + 2]}, .total = row_[i + 3], .decode_across = row_[i + 4]};
